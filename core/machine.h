@@ -1,0 +1,88 @@
+// The port between the engine and a machine. Two twins implement it: sim/sim_machine.h (virtual clock) and
+// executor/host_machine.h (threads, mapped memory, files).
+//
+// Asynchronous: `submit` and `execute` return at once with a fence; `wait` delivers completions, one at a time.
+// The engine never hands a link more than `copies_in_flight` transfers, so that urgent ones overtake in its own queues.
+// Threading: all calls come from one thread at a time (the engine's); `wait` alone may block.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/machine_spec.h"
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
+
+using ChunkId = std::uint32_t;
+
+// Numbered by the machine from 1 in order of submission. 0 has always passed.
+using Fence = std::uint64_t;
+// What the engine recognises a completion by; opaque to the machine.
+using Tag = std::uint64_t;
+
+// One place of a chunk: which tier, where in it. `offset` is meaningful for layouts with addresses (best fit, size
+// classes, fixed buffers, two-ended); under the exact layout pages are mapped from anywhere and it is 0.
+struct Place {
+  TierId tier = no_tier;
+  std::uint64_t offset = 0;
+};
+
+// One copy of one chunk over one link. A staged transfer is two of these, the middle place being staging buffers.
+struct CopyCommand {
+  LinkId link = no_link;
+  TensorId tensor = none;
+  ChunkId chunk = none;             // global
+  Bytes begin = 0;                  // of the chunk in its tensor
+  Bytes bytes = 0;
+  Place from, to;
+  bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
+  bool urgent = false;
+};
+
+struct OpCommand {
+  std::uint8_t lane = 0;            // 0: GPU, 1: CPU
+  OpIndex op = none;                // in the program; `none` with idle
+  bool idle = false;                // no work: the lane waits (host time before an op)
+  Nanoseconds duration_ns = 0;
+  std::span<const Use> uses;        // valid during the call only
+};
+
+enum class CompletionStatus : std::uint8_t { done, cancelled, failed };
+
+struct Completion {
+  Fence fence = 0;
+  Tag tag = 0;
+  CompletionStatus status = CompletionStatus::done;
+  Nanoseconds start_ns = 0;         // when the link or lane began it
+  Nanoseconds end_ns = 0;           // when it was over; never decreases from one completion to the next
+};
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+
+  // Starts the copy as soon as its link is free and `after` has passed. Copies on a link run in order of submission.
+  virtual Fence submit(const CopyCommand& copy, Fence after, Tag tag) = 0;
+  // Runs an op on its lane, in order of submission, once `after` has passed. Replay and owned tasks only.
+  virtual Fence execute(const OpCommand& op, Fence after, Tag tag) = 0;
+  // The fence of what was last executed on the lane; 0 if all of it has completed.
+  virtual Fence last_of_lane(std::uint8_t lane) const = 0;
+  // Asks to stop a submitted copy early. Its completion still comes, as `cancelled` or, if too late, as `done`.
+  virtual void cancel(Fence fence) = 0;
+  // Waits for the next completion. False when nothing is under way.
+  virtual bool wait(Completion& completion) = 0;
+  virtual Nanoseconds now() const = 0;
+
+  // Room of a chunk is taken or given back. A real machine maps and unmaps pages; the simulated one does nothing.
+  virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
+  virtual void unmap(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
+  // A tensor comes into being (its address range is reserved) and goes.
+  virtual void tensor_created(TensorId /*tensor*/, Bytes /*bytes*/) {}
+  virtual void tensor_destroyed(TensorId /*tensor*/) {}
+  // Persistent content that exists before the first op. The chunk's room is mapped already.
+  virtual void initialise(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
+};
+
+}  // namespace tencache

@@ -1,0 +1,85 @@
+// The machine as a graph: tiers of memory joined by links that may share resources. Read from YAML by
+// configs/machine_yaml.h; the simulator and the executor build their twin from the same description.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
+
+using TierId = std::uint8_t;
+using LinkId = std::uint8_t;
+inline constexpr std::uint8_t no_tier = 0xff;
+inline constexpr std::uint8_t no_link = 0xff;
+inline constexpr std::size_t max_tiers = 8;
+inline constexpr std::size_t max_links = 32;
+
+enum class TierKind : std::uint8_t { gpu, cpu, nvme };
+std::string_view to_string(TierKind kind);
+
+struct Tier {
+  std::string name;
+  TierKind kind = TierKind::cpu;
+  Bytes capacity = 0;             // what tensors may use: context and library workspaces are already taken off
+  Bytes granularity = 1;          // every chunk occupies a multiple of this; a power of two
+  std::vector<std::string> directories;  // nvme, on a real machine: one per device
+};
+
+// Bandwidth that several links occupy at once: a PCIe direction, DRAM, an SSD's read + write total.
+struct Resource {
+  std::string name;
+  BytesPerSecond bandwidth = 0;
+};
+
+// One direction between two tiers. Concurrent transfers over links that share a resource share it max-min fairly.
+struct Link {
+  std::string name;
+  TierId from = no_tier;
+  TierId to = no_tier;
+  BytesPerSecond bandwidth = 0;
+  Nanoseconds latency_ns = 0;         // per transfer; the link is busy meanwhile, shared resources are not
+  std::vector<std::uint8_t> uses;     // indices into MachineSpec::resources
+};
+
+// Pinned buffers for the path between two tiers that no link joins (gpu <-> cpu memory <-> nvme).
+struct Staging {
+  TierId tier = no_tier;      // where the buffers lie; not counted in that tier's capacity
+  std::uint32_t count = 0;    // 0: no staged path
+  Bytes bytes = 0;            // a larger chunk takes several buffers
+};
+
+// Where a figure comes from, kept for reports and for intervals.
+struct Fact {
+  std::string path;        // "links.h2d.bandwidth"
+  std::string source;
+  std::string confidence;  // published, measured, estimated
+  std::string retrieved;   // date, may be empty
+};
+
+struct MachineSpec {
+  std::string name;
+  std::string description;
+  std::string file;                       // where it was read from
+  std::string gpu;                        // "a100-40g"; the trace's durations rescale when they differ
+  std::vector<Tier> tiers;                // [0] is the GPU's; then from fast to slow
+  std::vector<Resource> resources;
+  std::vector<Link> links;
+  Staging staging;
+  TierId initial_tier = no_tier;          // where persistent tensors start; spills to slower tiers
+  double cpu_adam_parameters_per_second = 0;  // 0: unknown, a policy that needs it is refused
+  std::uint32_t issue_ahead = 1;          // ops issued ahead of the one that runs
+  std::uint32_t copies_in_flight = 1;     // transfers handed to a link at once
+  std::vector<Fact> facts;
+
+  TierId tier_of(Device device) const;    // the first tier of that kind; no_tier if there is none
+  LinkId link_between(TierId from, TierId to) const;  // no_link if none
+  // Throws Error (placed at `file`) on a broken graph: no GPU tier, a link of no bandwidth, a tier that cannot be reached …
+  void validate() const;
+};
+
+}  // namespace tencache

@@ -1,0 +1,100 @@
+#include "core/trace.h"
+
+#include <array>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::array<std::string_view, role_count> role_texts{
+    "parameter", "gradient", "activation", "optimizer_state", "master_parameter", "input", "workspace"};
+constexpr std::array<std::string_view, 4> phase_texts{"forward", "loss", "backward", "optimizer"};
+constexpr std::array<std::string_view, 2> device_texts{"gpu", "cpu"};
+constexpr std::array<std::string_view, 2> source_texts{"measured", "modelled"};
+constexpr Bytes largest_tensor = Bytes{1} << 50;
+
+template <typename Enum, std::size_t n>
+std::optional<Enum> parse_enum(std::string_view text, const std::array<std::string_view, n>& texts) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (texts[i] == text) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <std::size_t n>
+std::string join(const std::array<std::string_view, n>& texts) {
+  std::string all;
+  for (std::string_view text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
+  return all;
+}
+
+}  // namespace
+
+std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }
+std::string_view to_string(Phase phase) { return phase_texts[static_cast<std::size_t>(phase)]; }
+std::string_view to_string(Device device) { return device_texts[static_cast<std::size_t>(device)]; }
+std::string_view to_string(DurationSource source) { return source_texts[static_cast<std::size_t>(source)]; }
+std::optional<Role> parse_role(std::string_view text) { return parse_enum<Role>(text, role_texts); }
+std::optional<Phase> parse_phase(std::string_view text) { return parse_enum<Phase>(text, phase_texts); }
+std::optional<Device> parse_device(std::string_view text) { return parse_enum<Device>(text, device_texts); }
+std::optional<DurationSource> parse_duration_source(std::string_view text) {
+  return parse_enum<DurationSource>(text, source_texts);
+}
+std::string role_names() { return join(role_texts); }
+std::string phase_names() { return join(phase_texts); }
+
+NameId NamePool::intern(std::string_view text) {
+  if (const auto found = ids_.find(text); found != ids_.end()) return found->second;
+  const NameId id = static_cast<NameId>(names_.size());
+  names_.emplace_back(text);
+  ids_.emplace(names_.back(), id);
+  return id;
+}
+
+TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent) {
+  tensors.push_back({names.intern(name), bytes, role, persistent});
+  return static_cast<TensorId>(tensors.size() - 1);
+}
+
+OpIndex Trace::add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes) {
+  op.first_access = accesses.size();
+  op.read_count = static_cast<std::uint32_t>(reads.size());
+  op.write_count = static_cast<std::uint32_t>(writes.size());
+  accesses.insert(accesses.end(), reads.begin(), reads.end());
+  accesses.insert(accesses.end(), writes.begin(), writes.end());
+  ops.push_back(op);
+  return static_cast<OpIndex>(ops.size() - 1);
+}
+
+void Trace::validate(const std::string& file, std::span<const std::uint64_t> line_of_op) const {
+  const auto line = [&](OpIndex op) { return op < line_of_op.size() ? line_of_op[op] : 0; };
+  if (ops.empty()) throw Error(file, 0, "the trace has no ops; record or generate one that has");
+  for (const Tensor& tensor : tensors) {
+    if (tensor.bytes == 0 || tensor.bytes > largest_tensor) {
+      throw Error(file, 0, "tensor '" + name(tensor) + "' has " + std::to_string(tensor.bytes) +
+                               " bytes; a tensor has between 1 byte and 1 PiB");
+    }
+  }
+  std::vector<bool> written(tensors.size(), false);
+  for (OpIndex i = 0; i < ops.size(); ++i) {
+    const Op& op = ops[i];
+    if (op.duration_ns < 0 || op.gap_before_ns < 0) {
+      throw Error(file, line(i), "op '" + name(op) + "' has a negative duration or gap");
+    }
+    for (TensorId id : reads(op)) {
+      if (id >= tensors.size()) throw Error(file, line(i), "op '" + name(op) + "' reads tensor " + std::to_string(id) + ", which does not exist");
+      if (!tensors[id].persistent && !written[id]) {
+        throw Error(file, line(i), "op '" + name(op) + "' reads tensor '" + name(tensors[id]) +
+                                       "' before any op of the iteration writes it; mark it persistent if it keeps its content between iterations");
+      }
+    }
+    for (TensorId id : writes(op)) {
+      if (id >= tensors.size()) throw Error(file, line(i), "op '" + name(op) + "' writes tensor " + std::to_string(id) + ", which does not exist");
+      written[id] = true;
+    }
+  }
+}
+
+}  // namespace tencache

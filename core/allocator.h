@@ -1,0 +1,62 @@
+// Allocators over the address range of one tier. They live here, not in a machine, so that simulation and hardware
+// get the same addresses and fragmentation is predicted too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/units.h"
+
+namespace tencache {
+
+enum class AllocatorKind : std::uint8_t {
+  exact,          // pages are mapped from anywhere, so only the sum counts: no addresses, no fragmentation
+  best_fit,       // contiguous; the smallest hole that fits, lowest address first
+  size_classes,   // buffers of several sizes; a request takes one of the smallest class that holds it (10Cache)
+  fixed_buffers,  // buffers of one size; a request takes a whole one (ZeRO-Infinity's swap buffers)
+  two_ended,      // contiguous first fit, from the low end or from the high end (FlashNeuron)
+};
+std::string_view to_string(AllocatorKind kind);
+
+struct SizeClass {
+  Bytes bytes = 0;
+  std::uint64_t count = 0;
+};
+
+struct AllocatorSpec {
+  AllocatorKind kind = AllocatorKind::exact;
+  std::vector<SizeClass> classes;  // size_classes: one or more; fixed_buffers: exactly one
+};
+
+// Not thread safe. Sizes are positive.
+class Allocator {
+ public:
+  explicit Allocator(Bytes capacity) : capacity_(capacity) {}
+  virtual ~Allocator() = default;
+
+  // Offset of the room, or nullopt when no room of that size is free. `high_end` matters to two_ended only.
+  virtual std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end) = 0;
+  // `offset` and `bytes` as they were allocated.
+  virtual void release(std::uint64_t offset, Bytes bytes) = 0;
+  // What a request of `bytes` takes away from the tier: more than asked where buffers have sizes.
+  virtual Bytes footprint(Bytes bytes) const { return bytes; }
+  // Whether a request of that size could be met if the tier were empty.
+  virtual bool could_hold(Bytes bytes) const { return bytes <= capacity_; }
+  virtual bool addressed() const { return true; }
+
+  Bytes capacity() const { return capacity_; }
+  Bytes used() const { return used_; }
+  Bytes free() const { return capacity_ - used_; }
+
+ protected:
+  Bytes capacity_;
+  Bytes used_ = 0;
+};
+
+// Throws Error when the classes of the spec do not fit into the capacity.
+std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capacity);
+
+}  // namespace tencache

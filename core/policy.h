@@ -1,0 +1,199 @@
+// What a caching and migration policy is: an object that answers questions and turns events into actions.
+//
+// A policy never touches memory, threads, clocks or devices and cannot tell the simulated machine from a real one. It
+// sees the state through a View, which is a pure function of the events so far, so the same events give the same
+// decisions. Every question has a default: the smallest policy overrides one function, or none.
+// The engine guards the rules (engine.h); an action it cannot take is refused with an event, never half done.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/allocator.h"
+#include "core/machine_spec.h"
+#include "core/residency.h"
+#include "core/schedule.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// ---- Events: what happened. -----------------------------------------------------------------------------------------
+
+enum class EventKind : std::uint8_t {
+  profile_ready,      // the recorded schedule is known: View::program and View::schedule are set
+  iteration_begin, iteration_end,
+  module_begin, module_end,
+  op_issued,          // before the op waits for its inputs: the hints of a plan fire here
+  op_ready,           // all it needs is there
+  op_done,
+  transfer_done,      // a chunk reached `to`
+  refused,            // an action was not taken, see `refusal`
+  tensor_created, tensor_freed,  // live programs
+  schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
+};
+enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
+std::string_view to_string(EventKind kind);
+std::string_view to_string(Refusal refusal);
+
+struct Event {
+  EventKind kind = EventKind::op_issued;
+  Refusal refusal = Refusal::none;
+  Device device = Device::gpu;    // of the op
+  TierId from = no_tier, to = no_tier;
+  OpIndex op = none;              // in the program; `none` for an op that the schedule does not know
+  TensorId tensor = none;
+  ChunkId chunk = none;
+  NameId module = 0;
+  std::span<const Use> uses = {}; // op events: the op's tensors (ids of the memory, see View::program_tensor)
+};
+
+// ---- The view: what a policy may look at. ---------------------------------------------------------------------------
+
+struct View {
+  const MachineSpec& machine;
+  const Residency& memory;             // where every chunk is, room, the order from coldest to warmest
+  const Program* program = nullptr;    // the recorded iteration, null until it is known
+  const Schedule* schedule = nullptr;  // null with `program`
+  Nanoseconds now = 0;                 // of the event
+  std::uint64_t iteration = 0;
+  OpIndex op = 0;                      // the GPU's present position in the program; `none` off the schedule
+
+  // Between ids of the program and of the memory. Replayed programs: the same. Live: `none` where there is no match.
+  TensorId memory_tensor(TensorId program_tensor) const {
+    return to_memory == nullptr ? program_tensor : (*to_memory)[program_tensor];
+  }
+  TensorId program_tensor(TensorId memory_tensor) const {
+    if (to_program == nullptr) return memory_tensor;
+    return memory_tensor < to_program->size() ? (*to_program)[memory_tensor] : none;
+  }
+  // Ops until the tensor (an id of the memory) is used again; `none`: never, or not known.
+  std::uint32_t distance_to_next_use(TensorId tensor) const {
+    if (schedule == nullptr || op == none) return none;
+    const TensorId id = program_tensor(tensor);
+    return id == none ? none : schedule->distance_to_next_use(id, op);
+  }
+  bool dead(TensorId tensor) const { return (*dead_flags)[tensor] != 0; }
+  // Transfers queued or running on the link.
+  std::uint32_t transfers_on(LinkId link) const { return link_load[link]; }
+
+  const std::vector<TensorId>* to_memory = nullptr;
+  const std::vector<TensorId>* to_program = nullptr;
+  const std::vector<std::uint8_t>* dead_flags = nullptr;
+  std::span<const std::uint32_t> link_load = {};
+};
+
+// ---- Actions: what a policy wants done. -----------------------------------------------------------------------------
+
+enum class Verb : std::uint8_t {
+  fetch,   // bring the tensor's missing chunks into `tier`
+  evict,   // free its room in `tier`: dropped where another valid copy or death allows, else moved to `destination`
+  clean,   // copy to `destination` and keep it in `tier`
+  drop,    // as evict, but only what needs no transfer
+  cancel,  // take back prefetches of the tensor into `tier` that have not started
+  hold,    // do not start the op until the tensor is in `tier`
+};
+std::string_view to_string(Verb verb);
+
+inline constexpr std::uint32_t all_chunks = none;
+
+struct Action {
+  Verb verb = Verb::fetch;
+  TierId tier = 0;
+  TierId destination = no_tier;      // evict, clean: `no_tier` lets the engine choose the fastest with room
+  bool urgent = false;               // overtakes prefetches, queues behind demand of the same link in order
+  TensorId tensor = none;            // an id of the memory
+  std::uint32_t chunk = all_chunks;  // within the tensor
+  OpIndex not_before = none;         // fetch: wait in the queue until the GPU is issued this op
+  OpIndex op = none;                 // hold
+};
+
+class Actions {
+ public:
+  void fetch(TensorId tensor, TierId tier = 0, OpIndex not_before = none) {
+    list_.push_back({.verb = Verb::fetch, .tier = tier, .tensor = tensor, .not_before = not_before});
+  }
+  void evict(TensorId tensor, TierId destination = no_tier, TierId tier = 0) {
+    list_.push_back({.verb = Verb::evict, .tier = tier, .destination = destination, .tensor = tensor});
+  }
+  void clean(TensorId tensor, TierId destination = no_tier, TierId tier = 0) {
+    list_.push_back({.verb = Verb::clean, .tier = tier, .destination = destination, .tensor = tensor});
+  }
+  void drop(TensorId tensor, TierId tier = 0) {
+    list_.push_back({.verb = Verb::drop, .tier = tier, .tensor = tensor});
+  }
+  void cancel(TensorId tensor, TierId tier = 0) {
+    list_.push_back({.verb = Verb::cancel, .tier = tier, .tensor = tensor});
+  }
+  void hold(OpIndex op, TensorId until_resident, TierId tier = 0) {
+    list_.push_back({.verb = Verb::hold, .tier = tier, .tensor = until_resident, .op = op});
+  }
+  void push(const Action& action) { list_.push_back(action); }
+  std::vector<Action>& list() { return list_; }
+
+ private:
+  std::vector<Action> list_;
+};
+
+// ---- Questions. -----------------------------------------------------------------------------------------------------
+
+struct Requirements {
+  bool recorded_schedule = false;  // live: two iterations run first, to warm up and to record
+  bool module_boundaries = false;  // live: the program must announce its modules
+  bool cpu_optimizer_rate = false; // the machine file must say how fast the CPU updates parameters
+  std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
+};
+
+enum class FreeDead : std::uint8_t {
+  now,          // at the end of its last use
+  when_victim,  // its room is kept until it is chosen as a victim, then dropped without a write
+  never,        // as if alive: written out and fetched back (what G10's UVM does)
+};
+
+// How memory is laid out, and the rules the engine keeps for this policy (engine-wide defaults are the members').
+struct Layout {
+  std::vector<AllocatorSpec> allocators;       // one a tier; empty: exact everywhere
+  Bytes chunk_bytes = 16 * MiB;                // the unit that moves; 0: whole tensors
+  bool exclusive_copies = false;               // a fetch frees its source, every eviction writes
+  bool promote = true;                         // demand lifts a queued prefetch of the same chunk
+  bool use_touches = true;                     // false: the cold end is the first to arrive (FIFO), not the least recently used
+  FreeDead free_dead = FreeDead::now;
+  bool unlimited_gpu = false;                  // `ideal`
+  bool fallback_eviction = true;               // where the policy names no victims the engine takes the coldest; false: out of memory
+  std::array<TierId, role_count> initial = {no_tier, no_tier, no_tier, no_tier, no_tier, no_tier, no_tier};
+                                               // where persistent tensors of a role start; no_tier: the machine says
+};
+
+struct RoomRequest {
+  TierId tier = 0;
+  Bytes bytes = 0;         // still to be freed
+  bool prefetch = false;   // for a prefetch: naming nobody is a fair answer
+  ChunkId incoming = none; // what the room is for; `none`: outputs of the op
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  virtual Requirements requirements() const { return {}; }
+  // Called once, before the run. `program` is null for a live program whose schedule is not known yet.
+  virtual Layout layout(const MachineSpec& machine, const Program* program) const;
+  virtual void on(const Event& event, const View& view, Actions& actions);
+  // Appends victims in the order to evict them; those that are pinned or on their way out already are passed over.
+  // Default: the coldest first.
+  virtual void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+  // Where an op that may be placed runs. Default: where the trace has it.
+  virtual Device place(const Trace& trace, const Op& op) const;
+  // The order of the optimizer's sub-groups, where the trace says they may be reordered. Default: as recorded.
+  virtual void order(std::vector<std::int32_t>& groups) const;
+  // Identifies the policy's inner state, so that a steady state can be recognised. Default: it has none.
+  virtual std::uint64_t fingerprint() const { return 0; }
+};
+
+// The coldest evictable chunks of the tier, until `bytes` are reached: the default of make_room.
+void coldest_victims(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+
+}  // namespace tencache

@@ -1,0 +1,143 @@
+#include "core/residency.h"
+
+#include <algorithm>
+
+namespace tencache {
+
+Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec>& allocators, Bytes chunk_bytes,
+                     bool unlimited_gpu)
+    : tier_count_(machine.tiers.size()), chunk_bytes_(chunk_bytes) {
+  TENCACHE_CHECK(allocators.size() == tier_count_ && tier_count_ <= max_tiers);
+  for (TierId tier = 0; tier < tier_count_; ++tier) {
+    const Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
+    allocators_.push_back(make_allocator(allocators[tier], capacity));
+    granularity_[tier] = machine.tiers[tier].granularity;
+  }
+  coldest_.fill(none);
+  warmest_.fill(none);
+}
+
+TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
+  TENCACHE_CHECK(bytes > 0);
+  const Bytes chunks = chunk_bytes_ == 0 ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  const std::uint32_t chunk_count = static_cast<std::uint32_t>(chunks);
+  TENCACHE_CHECK(chunk_count == chunks && owners_.size() + chunks < none);
+  if (const auto found = free_ids_.find(chunk_count); found != free_ids_.end() && !found->second.empty()) {
+    const TensorId tensor = found->second.back();
+    found->second.pop_back();
+    Entry& entry = tensors_[tensor];
+    entry.bytes = bytes;
+    entry.role = role;
+    entry.persistent = persistent;
+    return tensor;
+  }
+  const TensorId tensor = static_cast<TensorId>(tensors_.size());
+  tensors_.push_back({bytes, static_cast<ChunkId>(owners_.size()), chunk_count, role, persistent});
+  owners_.insert(owners_.end(), chunk_count, tensor);
+  copies_.resize(copies_.size() + chunk_count * tier_count_);
+  return tensor;
+}
+
+void Residency::remove_tensor(TensorId tensor) {
+  const Entry& entry = tensors_[tensor];
+  for (ChunkId chunk = entry.first_chunk; chunk < entry.first_chunk + entry.chunk_count; ++chunk) {
+    for (TierId tier = 0; tier < tier_count_; ++tier) TENCACHE_CHECK(copy(chunk, tier).state == CopyState::absent);
+  }
+  free_ids_[entry.chunk_count].push_back(tensor);
+}
+
+bool Residency::reserve(ChunkId chunk, TierId tier) {
+  Copy& c = mutable_copy(chunk, tier);
+  TENCACHE_CHECK(c.state == CopyState::absent);
+  Allocator& allocator = *allocators_[tier];
+  const auto offset = allocator.allocate(rounded(bytes_of(chunk), tier), !tensors_[owners_[chunk]].persistent);
+  if (!offset) return false;
+  TENCACHE_CHECK(allocator.used() <= allocator.capacity());
+  c.offset = *offset;
+  c.state = CopyState::reserved;
+  peak_[tier] = std::max(peak_[tier], allocator.used());
+  return true;
+}
+
+void Residency::commit(ChunkId chunk, TierId tier) {
+  Copy& c = mutable_copy(chunk, tier);
+  TENCACHE_CHECK(c.state == CopyState::reserved);
+  c.state = CopyState::valid;
+  link(chunk, tier, given_up_first(chunk, tier));
+  if (tier != 0) return;
+  for (TierId other = 1; other < tier_count_; ++other) {  // its copies below can now be given up
+    if (!valid(chunk, other)) continue;
+    unlink(chunk, other);
+    link(chunk, other, true);
+  }
+}
+
+void Residency::release(ChunkId chunk, TierId tier) {
+  Copy& c = mutable_copy(chunk, tier);
+  TENCACHE_CHECK(c.state != CopyState::absent && c.readers == 0);
+  const bool was_valid = c.state == CopyState::valid;
+  if (was_valid) unlink(chunk, tier);
+  if (c.evicting) set_evicting(chunk, tier, false);
+  c.state = CopyState::absent;
+  allocators_[tier]->release(c.offset, rounded(bytes_of(chunk), tier));
+  c.offset = 0;
+  if (tier != 0 || !was_valid) return;
+  for (TierId other = 1; other < tier_count_; ++other) {  // its copies below are the only ones now
+    if (!valid(chunk, other)) continue;
+    unlink(chunk, other);
+    link(chunk, other, false);
+  }
+}
+
+void Residency::condemn(ChunkId chunk, TierId tier) {
+  Copy& c = mutable_copy(chunk, tier);
+  TENCACHE_CHECK(c.state == CopyState::valid || c.state == CopyState::reserved);
+  if (c.state == CopyState::valid) unlink(chunk, tier);
+  if (!c.evicting) set_evicting(chunk, tier, true);  // its room will come free without anybody's doing
+  c.state = CopyState::condemned;
+}
+
+void Residency::touch(ChunkId chunk, TierId tier) {
+  if (copy(chunk, tier).warmer == none) return;
+  unlink(chunk, tier);
+  link(chunk, tier, false);
+}
+
+void Residency::set_evicting(ChunkId chunk, TierId tier, bool evicting) {
+  Copy& c = mutable_copy(chunk, tier);
+  TENCACHE_CHECK(c.evicting != evicting);
+  c.evicting = evicting;
+  if (evicting) {
+    leaving_[tier] += footprint(chunk, tier);
+  } else {
+    leaving_[tier] -= footprint(chunk, tier);
+  }
+}
+
+void Residency::reset_peaks() {
+  for (TierId tier = 0; tier < tier_count_; ++tier) peak_[tier] = used(tier);
+}
+
+void Residency::unlink(ChunkId chunk, TierId tier) {
+  Copy& c = mutable_copy(chunk, tier);
+  (c.colder == none ? coldest_[tier] : mutable_copy(c.colder, tier).warmer) = c.warmer;
+  (c.warmer == none ? warmest_[tier] : mutable_copy(c.warmer, tier).colder) = c.colder;
+  c.colder = c.warmer = none;
+}
+
+void Residency::link(ChunkId chunk, TierId tier, bool coldest) {
+  Copy& c = mutable_copy(chunk, tier);
+  if (coldest) {
+    c.colder = none;
+    c.warmer = coldest_[tier];
+    (c.warmer == none ? warmest_[tier] : mutable_copy(c.warmer, tier).colder) = chunk;
+    coldest_[tier] = chunk;
+  } else {
+    c.warmer = none;
+    c.colder = warmest_[tier];
+    (c.colder == none ? coldest_[tier] : mutable_copy(c.colder, tier).warmer) = chunk;
+    warmest_[tier] = chunk;
+  }
+}
+
+}  // namespace tencache

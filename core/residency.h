@@ -1,0 +1,155 @@
+// Which chunk of which tensor lies where: the engine's book-keeping, and what a policy may look at.
+//
+// A tensor is cut into chunks (the whole tensor is one chunk if the chunk size is 0); each chunk has at most one copy
+// in each tier. Copies in the fast tier form a list from the coldest (least recently used, or first to arrive) to the
+// warmest; in the slower tiers, copies of chunks that the GPU holds too come first, because they can be given up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/allocator.h"
+#include "core/check.h"
+#include "core/machine.h"
+#include "core/machine_spec.h"
+
+namespace tencache {
+
+enum class CopyState : std::uint8_t {
+  absent,
+  reserved,   // room is taken, content on its way
+  valid,      // holds the tensor's present value (or is being written by the running op)
+  condemned,  // content is useless; the room goes free when the transfer that still touches it is over
+};
+
+struct Copy {
+  std::uint64_t offset = 0;
+  ChunkId colder = none, warmer = none;
+  std::uint16_t pins = 0;    // ops that run or wait with this copy
+  std::uint8_t readers = 0;  // transfers in flight that read it
+  CopyState state = CopyState::absent;
+  bool evicting = false;     // a transfer that will free this room is queued or in flight
+};
+
+class Residency {
+ public:
+  // `chunk_bytes` 0: whole tensors. `allocators` has one spec a tier. The spec must outlive this object.
+  Residency(const MachineSpec& machine, const std::vector<AllocatorSpec>& allocators, Bytes chunk_bytes,
+            bool unlimited_gpu);
+
+  // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
+  TensorId add_tensor(Bytes bytes, Role role, bool persistent);
+  void remove_tensor(TensorId tensor);  // all its copies must be absent
+  std::size_t tensor_count() const { return tensors_.size(); }
+  Bytes bytes(TensorId tensor) const { return tensors_[tensor].bytes; }
+  Role role(TensorId tensor) const { return tensors_[tensor].role; }
+  bool persistent(TensorId tensor) const { return tensors_[tensor].persistent; }
+  // A live tensor's role becomes known late (a gradient when backward hands it over).
+  void set_role(TensorId tensor, Role role) { tensors_[tensor].role = role; }
+  ChunkId first_chunk(TensorId tensor) const { return tensors_[tensor].first_chunk; }
+  std::uint32_t chunk_count(TensorId tensor) const { return tensors_[tensor].chunk_count; }
+
+  // Chunks.
+  std::size_t chunk_total() const { return owners_.size(); }
+  TensorId tensor_of(ChunkId chunk) const { return owners_[chunk]; }
+  Bytes begin_of(ChunkId chunk) const { return (chunk - tensors_[owners_[chunk]].first_chunk) * chunk_bytes_; }
+  Bytes bytes_of(ChunkId chunk) const {
+    const Entry& tensor = tensors_[owners_[chunk]];
+    if (chunk_bytes_ == 0) return tensor.bytes;
+    const Bytes begin = (chunk - tensor.first_chunk) * chunk_bytes_;
+    return std::min(chunk_bytes_, tensor.bytes - begin);
+  }
+  // What the chunk takes in that tier: rounded to the tier's granularity and the allocator's buffers.
+  Bytes footprint(ChunkId chunk, TierId tier) const {
+    return allocators_[tier]->footprint(rounded(bytes_of(chunk), tier));
+  }
+
+  // Tiers.
+  std::size_t tier_count() const { return tier_count_; }
+  Bytes capacity(TierId tier) const { return allocators_[tier]->capacity(); }
+  Bytes used(TierId tier) const { return allocators_[tier]->used(); }
+  Bytes free(TierId tier) const { return allocators_[tier]->free(); }
+  Bytes leaving(TierId tier) const { return leaving_[tier]; }  // room that queued or running evictions will free
+  Bytes peak(TierId tier) const { return peak_[tier]; }
+  bool could_hold(ChunkId chunk, TierId tier) const {
+    return allocators_[tier]->could_hold(rounded(bytes_of(chunk), tier));
+  }
+
+  // Copies.
+  const Copy& copy(ChunkId chunk, TierId tier) const { return copies_[chunk * tier_count_ + tier]; }
+  bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).state == CopyState::valid; }
+  bool valid_elsewhere(ChunkId chunk, TierId tier) const {
+    for (TierId other = 0; other < tier_count_; ++other) {
+      if (other != tier && valid(chunk, other)) return true;
+    }
+    return false;
+  }
+  // Every chunk of the tensor holds its value there.
+  bool resident(TensorId tensor, TierId tier) const {
+    const Entry& entry = tensors_[tensor];
+    for (ChunkId chunk = entry.first_chunk; chunk < entry.first_chunk + entry.chunk_count; ++chunk) {
+      if (!valid(chunk, tier)) return false;
+    }
+    return true;
+  }
+  // May be chosen as a victim now.
+  bool evictable(ChunkId chunk, TierId tier) const {
+    const Copy& c = copy(chunk, tier);
+    return c.state == CopyState::valid && c.pins == 0 && !c.evicting;
+  }
+  // The order of a tier; `none` at the end.
+  ChunkId coldest(TierId tier) const { return coldest_[tier]; }
+  ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }
+
+  // Changes: the engine's alone.
+  bool reserve(ChunkId chunk, TierId tier);   // absent -> reserved; false when there is no room
+  void commit(ChunkId chunk, TierId tier);    // reserved -> valid, warmest
+  void release(ChunkId chunk, TierId tier);   // any but absent -> absent; nobody may read it
+  void condemn(ChunkId chunk, TierId tier);   // valid or reserved -> condemned
+  void touch(ChunkId chunk, TierId tier);     // used: now the warmest
+  void set_evicting(ChunkId chunk, TierId tier, bool evicting);
+  void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }
+  void unpin(ChunkId chunk, TierId tier) {
+    TENCACHE_CHECK(copy(chunk, tier).pins > 0);
+    --mutable_copy(chunk, tier).pins;
+  }
+  void add_reader(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).readers; }
+  void remove_reader(ChunkId chunk, TierId tier) {
+    TENCACHE_CHECK(copy(chunk, tier).readers > 0);
+    --mutable_copy(chunk, tier).readers;
+  }
+  void reset_peaks();
+
+ private:
+  struct Entry {
+    Bytes bytes = 0;
+    ChunkId first_chunk = 0;
+    std::uint32_t chunk_count = 0;
+    Role role = Role::activation;
+    bool persistent = false;
+  };
+
+  Bytes rounded(Bytes bytes, TierId tier) const {
+    return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1);
+  }
+  Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
+  void unlink(ChunkId chunk, TierId tier);
+  void link(ChunkId chunk, TierId tier, bool coldest);
+  bool given_up_first(ChunkId chunk, TierId tier) const { return tier != 0 && valid(chunk, 0); }
+
+  std::size_t tier_count_;
+  Bytes chunk_bytes_;
+  std::array<Bytes, max_tiers> granularity_{};
+  std::vector<std::unique_ptr<Allocator>> allocators_;
+  std::vector<Entry> tensors_;
+  std::vector<TensorId> owners_;  // of chunks
+  std::vector<Copy> copies_;      // [chunk][tier]
+  std::map<std::uint32_t, std::vector<TensorId>> free_ids_;  // by chunk count
+  std::array<ChunkId, max_tiers> coldest_{}, warmest_{};
+  std::array<Bytes, max_tiers> leaving_{}, peak_{};
+};
+
+}  // namespace tencache

@@ -19,11 +19,36 @@ constexpr std::array deterministic_folders = {"core", "policies", "sim"};
 
 // A name that ends in "(" is a function and is banned only where it is called; the others are banned anywhere.
 // Each counts as a whole word: "wait_time(" and "operand(" do not match.
-constexpr std::array banned_names = {
-    "system_clock", "steady_clock", "high_resolution_clock", "utc_clock", "file_clock", "random_device",
-    "default_random_engine", "time(", "clock(", "gettimeofday", "clock_gettime", "timespec_get", "__rdtsc", "_rdtsc",
-    "rdtscp", "__builtin_ia32_rdtsc", "rand(", "srand", "rand_r", "random(", "srandom", "drand48", "lrand48", "mrand48",
-    "getrandom", "getentropy", "arc4random", "sleep_for", "sleep_until", "this_thread"};
+constexpr std::array banned_names = {"system_clock",
+                                     "steady_clock",
+                                     "high_resolution_clock",
+                                     "utc_clock",
+                                     "file_clock",
+                                     "random_device",
+                                     "default_random_engine",
+                                     "time(",
+                                     "clock(",
+                                     "gettimeofday",
+                                     "clock_gettime",
+                                     "timespec_get",
+                                     "__rdtsc",
+                                     "_rdtsc",
+                                     "rdtscp",
+                                     "__builtin_ia32_rdtsc",
+                                     "rand(",
+                                     "srand",
+                                     "rand_r",
+                                     "random(",
+                                     "srandom",
+                                     "drand48",
+                                     "lrand48",
+                                     "mrand48",
+                                     "getrandom",
+                                     "getentropy",
+                                     "arc4random",
+                                     "sleep_for",
+                                     "sleep_until",
+                                     "this_thread"};
 
 bool is_word(char character) {
   return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
@@ -39,10 +64,14 @@ std::string without_comments_and_literals(std::string_view text) {
     const char next = i + 1 < text.size() ? text[i + 1] : '\0';
     if (state == State::code) {
       const bool digit_separator = current == '\'' && i > 0 && is_word(text[i - 1]) && is_word(next);
-      if (current == '/' && next == '/') state = State::line_comment;
-      else if (current == '/' && next == '*') state = State::block_comment;
-      else if (current == '"') state = State::string;
-      else if (current == '\'' && !digit_separator) state = State::character;
+      if (current == '/' && next == '/')
+        state = State::line_comment;
+      else if (current == '/' && next == '*')
+        state = State::block_comment;
+      else if (current == '"')
+        state = State::string;
+      else if (current == '\'' && !digit_separator)
+        state = State::character;
       if (state == State::line_comment || state == State::block_comment) code[i] = ' ', code[++i] = ' ';
       continue;
     }

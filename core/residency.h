@@ -30,6 +30,7 @@ struct Copy {
   ChunkId colder = none, warmer = none;
   std::uint16_t pins = 0;    // ops that run or wait with this copy
   std::uint8_t readers = 0;  // transfers in flight that read it
+  std::uint8_t writers = 0;  // ops that run or wait and will write it: no source for a transfer
   CopyState state = CopyState::absent;
   bool evicting = false;     // a transfer that will free this room is queued or in flight
 };
@@ -115,6 +116,11 @@ class Residency {
   void unpin(ChunkId chunk, TierId tier) {
     TENCACHE_CHECK(copy(chunk, tier).pins > 0);
     --mutable_copy(chunk, tier).pins;
+  }
+  void add_writer(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).writers; }
+  void remove_writer(ChunkId chunk, TierId tier) {
+    TENCACHE_CHECK(copy(chunk, tier).writers > 0);
+    --mutable_copy(chunk, tier).writers;
   }
   void add_reader(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).readers; }
   void remove_reader(ChunkId chunk, TierId tier) {

@@ -1,0 +1,322 @@
+// The engine: the only place that knows the rules of moving tensors, so that no policy can lose data, overfill a tier
+// or stall for ever.
+//
+// It drives two styles of program over one Machine port: *owned* ops, which it orders and executes itself (`run`), and
+// *intercepted* ops, which a live program announces (`begin`, `allocate`, `end`, `destroy`). It asks one Policy what to
+// move and keeps these rules, whatever the policy says:
+//   - an op starts when every chunk it reads is valid on its device and everything it writes has room there; what it
+//     uses is pinned from the moment it is issued until it is done;
+//   - a chunk's last valid copy goes only if the value is dead; a write makes every other copy stale at the op's end;
+//   - room is reserved when a transfer starts, that of an eviction when its destination is chosen; room of a chunk on its
+//     way out is free when its copy is over, that of clean and dead chunks at once;
+//   - demand goes before prefetches, prefetches in order of request, cleaning last;
+//   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes.
+// The order of the rules and their tie-breaks: docs/engine.md.
+//
+// Time enters only with an input (a completion or a call), so a log of inputs replayed gives the same decisions.
+// Threading: none; callers serialise. The spec, machine, policy and program must outlive the engine.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/event_log.h"
+#include "core/machine.h"
+#include "core/machine_spec.h"
+#include "core/metrics.h"
+#include "core/policy.h"
+#include "core/residency.h"
+#include "core/schedule.h"
+#include "core/timeline.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+inline constexpr std::size_t lane_count = 2;  // 0: GPU, 1: CPU
+
+struct EngineOptions {
+  Timeline* timeline = nullptr;      // recorded if given
+  EventLog* log = nullptr;           // inputs and decisions recorded if given
+  std::function<void(std::uint64_t iteration)> on_iteration;  // progress; called at each boundary
+};
+
+struct RunLimits {
+  std::uint64_t max_iterations = 30;
+  bool until_steady = true;          // stop when the state at an iteration's end recurs; else run max_iterations
+};
+
+class Engine {
+ public:
+  // `program` is null for an intercepted program whose schedule is not known yet. Throws Error when the policy's layout
+  // does not suit the machine.
+  Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const Program* program, EngineOptions options = {});
+
+  // ---- Owned program. Persistent tensors are laid out where the policy or the machine says, then it runs.
+  // A trace that does not fit is a result (`fits` false), not an exception. Call once.
+  RunResult run(const RunLimits& limits);
+
+  // ---- Intercepted program. `now` is the time of the call. After `begin` and `allocate` the caller waits, feeding
+  // completions to `handle`, until `ready()`. One op at a time on the GPU lane.
+  TensorId create(Bytes bytes, Role role, bool persistent, Nanoseconds now);
+  void destroy(TensorId tensor, Nanoseconds now);  // never waits; also inside an op
+  // `op` is its place in the recorded schedule, `none` if it has none.
+  void begin(OpIndex op, std::span<const Use> uses, Nanoseconds now);
+  void allocate(TensorId tensor, Nanoseconds now);  // room for a tensor created inside the running op
+  void end(Nanoseconds now);
+  // An owned task of a live program: ordered after the lane's earlier ones and after those of the other lane that touch
+  // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag: task_tag(). `idle()`
+  // tells when all are done.
+  void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns, Nanoseconds now);
+  static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
+  void module_begin(NameId module, Nanoseconds now);
+  void module_end(NameId module, Nanoseconds now);
+  void iteration_boundary(Nanoseconds now);
+  // The schedule of a live program became known, or the program left it.
+  void set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
+                   Nanoseconds now);
+  void set_program_tensor(TensorId memory_tensor, TensorId program_tensor);
+  void schedule_deviated(Nanoseconds now);
+  bool ready() const { return !lanes_[0].waiting; }
+  bool idle() const { return lanes_[0].active.empty() && lanes_[1].active.empty() && lanes_[1].tasks.empty() && lanes_[0].tasks.empty(); }
+  // Throws OutOfMemory if the GPU lane's op waits and nothing is under way any more. Call when Machine::wait says so.
+  void check_progress();
+
+  // ---- Both.
+  void handle(const Completion& completion);
+  const Residency& memory() const { return memory_; }
+  Residency& memory() { return memory_; }
+  const Counters& counters() const { return counters_; }
+  bool transfers_under_way() const { return transfers_in_flight_ > 0; }
+  // The result so far, of an intercepted program; boundaries are those of iteration_boundary.
+  RunResult result() const;
+
+ private:
+  using TransferId = std::uint32_t;
+  enum class Purpose : std::uint8_t { fetch, evict, clean };
+  enum Priority : std::uint8_t { urgent, normal, background, priority_count };
+
+  // When and why the waiting op's last missing byte was late; see docs/engine.md, "Stalls".
+  struct Lateness {
+    Nanoseconds asked_ns = 0;                       // before: `before`
+    Nanoseconds room_ns = 0;                        // until then it waited for room: `room`
+    Nanoseconds first_hop_ns = 0;                   // until then on the first link: `first_hop`
+    StallCause before = StallCause::memory, room = StallCause::memory, first_hop = StallCause::memory,
+               last = StallCause::memory;
+  };
+
+  // One link, or two with pinned buffers between them.
+  struct Route {
+    std::array<LinkId, 2> links{no_link, no_link};
+    std::uint8_t hops = 0;  // 0: there is none
+    BytesPerSecond bandwidth = 0;  // of the slowest
+  };
+
+  struct Transfer {
+    ChunkId chunk = none;
+    TierId from = no_tier, to = no_tier;
+    Purpose purpose = Purpose::fetch;
+    Priority priority = normal;
+    bool queued = false, in_flight = false;
+    bool discard = false;       // its content became useless under way
+    std::uint8_t hop = 0;
+    Route route;
+    std::uint32_t staging_first = 0, staging_count = 0;
+    OpIndex requested_at = none;
+    OpIndex not_before = none;  // deferred until that op is issued
+    Nanoseconds started_ns = 0;
+    Fence fence = 0;
+    TransferId previous = none, next = none;  // in its queue
+    TransferId next_of_chunk = none;
+    Lateness lateness;
+    LinkId link() const { return route.links[hop]; }
+  };
+
+  struct Queue {
+    std::array<TransferId, priority_count> first{none, none, none}, last{none, none, none};  // waiting
+    std::uint32_t in_flight = 0;
+    std::uint32_t length = 0;
+  };
+
+  struct ActiveOp {
+    OpIndex op = none;
+    Tag tag = 0;                            // of a task
+    std::uint64_t iteration = 0;
+    bool external = false;
+    bool started = false;
+    bool late = false;                      // something was missing when it was issued
+    std::span<const Use> uses;
+    std::vector<Use> own_uses;              // what `uses` points to for intercepted ops and tasks
+    std::vector<ChunkId> outputs;           // need room; from next_output on without it
+    std::size_t next_output = 0;
+    std::vector<ChunkId> stranded;          // to read, but on their way to another tier: fetched when they arrive there
+    std::vector<ChunkId> write_waits;       // to write, but a transfer still reads them
+    std::uint32_t missing = 0;              // chunks without which it cannot start
+    Bytes room_needed = 0;                  // of the missing chunks, not reserved yet
+    std::vector<TensorId> holds;
+    Nanoseconds issued_ns = 0, ready_ns = 0, duration_ns = 0;
+    Lateness lateness;
+  };
+
+  struct Task {
+    OpIndex op;
+    Tag tag;
+    std::vector<Use> uses;
+    Nanoseconds duration_ns;
+    std::uint64_t sequence;
+  };
+
+  struct Lane {
+    TierId tier = no_tier;
+    std::vector<OpIndex> ops;               // owned program: in program order
+    std::vector<std::int64_t> needs;        // ops of the other lane that must be done first, relative to the iteration's first
+    std::uint64_t issued = 0, done = 0;     // ever
+    std::deque<ActiveOp> active;
+    std::deque<Task> tasks;
+    bool waiting = false;                   // the last active op is issued and has not started
+    bool gap_pending = false, gap_done = false, boundary_crossed = false;
+    Nanoseconds blocked_since_ns = -1;      // waits for an op of the other lane; -1: does not
+    Nanoseconds idle_since_ns = 0;          // from there on time is unattributed
+    NameId module = 0;
+  };
+
+  // engine.cpp: program, ops, events.
+  void load_program();
+  void place_initially(TensorId tensor);
+  void compute_dependencies();
+  bool advance_lane(std::uint8_t lane);
+  bool dependencies_met(const Lane& lane, std::uint8_t index) const;
+  bool issue_next(std::uint8_t lane);
+  void issue(std::uint8_t lane, ActiveOp& op);
+  void require(std::uint8_t lane, ActiveOp& op, const Use& use);
+  void require_chunk(std::uint8_t lane, ActiveOp& op, const Use& use, ChunkId chunk);
+  void take_rooms(std::uint8_t lane, ActiveOp& op);
+  bool try_start(std::uint8_t lane, ActiveOp& op);
+  void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
+  void finish_use(TierId tier, const Use& use);
+  void room_taken(std::uint8_t lane, ActiveOp& op, ChunkId chunk);
+  void enter_module(NameId module);
+  void cross_boundary();
+  std::uint64_t state_hash() const;
+  void count_hits(const ActiveOp& op);
+  void kill(TensorId tensor);
+  void remove_if_gone(TensorId tensor);
+  void advance_time(Nanoseconds now);
+  void account_gap(std::uint8_t lane, Nanoseconds until);
+  void account_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
+  void account_late(std::uint8_t lane, const ActiveOp& op, Nanoseconds start_ns);
+  void account_compute(std::uint8_t lane, const ActiveOp& op, Nanoseconds until);
+  void add_span(const Span& span);
+  void emit(const Event& event);
+  void apply(const Action& action);
+  Refusal apply_to_chunk(const Action& action, ChunkId chunk);
+  void refuse(Refusal reason, const Action& action, ChunkId chunk);
+  void pump();
+  bool standstill();
+  [[noreturn]] void throw_out_of_memory();
+  View view() const;
+  void log_input(const Input& input);
+  void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to);
+
+  // engine_transfers.cpp: routes, requests, queues, copies, room.
+  Route find_route(TierId from, TierId to) const;
+  TierId source_for(ChunkId chunk, TierId to) const;
+  bool request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal);
+  bool request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority, Refusal& refusal);
+  bool evict(ChunkId chunk, TierId from, TierId destination, Priority priority, Refusal& refusal);
+  bool can_drop(ChunkId chunk, TierId tier) const;
+  bool reserve_destination(ChunkId chunk, TierId tier);
+  void reclaim(TierId tier, Bytes bytes);
+  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, Priority priority);
+  TransferId new_transfer(ChunkId chunk);
+  void free_transfer(TransferId id);
+  TransferId find_transfer(ChunkId chunk, TierId to) const;
+  void enqueue(TransferId id, bool at_front);
+  void dequeue(TransferId id);
+  void withdraw(TransferId id);                 // of one that is not in flight
+  void promote(TransferId id);                  // demand wants it: lifted, if the layout says so
+  void lift(TransferId id);
+  void release_deferred(OpIndex op);
+  bool start_transfers(LinkId link);
+  bool source_stands(TransferId id) const;
+  void find_new_source(TransferId id);
+  bool try_start_transfer(TransferId id);
+  bool room_for_fetch(TransferId id);
+  bool take_staging(Transfer& t);
+  void free_staging(Transfer& t);
+  void submit(TransferId id);
+  void complete_transfer(TransferId id, const Completion& completion);
+  void next_hop(TransferId id, Nanoseconds now);
+  void arrive(TransferId id);
+  void fail_transfer(TransferId id, bool cancelled);
+  void release_source(const Transfer& t);       // of an eviction, unless somebody needs it again
+  void rescue(ChunkId chunk, TierId tier);      // needed again although chosen as a victim
+  void stop_transfers_from(ChunkId chunk, TierId tier);
+  void invalidate(ChunkId chunk, TierId tier);  // the copy there is useless
+  void drop_copy(ChunkId chunk, TierId tier);   // releases the room, or condemns it while a transfer reads it
+  void free_copy(ChunkId chunk, TierId tier);
+  bool take_copy(ChunkId chunk, TierId tier);
+  void sample_occupancy(TierId tier);
+
+  const MachineSpec& spec_;
+  Machine& machine_;
+  Policy& policy_;
+  const Program* program_;
+  EngineOptions options_;
+  Layout layout_;
+  Residency memory_;
+  std::unique_ptr<Schedule> schedule_;
+  std::array<bool, role_count> governed_{};
+  std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
+
+  std::array<Lane, lane_count> lanes_;
+  std::array<Queue, max_links> queues_;
+  std::vector<Transfer> transfers_;
+  std::vector<TransferId> free_transfers_;
+  std::vector<TransferId> first_of_chunk_;
+  std::multimap<OpIndex, TransferId> deferred_;  // prefetches that wait for their op to be issued
+  std::vector<bool> staging_used_;
+  std::uint32_t transfers_in_flight_ = 0;
+  std::array<Bytes, max_tiers> room_wanted_{};   // by waiting ops: prefetches may not take it
+  std::uint64_t epoch_ = 1;                 // counts inputs; within one, a policy is asked for room once
+  std::array<std::array<std::uint64_t, 2>, max_tiers> asked_epoch_{};
+  std::array<StallCause, max_tiers> last_room_cause_{};
+  std::map<ChunkId, int> failures_;
+
+  std::vector<std::uint8_t> dead_;          // by tensor
+  std::vector<std::uint8_t> doomed_;        // destroyed, waits for transfers to end
+  std::vector<std::uint8_t> born_;          // has had content
+  std::vector<std::uint32_t> uses_left_;    // in this life; owned programs
+  std::vector<std::uint32_t> uses_total_;
+  std::array<std::uint32_t, max_links> link_load_{};
+
+  struct PendingEvent {
+    Event event;
+    int refusal_depth;
+  };
+  std::deque<PendingEvent> events_;
+  bool draining_ = false;
+  int refusal_depth_ = 0;
+  std::multimap<OpIndex, TensorId> holds_;
+  std::uint64_t task_sequence_ = 0;
+  std::vector<Action> applying_;
+
+  Nanoseconds now_ = 0;
+  std::uint64_t iteration_ = 0;
+  OpIndex position_ = none;
+  Counters counters_;
+  std::vector<Counters> boundaries_;
+  std::vector<std::uint64_t> hashes_;
+  std::optional<std::size_t> recurs_;       // the earlier boundary with the same state
+  RunLimits limits_;
+  bool finished_ = false;
+  std::vector<TensorId> to_memory_, to_program_;
+  bool live_ = false;
+};
+
+}  // namespace tencache

@@ -1,0 +1,640 @@
+// The transfer side of the engine: routes, requests, queues, copies and room. The program side is in engine.cpp.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/engine.h"
+#include "core/engine_tags.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr int failures_tolerated = 3;  // of one chunk in a row, then the I/O error ends the run
+
+}  // namespace
+
+// ---- Routes and requests --------------------------------------------------------------------------------------------
+
+Engine::Route Engine::find_route(TierId from, TierId to) const {
+  Route route;
+  if (from == to) return route;
+  if (const LinkId direct = spec_.link_between(from, to); direct != no_link) {
+    route.links[0] = direct;
+    route.hops = 1;
+    route.bandwidth = spec_.links[direct].bandwidth;
+    return route;
+  }
+  if (spec_.staging.count == 0 || spec_.staging.tier == from || spec_.staging.tier == to) return route;
+  const LinkId in = spec_.link_between(from, spec_.staging.tier);
+  const LinkId out = spec_.link_between(spec_.staging.tier, to);
+  if (in == no_link || out == no_link) return route;
+  route.links = {in, out};
+  route.hops = 2;
+  route.bandwidth = std::min(spec_.links[in].bandwidth, spec_.links[out].bandwidth);
+  return route;
+}
+
+// The valid copy that arrives soonest; the faster tier of two equals.
+TierId Engine::source_for(ChunkId chunk, TierId to) const {
+  TierId best = no_tier;
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    if (tier == to || !memory_.valid(chunk, tier) || memory_.copy(chunk, tier).writers > 0) continue;
+    if (routes_[tier][to].hops == 0) continue;
+    if (best == no_tier || routes_[tier][to].bandwidth > routes_[best][to].bandwidth) best = tier;
+  }
+  return best;
+}
+
+bool Engine::request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal) {
+  const Copy& copy = memory_.copy(chunk, to);
+  if (copy.state == CopyState::valid) {
+    if (copy.evicting) rescue(chunk, to);
+    return true;
+  }
+  if (const TransferId coming = find_transfer(chunk, to); coming != none) {
+    if (priority == urgent) promote(coming);
+    return true;
+  }
+  const TensorId tensor = memory_.tensor_of(chunk);
+  if (copy.state != CopyState::absent || dead_[tensor] != 0) {
+    refusal = Refusal::stale;
+    return false;
+  }
+  const TierId from = source_for(chunk, to);
+  if (from == no_tier) {
+    refusal = Refusal::stale;
+    return false;
+  }
+  if (!memory_.could_hold(chunk, to)) {
+    refusal = Refusal::no_room;
+    return false;
+  }
+  const TransferId id = new_transfer(chunk);
+  Transfer& t = transfers_[id];
+  t.from = from;
+  t.to = to;
+  t.purpose = Purpose::fetch;
+  t.priority = priority;
+  t.route = routes_[from][to];
+  decide(Decision::Kind::fetch, chunk, from, to);
+  if (priority != urgent && not_before != none && not_before != position_) {
+    t.not_before = not_before;
+    deferred_.emplace(not_before, id);
+  } else {
+    enqueue(id, false);
+  }
+  return true;
+}
+
+// Towards a slower tier: the room there is reserved now, so that nobody else can take it meanwhile.
+bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority, Refusal& refusal) {
+  const Copy& copy = memory_.copy(chunk, from);
+  if (copy.state != CopyState::valid || copy.writers > 0 || dead_[memory_.tensor_of(chunk)] != 0) {
+    refusal = Refusal::stale;
+    return false;
+  }
+  TierId to = destination;
+  if (destination != no_tier) {
+    if (destination >= memory_.tier_count() || destination == from || routes_[from][destination].hops == 0 ||
+        memory_.copy(chunk, destination).state != CopyState::absent || find_transfer(chunk, destination) != none) {
+      refusal = Refusal::stale;
+      return false;
+    }
+    if (!reserve_destination(chunk, destination)) to = no_tier;
+  } else {
+    for (to = static_cast<TierId>(from + 1); to < memory_.tier_count(); ++to) {
+      if (routes_[from][to].hops == 0 || memory_.copy(chunk, to).state != CopyState::absent) continue;
+      if (find_transfer(chunk, to) == none && reserve_destination(chunk, to)) break;
+    }
+    if (to == memory_.tier_count()) to = no_tier;
+  }
+  if (to == no_tier) {
+    refusal = Refusal::no_room;
+    return false;
+  }
+  const TransferId id = new_transfer(chunk);
+  Transfer& t = transfers_[id];
+  t.from = from;
+  t.to = to;
+  t.purpose = purpose;
+  t.priority = priority;
+  t.route = routes_[from][to];
+  decide(purpose == Purpose::evict ? Decision::Kind::evict : Decision::Kind::clean, chunk, from, to);
+  enqueue(id, false);
+  return true;
+}
+
+// Whether the copy's room can go without a transfer: the value is dead, or valid somewhere else.
+bool Engine::can_drop(ChunkId chunk, TierId tier) const {
+  return dead_[memory_.tensor_of(chunk)] != 0 || memory_.valid_elsewhere(chunk, tier);
+}
+
+bool Engine::evict(ChunkId chunk, TierId from, TierId destination, Priority priority, Refusal& refusal) {
+  if (!memory_.evictable(chunk, from)) {
+    refusal = Refusal::stale;
+    return false;
+  }
+  if (can_drop(chunk, from)) {
+    decide(Decision::Kind::drop, chunk, from, no_tier);
+    drop_copy(chunk, from);
+    return true;
+  }
+  if (!request_out(chunk, from, destination, Purpose::evict, priority, refusal)) return false;
+  memory_.set_evicting(chunk, from, true);
+  return true;
+}
+
+// ---- Room -----------------------------------------------------------------------------------------------------------
+
+bool Engine::reserve_destination(ChunkId chunk, TierId tier) {
+  if (memory_.copy(chunk, tier).state != CopyState::absent) return false;
+  if (take_copy(chunk, tier)) return true;
+  reclaim(tier, memory_.footprint(chunk, tier));
+  return take_copy(chunk, tier);
+}
+
+// Gives up copies that the GPU holds too; they are the coldest of their tier.
+void Engine::reclaim(TierId tier, Bytes bytes) {
+  if (tier == 0) return;
+  for (ChunkId chunk = memory_.coldest(tier); chunk != none && memory_.free(tier) < bytes;) {
+    const ChunkId next = memory_.warmer(chunk, tier);
+    if (!memory_.valid(chunk, 0)) return;
+    const Copy& copy = memory_.copy(chunk, tier);
+    if (memory_.evictable(chunk, tier) && copy.readers == 0) {
+      decide(Decision::Kind::drop, chunk, tier, no_tier);
+      drop_copy(chunk, tier);
+    }
+    chunk = next;
+  }
+}
+
+// Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest.
+void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, Priority priority) {
+  const auto lacking = [&]() -> Bytes {
+    const Bytes have = memory_.free(tier) + memory_.leaving(tier);
+    if (have < bytes) return bytes - have;
+    // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
+    return memory_.leaving(tier) > 0 || memory_.free(tier) < bytes ? 0 : 1;
+  };
+  if (lacking() == 0) return;
+  std::uint64_t& asked = asked_epoch_[tier][prefetch ? 1 : 0];
+  if (asked == epoch_) return;
+  asked = epoch_;
+  const RoomRequest request{tier, lacking(), prefetch, incoming};
+  std::vector<ChunkId> victims;
+  policy_.make_room(request, view(), victims);
+  Refusal refusal = Refusal::none;
+  for (const ChunkId chunk : victims) {
+    if (chunk < memory_.chunk_total()) evict(chunk, tier, no_tier, priority, refusal);
+  }
+  if (prefetch || !layout_.fallback_eviction || lacking() == 0) return;
+  for (ChunkId chunk = memory_.coldest(tier); chunk != none && lacking() > 0;) {
+    const ChunkId next = memory_.warmer(chunk, tier);
+    if (memory_.evictable(chunk, tier) && evict(chunk, tier, no_tier, priority, refusal)) ++counters_.fallback_evictions;
+    chunk = next;
+  }
+}
+
+// The waiting op's share of the wanted room became real.
+void Engine::room_taken(std::uint8_t index, ActiveOp& op, ChunkId chunk) {
+  const TierId tier = lanes_[index].tier;
+  const Bytes footprint = memory_.footprint(chunk, tier);
+  TENCACHE_CHECK(op.room_needed >= footprint && room_wanted_[tier] >= footprint);
+  op.room_needed -= footprint;
+  room_wanted_[tier] -= footprint;
+}
+
+bool Engine::take_copy(ChunkId chunk, TierId tier) {
+  if (!memory_.reserve(chunk, tier)) return false;
+  machine_.map(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), {tier, memory_.copy(chunk, tier).offset});
+  sample_occupancy(tier);
+  return true;
+}
+
+void Engine::free_copy(ChunkId chunk, TierId tier) {
+  const Place place{tier, memory_.copy(chunk, tier).offset};
+  memory_.release(chunk, tier);
+  machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
+  sample_occupancy(tier);
+}
+
+void Engine::drop_copy(ChunkId chunk, TierId tier) {
+  if (memory_.copy(chunk, tier).readers > 0) {
+    memory_.condemn(chunk, tier);
+  } else {
+    free_copy(chunk, tier);
+  }
+}
+
+void Engine::invalidate(ChunkId chunk, TierId tier) {
+  for (TransferId id = first_of_chunk_[chunk]; id != none;) {
+    Transfer& t = transfers_[id];
+    const TransferId next = t.next_of_chunk;
+    if (t.to == tier && t.in_flight) {
+      t.discard = true;
+      machine_.cancel(t.fence);
+    } else if (!t.in_flight && (t.to == tier || (t.from == tier && t.hop == 0))) {
+      withdraw(id);
+    }
+    id = next;
+  }
+  const CopyState state = memory_.copy(chunk, tier).state;
+  if (state == CopyState::valid) {
+    drop_copy(chunk, tier);
+  } else if (state == CopyState::reserved) {
+    memory_.condemn(chunk, tier);  // its transfer is under way and will find itself discarded
+  }
+}
+
+void Engine::sample_occupancy(TierId tier) {
+  if (options_.timeline != nullptr) options_.timeline->occupancy.push_back({now_, tier, memory_.used(tier)});
+}
+
+// ---- Queues ---------------------------------------------------------------------------------------------------------
+
+Engine::TransferId Engine::new_transfer(ChunkId chunk) {
+  TransferId id;
+  if (free_transfers_.empty()) {
+    id = static_cast<TransferId>(transfers_.size());
+    transfers_.emplace_back();
+  } else {
+    id = free_transfers_.back();
+    free_transfers_.pop_back();
+  }
+  Transfer& t = transfers_[id];
+  t = Transfer{};
+  t.chunk = chunk;
+  t.requested_at = position_;
+  t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = now_;
+  t.next_of_chunk = first_of_chunk_[chunk];
+  first_of_chunk_[chunk] = id;
+  return id;
+}
+
+void Engine::free_transfer(TransferId id) {
+  Transfer& t = transfers_[id];
+  TransferId* at = &first_of_chunk_[t.chunk];
+  while (*at != id) at = &transfers_[*at].next_of_chunk;
+  *at = t.next_of_chunk;
+  const TensorId tensor = memory_.tensor_of(t.chunk);
+  t.chunk = none;
+  free_transfers_.push_back(id);
+  remove_if_gone(tensor);
+}
+
+Engine::TransferId Engine::find_transfer(ChunkId chunk, TierId to) const {
+  for (TransferId id = first_of_chunk_[chunk]; id != none; id = transfers_[id].next_of_chunk) {
+    if (transfers_[id].to == to && !transfers_[id].discard) return id;
+  }
+  return none;
+}
+
+void Engine::enqueue(TransferId id, bool at_front) {
+  Transfer& t = transfers_[id];
+  Queue& queue = queues_[t.link()];
+  t.queued = true;
+  t.previous = t.next = none;
+  TransferId& first = queue.first[t.priority];
+  TransferId& last = queue.last[t.priority];
+  if (first == none) {
+    first = last = id;
+  } else if (at_front) {
+    t.next = first;
+    transfers_[first].previous = id;
+    first = id;
+  } else {
+    t.previous = last;
+    transfers_[last].next = id;
+    last = id;
+  }
+  ++queue.length;
+  ++link_load_[t.link()];
+}
+
+void Engine::dequeue(TransferId id) {
+  Transfer& t = transfers_[id];
+  Queue& queue = queues_[t.link()];
+  TENCACHE_CHECK(t.queued);
+  (t.previous == none ? queue.first[t.priority] : transfers_[t.previous].next) = t.next;
+  (t.next == none ? queue.last[t.priority] : transfers_[t.next].previous) = t.previous;
+  t.queued = false;
+  --queue.length;
+  --link_load_[t.link()];
+}
+
+void Engine::withdraw(TransferId id) {
+  Transfer& t = transfers_[id];
+  TENCACHE_CHECK(!t.in_flight);
+  if (t.queued) {
+    dequeue(id);
+  } else {
+    const auto [begin, end] = deferred_.equal_range(t.not_before);
+    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  }
+  if (t.hop > 0) free_staging(t);
+  const bool destination_taken = t.purpose != Purpose::fetch || t.hop > 0;
+  if (destination_taken) free_copy(t.chunk, t.to);
+  if (t.purpose == Purpose::evict && memory_.valid(t.chunk, t.from) && memory_.copy(t.chunk, t.from).evicting) {
+    memory_.set_evicting(t.chunk, t.from, false);
+  }
+  free_transfer(id);
+}
+
+void Engine::promote(TransferId id) {
+  if (layout_.promote) lift(id);
+}
+
+void Engine::lift(TransferId id) {
+  Transfer& t = transfers_[id];
+  if (t.in_flight || t.priority == urgent) {
+    t.priority = urgent;  // a second hop is queued as urgent
+    return;
+  }
+  decide(Decision::Kind::promote, t.chunk, t.from, t.to);
+  if (t.queued) {
+    dequeue(id);
+  } else {
+    const auto [begin, end] = deferred_.equal_range(t.not_before);
+    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  }
+  t.priority = urgent;
+  enqueue(id, false);
+}
+
+void Engine::release_deferred(OpIndex op) {
+  const auto [begin, end] = deferred_.equal_range(op);
+  std::vector<TransferId> due;
+  for (auto it = begin; it != end; ++it) due.push_back(it->second);
+  deferred_.erase(begin, end);
+  for (const TransferId id : due) enqueue(id, false);
+}
+
+// ---- Copies ---------------------------------------------------------------------------------------------------------
+
+bool Engine::start_transfers(LinkId link) {
+  Queue& queue = queues_[link];
+  bool progress = false;
+  while (queue.in_flight < spec_.copies_in_flight) {
+    bool started = false;
+    for (std::size_t priority = 0; priority < priority_count && !started; ++priority) {
+      while (queue.first[priority] != none && !source_stands(queue.first[priority])) find_new_source(queue.first[priority]);
+      if (queue.first[priority] != none) started = try_start_transfer(queue.first[priority]);
+    }
+    if (!started) break;
+    progress = true;
+  }
+  return progress;
+}
+
+bool Engine::source_stands(TransferId id) const {
+  const Transfer& t = transfers_[id];
+  return t.hop > 0 || (memory_.valid(t.chunk, t.from) && memory_.copy(t.chunk, t.from).writers == 0);
+}
+
+// What the transfer was to copy has left that tier since it was asked for.
+void Engine::find_new_source(TransferId id) {
+  const Transfer old = transfers_[id];
+  withdraw(id);
+  if (old.purpose != Purpose::fetch || memory_.copy(old.chunk, old.to).state != CopyState::absent) return;
+  const bool wanted = memory_.copy(old.chunk, old.to).pins > 0;
+  Refusal refusal = Refusal::none;
+  if (request_fetch(old.chunk, old.to, old.priority, none, refusal)) return;
+  if (wanted) lanes_[old.to == lanes_[0].tier ? 0 : 1].active.back().stranded.push_back(old.chunk);
+}
+
+bool Engine::try_start_transfer(TransferId id) {
+  Transfer& t = transfers_[id];
+  if (t.hop == 0) {
+    const bool staged = t.route.hops > 1;
+    if (staged && !take_staging(t)) return false;
+    if (t.purpose == Purpose::fetch && !room_for_fetch(id)) {
+      if (staged) free_staging(transfers_[id]);
+      return false;
+    }
+  }
+  submit(id);
+  return true;
+}
+
+bool Engine::room_for_fetch(TransferId id) {
+  const ChunkId chunk = transfers_[id].chunk;
+  const TierId to = transfers_[id].to;
+  if (memory_.copy(chunk, to).state != CopyState::absent) return false;  // its former life is still being copied
+  const bool wanted = memory_.copy(chunk, to).pins > 0;
+  const Bytes footprint = memory_.footprint(chunk, to);
+  if (!wanted && room_wanted_[to] > 0 && memory_.free(to) < room_wanted_[to] + footprint) return false;
+  const std::uint8_t lane = to == lanes_[0].tier ? 0 : 1;
+  if (!take_copy(chunk, to)) {
+    Bytes bytes = footprint;
+    if (wanted) {
+      bytes = lanes_[lane].active.back().room_needed;
+    } else if (const TransferId behind = transfers_[id].next; behind != none) {
+      bytes += memory_.footprint(transfers_[behind].chunk, to);  // two ahead, so that both directions run at once
+    }
+    make_room(to, bytes, !wanted, chunk, wanted ? urgent : normal);
+    if (!take_copy(chunk, to)) {
+      transfers_[id].lateness.room_ns = -1;  // blocked
+      return false;
+    }
+  }
+  Lateness& late = transfers_[id].lateness;
+  if (late.room_ns < 0) late.room = last_room_cause_[to];
+  late.room_ns = late.room_ns < 0 ? now_ : late.asked_ns;
+  late.first_hop_ns = late.room_ns;
+  if (wanted) {
+    TENCACHE_CHECK(lanes_[lane].waiting);
+    room_taken(lane, lanes_[lane].active.back(), chunk);
+  }
+  return true;
+}
+
+bool Engine::take_staging(Transfer& t) {
+  const Bytes bytes = memory_.bytes_of(t.chunk);
+  const std::uint32_t count = static_cast<std::uint32_t>((bytes + spec_.staging.bytes - 1) / spec_.staging.bytes);
+  if (count > staging_used_.size()) {
+    throw Error("machine '" + spec_.name + "': a chunk of " + format_bytes(bytes) + " needs " + std::to_string(count) +
+                " staging buffers of " + format_bytes(spec_.staging.bytes) + ", there are " +
+                std::to_string(staging_used_.size()) + "; raise staging.count or staging.bytes, or use smaller chunks");
+  }
+  std::uint32_t run = 0;
+  for (std::uint32_t i = 0; i < staging_used_.size(); ++i) {
+    run = staging_used_[i] ? 0 : run + 1;
+    if (run < count) continue;
+    t.staging_first = i + 1 - count;
+    t.staging_count = count;
+    std::fill_n(staging_used_.begin() + t.staging_first, count, true);
+    return true;
+  }
+  return false;
+}
+
+void Engine::free_staging(Transfer& t) {
+  std::fill_n(staging_used_.begin() + t.staging_first, t.staging_count, false);
+  t.staging_count = 0;
+}
+
+void Engine::submit(TransferId id) {
+  dequeue(id);
+  Transfer& t = transfers_[id];
+  const bool first = t.hop == 0;
+  const bool last = t.hop + 1 == t.route.hops;
+  const Place staging{spec_.staging.tier, t.staging_first};
+  CopyCommand copy;
+  copy.link = t.link();
+  copy.tensor = memory_.tensor_of(t.chunk);
+  copy.chunk = t.chunk;
+  copy.begin = memory_.begin_of(t.chunk);
+  copy.bytes = memory_.bytes_of(t.chunk);
+  copy.from = first ? Place{t.from, memory_.copy(t.chunk, t.from).offset} : staging;
+  copy.to = last ? Place{t.to, memory_.copy(t.chunk, t.to).offset} : staging;
+  copy.from_staging = !first;
+  copy.to_staging = !last;
+  copy.urgent = t.priority == urgent;
+  if (first) memory_.add_reader(t.chunk, t.from);
+  t.in_flight = true;
+  t.started_ns = now_;
+  ++queues_[t.link()].in_flight;
+  ++link_load_[t.link()];
+  ++transfers_in_flight_;
+  t.fence = machine_.submit(copy, 0, make_tag(TagKind::transfer, id));
+}
+
+void Engine::complete_transfer(TransferId id, const Completion& completion) {
+  Transfer& t = transfers_[id];
+  TENCACHE_CHECK(t.in_flight && t.fence == completion.fence);
+  t.in_flight = false;
+  const LinkId link = t.link();
+  --queues_[link].in_flight;
+  --link_load_[link];
+  --transfers_in_flight_;
+  const bool done = completion.status == CompletionStatus::done;
+  const Bytes bytes = memory_.bytes_of(t.chunk);
+  if (done) counters_.link_bytes[link] += bytes;
+  counters_.link_busy_ns[link] += completion.end_ns - completion.start_ns;
+  add_span({.start_ns = completion.start_ns, .end_ns = completion.end_ns, .kind = SpanKind::transfer, .cause = cause_of(spec_, link),
+            .urgent = t.priority == urgent, .lane = static_cast<std::uint8_t>(lane_count + link), .iteration = iteration_, .op = t.requested_at,
+            .tensor = memory_.tensor_of(t.chunk), .chunk = t.chunk, .bytes = done ? bytes : 0, .from = t.from, .to = t.to});
+  if (t.hop == 0) memory_.remove_reader(t.chunk, t.from);
+  if (!done || t.discard) {
+    fail_transfer(id, t.discard || completion.status == CompletionStatus::cancelled);
+  } else if (t.hop + 1 < t.route.hops) {
+    next_hop(id, completion.end_ns);
+  } else {
+    arrive(id);
+  }
+}
+
+void Engine::next_hop(TransferId id, Nanoseconds now) {
+  Transfer& t = transfers_[id];
+  t.lateness.first_hop_ns = now;
+  t.lateness.first_hop = cause_of(spec_, t.link());
+  ++t.hop;
+  release_source(t);
+  enqueue(id, true);
+}
+
+// The first copy of an eviction is over: its room goes free unless the chunk was needed again meanwhile.
+void Engine::release_source(const Transfer& t) {
+  const Copy& source = memory_.copy(t.chunk, t.from);
+  if (source.state == CopyState::condemned) {
+    if (source.readers == 0) free_copy(t.chunk, t.from);
+    return;
+  }
+  if (t.purpose != Purpose::evict || source.state != CopyState::valid || !source.evicting) return;
+  TENCACHE_CHECK(source.pins == 0);
+  last_room_cause_[t.from] = cause_of(spec_, t.route.links[0]);
+  drop_copy(t.chunk, t.from);
+}
+
+void Engine::arrive(TransferId id) {
+  const Transfer t = transfers_[id];
+  if (t.hop > 0) free_staging(transfers_[id]);
+  if (!failures_.empty()) failures_.erase(t.chunk);
+  memory_.commit(t.chunk, t.to);
+  const TierId from = t.from;
+  if (t.hop == 0) release_source(t);
+  if (t.purpose == Purpose::fetch && layout_.exclusive_copies && memory_.valid(t.chunk, from) &&
+      memory_.evictable(t.chunk, from) && memory_.copy(t.chunk, from).writers == 0) {
+    drop_copy(t.chunk, from);
+  }
+  if (memory_.copy(t.chunk, t.to).pins > 0) {
+    Lane& lane = t.to == lanes_[0].tier ? lanes_[0] : lanes_[1];
+    TENCACHE_CHECK(lane.waiting);
+    ActiveOp& op = lane.active.back();
+    TENCACHE_CHECK(op.missing > 0);
+    --op.missing;
+    op.lateness = t.lateness;
+    op.lateness.last = cause_of(spec_, t.link());
+  }
+  free_transfer(id);
+  emit({.kind = EventKind::transfer_done, .from = from, .to = t.to, .op = position_, .tensor = memory_.tensor_of(t.chunk), .chunk = t.chunk});
+}
+
+void Engine::fail_transfer(TransferId id, bool cancelled) {
+  Transfer& t = transfers_[id];
+  if (!cancelled && ++failures_[t.chunk] >= failures_tolerated) {
+    throw Error("moving " + format_bytes(memory_.bytes_of(t.chunk)) + " from '" + spec_.tiers[t.from].name + "' to '" +
+                spec_.tiers[t.to].name + "' failed " + std::to_string(failures_tolerated) +
+                " times in a row; check the device and the space left on it");
+  }
+  if (!cancelled && t.hop > 0) {  // its source may be gone: the buffer holds the only copy, so try again
+    enqueue(id, true);
+    return;
+  }
+  const ChunkId chunk = t.chunk;
+  const TierId from = t.from, to = t.to;
+  if (t.staging_count > 0) free_staging(t);
+  const bool wanted = memory_.copy(chunk, to).pins > 0 && memory_.copy(chunk, to).state == CopyState::reserved;
+  free_copy(chunk, to);
+  if (t.purpose == Purpose::evict && memory_.valid(chunk, from) && memory_.copy(chunk, from).evicting) {
+    memory_.set_evicting(chunk, from, false);
+  }
+  if (memory_.copy(chunk, from).state == CopyState::condemned && memory_.copy(chunk, from).readers == 0) free_copy(chunk, from);
+  if (wanted) {  // the op still needs it: ask again
+    ActiveOp& op = (to == lanes_[0].tier ? lanes_[0] : lanes_[1]).active.back();
+    op.room_needed += memory_.footprint(chunk, to);
+    room_wanted_[to] += memory_.footprint(chunk, to);
+    op.stranded.push_back(chunk);
+  }
+  free_transfer(id);
+  if (!cancelled) {
+    ++counters_.refusals;
+    emit({.kind = EventKind::refused, .refusal = Refusal::io_error, .from = from, .to = to, .op = position_, .tensor = memory_.tensor_of(chunk), .chunk = chunk});
+  }
+}
+
+// A victim that is needed again stays: taken back if its copy has not started, else it merely becomes clean.
+void Engine::rescue(ChunkId chunk, TierId tier) {
+  for (TransferId id = first_of_chunk_[chunk]; id != none;) {
+    Transfer& t = transfers_[id];
+    const TransferId next = t.next_of_chunk;
+    if (t.from == tier && t.purpose == Purpose::evict) {
+      if (!t.in_flight && t.hop == 0 && memory_.copy(chunk, t.to).pins == 0) {
+        withdraw(id);
+      } else {
+        t.purpose = Purpose::clean;
+        if (memory_.copy(chunk, tier).evicting) memory_.set_evicting(chunk, tier, false);
+      }
+    }
+    id = next;
+  }
+}
+
+// The copy is about to be written: what is being read from it would be torn.
+void Engine::stop_transfers_from(ChunkId chunk, TierId tier) {
+  for (TransferId id = first_of_chunk_[chunk]; id != none;) {
+    Transfer& t = transfers_[id];
+    const TransferId next = t.next_of_chunk;
+    if (t.from == tier && t.hop == 0) {
+      if (t.in_flight) {
+        t.discard = true;
+        machine_.cancel(t.fence);
+      } else {
+        withdraw(id);
+      }
+    }
+    id = next;
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,32 @@
+#include "core/event_log.h"
+
+#include <string_view>
+
+namespace tencache {
+
+std::string_view to_string(Decision::Kind kind) {
+  constexpr std::string_view texts[] = {"fetch",  "evict",    "clean",   "drop",   "promote",
+                                        "cancel", "allocate", "release", "refuse", "start_op"};
+  return texts[static_cast<std::size_t>(kind)];
+}
+
+std::string describe(const Decision& decision) {
+  const auto id = [](std::uint32_t value) { return value == none ? std::string("-") : std::to_string(value); };
+  const auto tier = [](TierId value) { return value == no_tier ? std::string("-") : std::to_string(value); };
+  return std::to_string(decision.now) + " ns op " + id(decision.op) + " " + std::string(to_string(decision.kind)) +
+         " chunk " + id(decision.chunk) + " " + tier(decision.from) + " -> " + tier(decision.to);
+}
+
+bool LogMachine::wait(Completion& completion) {
+  while (next_ < log_.inputs.size() && log_.inputs[next_].kind != Input::Kind::completion) ++next_;
+  if (next_ == log_.inputs.size()) return false;
+  completion = log_.inputs[next_++].completion;
+  now_ = completion.end_ns;
+  if (completion.fence > last_fence_ && diverged_.empty()) {
+    diverged_ = "the log completes fence " + std::to_string(completion.fence) + ", which was not submitted again";
+    return false;
+  }
+  return true;
+}
+
+}  // namespace tencache

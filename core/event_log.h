@@ -1,0 +1,70 @@
+// The engine's inputs and decisions, recorded: what the gate test compares between a host run and its replay.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/machine.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// One input from outside: a completion of the machine, or a call of an intercepted program.
+struct Input {
+  enum class Kind : std::uint8_t { completion, create, destroy, begin, allocate, end, task, module_begin, module_end, boundary };
+  Kind kind = Kind::completion;
+  Nanoseconds now = 0;
+  Completion completion;          // completion
+  TensorId tensor = none;         // create, destroy, allocate
+  Bytes bytes = 0;                // create
+  Role role = Role::activation;   // create
+  bool persistent = false;        // create
+  std::uint8_t lane = 0;          // begin, task, end
+  OpIndex op = none;              // begin, task
+  NameId module = 0;              // module_begin, module_end
+  std::vector<Use> uses;          // begin, task
+};
+
+// One decision, as the engine carried it out.
+struct Decision {
+  enum class Kind : std::uint8_t { fetch, evict, clean, drop, promote, cancel, allocate, release, refuse, start_op };
+  Kind kind = Kind::fetch;
+  TierId from = no_tier, to = no_tier;
+  ChunkId chunk = none;
+  OpIndex op = none;              // the GPU's position
+  Nanoseconds now = 0;
+  bool operator==(const Decision&) const = default;
+};
+std::string_view to_string(Decision::Kind kind);
+// One line a decision: for messages of tests and for people.
+std::string describe(const Decision& decision);
+
+struct EventLog {
+  std::vector<Input> inputs;
+  std::vector<Decision> decisions;
+};
+
+// A machine that only repeats the completions of a log, in their order and at their times. It checks that the engine
+// submits what it submitted then: `diverged` says where it did not.
+class LogMachine final : public Machine {
+ public:
+  explicit LogMachine(const EventLog& log) : log_(log) {}
+
+  Fence submit(const CopyCommand&, Fence, Tag) override { return ++last_fence_; }
+  Fence execute(const OpCommand&, Fence, Tag) override { return ++last_fence_; }
+  Fence last_of_lane(std::uint8_t) const override { return 0; }
+  void cancel(Fence) override {}
+  bool wait(Completion& completion) override;
+  Nanoseconds now() const override { return now_; }
+  const std::string& diverged() const { return diverged_; }
+
+ private:
+  const EventLog& log_;
+  std::size_t next_ = 0;
+  Fence last_fence_ = 0;
+  Nanoseconds now_ = 0;
+  std::string diverged_;
+};
+
+}  // namespace tencache

@@ -1,0 +1,67 @@
+#include "core/machine_spec.h"
+
+#include <bit>
+#include <set>
+
+#include "core/error.h"
+
+namespace tencache {
+
+std::string_view to_string(TierKind kind) {
+  constexpr std::string_view texts[] = {"gpu", "cpu", "nvme"};
+  return texts[static_cast<std::size_t>(kind)];
+}
+
+TierId MachineSpec::tier_of(Device device) const {
+  const TierKind kind = device == Device::gpu ? TierKind::gpu : TierKind::cpu;
+  for (TierId tier = 0; tier < tiers.size(); ++tier) {
+    if (tiers[tier].kind == kind) return tier;
+  }
+  return no_tier;
+}
+
+LinkId MachineSpec::link_between(TierId from, TierId to) const {
+  for (LinkId link = 0; link < links.size(); ++link) {
+    if (links[link].from == from && links[link].to == to) return link;
+  }
+  return no_link;
+}
+
+void MachineSpec::validate() const {
+  const std::string at = file.empty() ? "machine '" + name + "'" : file;
+  const auto refuse = [&at](const std::string& message) { throw Error(at, 0, message); };
+  if (tiers.empty() || tiers[0].kind != TierKind::gpu) refuse("the first tier must be of kind gpu");
+  if (tiers.size() > max_tiers) refuse("at most " + std::to_string(max_tiers) + " tiers are possible");
+  if (links.size() > max_links) refuse("at most " + std::to_string(max_links) + " links are possible");
+  std::set<std::string> names;
+  for (const Tier& tier : tiers) {
+    if (tier.capacity == 0) refuse("tier '" + tier.name + "' has no capacity");
+    if (!std::has_single_bit(tier.granularity)) refuse("tier '" + tier.name + "': granularity must be a power of two");
+    if (!names.insert(tier.name).second) refuse("two tiers are named '" + tier.name + "'");
+  }
+  for (const Resource& resource : resources) {
+    if (resource.bandwidth == 0) refuse("resource '" + resource.name + "' has no bandwidth");
+  }
+  for (const Link& link : links) {
+    if (link.from >= tiers.size() || link.to >= tiers.size() || link.from == link.to) {
+      refuse("link '" + link.name + "' does not join two tiers");
+    }
+    if (link.bandwidth == 0) refuse("link '" + link.name + "' has no bandwidth");
+    if (link.latency_ns < 0) refuse("link '" + link.name + "' has a negative latency");
+    if (!names.insert(link.name).second) refuse("two links or tiers are named '" + link.name + "'");
+    for (const std::uint8_t resource : link.uses) {
+      if (resource >= resources.size()) refuse("link '" + link.name + "' uses a resource that does not exist");
+    }
+  }
+  if (staging.count > 0 && (staging.tier >= tiers.size() || staging.bytes == 0)) {
+    refuse("staging needs a tier and buffers of a size");
+  }
+  if (initial_tier >= tiers.size()) refuse("initial_tier is not a tier");
+  if (issue_ahead == 0 || copies_in_flight == 0) refuse("issue_ahead and copies_in_flight are at least 1");
+  for (TierId tier = 1; tier < tiers.size(); ++tier) {
+    const bool staged = staging.count > 0 && link_between(tier, staging.tier) != no_link && link_between(staging.tier, 0) != no_link;
+    if (link_between(tier, 0) == no_link && !staged) refuse("nothing leads from tier '" + tiers[tier].name + "' to the GPU");
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,52 @@
+// What happened when: spans per lane, occupancy per tier. Written by the engine, so one structure serves both machines;
+// read by the report, the Perfetto export and the dashboard.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/machine.h"
+#include "core/machine_spec.h"
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
+
+// The resource that a waiting op's last missing byte waited for.
+enum class StallCause : std::uint8_t { h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory };
+inline constexpr std::size_t stall_cause_count = 6;
+std::string_view to_string(StallCause cause);
+// By the kinds of tier that the link joins.
+StallCause cause_of(const MachineSpec& machine, LinkId link);
+
+enum class SpanKind : std::uint8_t { op, gap, stall, transfer };
+
+// Lanes: 0 the GPU, 1 the CPU, 2 + link.
+struct Span {
+  Nanoseconds start_ns = 0, end_ns = 0;
+  SpanKind kind = SpanKind::op;
+  StallCause cause = StallCause::memory;  // stalls
+  bool urgent = false;                    // transfers: a demand miss, or lifted to one
+  std::uint8_t lane = 0;
+  std::uint64_t iteration = 0;
+  OpIndex op = none;                      // the op; of a transfer: the op at which it was asked for
+  TensorId tensor = none;                 // transfers
+  ChunkId chunk = none;
+  Bytes bytes = 0;
+  TierId from = no_tier, to = no_tier;
+};
+
+struct OccupancySample {
+  Nanoseconds time_ns = 0;
+  TierId tier = 0;
+  Bytes used = 0;
+};
+
+struct Timeline {
+  std::vector<Span> spans;                  // in order of their end
+  std::vector<OccupancySample> occupancy;   // in order of time; one whenever a tier's use changed
+};
+
+}  // namespace tencache

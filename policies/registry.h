@@ -1,0 +1,31 @@
+// All policies by name. A new policy is one file and one line in registry.cpp (and one in CMakeLists.txt).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/policy.h"
+#include "policies/options.h"
+
+namespace tencache {
+
+struct PolicyInfo {
+  std::string name;
+  std::string summary;  // one line
+  std::string source;   // paper or system
+  std::vector<Options::Info> options;
+};
+
+// In the order of the listing.
+std::vector<PolicyInfo> list_policies();
+
+struct MadePolicy {
+  std::unique_ptr<Policy> policy;
+  std::map<std::string, std::string> options;  // resolved
+};
+// `settings`: option to text. Throws Error that lists the valid names for an unknown policy or option.
+MadePolicy make_policy(const std::string& name, const std::map<std::string, std::string>& settings = {});
+
+}  // namespace tencache

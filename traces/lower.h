@@ -1,0 +1,17 @@
+// Turns a recorded trace into the program that both machines run, as a policy requires it.
+#pragma once
+
+#include "core/machine_spec.h"
+#include "core/policy.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// What is done, each listed in Program::changes:
+//  - optimizer ops that the policy places on the other device move there, with the duration that the machine's CPU
+//    needs (parameters / cpu_adam_parameters_per_second);
+//  - reorderable sub-groups are put into the policy's order.
+// Throws Error when the policy needs a figure that the machine does not state.
+Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
+
+}  // namespace tencache

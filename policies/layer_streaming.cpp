@@ -1,0 +1,117 @@
+// layer-streaming: host memory is every parameter's home. When a layer begins, its own parameters and those of the next
+// layers, as many as there are buffers, are fetched; when it ends, they leave and the gradients it made stream out. The
+// schedule of layer-streaming trainers (MegaTrain, Horizon-LM); activations move only when room is short.
+//
+// A layer is a run of ops of one module; ops without a module (the optimizer's, say) are served on demand.
+#include <algorithm>
+
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+class LayerStreaming final : public Policy {
+ public:
+  explicit LayerStreaming(Options& options) {
+    options.number("buffers", buffers_, "layers", "layers whose parameters may be on the GPU at once: the running one and those streaming in");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+  }
+
+  Requirements requirements() const override {
+    Requirements r;
+    r.recorded_schedule = r.module_boundaries = true;
+    return r;
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout;
+    layout.chunk_bytes = chunk_bytes_;
+    layout.initial.fill(machine.tier_of(Device::cpu));
+    return layout;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) find_layers(*view.program, *view.schedule);
+    if (event.kind == EventKind::schedule_deviated) current_ = none;
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.empty()) return;
+    const std::uint32_t layer = layer_of_[event.op];
+    if (layer == current_) return;
+    const std::uint32_t left = current_;
+    current_ = layer;
+    if (left != none) leave(left, view, actions);
+    for (std::uint64_t ahead = 0; ahead < std::max<std::uint64_t>(buffers_, 1); ++ahead) {
+      for (const TensorId tensor : layers_[(layer + ahead) % layers_.size()].parameters) {
+        const TensorId id = view.memory_tensor(tensor);
+        if (id != none && !view.memory.resident(id, 0)) actions.fetch(id);
+      }
+    }
+  }
+
+  std::uint64_t fingerprint() const override { return current_; }
+
+ private:
+  struct Layer {
+    std::vector<TensorId> parameters, gradients;  // ids of the program
+  };
+
+  void find_layers(const Program& program, const Schedule& schedule) {
+    const Trace& trace = program.trace;
+    layers_.clear();
+    layer_of_.assign(trace.ops.size(), 0);
+    NameId module = none;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (trace.ops[op].module != module || layers_.empty()) layers_.emplace_back();
+      module = trace.ops[op].module;
+      layer_of_[op] = static_cast<std::uint32_t>(layers_.size() - 1);
+      if (module == 0) continue;
+      Layer& layer = layers_.back();
+      for (const Use& use : schedule.uses(op)) {
+        const Tensor& tensor = trace.tensors[use.tensor];
+        if (tensor.role == Role::parameter) add(layer.parameters, use.tensor);
+        if (tensor.role == Role::gradient && use.write) add(layer.gradients, use.tensor);
+      }
+    }
+  }
+
+  static void add(std::vector<TensorId>& list, TensorId tensor) {
+    if (std::find(list.begin(), list.end(), tensor) == list.end()) list.push_back(tensor);
+  }
+
+  bool kept(TensorId tensor) const {  // by the layers whose buffers are in use now
+    for (std::uint64_t ahead = 0; ahead < std::max<std::uint64_t>(buffers_, 1); ++ahead) {
+      const auto& list = layers_[(current_ + ahead) % layers_.size()].parameters;
+      if (std::find(list.begin(), list.end(), tensor) != list.end()) return true;
+    }
+    return false;
+  }
+
+  void leave(std::uint32_t left, const View& view, Actions& actions) const {
+    const TierId home = view.machine.tier_of(Device::cpu);
+    const auto evict = [&](TensorId tensor) {
+      const TensorId id = view.memory_tensor(tensor);
+      if (id == none || view.dead(id)) return;
+      const ChunkId begin = view.memory.first_chunk(id);
+      for (std::uint32_t i = 0; i < view.memory.chunk_count(id); ++i) {
+        if (view.memory.evictable(begin + i, 0)) {
+          actions.push({.verb = Verb::evict, .destination = home, .tensor = id, .chunk = i});
+        }
+      }
+    };
+    for (const TensorId tensor : layers_[left].parameters) {
+      if (!kept(tensor)) evict(tensor);
+    }
+    for (const TensorId tensor : layers_[left].gradients) evict(tensor);
+  }
+
+  std::uint64_t buffers_ = 2;
+  Bytes chunk_bytes_ = 16 * MiB;
+  std::vector<Layer> layers_;
+  std::vector<std::uint32_t> layer_of_;
+  std::uint32_t current_ = none;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_layer_streaming(Options& options) { return std::make_unique<LayerStreaming>(options); }
+
+}  // namespace tencache

@@ -1,0 +1,73 @@
+#include "policies/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.h"
+
+namespace tencache {
+
+const std::string* Options::declare(std::string_view name, std::string_view type, std::string default_value,
+                                    std::string_view unit, std::string_view help, std::vector<std::string> choices) {
+  declared_.push_back({std::string(name), std::string(type), std::move(default_value), std::string(unit),
+                       std::string(help), std::move(choices)});
+  const auto found = values_.find(std::string(name));
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+void Options::refuse(std::string_view name, const std::string& text, const std::string& valid) const {
+  throw Error("policy '" + policy_ + "': option " + std::string(name) + "=" + text + " is not valid; write " + valid);
+}
+
+void Options::flag(std::string_view name, bool& value, std::string_view help) {
+  const std::string* text = declare(name, "flag", value ? "true" : "false", "", help);
+  if (text == nullptr) return;
+  if (*text != "true" && *text != "false") refuse(name, *text, "true or false");
+  value = *text == "true";
+}
+
+void Options::number(std::string_view name, std::uint64_t& value, std::string_view unit, std::string_view help) {
+  const std::string* text = declare(name, "number", std::to_string(value), unit, help);
+  if (text == nullptr) return;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size()) refuse(name, *text, "a whole number");
+}
+
+void Options::bytes(std::string_view name, Bytes& value, std::string_view help) {
+  const std::string* text = declare(name, "bytes", value == 0 ? "whole" : std::to_string(value), "bytes", help);
+  if (text == nullptr) return;
+  value = *text == "whole" ? 0 : parse_bytes(*text);
+  if (*text != "whole" && value == 0) refuse(name, *text, "a positive size or 'whole'");
+}
+
+void Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices, std::string_view help) {
+  const std::string* text = declare(name, "choice", value, "", help, choices);
+  if (text == nullptr) return;
+  if (std::find(choices.begin(), choices.end(), *text) == choices.end()) {
+    std::string valid;
+    for (const std::string& choice : choices) valid += (valid.empty() ? "" : ", ") + choice;
+    refuse(name, *text, "one of: " + valid);
+  }
+  value = *text;
+}
+
+void Options::check_all_known() const {
+  for (const auto& [name, text] : values_) {
+    const bool known = std::any_of(declared_.begin(), declared_.end(), [&name = name](const Info& i) { return i.name == name; });
+    if (known) continue;
+    std::string valid;
+    for (const Info& info : declared_) valid += (valid.empty() ? "" : ", ") + info.name;
+    throw Error("policy '" + policy_ + "' has no option '" + name + "'; it has: " + (valid.empty() ? "none" : valid));
+  }
+}
+
+std::map<std::string, std::string> Options::resolved() const {
+  std::map<std::string, std::string> all;
+  for (const Info& info : declared_) {
+    const auto found = values_.find(info.name);
+    all[info.name] = found == values_.end() ? info.default_value : found->second;
+  }
+  return all;
+}
+
+}  // namespace tencache

@@ -1,0 +1,16 @@
+// The makers that the registry lists, one a policy file.
+#pragma once
+
+#include <memory>
+
+#include "core/policy.h"
+#include "policies/options.h"
+
+namespace tencache {
+
+std::unique_ptr<Policy> make_ideal(Options& options);
+std::unique_ptr<Policy> make_layer_streaming(Options& options);
+std::unique_ptr<Policy> make_on_demand(Options& options);
+std::unique_ptr<Policy> make_zero_offload(Options& options);
+
+}  // namespace tencache

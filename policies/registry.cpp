@@ -1,0 +1,54 @@
+#include "policies/registry.h"
+
+#include <array>
+
+#include "core/error.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+struct Entry {
+  const char* name;
+  const char* summary;
+  const char* source;
+  std::unique_ptr<Policy> (*make)(Options& options);
+};
+
+constexpr std::array entries{
+    Entry{"ideal", "GPU memory without limit: nothing moves, the compute time alone", "reference point", make_ideal},
+    Entry{"on-demand", "no prefetch: a miss is fetched while the GPU waits, the least recently used leaves",
+          "what unified memory does; comparison mode: G10's UVM baseline (MICRO'23)", make_on_demand},
+    Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
+          "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
+    Entry{"zero-offload", "parameters stay on the GPU, gradients go to the CPU, which keeps the states and runs the optimizer",
+          "ZeRO-Offload (USENIX ATC'21)", make_zero_offload},
+};
+
+}  // namespace
+
+std::vector<PolicyInfo> list_policies() {
+  std::vector<PolicyInfo> list;
+  for (const Entry& entry : entries) {
+    Options options(entry.name);
+    entry.make(options);
+    list.push_back({entry.name, entry.summary, entry.source, options.declared()});
+  }
+  return list;
+}
+
+MadePolicy make_policy(const std::string& name, const std::map<std::string, std::string>& settings) {
+  std::string valid;
+  for (const Entry& entry : entries) {
+    if (name == entry.name) {
+      Options options(name, settings);
+      std::unique_ptr<Policy> policy = entry.make(options);
+      options.check_all_known();
+      return {std::move(policy), options.resolved()};
+    }
+    valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw Error("no policy is named '" + name + "'; there are: " + valid);
+}
+
+}  // namespace tencache

@@ -1,0 +1,95 @@
+// zero-offload: ZeRO-Offload (Ren et al., USENIX ATC'21). Parameters stay on the GPU; gradients go to CPU memory as the
+// backward pass produces them; master parameters and optimizer states live in CPU memory and the CPU runs the optimizer
+// after the backward pass; updated parameters are copied back as each update is done.
+//
+// It does not offload activations, so running out of GPU memory is a legal outcome; overflow=evict lets the engine move
+// the coldest tensors instead.
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+class ZeroOffload final : public Policy {
+ public:
+  explicit ZeroOffload(Options& options) {
+    options.choice("overflow", overflow_, {"oom", "evict"}, "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+  }
+
+  Requirements requirements() const override {
+    Requirements r;
+    r.recorded_schedule = r.cpu_optimizer_rate = true;
+    r.governed.fill(false);
+    for (const Role role : {Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter}) {
+      r.governed[static_cast<std::size_t>(role)] = true;
+    }
+    return r;
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout;
+    layout.chunk_bytes = chunk_bytes_;
+    layout.fallback_eviction = overflow_ == "evict";
+    layout.initial.fill(0);
+    const TierId cpu = machine.tier_of(Device::cpu);
+    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = cpu;
+    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = cpu;
+    return layout;
+  }
+
+  Device place(const Trace& trace, const Op& op) const override {
+    if (op.placeable) return Device::cpu;
+    for (const TensorId tensor : trace.writes(op)) {  // an update that was recorded on the GPU
+      if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return Device::cpu;
+    }
+    return op.device;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind != EventKind::op_done) return;
+    for (const Use& use : event.uses) {
+      if (use.tensor == none || !use.write) continue;
+      const Role role = view.memory.role(use.tensor);
+      if (event.device == Device::gpu && role == Role::gradient && needed_by_cpu_next(use.tensor, event.op, view)) {
+        actions.evict(use.tensor, view.machine.tier_of(Device::cpu));
+      }
+      if (event.device == Device::cpu && role == Role::parameter) actions.fetch(use.tensor);
+    }
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (overflow_ == "evict") {
+      coldest_victims(request, view, victims);
+      return;
+    }
+    const Residency& memory = view.memory;
+    Bytes found = 0;
+    for (ChunkId chunk = memory.coldest(request.tier); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, request.tier)) {
+      const Role role = memory.role(memory.tensor_of(chunk));
+      const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
+      if (!memory.evictable(chunk, request.tier) || (request.tier == 0 && !offloaded)) continue;
+      victims.push_back(chunk);
+      found += memory.footprint(chunk, request.tier);
+    }
+  }
+
+ private:
+  // The gradient is complete: the next op that uses it runs on the CPU.
+  static bool needed_by_cpu_next(TensorId tensor, OpIndex op, const View& view) {
+    const TensorId id = view.program_tensor(tensor);
+    if (view.schedule == nullptr || id == none || op == none) return false;
+    const std::uint32_t distance = view.schedule->distance_to_next_use(id, op);
+    if (distance == none) return false;
+    const Op& next = view.program->trace.ops[(op + distance) % view.schedule->op_count()];
+    return next.device == Device::cpu;
+  }
+
+  std::string overflow_ = "oom";
+  Bytes chunk_bytes_ = 16 * MiB;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_zero_offload(Options& options) { return std::make_unique<ZeroOffload>(options); }
+
+}  // namespace tencache

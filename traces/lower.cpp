@@ -1,0 +1,83 @@
+#include "traces/lower.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+// AdamW in fp32 reads parameter, gradient and two moments and writes three of them back: 28 bytes a parameter. The CPU
+// update is bound by memory, so the machine's parameters/s also says how fast it does other optimizer work.
+constexpr double adam_bytes_per_parameter = 28;
+
+Bytes bytes_touched(const Trace& trace, const Op& op) {
+  Bytes bytes = 0;
+  for (const TensorId tensor : trace.reads(op)) bytes += trace.tensors[tensor].bytes;
+  for (const TensorId tensor : trace.writes(op)) bytes += trace.tensors[tensor].bytes;
+  return bytes;
+}
+
+void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  std::size_t moved = 0;
+  Nanoseconds before = 0, after = 0;
+  for (Op& op : trace.ops) {
+    if (op.phase != Phase::optimizer || op.device == Device::cpu) continue;
+    if (policy.place(trace, op) != Device::cpu) continue;
+    const double rate = machine.cpu_adam_parameters_per_second;
+    if (rate <= 0) {
+      throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
+                  "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache calibrate' to measure it)");
+    }
+    ++moved;
+    before += op.duration_ns;
+    op.device = Device::cpu;
+    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(bytes_touched(trace, op)) / (adam_bytes_per_parameter * rate) * 1e9);
+    op.duration_source = DurationSource::modelled;
+    after += op.duration_ns;
+  }
+  if (moved > 0) {
+    changes.push_back(std::to_string(moved) + " optimizer ops moved from the GPU (" + format_duration(before) + ") to the CPU (" +
+                      format_duration(after) + " at " + std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
+                      " parameters/s of AdamW)");
+  }
+}
+
+// Each run of reorderable ops is put into the policy's order of groups; within a group the order stays.
+void order_groups(Trace& trace, const Policy& policy, std::vector<std::string>& changes) {
+  for (std::size_t begin = 0; begin < trace.ops.size();) {
+    if (!trace.ops[begin].reorderable) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    std::vector<std::int32_t> groups;
+    for (; end < trace.ops.size() && trace.ops[end].reorderable; ++end) {
+      const std::int32_t group = trace.ops[end].group;
+      if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+    }
+    std::vector<std::int32_t> wanted = groups;
+    policy.order(wanted);
+    if (wanted != groups) {
+      if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
+        throw Error("the policy's order of sub-groups is not a permutation of them");
+      }
+      const auto rank = [&wanted](const Op& op) { return std::find(wanted.begin(), wanted.end(), op.group) - wanted.begin(); };
+      std::stable_sort(trace.ops.begin() + static_cast<std::ptrdiff_t>(begin), trace.ops.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&rank](const Op& a, const Op& b) { return rank(a) < rank(b); });
+      changes.push_back(std::to_string(groups.size()) + " optimizer sub-groups put into the policy's order");
+    }
+    begin = end;
+  }
+}
+
+}  // namespace
+
+Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
+  Program program{std::move(trace), {}};
+  place_optimizer(program.trace, policy, machine, program.changes);
+  order_groups(program.trace, policy, program.changes);
+  return program;
+}
+
+}  // namespace tencache

@@ -12,13 +12,14 @@ namespace {
 class OnDemand final : public Policy {
  public:
   explicit OnDemand(Options& options) {
-    options.choice("mode", mode_, {"ours", "g10-uvm"}, "g10-uvm sets victim=fifo, free_dead=never and copies=exclusive, as G10's baseline does");
+    options.choice("mode", mode_, {"ours", "g10-uvm"}, "g10-uvm sets victim=fifo, free_dead=never, copies=exclusive and chunk=2MiB, as G10's baseline does");
     options.choice("victim", victim_, {"lru", "fifo"}, "lru: the least recently used leaves; fifo: the first to have arrived");
     options.choice("free_dead", free_dead_, {"now", "when_victim", "never"}, "what becomes of a tensor after its last use of the iteration");
     options.choice("copies", copies_, {"inclusive", "exclusive"}, "inclusive: a fetched chunk's copy below stays valid until it is written");
     options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
     if (mode_ == "g10-uvm") {
+      if (layout_.chunk_bytes == Layout{}.chunk_bytes) layout_.chunk_bytes = 2 * MiB;  // unified memory moves blocks of 2 MiB
       victim_ = "fifo";
       free_dead_ = "never";
       copies_ = "exclusive";

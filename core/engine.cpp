@@ -592,7 +592,7 @@ TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now
   }
   dead_[tensor] = doomed_[tensor] = born_[tensor] = 0;
   if (tensor < to_program_.size()) to_program_[tensor] = none;
-  log_input({.kind = Input::Kind::create, .now = now_, .completion = {}, .tensor = tensor, .bytes = bytes, .role = role, .persistent = persistent, .uses = {}});
+  log_input({.kind = Input::Kind::create, .now = now_, .completion = {}, .tensor = tensor, .bytes = bytes, .role = role, .persistent = persistent, .uses = {}, .profile = {}});
   machine_.tensor_created(tensor, bytes);
   emit({.kind = EventKind::tensor_created, .tensor = tensor});
   return tensor;
@@ -600,7 +600,7 @@ TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now
 
 void Engine::destroy(TensorId tensor, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::destroy, .now = now_, .completion = {}, .tensor = tensor, .uses = {}});
+  log_input({.kind = Input::Kind::destroy, .now = now_, .completion = {}, .tensor = tensor, .uses = {}, .profile = {}});
   for (Lane& lane : lanes_) {
     for (ActiveOp& op : lane.active) {
       for (Use& use : op.own_uses) {
@@ -623,7 +623,7 @@ void Engine::destroy(TensorId tensor, Nanoseconds now) {
 
 void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::begin, .now = now_, .completion = {}, .op = op_index, .uses = {uses.begin(), uses.end()}});
+  log_input({.kind = Input::Kind::begin, .now = now_, .completion = {}, .op = op_index, .uses = {uses.begin(), uses.end()}, .profile = {}});
   TENCACHE_CHECK(lanes_[0].active.empty());
   ActiveOp& op = lanes_[0].active.emplace_back();
   op.op = op_index;
@@ -637,7 +637,7 @@ void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now)
 
 void Engine::allocate(TensorId tensor, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::allocate, .now = now_, .completion = {}, .tensor = tensor, .uses = {}});
+  log_input({.kind = Input::Kind::allocate, .now = now_, .completion = {}, .tensor = tensor, .uses = {}, .profile = {}});
   Lane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
   ActiveOp& op = lane.active.front();
@@ -656,7 +656,7 @@ void Engine::allocate(TensorId tensor, Nanoseconds now) {
 
 void Engine::end(Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::end, .now = now_, .completion = {}, .uses = {}});
+  log_input({.kind = Input::Kind::end, .now = now_, .completion = {}, .uses = {}, .profile = {}});
   TENCACHE_CHECK(ready());
   finish(0, now_, now_);
   pump();
@@ -664,7 +664,7 @@ void Engine::end(Nanoseconds now) {
 
 void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::task, .now = now_, .completion = {}, .lane = lane, .op = op, .uses = {uses.begin(), uses.end()}});
+  log_input({.kind = Input::Kind::task, .now = now_, .completion = {}, .lane = lane, .op = op, .duration_ns = duration_ns, .uses = {uses.begin(), uses.end()}, .profile = {}});
   TENCACHE_CHECK(lane < lane_count && lanes_[lane].tier != no_tier);
   lanes_[lane].tasks.push_back({op, tag, {uses.begin(), uses.end()}, duration_ns, ++task_sequence_});
   pump();
@@ -672,21 +672,21 @@ void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> u
 
 void Engine::module_begin(NameId module, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::module_begin, .now = now_, .completion = {}, .module = module, .uses = {}});
+  log_input({.kind = Input::Kind::module_begin, .now = now_, .completion = {}, .module = module, .uses = {}, .profile = {}});
   emit({.kind = EventKind::module_begin, .op = position_, .module = module});
   pump();
 }
 
 void Engine::module_end(NameId module, Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::module_end, .now = now_, .completion = {}, .module = module, .uses = {}});
+  log_input({.kind = Input::Kind::module_end, .now = now_, .completion = {}, .module = module, .uses = {}, .profile = {}});
   emit({.kind = EventKind::module_end, .op = position_, .module = module});
   pump();
 }
 
 void Engine::iteration_boundary(Nanoseconds now) {
   advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::boundary, .now = now_, .completion = {}, .uses = {}});
+  log_input({.kind = Input::Kind::boundary, .now = now_, .completion = {}, .uses = {}, .profile = {}});
   if (boundaries_.empty()) {  // what came before is preparation
     lanes_[0].idle_since_ns = now_;
     boundaries_.push_back(counters_);
@@ -699,6 +699,10 @@ void Engine::iteration_boundary(Nanoseconds now) {
 
 void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program, Nanoseconds now) {
   advance_time(std::max(now, now_));
+  if (options_.log != nullptr) {
+    log_input({.kind = Input::Kind::profile, .now = now_, .completion = {}, .uses = {},
+               .profile = std::make_shared<LoggedProfile>(LoggedProfile{program, to_memory, to_program})});
+  }
   program_ = &program;
   schedule_ = std::make_unique<Schedule>(program.trace);
   to_memory_ = std::move(to_memory);
@@ -709,6 +713,7 @@ void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory
 }
 
 void Engine::set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
+  log_input({.kind = Input::Kind::program_tensor, .now = now_, .completion = {}, .tensor = memory_tensor, .program_tensor = program_tensor, .uses = {}, .profile = {}});
   if (memory_tensor >= to_program_.size()) to_program_.resize(memory_tensor + std::size_t{1}, none);
   to_program_[memory_tensor] = program_tensor;
   if (program_tensor != none) to_memory_[program_tensor] = memory_tensor;
@@ -716,6 +721,7 @@ void Engine::set_program_tensor(TensorId memory_tensor, TensorId program_tensor)
 
 void Engine::schedule_deviated(Nanoseconds now) {
   advance_time(std::max(now, now_));
+  log_input({.kind = Input::Kind::deviated, .now = now_, .completion = {}, .uses = {}, .profile = {}});
   position_ = none;
   emit({.kind = EventKind::schedule_deviated});
   pump();
@@ -865,7 +871,7 @@ Refusal Engine::apply_to_chunk(const Action& action, ChunkId chunk) {
 void Engine::handle(const Completion& completion) {
   advance_time(completion.end_ns);
   ++counters_.completions;
-  if (options_.log != nullptr) log_input({.kind = Input::Kind::completion, .now = now_, .completion = completion, .uses = {}});
+  if (options_.log != nullptr) log_input({.kind = Input::Kind::completion, .now = now_, .completion = completion, .uses = {}, .profile = {}});
   const std::uint64_t value = tag_value(completion.tag);
   switch (tag_kind(completion.tag)) {
     case TagKind::transfer:
@@ -925,7 +931,9 @@ bool Engine::standstill() {
 }
 
 void Engine::check_progress() {
-  if (!ready() && !standstill() && !ready()) throw_out_of_memory();
+  log_input({.kind = Input::Kind::check, .now = now_, .completion = {}, .uses = {}, .profile = {}});
+  const auto waiting = [this] { return lanes_[0].waiting || lanes_[1].waiting; };
+  if (waiting() && !standstill() && waiting()) throw_out_of_memory();
 }
 
 void Engine::throw_out_of_memory() {

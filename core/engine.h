@@ -84,8 +84,16 @@ class Engine {
   void schedule_deviated(Nanoseconds now);
   bool ready() const { return !lanes_[0].waiting; }
   bool idle() const { return lanes_[0].active.empty() && lanes_[1].active.empty() && lanes_[1].tasks.empty() && lanes_[0].tasks.empty(); }
-  // Throws OutOfMemory if the GPU lane's op waits and nothing is under way any more. Call when Machine::wait says so.
+  // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
   void check_progress();
+  // Gives up what waits, so that the program can go on after OutOfMemory: an op that has not begun and tasks are as if
+  // never announced; of a running op the tensor that waits for room is none of its own any more (destroy it).
+  void abandon(Nanoseconds now);
+  // A tensor's role became known.
+  void set_role(TensorId tensor, Role role);
+  // From outside an op: the tensor, resident in the GPU tier, stays there until as many calls of `unpin`.
+  void pin(TensorId tensor);
+  void unpin(TensorId tensor);
 
   // ---- Both.
   void handle(const Completion& completion);
@@ -204,6 +212,7 @@ class Engine {
   void cross_boundary();
   std::uint64_t state_hash() const;
   void count_hits(const ActiveOp& op);
+  void abandon_waiting(std::uint8_t lane);
   void kill(TensorId tensor);
   void remove_if_gone(TensorId tensor);
   void advance_time(Nanoseconds now);

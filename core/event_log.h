@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,20 +11,32 @@
 
 namespace tencache {
 
+// A recorded schedule as it was handed to the engine.
+struct LoggedProfile {
+  Program program;
+  std::vector<TensorId> to_memory, to_program;
+};
+
 // One input from outside: a completion of the machine, or a call of an intercepted program.
 struct Input {
-  enum class Kind : std::uint8_t { completion, create, destroy, begin, allocate, end, task, module_begin, module_end, boundary };
+  enum class Kind : std::uint8_t {
+    completion, create, destroy, begin, allocate, end, task, module_begin, module_end, boundary,
+    profile, program_tensor, role, deviated, check, abandon, pin, unpin,
+  };
   Kind kind = Kind::completion;
   Nanoseconds now = 0;
   Completion completion;          // completion
-  TensorId tensor = none;         // create, destroy, allocate
+  TensorId tensor = none;         // create, destroy, allocate, program_tensor, role, pin, unpin
+  TensorId program_tensor = none; // program_tensor
   Bytes bytes = 0;                // create
-  Role role = Role::activation;   // create
+  Role role = Role::activation;   // create, role
   bool persistent = false;        // create
   std::uint8_t lane = 0;          // begin, task, end
   OpIndex op = none;              // begin, task
   NameId module = 0;              // module_begin, module_end
+  Nanoseconds duration_ns = 0;    // task
   std::vector<Use> uses;          // begin, task
+  std::shared_ptr<const LoggedProfile> profile;  // profile
 };
 
 // One decision, as the engine carried it out.

@@ -1,0 +1,476 @@
+// The trace format: exact round trips, every kind of bad line with its number, damaged files; reading and writing
+// files.
+#include "traces/trace_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "traces/file_io.h"
+#include "traces/summary.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Lines 1 to 7. The writer's own text, so that it reads back byte for byte.
+const std::string header_line =
+    R"({"kind":"header","format_version":1,"model":"tiny","batch":2,"sequence_length":8,"precision":"fp32","hardware":"h100","recorded_by":"hand","tensor_count":3,"op_count":3})"
+    "\n";
+const std::string tensor_lines =
+    R"({"kind":"tensor","id":0,"name":"w","bytes":100,"role":"parameter","persistent":true})"
+    "\n"
+    R"({"kind":"tensor","id":1,"name":"a","bytes":20,"role":"activation","persistent":false})"
+    "\n"
+    R"({"kind":"tensor","id":2,"name":"g","bytes":100,"role":"gradient","persistent":false})"
+    "\n";
+const std::string op_lines =
+    R"({"kind":"op","id":0,"name":"mm","phase":"forward","device":"gpu","module":"layer0","duration_ns":1000,"duration_source":"measured","gap_before_ns":5,"flops":7,"bytes":9,"reads":[0],"writes":[1]})"
+    "\n"
+    R"({"kind":"op","id":1,"name":"mm_back","phase":"backward","device":"gpu","module":"layer0","duration_ns":2000,"duration_source":"modelled","gap_before_ns":0,"flops":0,"bytes":0,"reads":[1,0],"writes":[2]})"
+    "\n"
+    R"({"kind":"op","id":2,"name":"adam","phase":"optimizer","device":"cpu","module":"","duration_ns":500,"duration_source":"measured","gap_before_ns":0,"flops":0,"bytes":0,"group":4,"placeable":true,"reorderable":true,"rank":1,"reads":[0,2],"writes":[0]})"
+    "\n";
+const std::string tiny = header_line + tensor_lines + op_lines;
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_trace(text, "t");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// `tiny` with one piece of its text replaced by another.
+std::string with(const std::string& piece, const std::string& replacement) {
+  const std::size_t position = tiny.find(piece);
+  EXPECT_NE(position, std::string::npos) << piece;
+  return std::string(tiny).replace(position, piece.size(), replacement);
+}
+
+class Files : public ::testing::Test {
+ protected:
+  Files() { std::filesystem::create_directories(directory_); }
+  ~Files() override { std::filesystem::remove_all(directory_); }
+  std::string path(const std::string& name) const { return (directory_ / name).string(); }
+  std::size_t file_count() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory_), {}));
+  }
+  static std::string raw(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  const std::filesystem::path directory_ =
+      std::filesystem::temp_directory_path() / ("tencache_files_" + std::to_string(::getpid()));
+};
+
+TEST(TraceFile, ReadsEveryKey) {
+  const Trace trace = parse_trace(tiny, "t");
+  EXPECT_EQ(trace.header.model, "tiny");
+  EXPECT_EQ(trace.header.batch, 2u);
+  EXPECT_EQ(trace.header.sequence_length, 8u);
+  EXPECT_EQ(trace.header.precision, "fp32");
+  EXPECT_EQ(trace.header.hardware, "h100");
+  EXPECT_EQ(trace.header.recorded_by, "hand");
+  ASSERT_EQ(trace.tensors.size(), 3u);
+  EXPECT_EQ(trace.name(trace.tensors[2]), "g");
+  EXPECT_EQ(trace.tensors[2].bytes, 100u);
+  EXPECT_EQ(trace.tensors[2].role, Role::gradient);
+  EXPECT_FALSE(trace.tensors[2].persistent);
+  ASSERT_EQ(trace.ops.size(), 3u);
+  EXPECT_EQ(trace.name(trace.ops[0]), "mm");
+  EXPECT_EQ(trace.module(trace.ops[0]), "layer0");
+  EXPECT_EQ(trace.ops[0].duration_ns, 1000);
+  EXPECT_EQ(trace.ops[0].gap_before_ns, 5);
+  EXPECT_EQ(trace.ops[0].flops, 7u);
+  EXPECT_EQ(trace.ops[0].bytes, 9u);
+  EXPECT_EQ(trace.ops[0].group, -1);
+  EXPECT_EQ(trace.ops[1].phase, Phase::backward);
+  EXPECT_EQ(trace.ops[1].duration_source, DurationSource::modelled);
+  EXPECT_THAT(trace.reads(trace.ops[1]), ElementsAre(1, 0)) << "access order is kept";
+  EXPECT_EQ(trace.ops[2].device, Device::cpu);
+  EXPECT_EQ(trace.ops[2].group, 4);
+  EXPECT_TRUE(trace.ops[2].placeable);
+  EXPECT_TRUE(trace.ops[2].reorderable);
+  EXPECT_EQ(trace.ops[2].rank, 1);
+  EXPECT_EQ(trace.ops[2].module, 0u);
+  EXPECT_EQ(format_trace(trace), tiny);
+}
+
+TEST(TraceFile, TakesKeysInAnyOrderAndDefaultsForTheRest) {
+  const Trace trace = parse_trace(
+      " { \"format\\u005fversion\" : 1, \"kind\":\"header\" }\r\n"
+      "{\"persistent\":true,\"role\":\"input\",\"bytes\":1,\"name\":\"\\u00e9\\n\\\"\",\"id\":0,\"kind\":\"tensor\"}\n"
+      "{\"writes\":[],\"reads\":[0],\"duration_source\":\"measured\",\"duration_ns\":0,\"device\":\"gpu\","
+      "\"phase\":\"loss\",\"name\":\"\",\"id\":0,\"kind\":\"op\"}",
+      "t");
+  EXPECT_EQ(trace.name(trace.tensors[0]), "\xc3\xa9\n\"");
+  EXPECT_EQ(trace.ops[0].phase, Phase::loss);
+  EXPECT_EQ(trace.ops[0].rank, 0);
+  EXPECT_FALSE(trace.ops[0].placeable);
+  EXPECT_EQ(trace.header.batch, 0u);
+}
+
+// A random trace with names of all kinds and numbers up to the limits.
+Trace random_trace(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::uint64_t limit) { return random() % limit; };
+  const std::vector<std::string> names{"",
+                                       "plain",
+                                       "\"quoted\\\"",
+                                       "tab\tline\nnul" + std::string(1, '\0') + "\x7f",
+                                       "\xc3\xa9\xe2\x82\xac",
+                                       "{\"kind\":\"op\"}"};
+  Trace trace;
+  trace.header.model = names[below(names.size())];
+  trace.header.batch = below(1u << 30);
+  const std::size_t tensor_count = 1 + below(20);
+  for (std::size_t i = 0; i < tensor_count; ++i) {
+    trace.add_tensor(names[below(names.size())], below(4) == 0 ? Bytes{1} << 50 : 1 + below(1000),
+                     static_cast<Role>(below(role_count)), true);
+  }
+  const std::size_t op_count = 1 + below(20);
+  for (std::size_t i = 0; i < op_count; ++i) {
+    Op op;
+    op.name = trace.names.intern(names[below(names.size())]);
+    op.module = trace.names.intern(names[below(names.size())]);
+    op.group = static_cast<std::int32_t>(below(3)) - 1;
+    op.phase = static_cast<Phase>(below(4));
+    op.device = static_cast<Device>(below(2));
+    op.duration_source = static_cast<DurationSource>(below(2));
+    op.placeable = below(2) != 0;
+    op.reorderable = below(2) != 0;
+    op.rank = static_cast<std::uint16_t>(below(0x10000));
+    op.duration_ns = static_cast<Nanoseconds>(below(std::uint64_t{1} << (1 + below(54))));
+    op.gap_before_ns = static_cast<Nanoseconds>(below(1000));
+    op.flops = below(std::uint64_t{1} << 55);
+    op.bytes = below(std::uint64_t{1} << 55);
+    std::vector<TensorId> reads(below(5)), writes(below(5));
+    for (TensorId& id : reads) id = static_cast<TensorId>(below(tensor_count));
+    for (TensorId& id : writes) id = static_cast<TensorId>(below(tensor_count));
+    trace.add_op(op, reads, writes);
+  }
+  return trace;
+}
+
+TEST(TraceFile, WritesWhatItReadsByteForByte) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const Trace trace = random_trace(seed);
+    const std::string text = format_trace(trace);
+    const Trace again = parse_trace(text, "t");
+    ASSERT_EQ(format_trace(again), text) << "seed " << seed;
+    ASSERT_EQ(again.accesses, trace.accesses);
+    for (std::size_t i = 0; i < trace.ops.size(); ++i) {
+      ASSERT_EQ(again.name(again.ops[i]), trace.name(trace.ops[i]));
+      ASSERT_EQ(again.ops[i].duration_ns, trace.ops[i].duration_ns);
+      ASSERT_EQ(again.ops[i].flops, trace.ops[i].flops);
+    }
+  }
+}
+
+TEST(TraceFile, ReplacesBytesThatAreNotUtf8) {
+  Trace trace;
+  const TensorId tensor = trace.add_tensor(
+      "a\xff"
+      "b",
+      1, Role::input, true);
+  trace.add_op({}, std::vector<TensorId>{tensor}, {});
+  const Trace again = parse_trace(format_trace(trace), "t");
+  EXPECT_EQ(again.name(again.tensors[0]),
+            "a\xef\xbf\xbd"
+            "b");
+}
+
+TEST(TraceFile, NamesTheLineOfBadInput) {
+  EXPECT_EQ(error_of(""), "t: is empty; a trace begins with a line of kind 'header'");
+  EXPECT_THAT(error_of("\n"), HasSubstr("t:1: the line is empty"));
+  EXPECT_THAT(error_of(tiny + "\n"), HasSubstr("t:8: the line is empty"));
+  EXPECT_THAT(error_of("[1]"), HasSubstr("t:1: not a JSON object"));
+  EXPECT_THAT(error_of("hello"), HasSubstr("t:1: not a JSON object"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("t:1: the key 'kind' is missing"));
+  EXPECT_THAT(error_of(tensor_lines), HasSubstr("t:1: a tensor before the header"));
+  EXPECT_THAT(error_of(op_lines), HasSubstr("t:1: an op before the header"));
+  EXPECT_THAT(error_of(header_line + header_line), HasSubstr("t:2: a second header"));
+  EXPECT_THAT(error_of(header_line + tensor_lines), HasSubstr("announces 3 ops, the file has 0"));
+  EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
+  EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
+              HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":2")),
+              HasSubstr("t:1: format version 2 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
+              HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
+  EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),
+              HasSubstr("t:5: unknown key 'flop'; the keys are kind, id, name, phase"));
+  EXPECT_THAT(error_of(with("\"flops\":7", "\"flops\":7,\"flops\":7")), HasSubstr("t:5: the key 'flops' stands twice"));
+  EXPECT_THAT(error_of(with("\"phase\":\"forward\",\"device\":\"gpu\",", "")),
+              HasSubstr("t:5: missing 'phase', 'device'; the keys are"));
+  EXPECT_THAT(error_of(with("parameter", "weights")),
+              HasSubstr("t:2: unknown role 'weights'; it is one of parameter, gradient"));
+  EXPECT_THAT(error_of(with("backward", "back")), HasSubstr("t:6: unknown phase 'back'; it is one of forward, loss"));
+  EXPECT_THAT(error_of(with("\"cpu\"", "\"tpu\"")), HasSubstr("t:7: unknown device 'tpu'; it is one of gpu, cpu"));
+  EXPECT_THAT(error_of(with("modelled", "guessed")),
+              HasSubstr("t:6: unknown duration_source 'guessed'; it is one of measured, modelled"));
+  EXPECT_THAT(error_of(with("\"id\":1,\"name\":\"a\"", "\"id\":2,\"name\":\"a\"")),
+              HasSubstr("t:3: 'id' is 2; it takes 1: the ids of tensors count up"));
+  EXPECT_THAT(error_of(with("\"id\":1,\"name\":\"mm_back\"", "\"id\":0,\"name\":\"mm_back\"")),
+              HasSubstr("t:6: 'id' is 0; it takes 1: the ids of ops"));
+  EXPECT_THAT(error_of(with("\"reads\":[1,0]", "\"reads\":[1,3]")),
+              HasSubstr("t:6: 'reads' names tensor 3, but the file has only 3"));
+  EXPECT_THAT(error_of(with("\"reads\":[0]", "\"reads\":[2]")),
+              HasSubstr("t:5: op 'mm' reads tensor 'g' before any op"));
+  EXPECT_THAT(error_of(with("\"tensor_count\":3", "\"tensor_count\":4")),
+              HasSubstr("announces 4 tensors, the file has 3"));
+  EXPECT_THAT(error_of(with("}\n", "}{}\n")), HasSubstr("t:1: something follows"));
+  EXPECT_THAT(error_of(with("\"tiny\"", "\"ti\xff\xfeny\"")), HasSubstr("t:1: not valid JSON"));
+}
+
+TEST(TraceFile, RefusesWrongTypesAndAbsurdNumbers) {
+  for (const std::string bytes : {"0", "-1", "1.5", "1e3", "\"100\"", "null", "true", "[]", "{}", "1125899906842625",
+                                  "18446744073709551616", "0100", "99999999999999999999999999"}) {
+    EXPECT_THAT(error_of(with("\"bytes\":100", "\"bytes\":" + bytes)), HasSubstr("t:2: 'bytes' is ")) << bytes;
+  }
+  for (const std::string duration : {"-1", "2305843009213693953", "1.0", "\"1\""}) {
+    EXPECT_THAT(
+        error_of(with("\"duration_ns\":1000", "\"duration_ns\":" + duration)),
+        HasSubstr("t:5: 'duration_ns' is " + duration + "; it takes a whole number from 0 to 2305843009213693952"));
+  }
+  EXPECT_THAT(error_of(with("\"duration_ns\":1000", "\"duration_ns\":2305843009213693952")),
+              HasSubstr("t:5: the durations and gaps add up"));
+  EXPECT_THAT(error_of(with("\"rank\":1", "\"rank\":65536")), HasSubstr("t:7: 'rank' is 65536"));
+  EXPECT_THAT(error_of(with("\"group\":4", "\"group\":-1")), HasSubstr("t:7: 'group' is -1"));
+  EXPECT_THAT(error_of(with("\"persistent\":true", "\"persistent\":1")),
+              HasSubstr("t:2: 'persistent' is 1; it takes true or false"));
+  EXPECT_THAT(error_of(with("\"name\":\"w\"", "\"name\":7")), HasSubstr("t:2: 'name' is 7; it takes a text"));
+  EXPECT_THAT(error_of(with("\"reads\":[0]", "\"reads\":0")), HasSubstr("t:5: 'reads' is 0; it takes a list"));
+  EXPECT_THAT(error_of(with("\"reads\":[0]", "\"reads\":[\"0\"]")),
+              HasSubstr("t:5: 'reads' is \"0\"; it takes a list"));
+  EXPECT_THAT(error_of(with("\"reads\":[0]", "\"reads\":[-1]")), HasSubstr("t:5: 'reads' is -1"));
+}
+
+TEST(TraceFile, EveryPrefixIsAnError) {
+  for (std::size_t size = 0; size + 1 < tiny.size(); ++size) {
+    EXPECT_NE(error_of(tiny.substr(0, size)), "no error") << size;
+  }
+  EXPECT_EQ(error_of(tiny.substr(0, tiny.size() - 1)), "no error") << "the last newline may be missing";
+}
+
+TEST(TraceFile, EveryDamagedByteIsAnErrorOrAValidTrace) {
+  int errors = 0;
+  for (std::size_t position = 0; position < tiny.size(); ++position) {
+    for (int value = 0; value < 256; ++value) {
+      std::string text = tiny;
+      text[position] = static_cast<char>(value);
+      const std::string error = error_of(text);
+      if (error == "no error") {
+        const std::string written = format_trace(parse_trace(text, "t"));
+        ASSERT_EQ(format_trace(parse_trace(written, "t")), written);
+      } else {
+        ASSERT_EQ(error.find('\n'), std::string::npos) << "messages stay on one line";
+        ++errors;
+      }
+    }
+  }
+  EXPECT_GT(errors, 200'000);
+}
+
+TEST(TraceFile, SummaryCountsWhatIsThere) {
+  const TraceSummary summary = summarize(parse_trace(tiny, "t"));
+  EXPECT_EQ(summary.op_count, 3u);
+  EXPECT_EQ(summary.tensor_count, 3u);
+  EXPECT_EQ(summary.tensor_bytes, 220u);
+  EXPECT_EQ(summary.persistent.bytes, 100u);
+  EXPECT_EQ(summary.unused.count, 0u);
+  EXPECT_EQ(summary.module_count, 1u);
+  EXPECT_EQ(summary.rank_count, 2u);
+  EXPECT_EQ(summary.compute_ns, 3500);
+  EXPECT_EQ(summary.gap_ns, 5);
+  EXPECT_DOUBLE_EQ(summary.measured_share(), 1500.0 / 3500.0);
+  EXPECT_EQ(summary.flops, 7u);
+  EXPECT_EQ(summary.ops[static_cast<std::size_t>(Phase::optimizer)][static_cast<std::size_t>(Device::cpu)].count, 1u);
+  EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::gradient)].bytes, 100u);
+  // w always (100); a in ops 0 and 1 (20); g in ops 1 and 2 (100): 120, 220, 200.
+  EXPECT_EQ(summary.peak_demand_bytes, 220u);
+  EXPECT_EQ(summary.peak_demand_op, 1u);
+  // Op 2 reads and writes w: once.
+  EXPECT_EQ(summary.largest_working_set_bytes, 220u);
+  EXPECT_EQ(summary.largest_working_set_op, 1u);
+}
+
+TEST_F(Files, TracesSurviveCompression) {
+  const Trace trace = parse_trace(tiny, "t");
+  write_trace(trace, path("t.trace.jsonl"));
+  write_trace(trace, path("t.trace.jsonl.zst"));
+  EXPECT_EQ(raw(path("t.trace.jsonl")), tiny);
+  EXPECT_EQ(raw(path("t.trace.jsonl.zst")).substr(0, 4), "\x28\xb5\x2f\xfd");
+  EXPECT_EQ(format_trace(read_trace(path("t.trace.jsonl.zst"))), tiny);
+  EXPECT_EQ(format_trace(read_trace(path("t.trace.jsonl"))), tiny);
+  const std::string first = raw(path("t.trace.jsonl.zst"));
+  write_trace(trace, path("t.trace.jsonl.zst"));
+  EXPECT_EQ(raw(path("t.trace.jsonl.zst")), first) << "same trace, same bytes";
+  EXPECT_EQ(file_count(), 2u) << "no temporary files stay";
+}
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+TEST_F(Files, RecogniseCompressionByContent) {
+  const std::string text = tiny + std::string(100'000, 'x');
+  write_file(path("a.zst"), text);
+  std::filesystem::rename(path("a.zst"), path("b"));
+  EXPECT_EQ(read_file(path("b")), text);
+  EXPECT_GE(read_file(path("b")).capacity(), text.size() + read_padding_bytes);
+  write_file(path("c"), gzip(text) + gzip("more"));
+  EXPECT_EQ(read_file(path("c")), text + "more");
+  write_file(path("d"), raw(path("b")) + raw(path("b")));
+  EXPECT_EQ(read_file(path("d")), text + text);
+  write_file(path("e"), "");
+  EXPECT_EQ(read_file(path("e")), "");
+}
+
+TEST_F(Files, DamagedCompressionIsAnError) {
+  std::mt19937_64 random(7);
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += static_cast<char>('a' + random() % 20);
+  write_file(path("a.zst"), text);
+  for (const std::string& packed : {raw(path("a.zst")), gzip(text)}) {
+    EXPECT_EQ(decompress(packed, "a"), text);
+    for (std::size_t size = 4; size < packed.size(); ++size) {
+      EXPECT_THROW(decompress(packed.substr(0, size), "a"), Error) << size;
+    }
+    EXPECT_THROW(decompress(packed + "tail", "a"), Error);
+    for (std::size_t position = 0; position < packed.size(); ++position) {
+      std::string damaged = packed;
+      damaged[position] = static_cast<char>(damaged[position] ^ 0x10);
+      try {
+        decompress(damaged, "a");
+      } catch (const Error&) {
+        continue;
+      }
+    }
+  }
+}
+
+TEST_F(Files, SizesAreBounded) {
+  write_file(path("bomb.zst"), std::string(10'000'000, '\0'));
+  write_file(path("bomb.gz"), gzip(std::string(10'000'000, '\0')));
+  write_file(path("plain"), std::string(2'000'000, '\0'));
+  for (const std::string name : {"bomb.zst", "bomb.gz", "plain"}) {
+    try {
+      read_file(path(name), 1'000'000);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("holds more than 976.56 KiB")) << name;
+    }
+  }
+  EXPECT_EQ(read_file(path("bomb.zst"), 10'000'000).size(), 10'000'000u);
+  EXPECT_EQ(read_file(path("plain"), 2'000'000).size(), 2'000'000u);
+}
+
+TEST_F(Files, AreWrittenWholeOrNotAtAll) {
+  write_file(path("kept"), "old");
+  {
+    AtomicFile file(path("kept"));
+    file.write("new");
+    EXPECT_EQ(raw(path("kept")), "old");
+  }
+  EXPECT_EQ(raw(path("kept")), "old");
+  EXPECT_EQ(file_count(), 1u);
+  write_file(path("kept"), "new");
+  EXPECT_EQ(raw(path("kept")), "new");
+  std::filesystem::create_symlink(path("kept"), path("link"));
+  write_file(path("link"), "through the link");
+  EXPECT_EQ(raw(path("kept")), "through the link");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  struct stat status {};
+  ASSERT_EQ(::stat(path("kept").c_str(), &status), 0);
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  EXPECT_EQ(status.st_mode & 0777, 0666 & ~mask);
+}
+
+std::string write_error(const std::string& path, const std::string& bytes) {
+  try {
+    write_file(path, bytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(Files, SayWhyTheyCannotBeReadOrWritten) {
+  EXPECT_THAT(write_error(path("absent/file"), "x"),
+              HasSubstr("No such file or directory; create the directory '" + path("absent") + "' first"));
+  EXPECT_THAT(write_error(directory_.string(), "x"), HasSubstr("it is a directory"));
+  EXPECT_THAT(write_error("/dev/full", "x"),
+              HasSubstr("/dev/full: cannot be written: No space left on device; make room"));
+  EXPECT_EQ(write_error("/dev/null", "x"), "no error");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null")) << "a device is not replaced by a file";
+  EXPECT_THROW(read_file(path("absent")), Error);
+  EXPECT_THROW(read_file(directory_.string()), Error);
+  EXPECT_EQ(file_count(), 0u);
+}
+
+// A disk that fills up half way, played by a limit on the size of files.
+TEST_F(Files, LeaveNothingBehindWhenTheDiskIsFull) {
+  write_file(path("old"), "old");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit small = before;
+  small.rlim_cur = 4096;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = write_error(path("old"), std::string(5'000'000, 'x'));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(error, HasSubstr("old: cannot be written: File too large"));
+  EXPECT_EQ(raw(path("old")), "old");
+  EXPECT_EQ(file_count(), 1u);
+}
+
+// FIPS 180-4 examples and lengths around the block boundaries (the latter as `sha256sum` prints them).
+TEST_F(Files, AreHashedWithSha256) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256_hex(std::string(1'000'000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(sha256_hex(std::string(55, 'a')), "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
+  EXPECT_EQ(sha256_hex(std::string(64, 'a')), "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+  EXPECT_EQ(sha256_hex(std::string(119, 'a')), "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb");
+  Sha256 pieces;
+  for (int i = 0; i < 1000; ++i) pieces.update(std::string(static_cast<std::size_t>(i % 100), 'a'));
+  EXPECT_EQ(pieces.hex_digest(), sha256_hex(std::string(49'500, 'a')));
+  write_file(path("f"), "abc");
+  EXPECT_EQ(sha256_of_file(path("f")), sha256_hex("abc"));
+}
+
+}  // namespace
+}  // namespace tencache

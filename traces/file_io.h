@@ -1,0 +1,88 @@
+// Whole files in, whole files out: decompression by content, compression by name, no half-written results.
+//
+// Everything here throws Error with the file's name and what to do about it. Nothing is shared between objects, so
+// different threads may use different ones.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/units.h"
+
+struct ZSTD_CCtx_s;
+
+namespace tencache {
+
+// Above this many bytes a file is refused, before or after decompression, rather than filling the memory.
+inline constexpr Bytes default_maximum_file_bytes = 8 * GiB;
+// Readable (zero) bytes that follow the content in the capacity of the string; simdjson reads that far ahead.
+inline constexpr std::size_t read_padding_bytes = 64;
+
+// The content of a file, pipe or device, decompressed if its first bytes say gzip or zstd (whatever its name).
+// The capacity of the result is at least its size plus read_padding_bytes.
+std::string read_file(const std::string& path, Bytes maximum_bytes = default_maximum_file_bytes);
+
+// The same for bytes in memory; `name` is for messages. Bytes that are not compressed come back as they are. Data that
+// are cut short, corrupt, or followed by something else are errors.
+std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes = default_maximum_file_bytes);
+
+// A file that appears under its name complete, or not at all: written beside it under a temporary name, then synced and
+// renamed by commit(). Without commit() the destructor removes it. A name that ends in ".zst" is compressed with zstd;
+// the same writes give the same bytes. Links are followed. A name of something that is no regular file (/dev/stdout, a
+// pipe) is written directly.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::string_view bytes);
+  // Once, last. After an Error from write() or commit() nothing is left behind but the destructor's work.
+  void commit();
+
+ private:
+  struct FreeCompressor {
+    void operator()(ZSTD_CCtx_s* compressor) const;
+  };
+  void compress(std::string_view bytes, bool last);
+  void write_raw(const char* data, std::size_t size);
+  void flush();
+  [[noreturn]] void fail(const char* what, int error_number) const;
+
+  std::string path_;       // as the user wrote it, for messages
+  std::string target_;     // links resolved
+  std::string temporary_;  // empty: written directly
+  int descriptor_ = -1;
+  std::unique_ptr<ZSTD_CCtx_s, FreeCompressor> compressor_;  // null: not compressed
+  std::string buffer_;
+};
+
+// One AtomicFile with these bytes.
+void write_file(const std::string& path, std::string_view bytes);
+
+// SHA-256 (FIPS 180-4), as `sha256sum` prints it.
+class Sha256 {
+ public:
+  void update(std::string_view bytes);
+  // Ends the message; call once.
+  std::string hex_digest();
+
+ private:
+  void block(const unsigned char* data);
+
+  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<unsigned char, 64> pending_{};
+  std::uint64_t size_ = 0;
+};
+
+std::string sha256_hex(std::string_view bytes);
+// Of the bytes on disk, compressed or not: equals `sha256sum path`.
+std::string sha256_of_file(const std::string& path);
+
+}  // namespace tencache

@@ -1,0 +1,102 @@
+#include "traces/summary.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tencache {
+namespace {
+
+// The ops and the working set of each; fills first and last use of each tensor.
+class Pass {
+ public:
+  explicit Pass(const Trace& trace)
+      : trace_(trace),
+        first_(trace.tensors.size(), none),
+        last_(trace.tensors.size(), none),
+        module_seen_(trace.names.size(), false) {}
+
+  TraceSummary run() {
+    summary_.header = trace_.header;
+    summary_.op_count = trace_.ops.size();
+    summary_.tensor_count = trace_.tensors.size();
+    for (OpIndex index = 0; index < trace_.ops.size(); ++index) add_op(index);
+    for (TensorId id = 0; id < trace_.tensors.size(); ++id) add_tensor(trace_.tensors[id], first_[id] == none);
+    find_peak_demand();
+    return summary_;
+  }
+
+ private:
+  void add_op(OpIndex index) {
+    const Op& op = trace_.ops[index];
+    auto& of_kind = summary_.ops[static_cast<std::size_t>(op.phase)][static_cast<std::size_t>(op.device)];
+    ++of_kind.count;
+    of_kind.duration_ns += op.duration_ns;
+    summary_.compute_ns += op.duration_ns;
+    summary_.gap_ns += op.gap_before_ns;
+    if (op.duration_source == DurationSource::measured) summary_.measured_ns += op.duration_ns;
+    summary_.flops += op.flops;
+    summary_.traffic_bytes += op.bytes;
+    summary_.rank_count = std::max<std::uint64_t>(summary_.rank_count, op.rank + 1u);
+    if (op.module != 0 && !module_seen_[op.module]) {
+      module_seen_[op.module] = true;
+      ++summary_.module_count;
+    }
+    Bytes working_set = 0;
+    const auto use = [&](TensorId id) {
+      if (last_[id] == index) return;  // counted for this op
+      if (first_[id] == none) first_[id] = index;
+      last_[id] = index;
+      working_set += trace_.tensors[id].bytes;
+    };
+    for (TensorId id : trace_.reads(op)) use(id);
+    for (TensorId id : trace_.writes(op)) use(id);
+    keep_largest(working_set, index, summary_.largest_working_set_bytes, summary_.largest_working_set_op);
+    if (op.device == Device::gpu) {
+      keep_largest(working_set, index, summary_.largest_gpu_working_set_bytes, summary_.largest_gpu_working_set_op);
+    }
+  }
+
+  static void keep_largest(Bytes bytes, OpIndex op, Bytes& largest, OpIndex& largest_op) {
+    if (largest_op != none && bytes <= largest) return;
+    largest = bytes;
+    largest_op = op;
+  }
+
+  static void count(TraceSummary::Tensors& tensors, Bytes bytes) {
+    ++tensors.count;
+    tensors.bytes += bytes;
+  }
+
+  void add_tensor(const Tensor& tensor, bool is_unused) {
+    summary_.tensor_bytes += tensor.bytes;
+    count(summary_.tensors[static_cast<std::size_t>(tensor.role)], tensor.bytes);
+    if (tensor.persistent) count(summary_.persistent, tensor.bytes);
+    if (is_unused) count(summary_.unused, tensor.bytes);
+  }
+
+  void find_peak_demand() {
+    std::vector<Bytes> born(trace_.ops.size(), 0), dead(trace_.ops.size(), 0);
+    for (TensorId id = 0; id < trace_.tensors.size(); ++id) {
+      if (trace_.tensors[id].persistent || first_[id] == none) continue;
+      born[first_[id]] += trace_.tensors[id].bytes;
+      dead[last_[id]] += trace_.tensors[id].bytes;
+    }
+    Bytes alive = summary_.persistent.bytes;
+    for (OpIndex index = 0; index < trace_.ops.size(); ++index) {
+      alive += born[index];
+      keep_largest(alive, index, summary_.peak_demand_bytes, summary_.peak_demand_op);
+      alive -= dead[index];
+    }
+  }
+
+  const Trace& trace_;
+  TraceSummary summary_;
+  std::vector<OpIndex> first_, last_;
+  std::vector<bool> module_seen_;
+};
+
+}  // namespace
+
+TraceSummary summarize(const Trace& trace) { return Pass(trace).run(); }
+
+}  // namespace tencache

@@ -1,0 +1,632 @@
+#include "traces/trace_file.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+namespace json = simdjson::ondemand;
+
+static_assert(read_padding_bytes >= simdjson::SIMDJSON_PADDING);
+
+constexpr int supported_format_version = 1;
+constexpr std::uint64_t largest_tensor_bytes = std::uint64_t{1} << 50;
+// Each quantity, and the sum of each over the trace, stays below: sums of a few never overflow 64 bits.
+constexpr std::uint64_t largest_quantity = std::uint64_t{1} << 61;
+
+constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required keys is longer
+
+// The keys of a kind of line, in the order the writer gives them.
+template <std::size_t n>
+struct Keys {
+  std::array<std::string_view, n> names;
+  std::uint32_t required;  // a bit a key
+
+  std::string list() const {
+    std::string all;
+    for (std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+    return all;
+  }
+};
+
+namespace header_key {
+enum : std::size_t {
+  kind,
+  format_version,
+  model,
+  batch,
+  sequence_length,
+  precision,
+  hardware,
+  recorded_by,
+  tensor_count,
+  op_count,
+  count
+};
+}
+constexpr Keys<header_key::count> header_keys{{"kind", "format_version", "model", "batch", "sequence_length",
+                                               "precision", "hardware", "recorded_by", "tensor_count", "op_count"},
+                                              1u << header_key::kind | 1u << header_key::format_version};
+
+namespace tensor_key {
+enum : std::size_t { kind, id, name, bytes, role, persistent, count };
+}
+constexpr Keys<tensor_key::count> tensor_keys{{"kind", "id", "name", "bytes", "role", "persistent"}, 0b111111};
+
+namespace op_key {
+enum : std::size_t {
+  kind,
+  id,
+  name,
+  phase,
+  device,
+  module,
+  duration_ns,
+  duration_source,
+  gap_before_ns,
+  flops,
+  bytes,
+  group,
+  placeable,
+  reorderable,
+  rank,
+  reads,
+  writes,
+  count
+};
+}
+constexpr Keys<op_key::count> op_keys{
+    {"kind", "id", "name", "phase", "device", "module", "duration_ns", "duration_source", "gap_before_ns", "flops",
+     "bytes", "group", "placeable", "reorderable", "rank", "reads", "writes"},
+    1u << op_key::kind | 1u << op_key::id | 1u << op_key::name | 1u << op_key::phase | 1u << op_key::device |
+        1u << op_key::duration_ns | 1u << op_key::duration_source | 1u << op_key::reads | 1u << op_key::writes};
+
+enum class Kind { header, tensor, op };
+
+std::string device_names() { return "gpu, cpu"; }
+std::string duration_source_names() { return "measured, modelled"; }
+
+class Reader {
+ public:
+  Reader(std::string_view padded_text, std::size_t readable, const std::string& file)
+      : text_(padded_text), readable_(readable), file_(file) {}
+
+  Trace read() {
+    if (text_.empty()) throw Error(file_, 0, "is empty; a trace begins with a line of kind 'header'");
+    for (std::size_t begin = 0; begin < text_.size();) {
+      const void* newline = std::memchr(text_.data() + begin, '\n', text_.size() - begin);
+      const std::size_t end =
+          newline ? static_cast<std::size_t>(static_cast<const char*>(newline) - text_.data()) : text_.size();
+      ++line_;
+      read_line(begin, end - begin);
+      begin = end + 1;
+    }
+    check_end();
+    return std::move(trace_);
+  }
+
+ private:
+  // Messages quote the file, which may hold anything; they stay on one line.
+  [[noreturn]] void fail(std::string message) const {
+    std::replace_if(
+        message.begin(), message.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+    throw Error(file_, line_, message);
+  }
+
+  [[noreturn]] void fail_json(simdjson::error_code error) const {
+    fail("not valid JSON (" + std::string(simdjson::error_message(error)) + "); the file is damaged or was cut short");
+  }
+
+  void check(simdjson::error_code error) const {
+    if (error != simdjson::SUCCESS) fail_json(error);
+  }
+
+  void read_line(std::size_t begin, std::size_t size) {
+    if (size == 0) fail("the line is empty; a trace has one JSON object a line");
+    if (size > parser_.capacity()) check(parser_.allocate(std::max<std::size_t>(2 * size, 4096)));
+    json::document document;
+    check(parser_.iterate(text_.data() + begin, size, readable_ - begin).get(document));
+    json::object object;
+    if (document.get_object().get(object)) fail("not a JSON object; a trace has one JSON object a line");
+    switch (read_kind(object)) {
+      case Kind::header:
+        read_header(object);
+        break;
+      case Kind::tensor:
+        read_tensor(object);
+        break;
+      case Kind::op:
+        read_op(object);
+        break;
+    }
+    if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) {
+      fail("something follows the JSON object; a trace has one object a line");
+    }
+  }
+
+  Kind read_kind(json::object& object) {
+    json::value value;
+    const simdjson::error_code error = object.find_field("kind").get(value);
+    if (error == simdjson::NO_SUCH_FIELD) fail("the key 'kind' is missing; it is header, tensor or op");
+    check(error);
+    const std::string_view kind = text(value, "kind");
+    Kind result = Kind::header;
+    if (kind == "tensor") {
+      result = Kind::tensor;
+    } else if (kind == "op") {
+      result = Kind::op;
+    } else if (kind != "header") {
+      fail("unknown kind '" + std::string(kind) + "'; it is header, tensor or op");
+    }
+    check(object.reset().error());
+    return result;
+  }
+
+  // Calls read(key index, value) for each key of the object; unknown, repeated and missing keys are errors.
+  template <std::size_t n, typename Read>
+  std::uint32_t each_field(json::object& object, const Keys<n>& keys, Read read) {
+    std::uint32_t seen = 0;
+    std::size_t expected = 0;  // keys mostly come in the writer's order
+    for (auto next : object) {
+      json::field field;
+      check(std::move(next).get(field));
+      std::size_t key = expected;
+      if (key >= n || !field.key().unsafe_is_equal(keys.names[key])) key = find_key(field, keys);
+      if (seen >> key & 1) fail("the key '" + std::string(keys.names[key]) + "' stands twice");
+      seen |= 1u << key;
+      expected = key + 1;
+      read(key, field.value());
+    }
+    if (const std::uint32_t missing = keys.required & ~seen) {
+      std::string names;
+      for (std::size_t key = 0; key < n; ++key) {
+        if (missing >> key & 1) names += (names.empty() ? "'" : ", '") + std::string(keys.names[key]) + "'";
+      }
+      fail("missing " + names + "; the keys are " + keys.list());
+    }
+    return seen;
+  }
+
+  template <std::size_t n>
+  std::size_t find_key(json::field& field, const Keys<n>& keys) const {
+    std::string_view name;
+    check(field.unescaped_key().get(name));
+    for (std::size_t key = 0; key < n; ++key) {
+      if (keys.names[key] == name) return key;
+    }
+    fail("unknown key '" + std::string(name) + "'; the keys are " + keys.list());
+  }
+
+  // What the file has instead of the right value, for a message. Damaged text is reported as such.
+  [[noreturn]] void fail_value(json::value& value, std::string_view key, const std::string& wanted) const {
+    std::string_view token = value.raw_json_token();
+    while (!token.empty() && (token.back() == ' ' || token.back() == '\n' || token.back() == '\r'))
+      token.remove_suffix(1);
+    fail("'" + std::string(key) + "' is " + std::string(token.substr(0, 40)) + "; it takes " + wanted);
+  }
+
+  std::string_view text(json::value& value, std::string_view key) const {
+    std::string_view result;
+    const simdjson::error_code error = value.get_string().get(result);
+    if (error == simdjson::INCORRECT_TYPE) fail_value(value, key, "a text");
+    check(error);
+    return result;
+  }
+
+  std::uint64_t number(json::value& value, std::string_view key, std::uint64_t smallest, std::uint64_t largest) const {
+    std::uint64_t result = 0;
+    if (value.get_uint64().get(result) || result < smallest || result > largest) {
+      fail_value(value, key, "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest));
+    }
+    return result;
+  }
+
+  bool truth(json::value& value, std::string_view key) const {
+    bool result = false;
+    if (value.get_bool().get(result)) fail_value(value, key, "true or false");
+    return result;
+  }
+
+  template <typename Enum>
+  Enum choice(json::value& value, std::string_view key, std::optional<Enum> (*parse)(std::string_view),
+              std::string (*names)()) const {
+    const std::string_view name = text(value, key);
+    const std::optional<Enum> result = parse(name);
+    if (!result) fail("unknown " + std::string(key) + " '" + std::string(name) + "'; it is one of " + names());
+    return *result;
+  }
+
+  // Ids say nothing that the order of the lines does not, but a gap shows lost or reordered lines.
+  void check_id(json::value& value, std::size_t expected, std::string_view kind) const {
+    if (number(value, "id", 0, none - 1) != expected) {
+      fail_value(value, "id",
+                 std::to_string(expected) + ": the ids of " + std::string(kind) + "s count up from 0 without gaps");
+    }
+  }
+
+  void add_to_total(std::uint64_t& total, std::uint64_t amount, const char* what) const {
+    total += amount;  // both at most largest_quantity
+    if (total > largest_quantity) fail("the " + std::string(what) + " add up to more than 2^61, which cannot be right");
+  }
+
+  void read_header(json::object& object) {
+    if (line_ != 1) fail("a second header; a trace has one, on its first line");
+    using namespace header_key;
+    TraceHeader& header = trace_.header;
+    const std::uint32_t seen = each_field(object, header_keys, [&](std::size_t key, json::value value) {
+      const std::string_view name = header_keys.names[key];
+      switch (key) {
+        case format_version:
+          header.format_version = static_cast<int>(number(value, name, 1, 1'000'000));
+          if (header.format_version != supported_format_version) {
+            fail("format version " + std::to_string(header.format_version) +
+                 " is not supported; this program reads version " + std::to_string(supported_format_version));
+          }
+          break;
+        case model:
+          header.model = text(value, name);
+          break;
+        case batch:
+          header.batch = number(value, name, 0, 1u << 30);
+          break;
+        case sequence_length:
+          header.sequence_length = number(value, name, 0, 1u << 30);
+          break;
+        case precision:
+          header.precision = text(value, name);
+          break;
+        case hardware:
+          header.hardware = text(value, name);
+          break;
+        case recorded_by:
+          header.recorded_by = text(value, name);
+          break;
+        case tensor_count:
+          tensor_count_ = number(value, name, 0, none - 1);
+          break;
+        case op_count:
+          op_count_ = number(value, name, 0, none - 1);
+          break;
+        default:
+          break;  // kind is known
+      }
+    });
+    has_tensor_count_ = seen >> tensor_count & 1;
+    has_op_count_ = seen >> op_count & 1;
+    // A wrong count is found at the end; until then it may not cost memory that the file itself does not justify.
+    trace_.tensors.reserve(std::min<std::size_t>(tensor_count_, text_.size() / shortest_line_bytes));
+    trace_.ops.reserve(std::min<std::size_t>(op_count_, text_.size() / shortest_line_bytes));
+  }
+
+  void read_tensor(json::object& object) {
+    if (line_ == 1) fail("a tensor before the header; the first line of a trace is the header");
+    if (!trace_.ops.empty()) fail("a tensor after the first op; all tensors come before all ops");
+    using namespace tensor_key;
+    Bytes size = 0;
+    Role tensor_role = Role::activation;
+    bool keeps = false;
+    std::string_view tensor_name;
+    each_field(object, tensor_keys, [&](std::size_t key, json::value value) {
+      const std::string_view key_name = tensor_keys.names[key];
+      switch (key) {
+        case id:
+          check_id(value, trace_.tensors.size(), "tensor");
+          break;
+        case name:
+          tensor_name = text(value, key_name);
+          break;
+        case bytes:
+          size = number(value, key_name, 1, largest_tensor_bytes);
+          break;
+        case role:
+          tensor_role = choice<Role>(value, key_name, parse_role, role_names);
+          break;
+        case persistent:
+          keeps = truth(value, key_name);
+          break;
+        default:
+          break;
+      }
+    });
+    add_to_total(total_bytes_, size, "sizes of the tensors");
+    trace_.add_tensor(tensor_name, size, tensor_role, keeps);
+  }
+
+  void read_op(json::object& object) {
+    if (line_ == 1) fail("an op before the header; the first line of a trace is the header");
+    using namespace op_key;
+    Op op;
+    each_field(object, op_keys, [&](std::size_t key, json::value value) {
+      const std::string_view key_name = op_keys.names[key];
+      switch (key) {
+        case id:
+          check_id(value, trace_.ops.size(), "op");
+          break;
+        case name:
+          op.name = trace_.names.intern(text(value, key_name));
+          break;
+        case phase:
+          op.phase = choice<Phase>(value, key_name, parse_phase, phase_names);
+          break;
+        case device:
+          op.device = choice<Device>(value, key_name, parse_device, device_names);
+          break;
+        case module:
+          op.module = trace_.names.intern(text(value, key_name));
+          break;
+        case duration_ns:
+          op.duration_ns = static_cast<Nanoseconds>(number(value, key_name, 0, largest_quantity));
+          break;
+        case duration_source:
+          op.duration_source = choice<DurationSource>(value, key_name, parse_duration_source, duration_source_names);
+          break;
+        case gap_before_ns:
+          op.gap_before_ns = static_cast<Nanoseconds>(number(value, key_name, 0, largest_quantity));
+          break;
+        case flops:
+          op.flops = number(value, key_name, 0, largest_quantity);
+          break;
+        case bytes:
+          op.bytes = number(value, key_name, 0, largest_quantity);
+          break;
+        case group:
+          op.group = static_cast<std::int32_t>(number(value, key_name, 0, 0x7fff'ffff));
+          break;
+        case placeable:
+          op.placeable = truth(value, key_name);
+          break;
+        case reorderable:
+          op.reorderable = truth(value, key_name);
+          break;
+        case rank:
+          op.rank = static_cast<std::uint16_t>(number(value, key_name, 0, 0xffff));
+          break;
+        case reads:
+          read_ids(value, key_name, reads_);
+          break;
+        case writes:
+          read_ids(value, key_name, writes_);
+          break;
+        default:
+          break;
+      }
+    });
+    add_to_total(total_ns_, static_cast<std::uint64_t>(op.duration_ns), "durations");
+    add_to_total(total_ns_, static_cast<std::uint64_t>(op.gap_before_ns), "durations and gaps");
+    add_to_total(total_flops_, op.flops, "flops");
+    add_to_total(total_traffic_, op.bytes, "bytes of the ops");
+    trace_.add_op(op, reads_, writes_);
+  }
+
+  void read_ids(json::value& value, std::string_view key, std::vector<TensorId>& ids) const {
+    ids.clear();
+    json::array array;
+    if (value.get_array().get(array)) fail_value(value, key, "a list of tensor ids");
+    for (auto next : array) {
+      json::value element;
+      check(std::move(next).get(element));
+      std::uint64_t id = 0;
+      if (element.get_uint64().get(id)) fail_value(element, key, "a list of tensor ids, which are whole numbers");
+      if (id >= trace_.tensors.size()) {
+        fail("'" + std::string(key) + "' names tensor " + std::to_string(id) + ", but the file has only " +
+             std::to_string(trace_.tensors.size()) + " tensors before this op");
+      }
+      ids.push_back(static_cast<TensorId>(id));
+    }
+  }
+
+  void check_end() const {
+    const auto check_count = [&](bool known, std::uint64_t announced, std::size_t found, const char* what) {
+      if (!known || announced == found) return;
+      throw Error(file_, 0,
+                  "the header announces " + std::to_string(announced) + " " + what + ", the file has " +
+                      std::to_string(found) + "; lines were lost or added");
+    };
+    check_count(has_tensor_count_, tensor_count_, trace_.tensors.size(), "tensors");
+    check_count(has_op_count_, op_count_, trace_.ops.size(), "ops");
+    try {
+      trace_.validate(file_);
+    } catch (const Error&) {
+      std::vector<std::uint64_t> lines(trace_.ops.size());  // one object a line, no empty lines
+      for (std::size_t i = 0; i < lines.size(); ++i) lines[i] = 2 + trace_.tensors.size() + i;
+      trace_.validate(file_, lines);
+      throw;
+    }
+  }
+
+  std::string_view text_;
+  std::size_t readable_;
+  const std::string& file_;
+  std::uint64_t line_ = 0;
+  mutable json::parser parser_;
+  Trace trace_;
+  std::vector<TensorId> reads_, writes_;
+  bool has_tensor_count_ = false, has_op_count_ = false;
+  std::uint64_t tensor_count_ = 0, op_count_ = 0;
+  std::uint64_t total_bytes_ = 0, total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
+};
+
+Trace read_padded(const std::string& text, const std::string& name) {
+  TENCACHE_CHECK(text.capacity() >= text.size() + read_padding_bytes);
+  return Reader(text, text.size() + read_padding_bytes, name).read();
+}
+
+// Writes lines into a string that `flush` empties from time to time.
+template <typename Flush>
+class Writer {
+ public:
+  Writer(const Trace& trace, Flush flush) : trace_(trace), flush_(flush) {}
+
+  void write() {
+    write_header();
+    for (TensorId id = 0; id < trace_.tensors.size(); ++id) write_tensor(id);
+    for (OpIndex id = 0; id < trace_.ops.size(); ++id) write_op(id);
+    flush_(out_);
+  }
+
+ private:
+  void write_header() {
+    const TraceHeader& header = trace_.header;
+    out_ += "{\"kind\":\"header\"";
+    number("format_version", header.format_version);
+    text("model", header.model);
+    number("batch", header.batch);
+    number("sequence_length", header.sequence_length);
+    text("precision", header.precision);
+    text("hardware", header.hardware);
+    text("recorded_by", header.recorded_by);
+    number("tensor_count", trace_.tensors.size());
+    number("op_count", trace_.ops.size());
+    end_line();
+  }
+
+  void write_tensor(TensorId id) {
+    const Tensor& tensor = trace_.tensors[id];
+    out_ += "{\"kind\":\"tensor\"";
+    number("id", id);
+    text("name", trace_.name(tensor));
+    number("bytes", tensor.bytes);
+    text("role", to_string(tensor.role));
+    truth("persistent", tensor.persistent);
+    end_line();
+  }
+
+  void write_op(OpIndex id) {
+    const Op& op = trace_.ops[id];
+    out_ += "{\"kind\":\"op\"";
+    number("id", id);
+    text("name", trace_.name(op));
+    text("phase", to_string(op.phase));
+    text("device", to_string(op.device));
+    text("module", trace_.module(op));
+    number("duration_ns", op.duration_ns);
+    text("duration_source", to_string(op.duration_source));
+    number("gap_before_ns", op.gap_before_ns);
+    number("flops", op.flops);
+    number("bytes", op.bytes);
+    if (op.group >= 0) number("group", op.group);
+    if (op.placeable) truth("placeable", true);
+    if (op.reorderable) truth("reorderable", true);
+    if (op.rank != 0) number("rank", op.rank);
+    ids("reads", trace_.reads(op));
+    ids("writes", trace_.writes(op));
+    end_line();
+  }
+
+  void key(std::string_view name) {
+    out_ += ",\"";
+    out_ += name;
+    out_ += "\":";
+  }
+
+  template <typename Integer>
+  void digits(Integer value) {
+    char buffer[24];
+    const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
+    TENCACHE_CHECK(error == std::errc());
+    out_.append(buffer, end);
+  }
+
+  template <typename Integer>
+  void number(std::string_view name, Integer value) {
+    key(name);
+    digits(value);
+  }
+
+  void truth(std::string_view name, bool value) {
+    key(name);
+    out_ += value ? "true" : "false";
+  }
+
+  void ids(std::string_view name, std::span<const TensorId> list) {
+    key(name);
+    out_ += '[';
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (i != 0) out_ += ',';
+      digits(list[i]);
+    }
+    out_ += ']';
+  }
+
+  void text(std::string_view name, std::string_view value) {
+    key(name);
+    out_ += '"';
+    const bool plain = std::all_of(value.begin(), value.end(),
+                                   [](char c) { return c >= ' ' && c != '"' && c != '\\' && c != '\x7f'; });
+    if (plain) {
+      out_ += value;
+    } else {
+      escape(value);
+    }
+    out_ += '"';
+  }
+
+  void escape(std::string_view value) {
+    const bool is_utf8 = simdjson::validate_utf8(value.data(), value.size());
+    for (const char c : value) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') {
+        out_ += '\\';
+        out_ += c;
+      } else if (byte < 0x20 || byte == 0x7f) {
+        out_ += "\\u00";
+        out_ += "0123456789abcdef"[byte >> 4];
+        out_ += "0123456789abcdef"[byte & 15];
+      } else if (byte >= 0x80 && !is_utf8) {
+        out_ += "\\ufffd";
+      } else {
+        out_ += c;
+      }
+    }
+  }
+
+  void end_line() {
+    out_ += "}\n";
+    if (out_.size() >= flush_bytes) {
+      flush_(out_);
+      out_.clear();
+    }
+  }
+
+  static constexpr std::size_t flush_bytes = std::size_t{1} << 19;
+  const Trace& trace_;
+  Flush flush_;
+  std::string out_;
+};
+
+}  // namespace
+
+Trace read_trace(const std::string& path, Bytes maximum_bytes) {
+  return read_padded(read_file(path, maximum_bytes), path);
+}
+
+Trace parse_trace(std::string_view text, const std::string& name) {
+  std::string padded;
+  padded.reserve(text.size() + read_padding_bytes);
+  padded += text;
+  padded.append(read_padding_bytes, '\0');
+  padded.resize(text.size());
+  return read_padded(padded, name);
+}
+
+void write_trace(const Trace& trace, const std::string& path) {
+  AtomicFile file(path);
+  Writer(trace, [&](std::string_view bytes) { file.write(bytes); }).write();
+  file.commit();
+}
+
+std::string format_trace(const Trace& trace) {
+  std::string text;
+  Writer(trace, [&](std::string_view bytes) { text += bytes; }).write();
+  return text;
+}
+
+}  // namespace tencache

@@ -17,7 +17,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(message), exit_code_(exit_code) {}
   // Places the message at a line of a file, "file:line: message". Lines count from 1; 0 leaves the line out.
   Error(const std::string& file, std::uint64_t line, const std::string& message)
-      : Error(file + (line != 0 ? ":" + std::to_string(line) : std::string()) + ": " + message) {}
+      : Error(file + (line != 0 ? std::string(":").append(std::to_string(line)) : std::string()) + ": " + message) {}
 
   ExitCode exit_code() const { return exit_code_; }
 

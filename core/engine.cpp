@@ -971,6 +971,7 @@ void Engine::log_input(const Input& input) {
 }
 
 void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to) {
+  if (from == 0 && (kind == Decision::Kind::evict || kind == Decision::Kind::drop)) ++counters_.evictions;
   if (options_.log != nullptr) options_.log->decisions.push_back({kind, from, to, chunk, position_, now_});
 }
 

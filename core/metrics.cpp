@@ -21,6 +21,7 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.completions -= begin.completions;
   d.refusals -= begin.refusals;
   d.fallback_evictions -= begin.fallback_evictions;
+  d.evictions -= begin.evictions;
   return d;
 }
 

@@ -27,6 +27,7 @@ struct Counters {
   std::array<uint128, max_tiers> occupancy_byte_ns{};        // integral of a tier's use over time
   std::uint64_t completions = 0;
   std::uint64_t refusals = 0, fallback_evictions = 0;
+  std::uint64_t evictions = 0;                               // chunks sent away or dropped from the GPU tier
 };
 
 Counters operator-(const Counters& end, const Counters& begin);

@@ -146,8 +146,8 @@ class ClassAllocator final : public Allocator {
     std::uint64_t count = 0;
   };
   Class* class_of(Bytes bytes) {
-    const auto found = std::lower_bound(classes_.begin(), classes_.end(), bytes,
-                                        [](const Class& a, Bytes b) { return a.bytes < b; });
+    const auto found =
+        std::lower_bound(classes_.begin(), classes_.end(), bytes, [](const Class& a, Bytes b) { return a.bytes < b; });
     return found == classes_.end() ? nullptr : &*found;
   }
 
@@ -158,20 +158,28 @@ class ClassAllocator final : public Allocator {
 
 std::string_view to_string(AllocatorKind kind) {
   switch (kind) {
-    case AllocatorKind::exact: return "exact";
-    case AllocatorKind::best_fit: return "best_fit";
-    case AllocatorKind::size_classes: return "size_classes";
-    case AllocatorKind::fixed_buffers: return "fixed_buffers";
-    case AllocatorKind::two_ended: return "two_ended";
+    case AllocatorKind::exact:
+      return "exact";
+    case AllocatorKind::best_fit:
+      return "best_fit";
+    case AllocatorKind::size_classes:
+      return "size_classes";
+    case AllocatorKind::fixed_buffers:
+      return "fixed_buffers";
+    case AllocatorKind::two_ended:
+      return "two_ended";
   }
   return "?";
 }
 
 std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capacity) {
   switch (spec.kind) {
-    case AllocatorKind::exact: return std::make_unique<ExactAllocator>(capacity);
-    case AllocatorKind::best_fit: return std::make_unique<HoleAllocator>(capacity, false);
-    case AllocatorKind::two_ended: return std::make_unique<HoleAllocator>(capacity, true);
+    case AllocatorKind::exact:
+      return std::make_unique<ExactAllocator>(capacity);
+    case AllocatorKind::best_fit:
+      return std::make_unique<HoleAllocator>(capacity, false);
+    case AllocatorKind::two_ended:
+      return std::make_unique<HoleAllocator>(capacity, true);
     case AllocatorKind::size_classes:
     case AllocatorKind::fixed_buffers:
       TENCACHE_CHECK(!spec.classes.empty() && (spec.kind == AllocatorKind::size_classes || spec.classes.size() == 1));

@@ -1,4 +1,5 @@
-// The program side of the engine: lanes, ops, events, iteration boundaries. Transfers are in engine_transfers.cpp.
+// The program side of the engine: lanes, ops, inputs. Beside it: engine_accounting.cpp (time), engine_events.cpp
+// (policy), engine_live.cpp (intercepted programs), engine_transfers.cpp (copies and room).
 #include "core/engine.h"
 
 #include <algorithm>
@@ -13,7 +14,6 @@ namespace tencache {
 namespace {
 
 constexpr std::int64_t no_need = std::numeric_limits<std::int64_t>::min() / 2;
-constexpr int refusal_rounds = 2;  // a policy hears of refusals of what it asked for in answer to a refusal only so often
 
 Layout checked_layout(const MachineSpec& spec, Policy& policy, const Program* program) {
   Layout layout = policy.layout(spec, program);
@@ -63,10 +63,12 @@ void Engine::load_program() {
   schedule_ = std::make_unique<Schedule>(trace);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
     const Op& op = trace.ops[i];
-    if (op.rank != 0) throw Error("op '" + trace.name(op) + "' belongs to rank " + std::to_string(op.rank) + "; one rank is simulated");
+    if (op.rank != 0)
+      throw Error("op '" + trace.name(op) + "' belongs to rank " + std::to_string(op.rank) + "; one rank is simulated");
     const std::size_t lane = op.device == Device::gpu ? 0 : 1;
     if (lanes_[lane].tier == no_tier) {
-      throw Error("op '" + trace.name(op) + "' runs on the CPU, but machine '" + spec_.name + "' has no tier of kind cpu");
+      throw Error("op '" + trace.name(op) + "' runs on the CPU, but machine '" + spec_.name +
+                  "' has no tier of kind cpu");
     }
     lanes_[lane].ops.push_back(i);
   }
@@ -99,7 +101,8 @@ void Engine::place_initially(TensorId tensor) {
                             spec_.tiers[first].name + "' and spill to slower ones",
                         "", memory_.bytes_of(chunk));
     }
-    machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), {tier, memory_.copy(chunk, tier).offset});
+    machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
+                        {tier, memory_.copy(chunk, tier).offset});
     memory_.commit(chunk, tier);
   }
   born_[tensor] = 1;
@@ -128,7 +131,8 @@ void Engine::compute_dependencies() {
       }
       const std::int64_t others = static_cast<std::int64_t>(lanes_[other].ops.size());
       if (round == 1 && need != no_need) lanes_[mine].needs[at[mine]] = need - others;
-      const std::int64_t done_count = round * static_cast<std::int64_t>(lanes_[mine].ops.size()) + static_cast<std::int64_t>(at[mine]) + 1;
+      const std::int64_t done_count =
+          round * static_cast<std::int64_t>(lanes_[mine].ops.size()) + static_cast<std::int64_t>(at[mine]) + 1;
       for (const Use& use : schedule_->uses(op)) {
         (use.write ? last_write : last_read)[mine][use.tensor] = done_count;
         if (use.read) last_read[mine][use.tensor] = done_count;
@@ -216,7 +220,8 @@ bool Engine::advance_lane(std::uint8_t index) {
 
 bool Engine::dependencies_met(const Lane& lane, std::uint8_t index) const {
   const Lane& other = lanes_[1 - index];
-  if (!lane.tasks.empty()) {  // tasks of a live program: in the order they were given, wherever they touch the same tensors
+  if (!lane.tasks
+           .empty()) {  // tasks of a live program: in the order they were given, wherever they touch the same tensors
     const Task& task = lane.tasks.front();
     for (const ActiveOp& op : other.active) {
       if (conflict(task.uses, op.uses)) return false;
@@ -247,7 +252,8 @@ bool Engine::issue_next(std::uint8_t index) {
     if (index == 0 && lane.active.empty() && now_ > lane.idle_since_ns) {
       const Nanoseconds begin = std::max(lane.blocked_since_ns, lane.idle_since_ns);
       account_gap(index, begin);
-      account_stall(index, now_, StallCause::cpu_optimizer, task ? lane.tasks.front().op : lane.ops[lane.issued % lane.ops.size()]);
+      account_stall(index, now_, StallCause::cpu_optimizer,
+                    task ? lane.tasks.front().op : lane.ops[lane.issued % lane.ops.size()]);
     }
     lane.blocked_since_ns = -1;
   }
@@ -274,7 +280,8 @@ bool Engine::issue_next(std::uint8_t index) {
   }
   if (next.gap_before_ns > 0 && !lane.gap_done) {  // host time: what the lane would wait for anyway runs meanwhile
     lane.gap_pending = true;
-    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}}, 0, make_tag(TagKind::gap, index));
+    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}}, 0,
+                     make_tag(TagKind::gap, index));
     return false;
   }
   lane.gap_done = lane.boundary_crossed = false;
@@ -372,7 +379,11 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
     room_taken(index, op, chunk);
     memory_.commit(chunk, tier);
     decide(Decision::Kind::allocate, chunk, no_tier, tier);
-    op.lateness = {.asked_ns = op.issued_ns, .room_ns = now_, .first_hop_ns = now_, .room = last_room_cause_[tier], .last = last_room_cause_[tier]};
+    op.lateness = {.asked_ns = op.issued_ns,
+                   .room_ns = now_,
+                   .first_hop_ns = now_,
+                   .room = last_room_cause_[tier],
+                   .last = last_room_cause_[tier]};
     TENCACHE_CHECK(op.missing > 0);
     --op.missing;
     ++op.next_output;
@@ -390,7 +401,8 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
     const ChunkId chunk = op.write_waits[i];
     if (memory_.copy(chunk, tier).readers == 0) {
       op.write_waits.erase(op.write_waits.begin() + static_cast<std::ptrdiff_t>(i));
-      op.lateness = {.asked_ns = op.issued_ns, .room_ns = op.issued_ns, .first_hop_ns = op.issued_ns, .last = StallCause::d2h};
+      op.lateness = {
+          .asked_ns = op.issued_ns, .room_ns = op.issued_ns, .first_hop_ns = op.issued_ns, .last = StallCause::d2h};
       --op.missing;
     } else {
       ++i;
@@ -471,262 +483,6 @@ void Engine::count_hits(const ActiveOp& op) {
   }
 }
 
-// ---- Time and its attribution: every nanosecond of the GPU lane is compute, gap, or a stall with one cause. ----------
-
-void Engine::advance_time(Nanoseconds now) {
-  TENCACHE_CHECK(now >= now_);
-  const uint128 passed = static_cast<uint128>(now - now_);
-  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
-    counters_.occupancy_byte_ns[tier] += passed * memory_.used(tier);
-  }
-  now_ = now;
-  counters_.time_ns = now;
-  ++epoch_;
-}
-
-void Engine::account_gap(std::uint8_t index, Nanoseconds until) {
-  Lane& lane = lanes_[index];
-  if (until <= lane.idle_since_ns) return;
-  if (index == 0) counters_.gap_ns += until - lane.idle_since_ns;
-  if (index == 0) add_span({.start_ns = lane.idle_since_ns, .end_ns = until, .kind = SpanKind::gap, .lane = index, .iteration = iteration_, .op = position_});
-  lane.idle_since_ns = until;
-}
-
-void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cause, OpIndex op) {
-  Lane& lane = lanes_[index];
-  if (until <= lane.idle_since_ns) return;
-  if (index == 0) counters_.stall_ns[static_cast<std::size_t>(cause)] += until - lane.idle_since_ns;
-  add_span({.start_ns = lane.idle_since_ns, .end_ns = until, .kind = SpanKind::stall, .cause = cause, .lane = index, .iteration = iteration_, .op = op});
-  lane.idle_since_ns = until;
-}
-
-// From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
-void Engine::account_late(std::uint8_t index, const ActiveOp& op, Nanoseconds start_ns) {
-  Lane& lane = lanes_[index];
-  account_gap(index, std::min(op.issued_ns, start_ns));
-  if (op.late) {
-    const Lateness& late = op.lateness;
-    const Nanoseconds ready = std::min(op.ready_ns, start_ns);
-    account_stall(index, std::min(late.asked_ns, ready), late.before, op.op);
-    account_stall(index, std::min(late.room_ns, ready), late.room, op.op);
-    account_stall(index, std::min(late.first_hop_ns, ready), late.first_hop, op.op);
-    account_stall(index, ready, late.last, op.op);
-  }
-  account_gap(index, start_ns);
-  TENCACHE_CHECK(lane.idle_since_ns >= start_ns);
-}
-
-void Engine::account_compute(std::uint8_t index, const ActiveOp& op, Nanoseconds until) {
-  Lane& lane = lanes_[index];
-  const Nanoseconds passed = until - lane.idle_since_ns;
-  TENCACHE_CHECK(passed >= 0);
-  (index == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
-  add_span({.start_ns = lane.idle_since_ns, .end_ns = until, .kind = SpanKind::op, .lane = index, .iteration = op.iteration, .op = op.op});
-  lane.idle_since_ns = until;
-}
-
-void Engine::add_span(const Span& span) {
-  if (options_.timeline != nullptr) options_.timeline->spans.push_back(span);
-}
-
-void Engine::cross_boundary() {
-  if (lanes_[0].active.empty()) account_gap(0, now_);
-  boundaries_.push_back(counters_);
-  emit({.kind = EventKind::iteration_end});
-  ++iteration_;
-  if (options_.on_iteration) options_.on_iteration(iteration_);
-  if (live_) return;
-  if (limits_.until_steady) {
-    const std::uint64_t hash = state_hash();
-    for (std::size_t i = 0; i < hashes_.size(); ++i) {
-      if (hashes_[i] == hash) recurs_ = i + 1;
-    }
-    hashes_.push_back(hash);
-  }
-  if (recurs_ || iteration_ == limits_.max_iterations) finished_ = true;
-}
-
-std::uint64_t Engine::state_hash() const {
-  std::uint64_t hash = 1469598103934665603ull;
-  const auto mix = [&hash](std::uint64_t value) {
-    hash ^= value;
-    hash *= 1099511628211ull;
-    hash ^= hash >> 29;
-  };
-  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
-    for (ChunkId chunk = memory_.coldest(tier); chunk != none; chunk = memory_.warmer(chunk, tier)) {
-      mix(chunk);
-      mix(memory_.copy(chunk, tier).offset);
-    }
-    mix(none);
-  }
-  std::uint64_t under_way = 0;  // a sum: the transfers' places in the table mean nothing
-  for (const Transfer& t : transfers_) {
-    if (t.chunk == none) continue;
-    const std::uint64_t kind = (std::uint64_t{t.from} << 24) | (std::uint64_t{t.to} << 16) | (std::uint64_t{t.hop} << 8) | (t.in_flight ? 1 : 0);
-    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now_ - t.started_ns : 0);
-    under_way += ((t.chunk * 0x9e3779b97f4a7c15ull) ^ kind) * 0xbf58476d1ce4e5b9ull + progress * 0x94d049bb133111ebull;
-  }
-  mix(under_way);
-  for (const std::uint8_t dead : dead_) mix(dead);
-  for (const Lane& lane : lanes_) {
-    mix(lane.ops.empty() ? 0 : lane.issued - iteration_ * lane.ops.size());
-    mix(lane.ops.empty() ? 0 : lane.done - iteration_ * lane.ops.size());
-    mix(static_cast<std::uint64_t>(lane.active.empty() ? 0 : now_ - lane.active.front().ready_ns));
-  }
-  mix(policy_.fingerprint());
-  return hash;
-}
-
-// ---- Intercepted program --------------------------------------------------------------------------------------------
-
-TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  const TensorId tensor = memory_.add_tensor(bytes, role, persistent);
-  if (tensor >= dead_.size()) {
-    const std::size_t count = tensor + std::size_t{1};
-    dead_.resize(count, 0);
-    doomed_.resize(count, 0);
-    born_.resize(count, 0);
-    first_of_chunk_.resize(memory_.chunk_total(), none);
-  }
-  dead_[tensor] = doomed_[tensor] = born_[tensor] = 0;
-  if (tensor < to_program_.size()) to_program_[tensor] = none;
-  log_input({.kind = Input::Kind::create, .now = now_, .completion = {}, .tensor = tensor, .bytes = bytes, .role = role, .persistent = persistent, .uses = {}, .profile = {}});
-  machine_.tensor_created(tensor, bytes);
-  emit({.kind = EventKind::tensor_created, .tensor = tensor});
-  return tensor;
-}
-
-void Engine::destroy(TensorId tensor, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::destroy, .now = now_, .completion = {}, .tensor = tensor, .uses = {}, .profile = {}});
-  for (Lane& lane : lanes_) {
-    for (ActiveOp& op : lane.active) {
-      for (Use& use : op.own_uses) {
-        if (use.tensor != tensor) continue;
-        TENCACHE_CHECK(op.started);
-        for (ChunkId chunk = memory_.first_chunk(tensor); chunk < memory_.first_chunk(tensor) + memory_.chunk_count(tensor); ++chunk) {
-          memory_.unpin(chunk, lane.tier);
-          if (use.write) memory_.remove_writer(chunk, lane.tier);
-        }
-        use.tensor = none;
-      }
-    }
-  }
-  emit({.kind = EventKind::tensor_freed, .tensor = tensor});
-  kill(tensor);
-  doomed_[tensor] = 1;
-  remove_if_gone(tensor);
-  pump();
-}
-
-void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::begin, .now = now_, .completion = {}, .op = op_index, .uses = {uses.begin(), uses.end()}, .profile = {}});
-  TENCACHE_CHECK(lanes_[0].active.empty());
-  ActiveOp& op = lanes_[0].active.emplace_back();
-  op.op = op_index;
-  op.external = true;
-  op.iteration = iteration_;
-  op.own_uses.assign(uses.begin(), uses.end());
-  op.uses = op.own_uses;
-  issue(0, op);
-  pump();
-}
-
-void Engine::allocate(TensorId tensor, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::allocate, .now = now_, .completion = {}, .tensor = tensor, .uses = {}, .profile = {}});
-  Lane& lane = lanes_[0];
-  TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
-  ActiveOp& op = lane.active.front();
-  account_compute(0, op, now_);
-  op.own_uses.push_back({tensor, false, true});
-  op.uses = op.own_uses;
-  op.issued_ns = now_;
-  op.lateness = {};
-  lane.waiting = true;
-  require(0, op, op.own_uses.back());
-  op.late = op.missing > 0;
-  take_rooms(0, op);
-  try_start(0, op);
-  pump();
-}
-
-void Engine::end(Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::end, .now = now_, .completion = {}, .uses = {}, .profile = {}});
-  TENCACHE_CHECK(ready());
-  finish(0, now_, now_);
-  pump();
-}
-
-void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::task, .now = now_, .completion = {}, .lane = lane, .op = op, .duration_ns = duration_ns, .uses = {uses.begin(), uses.end()}, .profile = {}});
-  TENCACHE_CHECK(lane < lane_count && lanes_[lane].tier != no_tier);
-  lanes_[lane].tasks.push_back({op, tag, {uses.begin(), uses.end()}, duration_ns, ++task_sequence_});
-  pump();
-}
-
-void Engine::module_begin(NameId module, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::module_begin, .now = now_, .completion = {}, .module = module, .uses = {}, .profile = {}});
-  emit({.kind = EventKind::module_begin, .op = position_, .module = module});
-  pump();
-}
-
-void Engine::module_end(NameId module, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::module_end, .now = now_, .completion = {}, .module = module, .uses = {}, .profile = {}});
-  emit({.kind = EventKind::module_end, .op = position_, .module = module});
-  pump();
-}
-
-void Engine::iteration_boundary(Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::boundary, .now = now_, .completion = {}, .uses = {}, .profile = {}});
-  if (boundaries_.empty()) {  // what came before is preparation
-    lanes_[0].idle_since_ns = now_;
-    boundaries_.push_back(counters_);
-  } else {
-    cross_boundary();
-  }
-  emit({.kind = EventKind::iteration_begin});
-  pump();
-}
-
-void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program, Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  if (options_.log != nullptr) {
-    log_input({.kind = Input::Kind::profile, .now = now_, .completion = {}, .uses = {},
-               .profile = std::make_shared<LoggedProfile>(LoggedProfile{program, to_memory, to_program})});
-  }
-  program_ = &program;
-  schedule_ = std::make_unique<Schedule>(program.trace);
-  to_memory_ = std::move(to_memory);
-  to_program_ = std::move(to_program);
-  to_program_.resize(std::max(to_program_.size(), memory_.tensor_count()), none);
-  emit({.kind = EventKind::profile_ready});
-  pump();
-}
-
-void Engine::set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
-  log_input({.kind = Input::Kind::program_tensor, .now = now_, .completion = {}, .tensor = memory_tensor, .program_tensor = program_tensor, .uses = {}, .profile = {}});
-  if (memory_tensor >= to_program_.size()) to_program_.resize(memory_tensor + std::size_t{1}, none);
-  to_program_[memory_tensor] = program_tensor;
-  if (program_tensor != none) to_memory_[program_tensor] = memory_tensor;
-}
-
-void Engine::schedule_deviated(Nanoseconds now) {
-  advance_time(std::max(now, now_));
-  log_input({.kind = Input::Kind::deviated, .now = now_, .completion = {}, .uses = {}, .profile = {}});
-  position_ = none;
-  emit({.kind = EventKind::schedule_deviated});
-  pump();
-}
-
 // ---- Life and death -------------------------------------------------------------------------------------------------
 
 // The tensor's value is needed no more: its copies go, and what still moves of it is useless.
@@ -758,120 +514,12 @@ void Engine::remove_if_gone(TensorId tensor) {
   memory_.remove_tensor(tensor);
 }
 
-// ---- Events and actions ---------------------------------------------------------------------------------------------
-
-View Engine::view() const {
-  View v{.machine = spec_, .memory = memory_};
-  v.program = program_;
-  v.schedule = schedule_.get();
-  v.now = now_;
-  v.iteration = iteration_;
-  v.op = position_;
-  if (live_ && program_ != nullptr) {
-    v.to_memory = &to_memory_;
-    v.to_program = &to_program_;
-  }
-  v.dead_flags = &dead_;
-  v.link_load = {link_load_.data(), spec_.links.size()};
-  return v;
-}
-
-// Events are told at once, in order; those that arise while one is being told come after it.
-void Engine::emit(const Event& event) {
-  events_.push_back({event, refusal_depth_});
-  if (draining_) return;
-  draining_ = true;
-  while (!events_.empty()) {
-    const PendingEvent next = events_.front();
-    events_.pop_front();
-    Actions actions;
-    std::swap(actions.list(), applying_);
-    actions.list().clear();
-    policy_.on(next.event, view(), actions);
-    refusal_depth_ = next.event.kind == EventKind::refused ? next.refusal_depth + 1 : 0;
-    for (const Action& action : actions.list()) apply(action);
-    refusal_depth_ = 0;
-    std::swap(actions.list(), applying_);
-  }
-  draining_ = false;
-}
-
-void Engine::refuse(Refusal reason, const Action& action, ChunkId chunk) {
-  ++counters_.refusals;
-  decide(Decision::Kind::refuse, chunk, action.tier, action.destination);
-  if (refusal_depth_ > refusal_rounds) return;
-  emit({.kind = EventKind::refused, .refusal = reason, .from = action.tier, .to = action.destination, .op = position_, .tensor = action.tensor, .chunk = chunk});
-}
-
-void Engine::apply(const Action& action) {
-  if (action.tensor >= memory_.tensor_count() || action.tier >= memory_.tier_count() || doomed_[action.tensor] != 0) {
-    refuse(Refusal::stale, action, none);
-    return;
-  }
-  if (action.verb == Verb::hold) {
-    Lane& gpu = lanes_[0];
-    if (gpu.waiting && gpu.active.back().op == action.op) {
-      gpu.active.back().holds.push_back(action.tensor);
-      gpu.active.back().late = true;
-    } else {
-      holds_.emplace(action.op, action.tensor);
-    }
-    return;
-  }
-  const ChunkId first = memory_.first_chunk(action.tensor);
-  const std::uint32_t count = memory_.chunk_count(action.tensor);
-  if (action.chunk != all_chunks && action.chunk >= count) {
-    refuse(Refusal::stale, action, none);
-    return;
-  }
-  const ChunkId begin = action.chunk == all_chunks ? first : first + action.chunk;
-  const ChunkId end = action.chunk == all_chunks ? first + count : begin + 1;
-  for (ChunkId chunk = begin; chunk < end; ++chunk) {
-    const Refusal refusal = apply_to_chunk(action, chunk);
-    if (refusal != Refusal::none) refuse(refusal, action, chunk);
-  }
-}
-
-Refusal Engine::apply_to_chunk(const Action& action, ChunkId chunk) {
-  Refusal refusal = Refusal::none;
-  const Priority priority = action.urgent ? urgent : normal;
-  switch (action.verb) {
-    case Verb::fetch:
-      request_fetch(chunk, action.tier, priority, action.not_before, refusal);
-      break;
-    case Verb::evict:
-      evict(chunk, action.tier, action.destination, priority, refusal);
-      break;
-    case Verb::clean:
-      request_out(chunk, action.tier, action.destination, Purpose::clean, action.urgent ? urgent : background, refusal);
-      break;
-    case Verb::drop:
-      if (memory_.evictable(chunk, action.tier) && can_drop(chunk, action.tier)) {
-        evict(chunk, action.tier, no_tier, priority, refusal);
-      } else {
-        refusal = Refusal::stale;
-      }
-      break;
-    case Verb::cancel:
-      if (const TransferId id = find_transfer(chunk, action.tier);
-          id != none && !transfers_[id].in_flight && transfers_[id].hop == 0 && transfers_[id].purpose == Purpose::fetch && memory_.copy(chunk, action.tier).pins == 0) {
-        decide(Decision::Kind::cancel, chunk, transfers_[id].from, action.tier);
-        withdraw(id);
-      } else {
-        refusal = Refusal::stale;
-      }
-      break;
-    case Verb::hold: break;
-  }
-  return refusal;
-}
-
 // ---- Inputs ---------------------------------------------------------------------------------------------------------
 
 void Engine::handle(const Completion& completion) {
   advance_time(completion.end_ns);
   ++counters_.completions;
-  if (options_.log != nullptr) log_input({.kind = Input::Kind::completion, .now = now_, .completion = completion, .uses = {}, .profile = {}});
+  log_input(Input::Kind::completion, [&](Input& input) { input.completion = completion; });
   const std::uint64_t value = tag_value(completion.tag);
   switch (tag_kind(completion.tag)) {
     case TagKind::transfer:
@@ -931,7 +579,7 @@ bool Engine::standstill() {
 }
 
 void Engine::check_progress() {
-  log_input({.kind = Input::Kind::check, .now = now_, .completion = {}, .uses = {}, .profile = {}});
+  log_input(Input::Kind::check);
   const auto waiting = [this] { return lanes_[0].waiting || lanes_[1].waiting; };
   if (waiting() && !standstill() && waiting()) throw_out_of_memory();
 }
@@ -946,28 +594,27 @@ void Engine::throw_out_of_memory() {
     for (const Use& use : op.uses) {
       if (use.tensor == none) continue;
       const ChunkId begin = memory_.first_chunk(use.tensor);
-      for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk) needs += memory_.footprint(chunk, lane.tier);
+      for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk)
+        needs += memory_.footprint(chunk, lane.tier);
     }
     const Bytes free = memory_.free(lane.tier);
     const Bytes missing = op.room_needed > free ? op.room_needed - free : op.room_needed;
-    const std::string name = op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op]) : std::string("unscheduled op");
-    std::string message = "out of memory: op '" + name + "'" + (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) + " needs " +
-                          std::to_string(needs) + " bytes (" + format_bytes(needs) + ") in tier '" + tier.name + "' of " +
-                          std::to_string(memory_.capacity(lane.tier)) + " bytes; " + std::to_string(missing) + " bytes are missing";
+    const std::string name = op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op])
+                                                                  : std::string("unscheduled op");
+    std::string message =
+        "out of memory: op '" + name + "'" + (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) +
+        " needs " + std::to_string(needs) + " bytes (" + format_bytes(needs) + ") in tier '" + tier.name + "' of " +
+        std::to_string(memory_.capacity(lane.tier)) + " bytes; " + std::to_string(missing) + " bytes are missing";
     if (needs <= memory_.capacity(lane.tier)) {
       message += " because nothing else can leave:";
       for (TierId other = 0; other < memory_.tier_count(); ++other) {
-        message += " " + spec_.tiers[other].name + " " + format_bytes(memory_.used(other)) + " of " + format_bytes(memory_.capacity(other)) + " used" +
-                   (other + 1u < memory_.tier_count() ? "," : "");
+        message += " " + spec_.tiers[other].name + " " + format_bytes(memory_.used(other)) + " of " +
+                   format_bytes(memory_.capacity(other)) + " used" + (other + 1u < memory_.tier_count() ? "," : "");
       }
     }
     throw OutOfMemory(message, name, missing);
   }
   TENCACHE_CHECK(!"the program stands still and no op waits");
-}
-
-void Engine::log_input(const Input& input) {
-  if (options_.log != nullptr) options_.log->inputs.push_back(input);
 }
 
 void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to) {

@@ -7,7 +7,8 @@
 //   - an op starts when every chunk it reads is valid on its device and everything it writes has room there; what it
 //     uses is pinned from the moment it is issued until it is done;
 //   - a chunk's last valid copy goes only if the value is dead; a write makes every other copy stale at the op's end;
-//   - room is reserved when a transfer starts, that of an eviction when its destination is chosen; room of a chunk on its
+//   - room is reserved when a transfer starts, that of an eviction when its destination is chosen; room of a chunk on
+//   its
 //     way out is free when its copy is over, that of clean and dead chunks at once;
 //   - demand goes before prefetches, prefetches in order of request, cleaning last;
 //   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes.
@@ -41,14 +42,14 @@ namespace tencache {
 inline constexpr std::size_t lane_count = 2;  // 0: GPU, 1: CPU
 
 struct EngineOptions {
-  Timeline* timeline = nullptr;      // recorded if given
-  EventLog* log = nullptr;           // inputs and decisions recorded if given
+  Timeline* timeline = nullptr;                               // recorded if given
+  EventLog* log = nullptr;                                    // inputs and decisions recorded if given
   std::function<void(std::uint64_t iteration)> on_iteration;  // progress; called at each boundary
 };
 
 struct RunLimits {
   std::uint64_t max_iterations = 30;
-  bool until_steady = true;          // stop when the state at an iteration's end recurs; else run max_iterations
+  bool until_steady = true;  // stop when the state at an iteration's end recurs; else run max_iterations
 };
 
 class Engine {
@@ -72,7 +73,8 @@ class Engine {
   // An owned task of a live program: ordered after the lane's earlier ones and after those of the other lane that touch
   // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag: task_tag(). `idle()`
   // tells when all are done.
-  void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns, Nanoseconds now);
+  void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
+            Nanoseconds now);
   static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
   void module_begin(NameId module, Nanoseconds now);
   void module_end(NameId module, Nanoseconds now);
@@ -83,7 +85,9 @@ class Engine {
   void set_program_tensor(TensorId memory_tensor, TensorId program_tensor);
   void schedule_deviated(Nanoseconds now);
   bool ready() const { return !lanes_[0].waiting; }
-  bool idle() const { return lanes_[0].active.empty() && lanes_[1].active.empty() && lanes_[1].tasks.empty() && lanes_[0].tasks.empty(); }
+  bool idle() const {
+    return lanes_[0].active.empty() && lanes_[1].active.empty() && lanes_[1].tasks.empty() && lanes_[0].tasks.empty();
+  }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
   void check_progress();
   // Gives up what waits, so that the program can go on after OutOfMemory: an op that has not begun and tasks are as if
@@ -111,9 +115,9 @@ class Engine {
 
   // When and why the waiting op's last missing byte was late; see docs/engine.md, "Stalls".
   struct Lateness {
-    Nanoseconds asked_ns = 0;                       // before: `before`
-    Nanoseconds room_ns = 0;                        // until then it waited for room: `room`
-    Nanoseconds first_hop_ns = 0;                   // until then on the first link: `first_hop`
+    Nanoseconds asked_ns = 0;      // before: `before`
+    Nanoseconds room_ns = 0;       // until then it waited for room: `room`
+    Nanoseconds first_hop_ns = 0;  // until then on the first link: `first_hop`
     StallCause before = StallCause::memory, room = StallCause::memory, first_hop = StallCause::memory,
                last = StallCause::memory;
   };
@@ -121,7 +125,7 @@ class Engine {
   // One link, or two with pinned buffers between them.
   struct Route {
     std::array<LinkId, 2> links{no_link, no_link};
-    std::uint8_t hops = 0;  // 0: there is none
+    std::uint8_t hops = 0;         // 0: there is none
     BytesPerSecond bandwidth = 0;  // of the slowest
   };
 
@@ -131,7 +135,7 @@ class Engine {
     Purpose purpose = Purpose::fetch;
     Priority priority = normal;
     bool queued = false, in_flight = false;
-    bool discard = false;       // its content became useless under way
+    bool discard = false;  // its content became useless under way
     std::uint8_t hop = 0;
     Route route;
     std::uint32_t staging_first = 0, staging_count = 0;
@@ -153,19 +157,19 @@ class Engine {
 
   struct ActiveOp {
     OpIndex op = none;
-    Tag tag = 0;                            // of a task
+    Tag tag = 0;  // of a task
     std::uint64_t iteration = 0;
     bool external = false;
     bool started = false;
-    bool late = false;                      // something was missing when it was issued
+    bool late = false;  // something was missing when it was issued
     std::span<const Use> uses;
-    std::vector<Use> own_uses;              // what `uses` points to for intercepted ops and tasks
-    std::vector<ChunkId> outputs;           // need room; from next_output on without it
+    std::vector<Use> own_uses;     // what `uses` points to for intercepted ops and tasks
+    std::vector<ChunkId> outputs;  // need room; from next_output on without it
     std::size_t next_output = 0;
-    std::vector<ChunkId> stranded;          // to read, but on their way to another tier: fetched when they arrive there
-    std::vector<ChunkId> write_waits;       // to write, but a transfer still reads them
-    std::uint32_t missing = 0;              // chunks without which it cannot start
-    Bytes room_needed = 0;                  // of the missing chunks, not reserved yet
+    std::vector<ChunkId> stranded;     // to read, but on their way to another tier: fetched when they arrive there
+    std::vector<ChunkId> write_waits;  // to write, but a transfer still reads them
+    std::uint32_t missing = 0;         // chunks without which it cannot start
+    Bytes room_needed = 0;             // of the missing chunks, not reserved yet
     std::vector<TensorId> holds;
     Nanoseconds issued_ns = 0, ready_ns = 0, duration_ns = 0;
     Lateness lateness;
@@ -181,15 +185,16 @@ class Engine {
 
   struct Lane {
     TierId tier = no_tier;
-    std::vector<OpIndex> ops;               // owned program: in program order
-    std::vector<std::int64_t> needs;        // ops of the other lane that must be done first, relative to the iteration's first
-    std::uint64_t issued = 0, done = 0;     // ever
+    std::vector<OpIndex> ops;  // owned program: in program order
+    std::vector<std::int64_t>
+        needs;  // ops of the other lane that must be done first, relative to the iteration's first
+    std::uint64_t issued = 0, done = 0;  // ever
     std::deque<ActiveOp> active;
     std::deque<Task> tasks;
-    bool waiting = false;                   // the last active op is issued and has not started
+    bool waiting = false;  // the last active op is issued and has not started
     bool gap_pending = false, gap_done = false, boundary_crossed = false;
-    Nanoseconds blocked_since_ns = -1;      // waits for an op of the other lane; -1: does not
-    Nanoseconds idle_since_ns = 0;          // from there on time is unattributed
+    Nanoseconds blocked_since_ns = -1;  // waits for an op of the other lane; -1: does not
+    Nanoseconds idle_since_ns = 0;      // from there on time is unattributed
     NameId module = 0;
   };
 
@@ -229,14 +234,26 @@ class Engine {
   bool standstill();
   [[noreturn]] void throw_out_of_memory();
   View view() const;
-  void log_input(const Input& input);
+  // Appends an input of this kind at the present time to the log, if there is one; `fill` completes it.
+  template <typename Fill>
+  void log_input(Input::Kind kind, Fill fill) {
+    if (options_.log == nullptr) return;
+    Input& input = options_.log->inputs.emplace_back();
+    input.kind = kind;
+    input.now = now_;
+    fill(input);
+  }
+  void log_input(Input::Kind kind) {
+    log_input(kind, [](Input&) {});
+  }
   void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to);
 
   // engine_transfers.cpp: routes, requests, queues, copies, room.
   Route find_route(TierId from, TierId to) const;
   TierId source_for(ChunkId chunk, TierId to) const;
   bool request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal);
-  bool request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority, Refusal& refusal);
+  bool request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority,
+                   Refusal& refusal);
   bool evict(ChunkId chunk, TierId from, TierId destination, Priority priority, Refusal& refusal);
   bool can_drop(ChunkId chunk, TierId tier) const;
   bool reserve_destination(ChunkId chunk, TierId tier);
@@ -247,8 +264,8 @@ class Engine {
   TransferId find_transfer(ChunkId chunk, TierId to) const;
   void enqueue(TransferId id, bool at_front);
   void dequeue(TransferId id);
-  void withdraw(TransferId id);                 // of one that is not in flight
-  void promote(TransferId id);                  // demand wants it: lifted, if the layout says so
+  void withdraw(TransferId id);  // of one that is not in flight
+  void promote(TransferId id);   // demand wants it: lifted, if the layout says so
   void lift(TransferId id);
   void release_deferred(OpIndex op);
   bool start_transfers(LinkId link);
@@ -263,8 +280,8 @@ class Engine {
   void next_hop(TransferId id, Nanoseconds now);
   void arrive(TransferId id);
   void fail_transfer(TransferId id, bool cancelled);
-  void release_source(const Transfer& t);       // of an eviction, unless somebody needs it again
-  void rescue(ChunkId chunk, TierId tier);      // needed again although chosen as a victim
+  void release_source(const Transfer& t);   // of an eviction, unless somebody needs it again
+  void rescue(ChunkId chunk, TierId tier);  // needed again although chosen as a victim
   void stop_transfers_from(ChunkId chunk, TierId tier);
   void invalidate(ChunkId chunk, TierId tier);  // the copy there is useless
   void drop_copy(ChunkId chunk, TierId tier);   // releases the room, or condemns it while a transfer reads it
@@ -291,16 +308,16 @@ class Engine {
   std::multimap<OpIndex, TransferId> deferred_;  // prefetches that wait for their op to be issued
   std::vector<bool> staging_used_;
   std::uint32_t transfers_in_flight_ = 0;
-  std::array<Bytes, max_tiers> room_wanted_{};   // by waiting ops: prefetches may not take it
-  std::uint64_t epoch_ = 1;                 // counts inputs; within one, a policy is asked for room once
+  std::array<Bytes, max_tiers> room_wanted_{};  // by waiting ops: prefetches may not take it
+  std::uint64_t epoch_ = 1;                     // counts inputs; within one, a policy is asked for room once
   std::array<std::array<std::uint64_t, 2>, max_tiers> asked_epoch_{};
   std::array<StallCause, max_tiers> last_room_cause_{};
   std::map<ChunkId, int> failures_;
 
-  std::vector<std::uint8_t> dead_;          // by tensor
-  std::vector<std::uint8_t> doomed_;        // destroyed, waits for transfers to end
-  std::vector<std::uint8_t> born_;          // has had content
-  std::vector<std::uint32_t> uses_left_;    // in this life; owned programs
+  std::vector<std::uint8_t> dead_;        // by tensor
+  std::vector<std::uint8_t> doomed_;      // destroyed, waits for transfers to end
+  std::vector<std::uint8_t> born_;        // has had content
+  std::vector<std::uint32_t> uses_left_;  // in this life; owned programs
   std::vector<std::uint32_t> uses_total_;
   std::array<std::uint32_t, max_links> link_load_{};
 
@@ -321,7 +338,7 @@ class Engine {
   Counters counters_;
   std::vector<Counters> boundaries_;
   std::vector<std::uint64_t> hashes_;
-  std::optional<std::size_t> recurs_;       // the earlier boundary with the same state
+  std::optional<std::size_t> recurs_;  // the earlier boundary with the same state
   RunLimits limits_;
   bool finished_ = false;
   std::vector<TensorId> to_memory_, to_program_;

@@ -87,7 +87,8 @@ bool Engine::request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex 
 }
 
 // Towards a slower tier: the room there is reserved now, so that nobody else can take it meanwhile.
-bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority, Refusal& refusal) {
+bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority,
+                         Refusal& refusal) {
   const Copy& copy = memory_.copy(chunk, from);
   if (copy.state != CopyState::valid || copy.writers > 0 || dead_[memory_.tensor_of(chunk)] != 0) {
     refusal = Refusal::stale;
@@ -190,7 +191,8 @@ void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming
   if (prefetch || !layout_.fallback_eviction || lacking() == 0) return;
   for (ChunkId chunk = memory_.coldest(tier); chunk != none && lacking() > 0;) {
     const ChunkId next = memory_.warmer(chunk, tier);
-    if (memory_.evictable(chunk, tier) && evict(chunk, tier, no_tier, priority, refusal)) ++counters_.fallback_evictions;
+    if (memory_.evictable(chunk, tier) && evict(chunk, tier, no_tier, priority, refusal))
+      ++counters_.fallback_evictions;
     chunk = next;
   }
 }
@@ -206,7 +208,8 @@ void Engine::room_taken(std::uint8_t index, ActiveOp& op, ChunkId chunk) {
 
 bool Engine::take_copy(ChunkId chunk, TierId tier) {
   if (!memory_.reserve(chunk, tier)) return false;
-  machine_.map(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), {tier, memory_.copy(chunk, tier).offset});
+  machine_.map(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
+               {tier, memory_.copy(chunk, tier).offset});
   sample_occupancy(tier);
   return true;
 }
@@ -377,7 +380,8 @@ bool Engine::start_transfers(LinkId link) {
   while (queue.in_flight < spec_.copies_in_flight) {
     bool started = false;
     for (std::size_t priority = 0; priority < priority_count && !started; ++priority) {
-      while (queue.first[priority] != none && !source_stands(queue.first[priority])) find_new_source(queue.first[priority]);
+      while (queue.first[priority] != none && !source_stands(queue.first[priority]))
+        find_new_source(queue.first[priority]);
       if (queue.first[priority] != none) started = try_start_transfer(queue.first[priority]);
     }
     if (!started) break;
@@ -511,9 +515,19 @@ void Engine::complete_transfer(TransferId id, const Completion& completion) {
   const Bytes bytes = memory_.bytes_of(t.chunk);
   if (done) counters_.link_bytes[link] += bytes;
   counters_.link_busy_ns[link] += completion.end_ns - completion.start_ns;
-  add_span({.start_ns = completion.start_ns, .end_ns = completion.end_ns, .kind = SpanKind::transfer, .cause = cause_of(spec_, link),
-            .urgent = t.priority == urgent, .lane = static_cast<std::uint8_t>(lane_count + link), .iteration = iteration_, .op = t.requested_at,
-            .tensor = memory_.tensor_of(t.chunk), .chunk = t.chunk, .bytes = done ? bytes : 0, .from = t.from, .to = t.to});
+  add_span({.start_ns = completion.start_ns,
+            .end_ns = completion.end_ns,
+            .kind = SpanKind::transfer,
+            .cause = cause_of(spec_, link),
+            .urgent = t.priority == urgent,
+            .lane = static_cast<std::uint8_t>(lane_count + link),
+            .iteration = iteration_,
+            .op = t.requested_at,
+            .tensor = memory_.tensor_of(t.chunk),
+            .chunk = t.chunk,
+            .bytes = done ? bytes : 0,
+            .from = t.from,
+            .to = t.to});
   if (t.hop == 0) memory_.remove_reader(t.chunk, t.from);
   if (!done || t.discard) {
     fail_transfer(id, t.discard || completion.status == CompletionStatus::cancelled);
@@ -567,7 +581,12 @@ void Engine::arrive(TransferId id) {
     op.lateness.last = cause_of(spec_, t.link());
   }
   free_transfer(id);
-  emit({.kind = EventKind::transfer_done, .from = from, .to = t.to, .op = position_, .tensor = memory_.tensor_of(t.chunk), .chunk = t.chunk});
+  emit({.kind = EventKind::transfer_done,
+        .from = from,
+        .to = t.to,
+        .op = position_,
+        .tensor = memory_.tensor_of(t.chunk),
+        .chunk = t.chunk});
 }
 
 void Engine::fail_transfer(TransferId id, bool cancelled) {
@@ -589,7 +608,8 @@ void Engine::fail_transfer(TransferId id, bool cancelled) {
   if (t.purpose == Purpose::evict && memory_.valid(chunk, from) && memory_.copy(chunk, from).evicting) {
     memory_.set_evicting(chunk, from, false);
   }
-  if (memory_.copy(chunk, from).state == CopyState::condemned && memory_.copy(chunk, from).readers == 0) free_copy(chunk, from);
+  if (memory_.copy(chunk, from).state == CopyState::condemned && memory_.copy(chunk, from).readers == 0)
+    free_copy(chunk, from);
   if (wanted) {  // the op still needs it: ask again
     ActiveOp& op = (to == lanes_[0].tier ? lanes_[0] : lanes_[1]).active.back();
     op.room_needed += memory_.footprint(chunk, to);
@@ -599,7 +619,13 @@ void Engine::fail_transfer(TransferId id, bool cancelled) {
   free_transfer(id);
   if (!cancelled) {
     ++counters_.refusals;
-    emit({.kind = EventKind::refused, .refusal = Refusal::io_error, .from = from, .to = to, .op = position_, .tensor = memory_.tensor_of(chunk), .chunk = chunk});
+    emit({.kind = EventKind::refused,
+          .refusal = Refusal::io_error,
+          .from = from,
+          .to = to,
+          .op = position_,
+          .tensor = memory_.tensor_of(chunk),
+          .chunk = chunk});
   }
 }
 

@@ -20,22 +20,38 @@ struct LoggedProfile {
 // One input from outside: a completion of the machine, or a call of an intercepted program.
 struct Input {
   enum class Kind : std::uint8_t {
-    completion, create, destroy, begin, allocate, end, task, module_begin, module_end, boundary,
-    profile, program_tensor, role, deviated, check, abandon, pin, unpin,
+    completion,
+    create,
+    destroy,
+    begin,
+    allocate,
+    end,
+    task,
+    module_begin,
+    module_end,
+    boundary,
+    profile,
+    program_tensor,
+    role,
+    deviated,
+    check,
+    abandon,
+    pin,
+    unpin,
   };
   Kind kind = Kind::completion;
   Nanoseconds now = 0;
-  Completion completion;          // completion
-  TensorId tensor = none;         // create, destroy, allocate, program_tensor, role, pin, unpin
-  TensorId program_tensor = none; // program_tensor
-  Bytes bytes = 0;                // create
-  Role role = Role::activation;   // create, role
-  bool persistent = false;        // create
-  std::uint8_t lane = 0;          // begin, task, end
-  OpIndex op = none;              // begin, task
-  NameId module = 0;              // module_begin, module_end
-  Nanoseconds duration_ns = 0;    // task
-  std::vector<Use> uses;          // begin, task
+  Completion completion;                         // completion
+  TensorId tensor = none;                        // create, destroy, allocate, program_tensor, role, pin, unpin
+  TensorId program_tensor = none;                // program_tensor
+  Bytes bytes = 0;                               // create
+  Role role = Role::activation;                  // create, role
+  bool persistent = false;                       // create
+  std::uint8_t lane = 0;                         // begin, task, end
+  OpIndex op = none;                             // begin, task
+  NameId module = 0;                             // module_begin, module_end
+  Nanoseconds duration_ns = 0;                   // task
+  std::vector<Use> uses;                         // begin, task
   std::shared_ptr<const LoggedProfile> profile;  // profile
 };
 
@@ -45,7 +61,7 @@ struct Decision {
   Kind kind = Kind::fetch;
   TierId from = no_tier, to = no_tier;
   ChunkId chunk = none;
-  OpIndex op = none;              // the GPU's position
+  OpIndex op = none;  // the GPU's position
   Nanoseconds now = 0;
   bool operator==(const Decision&) const = default;
 };

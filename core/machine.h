@@ -33,8 +33,8 @@ struct Place {
 struct CopyCommand {
   LinkId link = no_link;
   TensorId tensor = none;
-  ChunkId chunk = none;             // global
-  Bytes begin = 0;                  // of the chunk in its tensor
+  ChunkId chunk = none;  // global
+  Bytes begin = 0;       // of the chunk in its tensor
   Bytes bytes = 0;
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
@@ -42,11 +42,11 @@ struct CopyCommand {
 };
 
 struct OpCommand {
-  std::uint8_t lane = 0;            // 0: GPU, 1: CPU
-  OpIndex op = none;                // in the program; `none` with idle
-  bool idle = false;                // no work: the lane waits (host time before an op)
+  std::uint8_t lane = 0;  // 0: GPU, 1: CPU
+  OpIndex op = none;      // in the program; `none` with idle
+  bool idle = false;      // no work: the lane waits (host time before an op)
   Nanoseconds duration_ns = 0;
-  std::span<const Use> uses;        // valid during the call only
+  std::span<const Use> uses;  // valid during the call only
 };
 
 enum class CompletionStatus : std::uint8_t { done, cancelled, failed };
@@ -55,8 +55,8 @@ struct Completion {
   Fence fence = 0;
   Tag tag = 0;
   CompletionStatus status = CompletionStatus::done;
-  Nanoseconds start_ns = 0;         // when the link or lane began it
-  Nanoseconds end_ns = 0;           // when it was over; never decreases from one completion to the next
+  Nanoseconds start_ns = 0;  // when the link or lane began it
+  Nanoseconds end_ns = 0;    // when it was over; never decreases from one completion to the next
 };
 
 class Machine {

@@ -59,8 +59,10 @@ void MachineSpec::validate() const {
   if (initial_tier >= tiers.size()) refuse("initial_tier is not a tier");
   if (issue_ahead == 0 || copies_in_flight == 0) refuse("issue_ahead and copies_in_flight are at least 1");
   for (TierId tier = 1; tier < tiers.size(); ++tier) {
-    const bool staged = staging.count > 0 && link_between(tier, staging.tier) != no_link && link_between(staging.tier, 0) != no_link;
-    if (link_between(tier, 0) == no_link && !staged) refuse("nothing leads from tier '" + tiers[tier].name + "' to the GPU");
+    const bool staged =
+        staging.count > 0 && link_between(tier, staging.tier) != no_link && link_between(staging.tier, 0) != no_link;
+    if (link_between(tier, 0) == no_link && !staged)
+      refuse("nothing leads from tier '" + tiers[tier].name + "' to the GPU");
   }
 }
 

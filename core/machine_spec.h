@@ -25,8 +25,8 @@ std::string_view to_string(TierKind kind);
 struct Tier {
   std::string name;
   TierKind kind = TierKind::cpu;
-  Bytes capacity = 0;             // what tensors may use: context and library workspaces are already taken off
-  Bytes granularity = 1;          // every chunk occupies a multiple of this; a power of two
+  Bytes capacity = 0;                    // what tensors may use: context and library workspaces are already taken off
+  Bytes granularity = 1;                 // every chunk occupies a multiple of this; a power of two
   std::vector<std::string> directories;  // nvme, on a real machine: one per device
 };
 
@@ -42,20 +42,20 @@ struct Link {
   TierId from = no_tier;
   TierId to = no_tier;
   BytesPerSecond bandwidth = 0;
-  Nanoseconds latency_ns = 0;         // per transfer; the link is busy meanwhile, shared resources are not
-  std::vector<std::uint8_t> uses;     // indices into MachineSpec::resources
+  Nanoseconds latency_ns = 0;      // per transfer; the link is busy meanwhile, shared resources are not
+  std::vector<std::uint8_t> uses;  // indices into MachineSpec::resources
 };
 
 // Pinned buffers for the path between two tiers that no link joins (gpu <-> cpu memory <-> nvme).
 struct Staging {
-  TierId tier = no_tier;      // where the buffers lie; not counted in that tier's capacity
-  std::uint32_t count = 0;    // 0: no staged path
-  Bytes bytes = 0;            // a larger chunk takes several buffers
+  TierId tier = no_tier;    // where the buffers lie; not counted in that tier's capacity
+  std::uint32_t count = 0;  // 0: no staged path
+  Bytes bytes = 0;          // a larger chunk takes several buffers
 };
 
 // Where a figure comes from, kept for reports and for intervals.
 struct Fact {
-  std::string path;        // "links.h2d.bandwidth"
+  std::string path;  // "links.h2d.bandwidth"
   std::string source;
   std::string confidence;  // published, measured, estimated
   std::string retrieved;   // date, may be empty
@@ -64,21 +64,22 @@ struct Fact {
 struct MachineSpec {
   std::string name;
   std::string description;
-  std::string file;                       // where it was read from
-  std::string gpu;                        // "a100-40g"; the trace's durations rescale when they differ
-  std::vector<Tier> tiers;                // [0] is the GPU's; then from fast to slow
+  std::string file;         // where it was read from
+  std::string gpu;          // "a100-40g"; the trace's durations rescale when they differ
+  std::vector<Tier> tiers;  // [0] is the GPU's; then from fast to slow
   std::vector<Resource> resources;
   std::vector<Link> links;
   Staging staging;
-  TierId initial_tier = no_tier;          // where persistent tensors start; spills to slower tiers
+  TierId initial_tier = no_tier;              // where persistent tensors start; spills to slower tiers
   double cpu_adam_parameters_per_second = 0;  // 0: unknown, a policy that needs it is refused
-  std::uint32_t issue_ahead = 1;          // ops issued ahead of the one that runs
-  std::uint32_t copies_in_flight = 1;     // transfers handed to a link at once
+  std::uint32_t issue_ahead = 1;              // ops issued ahead of the one that runs
+  std::uint32_t copies_in_flight = 1;         // transfers handed to a link at once
   std::vector<Fact> facts;
 
-  TierId tier_of(Device device) const;    // the first tier of that kind; no_tier if there is none
+  TierId tier_of(Device device) const;                // the first tier of that kind; no_tier if there is none
   LinkId link_between(TierId from, TierId to) const;  // no_link if none
-  // Throws Error (placed at `file`) on a broken graph: no GPU tier, a link of no bandwidth, a tier that cannot be reached …
+  // Throws Error (placed at `file`) on a broken graph: no GPU tier, a link of no bandwidth, a tier that cannot be
+  // reached …
   void validate() const;
 };
 

@@ -16,40 +16,38 @@ namespace tencache {
 __extension__ using uint128 = unsigned __int128;
 
 struct Counters {
-  Nanoseconds time_ns = 0;                                   // of the boundary
-  Nanoseconds compute_ns = 0, gap_ns = 0;                    // of the GPU lane
-  std::array<Nanoseconds, stall_cause_count> stall_ns{};     // of the GPU lane; compute + gaps + stalls = time, exactly
-  Nanoseconds cpu_compute_ns = 0;                            // of the CPU lane
-  std::uint64_t accesses = 0, hits = 0;                      // of GPU ops to content of governed tensors
+  Nanoseconds time_ns = 0;                                // of the boundary
+  Nanoseconds compute_ns = 0, gap_ns = 0;                 // of the GPU lane
+  std::array<Nanoseconds, stall_cause_count> stall_ns{};  // of the GPU lane; compute + gaps + stalls = time, exactly
+  Nanoseconds cpu_compute_ns = 0;                         // of the CPU lane
+  std::uint64_t accesses = 0, hits = 0;                   // of GPU ops to content of governed tensors
   Bytes access_bytes = 0, hit_bytes = 0;
   std::array<Bytes, max_links> link_bytes{};
   std::array<Nanoseconds, max_links> link_busy_ns{};
-  std::array<uint128, max_tiers> occupancy_byte_ns{};        // integral of a tier's use over time
+  std::array<uint128, max_tiers> occupancy_byte_ns{};  // integral of a tier's use over time
   std::uint64_t completions = 0;
   std::uint64_t refusals = 0, fallback_evictions = 0;
-  std::uint64_t evictions = 0;                               // chunks sent away or dropped from the GPU tier
+  std::uint64_t evictions = 0;  // chunks sent away or dropped from the GPU tier
 };
 
 Counters operator-(const Counters& end, const Counters& begin);
 
 struct RunResult {
   bool fits = true;
-  std::string misfit;              // why not: the op and the bytes missing
+  std::string misfit;  // why not: the op and the bytes missing
   std::string misfit_op;
   Bytes misfit_bytes = 0;
 
-  std::uint64_t iterations = 0;    // run in all
-  bool steady = false;             // the state at an iteration's end recurred
-  std::uint64_t period = 1;        // iterations in `window`
-  Counters window;                 // the steady period (or, without one, the second half of the run)
+  std::uint64_t iterations = 0;  // run in all
+  bool steady = false;           // the state at an iteration's end recurred
+  std::uint64_t period = 1;      // iterations in `window`
+  Counters window;               // the steady period (or, without one, the second half of the run)
   Nanoseconds first_iteration_ns = 0;
   std::vector<Nanoseconds> iteration_ns;  // each one
   std::array<Bytes, max_tiers> peak_bytes{};
   std::uint64_t simulated_events = 0;
 
-  double iteration_seconds() const {
-    return static_cast<double>(window.time_ns) * 1e-9 / static_cast<double>(period);
-  }
+  double iteration_seconds() const { return static_cast<double>(window.time_ns) * 1e-9 / static_cast<double>(period); }
 };
 
 }  // namespace tencache

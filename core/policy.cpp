@@ -3,9 +3,9 @@
 namespace tencache {
 
 std::string_view to_string(EventKind kind) {
-  constexpr std::string_view texts[] = {"profile_ready", "iteration_begin", "iteration_end", "module_begin",
-                                        "module_end",    "op_issued",       "op_ready",      "op_done",
-                                        "transfer_done", "refused",         "tensor_created", "tensor_freed",
+  constexpr std::string_view texts[] = {"profile_ready",    "iteration_begin", "iteration_end",  "module_begin",
+                                        "module_end",       "op_issued",       "op_ready",       "op_done",
+                                        "transfer_done",    "refused",         "tensor_created", "tensor_freed",
                                         "schedule_deviated"};
   return texts[static_cast<std::size_t>(kind)];
 }

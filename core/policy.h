@@ -24,15 +24,18 @@ namespace tencache {
 // ---- Events: what happened. -----------------------------------------------------------------------------------------
 
 enum class EventKind : std::uint8_t {
-  profile_ready,      // the recorded schedule is known: View::program and View::schedule are set
-  iteration_begin, iteration_end,
-  module_begin, module_end,
-  op_issued,          // before the op waits for its inputs: the hints of a plan fire here
-  op_ready,           // all it needs is there
+  profile_ready,  // the recorded schedule is known: View::program and View::schedule are set
+  iteration_begin,
+  iteration_end,
+  module_begin,
+  module_end,
+  op_issued,  // before the op waits for its inputs: the hints of a plan fire here
+  op_ready,   // all it needs is there
   op_done,
-  transfer_done,      // a chunk reached `to`
-  refused,            // an action was not taken, see `refusal`
-  tensor_created, tensor_freed,  // live programs
+  transfer_done,  // a chunk reached `to`
+  refused,        // an action was not taken, see `refusal`
+  tensor_created,
+  tensor_freed,       // live programs
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
 };
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
@@ -42,13 +45,13 @@ std::string_view to_string(Refusal refusal);
 struct Event {
   EventKind kind = EventKind::op_issued;
   Refusal refusal = Refusal::none;
-  Device device = Device::gpu;    // of the op
+  Device device = Device::gpu;  // of the op
   TierId from = no_tier, to = no_tier;
-  OpIndex op = none;              // in the program; `none` for an op that the schedule does not know
+  OpIndex op = none;  // in the program; `none` for an op that the schedule does not know
   TensorId tensor = none;
   ChunkId chunk = none;
   NameId module = 0;
-  std::span<const Use> uses = {}; // op events: the op's tensors (ids of the memory, see View::program_tensor)
+  std::span<const Use> uses = {};  // op events: the op's tensors (ids of the memory, see View::program_tensor)
 };
 
 // ---- The view: what a policy may look at. ---------------------------------------------------------------------------
@@ -60,7 +63,7 @@ struct View {
   const Schedule* schedule = nullptr;  // null with `program`
   Nanoseconds now = 0;                 // of the event
   std::uint64_t iteration = 0;
-  OpIndex op = 0;                      // the GPU's present position in the program; `none` off the schedule
+  OpIndex op = 0;  // the GPU's present position in the program; `none` off the schedule
 
   // Between ids of the program and of the memory. Replayed programs: the same. Live: `none` where there is no match.
   TensorId memory_tensor(TensorId program_tensor) const {
@@ -122,9 +125,7 @@ class Actions {
   void clean(TensorId tensor, TierId destination = no_tier, TierId tier = 0) {
     list_.push_back({.verb = Verb::clean, .tier = tier, .destination = destination, .tensor = tensor});
   }
-  void drop(TensorId tensor, TierId tier = 0) {
-    list_.push_back({.verb = Verb::drop, .tier = tier, .tensor = tensor});
-  }
+  void drop(TensorId tensor, TierId tier = 0) { list_.push_back({.verb = Verb::drop, .tier = tier, .tensor = tensor}); }
   void cancel(TensorId tensor, TierId tier = 0) {
     list_.push_back({.verb = Verb::cancel, .tier = tier, .tensor = tensor});
   }
@@ -141,9 +142,9 @@ class Actions {
 // ---- Questions. -----------------------------------------------------------------------------------------------------
 
 struct Requirements {
-  bool recorded_schedule = false;  // live: two iterations run first, to warm up and to record
-  bool module_boundaries = false;  // live: the program must announce its modules
-  bool cpu_optimizer_rate = false; // the machine file must say how fast the CPU updates parameters
+  bool recorded_schedule = false;   // live: two iterations run first, to warm up and to record
+  bool module_boundaries = false;   // live: the program must announce its modules
+  bool cpu_optimizer_rate = false;  // the machine file must say how fast the CPU updates parameters
   std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
 };
 
@@ -155,23 +156,24 @@ enum class FreeDead : std::uint8_t {
 
 // How memory is laid out, and the rules the engine keeps for this policy (engine-wide defaults are the members').
 struct Layout {
-  std::vector<AllocatorSpec> allocators;       // one a tier; empty: exact everywhere
-  Bytes chunk_bytes = 16 * MiB;                // the unit that moves; 0: whole tensors
-  bool exclusive_copies = false;               // a fetch frees its source, every eviction writes
-  bool promote = true;                         // demand lifts a queued prefetch of the same chunk
-  bool use_touches = true;                     // false: the cold end is the first to arrive (FIFO), not the least recently used
+  std::vector<AllocatorSpec> allocators;  // one a tier; empty: exact everywhere
+  Bytes chunk_bytes = 16 * MiB;           // the unit that moves; 0: whole tensors
+  bool exclusive_copies = false;          // a fetch frees its source, every eviction writes
+  bool promote = true;                    // demand lifts a queued prefetch of the same chunk
+  bool use_touches = true;  // false: the cold end is the first to arrive (FIFO), not the least recently used
   FreeDead free_dead = FreeDead::now;
-  bool unlimited_gpu = false;                  // `ideal`
-  bool fallback_eviction = true;               // where the policy names no victims the engine takes the coldest; false: out of memory
+  bool unlimited_gpu = false;  // `ideal`
+  bool fallback_eviction =
+      true;  // where the policy names no victims the engine takes the coldest; false: out of memory
   std::array<TierId, role_count> initial = {no_tier, no_tier, no_tier, no_tier, no_tier, no_tier, no_tier};
-                                               // where persistent tensors of a role start; no_tier: the machine says
+  // where persistent tensors of a role start; no_tier: the machine says
 };
 
 struct RoomRequest {
   TierId tier = 0;
-  Bytes bytes = 0;         // still to be freed
-  bool prefetch = false;   // for a prefetch: naming nobody is a fair answer
-  ChunkId incoming = none; // what the room is for; `none`: outputs of the op
+  Bytes bytes = 0;          // still to be freed
+  bool prefetch = false;    // for a prefetch: naming nobody is a fair answer
+  ChunkId incoming = none;  // what the room is for; `none`: outputs of the op
 };
 
 class Policy {

@@ -28,9 +28,15 @@ bool apply(const Input& input, Engine& engine, LogMachine& machine, std::string&
       }
       break;
     }
-    case Input::Kind::destroy: engine.destroy(input.tensor, input.now); break;
-    case Input::Kind::begin: engine.begin(input.op, input.uses, input.now); break;
-    case Input::Kind::allocate: engine.allocate(input.tensor, input.now); break;
+    case Input::Kind::destroy:
+      engine.destroy(input.tensor, input.now);
+      break;
+    case Input::Kind::begin:
+      engine.begin(input.op, input.uses, input.now);
+      break;
+    case Input::Kind::allocate:
+      engine.allocate(input.tensor, input.now);
+      break;
     case Input::Kind::end:
       if (!engine.ready()) {
         diverged = "an op ended that has not started";
@@ -38,25 +44,45 @@ bool apply(const Input& input, Engine& engine, LogMachine& machine, std::string&
       }
       engine.end(input.now);
       break;
-    case Input::Kind::task: engine.task(input.lane, input.op, 0, input.uses, input.duration_ns, input.now); break;
-    case Input::Kind::module_begin: engine.module_begin(input.module, input.now); break;
-    case Input::Kind::module_end: engine.module_end(input.module, input.now); break;
-    case Input::Kind::boundary: engine.iteration_boundary(input.now); break;
+    case Input::Kind::task:
+      engine.task(input.lane, input.op, 0, input.uses, input.duration_ns, input.now);
+      break;
+    case Input::Kind::module_begin:
+      engine.module_begin(input.module, input.now);
+      break;
+    case Input::Kind::module_end:
+      engine.module_end(input.module, input.now);
+      break;
+    case Input::Kind::boundary:
+      engine.iteration_boundary(input.now);
+      break;
     case Input::Kind::profile:
       engine.set_profile(input.profile->program, input.profile->to_memory, input.profile->to_program, input.now);
       break;
-    case Input::Kind::program_tensor: engine.set_program_tensor(input.tensor, input.program_tensor); break;
-    case Input::Kind::role: engine.set_role(input.tensor, input.role); break;
-    case Input::Kind::deviated: engine.schedule_deviated(input.now); break;
+    case Input::Kind::program_tensor:
+      engine.set_program_tensor(input.tensor, input.program_tensor);
+      break;
+    case Input::Kind::role:
+      engine.set_role(input.tensor, input.role);
+      break;
+    case Input::Kind::deviated:
+      engine.schedule_deviated(input.now);
+      break;
     case Input::Kind::check:
       try {
         engine.check_progress();
       } catch (const OutOfMemory&) {  // the program saw it too; what it did then is in the log
       }
       break;
-    case Input::Kind::abandon: engine.abandon(input.now); break;
-    case Input::Kind::pin: engine.pin(input.tensor); break;
-    case Input::Kind::unpin: engine.unpin(input.tensor); break;
+    case Input::Kind::abandon:
+      engine.abandon(input.now);
+      break;
+    case Input::Kind::pin:
+      engine.pin(input.tensor);
+      break;
+    case Input::Kind::unpin:
+      engine.unpin(input.tensor);
+      break;
   }
   return true;
 }

@@ -32,7 +32,7 @@ struct Copy {
   std::uint8_t readers = 0;  // transfers in flight that read it
   std::uint8_t writers = 0;  // ops that run or wait and will write it: no source for a transfer
   CopyState state = CopyState::absent;
-  bool evicting = false;     // a transfer that will free this room is queued or in flight
+  bool evicting = false;  // a transfer that will free this room is queued or in flight
 };
 
 class Residency {
@@ -106,11 +106,11 @@ class Residency {
   ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }
 
   // Changes: the engine's alone.
-  bool reserve(ChunkId chunk, TierId tier);   // absent -> reserved; false when there is no room
-  void commit(ChunkId chunk, TierId tier);    // reserved -> valid, warmest
-  void release(ChunkId chunk, TierId tier);   // any but absent -> absent; nobody may read it
-  void condemn(ChunkId chunk, TierId tier);   // valid or reserved -> condemned
-  void touch(ChunkId chunk, TierId tier);     // used: now the warmest
+  bool reserve(ChunkId chunk, TierId tier);  // absent -> reserved; false when there is no room
+  void commit(ChunkId chunk, TierId tier);   // reserved -> valid, warmest
+  void release(ChunkId chunk, TierId tier);  // any but absent -> absent; nobody may read it
+  void condemn(ChunkId chunk, TierId tier);  // valid or reserved -> condemned
+  void touch(ChunkId chunk, TierId tier);    // used: now the warmest
   void set_evicting(ChunkId chunk, TierId tier, bool evicting);
   void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }
   void unpin(ChunkId chunk, TierId tier) {
@@ -138,9 +138,7 @@ class Residency {
     bool persistent = false;
   };
 
-  Bytes rounded(Bytes bytes, TierId tier) const {
-    return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1);
-  }
+  Bytes rounded(Bytes bytes, TierId tier) const { return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1); }
   Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
   void unlink(ChunkId chunk, TierId tier);
   void link(ChunkId chunk, TierId tier, bool coldest);
@@ -151,8 +149,8 @@ class Residency {
   std::array<Bytes, max_tiers> granularity_{};
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<Entry> tensors_;
-  std::vector<TensorId> owners_;  // of chunks
-  std::vector<Copy> copies_;      // [chunk][tier]
+  std::vector<TensorId> owners_;                             // of chunks
+  std::vector<Copy> copies_;                                 // [chunk][tier]
   std::map<std::uint32_t, std::vector<TensorId>> free_ids_;  // by chunk count
   std::array<ChunkId, max_tiers> coldest_{}, warmest_{};
   std::array<Bytes, max_tiers> leaving_{}, peak_{};

@@ -31,8 +31,8 @@ struct Span {
   bool urgent = false;                    // transfers: a demand miss, or lifted to one
   std::uint8_t lane = 0;
   std::uint64_t iteration = 0;
-  OpIndex op = none;                      // the op; of a transfer: the op at which it was asked for
-  TensorId tensor = none;                 // transfers
+  OpIndex op = none;       // the op; of a transfer: the op at which it was asked for
+  TensorId tensor = none;  // transfers
   ChunkId chunk = none;
   Bytes bytes = 0;
   TierId from = no_tier, to = no_tier;
@@ -45,8 +45,8 @@ struct OccupancySample {
 };
 
 struct Timeline {
-  std::vector<Span> spans;                  // in order of their end
-  std::vector<OccupancySample> occupancy;   // in order of time; one whenever a tier's use changed
+  std::vector<Span> spans;                 // in order of their end
+  std::vector<OccupancySample> occupancy;  // in order of time; one whenever a tier's use changed
 };
 
 }  // namespace tencache

@@ -73,8 +73,9 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
   if (ops.empty()) throw Error(file, 0, "the trace has no ops; record or generate one that has");
   for (const Tensor& tensor : tensors) {
     if (tensor.bytes == 0 || tensor.bytes > largest_tensor) {
-      throw Error(file, 0, "tensor '" + name(tensor) + "' has " + std::to_string(tensor.bytes) +
-                               " bytes; a tensor has between 1 byte and 1 PiB");
+      throw Error(file, 0,
+                  "tensor '" + name(tensor) + "' has " + std::to_string(tensor.bytes) +
+                      " bytes; a tensor has between 1 byte and 1 PiB");
     }
   }
   std::vector<bool> written(tensors.size(), false);
@@ -84,14 +85,20 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
       throw Error(file, line(i), "op '" + name(op) + "' has a negative duration or gap");
     }
     for (TensorId id : reads(op)) {
-      if (id >= tensors.size()) throw Error(file, line(i), "op '" + name(op) + "' reads tensor " + std::to_string(id) + ", which does not exist");
+      if (id >= tensors.size())
+        throw Error(file, line(i),
+                    "op '" + name(op) + "' reads tensor " + std::to_string(id) + ", which does not exist");
       if (!tensors[id].persistent && !written[id]) {
-        throw Error(file, line(i), "op '" + name(op) + "' reads tensor '" + name(tensors[id]) +
-                                       "' before any op of the iteration writes it; mark it persistent if it keeps its content between iterations");
+        throw Error(file, line(i),
+                    "op '" + name(op) + "' reads tensor '" + name(tensors[id]) +
+                        "' before any op of the iteration writes it; mark it persistent if it keeps its content "
+                        "between iterations");
       }
     }
     for (TensorId id : writes(op)) {
-      if (id >= tensors.size()) throw Error(file, line(i), "op '" + name(op) + "' writes tensor " + std::to_string(id) + ", which does not exist");
+      if (id >= tensors.size())
+        throw Error(file, line(i),
+                    "op '" + name(op) + "' writes tensor " + std::to_string(id) + ", which does not exist");
       written[id] = true;
     }
   }

@@ -21,9 +21,7 @@ using OpIndex = std::uint32_t;
 using NameId = std::uint32_t;
 inline constexpr std::uint32_t none = 0xffff'ffff;  // "no such id", for every 32-bit id
 
-enum class Role : std::uint8_t {
-  parameter, gradient, activation, optimizer_state, master_parameter, input, workspace
-};
+enum class Role : std::uint8_t { parameter, gradient, activation, optimizer_state, master_parameter, input, workspace };
 inline constexpr int role_count = 7;
 enum class Phase : std::uint8_t { forward, loss, backward, optimizer };
 enum class Device : std::uint8_t { gpu, cpu };
@@ -68,19 +66,19 @@ struct Tensor {
 
 struct Op {
   NameId name = 0;
-  NameId module = 0;                // 0: none
-  std::int32_t group = -1;          // sub-group of the optimizer step, -1: none
+  NameId module = 0;        // 0: none
+  std::int32_t group = -1;  // sub-group of the optimizer step, -1: none
   Phase phase = Phase::forward;
   Device device = Device::gpu;
   DurationSource duration_source = DurationSource::measured;
-  bool placeable = false;           // a policy may choose the device
-  bool reorderable = false;         // may run in any order within its group's phase
+  bool placeable = false;    // a policy may choose the device
+  bool reorderable = false;  // may run in any order within its group's phase
   std::uint16_t rank = 0;
-  Nanoseconds duration_ns = 0;      // on the trace's own device
-  Nanoseconds gap_before_ns = 0;    // host time and launch gaps before the op starts
+  Nanoseconds duration_ns = 0;    // on the trace's own device
+  Nanoseconds gap_before_ns = 0;  // host time and launch gaps before the op starts
   std::uint64_t flops = 0;
-  Bytes bytes = 0;                  // memory traffic of the kernel, 0: unknown
-  std::uint64_t first_access = 0;   // into Trace::accesses: reads, then writes
+  Bytes bytes = 0;                 // memory traffic of the kernel, 0: unknown
+  std::uint64_t first_access = 0;  // into Trace::accesses: reads, then writes
   std::uint32_t read_count = 0;
   std::uint32_t write_count = 0;
 };
@@ -103,9 +101,7 @@ struct Trace {
   std::vector<Op> ops;
   std::vector<TensorId> accesses;
 
-  std::span<const TensorId> reads(const Op& op) const {
-    return {accesses.data() + op.first_access, op.read_count};
-  }
+  std::span<const TensorId> reads(const Op& op) const { return {accesses.data() + op.first_access, op.read_count}; }
   std::span<const TensorId> writes(const Op& op) const {
     return {accesses.data() + op.first_access + op.read_count, op.write_count};
   }

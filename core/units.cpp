@@ -15,9 +15,18 @@ struct Unit {
   double factor;
 };
 
-constexpr std::array<Unit, 12> byte_units{{{"", 1}, {"B", 1}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
-                                           {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
-                                           {"TiB", 1099511627776.0}, {"PiB", 1125899906842624.0}}};
+constexpr std::array<Unit, 12> byte_units{{{"", 1},
+                                           {"B", 1},
+                                           {"kB", 1e3},
+                                           {"KB", 1e3},
+                                           {"MB", 1e6},
+                                           {"GB", 1e9},
+                                           {"TB", 1e12},
+                                           {"KiB", 1024.0},
+                                           {"MiB", 1048576.0},
+                                           {"GiB", 1073741824.0},
+                                           {"TiB", 1099511627776.0},
+                                           {"PiB", 1125899906842624.0}}};
 constexpr std::array<Unit, 6> time_units{{{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
 
 // Number times unit, or a negative value when the text is not of that form.

@@ -13,7 +13,8 @@ namespace {
 class LayerStreaming final : public Policy {
  public:
   explicit LayerStreaming(Options& options) {
-    options.number("buffers", buffers_, "layers", "layers whose parameters may be on the GPU at once: the running one and those streaming in");
+    options.number("buffers", buffers_, "layers",
+                   "layers whose parameters may be on the GPU at once: the running one and those streaming in");
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
   }
 
@@ -33,7 +34,8 @@ class LayerStreaming final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) find_layers(*view.program, *view.schedule);
     if (event.kind == EventKind::schedule_deviated) current_ = none;
-    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.empty()) return;
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.empty())
+      return;
     const std::uint32_t layer = layer_of_[event.op];
     if (layer == current_) return;
     const std::uint32_t left = current_;

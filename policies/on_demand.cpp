@@ -1,9 +1,10 @@
 // on-demand: no prefetch; what an op misses is fetched while the GPU waits, the coldest chunk leaves. What unified
 // memory does, in chunks. The rules live in the engine, so the policy only chooses among them.
 //
-// mode=g10-uvm repeats the UVM baseline of G10's simulator (MICRO'23, its public code) for comparison with its published
-// times: copies are exclusive (every eviction writes), the victim is the first to arrive, and dead tensors are written
-// out and fetched back when they are born again. Our own mode drops dead tensors, and is 2 to 4 times faster for it.
+// mode=g10-uvm repeats the UVM baseline of G10's simulator (MICRO'23, its public code) for comparison with its
+// published times: copies are exclusive (every eviction writes), the victim is the first to arrive, and dead tensors
+// are written out and fetched back when they are born again. Our own mode drops dead tensors, and is 2 to 4 times
+// faster for it.
 #include "policies/policies.h"
 
 namespace tencache {
@@ -12,20 +13,28 @@ namespace {
 class OnDemand final : public Policy {
  public:
   explicit OnDemand(Options& options) {
-    options.choice("mode", mode_, {"ours", "g10-uvm"}, "g10-uvm sets victim=fifo, free_dead=never, copies=exclusive and chunk=2MiB, as G10's baseline does");
-    options.choice("victim", victim_, {"lru", "fifo"}, "lru: the least recently used leaves; fifo: the first to have arrived");
-    options.choice("free_dead", free_dead_, {"now", "when_victim", "never"}, "what becomes of a tensor after its last use of the iteration");
-    options.choice("copies", copies_, {"inclusive", "exclusive"}, "inclusive: a fetched chunk's copy below stays valid until it is written");
+    options.choice(
+        "mode", mode_, {"ours", "g10-uvm"},
+        "g10-uvm sets victim=fifo, free_dead=never, copies=exclusive and chunk=2MiB, as G10's baseline does");
+    options.choice("victim", victim_, {"lru", "fifo"},
+                   "lru: the least recently used leaves; fifo: the first to have arrived");
+    options.choice("free_dead", free_dead_, {"now", "when_victim", "never"},
+                   "what becomes of a tensor after its last use of the iteration");
+    options.choice("copies", copies_, {"inclusive", "exclusive"},
+                   "inclusive: a fetched chunk's copy below stays valid until it is written");
     options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
     if (mode_ == "g10-uvm") {
-      if (layout_.chunk_bytes == Layout{}.chunk_bytes) layout_.chunk_bytes = 2 * MiB;  // unified memory moves blocks of 2 MiB
+      if (layout_.chunk_bytes == Layout{}.chunk_bytes)
+        layout_.chunk_bytes = 2 * MiB;  // unified memory moves blocks of 2 MiB
       victim_ = "fifo";
       free_dead_ = "never";
       copies_ = "exclusive";
     }
     layout_.use_touches = victim_ == "lru";
-    layout_.free_dead = free_dead_ == "now" ? FreeDead::now : free_dead_ == "never" ? FreeDead::never : FreeDead::when_victim;
+    layout_.free_dead = free_dead_ == "now"     ? FreeDead::now
+                        : free_dead_ == "never" ? FreeDead::never
+                                                : FreeDead::when_victim;
     layout_.exclusive_copies = copies_ == "exclusive";
   }
 

@@ -40,7 +40,8 @@ void Options::bytes(std::string_view name, Bytes& value, std::string_view help) 
   if (*text != "whole" && value == 0) refuse(name, *text, "a positive size or 'whole'");
 }
 
-void Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices, std::string_view help) {
+void Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices,
+                     std::string_view help) {
   const std::string* text = declare(name, "choice", value, "", help, choices);
   if (text == nullptr) return;
   if (std::find(choices.begin(), choices.end(), *text) == choices.end()) {
@@ -53,7 +54,8 @@ void Options::choice(std::string_view name, std::string& value, std::vector<std:
 
 void Options::check_all_known() const {
   for (const auto& [name, text] : values_) {
-    const bool known = std::any_of(declared_.begin(), declared_.end(), [&name = name](const Info& i) { return i.name == name; });
+    const bool known =
+        std::any_of(declared_.begin(), declared_.end(), [&name = name](const Info& i) { return i.name == name; });
     if (known) continue;
     std::string valid;
     for (const Info& info : declared_) valid += (valid.empty() ? "" : ", ") + info.name;

@@ -12,7 +12,8 @@ namespace {
 class ZeroOffload final : public Policy {
  public:
   explicit ZeroOffload(Options& options) {
-    options.choice("overflow", overflow_, {"oom", "evict"}, "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    options.choice("overflow", overflow_, {"oom", "evict"},
+                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
   }
 
@@ -64,7 +65,8 @@ class ZeroOffload final : public Policy {
     }
     const Residency& memory = view.memory;
     Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(request.tier); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, request.tier)) {
+    for (ChunkId chunk = memory.coldest(request.tier); chunk != none && found < request.bytes;
+         chunk = memory.warmer(chunk, request.tier)) {
       const Role role = memory.role(memory.tensor_of(chunk));
       const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
       if (!memory.evictable(chunk, request.tier) || (request.tier == 0 && !offloaded)) continue;

@@ -24,7 +24,9 @@ class SimMachine final : public Machine {
 
   Fence submit(const CopyCommand& copy, Fence after, Tag tag) override;
   Fence execute(const OpCommand& op, Fence after, Tag tag) override;
-  Fence last_of_lane(std::uint8_t lane) const override { return servers_[lane].jobs.empty() ? 0 : servers_[lane].jobs.back().fence; }
+  Fence last_of_lane(std::uint8_t lane) const override {
+    return servers_[lane].jobs.empty() ? 0 : servers_[lane].jobs.back().fence;
+  }
   void cancel(Fence fence) override;
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return now_; }
@@ -45,9 +47,9 @@ class SimMachine final : public Machine {
     std::deque<Job> jobs;
     State state = State::idle;
     Nanoseconds start_ns = 0;
-    Nanoseconds next_ns = never;     // when the present state ends, at the present rate
-    Nanoseconds updated_ns = 0;      // when `left` was true
-    uint128 left = 0;                // bytes x 1e9
+    Nanoseconds next_ns = never;  // when the present state ends, at the present rate
+    Nanoseconds updated_ns = 0;   // when `left` was true
+    uint128 left = 0;             // bytes x 1e9
     BytesPerSecond rate = 0;
   };
 
@@ -63,7 +65,7 @@ class SimMachine final : public Machine {
   Nanoseconds now_ = 0;
   Fence last_fence_ = 0;
   std::vector<Server> servers_;
-  std::uint64_t flowing_ = 0;        // bit per link
+  std::uint64_t flowing_ = 0;                                             // bit per link
   std::unordered_map<std::uint64_t, std::vector<BytesPerSecond>> rates_;  // by the set of flowing links; looked up only
 };
 

@@ -18,7 +18,8 @@ Bytes bytes_touched(const Trace& trace, const Op& op) {
   return bytes;
 }
 
-void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                     std::vector<std::string>& changes) {
   std::size_t moved = 0;
   Nanoseconds before = 0, after = 0;
   for (Op& op : trace.ops) {
@@ -27,18 +28,21 @@ void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& mach
     const double rate = machine.cpu_adam_parameters_per_second;
     if (rate <= 0) {
       throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
-                  "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache calibrate' to measure it)");
+                  "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache "
+                  "calibrate' to measure it)");
     }
     ++moved;
     before += op.duration_ns;
     op.device = Device::cpu;
-    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(bytes_touched(trace, op)) / (adam_bytes_per_parameter * rate) * 1e9);
+    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(bytes_touched(trace, op)) /
+                                              (adam_bytes_per_parameter * rate) * 1e9);
     op.duration_source = DurationSource::modelled;
     after += op.duration_ns;
   }
   if (moved > 0) {
-    changes.push_back(std::to_string(moved) + " optimizer ops moved from the GPU (" + format_duration(before) + ") to the CPU (" +
-                      format_duration(after) + " at " + std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
+    changes.push_back(std::to_string(moved) + " optimizer ops moved from the GPU (" + format_duration(before) +
+                      ") to the CPU (" + format_duration(after) + " at " +
+                      std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
                       " parameters/s of AdamW)");
   }
 }
@@ -62,8 +66,11 @@ void order_groups(Trace& trace, const Policy& policy, std::vector<std::string>& 
       if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
         throw Error("the policy's order of sub-groups is not a permutation of them");
       }
-      const auto rank = [&wanted](const Op& op) { return std::find(wanted.begin(), wanted.end(), op.group) - wanted.begin(); };
-      std::stable_sort(trace.ops.begin() + static_cast<std::ptrdiff_t>(begin), trace.ops.begin() + static_cast<std::ptrdiff_t>(end),
+      const auto rank = [&wanted](const Op& op) {
+        return std::find(wanted.begin(), wanted.end(), op.group) - wanted.begin();
+      };
+      std::stable_sort(trace.ops.begin() + static_cast<std::ptrdiff_t>(begin),
+                       trace.ops.begin() + static_cast<std::ptrdiff_t>(end),
                        [&rank](const Op& a, const Op& b) { return rank(a) < rank(b); });
       changes.push_back(std::to_string(groups.size()) + " optimizer sub-groups put into the policy's order");
     }

@@ -1,0 +1,135 @@
+// Where the time goes: attribution, iteration boundaries and the recognition of the steady state.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/engine.h"
+
+namespace tencache {
+
+// ---- Time and its attribution: every nanosecond of the GPU lane is compute, gap, or a stall with one cause.
+// ----------
+
+void Engine::advance_time(Nanoseconds now) {
+  TENCACHE_CHECK(now >= now_);
+  const uint128 passed = static_cast<uint128>(now - now_);
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    counters_.occupancy_byte_ns[tier] += passed * memory_.used(tier);
+  }
+  now_ = now;
+  counters_.time_ns = now;
+  ++epoch_;
+}
+
+void Engine::account_gap(std::uint8_t index, Nanoseconds until) {
+  Lane& lane = lanes_[index];
+  if (until <= lane.idle_since_ns) return;
+  if (index == 0) counters_.gap_ns += until - lane.idle_since_ns;
+  if (index == 0)
+    add_span({.start_ns = lane.idle_since_ns,
+              .end_ns = until,
+              .kind = SpanKind::gap,
+              .lane = index,
+              .iteration = iteration_,
+              .op = position_});
+  lane.idle_since_ns = until;
+}
+
+void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cause, OpIndex op) {
+  Lane& lane = lanes_[index];
+  if (until <= lane.idle_since_ns) return;
+  if (index == 0) counters_.stall_ns[static_cast<std::size_t>(cause)] += until - lane.idle_since_ns;
+  add_span({.start_ns = lane.idle_since_ns,
+            .end_ns = until,
+            .kind = SpanKind::stall,
+            .cause = cause,
+            .lane = index,
+            .iteration = iteration_,
+            .op = op});
+  lane.idle_since_ns = until;
+}
+
+// From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
+void Engine::account_late(std::uint8_t index, const ActiveOp& op, Nanoseconds start_ns) {
+  Lane& lane = lanes_[index];
+  account_gap(index, std::min(op.issued_ns, start_ns));
+  if (op.late) {
+    const Lateness& late = op.lateness;
+    const Nanoseconds ready = std::min(op.ready_ns, start_ns);
+    account_stall(index, std::min(late.asked_ns, ready), late.before, op.op);
+    account_stall(index, std::min(late.room_ns, ready), late.room, op.op);
+    account_stall(index, std::min(late.first_hop_ns, ready), late.first_hop, op.op);
+    account_stall(index, ready, late.last, op.op);
+  }
+  account_gap(index, start_ns);
+  TENCACHE_CHECK(lane.idle_since_ns >= start_ns);
+}
+
+void Engine::account_compute(std::uint8_t index, const ActiveOp& op, Nanoseconds until) {
+  Lane& lane = lanes_[index];
+  const Nanoseconds passed = until - lane.idle_since_ns;
+  TENCACHE_CHECK(passed >= 0);
+  (index == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
+  add_span({.start_ns = lane.idle_since_ns,
+            .end_ns = until,
+            .kind = SpanKind::op,
+            .lane = index,
+            .iteration = op.iteration,
+            .op = op.op});
+  lane.idle_since_ns = until;
+}
+
+void Engine::add_span(const Span& span) {
+  if (options_.timeline != nullptr) options_.timeline->spans.push_back(span);
+}
+
+void Engine::cross_boundary() {
+  if (lanes_[0].active.empty()) account_gap(0, now_);
+  boundaries_.push_back(counters_);
+  emit({.kind = EventKind::iteration_end});
+  ++iteration_;
+  if (options_.on_iteration) options_.on_iteration(iteration_);
+  if (live_) return;
+  if (limits_.until_steady) {
+    const std::uint64_t hash = state_hash();
+    for (std::size_t i = 0; i < hashes_.size(); ++i) {
+      if (hashes_[i] == hash) recurs_ = i + 1;
+    }
+    hashes_.push_back(hash);
+  }
+  if (recurs_ || iteration_ == limits_.max_iterations) finished_ = true;
+}
+
+std::uint64_t Engine::state_hash() const {
+  std::uint64_t hash = 1469598103934665603ull;
+  const auto mix = [&hash](std::uint64_t value) {
+    hash ^= value;
+    hash *= 1099511628211ull;
+    hash ^= hash >> 29;
+  };
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    for (ChunkId chunk = memory_.coldest(tier); chunk != none; chunk = memory_.warmer(chunk, tier)) {
+      mix(chunk);
+      mix(memory_.copy(chunk, tier).offset);
+    }
+    mix(none);
+  }
+  std::uint64_t under_way = 0;  // a sum: the transfers' places in the table mean nothing
+  for (const Transfer& t : transfers_) {
+    if (t.chunk == none) continue;
+    const std::uint64_t kind = (std::uint64_t{t.from} << 24) | (std::uint64_t{t.to} << 16) |
+                               (std::uint64_t{t.hop} << 8) | (t.in_flight ? 1 : 0);
+    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now_ - t.started_ns : 0);
+    under_way += ((t.chunk * 0x9e3779b97f4a7c15ull) ^ kind) * 0xbf58476d1ce4e5b9ull + progress * 0x94d049bb133111ebull;
+  }
+  mix(under_way);
+  for (const std::uint8_t dead : dead_) mix(dead);
+  for (const Lane& lane : lanes_) {
+    mix(lane.ops.empty() ? 0 : lane.issued - iteration_ * lane.ops.size());
+    mix(lane.ops.empty() ? 0 : lane.done - iteration_ * lane.ops.size());
+    mix(static_cast<std::uint64_t>(lane.active.empty() ? 0 : now_ - lane.active.front().ready_ns));
+  }
+  mix(policy_.fingerprint());
+  return hash;
+}
+
+}  // namespace tencache

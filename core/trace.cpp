@@ -46,10 +46,14 @@ std::string role_names() { return join(role_texts); }
 std::string phase_names() { return join(phase_texts); }
 
 NameId NamePool::intern(std::string_view text) {
-  if (const auto found = ids_.find(text); found != ids_.end()) return found->second;
+  NameId& first = first_of_hash_.try_emplace(std::hash<std::string_view>{}(text), none).first->second;
+  for (NameId id = first; id != none; id = next_of_hash_[id]) {
+    if (names_[id] == text) return id;
+  }
   const NameId id = static_cast<NameId>(names_.size());
   names_.emplace_back(text);
-  ids_.emplace(names_.back(), id);
+  next_of_hash_.push_back(first);
+  first = id;
   return id;
 }
 

@@ -49,12 +49,10 @@ class NamePool {
   std::size_t size() const { return names_.size(); }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-  };
+  // By hash, so that each text is stored once and the pool can be copied; ids of equal hash are chained.
   std::vector<std::string> names_;
-  std::unordered_map<std::string, NameId, Hash, std::equal_to<>> ids_;
+  std::vector<NameId> next_of_hash_;
+  std::unordered_map<std::size_t, NameId> first_of_hash_;
 };
 
 struct Tensor {

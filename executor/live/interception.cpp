@@ -1,0 +1,447 @@
+#include "executor/live/interception.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "executor/live/op_lists.h"
+
+namespace tencache {
+namespace {
+
+// Above autograd, so that views, in-place ops and saved tensors are all seen from outside.
+constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+std::atomic<LiveRuntime*> active_runtime{nullptr};
+thread_local int ops_open = 0;  // on this thread: allocations belong to the op
+
+bool guarded() { return c10::impl::tls_is_dispatch_key_included(paging_key); }
+
+// ---- Storages -------------------------------------------------------------------------------------------------------
+
+// From a storage's address, which never changes, to the runtime's tensor.
+class Registry {
+ public:
+  struct Owner {
+    LiveRuntime* runtime = nullptr;  // nullptr: its runtime has ended
+    TensorId tensor = none;
+  };
+
+  void add(const void* address, Owner owner) {
+    const std::lock_guard lock(mutex_);
+    owners_[address] = owner;
+  }
+  // False if the address is not ours.
+  bool let_go(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(address);
+    if (found == owners_.end()) return false;
+    if (found->second.runtime != nullptr) found->second.runtime->release(found->second.tensor);
+    owners_.erase(found);
+    return true;
+  }
+  TensorId find(const void* address, const LiveRuntime* runtime) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(address);
+    return found == owners_.end() || found->second.runtime != runtime ? none : found->second.tensor;
+  }
+  void orphan(const LiveRuntime* runtime) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, owner] : owners_) {
+      if (owner.runtime == runtime) owner.runtime = nullptr;
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, Owner> owners_;
+};
+
+// LibTorch keeps storages beyond the end of main: never destroyed.
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
+}
+
+c10::Allocator* plain_allocator = nullptr;
+
+void let_go(void* address) {
+  if (!registry().let_go(address)) plain_allocator->raw_deleter()(address);
+}
+
+c10::DataPtr hand_out(std::size_t bytes) {
+  LiveRuntime* const runtime = active_runtime;
+  if (bytes == 0 || runtime == nullptr || !guarded()) return plain_allocator->allocate(bytes);
+  const LiveRuntime::Storage storage = runtime->allocate(bytes, ops_open > 0);
+  registry().add(storage.address, {runtime, storage.tensor});
+  return {storage.address, storage.address, &let_go, c10::Device(c10::DeviceType::CPU)};
+}
+
+// c10::Allocator::allocate is const in some versions of LibTorch and not in others; copy_data came later.
+template <typename Signature>
+class PagedAllocator;
+
+template <>
+class PagedAllocator<c10::DataPtr (c10::Allocator::*)(std::size_t) const> final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) const override { return hand_out(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
+  virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+};
+
+template <>
+class PagedAllocator<c10::DataPtr (c10::Allocator::*)(std::size_t)> final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) { return hand_out(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
+  virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+};
+
+void install_allocator() {
+  static const bool installed = [] {
+    static PagedAllocator<decltype(&c10::Allocator::allocate)> allocator;
+    plain_allocator = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(&allocator, 100);
+    return true;
+  }();
+  static_cast<void>(installed);
+}
+
+// ---- Ops ------------------------------------------------------------------------------------------------------------
+
+struct ArgumentInfo {
+  std::string name;
+  std::size_t position = 0;
+  bool content = true;              // false: only its sizes matter
+  bool overwritten = false;         // written whole, not read
+  std::atomic<bool> written{false};  // an audit may find out late
+};
+
+struct OpInfo {
+  std::string name;       // with overload
+  std::string base_name;  // without
+  bool paged = false;     // false: nothing is done around it
+  std::size_t argument_count = 0;
+  std::deque<ArgumentInfo> arguments;  // those that may hold tensors
+};
+
+bool is_metadata_op(const c10::FunctionSchema& schema) {
+  if (is_metadata_only(schema.name())) return true;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return false;
+  }
+  // Views: everything that comes back is what went in.
+  return !schema.returns().empty() &&
+         std::all_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+}
+
+// Ops that are made of other ops are looked through. Ops of others' libraries are not: those are registered as "made of
+// other ops" by default, whatever they do.
+bool is_composite(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !touches_memory_itself(name);
+}
+
+void describe(const c10::OperatorHandle& op, OpInfo& info) {
+  const c10::FunctionSchema& schema = op.schema();
+  info.base_name = schema.name();
+  info.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  info.paged = !is_composite(op) && !is_metadata_op(schema);
+  info.argument_count = schema.arguments().size();
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const std::string type = argument.type()->str();
+    if (type.find("Tensor") == std::string::npos && type.find("Storage") == std::string::npos) continue;
+    ArgumentInfo& entry = info.arguments.emplace_back();
+    entry.name = argument.name();
+    entry.position = i;
+    entry.content = !reads_shape_only(info.base_name, entry.name);
+    entry.overwritten = overwrites(info.base_name, entry.name);
+    entry.written = (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+                    writes_unannounced(info.base_name, entry.name);
+  }
+}
+
+OpInfo& op_info(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const void*, OpInfo*> seen;
+  OpInfo*& mine = seen[&op.schema()];
+  if (mine != nullptr) return *mine;
+  static std::mutex mutex;
+  static auto* const all = new std::unordered_map<const void*, std::unique_ptr<OpInfo>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<OpInfo>& info = (*all)[&op.schema()];
+  if (info == nullptr) {
+    info = std::make_unique<OpInfo>();
+    describe(op, *info);
+  }
+  mine = info.get();
+  return *mine;
+}
+
+const void* base_address(const c10::Storage& storage) { return std::as_const(*storage.unsafeGetStorageImpl()).data(); }
+
+// Whether the tensor is all of its storage.
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage_offset() == 0 && tensor.is_contiguous() &&
+         tensor.nbytes() == tensor.storage().nbytes();
+}
+
+// Calls visit(const c10::Storage&, whole) for every storage behind a value.
+template <typename Visit>
+void visit_storages(const at::Tensor& tensor, const Visit& visit) {
+  if (!tensor.defined()) return;
+  const c10::Layout layout = tensor.layout();
+  if (layout == c10::kSparse) {
+    const auto* sparse = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    visit_storages(sparse->indices(), visit);
+    visit_storages(sparse->values(), visit);
+  } else if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr ||
+             layout == c10::kSparseBsc) {
+    const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+    visit_storages(sparse->compressed_indices(), visit);
+    visit_storages(sparse->plain_indices(), visit);
+    visit_storages(sparse->values(), visit);
+  } else if (tensor.has_storage()) {
+    visit(tensor.storage(), covers_storage(tensor));
+  }
+}
+
+template <typename Visit>
+void visit_storages(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit_storages(value.toTensor(), visit);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) visit_storages(element, visit);
+  } else if (value.isStorage()) {
+    visit(value.toStorage(), false);
+  }
+}
+
+void add_use(std::vector<Use>& uses, const Use& use) {
+  for (Use& known : uses) {
+    if (known.tensor != use.tensor) continue;
+    known.read = known.read || use.read;
+    known.write = known.write || use.write;
+    return;
+  }
+  uses.push_back(use);
+}
+
+void collect_uses(const OpInfo& info, const torch::jit::Stack& stack, const LiveRuntime& runtime,
+                  std::vector<Use>& uses) {
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const ArgumentInfo& argument : info.arguments) {
+    if (!argument.content) continue;
+    visit_storages(stack[first + argument.position], [&](const c10::Storage& storage, bool whole) {
+      const TensorId tensor = registry().find(base_address(storage), &runtime);
+      if (tensor != none) add_use(uses, {tensor, !(argument.overwritten && whole), argument.written});
+    });
+  }
+}
+
+// ---- Audit ----------------------------------------------------------------------------------------------------------
+
+std::atomic<bool> auditing{false};
+std::mutex findings_mutex;
+std::vector<AuditFinding> findings;
+
+std::uint64_t checksum(const void* data, std::size_t bytes) {
+  std::uint64_t sum = 0xcbf29ce484222325ull;
+  const auto* at = static_cast<const std::byte*>(data);
+  const auto mix = [&sum](std::uint64_t word) {
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+    sum ^= sum >> 32;
+  };
+  for (; bytes >= sizeof(std::uint64_t); bytes -= sizeof(std::uint64_t), at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at, sizeof(word));
+    mix(word);
+  }
+  for (; bytes > 0; --bytes, ++at) mix(std::to_integer<std::uint64_t>(*at));
+  return sum;
+}
+
+// Checksums what an op says it only reads, before and after.
+class OpAudit {
+ public:
+  OpAudit(OpInfo& info, const torch::jit::Stack& stack, const LiveRuntime& runtime, const std::vector<Use>& uses)
+      : info_(info) {
+    const std::size_t first = stack.size() - info.argument_count;
+    for (ArgumentInfo& argument : info.arguments) {
+      if (!argument.content) continue;
+      const c10::IValue& value = stack[first + argument.position];
+      visit_storages(value, [&](const c10::Storage& storage, bool) {
+        const TensorId tensor = registry().find(base_address(storage), &runtime);
+        const bool read_only = std::any_of(uses.begin(), uses.end(), [tensor](const Use& use) {
+          return use.tensor == tensor && !use.write;
+        });
+        if (tensor == none || !read_only) return;
+        watched_.push_back({&argument, tensor, storage, checksum(base_address(storage), storage.nbytes())});
+      });
+    }
+  }
+
+  // Those that changed. Call while they are still pinned.
+  std::vector<TensorId> changed() const {
+    std::vector<TensorId> tensors;
+    for (const Watched& watched : watched_) {
+      if (checksum(base_address(watched.storage), watched.storage.nbytes()) == watched.sum) continue;
+      tensors.push_back(watched.tensor);
+      watched.argument->written = true;
+      const AuditFinding finding{info_.name, watched.argument->name};
+      const std::lock_guard lock(findings_mutex);
+      if (std::find(findings.begin(), findings.end(), finding) == findings.end()) findings.push_back(finding);
+    }
+    return tensors;
+  }
+
+ private:
+  struct Watched {
+    ArgumentInfo* argument;
+    TensorId tensor;
+    c10::Storage storage;  // held: the op may let go of its inputs
+    std::uint64_t sum;
+  };
+  OpInfo& info_;
+  std::vector<Watched> watched_;
+};
+
+// ---- The fallback ---------------------------------------------------------------------------------------------------
+
+void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+               LiveRuntime& runtime) {
+  thread_local std::vector<Use> uses;
+  uses.clear();
+  collect_uses(info, *stack, runtime, uses);
+  runtime.begin_op(info.name, uses);
+  ++ops_open;
+  std::vector<TensorId> changed;
+  try {
+    const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
+    if (auditing) {
+      const OpAudit audit(info, *stack, runtime, uses);
+      op.redispatchBoxed(below, stack);
+      changed = audit.changed();
+    } else {
+      op.redispatchBoxed(below, stack);
+    }
+  } catch (...) {
+    --ops_open;
+    runtime.end_op();
+    throw;
+  }
+  --ops_open;
+  runtime.end_op();
+  if (!changed.empty()) runtime.announce_write(changed);
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
+  LiveRuntime* const runtime = active_runtime;
+  OpInfo& info = op_info(op);
+  if (runtime == nullptr || !info.paged) {
+    op.redispatchBoxed(below, stack);
+  } else {
+    run_paged(info, op, below, stack, *runtime);
+  }
+}
+
+LiveRuntime& attach(LiveRuntime& runtime) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  LiveRuntime* const present = active_runtime;
+  if (present == &runtime) return runtime;
+  if (present != nullptr) throw Error("a thread is guarded by a second live runtime while the first one still exists");
+  install_allocator();
+  active_runtime = &runtime;
+  runtime.set_close_listener([&runtime] {
+    active_runtime = nullptr;
+    registry().orphan(&runtime);
+  });
+  return runtime;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+}
+
+// ---- What interception.h promises -----------------------------------------------------------------------------------
+
+ThreadGuard::ThreadGuard(LiveRuntime& runtime) : include_((static_cast<void>(attach(runtime)), paging_key)) {}
+ThreadGuard::~ThreadGuard() = default;
+
+TensorId live_id(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return none;
+  return registry().find(base_address(tensor.storage()), active_runtime);
+}
+
+void mark(LiveRuntime& runtime, const at::Tensor& tensor, Role role, std::string_view name) {
+  if (const TensorId id = live_id(tensor); id != none) runtime.mark(id, role, name);
+}
+
+PinnedTensors::PinnedTensors(LiveRuntime& runtime, std::vector<at::Tensor> tensors, bool written)
+    : runtime_(runtime), tensors_(std::move(tensors)), written_(written) {
+  for (const at::Tensor& tensor : tensors_) {
+    visit_storages(tensor, [this, &runtime](const c10::Storage& storage, bool) {
+      const TensorId id = registry().find(base_address(storage), &runtime);
+      if (id != none) ids_.push_back(id);
+    });
+  }
+  std::sort(ids_.begin(), ids_.end());
+  ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+  runtime_.pin(ids_, written_);
+}
+
+PinnedTensors::~PinnedTensors() { runtime_.unpin(ids_, written_); }
+
+at::Tensor bring_back(LiveRuntime&, const at::Tensor& tensor) {
+  const c10::AutoGradMode no_grad(false);
+  const std::size_t bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+  auto* const memory = new std::byte[std::max<std::size_t>(bytes, 1)];
+  at::Tensor copy = at::from_blob(
+      memory, tensor.sizes(), [](void* data) { delete[] static_cast<std::byte*>(data); },
+      at::TensorOptions().dtype(tensor.dtype()));
+  copy.copy_(tensor);
+  return copy;
+}
+
+void announce_backward(LiveRuntime& runtime, const std::string& module, const at::Tensor& input,
+                       const at::Tensor& output) {
+  if (!input.requires_grad() || !output.requires_grad()) return;
+  output.register_hook([&runtime, module](const at::Tensor&) { runtime.module_begin(module); });
+  input.register_hook([&runtime](const at::Tensor&) { runtime.module_end(); });
+}
+
+void set_audit(bool on) {
+  const std::lock_guard lock(findings_mutex);
+  if (on) findings.clear();
+  auditing = on;
+}
+
+std::vector<AuditFinding> audit_findings() {
+  const std::lock_guard lock(findings_mutex);
+  return findings;
+}
+
+}  // namespace tencache

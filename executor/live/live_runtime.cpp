@@ -1,0 +1,621 @@
+#include "executor/live/live_runtime.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <utility>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::chrono::milliseconds feeder_patience{200};
+
+// Which tiers have offsets: the policy's allocators say.
+std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout) {
+  std::vector<bool> addressed(spec.tiers.size(), false);
+  for (std::size_t tier = 0; tier < std::min(layout.allocators.size(), addressed.size()); ++tier) {
+    addressed[tier] = layout.allocators[tier].kind != AllocatorKind::exact;
+  }
+  return addressed;
+}
+
+}  // namespace
+
+class LiveRuntime::Tap final : public Machine {
+ public:
+  explicit Tap(HostMachine& machine) : machine_(machine) {}
+
+  bool idle() const { return under_way_ == 0; }
+  void completed() { --under_way_; }
+
+  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
+    ++under_way_;
+    return machine_.submit(copy, after, tag);
+  }
+  Fence execute(const OpCommand& op, Fence after, Tag tag) override {
+    ++under_way_;
+    return machine_.execute(op, after, tag);
+  }
+  Fence last_of_lane(std::uint8_t lane) const override { return machine_.last_of_lane(lane); }
+  void cancel(Fence fence) override { machine_.cancel(fence); }
+  bool wait(Completion& completion) override { return machine_.wait(completion); }
+  Nanoseconds now() const override { return machine_.now(); }
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.map(tensor, chunk, begin, bytes, place);
+  }
+  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.unmap(tensor, chunk, begin, bytes, place);
+  }
+  void tensor_created(TensorId tensor, Bytes bytes) override { machine_.tensor_created(tensor, bytes); }
+  void tensor_destroyed(TensorId tensor) override { machine_.tensor_destroyed(tensor); }
+  void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.initialise(tensor, chunk, begin, bytes, place);
+  }
+
+ private:
+  HostMachine& machine_;
+  std::uint64_t under_way_ = 0;
+};
+
+class LiveRuntime::Bodies final : public OpBodies {
+ public:
+  struct Body {
+    const LiveTask* task = nullptr;
+    std::uint32_t record = none;  // in the step that is recorded
+  };
+
+  // Tasks of a lane run in the order in which they were given to the engine.
+  void push(std::uint8_t lane, Body body) {
+    const std::lock_guard lock(mutex_);
+    queues_[lane].push_back(body);
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    for (auto& queue : queues_) queue.clear();
+  }
+  // What the bodies that ran since the last call took, and what the first of them threw.
+  std::vector<std::pair<std::uint32_t, Nanoseconds>> take_durations() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(durations_, {});
+  }
+  std::exception_ptr take_failure() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(failure_, nullptr);
+  }
+
+  void run(std::uint8_t lane, OpIndex, std::span<const Use>, HostMachine& machine) override {
+    Body body;
+    {
+      const std::lock_guard lock(mutex_);
+      TENCACHE_CHECK(!queues_[lane].empty());
+      body = queues_[lane].front();
+      queues_[lane].pop_front();
+    }
+    std::vector<std::byte*> addresses;
+    for (const Use& use : body.task->uses) addresses.push_back(machine.address(use.tensor, machine.tier_of_lane(lane)));
+    const Nanoseconds start_ns = machine.now();
+    std::exception_ptr failure;
+    try {
+      body.task->body(addresses);
+    } catch (...) {  // the tasks behind it still run; run_tasks throws it on
+      failure = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    durations_.emplace_back(body.record, machine.now() - start_ns);
+    if (failure_ == nullptr) failure_ = failure;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<std::deque<Body>, lane_count> queues_;
+  std::vector<std::pair<std::uint32_t, Nanoseconds>> durations_;
+  std::exception_ptr failure_;
+};
+
+// ---- Beginning and end ----------------------------------------------------------------------------------------------
+
+LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
+    : spec_(with_real_pages(spec)), policy_(policy), options_(std::move(options)), bodies_(std::make_unique<Bodies>()) {
+  HostMachineOptions machine = options_.machine;
+  if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec_, policy.layout(spec_, nullptr));
+  machine_ = std::make_unique<HostMachine>(spec_, *bodies_, std::move(machine));
+  tap_ = std::make_unique<Tap>(*machine_);
+  engine_ = std::make_unique<Engine>(spec_, *tap_, policy, nullptr, options_.engine);
+  follower_.set_follow(options_.follow_schedule);
+  last_end_ns_ = machine_->now();
+  feeder_ = std::thread([this] { feed_completions(); });
+}
+
+LiveRuntime::~LiveRuntime() {
+  if (close_listener_) close_listener_();
+  {
+    Lock lock(mutex_);
+    try {
+      enter();
+    } catch (...) {  // said before, by the call that failed
+    }
+  }
+  stopping_ = true;
+  machine_->stop();
+  feeder_.join();
+  Bytes lost_bytes = 0;
+  std::size_t lost = 0;
+  for (const Entry& entry : entries_) {
+    if (!entry.alive || entry.owned) continue;
+    ++lost;
+    lost_bytes += entry.bytes;
+  }
+  if (lost == 0) return;
+  std::fprintf(stderr,
+               "tencache: %zu tensors (%s) outlive their runtime. Their content is lost; let go of them before the "
+               "runtime ends, or take copies with bring_back().\n",
+               lost, format_bytes(lost_bytes).c_str());
+  // Their addresses must not become somebody else's memory.
+  engine_.reset();
+  static_cast<void>(machine_.release());
+  static_cast<void>(bodies_.release());
+}
+
+void LiveRuntime::feed_completions() {
+  Completion completion;
+  while (!stopping_) {
+    if (!machine_->wait_for(completion, feeder_patience)) continue;
+    const Lock lock(mutex_);
+    tap_->completed();
+    try {
+      if (failure_ == nullptr) engine_->handle(completion);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+  }
+}
+
+void LiveRuntime::enter() {
+  if (any_released_) {
+    {
+      const std::lock_guard lock(released_mutex_);
+      std::swap(released_, releasing_);
+      any_released_ = false;
+    }
+    for (const TensorId tensor : releasing_) destroy(tensor);
+    releasing_.clear();
+  }
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+// Waits, while completions come in, until `done`. Throws OutOfMemory when nothing is under way that could help.
+void LiveRuntime::wait_until(Lock& lock, const std::function<bool()>& done) {
+  while (!done()) {
+    enter();
+    if (done()) return;
+    if (tap_->idle()) engine_->check_progress();
+    if (!done() && !tap_->idle()) changed_.wait(lock);
+  }
+}
+
+// ---- What the program announces -------------------------------------------------------------------------------------
+
+void LiveRuntime::iteration_boundary() {
+  Lock lock(mutex_);
+  enter();
+  take_op(lock);
+  const Nanoseconds at = machine_->now();
+  tell(follower_.iteration_boundary(), at);
+  engine_->iteration_boundary(at);
+  give_op();
+}
+
+void LiveRuntime::tell(StepFollower::Signal signal, Nanoseconds now) {
+  if (signal == StepFollower::Signal::deviated) engine_->schedule_deviated(now);
+  if (signal != StepFollower::Signal::profile) return;
+  auto program = std::make_unique<const Program>(follower_.program());
+  engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now);
+  profile_ = std::move(program);  // the one before lives until nobody looks at it any more
+}
+
+void LiveRuntime::set_phase(Phase phase) {
+  const Lock lock(mutex_);
+  follower_.set_phase(phase);
+}
+
+void LiveRuntime::module_begin(std::string_view name) {
+  const Lock lock(mutex_);
+  enter();
+  const NameId module = follower_.names().intern(name);
+  follower_.module_begin(module);
+  engine_->module_begin(module, machine_->now());
+}
+
+void LiveRuntime::module_end() {
+  const Lock lock(mutex_);
+  enter();
+  engine_->module_end(follower_.module_end(), machine_->now());
+}
+
+void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
+  const Lock lock(mutex_);
+  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
+  follower_.marked(tensor, role, name);
+  if (engine_->memory().role(tensor) != role) engine_->set_role(tensor, role);
+}
+
+// ---- Tensors --------------------------------------------------------------------------------------------------------
+
+TensorId LiveRuntime::create(Bytes bytes, Role role, bool owned) {
+  const TensorId tensor = engine_->create(bytes, role, owned, machine_->now());
+  if (tensor >= entries_.size()) entries_.resize(tensor + std::size_t{1});
+  entries_[tensor] = {bytes, true, owned};
+  live_bytes_ += room_of(tensor);
+  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
+  follower_.created(tensor, bytes, role);
+  return tensor;
+}
+
+void LiveRuntime::destroy(TensorId tensor) {
+  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
+  const Bytes room = room_of(tensor);
+  live_bytes_ -= room;
+  if (const auto found = std::find(op_tensors_.begin(), op_tensors_.end(), tensor); found != op_tensors_.end()) {
+    op_tensors_.erase(found);
+    op_bytes_ -= room;
+  }
+  entries_[tensor].alive = false;
+  follower_.destroyed(tensor);
+  engine_->destroy(tensor, machine_->now());
+}
+
+// What the tensor takes in the GPU tier when all of it is there.
+Bytes LiveRuntime::room_of(TensorId tensor) const {
+  const Residency& memory = engine_->memory();
+  const ChunkId begin = memory.first_chunk(tensor);
+  Bytes room = 0;
+  for (ChunkId chunk = begin; chunk < begin + memory.chunk_count(tensor); ++chunk) room += memory.footprint(chunk, 0);
+  return room;
+}
+
+void LiveRuntime::add_to_op(TensorId tensor) {
+  op_tensors_.push_back(tensor);
+  op_bytes_ += room_of(tensor);
+  if (op_bytes_ <= largest_op_bytes_) return;
+  largest_op_bytes_ = op_bytes_;
+  largest_op_ = op_name_;
+}
+
+TensorId LiveRuntime::create_owned(Bytes bytes, Role role, std::string_view name) {
+  TENCACHE_CHECK(bytes > 0);
+  const Lock lock(mutex_);
+  enter();
+  const TensorId tensor = create(bytes, role, true);
+  follower_.marked(tensor, role, name);
+  return tensor;
+}
+
+void LiveRuntime::destroy_owned(TensorId tensor) {
+  const Lock lock(mutex_);
+  enter();
+  destroy(tensor);
+}
+
+Bytes LiveRuntime::bytes(TensorId tensor) const {
+  const Lock lock(mutex_);
+  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
+  return entries_[tensor].bytes;
+}
+
+void LiveRuntime::release(TensorId tensor) noexcept {
+  const std::lock_guard lock(released_mutex_);
+  released_.push_back(tensor);
+  any_released_ = true;
+}
+
+// ---- Ops ------------------------------------------------------------------------------------------------------------
+
+void LiveRuntime::take_op(Lock& lock) {
+  while (op_taken_) changed_.wait(lock);
+  op_taken_ = true;
+}
+
+void LiveRuntime::give_op() {
+  op_taken_ = false;
+  op_tensors_.clear();
+  op_bytes_ = 0;
+  changed_.notify_all();
+}
+
+// The engine knows nothing of an op; the message gets its name.
+void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
+  engine_->abandon(machine_->now());
+  std::string message = error.what();
+  const std::string unnamed = "'" + error.op() + "'";
+  if (const std::size_t at = message.find(unnamed); at != std::string::npos) {
+    message.replace(at, unnamed.size(), "'" + op + "'");
+  } else {
+    message = "op '" + op + "': " + message;
+  }
+  throw OutOfMemory(message, op, error.bytes_missing());
+}
+
+void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
+  const Nanoseconds at = machine_->now();
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  StepFollower::OpInfo info;
+  info.name = name;
+  const OpIndex op = follower_.begin_op(info, uses, at - last_end_ns_, signal);
+  tell(signal, at);
+  op_name_ = name;
+  op_wait_ns_ = 0;
+  for (const Use& use : uses) add_to_op(use.tensor);
+  engine_->begin(op, uses, at);
+  try {
+    if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
+  } catch (const OutOfMemory& error) {
+    follower_.end_op(0);
+    give_up(error, follower_.names()[name]);
+  } catch (...) {
+    follower_.end_op(0);
+    throw;
+  }
+  op_ready_ns_ = machine_->now();
+}
+
+void LiveRuntime::finish_op() {
+  const Nanoseconds at = machine_->now();
+  engine_->end(at);
+  follower_.end_op(at - op_ready_ns_ - op_wait_ns_);
+  last_end_ns_ = at;
+}
+
+void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
+  Lock lock(mutex_);
+  enter();
+  take_op(lock);
+  try {
+    start_op(lock, follower_.names().intern(name), uses);
+  } catch (...) {
+    give_op();
+    throw;
+  }
+}
+
+void LiveRuntime::end_op() {
+  const Lock lock(mutex_);
+  try {
+    enter();  // what the op freed was its workspace
+    finish_op();
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  give_op();
+}
+
+TensorId LiveRuntime::allocate_in_op(Lock& lock, Bytes bytes) {
+  const TensorId tensor = create(bytes, Role::activation, false);
+  if (const TensorId recorded = follower_.born(tensor); recorded != none) {
+    engine_->set_program_tensor(tensor, recorded);
+    const Role role = follower_.program().trace.tensors[recorded].role;
+    if (role != Role::activation) engine_->set_role(tensor, role);
+  }
+  add_to_op(tensor);
+  const Nanoseconds asked_ns = machine_->now();
+  engine_->allocate(tensor, asked_ns);
+  try {
+    if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
+  } catch (const OutOfMemory& error) {
+    try {
+      give_up(error, follower_.names()[op_name_]);
+    } catch (...) {
+      destroy(tensor);
+      throw;
+    }
+  }
+  op_wait_ns_ += machine_->now() - asked_ns;
+  return tensor;
+}
+
+LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
+  Lock lock(mutex_);
+  enter();
+  if (!inside_op) {
+    take_op(lock);
+    try {
+      start_op(lock, follower_.names().intern("allocate"), {});
+    } catch (...) {
+      give_op();
+      throw;
+    }
+  }
+  TensorId tensor = none;
+  try {
+    tensor = allocate_in_op(lock, bytes);
+  } catch (...) {
+    if (!inside_op) {
+      finish_op();
+      give_op();
+    }
+    throw;
+  }
+  if (!inside_op) {
+    finish_op();
+    give_op();
+  }
+  return {tensor, machine_->address(tensor, 0)};
+}
+
+// An op of ours around `inside`, which is called when the tensors are there, after the op.
+void LiveRuntime::brief_op(Lock& lock, NameId name, std::span<const TensorId> tensors, bool written,
+                           const std::function<void()>& inside) {
+  std::vector<Use> uses;
+  for (const TensorId tensor : tensors) {
+    const bool known = std::any_of(uses.begin(), uses.end(), [tensor](const Use& use) { return use.tensor == tensor; });
+    if (!known) uses.push_back({tensor, true, written});
+  }
+  take_op(lock);
+  try {
+    start_op(lock, name, uses);
+    inside();
+    finish_op();
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  give_op();
+}
+
+void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
+  Lock lock(mutex_);
+  enter();
+  brief_op(lock, follower_.names().intern("pin"), tensors, written, [&] {
+    for (const TensorId tensor : tensors) engine_->pin(tensor);
+  });
+}
+
+void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
+  Lock lock(mutex_);
+  // A policy may have cleaned them meanwhile: such copies are stale now.
+  if (written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
+  for (const TensorId tensor : tensors) engine_->unpin(tensor);
+}
+
+void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
+  Lock lock(mutex_);
+  enter();
+  brief_op(lock, follower_.names().intern("announce_write"), tensors, true, [] {});
+}
+
+// ---- Tasks ----------------------------------------------------------------------------------------------------------
+
+std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
+  Device device = task.device;
+  if (task.placeable) {  // the policy judges it as it would judge an op of a trace
+    Trace trace;
+    std::vector<TensorId> reads, writes;
+    for (const Use& use : task.uses) {
+      const TensorId id = trace.add_tensor("", entries_[use.tensor].bytes, engine_->memory().role(use.tensor), true);
+      if (use.read) reads.push_back(id);
+      if (use.write) writes.push_back(id);
+    }
+    Op op;
+    op.name = trace.names.intern(task.name);
+    op.phase = Phase::optimizer;
+    op.device = task.device;
+    op.group = task.group;
+    op.placeable = true;
+    op.reorderable = task.reorderable;
+    op.duration_ns = task.duration_ns;
+    device = policy_.place(trace, trace.ops[trace.add_op(op, reads, writes)]);
+  }
+  if (device == Device::gpu) return 0;
+  if (spec_.tier_of(Device::cpu) == no_tier) {
+    throw Error("task '" + task.name + "' is to run on the CPU, but machine '" + spec_.name + "' has no tier of kind cpu");
+  }
+  return 1;
+}
+
+void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
+  Lock lock(mutex_);
+  enter();
+  take_op(lock);
+  try {
+    for (const LiveTask& task : tasks) {
+      const std::uint8_t lane = lane_of(task);
+      const Nanoseconds at = machine_->now();
+      StepFollower::OpInfo info;
+      info.name = follower_.names().intern(task.name);
+      info.device = lane == 0 ? Device::gpu : Device::cpu;
+      info.group = task.group;
+      info.placeable = task.placeable;
+      info.reorderable = task.reorderable;
+      StepFollower::Signal signal = StepFollower::Signal::nothing;
+      const Nanoseconds gap_ns = &task == tasks.data() ? at - last_end_ns_ : 0;
+      const OpIndex op = follower_.begin_op(info, task.uses, gap_ns, signal);
+      bodies_->push(lane, {&task, follower_.recorded_op()});
+      follower_.end_op(0);
+      tell(signal, at);
+      op_name_ = info.name;
+      op_tensors_.clear();
+      op_bytes_ = 0;
+      if (lane == 0) {
+        for (const Use& use : task.uses) add_to_op(use.tensor);
+      }
+      engine_->task(lane, op, 0, task.uses, task.duration_ns, at);
+    }
+    wait_until(lock, [this] { return engine_->idle(); });
+  } catch (const OutOfMemory&) {
+    engine_->abandon(machine_->now());
+    changed_.wait(lock, [this] { return engine_->idle() || failure_ != nullptr; });
+    bodies_->clear();
+    static_cast<void>(bodies_->take_durations());
+    static_cast<void>(bodies_->take_failure());
+    give_op();
+    throw;
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
+  last_end_ns_ = machine_->now();
+  give_op();
+  if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
+}
+
+// ---- Figures --------------------------------------------------------------------------------------------------------
+
+const Trace& LiveRuntime::recorded() const {
+  const Lock lock(mutex_);
+  return follower_.program().trace;
+}
+bool LiveRuntime::has_recorded() const {
+  const Lock lock(mutex_);
+  return follower_.recorded();
+}
+void LiveRuntime::record_next() {
+  const Lock lock(mutex_);
+  follower_.record_next();
+}
+void LiveRuntime::describe_recording(const TraceHeader& header) {
+  const Lock lock(mutex_);
+  follower_.set_header(header);
+}
+RunResult LiveRuntime::result() const {
+  const Lock lock(mutex_);
+  return engine_->result();
+}
+Counters LiveRuntime::counters() const {
+  const Lock lock(mutex_);
+  return engine_->counters();
+}
+std::uint64_t LiveRuntime::deviations() const {
+  const Lock lock(mutex_);
+  return follower_.deviations();
+}
+std::string LiveRuntime::first_deviation() const {
+  const Lock lock(mutex_);
+  return follower_.first_deviation();
+}
+Bytes LiveRuntime::live_bytes() const {
+  const Lock lock(mutex_);
+  return live_bytes_;
+}
+Bytes LiveRuntime::peak_live_bytes() const {
+  const Lock lock(mutex_);
+  return peak_live_bytes_;
+}
+void LiveRuntime::reset_peak_live_bytes() {
+  const Lock lock(mutex_);
+  peak_live_bytes_ = live_bytes_;
+}
+Bytes LiveRuntime::largest_op_bytes() const {
+  const Lock lock(mutex_);
+  return largest_op_bytes_;
+}
+std::string LiveRuntime::largest_op() const {
+  const Lock lock(mutex_);
+  return follower_.names()[largest_op_];
+}
+
+}  // namespace tencache

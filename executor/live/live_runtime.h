@@ -1,0 +1,211 @@
+// A live program on the engine: the memory of a training program that this process runs itself, paged between tiers.
+//
+// The program announces what it does (ops with the tensors that they use, allocations, modules, steps), the engine moves
+// tensors, HostMachine does the moving. The "GPU" is a capped arena of ordinary memory; a storage's address in it never
+// changes, its pages come and go. This class knows nothing of LibTorch: interception.h announces LibTorch's ops to it.
+//
+// Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
+// from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).
+//
+// Threading: every function may be called from any thread, but for constructor and destructor. Ops run one at a time: the
+// outermost op of a second thread waits for that of the first. Copies run on the machine's threads; a thread of this
+// class feeds their completions to the engine.
+// Errors: OutOfMemory when an op or an allocation cannot fit; Error when a copy fails for good. Both leave everything
+// consistent, so that the program may catch them and go on.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/error.h"
+#include "executor/host_machine.h"
+#include "executor/live/step_follower.h"
+
+namespace tencache {
+
+struct LiveOptions {
+  EngineOptions engine;         // timeline, log, progress
+  HostMachineOptions machine;   // pacing, files
+  bool follow_schedule = true;  // false: never record, the policy sees demand only
+};
+
+// Work that the engine orders, places and runs on a lane of the machine: an optimizer's sub-group.
+struct LiveTask {
+  std::string name;
+  std::int32_t group = -1;          // for the recording: sub-group of the optimizer step
+  std::vector<Use> uses;            // each tensor once
+  Device device = Device::gpu;      // where it runs if it is not placeable
+  bool placeable = true;            // the policy says where
+  bool reorderable = false;         // for the recording
+  Nanoseconds duration_ns = 0;      // expected; 0: not known
+  // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
+  // It may throw; it must not call the runtime or LibTorch ops.
+  std::function<void(std::span<std::byte* const> addresses)> body;
+};
+
+class LiveRuntime {
+ public:
+  // The policy outlives the runtime. Throws Error when the machine or the policy's layout does not suit.
+  LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options = {});
+  // Waits for what is under way. Storages that still live are lost: a message on stderr says how many and how many bytes;
+  // touching them faults from then on, letting go of them does not.
+  ~LiveRuntime();
+  LiveRuntime(const LiveRuntime&) = delete;
+  LiveRuntime& operator=(const LiveRuntime&) = delete;
+
+  // ---- What the program announces.
+  // A step begins (and the one before is over). Call it before each step, the first one included.
+  void iteration_boundary();
+  // Of the ops from here on. Phases are for recordings and for the optimizer's tasks.
+  void set_phase(Phase phase);
+  // Modules nest. In backward they are announced too, in the order in which backward runs them.
+  void module_begin(std::string_view name);
+  void module_end();
+  // What a tensor is: for policies, and as its name in recordings. Until then it is an activation.
+  void mark(TensorId tensor, Role role, std::string_view name);
+
+  // ---- Tensors without a LibTorch storage, and tasks.
+  // Undefined content until a task writes it.
+  TensorId create_owned(Bytes bytes, Role role, std::string_view name);
+  void destroy_owned(TensorId tensor);
+  // Runs all of them and waits until they are done. Tasks that touch the same tensor (one of them writing it) run in the
+  // order given, others may overlap. Not from inside an op. Rethrows what a body threw, after all are done.
+  void run_tasks(std::vector<LiveTask> tasks);
+
+  // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses may
+  // be read and written by code that is no op. `written`: their content may change; copies elsewhere become stale now.
+  // Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in interception.h.
+  void pin(std::span<const TensorId> tensors, bool written);
+  void unpin(std::span<const TensorId> tensors, bool written);
+  // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
+  std::byte* address(TensorId tensor, TierId tier = 0) const { return machine_->address(tensor, tier); }
+  Bytes bytes(TensorId tensor) const;
+
+  // ---- Figures.
+  // The second step as a trace, or a later one: `record_next` asks for the coming step to be recorded again (it becomes
+  // the schedule, too). Empty until the step is over.
+  const Trace& recorded() const;
+  bool has_recorded() const;
+  void record_next();
+  // The header of recordings.
+  void describe_recording(const TraceHeader& header);
+  RunResult result() const;
+  Counters counters() const;
+  // How often the program left the recorded order, and the first time in words ("step 5: op aten::relu where …").
+  std::uint64_t deviations() const;
+  std::string first_deviation() const;
+  // Live bytes of storages and owned tensors now, and at most; in pages of the GPU tier.
+  Bytes live_bytes() const;
+  Bytes peak_live_bytes() const;
+  void reset_peak_live_bytes();
+  // The largest working set of one op so far (what it uses and allocates), and the op's name: the least GPU memory.
+  Bytes largest_op_bytes() const;
+  std::string largest_op() const;
+  const MachineSpec& spec() const { return spec_; }  // with real pages; its log replays on this one
+  HostMachine& machine() { return *machine_; }
+
+  // ---- Ops: for interception.h.
+  struct Storage {
+    TensorId tensor = none;
+    std::byte* address = nullptr;
+  };
+  // Waits until no other thread's op runs and all that the op uses is there. When it throws, the op has not begun.
+  void begin_op(std::string_view name, std::span<const Use> uses);
+  void end_op();
+  // A new storage with room in the GPU tier. Inside the calling thread's op (`inside_op`) its room is pinned until that
+  // op ends. `bytes` > 0.
+  Storage allocate(Bytes bytes, bool inside_op);
+  // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
+  void release(TensorId tensor) noexcept;
+  // A write that was not announced (found by an audit): other copies of the tensors become stale. Outside ops.
+  void announce_write(std::span<const TensorId> tensors);
+  // Called when the runtime ends, before anything else.
+  void set_close_listener(std::function<void()> listener) { close_listener_ = std::move(listener); }
+
+ private:
+  // The port, and how much is under way there, which decides when waiting is hopeless.
+  class Tap;
+  // Runs the bodies of tasks on the machine's lanes.
+  class Bodies;
+  struct Entry {
+    Bytes bytes = 0;
+    bool alive = false;
+    bool owned = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // All but feed_completions are called under the mutex.
+  void feed_completions();
+  void enter();  // first thing of every call: hears of frees and of the feeding thread's failure
+  void take_op(Lock& lock);
+  void give_op();
+  void start_op(Lock& lock, NameId name, std::span<const Use> uses);
+  void finish_op();
+  TensorId allocate_in_op(Lock& lock, Bytes bytes);
+  void brief_op(Lock& lock, NameId name, std::span<const TensorId> tensors, bool written,
+                const std::function<void()>& inside);
+  void wait_until(Lock& lock, const std::function<bool()>& done);
+  [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op);
+  TensorId create(Bytes bytes, Role role, bool owned);
+  void destroy(TensorId tensor);
+  Bytes room_of(TensorId tensor) const;
+  void add_to_op(TensorId tensor);
+  std::uint8_t lane_of(const LiveTask& task) const;
+  void tell(StepFollower::Signal signal, Nanoseconds now);
+
+  const MachineSpec spec_;
+  Policy& policy_;
+  LiveOptions options_;
+  std::unique_ptr<Bodies> bodies_;
+  std::unique_ptr<HostMachine> machine_;
+  std::unique_ptr<Tap> tap_;
+  std::function<void()> close_listener_;
+
+  mutable std::mutex mutex_;             // everything below; the engine is called under it only
+  std::condition_variable changed_;      // a completion was handled, or an op is over
+  std::unique_ptr<Engine> engine_;
+  StepFollower follower_;
+  std::vector<Entry> entries_;           // by TensorId
+  std::unique_ptr<const Program> profile_;
+  bool op_taken_ = false;                // an op or tasks run, a thread owns them
+  NameId op_name_ = 0;
+  std::vector<TensorId> op_tensors_;     // that the running op uses or has allocated
+  Bytes op_bytes_ = 0;                   // their room
+  Nanoseconds op_ready_ns_ = 0, op_wait_ns_ = 0, last_end_ns_ = 0;
+  Bytes live_bytes_ = 0, peak_live_bytes_ = 0, largest_op_bytes_ = 0;
+  NameId largest_op_ = 0;
+  std::exception_ptr failure_;           // of the feeding thread
+
+  std::mutex released_mutex_;
+  std::vector<TensorId> released_, releasing_;
+  std::atomic<bool> any_released_ = false;
+
+  std::atomic<bool> stopping_ = false;
+  std::thread feeder_;
+};
+
+// Announces a module for as long as it lives.
+class ModuleScope {
+ public:
+  ModuleScope(LiveRuntime& runtime, std::string_view name) : runtime_(runtime) { runtime_.module_begin(name); }
+  ~ModuleScope() { runtime_.module_end(); }
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  LiveRuntime& runtime_;
+};
+
+}  // namespace tencache

@@ -1,0 +1,84 @@
+#include "executor/live/op_lists.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace tencache {
+namespace {
+
+using OpArgument = std::pair<std::string_view, std::string_view>;
+
+constexpr OpArgument unannounced_writes[] = {
+    {"aten::native_batch_norm", "running_mean"},
+    {"aten::native_batch_norm", "running_var"},
+    {"aten::_batch_norm_impl_index", "running_mean"},
+    {"aten::_batch_norm_impl_index", "running_var"},
+    {"aten::cudnn_batch_norm", "running_mean"},
+    {"aten::cudnn_batch_norm", "running_var"},
+    {"aten::miopen_batch_norm", "running_mean"},
+    {"aten::miopen_batch_norm", "running_var"},
+    {"aten::batch_norm_update_stats", "running_mean"},
+    {"aten::batch_norm_update_stats", "running_var"},
+    {"aten::batch_norm_gather_stats", "running_mean"},
+    {"aten::batch_norm_gather_stats", "running_var"},
+    {"aten::batch_norm_gather_stats_with_counts", "running_mean"},
+    {"aten::batch_norm_gather_stats_with_counts", "running_var"},
+    {"aten::rrelu_with_noise", "noise"},
+    {"aten::rrelu_with_noise_", "noise"},
+    {"aten::_cudnn_rnn", "dropout_state"},
+};
+
+constexpr OpArgument overwritten[] = {
+    {"aten::zero_", "self"},      {"aten::fill_", "self"},        {"aten::copy_", "self"},
+    {"aten::normal_", "self"},    {"aten::uniform_", "self"},     {"aten::random_", "self"},
+    {"aten::bernoulli_", "self"}, {"aten::exponential_", "self"}, {"aten::log_normal_", "self"},
+    {"aten::cauchy_", "self"},    {"aten::geometric_", "self"},
+};
+
+// Views without alias annotation, changes of strides in place, questions about sizes, storages that change hands.
+constexpr std::string_view metadata_only[] = {
+    "aten::_unsafe_view", "aten::squeeze_",   "aten::unsqueeze_",    "aten::t_",          "aten::transpose_",
+    "aten::swapaxes_",    "aten::swapdims_",  "aten::as_strided_",   "aten::detach_",     "aten::requires_grad_",
+    "aten::set_",         "aten::set_data",   "aten::rename_",       "aten::_coalesced_", "aten::size",
+    "aten::sym_size",     "aten::stride",     "aten::sym_stride",    "aten::numel",       "aten::sym_numel",
+    "aten::dim",          "aten::is_same_size", "aten::is_contiguous", "aten::sparse_dim", "aten::dense_dim",
+    "aten::_nnz",         "aten::_dimI",      "aten::_dimV",         "aten::is_coalesced", "aten::_version",
+    "aten::is_leaf",      "aten::output_nr",  "aten::retain_grad",   "aten::storage_offset",
+    "aten::sym_storage_offset", "aten::is_set_to", "aten::is_pinned", "aten::_has_compatible_shallow_copy_type",
+};
+
+constexpr std::string_view shape_only_self[] = {
+    "aten::empty_like", "aten::zeros_like", "aten::ones_like",   "aten::full_like",         "aten::rand_like",
+    "aten::randn_like", "aten::randint_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_zeros",
+    "aten::new_ones",   "aten::new_full",
+};
+
+constexpr std::string_view opaque_composites[] = {
+    "aten::ctc_loss", "aten::tensor_split", "aten::lstm",          "aten::gru",      "aten::rnn_tanh",
+    "aten::rnn_relu", "aten::repeat_interleave", "aten::_pad_packed_sequence", "aten::embedding_bag",
+    "aten::quantized_lstm_cell", "aten::quantized_gru_cell", "aten::_embedding_bag_sparse_backward",
+};
+
+template <std::size_t count>
+bool contains(const std::string_view (&list)[count], std::string_view op) {
+  return std::find(std::begin(list), std::end(list), op) != std::end(list);
+}
+template <std::size_t count>
+bool contains(const OpArgument (&list)[count], std::string_view op, std::string_view argument) {
+  return std::find(std::begin(list), std::end(list), OpArgument{op, argument}) != std::end(list);
+}
+
+}  // namespace
+
+bool writes_unannounced(std::string_view op, std::string_view argument) {
+  return contains(unannounced_writes, op, argument);
+}
+bool overwrites(std::string_view op, std::string_view argument) { return contains(overwritten, op, argument); }
+bool is_metadata_only(std::string_view op) { return contains(metadata_only, op); }
+bool reads_shape_only(std::string_view op, std::string_view argument) {
+  return argument == "self" && contains(shape_only_self, op);
+}
+bool touches_memory_itself(std::string_view op) { return contains(opaque_composites, op); }
+
+}  // namespace tencache

@@ -1,0 +1,289 @@
+#include "cli/chrome_trace.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+#include <tuple>
+
+#include "core/schedule.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::size_t flush_bytes = 1 << 20;
+// Threads: the op lanes 1 and 2, their stalls 3 and 4, the links from here on.
+constexpr std::uint32_t first_link_thread = 10;
+
+// Appends JSON to a file through a buffer; an ordinary serializer would be most of the run time here.
+class Output {
+ public:
+  explicit Output(const std::string& path) : file_(path) {}
+
+  Output& raw(std::string_view text) {
+    buffer_ += text;
+    return *this;
+  }
+  Output& number(std::uint64_t value) {
+    std::array<char, 24> text{};
+    buffer_.append(text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr);
+    return *this;
+  }
+  // Chrome counts microseconds; three decimals keep the nanoseconds.
+  Output& microseconds(Nanoseconds ns) {
+    number(static_cast<std::uint64_t>(ns / 1000));
+    const auto rest = static_cast<unsigned>(ns % 1000);
+    const std::array<char, 4> decimals{'.', static_cast<char>('0' + rest / 100),
+                                       static_cast<char>('0' + rest / 10 % 10), static_cast<char>('0' + rest % 10)};
+    buffer_.append(decimals.data(), decimals.size());
+    return *this;
+  }
+  Output& string(std::string_view text) {
+    buffer_ += '"';
+    for (const char c : text) {
+      if (c == '"' || c == '\\') {
+        buffer_ += '\\';
+        buffer_ += c;
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        std::array<char, 8> escape{};
+        std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        buffer_ += escape.data();
+      } else {
+        buffer_ += c;
+      }
+    }
+    buffer_ += '"';
+    return *this;
+  }
+  // The start of every event; the caller adds its own keys and calls `close`.
+  Output& event(std::string_view phase, std::uint32_t process, std::uint32_t thread) {
+    raw(first_ ? "\n{\"ph\":\"" : ",\n{\"ph\":\"").raw(phase).raw("\",\"pid\":").number(process).raw(",\"tid\":");
+    first_ = false;
+    return number(thread);
+  }
+  void close() {
+    raw("}");
+    if (buffer_.size() < flush_bytes) return;
+    file_.write(buffer_);
+    buffer_.clear();
+  }
+  void commit() {
+    file_.write(buffer_);
+    file_.commit();
+  }
+
+ private:
+  AtomicFile file_;
+  std::string buffer_;
+  bool first_ = true;
+};
+
+class ProcessWriter {
+ public:
+  ProcessWriter(Output& output, const TimelineProcess& process, std::uint32_t id, std::uint64_t& next_flow)
+      : output_(output),
+        timeline_(*process.timeline),
+        machine_(*process.machine),
+        trace_(*process.trace),
+        name_(process.name),
+        id_(id),
+        next_flow_(next_flow) {
+    if (timeline_.spans.empty()) return;
+    origin_ = timeline_.spans.front().start_ns;
+    for (const Span& span : timeline_.spans) origin_ = std::min(origin_, span.start_ns);
+  }
+
+  void write() {
+    write_names();
+    for (const Span& span : timeline_.spans) write_span(span);
+    write_occupancy();
+    write_flows();
+  }
+
+ private:
+  static std::uint32_t thread_of(const Span& span) {
+    if (span.lane >= 2) return first_link_thread + span.lane - 2;
+    return span.kind == SpanKind::stall ? 3u + span.lane : 1u + span.lane;
+  }
+
+  void name_thread(std::uint32_t thread, std::string_view text) {
+    output_.event("M", id_, thread).raw(",\"name\":\"thread_name\",\"args\":{\"name\":").string(text).raw("}").close();
+    output_.event("M", id_, thread).raw(",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":");
+    output_.number(thread).raw("}").close();
+  }
+
+  void write_names() {
+    output_.event("M", id_, 0).raw(",\"name\":\"process_name\",\"args\":{\"name\":").string(name_).raw("}").close();
+    name_thread(1, "GPU");
+    name_thread(2, "CPU");
+    name_thread(3, "GPU stalls");
+    name_thread(4, "CPU stalls");
+    for (std::size_t link = 0; link < machine_.links.size(); ++link) {
+      const Link& l = machine_.links[link];
+      name_thread(first_link_thread + static_cast<std::uint32_t>(link),
+                  l.name + ": " + machine_.tiers[l.from].name + " to " + machine_.tiers[l.to].name);
+    }
+  }
+
+  // Names of live tensors and ops that the program does not know are left out.
+  std::string_view op_name(OpIndex op) const {
+    return op < trace_.ops.size() ? std::string_view(trace_.name(trace_.ops[op])) : std::string_view();
+  }
+  std::string_view tensor_name(TensorId tensor) const {
+    return tensor < trace_.tensors.size() ? std::string_view(trace_.name(trace_.tensors[tensor])) : std::string_view();
+  }
+
+  void write_span(const Span& span) {
+    output_.event("X", id_, thread_of(span)).raw(",\"ts\":").microseconds(span.start_ns - origin_);
+    output_.raw(",\"dur\":").microseconds(span.end_ns - span.start_ns);
+    switch (span.kind) {
+      case SpanKind::op:
+        write_op(span);
+        break;
+      case SpanKind::gap:
+        output_.raw(",\"name\":\"host time\",\"cat\":\"gap\",\"args\":{\"before\":");
+        break;
+      case SpanKind::stall:
+        output_.raw(",\"name\":\"").raw(to_string(span.cause)).raw("\",\"cat\":\"stall\",\"args\":{\"waiting op\":");
+        break;
+      case SpanKind::transfer:
+        write_transfer(span);
+        break;
+    }
+    if (span.kind != SpanKind::op) {
+      output_.string(op_name(span.op));
+    }
+    output_.raw(",\"iteration\":").number(span.iteration).raw("}").close();
+  }
+
+  void write_op(const Span& span) {
+    output_.raw(",\"name\":").string(op_name(span.op)).raw(",\"cat\":\"op\",\"args\":{\"op\":").number(span.op);
+    if (span.op >= trace_.ops.size()) return;
+    const Op& op = trace_.ops[span.op];
+    output_.raw(",\"phase\":\"").raw(to_string(op.phase)).raw("\",\"module\":").string(trace_.module(op));
+    write_tensors(",\"reads\":[", trace_.reads(op));
+    write_tensors(",\"writes\":[", trace_.writes(op));
+  }
+
+  void write_tensors(std::string_view head, std::span<const TensorId> tensors) {
+    output_.raw(head);
+    bool first = true;
+    for (const TensorId tensor : tensors) {
+      output_.raw(first ? "" : ",").string(tensor_name(tensor));
+      first = false;
+    }
+    output_.raw("]");
+  }
+
+  void write_transfer(const Span& span) {
+    output_.raw(",\"name\":").string(tensor_name(span.tensor));
+    output_.raw(",\"cat\":\"transfer\",\"args\":{\"bytes\":").number(span.bytes);
+    output_.raw(",\"tensor\":").number(span.tensor).raw(",\"chunk\":").number(span.chunk);
+    const Nanoseconds duration = span.end_ns - span.start_ns;
+    if (duration > 0) {
+      const double gigabytes = static_cast<double>(span.bytes) / static_cast<double>(duration);
+      std::array<char, 32> text{};
+      std::snprintf(text.data(), text.size(), "%.3f", gigabytes);
+      output_.raw(",\"GB/s\":").raw(text.data());
+    }
+    output_.raw(",\"from\":").string(tier_name(span.from)).raw(",\"to\":").string(tier_name(span.to));
+    output_.raw(span.urgent ? ",\"urgent\":true" : ",\"urgent\":false").raw(",\"asked by\":");
+  }
+
+  std::string_view tier_name(TierId tier) const {
+    return tier < machine_.tiers.size() ? std::string_view(machine_.tiers[tier].name) : std::string_view();
+  }
+
+  void write_occupancy() {
+    const auto& samples = timeline_.occupancy;
+    std::array<std::size_t, max_tiers> last_at_its_time{};
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      // Of several changes at one time only the last is seen.
+      last_at_its_time[samples[i].tier] = i;
+      const bool time_ends = i + 1 == samples.size() || samples[i + 1].time_ns != samples[i].time_ns;
+      if (!time_ends) continue;
+      for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
+        const OccupancySample& sample = samples[last_at_its_time[tier]];
+        if (sample.tier != tier || sample.time_ns != samples[i].time_ns) continue;
+        output_.event("C", id_, 0).raw(",\"name\":").string("memory " + machine_.tiers[tier].name);
+        output_.raw(",\"ts\":").microseconds(std::max<Nanoseconds>(0, sample.time_ns - origin_));
+        output_.raw(",\"args\":{\"bytes\":").number(sample.used).raw("}").close();
+      }
+    }
+  }
+
+  // Walks arrivals and op starts in order of time; an op consumes the arrivals of its tensors on its own device.
+  void write_flows() {
+    struct Step {
+      Nanoseconds time;
+      bool op;  // after the arrivals of the same time
+      std::uint32_t span;
+    };
+    std::vector<Step> steps;
+    for (std::uint32_t i = 0; i < timeline_.spans.size(); ++i) {
+      const Span& span = timeline_.spans[i];
+      if (span.kind == SpanKind::op && span.op < trace_.ops.size()) steps.push_back({span.start_ns, true, i});
+      if (span.kind == SpanKind::transfer && span.tensor < trace_.tensors.size()) {
+        steps.push_back({span.end_ns, false, i});
+      }
+    }
+    std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+      return std::tie(a.time, a.op, a.span) < std::tie(b.time, b.op, b.span);
+    });
+
+    const Schedule schedule(trace_);
+    std::vector<std::vector<std::uint32_t>> arrived(trace_.tensors.size());
+    for (const Step& step : steps) {
+      const Span& span = timeline_.spans[step.span];
+      if (!step.op) {
+        arrived[span.tensor].push_back(step.span);
+        continue;
+      }
+      const TierId tier = machine_.tier_of(span.lane == 0 ? Device::gpu : Device::cpu);
+      for (const Use& use : schedule.uses(span.op)) {
+        std::erase_if(arrived[use.tensor], [&](std::uint32_t transfer) {
+          // One that left the op's device has nobody waiting for it here.
+          if (timeline_.spans[transfer].to == tier) write_flow(timeline_.spans[transfer], span);
+          return timeline_.spans[transfer].to == tier || timeline_.spans[transfer].from == tier;
+        });
+      }
+    }
+  }
+
+  void write_flow(const Span& transfer, const Span& op) {
+    const std::uint64_t flow = next_flow_++;
+    // The viewer binds an arrow to the slice around its time, so it must start inside the transfer.
+    const Nanoseconds start = std::max(transfer.start_ns, transfer.end_ns - 1) - origin_;
+    output_.event("s", id_, thread_of(transfer)).raw(",\"name\":\"brings\",\"cat\":\"flow\",\"id\":").number(flow);
+    output_.raw(",\"ts\":").microseconds(start).close();
+    output_.event("f", id_, thread_of(op))
+        .raw(",\"bp\":\"e\",\"name\":\"brings\",\"cat\":\"flow\",\"id\":")
+        .number(flow);
+    output_.raw(",\"ts\":").microseconds(op.start_ns - origin_).close();
+  }
+
+  Output& output_;
+  const Timeline& timeline_;
+  const MachineSpec& machine_;
+  const Trace& trace_;
+  const std::string& name_;
+  std::uint32_t id_;
+  std::uint64_t& next_flow_;
+  Nanoseconds origin_ = 0;
+};
+
+}  // namespace
+
+void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes) {
+  Output output(path);
+  output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  std::uint64_t next_flow = 1;
+  std::uint32_t id = 1;
+  for (const TimelineProcess& process : processes) ProcessWriter(output, process, id++, next_flow).write();
+  output.raw("\n]}\n");
+  output.commit();
+}
+
+}  // namespace tencache

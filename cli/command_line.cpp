@@ -1,0 +1,123 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "cli/console.h"
+
+namespace tencache {
+namespace {
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  tencache import csv recording/ -o step.trace.jsonl.zst\n"
+    "  tencache info step.trace.jsonl.zst\n"
+    "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
+    "  tencache COMMAND --help\n\n"
+    "Exit codes: 0 done, 1 the answer is no (does not fit, does not match), 2 bad usage or bad input.\n"
+    "Sizes read 24GiB, 512MB, 1.5e9; times 10us; bandwidths 12GB/s.";
+
+void add_commands(CLI::App& app, Command& chosen) {
+  add_import_command(app, chosen);
+  add_info_command(app, chosen);
+  add_replay_command(app, chosen);
+  add_compare_command(app, chosen);
+  CLI::App* run = app.add_subcommand("run", "Execute on this computer: replay a trace, or train a model");
+  run->require_subcommand(1);
+  run->footer("Examples:\n  tencache run replay --help\n  tencache run train --help");
+  add_run_replay_command(*run, chosen);
+  add_run_train_command(*run, chosen);
+  add_record_command(app, chosen);
+  add_calibrate_command(app, chosen);
+  add_policies_command(app, chosen);
+  add_machines_command(app, chosen);
+}
+
+// The innermost subcommand that the arguments reached.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : innermost(*chosen.front());
+}
+
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames().front());
+  }
+  return names;
+}
+
+// One line that says what is valid instead.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = innermost(app);
+  const std::vector<std::string> commands = subcommand_names(command);
+  const std::vector<std::string> rest = command.remaining();
+  const bool unexpected = error.get_name() == "ExtrasError" || error.get_name() == "RequiredError";
+  if (unexpected && !rest.empty()) {
+    const std::string& word = rest.front();
+    if (word.starts_with("-")) {
+      return "unknown option '" + word + "' of " + full_name(command) + "; valid are " + join(option_names(command));
+    }
+    if (!commands.empty()) {
+      return "unknown command '" + word + "'; valid after '" + full_name(command) + "' are " + join(commands);
+    }
+    return "unexpected argument '" + word + "'; see " + full_name(command) + " --help";
+  }
+  if (!commands.empty()) return "a command is missing after '" + full_name(command) + "'; valid are " + join(commands);
+  std::string message = error.what();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message + "; see " + full_name(command) + " --help";
+}
+
+int report(const std::string& message, ExitCode code) {
+  std::string line = "tencache: " + message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  remark(line);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  CLI::App app(
+      "TenCache: does a training step fit, how fast will it be, and what holds it back. Replays recorded tensor "
+      "traces\n"
+      "through caching and prefetch policies, simulated and on real memory.",
+      "tencache");
+  try {
+    Command chosen;
+    app.require_subcommand(1);
+    app.set_version_flag("--version", "tencache " TENCACHE_VERSION, "Print the version and exit");
+    app.footer(examples);
+    add_commands(app, chosen);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+      return report(explain(app, error), ExitCode::bad_usage);
+    }
+    return static_cast<int>(chosen());
+  } catch (const Error& error) {
+    return report(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("this computer has not enough memory for that", ExitCode::bad_usage);
+  } catch (const std::exception& error) {
+    return report(error.what(), ExitCode::bad_usage);
+  }
+}
+
+}  // namespace tencache

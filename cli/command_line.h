@@ -1,0 +1,37 @@
+// The `tencache` command: one file a subcommand, each of which adds itself here.
+//
+// The contract with scripts: results on stdout, everything else on stderr; with --json one JSON document on stdout and
+// nothing else there. Exit codes are those of core/error.h. Errors are one line, "tencache: what, where, what to do".
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace tencache {
+
+// Parses, runs, reports errors. Returns the exit code.
+int run_command_line(int argc, const char* const* argv);
+
+// What the chosen subcommand does; set while the arguments are parsed, called after.
+using Command = std::function<ExitCode()>;
+
+// Each adds its subcommand (or subcommands) to `app`.
+void add_import_command(CLI::App& app, Command& chosen);
+void add_info_command(CLI::App& app, Command& chosen);
+void add_replay_command(CLI::App& app, Command& chosen);
+void add_compare_command(CLI::App& app, Command& chosen);
+void add_run_replay_command(CLI::App& run, Command& chosen);
+void add_run_train_command(CLI::App& run, Command& chosen);
+void add_record_command(CLI::App& app, Command& chosen);
+void add_calibrate_command(CLI::App& app, Command& chosen);
+void add_policies_command(CLI::App& app, Command& chosen);
+void add_machines_command(CLI::App& app, Command& chosen);
+
+}  // namespace tencache

@@ -1,0 +1,49 @@
+// What goes to the user: results on stdout, progress and remarks on stderr.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tencache {
+
+using Json = nlohmann::ordered_json;
+
+// The document of --json. Throws Error if stdout cannot take it.
+void print_json(const Json& document);
+// Text on stdout, as it is. Throws Error if stdout cannot take it.
+void print(std::string_view text);
+// One line on stderr.
+void remark(std::string_view text);
+
+// A line on stderr that is written over and over, only where stderr is a terminal.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();  // clears the line
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  void show(std::string_view text);
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+};
+
+// Columns as wide as their widest cell; all but the first and the last aligned right. A row may be shorter.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+  void add(std::vector<std::string> row);
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "a, b, c".
+std::string join(const std::vector<std::string>& names);
+
+}  // namespace tencache

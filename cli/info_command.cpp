@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/command_line.h"
+#include "cli/report.h"
+#include "traces/summary.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::array<Phase, 4> phases{Phase::forward, Phase::loss, Phase::backward, Phase::optimizer};
+
+Json header_json(const TraceHeader& header) {
+  const auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
+  const auto number = [](std::uint64_t value) { return value == 0 ? Json(nullptr) : Json(value); };
+  return {{"format_version", header.format_version}, {"model", text(header.model)},
+          {"batch", number(header.batch)},           {"sequence_length", number(header.sequence_length)},
+          {"precision", text(header.precision)},     {"hardware", text(header.hardware)},
+          {"recorded_by", text(header.recorded_by)}};
+}
+
+Json tensors_json(const TraceSummary::Tensors& tensors) { return {{"count", tensors.count}, {"bytes", tensors.bytes}}; }
+
+Json op_bytes_json(const Trace& trace, Bytes bytes, OpIndex op) {
+  Json json = {{"bytes", bytes}, {"op", nullptr}, {"name", nullptr}};
+  if (op == none) return json;
+  json["op"] = op;
+  json["name"] = trace.name(trace.ops[op]);
+  return json;
+}
+
+Json info_json(const std::string& file, const Trace& trace, const TraceSummary& summary) {
+  Json json;
+  json["trace"] = file;
+  json["sha256"] = sha256_of_file(file);
+  json["header"] = header_json(summary.header);
+  Json by_phase = Json::object();
+  for (const Phase phase : phases) {
+    Json by_device = Json::object();
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      const TraceSummary::Ops& ops = summary.ops[static_cast<std::size_t>(phase)][static_cast<std::size_t>(device)];
+      by_device[std::string(to_string(device))] = {{"count", ops.count}, {"seconds", to_seconds(ops.duration_ns)}};
+    }
+    by_phase[std::string(to_string(phase))] = std::move(by_device);
+  }
+  json["ops"] = {{"count", summary.op_count}, {"by_phase", std::move(by_phase)}};
+  json["modules"] = summary.module_count;
+  json["ranks"] = summary.rank_count;
+  Json by_role = Json::object();
+  for (int role = 0; role < role_count; ++role) {
+    by_role[std::string(to_string(static_cast<Role>(role)))] =
+        tensors_json(summary.tensors[static_cast<std::size_t>(role)]);
+  }
+  json["tensors"] = {{"count", summary.tensor_count},
+                     {"bytes", summary.tensor_bytes},
+                     {"by_role", std::move(by_role)},
+                     {"persistent", tensors_json(summary.persistent)},
+                     {"unused", tensors_json(summary.unused)}};
+  json["peak_demand"] = op_bytes_json(trace, summary.peak_demand_bytes, summary.peak_demand_op);
+  json["largest_working_set"] = op_bytes_json(trace, summary.largest_working_set_bytes, summary.largest_working_set_op);
+  json["largest_gpu_working_set"] =
+      op_bytes_json(trace, summary.largest_gpu_working_set_bytes, summary.largest_gpu_working_set_op);
+  json["compute_seconds"] = to_seconds(summary.compute_ns);
+  json["gap_seconds"] = to_seconds(summary.gap_ns);
+  json["measured_share"] = summary.measured_share();
+  json["flops"] = summary.flops == 0 ? Json(nullptr) : Json(summary.flops);
+  json["kernel_traffic_bytes"] = summary.traffic_bytes == 0 ? Json(nullptr) : Json(summary.traffic_bytes);
+  return json;
+}
+
+std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+
+std::string op_bytes_text(const Trace& trace, Bytes bytes, OpIndex op) {
+  return op == none ? format_bytes(bytes)
+                    : fmt::format("{}, at op {} ({})", format_bytes(bytes), op, trace.name(trace.ops[op]));
+}
+
+std::string info_text(const std::string& file, const Trace& trace, const TraceSummary& summary) {
+  const TraceHeader& header = summary.header;
+  const auto number = [](std::uint64_t value) { return value == 0 ? std::string("unknown") : std::to_string(value); };
+  std::string text = fmt::format("{}\n", file);
+  text += fmt::format("  model          {}, batch {}, sequence length {}, {}\n", or_unknown(header.model),
+                      number(header.batch), number(header.sequence_length),
+                      header.precision.empty() ? "unknown precision" : header.precision);
+  text += fmt::format("  recorded       on {}, by {}\n", or_unknown(header.hardware), or_unknown(header.recorded_by));
+  text += fmt::format("  ops            {} in {} modules\n", summary.op_count, summary.module_count);
+  for (const Phase phase : phases) {
+    for (const Device device : {Device::gpu, Device::cpu}) {
+      const TraceSummary::Ops& ops = summary.ops[static_cast<std::size_t>(phase)][static_cast<std::size_t>(device)];
+      if (ops.count == 0) continue;
+      text += fmt::format("    {:<12} {} ops on the {}, {}\n", to_string(phase), ops.count, to_string(device),
+                          format_duration(ops.duration_ns));
+    }
+  }
+  text += fmt::format("  compute        {}, gaps {}; {:.0f} % measured\n", format_duration(summary.compute_ns),
+                      format_duration(summary.gap_ns), 100 * summary.measured_share());
+  text += fmt::format("  tensors        {}, {}\n", summary.tensor_count, format_bytes(summary.tensor_bytes));
+  for (int role = 0; role < role_count; ++role) {
+    const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+    if (tensors.count == 0) continue;
+    text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
+                        format_bytes(tensors.bytes));
+  }
+  text += fmt::format("  persistent     {}, {}\n", summary.persistent.count, format_bytes(summary.persistent.bytes));
+  text += fmt::format("  peak demand    {}\n", op_bytes_text(trace, summary.peak_demand_bytes, summary.peak_demand_op));
+  text += fmt::format("  needs at least {}\n",
+                      op_bytes_text(trace, summary.largest_gpu_working_set_bytes, summary.largest_gpu_working_set_op));
+  return text;
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    std::string trace;
+    bool json = false;
+  };
+  CLI::App* command = app.add_subcommand("info", "What is in a trace");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("TRACE", arguments->trace, "Trace file")->required();
+  command->add_flag("--json", arguments->json, "The same as JSON");
+  command->footer(
+      "Ops by phase, tensors by role, the bytes alive at once, and the least GPU memory with which it can run.\n\n"
+      "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      const Trace trace = read_trace(arguments->trace);
+      const TraceSummary summary = summarize(trace);
+      if (arguments->json) {
+        print_json(info_json(arguments->trace, trace, summary));
+      } else {
+        print(info_text(arguments->trace, trace, summary));
+      }
+      return ExitCode::done;
+    };
+  });
+}
+
+}  // namespace tencache

@@ -1,0 +1,62 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/chrome_trace.h"
+#include "cli/command_line.h"
+#include "cli/report.h"
+
+namespace tencache {
+namespace {
+
+struct ReplayArguments {
+  WorkloadOptions workload;
+  std::string policy;
+  std::vector<std::string> settings;
+  std::string timeline;
+  bool json = false;
+};
+
+ExitCode replay(const ReplayArguments& arguments) {
+  const auto settings = parse_settings(arguments.settings);
+  const Workload workload = load_workload(arguments.workload);
+  Timeline timeline;
+  const Outcome outcome =
+      simulate_policy(workload, arguments.policy, settings, arguments.timeline.empty() ? nullptr : &timeline);
+  const References references = references_of(workload);
+  if (!arguments.timeline.empty()) {
+    write_chrome_trace(arguments.timeline, {{.name = "predicted: " + outcome.policy,
+                                             .timeline = &timeline,
+                                             .machine = &workload.machine,
+                                             .trace = &outcome.program.trace}});
+  }
+  if (arguments.json) {
+    print_json(result_json(workload, outcome, references));
+  } else {
+    print(result_text(workload, outcome, references));
+    if (!arguments.timeline.empty()) {
+      remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
+    }
+  }
+  return outcome.result.fits ? ExitCode::done : ExitCode::answer_is_no;
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("replay", "Simulate a trace on a machine under one policy");
+  auto arguments = std::make_shared<ReplayArguments>();
+  add_workload_options(*command, arguments->workload);
+  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
+  add_settings_option(*command, arguments->settings);
+  command->add_option("--timeline", arguments->timeline,
+                      "Write the timeline to this file, for https://ui.perfetto.dev");
+  command->add_flag("--json", arguments->json, "The result as JSON");
+  command->footer(
+      "Exit code 1: the trace does not fit.\n\nExamples:\n"
+      "  tencache replay step.trace.jsonl.zst --machine g10-a100 --policy on-demand\n"
+      "  tencache replay step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json\n"
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p on-demand --timeline step.json");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return replay(*arguments); }; });
+}
+
+}  // namespace tencache

@@ -1,0 +1,281 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+namespace tencache {
+namespace {
+
+double per_iteration(const RunResult& result, double window) { return window / static_cast<double>(result.period); }
+
+Json stalls_json(const RunResult& result, bool nanoseconds) {
+  Json stalls = Json::object();
+  for (std::size_t i = 0; i < stall_cause_count; ++i) {
+    const std::string cause(to_string(static_cast<StallCause>(i)));
+    if (nanoseconds) {
+      stalls[cause] = result.window.stall_ns[i];
+    } else {
+      stalls[cause] = per_iteration_seconds(result, result.window.stall_ns[i]);
+    }
+  }
+  return stalls;
+}
+
+// Exact: compute + gaps + stalls = time, in nanoseconds over the whole window.
+Json attribution_json(const RunResult& result) {
+  const Counters& window = result.window;
+  return {{"iterations", result.period},
+          {"time_ns", window.time_ns},
+          {"compute_ns", window.compute_ns},
+          {"gap_ns", window.gap_ns},
+          {"stall_ns", stalls_json(result, true)}};
+}
+
+Json share(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return nullptr;
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+Json utilization_json(const MachineSpec& machine, const RunResult& result) {
+  Json utilization = Json::object();
+  const auto time_ns = static_cast<double>(result.window.time_ns);
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+    const Tier& tier = machine.tiers[i];
+    if (tier.capacity >= unlimited || time_ns <= 0) {
+      utilization[tier.name] = nullptr;  // a share of an unlimited tier says nothing
+    } else {
+      utilization[tier.name] =
+          static_cast<double>(result.window.occupancy_byte_ns[i]) / time_ns / static_cast<double>(tier.capacity);
+    }
+  }
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    utilization[machine.links[i].name] =
+        time_ns <= 0 ? Json(nullptr) : Json(static_cast<double>(result.window.link_busy_ns[i]) / time_ns);
+  }
+  return utilization;
+}
+
+Json traffic_json(const MachineSpec& machine, const RunResult& result) {
+  Json traffic = Json::object();
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    const Bytes bytes = result.window.link_bytes[i];
+    // Whole bytes where the period is one iteration, as nearly always.
+    if (bytes % result.period == 0) {
+      traffic[machine.links[i].name] = bytes / result.period;
+    } else {
+      traffic[machine.links[i].name] = per_iteration(result, static_cast<double>(bytes));
+    }
+  }
+  return traffic;
+}
+
+Json manifest_json(const Workload& workload, const Outcome& outcome) {
+  Json options = Json::object();
+  for (const auto& [key, value] : outcome.options) options[key] = value;
+  Json run = {
+      {"machine", workload.options.machine}, {"gpu_memory", nullptr}, {"cpu_memory", nullptr}, {"iterations", nullptr}};
+  if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
+  if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
+  if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
+  return {{"version", TENCACHE_VERSION},
+          {"hashes", {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}}},
+          {"options", std::move(options)},
+          {"run", std::move(run)},
+          {"seed", 0}};
+}
+
+void add_run_figures(Json& json, const Workload& workload, const RunResult& result, const References& references) {
+  const MachineSpec& machine = workload.machine;
+  const double iteration = result.iteration_seconds();
+  json["iteration_seconds"] = iteration;
+  json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
+  json["ideal_seconds"] = references.ideal_seconds;
+  json["bound_seconds"] = references.compute_bound_seconds;
+  json["bound_term"] = "compute";
+  json["slowdown"] = references.ideal_seconds > 0 ? Json(iteration / references.ideal_seconds) : Json(nullptr);
+  json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
+  json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
+  json["stall_seconds"] = stalls_json(result, false);
+  json["attribution"] = attribution_json(result);
+  json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
+                          {"bytes", share(result.window.hit_bytes, result.window.access_bytes)}};
+  json["traffic_bytes"] = traffic_json(machine, result);
+  Json peak = Json::object();
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
+  json["peak_bytes"] = std::move(peak);
+  json["mean_utilization"] = utilization_json(machine, result);
+  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
+  json["tokens_per_second"] =
+      tokens != 0 && iteration > 0 ? Json(static_cast<double>(tokens) / iteration) : Json(nullptr);
+  json["usd_per_million_tokens"] = nullptr;
+  json["iterations"] = result.iterations;
+  json["steady"] = result.steady;
+}
+
+// The same keys, so that scripts need not look which are there.
+void add_misfit_figures(Json& json, const RunResult& result, const References& references) {
+  for (const char* key : {"iteration_seconds", "first_iteration_seconds"}) json[key] = nullptr;
+  json["ideal_seconds"] = references.ideal_seconds;
+  json["bound_seconds"] = references.compute_bound_seconds;
+  json["bound_term"] = "compute";
+  for (const char* key :
+       {"slowdown", "compute_seconds", "gap_seconds", "stall_seconds", "attribution", "gpu_hit_rate", "traffic_bytes",
+        "peak_bytes", "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
+    json[key] = nullptr;
+  }
+  json["iterations"] = result.iterations;
+  json["steady"] = false;
+}
+
+Json bytes_json(Bytes bytes) { return bytes >= unlimited ? Json(nullptr) : Json(bytes); }
+
+}  // namespace
+
+Json machine_json(const MachineSpec& machine) {
+  Json tiers = Json::array(), links = Json::array(), facts = Json::array();
+  for (const Tier& tier : machine.tiers) {
+    tiers.push_back(
+        {{"name", tier.name}, {"kind", to_string(tier.kind)}, {"capacity_bytes", bytes_json(tier.capacity)}});
+  }
+  for (const Link& link : machine.links) {
+    links.push_back({{"name", link.name},
+                     {"from", machine.tiers[link.from].name},
+                     {"to", machine.tiers[link.to].name},
+                     {"bandwidth_bytes_per_second", bytes_json(link.bandwidth)},
+                     {"latency_seconds", to_seconds(link.latency_ns)}});
+  }
+  for (const Fact& fact : machine.facts) {
+    facts.push_back(
+        {{"path", fact.path}, {"source", fact.source}, {"retrieved", fact.retrieved}, {"confidence", fact.confidence}});
+  }
+  return {{"name", machine.name},      {"description", machine.description}, {"gpu", machine.gpu},
+          {"tiers", std::move(tiers)}, {"links", std::move(links)},          {"facts", std::move(facts)}};
+}
+
+double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
+  return per_iteration(result, to_seconds(window_ns));
+}
+
+std::vector<std::string> notes_of(const Workload& workload) {
+  const std::string& recorded_on = workload.trace.header.hardware;
+  const std::string& gpu = workload.machine.gpu;
+  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu) return {};
+  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+}
+
+Json result_json(const Workload& workload, const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
+  Json json;
+  json["policy"] = outcome.policy;
+  json["machine"] = workload.machine.name;
+  json["trace"] = workload.options.trace;
+  json["fits"] = result.fits;
+  json["reason"] = result.fits ? Json(nullptr) : Json(result.misfit);
+  if (!result.fits && !result.misfit_op.empty()) {
+    json["misfit"] = {{"op", result.misfit_op}, {"bytes_missing", result.misfit_bytes}};
+  }
+  if (result.fits) {
+    add_run_figures(json, workload, result, references);
+  } else {
+    add_misfit_figures(json, result, references);
+  }
+  json["simulated_events"] = result.simulated_events;
+  json["changes"] = outcome.program.changes;
+  json["notes"] = notes_of(workload);
+  json["manifest"] = manifest_json(workload, outcome);
+  json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
+  return json;
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds <= 0) return "0 s";
+  const auto digits = [](double value) { return value >= 100 ? 1 : value >= 10 ? 2 : 3; };
+  if (seconds >= 1) return fmt::format("{:.{}f} s", seconds, digits(seconds));
+  if (seconds >= 1e-3) return fmt::format("{:.{}f} ms", seconds * 1e3, digits(seconds * 1e3));
+  return fmt::format("{:.{}f} us", seconds * 1e6, digits(seconds * 1e6));
+}
+
+std::string trace_title(const Workload& workload) {
+  const TraceHeader& header = workload.trace.header;
+  std::string title =
+      header.model.empty() ? std::filesystem::path(workload.options.trace).filename().string() : header.model;
+  if (header.batch != 0) title += fmt::format(", batch {}", header.batch);
+  return title;
+}
+
+std::string main_stall(const RunResult& result) {
+  const auto worst = std::max_element(result.window.stall_ns.begin(), result.window.stall_ns.end());
+  if (*worst == 0 || result.window.time_ns == 0) return "";
+  const auto cause = static_cast<StallCause>(worst - result.window.stall_ns.begin());
+  const double percent = 100.0 * static_cast<double>(*worst) / static_cast<double>(result.window.time_ns);
+  return fmt::format("{} {:.0f} %", to_string(cause), percent);
+}
+
+std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width) {
+  if (longest_seconds <= 0) return "";
+  const double columns = static_cast<double>(width) / longest_seconds;
+  const double busy = per_iteration_seconds(result, result.window.compute_ns + result.window.gap_ns);
+  const auto all = static_cast<std::size_t>(std::lround(result.iteration_seconds() * columns));
+  const auto full = std::min(all, static_cast<std::size_t>(std::lround(busy * columns)));
+  std::string bar;
+  for (std::size_t i = 0; i < all; ++i) bar += i < full ? "█" : "░";
+  return bar.empty() ? "▏" : bar;
+}
+
+std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
+  const MachineSpec& machine = workload.machine;
+  std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine.name, outcome.policy);
+  for (const std::string& change : outcome.program.changes) text += fmt::format("  lowered: {}\n", change);
+  for (const std::string& note : notes_of(workload)) text += fmt::format("  note: {}\n", note);
+  if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
+
+  const double iteration = result.iteration_seconds();
+  text += fmt::format("  iteration      {}", format_seconds(iteration));
+  if (references.ideal_seconds > 0) {
+    text += fmt::format(", {:.3f} × ideal ({})", iteration / references.ideal_seconds,
+                        format_seconds(references.ideal_seconds));
+  }
+  text += fmt::format("; the first one {}\n", format_seconds(to_seconds(result.first_iteration_ns)));
+  text +=
+      result.steady
+          ? fmt::format("  steady         after {} iterations, repeating every {}\n", result.iterations, result.period)
+          : fmt::format("  not steady     mean of the last {} of {} iterations\n", result.period, result.iterations);
+  text += fmt::format("  compute        {}, gaps {}\n",
+                      format_seconds(per_iteration_seconds(result, result.window.compute_ns)),
+                      format_seconds(per_iteration_seconds(result, result.window.gap_ns)));
+  std::string stalls;
+  for (std::size_t i = 0; i < stall_cause_count; ++i) {
+    if (result.window.stall_ns[i] == 0) continue;
+    stalls += fmt::format("{}{} {}", stalls.empty() ? "" : ", ", to_string(static_cast<StallCause>(i)),
+                          format_seconds(per_iteration_seconds(result, result.window.stall_ns[i])));
+  }
+  text += fmt::format("  stalls         {}\n", stalls.empty() ? "none" : stalls);
+  if (result.window.accesses != 0) {
+    text += fmt::format("  GPU hit rate   {:.1f} % of accesses, {:.1f} % of bytes\n",
+                        100.0 * static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses),
+                        100.0 * static_cast<double>(result.window.hit_bytes) /
+                            static_cast<double>(std::max<Bytes>(1, result.window.access_bytes)));
+  }
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    if (result.window.link_bytes[i] == 0) continue;
+    text += fmt::format("  {:<14} {}, busy {:.0f} %\n", machine.links[i].name,
+                        format_bytes(result.window.link_bytes[i] / result.period),
+                        100.0 * static_cast<double>(result.window.link_busy_ns[i]) /
+                            static_cast<double>(std::max<Nanoseconds>(1, result.window.time_ns)));
+  }
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+    text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
+                        format_bytes(machine.tiers[i].capacity));
+  }
+  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
+  if (tokens != 0 && iteration > 0) {
+    text += fmt::format("  throughput     {:.1f} tokens/s\n", static_cast<double>(tokens) / iteration);
+  }
+  return text;
+}
+
+}  // namespace tencache

@@ -1,0 +1,38 @@
+// Results as JSON (the contract of the command line) and as text. What each figure means: docs/metrics.md.
+#pragma once
+
+#include <string>
+
+#include "cli/console.h"
+#include "cli/workload.h"
+
+namespace tencache {
+
+// Every key of the contract. Deterministic but for the object `timing`. Where the trace does not fit, `fits` is false,
+// `reason` says why and the figures of the run are null.
+Json result_json(const Workload& workload, const Outcome& outcome, const References& references);
+
+// One result for people, several lines.
+std::string result_text(const Workload& workload, const Outcome& outcome, const References& references);
+
+// What a reader of the result must know, a sentence each.
+std::vector<std::string> notes_of(const Workload& workload);
+
+Json machine_json(const MachineSpec& machine);
+
+// "BERT, batch 256" where the trace says so, else the file's name.
+std::string trace_title(const Workload& workload);
+
+// The mean of the window, per iteration.
+double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns);
+
+// What the GPU waited for longest, such as "h2d 61 %" of the iteration; empty without stalls.
+std::string main_stall(const RunResult& result);
+
+// Full blocks for compute and gaps, light ones for stalls; `longest` fills the width.
+std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width);
+
+// For people, four digits: "7.285 s", "132.0 ms".
+std::string format_seconds(double seconds);
+
+}  // namespace tencache

@@ -1,0 +1,252 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "cli/chrome_trace.h"
+#include "cli/command_line.h"
+#include "cli/prediction.h"
+#include "executor/host_machine.h"
+#include "executor/replay_bodies.h"
+#include "policies/registry.h"
+#include "traces/lower.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t default_iterations = 6;
+
+struct RunReplayArguments {
+  WorkloadOptions workload;
+  std::string policy;
+  std::vector<std::string> settings;
+  std::vector<std::string> directories;
+  std::string timeline;
+  std::string prediction;
+  std::string verify = "pages";
+  std::uint64_t shrink = 1;
+  bool predict = false;
+  bool json = false;
+};
+
+// So that a large recording fits: every tensor and every time is divided.
+void shrink_trace(Trace& trace, std::uint64_t divisor) {
+  for (Tensor& tensor : trace.tensors) tensor.bytes = std::max<Bytes>(1, tensor.bytes / divisor);
+  for (Op& op : trace.ops) {
+    op.duration_ns /= static_cast<Nanoseconds>(divisor);
+    op.gap_before_ns /= static_cast<Nanoseconds>(divisor);
+  }
+}
+
+// Where the files of nvme tiers lie: what the user said, else the machine file, else the folder for large temporaries.
+void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
+  for (Tier& tier : machine.tiers) {
+    if (tier.kind != TierKind::nvme) continue;
+    if (!directories.empty()) tier.directories = directories;
+    if (tier.directories.empty()) tier.directories = {"/var/tmp"};
+  }
+}
+
+// Memory and disk that the run may take at most, against what is there. Says both; throws Error if it cannot work.
+void check_room(const MachineSpec& machine, const Trace& trace) {
+  Bytes demand = 0;
+  for (const Tensor& tensor : trace.tensors) demand += tensor.bytes + 4 * KiB;
+  Bytes memory = machine.staging.count * machine.staging.bytes;
+  for (const Tier& tier : machine.tiers) {
+    const Bytes needed = std::min(demand, tier.capacity);
+    if (tier.kind != TierKind::nvme) {
+      memory += needed;
+      continue;
+    }
+    for (const std::string& directory : tier.directories) {
+      std::error_code error;
+      const std::filesystem::space_info space = std::filesystem::space(directory, error);
+      if (error)
+        throw Error(fmt::format("tier {}: {}: {}; give another folder with --directory", tier.name, directory,
+                                error.message()));
+      const Bytes part = needed / tier.directories.size();
+      remark(fmt::format("tier {}: up to {} of {} free in {}", tier.name, format_bytes(part),
+                         format_bytes(space.available), directory));
+      if (part > space.available) {
+        throw Error(
+            fmt::format("tier {}: {} may be needed, {} has {} free; give another folder with --directory, or --shrink",
+                        tier.name, format_bytes(part), directory, format_bytes(space.available)));
+      }
+    }
+  }
+  const Bytes available = available_memory();
+  remark(fmt::format("memory: up to {} of {} available", format_bytes(memory), format_bytes(available)));
+  if (memory > available) {
+    throw Error(fmt::format(
+        "{} of memory may be needed, {} are available; make it smaller with --shrink, --gpu-memory or --cpu-memory",
+        format_bytes(memory), format_bytes(available)));
+  }
+}
+
+ReplayOptions replay_options(const std::string& verify) {
+  ReplayOptions options;
+  options.check_everything = verify == "words";
+  options.write_everything = verify != "stamps";
+  return options;
+}
+
+struct Measurement {
+  Outcome outcome;
+  ReplayCounts counts;
+  std::string summary;
+  std::string machine;  // how files are accessed, a line a tier
+};
+
+Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
+                    const std::map<std::string, std::string>& settings, Timeline* timeline) {
+  const std::int64_t start = tool_clock_ns();
+  Measurement measurement;
+  MadePolicy made = make_policy(arguments.policy, settings);
+  Outcome& outcome = measurement.outcome;
+  outcome.policy = arguments.policy;
+  outcome.options = std::move(made.options);
+  outcome.program = lower(workload.trace, *made.policy, workload.machine);
+
+  HostMachineOptions machine_options;
+  for (const AllocatorSpec& allocator : made.policy->layout(workload.machine, &outcome.program).allocators) {
+    machine_options.addressed.push_back(allocator.kind != AllocatorKind::exact);
+  }
+  ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify));
+  HostMachine machine(workload.machine, bodies, machine_options);
+  ProgressLine progress;
+  EngineOptions options;
+  options.timeline = timeline;
+  options.on_iteration = [&](std::uint64_t iteration) {
+    progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));
+  };
+  Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
+  outcome.result = engine.run(limits_of(workload.options));
+  outcome.seconds = seconds_since(start);
+  measurement.counts = bodies.counts();
+  measurement.summary = bodies.summary();
+  measurement.machine = machine.describe();
+  return measurement;
+}
+
+Json measurement_json(const Workload& workload, const RunReplayArguments& arguments, const Measurement& measurement,
+                      const References& references, const Prediction* prediction) {
+  Json json = result_json(workload, measurement.outcome, references);
+  json["measured"] = true;
+  json["shrink"] = arguments.shrink;
+  json["verification"] = {{"tensors", measurement.counts.verified_tensors},
+                          {"corrupted", measurement.counts.corrupted_tensors},
+                          {"first_corruption", measurement.counts.first_corruption}};
+  json["late_ops"] = {{"count", measurement.counts.late_ops}, {"seconds", to_seconds(measurement.counts.late_ns)}};
+  json["host"] = measurement.machine;
+  if (prediction == nullptr) return json;
+  json["prediction"] = {
+      {"file", prediction->file},
+      {"sha256", prediction->sha256},
+      {"iteration_seconds",
+       prediction->outcome.result.fits ? Json(prediction->outcome.result.iteration_seconds()) : Json(nullptr)},
+      {"error", prediction_error(prediction->outcome.result, measurement.outcome.result)},
+      {"result", result_json(workload, prediction->outcome, references)}};
+  return json;
+}
+
+std::string measurement_text(const Workload& workload, const Measurement& measurement, const References& references,
+                             const Prediction* prediction) {
+  std::string text = "measured: " + result_text(workload, measurement.outcome, references);
+  text += fmt::format("  content        {}\n", measurement.summary);
+  if (!measurement.counts.first_corruption.empty())
+    text += fmt::format("                 {}\n", measurement.counts.first_corruption);
+  if (measurement.counts.late_ops != 0) {
+    text += fmt::format("  late           {} ops took longer than recorded, by {} in all\n",
+                        measurement.counts.late_ops, format_duration(measurement.counts.late_ns));
+  }
+  if (prediction == nullptr) return text;
+  text += "\npredicted: " + result_text(workload, prediction->outcome, references);
+  const Json error = prediction_error(prediction->outcome.result, measurement.outcome.result);
+  if (!error.is_null()) text += fmt::format("\npredicted against measured: {:+.1f} %\n", 100 * error.get<double>());
+  return text;
+}
+
+ExitCode run_replay(RunReplayArguments arguments) {
+  const auto settings = parse_settings(arguments.settings);
+  make_policy(arguments.policy, settings);  // complains about names before anything is read or run
+  if (arguments.workload.iterations == 0) arguments.workload.iterations = default_iterations;
+  Workload workload = load_workload(arguments.workload);
+  if (arguments.shrink > 1) {
+    shrink_trace(workload.trace, arguments.shrink);
+    remark(fmt::format("bytes and times of the trace are divided by {}", arguments.shrink));
+  }
+  workload.machine = with_real_pages(workload.machine);
+  choose_directories(workload.machine, arguments.directories);
+  check_room(workload.machine, workload.trace);
+
+  const bool timelines = !arguments.timeline.empty();
+  Timeline predicted, measured;
+  std::optional<Prediction> prediction;
+  if (arguments.predict || !arguments.prediction.empty()) {
+    const std::string file =
+        arguments.prediction.empty() ? default_prediction_file(arguments.timeline) : arguments.prediction;
+    prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
+  }
+  const References references = prediction ? prediction->references : references_of(workload);
+  const Measurement measurement = measure(workload, arguments, settings, timelines ? &measured : nullptr);
+
+  if (timelines) {
+    std::vector<TimelineProcess> processes;
+    if (prediction)
+      processes.push_back({"predicted", &predicted, &workload.machine, &prediction->outcome.program.trace});
+    processes.push_back({"measured", &measured, &workload.machine, &measurement.outcome.program.trace});
+    write_chrome_trace(arguments.timeline, processes);
+  }
+  const Prediction* given = prediction ? &*prediction : nullptr;
+  if (arguments.json) {
+    print_json(measurement_json(workload, arguments, measurement, references, given));
+  } else {
+    print(measurement_text(workload, measurement, references, given));
+  }
+  const bool good = measurement.outcome.result.fits && measurement.counts.corrupted_tensors == 0;
+  return good ? ExitCode::done : ExitCode::answer_is_no;
+}
+
+}  // namespace
+
+void add_run_replay_command(CLI::App& run, Command& chosen) {
+  CLI::App* command =
+      run.add_subcommand("replay", "Replay a trace on this computer's memory and files, and verify every tensor");
+  auto arguments = std::make_shared<RunReplayArguments>();
+  add_workload_options(*command, arguments->workload);
+  command->get_option("--iterations")
+      ->description(fmt::format("Iterations, the second half of which is the result (default {})", default_iterations));
+  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
+  add_settings_option(*command, arguments->settings);
+  command
+      ->add_option("--directory", arguments->directories,
+                   "Folder for the files of NVMe tiers, any number of times "
+                   "(default: the machine's, else /var/tmp)")
+      ->allow_extra_args(false)
+      ->take_all();
+  command
+      ->add_option("--shrink", arguments->shrink,
+                   "Divide the trace's bytes and times by this, so that a large one fits")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
+  command
+      ->add_option("--verify", arguments->verify,
+                   "What ops write and check of their tensors: stamps (cheapest), pages (all written, a word a page "
+                   "checked), words (everything)")
+      ->check(CLI::IsMember({"stamps", "pages", "words"}))
+      ->capture_default_str();
+  command->add_flag("--predict", arguments->predict,
+                    "Simulate the same first, and report how far the prediction was off");
+  command->add_option("--prediction", arguments->prediction, "Write the prediction to this file; implies --predict");
+  command->add_option("--timeline", arguments->timeline,
+                      "Write predicted and measured timelines, for https://ui.perfetto.dev");
+  command->add_flag("--json", arguments->json, "The measured result as JSON");
+  command->footer(
+      "Ordinary memory stands in for the GPU's; links are slowed down to the machine's bandwidths.\n"
+      "Exit code 1: it does not fit, or a tensor came back corrupted.\n\nExamples:\n"
+      "  tencache run replay step.trace.jsonl.zst -m small-host -p on-demand --predict\n"
+      "  tencache run replay bert.trace.jsonl.zst -m small-host -p on-demand --shrink 4000 --timeline bert.json");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return run_replay(*arguments); }; });
+}
+
+}  // namespace tencache

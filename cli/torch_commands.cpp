@@ -1,0 +1,222 @@
+// `tencache run train` and `tencache record`: they hand over to tencache-torch, after the prediction is on disk.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "cli/chrome_trace.h"
+#include "cli/command_line.h"
+#include "cli/prediction.h"
+#include "cli/torch_program.h"
+#include "configs/machine_yaml.h"
+#include "policies/registry.h"
+#include "traces/file_io.h"
+#include "traces/summary.h"
+#include "traces/trace_file.h"
+#ifdef TENCACHE_WITH_EXECUTOR
+#include "executor/host_machine.h"
+#endif
+
+namespace tencache {
+namespace {
+
+struct TrainArguments {
+  WorkloadOptions workload;  // its trace may be empty: then one is recorded first
+  std::string config;
+  std::string policy;
+  std::vector<std::string> settings;
+  std::uint64_t steps = 0;
+  std::string timeline;
+  std::string prediction;
+  bool predict = false;
+  bool plain = false;
+  bool json = false;
+};
+
+// A file that goes with this object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& suffix) {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+    path_ = (error ? std::filesystem::path("/tmp") : folder) / fmt::format("tencache-{}{}", getpid(), suffix);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+ExitCode exit_code_of(int code) { return static_cast<ExitCode>(code); }
+
+// The recording is made by a process of its own, as the rule of predictions asks.
+void record_for_prediction(const std::string& program, const std::string& config, const std::string& trace) {
+  remark("recording one training step without a memory limit, for the prediction");
+  // Its words on stdout would stand before our JSON document.
+  const int saved = dup(STDOUT_FILENO);
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  const int code = run_program(program, {"record", config, "-o", trace});
+  dup2(saved, STDOUT_FILENO);
+  close(saved);
+  if (code != 0) throw Error(fmt::format("recording {} failed (exit code {})", config, code));
+}
+
+// Appends the predicted events to the measured timeline, as processes of their own.
+void add_predicted_timeline(const std::string& measured_file, const TimelineProcess& predicted) {
+  const TemporaryFile predicted_file(".timeline.json");
+  write_chrome_trace(predicted_file.path(), {predicted});
+  Json measured = Json::parse(read_file(measured_file));
+  const Json events = Json::parse(read_file(predicted_file.path()));
+  std::uint64_t last_process = 0;
+  std::uint64_t last_flow = 0;
+  for (const Json& event : measured["traceEvents"]) {
+    last_process = std::max(last_process, event.value("pid", std::uint64_t{0}));
+    last_flow = std::max(last_flow, event.value("id", std::uint64_t{0}));
+  }
+  for (Json event : events["traceEvents"]) {
+    event["pid"] = event["pid"].get<std::uint64_t>() + last_process;
+    if (event.contains("id")) event["id"] = event["id"].get<std::uint64_t>() + last_flow;
+    measured["traceEvents"].push_back(std::move(event));
+  }
+  write_file(measured_file, measured.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// "50%" of the bytes that the recorded step has alive at once; other sizes stay as they are.
+std::string resolve_percentage(const std::string& size, const std::string& trace_file) {
+  if (!size.ends_with('%')) return size;
+  char* end = nullptr;
+  const double percent = std::strtod(size.c_str(), &end);
+  if (end != size.c_str() + size.size() - 1 || !(percent > 0 && percent <= 1000)) {
+    throw Error("--gpu-memory: '" + size + "' is no size and no percentage, such as 24MiB or 50%");
+  }
+  const Bytes peak = summarize(read_trace(trace_file)).peak_demand_bytes;
+  const auto bytes = static_cast<Bytes>(static_cast<double>(peak) * percent / 100);
+  remark(fmt::format("--gpu-memory: {} of {} alive at once is {}", size, format_bytes(peak), format_bytes(bytes)));
+  return std::to_string(bytes);
+}
+
+std::vector<std::string> train_words(const TrainArguments& arguments) {
+  std::vector<std::string> words = {"train", arguments.config};
+  const auto add = [&words](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--machine", arguments.workload.machine);
+  add("--policy", arguments.policy);
+  for (const std::string& setting : arguments.settings) add("--set", setting);
+  add("--gpu-memory", arguments.workload.gpu_memory);
+  add("--cpu-memory", arguments.workload.cpu_memory);
+  if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
+  add("--timeline", arguments.timeline);
+  if (arguments.json) words.push_back("--json");
+  if (arguments.plain) words.push_back("--plain");
+  return words;
+}
+
+ExitCode train(TrainArguments arguments) {
+  const bool predicting = arguments.predict || !arguments.prediction.empty();
+  if (arguments.plain && predicting) throw Error("--plain runs without paging, so there is nothing to predict");
+  if (!arguments.plain && (arguments.policy.empty() || arguments.workload.machine.empty())) {
+    throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
+  }
+  const auto settings = parse_settings(arguments.settings);
+  // Complains about names before anything is recorded or run.
+  if (!arguments.plain) {
+    make_policy(arguments.policy, settings);
+    read_machine(arguments.workload.machine);
+  }
+  const std::string program = find_torch_program();
+  if (!predicting) {
+    if (!arguments.workload.trace.empty()) throw Error("--trace is for a prediction; give --predict as well");
+    return exit_code_of(run_program(program, train_words(arguments)));
+  }
+
+  const TemporaryFile recording(".trace.jsonl");
+  if (arguments.workload.trace.empty()) {
+    record_for_prediction(program, arguments.config, recording.path());
+    arguments.workload.trace = recording.path();
+  }
+  arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace);
+  Workload workload = load_workload(arguments.workload);
+#ifdef TENCACHE_WITH_EXECUTOR
+  workload.machine = with_real_pages(workload.machine);
+#endif
+  if (arguments.prediction.empty()) arguments.prediction = default_prediction_file(arguments.timeline);
+  Timeline timeline;
+  const Prediction prediction = predict(workload, arguments.policy, settings, arguments.prediction,
+                                        arguments.timeline.empty() ? nullptr : &timeline);
+  if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
+  std::vector<std::string> words = train_words(arguments);
+  words.insert(words.end(), {"--prediction", prediction.file});
+  const int code = run_program(program, words);
+  if (code == 0 && !arguments.timeline.empty()) {
+    add_predicted_timeline(arguments.timeline, {.name = "predicted",
+                                                .timeline = &timeline,
+                                                .machine = &workload.machine,
+                                                .trace = &prediction.outcome.program.trace});
+  }
+  return exit_code_of(code);
+}
+
+}  // namespace
+
+void add_run_train_command(CLI::App& run, Command& chosen) {
+  CLI::App* command = run.add_subcommand("train", "Train a small GPT with its tensors paged by a policy");
+  auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("--machine,-m", arguments->workload.machine,
+                      "Machine: a name of `tencache machines`, or a YAML file");
+  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`");
+  add_settings_option(*command, arguments->settings);
+  command->add_option("--gpu-memory", arguments->workload.gpu_memory,
+                      "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once");
+  command->add_option("--cpu-memory", arguments->workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
+  command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)");
+  command->add_option("--timeline", arguments->timeline,
+                      "Write the timeline to this file, for https://ui.perfetto.dev");
+  command->add_flag("--predict", arguments->predict,
+                    "Simulate the same first, and report how far the prediction was off");
+  command->add_option("--trace", arguments->workload.trace,
+                      "Predict from this recording (`tencache record`); without it one is recorded first");
+  command->add_option("--prediction", arguments->prediction, "Write the prediction to this file; implies --predict");
+  command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
+  command->add_flag("--json", arguments->json, "The result as JSON");
+  command->footer(
+      "The prediction is written, and its SHA-256 said, before the measured run starts.\n\nExamples:\n"
+      "  tencache run train configs/training/gpt-small.yaml -m my-computer.yaml -p layer-streaming --predict\n"
+      "  tencache run train configs/training/gpt-small.yaml -m small-host -p on-demand --gpu-memory 64MiB --steps 5");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
+}
+
+void add_record_command(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    std::string config, output;
+    std::uint64_t steps = 0;
+  };
+  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of the training program");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
+      ->required();
+  command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
+  command->footer("Examples:\n  tencache record configs/training/gpt-small.yaml -o gpt.trace.jsonl.zst");
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      std::vector<std::string> words = {"record", arguments->config, "-o", arguments->output};
+      if (arguments->steps != 0) words.insert(words.end(), {"--steps", std::to_string(arguments->steps)});
+      return exit_code_of(run_program(find_torch_program(), words));
+    };
+  });
+}
+
+}  // namespace tencache

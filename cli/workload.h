@@ -1,0 +1,75 @@
+// A trace, a machine and policies by the names the user gave, and simulating them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/machine_spec.h"
+#include "core/trace.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tencache {
+
+// What the user asked for, as text; shared by the commands that run something.
+struct WorkloadOptions {
+  std::string trace;
+  std::string machine;
+  std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
+  std::uint64_t iterations = 0;        // 0: until the steady state recurs
+};
+// TRACE --machine [--gpu-memory] [--cpu-memory] [--iterations]
+void add_workload_options(CLI::App& command, WorkloadOptions& options);
+// --set key=value, any number.
+void add_settings_option(CLI::App& command, std::vector<std::string>& settings);
+// Throws Error on what is not of the form key=value, or stands twice.
+std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings);
+
+struct Workload {
+  WorkloadOptions options;
+  Trace trace;
+  std::string trace_sha256;
+  MachineSpec machine;  // with the user's memory sizes
+  std::string machine_sha256;
+  double load_seconds = 0;
+};
+// Throws Error that says which file or size is wrong.
+Workload load_workload(const WorkloadOptions& options);
+// The machine of `options` alone; sets its SHA-256 if asked for.
+MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
+RunLimits limits_of(const WorkloadOptions& options);
+
+// One policy's run, simulated or measured.
+struct Outcome {
+  std::string policy;
+  std::map<std::string, std::string> options;  // resolved
+  Program program;                             // what ran
+  RunResult result;
+  double seconds = 0;  // that the tool took
+};
+
+// Lowers and simulates. Throws Error for an unknown policy or option, or if the machine lacks what the policy needs.
+Outcome simulate_policy(const Workload& workload, const std::string& policy,
+                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr);
+
+// What every result is measured against.
+struct References {
+  double ideal_seconds = 0;
+  double compute_bound_seconds = 0;
+};
+References references_of(const Workload& workload);
+
+// At least this long, whatever the policy: the ops that no policy may move, on the busier of the two devices.
+double compute_bound_seconds(const Trace& trace);
+
+// Seconds since `start` of the tool's own run time.
+double seconds_since(std::int64_t start_ns);
+std::int64_t tool_clock_ns();
+
+}  // namespace tencache

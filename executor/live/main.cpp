@@ -1,0 +1,353 @@
+// `tencache-torch`: trains a small GPT with its tensors paged by a policy, or records it. A program of its own because
+// LibTorch takes 0.4 s to load; `tencache run train` and `tencache record` start it.
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "cli/chrome_trace.h"
+#include "cli/command_line.h"
+#include "cli/console.h"
+#include "cli/report.h"
+#include "cli/workload.h"
+#include "core/error.h"
+#include "executor/host_machine.h"
+#include "executor/live/record.h"
+#include "executor/live/train.h"
+#include "policies/registry.h"
+#include "traces/file_io.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+struct TrainArguments {
+  WorkloadOptions workload;  // its trace: the configuration's path
+  std::string policy;
+  std::vector<std::string> settings;
+  std::uint64_t steps = 0;
+  std::string timeline, prediction;
+  bool json = false, plain = false;
+};
+
+struct RecordArguments {
+  std::string config, output;
+  std::uint64_t steps = RecordingOptions{}.steps;
+};
+
+// A result that `tencache replay --json` or a `--predict` wrote before.
+struct GivenPrediction {
+  std::string file, sha256;
+  Json result;
+  std::optional<double> iteration_seconds;  // absent: predicted not to fit
+};
+
+GivenPrediction read_prediction(const TrainArguments& arguments) {
+  GivenPrediction prediction;
+  prediction.file = arguments.prediction;
+  const std::string text = read_file(arguments.prediction);
+  prediction.sha256 = sha256_hex(text);
+  prediction.result = Json::parse(text, nullptr, false);
+  const Json& result = prediction.result;
+  if (!result.is_object() || !result.contains("policy") || !result.contains("iteration_seconds")) {
+    throw Error(arguments.prediction + ": no result of a simulation; write one with `tencache replay --json`");
+  }
+  if (result["policy"] != arguments.policy) {
+    throw Error(arguments.prediction + ": is of policy " + result["policy"].dump() + ", not of " + arguments.policy);
+  }
+  if (result["iteration_seconds"].is_number()) prediction.iteration_seconds = result["iteration_seconds"].get<double>();
+  return prediction;
+}
+
+// ---- train ----------------------------------------------------------------------------------------------------------
+
+// "50%" of what the program has alive at once, as bytes in digits; other sizes as they are.
+std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data) {
+  if (!size.ends_with('%')) return size;
+  const std::string digits = size.substr(0, size.size() - 1);
+  char* end = nullptr;
+  const double percent = std::strtod(digits.c_str(), &end);
+  if (digits.empty() || *end != '\0' || !(percent > 0 && percent <= 1000)) {
+    throw Error("--gpu-memory: '" + size + "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
+  }
+  const PagedTraining demand = measure_demand(config, data);
+  const auto bytes = static_cast<Bytes>(static_cast<double>(demand.peak_live_bytes) * percent / 100);
+  remark(fmt::format("--gpu-memory {} of the peak, {}, is {}; the largest op, {}, needs {}", size,
+                     format_bytes(demand.peak_live_bytes), format_bytes(bytes), demand.largest_op,
+                     format_bytes(demand.largest_op_bytes)));
+  return std::to_string(bytes);
+}
+
+// Prints each step, or shows that something goes on where stdout is kept for JSON.
+std::function<void(std::uint64_t, float, Nanoseconds)> step_printer(bool json, std::uint64_t steps, ProgressLine& progress) {
+  return [json, steps, &progress](std::uint64_t step, float loss, Nanoseconds duration_ns) {
+    const std::string line = fmt::format("step {:>3}  loss {:.6f}  {}", step, loss, format_seconds(to_seconds(duration_ns)));
+    if (json) {
+      progress.show(fmt::format("{} of {}", line, steps));
+    } else {
+      print(line + "\n");
+    }
+  };
+}
+
+Json training_json(const TrainingResult& training) {
+  Json seconds = Json::array();
+  for (const Nanoseconds step_ns : training.step_ns) seconds.push_back(to_seconds(step_ns));
+  return {{"parameters", training.parameter_count},
+          {"losses", training.losses},
+          {"step_seconds", std::move(seconds)},
+          {"median_step_seconds", to_seconds(training.median_step_ns())},
+          {"mean_step_seconds", to_seconds(training.mean_step_ns())}};
+}
+
+std::string steps_text(const TrainingResult& training) {
+  const std::size_t steps = training.step_ns.size();
+  return fmt::format("\nstep time: median {}, mean {}{}\n", format_seconds(to_seconds(training.median_step_ns())),
+                     format_seconds(to_seconds(training.mean_step_ns())),
+                     steps > 2 ? fmt::format(" (steps 3 to {})", steps) : std::string());
+}
+
+Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training) {
+  Json json = {{"file", prediction.file}, {"sha256", prediction.sha256}, {"iteration_seconds", nullptr}, {"error", nullptr}};
+  const double measured = to_seconds(training.median_step_ns());
+  if (prediction.iteration_seconds) {
+    json["iteration_seconds"] = *prediction.iteration_seconds;
+    if (measured > 0) json["error"] = *prediction.iteration_seconds / measured - 1;
+  }
+  json["result"] = prediction.result;
+  return json;
+}
+
+std::string prediction_text(const GivenPrediction& prediction, const TrainingResult& training) {
+  if (!prediction.iteration_seconds) return "predicted: does not fit\n";
+  const double measured = to_seconds(training.median_step_ns());
+  return fmt::format("predicted {}, measured {}: error {:+.1f} %\n", format_seconds(*prediction.iteration_seconds),
+                     format_seconds(measured), 100 * (*prediction.iteration_seconds / measured - 1));
+}
+
+ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
+                              TrainingOptions options) {
+  for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline), {"--prediction", arguments.prediction},
+                                   {"--gpu-memory", arguments.workload.gpu_memory},
+                                   {"--cpu-memory", arguments.workload.cpu_memory}}) {
+    if (!text.empty()) throw Error(std::string(name) + " has no meaning with --plain");
+  }
+  TrainingResult training;
+  {
+    ProgressLine progress;
+    options.on_step = step_printer(arguments.json, options.steps, progress);
+    training = train_plain(config, data, options);
+  }
+  if (arguments.json) {
+    print_json({{"training", training_json(training)}});
+  } else {
+    print(steps_text(training));
+  }
+  return ExitCode::done;
+}
+
+double evictions_per_step(const RunResult& result) {
+  return static_cast<double>(result.window.evictions) / static_cast<double>(result.period);
+}
+
+// Figures of the trace need the recorded step; a run of less than two steps has none.
+References references_of_run(const Workload& workload) {
+  return workload.trace.ops.empty() ? References{} : references_of(workload);
+}
+
+void report(const TrainArguments& arguments, const Workload& workload, const Outcome& outcome,
+            const PagedTraining& paged, const std::optional<GivenPrediction>& prediction) {
+  const References references = references_of_run(workload);
+  if (arguments.json) {
+    Json json = result_json(workload, outcome, references);
+    json["training"] = training_json(paged.training);
+    json["memory"] = {{"peak_live_bytes", paged.peak_live_bytes},
+                      {"largest_op", paged.largest_op},
+                      {"largest_op_bytes", paged.largest_op_bytes},
+                      {"evictions_per_step", evictions_per_step(outcome.result)},
+                      {"schedule_deviations", paged.deviations}};
+    if (prediction) json["prediction"] = prediction_json(*prediction, paged.training);
+    print_json(json);
+    return;
+  }
+  std::string text = steps_text(paged.training) + "\n" + result_text(workload, outcome, references);
+  text += fmt::format("  evictions      {:.1f} a step\n", evictions_per_step(outcome.result));
+  text += fmt::format("  needs          {} at once; the largest op, {}, {}\n", format_bytes(paged.peak_live_bytes),
+                      paged.largest_op, format_bytes(paged.largest_op_bytes));
+  if (paged.deviations != 0) {
+    text += fmt::format("  left the recorded schedule {} times, first in {}\n", paged.deviations, paged.first_deviation);
+  }
+  if (prediction) text += "\n" + prediction_text(*prediction, paged.training);
+  print(text);
+}
+
+ExitCode train(TrainArguments arguments) {
+  const TrainingConfig config = read_training_config(arguments.workload.trace);
+  const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+  TrainingOptions options;
+  options.steps = arguments.steps != 0 ? arguments.steps : static_cast<std::uint64_t>(config.steps);
+  if (arguments.plain) return train_without_paging(arguments, config, data, options);
+  if (arguments.policy.empty() || arguments.workload.machine.empty()) {
+    throw Error("train: --machine and --policy are missing (or --plain for LibTorch alone)");
+  }
+
+  MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
+  std::optional<GivenPrediction> prediction;
+  if (!arguments.prediction.empty()) prediction = read_prediction(arguments);
+  arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, config, data);
+  Workload workload;
+  workload.options = arguments.workload;
+  workload.options.iterations = options.steps;
+  workload.machine = with_real_pages(load_machine(workload.options, &workload.machine_sha256));
+  Timeline timeline;
+  LiveOptions live;
+  if (!arguments.timeline.empty()) live.engine.timeline = &timeline;
+
+  Outcome outcome;
+  outcome.policy = arguments.policy;
+  outcome.options = std::move(made.options);
+  PagedTraining paged;
+  const std::int64_t start_ns = tool_clock_ns();
+  try {
+    ProgressLine progress;
+    options.on_step = step_printer(arguments.json, options.steps, progress);
+    paged = train_paged(config, data, workload.machine, *made.policy, live, options);
+  } catch (const OutOfMemory& error) {
+    if (!arguments.json) throw;
+    outcome.result.fits = false;
+    outcome.result.misfit = error.what();
+    outcome.result.misfit_op = error.op();
+    outcome.result.misfit_bytes = error.bytes_missing();
+    print_json(result_json(workload, outcome, {}));
+    return ExitCode::answer_is_no;
+  }
+  outcome.seconds = seconds_since(start_ns);
+  outcome.result = paged.run;
+  outcome.program = paged.program;
+  workload.trace = paged.program.trace;
+  workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
+  if (!arguments.timeline.empty()) {
+    write_chrome_trace(arguments.timeline, {{.name = "measured: " + arguments.policy,
+                                             .timeline = &timeline,
+                                             .machine = &workload.machine,
+                                             .trace = &outcome.program.trace}});
+  }
+  report(arguments, workload, outcome, paged, prediction);
+  return ExitCode::done;
+}
+
+// ---- record ---------------------------------------------------------------------------------------------------------
+
+ExitCode record(const RecordArguments& arguments) {
+  const TrainingConfig config = read_training_config(arguments.config);
+  const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+  Recording recording;
+  {
+    ProgressLine progress;
+    RecordingOptions options;
+    options.steps = arguments.steps;
+    options.on_step = step_printer(true, options.steps + 2, progress);
+    recording = record_training(config, data, options);
+  }
+  write_trace(recording.trace, arguments.output);
+  const Trace& trace = recording.trace;
+  Nanoseconds duration_ns = 0, gap_ns = 0;
+  for (const Op& op : trace.ops) {
+    duration_ns += op.duration_ns;
+    gap_ns += op.gap_before_ns;
+  }
+  print(fmt::format("{}: {} ops, {} tensors; {} of compute and {} of gaps a step (medians of {} steps)\n"
+                    "needs {} at once; the largest op, {}, {}\n",
+                    arguments.output, trace.ops.size(), trace.tensors.size(), format_seconds(to_seconds(duration_ns)),
+                    format_seconds(to_seconds(gap_ns)), arguments.steps, format_bytes(recording.peak_live_bytes),
+                    recording.largest_op, format_bytes(recording.largest_op_bytes)));
+  return ExitCode::done;
+}
+
+// ---- The command line -----------------------------------------------------------------------------------------------
+
+void add_training_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("train", "Train a small GPT with its tensors paged by a policy");
+  auto arguments = std::make_shared<TrainArguments>();
+  WorkloadOptions& workload = arguments->workload;
+  command->add_option("CONFIG", workload.trace, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("--machine,-m", workload.machine, "Machine: a name of `tencache machines`, or a YAML file");
+  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`");
+  add_settings_option(*command, arguments->settings);
+  command->add_option("--gpu-memory", workload.gpu_memory,
+                      "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once");
+  command->add_option("--cpu-memory", workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
+  command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
+  command->add_option("--timeline", arguments->timeline, "Write the timeline to this file, for https://ui.perfetto.dev");
+  command->add_option("--prediction", arguments->prediction,
+                      "Compare with this prediction, a result that `tencache replay --json` wrote before");
+  command->add_flag("--json", arguments->json, "The result as JSON");
+  command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
+  command->footer("Exit code 1: an op does not fit; the message names it and the bytes.");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
+}
+
+void add_recording_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of the training program");
+  auto arguments = std::make_shared<RecordArguments>();
+  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
+  command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
+  command->callback([arguments, &chosen] { chosen = [arguments] { return record(*arguments); }; });
+}
+
+int fail(std::string message, ExitCode code) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  remark("tencache: " + message);
+  return static_cast<int>(code);
+}
+
+// One core computes, the others copy: what calibrations and predictions assume. OpenBLAS has threads of its own, of
+// which LibTorch does not know; it reads its environment before main begins.
+void compute_on_one_core() {
+  at::set_num_threads(1);
+  using SetThreads = void (*)(int);
+  if (void* function = dlsym(RTLD_DEFAULT, "openblas_set_num_threads"); function != nullptr) {
+    reinterpret_cast<SetThreads>(function)(1);
+  }
+}
+
+int run(int argc, const char* const* argv) {
+  CLI::App app("Trains a small GPT with its tensors paged by a policy, or records it. `tencache run train` starts this.",
+               "tencache-torch");
+  try {
+    Command chosen;
+    app.require_subcommand(1);
+    add_training_command(app, chosen);
+    add_recording_command(app, chosen);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) return app.exit(error);  // --help
+      return fail(error.what() + std::string("; see tencache-torch --help"), ExitCode::bad_usage);
+    }
+    compute_on_one_core();
+    return static_cast<int>(chosen());
+  } catch (const Error& error) {
+    return fail(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return fail("this computer has not enough memory for that", ExitCode::bad_usage);
+  } catch (const std::exception& error) {
+    return fail(error.what(), ExitCode::bad_usage);
+  }
+}
+
+}  // namespace
+}  // namespace tencache
+
+int main(int argc, char** argv) {
+  return tencache::run(argc, argv);
+}

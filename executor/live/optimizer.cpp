@@ -1,0 +1,143 @@
+#include "executor/live/optimizer.h"
+
+#include "core/check.h"
+
+namespace tencache {
+namespace {
+
+// Where a tensor's elements lie: in the use-th storage of a task, from a byte offset on.
+struct Slice {
+  std::size_t use = 0;
+  std::size_t offset = 0;
+  std::size_t elements = 0;
+
+  template <class Element>
+  std::span<Element> in(std::span<std::byte* const> addresses) const {
+    return {reinterpret_cast<Element*>(addresses[use] + offset), elements};
+  }
+};
+
+// Adds the tensor to the task's uses; tensors of one storage are one use.
+Slice use(Optimizer::Task& task, const torch::Tensor& tensor, bool read, bool write) {
+  TENCACHE_CHECK(tensor.defined() && tensor.is_contiguous());
+  Slice slice;
+  slice.offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+  slice.elements = static_cast<std::size_t>(tensor.numel());
+  for (; slice.use < task.uses.size(); ++slice.use) {
+    Optimizer::Use& earlier = task.uses[slice.use];
+    if (!earlier.tensor.is_alias_of(tensor)) continue;
+    earlier.read = earlier.read || read;
+    earlier.write = earlier.write || write;
+    return slice;
+  }
+  task.uses.push_back({tensor, read, write});
+  return slice;
+}
+
+std::size_t blocks_of(const torch::Tensor& tensor) { return norm_blocks(static_cast<std::size_t>(tensor.numel())); }
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<std::pair<std::string, torch::Tensor>> parameters, const TrainingConfig& config)
+    : options_(config.adamw), clip_(config.clip) {
+  torch::NoGradGuard no_gradient;
+  std::uint64_t in_group = config.sub_group_parameters;  // the first parameter opens the first sub-group
+  for (auto& [name, value] : parameters) {
+    TENCACHE_CHECK(value.is_contiguous() && value.scalar_type() == torch::kFloat32);
+    if (in_group >= config.sub_group_parameters) {
+      groups_.emplace_back();
+      in_group = 0;
+    }
+    groups_.back().members.push_back(parameters_.size());
+    in_group += static_cast<std::uint64_t>(value.numel());
+    parameters_.push_back({name, value, torch::zeros_like(value), torch::zeros_like(value)});
+  }
+  for (Group& group : groups_) {
+    std::size_t blocks = 0;
+    for (const std::size_t member : group.members) blocks += blocks_of(parameters_[member].value);
+    group.partials = torch::zeros({static_cast<std::int64_t>(blocks)}, torch::kFloat64);
+  }
+  coefficient_ = torch::zeros({1}, torch::kFloat32);
+}
+
+std::vector<Optimizer::State> Optimizer::states() const {
+  std::vector<State> states;
+  for (const Parameter& parameter : parameters_) {
+    states.push_back({parameter.name + ".first_moment", parameter.first_moment});
+    states.push_back({parameter.name + ".second_moment", parameter.second_moment});
+  }
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    states.push_back({"grad_norm." + std::to_string(i), groups_[i].partials, Role::workspace});
+  }
+  states.push_back({"clip_coefficient", coefficient_, Role::workspace});
+  return states;
+}
+
+std::vector<Optimizer::Task> Optimizer::next_step() {
+  ++step_;
+  std::vector<Task> tasks;
+  for (std::size_t i = 0; i < groups_.size(); ++i) tasks.push_back(norm_task(i));
+  tasks.push_back(clip_task());
+  for (std::size_t i = 0; i < groups_.size(); ++i) tasks.push_back(update_task(i));
+  return tasks;
+}
+
+Optimizer::Task Optimizer::norm_task(std::size_t group) const {
+  Task task{.name = "grad_norm." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
+  std::vector<Slice> gradients;
+  for (const std::size_t member : groups_[group].members) {
+    gradients.push_back(use(task, parameters_[member].value.grad(), true, false));
+  }
+  const Slice partials = use(task, groups_[group].partials, false, true);
+  task.body = [gradients = std::move(gradients), partials](std::span<std::byte* const> addresses) {
+    std::span<double> rest = partials.in<double>(addresses);
+    for (const Slice& gradient : gradients) {
+      const std::size_t blocks = norm_blocks(gradient.elements);
+      grad_norm(gradient.in<const float>(addresses), rest.first(blocks));
+      rest = rest.subspan(blocks);
+    }
+  };
+  return task;
+}
+
+Optimizer::Task Optimizer::clip_task() const {
+  Task task{.name = "clip"};
+  std::vector<Slice> partials;
+  for (const Group& group : groups_) partials.push_back(use(task, group.partials, true, false));
+  const Slice coefficient = use(task, coefficient_, false, true);
+  task.body = [partials = std::move(partials), coefficient, clip = clip_](std::span<std::byte* const> addresses) {
+    double sum = 0;
+    for (const Slice& slice : partials) sum = add_partials(sum, slice.in<const double>(addresses));
+    coefficient.in<float>(addresses)[0] = clip_coefficient(sum, clip);
+  };
+  return task;
+}
+
+Optimizer::Task Optimizer::update_task(std::size_t group) const {
+  Task task{.name = "adamw." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
+  struct Member {
+    Slice value, gradient, first_moment, second_moment;
+  };
+  const Slice coefficient = use(task, coefficient_, true, false);
+  std::vector<Member> members;
+  for (const std::size_t member : groups_[group].members) {
+    const Parameter& parameter = parameters_[member];
+    Member& slices = members.emplace_back();
+    slices.gradient = use(task, parameter.value.grad(), true, false);
+    slices.value = use(task, parameter.value, true, true);
+    slices.first_moment = use(task, parameter.first_moment, true, true);
+    slices.second_moment = use(task, parameter.second_moment, true, true);
+  }
+  task.body = [members = std::move(members), coefficient, step = step_,
+               options = options_](std::span<std::byte* const> addresses) {
+    const float factor = coefficient.in<const float>(addresses)[0];
+    for (const Member& member : members) {
+      adamw_step(member.value.in<float>(addresses), member.gradient.in<const float>(addresses),
+                 member.first_moment.in<float>(addresses), member.second_moment.in<float>(addresses), factor, step,
+                 options);
+    }
+  };
+  return task;
+}
+
+}  // namespace tencache

@@ -1,0 +1,74 @@
+// AdamW with clipping as a list of tasks: what the runtime orders, places and runs, and what plain training calls.
+//
+// Parameters are taken in sub-groups of whole parameters. A step is, in this order: `grad_norm.k` of each sub-group
+// (gradients → sums of squares), `clip` (sums of squares → coefficient), `adamw.k` of each sub-group. Split, order and
+// place do not change a bit (adamw.h).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+#include "executor/live/training_config.h"
+
+namespace tencache {
+
+class Optimizer {
+ public:
+  struct Use {
+    torch::Tensor tensor;
+    bool read = false, write = false;
+  };
+  struct Task {
+    std::string name;
+    std::int32_t group = -1;   // sub-group, -1: none
+    bool reorderable = false;  // among the other sub-groups' tasks of the same name
+    std::vector<Use> uses{};   // each storage once
+    // Takes the addresses of the storages of `uses`, in that order; needs nothing of LibTorch.
+    std::function<void(std::span<std::byte* const>)> body{};
+  };
+  struct State {
+    std::string name;
+    torch::Tensor tensor;
+    Role role = Role::optimizer_state;
+  };
+
+  // Allocates the states and sets them to zero. The parameters are float, contiguous, and stay the same tensors.
+  Optimizer(std::vector<std::pair<std::string, torch::Tensor>> parameters, const TrainingConfig& config);
+
+  // The tasks of the next step, for the gradients that the parameters have now. Every parameter has one. Run them once,
+  // before anything else happens to the gradients.
+  std::vector<Task> next_step();
+  // What it has allocated, with names.
+  std::vector<State> states() const;
+  std::size_t group_count() const { return groups_.size(); }
+
+ private:
+  struct Parameter {
+    std::string name;
+    torch::Tensor value, first_moment, second_moment;
+  };
+  struct Group {
+    std::vector<std::size_t> members;  // of parameters_
+    torch::Tensor partials;            // double, one for each block of each member
+  };
+
+  Task norm_task(std::size_t group) const;
+  Task clip_task() const;
+  Task update_task(std::size_t group) const;
+
+  AdamWOptions options_;
+  double clip_;
+  std::uint64_t step_ = 0;
+  std::vector<Parameter> parameters_;
+  std::vector<Group> groups_;
+  torch::Tensor coefficient_;  // float, one element
+};
+
+}  // namespace tencache

@@ -1,0 +1,85 @@
+#include "executor/live/record.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "executor/live/interception.h"
+#include "executor/live/train.h"
+#include "policies/registry.h"
+
+namespace tencache {
+namespace {
+
+bool same_op(const Trace& one, const Trace& other, OpIndex index) {
+  const Op& a = one.ops[index];
+  const Op& b = other.ops[index];
+  return one.name(a) == other.name(b) && std::ranges::equal(one.reads(a), other.reads(b)) &&
+         std::ranges::equal(one.writes(a), other.writes(b));
+}
+
+void require_same_program(const Trace& first, const Trace& other, std::size_t step) {
+  std::string difference;
+  if (first.ops.size() != other.ops.size() || first.tensors.size() != other.tensors.size()) {
+    difference = std::to_string(other.ops.size()) + " ops and " + std::to_string(other.tensors.size()) +
+                 " tensors instead of " + std::to_string(first.ops.size()) + " and " +
+                 std::to_string(first.tensors.size());
+  }
+  for (OpIndex op = 0; op < first.ops.size() && difference.empty(); ++op) {
+    if (!same_op(first, other, op)) {
+      difference = "op " + std::to_string(op) + " is '" + other.name(other.ops[op]) + "', was '" +
+                   first.name(first.ops[op]) + "' or uses other tensors";
+    }
+  }
+  if (!difference.empty()) {
+    throw Error("recorded step " + std::to_string(step + 1) + " differs from the first: " + difference +
+                "; only programs whose steps are alike can be recorded as one trace");
+  }
+}
+
+}  // namespace
+
+Trace median_trace(const std::vector<Trace>& traces) {
+  Trace result = traces.front();
+  for (std::size_t i = 1; i < traces.size(); ++i) require_same_program(result, traces[i], i);
+  std::vector<Nanoseconds> values(traces.size());
+  const auto median_of = [&](OpIndex op, Nanoseconds Op::*figure) {
+    for (std::size_t i = 0; i < traces.size(); ++i) values[i] = traces[i].ops[op].*figure;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  };
+  for (OpIndex op = 0; op < result.ops.size(); ++op) {
+    result.ops[op].duration_ns = median_of(op, &Op::duration_ns);
+    result.ops[op].gap_before_ns = median_of(op, &Op::gap_before_ns);
+  }
+  return result;
+}
+
+Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options) {
+  const MadePolicy made = make_policy("on-demand");
+  const MachineSpec machine = uncapped_machine();
+  LiveRuntime runtime(machine, *made.policy);
+  runtime.describe_recording(recording_header(config));
+  const ThreadGuard guard(runtime);
+  TrainingProgram program(config, data, &runtime);
+  std::vector<Trace> traces;
+  // Two steps warm up; a recorded step is handed out at the boundary that ends it.
+  for (std::uint64_t step = 0; step < options.steps + 2; ++step) {
+    if (step >= 2) runtime.record_next();
+    runtime.iteration_boundary();
+    if (step > 2) traces.push_back(runtime.recorded());
+    const Nanoseconds start_ns = runtime.machine().now();
+    const float loss = program.step(step);
+    if (options.on_step) options.on_step(step + 1, loss, runtime.machine().now() - start_ns);
+  }
+  runtime.iteration_boundary();
+  traces.push_back(runtime.recorded());
+  Recording recording{.trace = median_trace(traces),
+                      .peak_live_bytes = runtime.peak_live_bytes(),
+                      .largest_op_bytes = runtime.largest_op_bytes(),
+                      .largest_op = runtime.largest_op()};
+  recording.trace.validate("recording");
+  return recording;
+}
+
+}  // namespace tencache

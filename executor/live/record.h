@@ -1,0 +1,34 @@
+// Recording a training program as a trace.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+#include "executor/live/text_data.h"
+#include "executor/live/training_config.h"
+
+namespace tencache {
+
+struct RecordingOptions {
+  std::uint64_t steps = 8;  // that are recorded, after two that warm up
+  std::function<void(std::uint64_t step, float loss, Nanoseconds duration_ns)> on_step;
+};
+
+struct Recording {
+  Trace trace;
+  Bytes peak_live_bytes = 0;   // of all storages at once
+  Bytes largest_op_bytes = 0;  // the least GPU memory
+  std::string largest_op;
+};
+
+// Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are, op by op, the median of
+// the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
+Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options);
+
+// The first trace with each op's duration and gap replaced by the median over all. Throws Error where their ops or
+// tensors differ. `traces` is not empty.
+Trace median_trace(const std::vector<Trace>& traces);
+
+}  // namespace tencache

@@ -1,0 +1,241 @@
+#include "executor/live/train.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <span>
+
+#include "core/error.h"
+#include "executor/clock.h"
+#include "executor/live/interception.h"
+#include "policies/registry.h"
+
+namespace tencache {
+namespace {
+
+// The steps that count for figures: not the one that warms up and not the one that is recorded.
+std::span<const Nanoseconds> counted_steps(const std::vector<Nanoseconds>& steps) {
+  return std::span(steps).subspan(steps.size() > 2 ? 2 : 0);
+}
+
+// Runs the steps; `before` is called before each one, counted from 0.
+void run_steps(TrainingProgram& program, std::uint64_t steps, const TrainingOptions& options, TrainingResult& result,
+               const std::function<void(std::uint64_t)>& before) {
+  result.parameter_count = program.parameter_count();
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const Nanoseconds start_ns = clock_ns();
+    before(step);
+    result.losses.push_back(program.step(step));
+    result.step_ns.push_back(clock_ns() - start_ns);
+    if (options.on_step) options.on_step(step + 1, result.losses.back(), result.step_ns.back());
+  }
+}
+
+std::uint64_t steps_of(const TrainingConfig& config, const TrainingOptions& options) {
+  return options.steps != 0 ? options.steps : static_cast<std::uint64_t>(config.steps);
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace
+
+// ---- The program ----------------------------------------------------------------------------------------------------
+
+TrainingProgram::TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime)
+    : config_(config), data_(data), runtime_(runtime) {
+  torch::manual_seed(config.seed);
+  model_ = Gpt(config);
+  std::vector<std::pair<std::string, torch::Tensor>> parameters;
+  for (const auto& parameter : model_->named_parameters()) {
+    parameters.emplace_back(parameter.key(), parameter.value());
+    parameter_count_ += static_cast<std::uint64_t>(parameter.value().numel());
+  }
+  optimizer_ = std::make_unique<Optimizer>(std::move(parameters), config);
+  if (runtime_ != nullptr) announce_state();
+}
+
+void TrainingProgram::announce_state() {
+  for (const auto& parameter : model_->named_parameters()) {
+    mark(*runtime_, parameter.value(), Role::parameter, parameter.key());
+  }
+  for (const auto& buffer : model_->named_buffers()) mark(*runtime_, buffer.value(), Role::input, buffer.key());
+  for (const Optimizer::State& state : optimizer_->states()) mark(*runtime_, state.tensor, state.role, state.name);
+  model_->set_listener([runtime = runtime_](const std::string& module, bool begins) {
+    begins ? runtime->module_begin(module) : runtime->module_end();
+  });
+}
+
+void TrainingProgram::enter(Phase phase) {
+  if (runtime_ != nullptr) runtime_->set_phase(phase);
+}
+
+float TrainingProgram::step(std::uint64_t number) {
+  enter(Phase::forward);
+  TokenBatch batch = data_.batch(number);
+  // The vectors' memory is nobody's but theirs: the clone is what the runtime pages.
+  const auto tensor = [&](std::vector<std::int64_t>& ids, const char* name) {
+    const torch::Tensor copy = torch::from_blob(ids.data(), {config_.batch, config_.context}, torch::kInt64).clone();
+    if (runtime_ != nullptr) mark(*runtime_, copy, Role::input, name);
+    return copy;
+  };
+  const torch::Tensor tokens = tensor(batch.tokens, "tokens"), targets = tensor(batch.targets, "targets");
+  const torch::Tensor loss = model_->loss(tokens, targets);
+  enter(Phase::backward);
+  loss.backward();
+  model_->finish_backward();
+  const float value = loss.item<float>();
+  enter(Phase::optimizer);
+  run_optimizer();
+  return value;
+}
+
+void TrainingProgram::run_optimizer() {
+  if (runtime_ != nullptr) {
+    for (const auto& parameter : model_->named_parameters()) {
+      mark(*runtime_, parameter.value().grad(), Role::gradient, parameter.key() + ".grad");
+    }
+  }
+  {
+    std::vector<LiveTask> live;
+    for (Optimizer::Task& task : optimizer_->next_step()) {
+      if (runtime_ == nullptr) {
+        std::vector<std::byte*> addresses;
+        for (const Optimizer::Use& use : task.uses) {
+          addresses.push_back(static_cast<std::byte*>(use.tensor.storage().data()));
+        }
+        task.body(addresses);
+        continue;
+      }
+      LiveTask& added = live.emplace_back();
+      added.name = std::move(task.name);
+      added.group = task.group;
+      added.reorderable = task.reorderable;
+      for (const Optimizer::Use& use : task.uses) added.uses.push_back({live_id(use.tensor), use.read, use.write});
+      added.body = std::move(task.body);
+    }
+    if (runtime_ != nullptr) runtime_->run_tasks(std::move(live));
+  }
+  for (torch::Tensor& parameter : model_->parameters()) parameter.mutable_grad().reset();
+}
+
+std::vector<float> TrainingProgram::weights() {
+  std::vector<float> weights;
+  weights.reserve(parameter_count_);
+  for (const torch::Tensor& parameter : model_->parameters()) {
+    const torch::Tensor value = runtime_ != nullptr ? bring_back(*runtime_, parameter.detach()) : parameter.detach();
+    const float* first = value.data_ptr<float>();
+    weights.insert(weights.end(), first, first + value.numel());
+  }
+  return weights;
+}
+
+// ---- Training -------------------------------------------------------------------------------------------------------
+
+Nanoseconds TrainingResult::median_step_ns() const {
+  const std::span<const Nanoseconds> counted = counted_steps(step_ns);
+  if (counted.empty()) return 0;
+  std::vector<Nanoseconds> sorted(counted.begin(), counted.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+Nanoseconds TrainingResult::mean_step_ns() const {
+  const std::span<const Nanoseconds> counted = counted_steps(step_ns);
+  if (counted.empty()) return 0;
+  return std::accumulate(counted.begin(), counted.end(), Nanoseconds{0}) / static_cast<Nanoseconds>(counted.size());
+}
+
+TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options) {
+  TrainingResult result;
+  TrainingProgram program(config, data, nullptr);
+  run_steps(program, steps_of(config, options), options, result, [](std::uint64_t) {});
+  if (options.keep_weights) result.weights = program.weights();
+  return result;
+}
+
+PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,
+                          Policy& policy, const LiveOptions& live, const TrainingOptions& options) {
+  PagedTraining result;
+  LiveRuntime runtime(machine, policy, live);
+  runtime.describe_recording(recording_header(config));
+  const ThreadGuard guard(runtime);
+  TrainingProgram program(config, data, &runtime);
+  const std::uint64_t steps = steps_of(config, options);
+  const std::uint64_t first_counted = steps > 2 ? 2 : 0;
+  Counters window_begin;
+  run_steps(program, steps, options, result.training, [&](std::uint64_t step) {
+    runtime.iteration_boundary();
+    if (step == first_counted) window_begin = runtime.counters();
+  });
+  runtime.iteration_boundary();
+  result.run = runtime.result();
+  result.run.window = runtime.counters() - window_begin;
+  result.run.period = steps - first_counted;
+  if (runtime.has_recorded()) result.program.trace = runtime.recorded();
+  result.peak_live_bytes = runtime.peak_live_bytes();
+  result.largest_op_bytes = runtime.largest_op_bytes();
+  result.largest_op = runtime.largest_op();
+  result.deviations = runtime.deviations();
+  result.first_deviation = runtime.first_deviation();
+  if (options.keep_weights) result.training.weights = program.weights();
+  return result;
+}
+
+TraceHeader recording_header(const TrainingConfig& config) {
+  TraceHeader header;
+  header.model = config.name;
+  header.batch = static_cast<std::uint64_t>(config.batch);
+  header.sequence_length = static_cast<std::uint64_t>(config.context);
+  header.precision = "fp32";
+  header.hardware = processor_name();
+  header.recorded_by = "tencache record";
+  return header;
+}
+
+MachineSpec uncapped_machine() {
+  struct sysinfo information {};
+  if (sysinfo(&information) != 0) throw Error("this computer does not say how much memory it has");
+  const Bytes memory = Bytes{information.totalram} * information.mem_unit & ~(GiB - 1);
+  MachineSpec machine;
+  machine.name = "uncapped";
+  const auto add_tier = [&](const char* name, TierKind kind, Bytes capacity) {
+    Tier& tier = machine.tiers.emplace_back();
+    tier.name = name;
+    tier.kind = kind;
+    tier.capacity = capacity;
+    tier.granularity = 4096;
+  };
+  const auto add_link = [&](const char* name, TierId from, TierId to) {
+    Link& link = machine.links.emplace_back();
+    link.name = name;
+    link.from = from;
+    link.to = to;
+    link.bandwidth = 10'000'000'000;
+  };
+  add_tier("gpu", TierKind::gpu, std::max(memory, GiB));
+  add_tier("cpu", TierKind::cpu, GiB);
+  add_link("h2d", 1, 0);
+  add_link("d2h", 0, 1);
+  machine.initial_tier = 0;
+  machine.validate();
+  return machine;
+}
+
+PagedTraining measure_demand(const TrainingConfig& config, const TextData& data) {
+  const MadePolicy made = make_policy("on-demand");
+  TrainingOptions options;
+  options.steps = 2;
+  return train_paged(config, data, uncapped_machine(), *made.policy, {}, options);
+}
+
+}  // namespace tencache

@@ -1,0 +1,90 @@
+// Training a GPT, plainly or on a live runtime. Both forms are the same program with the same optimizer tasks, and
+// compute the same bits.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/live/gpt.h"
+#include "executor/live/live_runtime.h"
+#include "executor/live/optimizer.h"
+#include "executor/live/text_data.h"
+#include "executor/live/training_config.h"
+
+namespace tencache {
+
+// The program: model, optimizer and data. With a runtime, construct, use and destroy it under a ThreadGuard.
+class TrainingProgram {
+ public:
+  // Seeds LibTorch's generator. Config, data and runtime outlive the program; `runtime` null: plain training.
+  TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime);
+  TrainingProgram(const TrainingProgram&) = delete;
+  TrainingProgram& operator=(const TrainingProgram&) = delete;
+
+  // One training step, counted from 0; returns the loss before the update.
+  float step(std::uint64_t number);
+  // All parameters one after the other, in LibTorch's order.
+  std::vector<float> weights();
+  std::uint64_t parameter_count() const { return parameter_count_; }
+
+ private:
+  void announce_state();
+  void enter(Phase phase);
+  void run_optimizer();
+
+  const TrainingConfig& config_;
+  const TextData& data_;
+  LiveRuntime* runtime_;
+  Gpt model_{nullptr};
+  std::unique_ptr<Optimizer> optimizer_;
+  std::uint64_t parameter_count_ = 0;
+};
+
+struct TrainingOptions {
+  std::uint64_t steps = 0;  // 0: the configuration's
+  bool keep_weights = false;
+  // After each step, counted from 1.
+  std::function<void(std::uint64_t step, float loss, Nanoseconds duration_ns)> on_step;
+};
+
+struct TrainingResult {
+  std::vector<float> losses;
+  std::vector<Nanoseconds> step_ns;
+  std::vector<float> weights;  // if asked for
+  std::uint64_t parameter_count = 0;
+
+  // Of the steps from the third on (of all, if there are no more than two): those that ran under the policy with the
+  // schedule known.
+  Nanoseconds median_step_ns() const;
+  Nanoseconds mean_step_ns() const;
+};
+
+TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options);
+
+struct PagedTraining {
+  TrainingResult training;
+  RunResult run;              // its window: the steps from the third on
+  Program program;            // the recorded step
+  Bytes peak_live_bytes = 0;  // of all storages at once: what 100 % of the memory is
+  Bytes largest_op_bytes = 0; // the least GPU memory
+  std::string largest_op;
+  std::uint64_t deviations = 0;
+  std::string first_deviation;
+};
+
+// Throws OutOfMemory when an op does not fit.
+PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,
+                          Policy& policy, const LiveOptions& live, const TrainingOptions& options);
+
+// What recordings of this program say about themselves.
+TraceHeader recording_header(const TrainingConfig& config);
+
+// A machine whose GPU tier holds anything this computer can: for recordings and for finding out a program's peak.
+MachineSpec uncapped_machine();
+
+// Two uncapped steps, for `peak_live_bytes` and `largest_op_bytes`.
+PagedTraining measure_demand(const TrainingConfig& config, const TextData& data);
+
+}  // namespace tencache

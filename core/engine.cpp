@@ -517,7 +517,8 @@ void Engine::remove_if_gone(TensorId tensor) {
 // ---- Inputs ---------------------------------------------------------------------------------------------------------
 
 void Engine::handle(const Completion& completion) {
-  advance_time(completion.end_ns);
+  // A live program may have called, at a later time, before the completion was looked at.
+  advance_time(std::max(completion.end_ns, now_));
   ++counters_.completions;
   log_input(Input::Kind::completion, [&](Input& input) { input.completion = completion; });
   const std::uint64_t value = tag_value(completion.tag);

@@ -1,0 +1,55 @@
+#include "executor/copy_lane.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+#include "executor/clock.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes block_bytes = 256 * KiB;            // between two looks at the clock and at `cancelled`
+constexpr Nanoseconds worth_sleeping_ns = 100'000;  // a lane this far ahead of its link lets others run
+
+}  // namespace
+
+CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files)
+    : link_(link), pace_(pace), files_(files == nullptr ? nullptr : std::make_unique<FileLane>(*files)) {}
+
+Nanoseconds CopyLane::end_ns(Nanoseconds start_ns, Bytes bytes) const {
+  if (link_.bandwidth >= unlimited) return start_ns + link_.latency_ns;
+  const auto scaled = static_cast<unsigned __int128>(bytes) * static_cast<unsigned __int128>(second_ns);
+  return start_ns + link_.latency_ns + static_cast<Nanoseconds>((scaled + link_.bandwidth - 1) / link_.bandwidth);
+}
+
+// After each block: waits while ahead of the link. Only the end is met exactly.
+bool CopyLane::progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) const {
+  if (pace_) {
+    const Nanoseconds due_ns = end_ns(start_ns, done);
+    if (last || due_ns - clock_ns() > worth_sleeping_ns) return wait_until(due_ns, &cancelled);
+  }
+  return last || !cancelled.load(std::memory_order_relaxed);
+}
+
+bool CopyLane::run(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled) {
+  if (!progress(start_ns, 0, false, cancelled)) return false;
+  if (work.kind == CopyWork::Kind::memory) {
+    for (Bytes done = 0; done < work.bytes;) {
+      const Bytes part = std::min(block_bytes, work.bytes - done);
+      std::memcpy(work.to + done, work.from + done, part);
+      done += part;
+      if (!progress(start_ns, done, done == work.bytes, cancelled)) return false;
+    }
+    return true;
+  }
+  TENCACHE_CHECK(files_ != nullptr);
+  // Whole sectors move; the link is charged for the chunk's own bytes.
+  const Progress after_block = [&](Bytes done) {
+    return progress(start_ns, std::min(done, work.bytes), done >= work.bytes, cancelled);
+  };
+  if (work.kind == CopyWork::Kind::file_read) return files_->read(work.blocks, work.to, after_block);
+  return files_->write(work.blocks, work.from, after_block);
+}
+
+}  // namespace tencache

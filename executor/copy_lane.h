@@ -1,0 +1,49 @@
+// Moves the bytes of one link, one copy at a time, no faster than the link.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "executor/swap_file.h"
+
+namespace tencache {
+
+// A copy with its places resolved: between two pieces of memory, or between memory and blocks of a file.
+struct CopyWork {
+  enum class Kind : std::uint8_t { memory, file_read, file_write };
+  Kind kind = Kind::memory;
+  const std::byte* from = nullptr;  // unused by file_read
+  std::byte* to = nullptr;          // unused by file_write
+  Bytes bytes = 0;
+  std::vector<FileBlock> blocks;
+};
+
+// Used by one thread.
+class CopyLane {
+ public:
+  // `files`: of the tier of kind nvme at one end of the link, or nullptr. `pace`: keep to the link's bandwidth and
+  // latency.
+  CopyLane(const Link& link, bool pace, const SwapFiles* files);
+
+  // Copies. Paced, it returns no earlier than start_ns + latency + bytes / bandwidth, and the bytes come spread over
+  // that time. False when `cancelled` turned true in time; the destination's content is then undefined. Throws Error on
+  // failures of the disk.
+  bool run(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled);
+  // When a transfer that starts then ends, by the link's figures.
+  Nanoseconds end_ns(Nanoseconds start_ns, Bytes bytes) const;
+  bool paced() const { return pace_; }
+  // Why files are read and written the slower way; empty if they are not.
+  std::string fallback_reason() const { return files_ == nullptr ? "" : files_->fallback_reason(); }
+
+ private:
+  bool progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) const;
+
+  Link link_;
+  bool pace_;
+  std::unique_ptr<FileLane> files_;
+};
+
+}  // namespace tencache

@@ -1,0 +1,142 @@
+#include "executor/replay_bodies.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+#include "executor/clock.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t golden = 0x9e37'79b9'7f4a'7c15;  // odd, without pattern
+
+// The mixer of splitmix64.
+std::uint64_t mix(std::uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58'476d'1ce4'e5b9;
+  value = (value ^ value >> 27) * 0x94d0'49bb'1331'11eb;
+  return value ^ value >> 31;
+}
+
+std::uint64_t stamp(TensorId tensor, std::uint64_t version, Bytes page) {
+  return mix(mix(mix(tensor + golden) + version) + page);
+}
+
+// Word `index` of a page is stamp + index · golden. The last bytes of a tensor may be a part of a word.
+void fill_page(std::uint64_t word, std::span<std::byte> page, bool everything) {
+  std::byte* at = page.data();
+  const Bytes whole = everything ? page.size() / sizeof word : std::min<Bytes>(1, page.size() / sizeof word);
+  for (Bytes i = 0; i < whole; i++, word += golden) std::memcpy(at + i * sizeof word, &word, sizeof word);
+  const Bytes done = whole * sizeof word;
+  if (everything || whole == 0) std::memcpy(at + done, &word, std::min<Bytes>(page.size() - done, sizeof word));
+}
+
+bool page_is_right(std::uint64_t word, std::span<const std::byte> page, bool everything) {
+  const std::byte* at = page.data();
+  const Bytes whole = everything ? page.size() / sizeof word : std::min<Bytes>(1, page.size() / sizeof word);
+  std::uint64_t difference = 0;
+  for (Bytes i = 0; i < whole; i++, word += golden) {
+    std::uint64_t found;
+    std::memcpy(&found, at + i * sizeof word, sizeof word);
+    difference |= found ^ word;
+  }
+  const Bytes done = whole * sizeof word;
+  if (everything || whole == 0) {
+    const Bytes rest = std::min<Bytes>(page.size() - done, sizeof word);
+    if (std::memcmp(at + done, &word, rest) != 0) return false;
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+void write_pattern(TensorId tensor, std::uint64_t version, Bytes begin, std::span<std::byte> content, bool everything) {
+  TENCACHE_CHECK(begin % page_bytes == 0);
+  for (Bytes done = 0; done < content.size(); done += page_bytes) {
+    const Bytes part = std::min<Bytes>(page_bytes, content.size() - done);
+    fill_page(stamp(tensor, version, (begin + done) / page_bytes), content.subspan(done, part), everything);
+  }
+}
+
+Bytes find_difference(TensorId tensor, std::uint64_t version, Bytes begin, std::span<const std::byte> content,
+                      bool everything) {
+  TENCACHE_CHECK(begin % page_bytes == 0);
+  for (Bytes done = 0; done < content.size(); done += page_bytes) {
+    const Bytes part = std::min<Bytes>(page_bytes, content.size() - done);
+    const std::uint64_t word = stamp(tensor, version, (begin + done) / page_bytes);
+    if (!page_is_right(word, content.subspan(done, part), everything)) return begin + done;
+  }
+  return unlimited;
+}
+
+ReplayBodies::ReplayBodies(const Trace& trace, ReplayOptions options)
+    : trace_(trace), options_(options), versions_(trace.tensors.size(), 0), verdicts_(trace.tensors.size(), 0) {
+  // What only stamps were written of can only be checked by its stamps.
+  TENCACHE_CHECK(options.write_everything || !options.check_everything);
+}
+
+void ReplayBodies::initialise(TensorId tensor, Bytes begin, std::span<std::byte> content) {
+  write_pattern(tensor, 0, begin, content, options_.write_everything);
+}
+
+void ReplayBodies::check(OpIndex op, TensorId tensor, std::uint64_t version, std::span<const std::byte> content) {
+  const Bytes wrong_at = find_difference(tensor, version, 0, content, options_.check_everything);
+  const std::lock_guard lock(mutex_);
+  counts_.tensor_checks++;
+  counts_.page_checks += (content.size() + page_bytes - 1) / page_bytes;
+  std::uint8_t& verdict = verdicts_[tensor];
+  if (verdict == 0) counts_.verified_tensors++;
+  verdict = std::max<std::uint8_t>(verdict, 1);
+  if (wrong_at == unlimited) return;
+  counts_.corrupted_checks++;
+  if (verdict != 2) counts_.corrupted_tensors++;
+  verdict = 2;
+  if (!counts_.first_corruption.empty()) return;
+  counts_.first_corruption = "op " + std::to_string(op) + " (" + trace_.name(trace_.ops[op]) + ") read tensor " +
+                             std::to_string(tensor) + " (" + trace_.name(trace_.tensors[tensor]) + ") wrong at byte " +
+                             std::to_string(wrong_at) + ", version " + std::to_string(version);
+}
+
+void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) {
+  const Nanoseconds start_ns = clock_ns();
+  const TierId tier = machine.tier_of_lane(lane);
+  for (const Use& use : uses) {
+    std::uint64_t version;
+    {
+      const std::lock_guard lock(mutex_);
+      version = versions_[use.tensor];
+    }
+    const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
+    if (use.read) check(op, use.tensor, version, content);
+    if (!use.write) continue;
+    write_pattern(use.tensor, version + 1, 0, content, options_.write_everything);
+    const std::lock_guard lock(mutex_);
+    versions_[use.tensor] = version + 1;
+  }
+  const auto duration_ns =
+      static_cast<Nanoseconds>(static_cast<double>(trace_.ops[op].duration_ns) * options_.duration_scale);
+  const Nanoseconds due_ns = start_ns + duration_ns;
+  const Nanoseconds reached_ns = clock_ns();
+  while (clock_ns() < due_ns) {  // computing: the core is busy as it would be
+  }
+  const std::lock_guard lock(mutex_);
+  counts_.ops++;
+  if (reached_ns <= due_ns) return;
+  counts_.late_ops++;
+  counts_.late_ns += reached_ns - due_ns;
+}
+
+ReplayCounts ReplayBodies::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+std::string ReplayBodies::summary() const {
+  const ReplayCounts now = counts();
+  std::string text = std::to_string(now.verified_tensors) + " tensors verified, " +
+                     std::to_string(now.corrupted_tensors) + " corrupted";
+  if (!now.first_corruption.empty()) text += "; first: " + now.first_corruption;
+  return text;
+}
+
+}  // namespace tencache

@@ -1,0 +1,64 @@
+// What ops do while a recorded trace is replayed on a real machine: they check the content of what they read, write new
+// content, and compute for as long as the recording says. Bytes that went astray are noticed at the next read.
+//
+// Content is a function of (tensor, version, position); a write makes the next version. Each 4 KiB page begins with a
+// 64-bit stamp, the rest of it continues from there.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+#include "executor/host_machine.h"
+
+namespace tencache {
+
+struct ReplayOptions {
+  bool check_everything = false;  // every word of what is read, not only each page's stamp
+  bool write_everything = true;   // false: only the stamps; for traces whose ops are shorter than filling their outputs
+  double duration_scale = 1;      // on the recorded durations; 0 does not compute at all
+};
+
+struct ReplayCounts {
+  std::uint64_t ops = 0;
+  std::uint64_t late_ops = 0;       // checking and writing alone took longer than the recorded duration
+  Nanoseconds late_ns = 0;          // by how much, in total
+  std::uint64_t tensor_checks = 0;  // reads checked
+  std::uint64_t page_checks = 0;
+  std::uint64_t corrupted_checks = 0;
+  std::uint64_t verified_tensors = 0;   // checked at least once
+  std::uint64_t corrupted_tensors = 0;  // of them, wrong at least once
+  std::string first_corruption;         // op, tensor and position
+};
+
+class ReplayBodies final : public OpBodies {
+ public:
+  // The trace, as lowered for the run, outlives the bodies.
+  explicit ReplayBodies(const Trace& trace, ReplayOptions options = {});
+
+  void run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) override;
+  void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content) override;
+
+  ReplayCounts counts() const;
+  // "12 tensors verified, 0 corrupted"
+  std::string summary() const;
+
+ private:
+  void check(OpIndex op, TensorId tensor, std::uint64_t version, std::span<const std::byte> content);
+
+  const Trace& trace_;
+  ReplayOptions options_;
+  mutable std::mutex mutex_;
+  std::vector<std::uint64_t> versions_;
+  std::vector<std::uint8_t> verdicts_;  // by tensor: 0 not checked, 1 right, 2 wrong
+  ReplayCounts counts_;
+};
+
+// The content; `begin` is the position of the first byte in the tensor, a multiple of 4 KiB.
+void write_pattern(TensorId tensor, std::uint64_t version, Bytes begin, std::span<std::byte> content, bool everything);
+// The position in the tensor of the first page that differs; `unlimited` if none does.
+Bytes find_difference(TensorId tensor, std::uint64_t version, Bytes begin, std::span<const std::byte> content,
+                      bool everything);
+
+}  // namespace tencache

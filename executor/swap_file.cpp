@@ -1,0 +1,286 @@
+#include "executor/swap_file.h"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/random_access_file.hpp>
+#include <boost/asio/read_at.hpp>
+#include <boost/asio/write_at.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes sector_bytes = 4096;           // what O_DIRECT asks of offsets, lengths and addresses
+constexpr Bytes reservation_step = 256 * MiB;  // the file grows on the disk in these steps
+
+Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// A file without a name. `direct` is cleared when the file system refuses O_DIRECT.
+FileDescriptor open_nameless(const std::string& directory, bool& direct) {
+  const int flags = O_CLOEXEC | O_NOFOLLOW;
+  FileDescriptor result(::open(directory.c_str(), O_TMPFILE | O_RDWR | flags, 0600));
+  if (!result.open() && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+    // The file system has no nameless files: one with a name, which goes at once.
+    std::string path = directory + "/tencache-swap-XXXXXX";
+    result = FileDescriptor(::mkostemp(path.data(), flags));  // mode 0600
+    if (result.open()) ::unlink(path.c_str());
+  }
+  if (!result.open()) {
+    throw Error("directory '" + directory + "': cannot make a swap file: " + std::strerror(errno) +
+                "; name another directory in the machine's tier");
+  }
+  if (direct) direct = ::fcntl(result.get(), F_SETFL, ::fcntl(result.get(), F_GETFL) | O_DIRECT) == 0;
+  return result;
+}
+
+Bytes room_on_disk(int descriptor) {
+  struct statvfs disk {};
+  if (::fstatvfs(descriptor, &disk) != 0) return unlimited;
+  return static_cast<Bytes>(disk.f_bavail) * disk.f_frsize;
+}
+
+}  // namespace
+
+SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
+    : name_(tier.name), options_(options), granularity_(std::max(tier.granularity, sector_bytes)) {
+  TENCACHE_CHECK(options_.block_bytes % sector_bytes == 0 && options_.block_bytes != 0 && options_.queue_depth != 0);
+  if (tier.directories.empty()) {
+    throw Error("tier '" + tier.name + "': no directories for its files; add 'directories' to the machine's tier");
+  }
+  for (const std::string& directory : tier.directories) open(tier, directory);
+}
+
+void SwapFiles::open(const Tier& tier, const std::string& directory) {
+  bool direct = options_.direct;
+  FileDescriptor descriptor = open_nameless(directory, direct);
+  const Bytes free_bytes = room_on_disk(descriptor.get());
+  Bytes share = tier.capacity / tier.directories.size();
+  if (tier.capacity >= unlimited) share = free_bytes;
+  if (share < sector_bytes || share > free_bytes) {
+    throw Error("directory '" + directory + "': " + format_bytes(free_bytes) + " free, and tier '" + tier.name +
+                "' wants " + format_bytes(std::max(share, sector_bytes)) +
+                " there; make room or lower the tier's capacity");
+  }
+  files_.push_back({directory, std::move(descriptor), direct, ExtentAllocator(share, granularity_), 0, true});
+}
+
+void SwapFiles::reserve(File& file) {
+  if (file.room.high_water() <= file.reserved || !file.can_reserve) return;
+  const Bytes size = std::min(round_up(file.room.high_water(), reservation_step), file.room.capacity());
+  // Not posix_fallocate: where the file system cannot do it, that writes zeros over everything.
+  if (::fallocate(file.descriptor.get(), 0, static_cast<off_t>(file.reserved),
+                  static_cast<off_t>(size - file.reserved)) == 0) {
+    file.reserved = size;
+    return;
+  }
+  if (errno == EOPNOTSUPP || errno == ENOSYS) {
+    file.can_reserve = false;  // the room was there when the run began
+    return;
+  }
+  throw Error("directory '" + file.directory + "': cannot reserve " + format_bytes(size) + ": " + std::strerror(errno) +
+              "; make room or name another directory");
+}
+
+void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
+  TENCACHE_CHECK(bytes != 0);
+  Slot slot;
+  for (std::size_t tries = 0; tries < files_.size(); tries++) {
+    const std::size_t index = (next_file_ + tries) % files_.size();
+    File& file = files_[index];
+    const Bytes room = round_up(bytes, granularity_);
+    if (!file.room.take(room, slot.extents)) continue;
+    try {
+      reserve(file);
+    } catch (...) {
+      for (const Extent& extent : slot.extents) file.room.give(extent);
+      throw;
+    }
+    slot.file = static_cast<std::uint32_t>(index);
+    next_file_ = (index + 1) % files_.size();
+    const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
+    TENCACHE_CHECK(is_new);
+    return;
+  }
+  throw OutOfMemory("tier '" + name_ + "': no room in its files for " + format_bytes(bytes), "", bytes);
+}
+
+void SwapFiles::free_slot(const Slot& slot) {
+  for (const Extent& extent : slot.extents) files_[slot.file].room.give(extent);
+}
+
+void SwapFiles::give(TensorId tensor, Bytes begin) {
+  const auto of_tensor = slots_.find(tensor);
+  if (of_tensor == slots_.end()) return;
+  const auto slot = of_tensor->second.find(begin);
+  if (slot == of_tensor->second.end()) return;
+  free_slot(slot->second);
+  of_tensor->second.erase(slot);
+  if (of_tensor->second.empty()) slots_.erase(of_tensor);
+}
+
+void SwapFiles::give_all(TensorId tensor) {
+  const auto of_tensor = slots_.find(tensor);
+  if (of_tensor == slots_.end()) return;
+  for (const auto& [begin, slot] : of_tensor->second) free_slot(slot);
+  slots_.erase(of_tensor);
+}
+
+bool SwapFiles::has(TensorId tensor, Bytes begin) const {
+  const auto of_tensor = slots_.find(tensor);
+  return of_tensor != slots_.end() && of_tensor->second.contains(begin);
+}
+
+std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes bytes) const {
+  TENCACHE_CHECK(has(tensor, begin));
+  const Slot& slot = slots_.at(tensor).at(begin);
+  std::vector<FileBlock> result;
+  Bytes done = 0;
+  const Bytes total = round_up(bytes, sector_bytes);
+  for (const Extent& extent : slot.extents) {
+    for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {
+      const Bytes part = std::min({extent.bytes - in_extent, options_.block_bytes, total - done});
+      result.push_back({slot.file, extent.offset + in_extent, done, part});
+      in_extent += part;
+      done += part;
+    }
+  }
+  TENCACHE_CHECK(done == total);
+  return result;
+}
+
+Bytes SwapFiles::used_bytes() const {
+  Bytes sum = 0;
+  for (const File& file : files_) sum += file.room.used();
+  return sum;
+}
+
+// The lane's io_uring with a descriptor of every file.
+class FileLane::Ring {
+ public:
+  explicit Ring(const SwapFiles& files) : context_(1), queue_depth_(files.options().queue_depth) {
+    for (std::size_t i = 0; i < files.file_count(); i++) {
+      files_.emplace_back(context_);  // throws where io_uring is denied
+      FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
+      if (!copy.open()) throw Error(std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
+      files_.back().assign(copy.get());
+      copy.release();
+    }
+  }
+
+  bool transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
+    blocks_ = &blocks;
+    memory_ = memory;
+    write_ = write;
+    progress_ = &progress;
+    next_ = 0;
+    done_ = 0;
+    stopped_ = false;
+    error_ = {};
+    for (std::uint32_t i = 0; i < queue_depth_; i++) start_next();
+    context_.restart();
+    context_.run();  // until no block is in flight
+    if (error_) throw Error(std::string(write ? "writing" : "reading") + " a swap file: " + error_.message());
+    return !stopped_;
+  }
+
+ private:
+  void start_next() {
+    if (next_ == blocks_->size() || stopped_ || error_) return;
+    const FileBlock& block = (*blocks_)[next_++];
+    const auto finish = [this, bytes = block.bytes](const boost::system::error_code& error, std::size_t) {
+      if (error) {
+        error_ = error;
+        return;
+      }
+      done_ += bytes;
+      if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
+      start_next();
+    };
+    auto& file = files_[block.file];
+    if (write_) {
+      boost::asio::async_write_at(file, block.offset, boost::asio::buffer(memory_ + block.begin, block.bytes), finish);
+    } else {
+      boost::asio::async_read_at(file, block.offset, boost::asio::buffer(memory_ + block.begin, block.bytes), finish);
+    }
+  }
+
+  boost::asio::io_context context_;
+  std::vector<boost::asio::random_access_file> files_;
+  std::uint32_t queue_depth_;
+  // Of the transfer under way.
+  const std::vector<FileBlock>* blocks_ = nullptr;
+  std::byte* memory_ = nullptr;
+  bool write_ = false;
+  const Progress* progress_ = nullptr;
+  std::size_t next_ = 0;
+  Bytes done_ = 0;
+  bool stopped_ = false;
+  boost::system::error_code error_;
+};
+
+FileLane::FileLane(const SwapFiles& files) : files_(files) {
+  for (std::size_t i = 0; i < files.file_count(); i++) {
+    if (!files.direct(i)) {
+      fallback_reason_ = files.options().direct ? "the file system refuses O_DIRECT" : "O_DIRECT is switched off";
+      return;
+    }
+  }
+  if (!files.options().io_uring) {
+    fallback_reason_ = "io_uring is switched off";
+    return;
+  }
+  try {
+    ring_ = std::make_unique<Ring>(files);
+  } catch (const std::exception& error) {
+    fallback_reason_ = std::string("io_uring is refused (") + error.what() + ")";
+  }
+}
+
+FileLane::~FileLane() = default;
+
+bool FileLane::read(const std::vector<FileBlock>& blocks, std::byte* memory, const Progress& progress) {
+  return transfer(blocks, memory, false, progress);
+}
+
+bool FileLane::write(const std::vector<FileBlock>& blocks, const std::byte* memory, const Progress& progress) {
+  return transfer(blocks, const_cast<std::byte*>(memory), true, progress);
+}
+
+bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
+  TENCACHE_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sector_bytes == 0);
+  if (ring_ != nullptr) return ring_->transfer(blocks, memory, write, progress);
+  Bytes done = 0;
+  for (const FileBlock& block : blocks) {
+    plain(block, memory, write);
+    done += block.bytes;
+    if (!progress(done)) return false;
+  }
+  return true;
+}
+
+void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
+  const int descriptor = files_.descriptor(block.file);
+  for (Bytes done = 0; done < block.bytes;) {
+    std::byte* at = memory + block.begin + done;
+    const auto offset = static_cast<off_t>(block.offset + done);
+    const ssize_t part = write ? ::pwrite(descriptor, at, block.bytes - done, offset)
+                               : ::pread(descriptor, at, block.bytes - done, offset);
+    if (part < 0 && errno == EINTR) continue;
+    if (part <= 0) {
+      const std::string reason = part == 0 ? "unexpected end of file" : std::strerror(errno);
+      throw Error(std::string(write ? "writing" : "reading") + " a swap file: " + reason);
+    }
+    done += static_cast<Bytes>(part);
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,115 @@
+// Files behind a tier of kind nvme: one swap file per directory, without a name (a crash leaves nothing behind), opened
+// with O_DIRECT where the file system allows it, cut into slots for chunks.
+//
+// SwapFiles keeps the slots; FileLane moves bytes. A lane owns an io_uring (Boost.Asio) over its own descriptors of the
+// same files and keeps several blocks in flight. Where io_uring is denied or O_DIRECT is refused, pread and pwrite on
+// the lane's thread do the same work; buffered writes never go through io_uring.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "executor/extent_allocator.h"
+#include "executor/file_descriptor.h"
+
+namespace tencache {
+
+struct SwapFileOptions {
+  bool direct = true;    // O_DIRECT; false forces the page cache and pread/pwrite
+  bool io_uring = true;  // false forces pread/pwrite
+  Bytes block_bytes = 1024 * 1024;
+  std::uint32_t queue_depth = 4;
+};
+
+// A piece of a chunk in a file.
+struct FileBlock {
+  std::uint32_t file = 0;  // index of the directory
+  Bytes offset = 0;        // in the file
+  Bytes begin = 0;         // in the chunk
+  Bytes bytes = 0;         // a multiple of 4 KiB
+};
+
+// Threading: `take`, `give`, `blocks` from one thread at a time; lanes only use the files.
+class SwapFiles {
+ public:
+  // Opens one file in each directory of the tier. Throws Error when a directory is missing, refuses a file, or has less
+  // room than its share of the tier's capacity (an unlimited tier takes what is there).
+  explicit SwapFiles(const Tier& tier, SwapFileOptions options = {});
+
+  // A slot for a chunk, in the directories in turn; its room on the disk is reserved. OutOfMemory when all are full,
+  // Error when the disk is.
+  void take(TensorId tensor, Bytes begin, Bytes bytes);
+  // No effect without a slot.
+  void give(TensorId tensor, Bytes begin);
+  // Every slot of the tensor.
+  void give_all(TensorId tensor);
+  bool has(TensorId tensor, Bytes begin) const;
+  // Where the chunk lies, in blocks of at most `block_bytes`, in order. The last one is rounded up to 4 KiB.
+  std::vector<FileBlock> blocks(TensorId tensor, Bytes begin, Bytes bytes) const;
+
+  std::size_t file_count() const { return files_.size(); }
+  int descriptor(std::size_t file) const { return files_[file].descriptor.get(); }
+  bool direct(std::size_t file) const { return files_[file].direct; }
+  const SwapFileOptions& options() const { return options_; }
+  Bytes used_bytes() const;
+
+ private:
+  struct File {
+    std::string directory;
+    FileDescriptor descriptor;
+    bool direct = false;
+    ExtentAllocator room;
+    Bytes reserved = 0;       // of the file, on the disk
+    bool can_reserve = true;  // the file system knows fallocate
+  };
+  struct Slot {
+    std::uint32_t file = 0;
+    std::vector<Extent> extents;
+  };
+  void open(const Tier& tier, const std::string& directory);
+  void reserve(File& file);
+  void free_slot(const Slot& slot);
+
+  std::string name_;
+  SwapFileOptions options_;
+  Bytes granularity_;
+  std::vector<File> files_;
+  std::size_t next_file_ = 0;
+  std::unordered_map<TensorId, std::map<Bytes, Slot>> slots_;  // by the chunk's begin
+};
+
+// Called with the bytes of the transfer that are done; false stops it early.
+using Progress = std::function<bool(Bytes done)>;
+
+// One per copy lane. Used by one thread.
+class FileLane {
+ public:
+  // Falls back as said above; `fallback_reason` is empty while io_uring with O_DIRECT works.
+  explicit FileLane(const SwapFiles& files);
+  ~FileLane();
+  FileLane(const FileLane&) = delete;
+  FileLane& operator=(const FileLane&) = delete;
+
+  // Moves the blocks between the files and `memory` (the chunk's first byte, aligned to 4 KiB). False when `progress`
+  // stopped it. Throws Error on a failure of the disk. `progress` is called in order of completion on this thread.
+  bool read(const std::vector<FileBlock>& blocks, std::byte* memory, const Progress& progress);
+  bool write(const std::vector<FileBlock>& blocks, const std::byte* memory, const Progress& progress);
+
+  const std::string& fallback_reason() const { return fallback_reason_; }
+
+ private:
+  class Ring;
+  bool transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress);
+  void plain(const FileBlock& block, std::byte* memory, bool write) const;
+
+  const SwapFiles& files_;
+  std::unique_ptr<Ring> ring_;
+  std::string fallback_reason_;
+};
+
+}  // namespace tencache

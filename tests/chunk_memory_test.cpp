@@ -1,0 +1,234 @@
+// Chunks of tensors on real pages: content, the cap, faults on what is not mapped, reuse of addresses.
+#include "executor/chunk_memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+// Does the kernel have a page there that may be read? Writing from such an address into a pipe fails with EFAULT
+// otherwise.
+bool readable(const std::byte* address) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const bool result = ::write(ends[1], address, 1) == 1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return result;
+}
+
+TEST(ExtentAllocator, CoalescesAndPrefersOneExtent) {
+  ExtentAllocator pages(10 * page_bytes, page_bytes);
+  std::vector<Extent> a, b, c, d;
+  ASSERT_TRUE(pages.take(3 * page_bytes, a));
+  ASSERT_TRUE(pages.take(3 * page_bytes, b));
+  ASSERT_TRUE(pages.take(3 * page_bytes, c));
+  pages.give(a[0]);
+  pages.give(c[0]);  // free: 0–3 and 6–10
+  ASSERT_TRUE(pages.take(3 * page_bytes, d));
+  EXPECT_EQ(d.size(), 1u);
+  EXPECT_EQ(d[0].offset, 0u);  // the smallest that holds it
+  pages.give(d[0]);
+  std::vector<Extent> e;
+  ASSERT_TRUE(pages.take(7 * page_bytes, e));  // everything that is free, in two pieces
+  EXPECT_EQ(e.size(), 2u);
+  EXPECT_FALSE(pages.take(page_bytes, e));
+  for (const Extent& extent : e) pages.give(extent);
+  pages.give(b[0]);
+  std::vector<Extent> whole;
+  ASSERT_TRUE(pages.take(10 * page_bytes, whole));
+  EXPECT_EQ(whole.size(), 1u);
+}
+
+TEST(ExtentAllocator, TakesAtAnAddress) {
+  ExtentAllocator pages(4 * page_bytes, page_bytes);
+  EXPECT_TRUE(pages.take_at({page_bytes, 2 * page_bytes}));
+  EXPECT_FALSE(pages.take_at({0, 2 * page_bytes}));
+  EXPECT_FALSE(pages.take_at({2 * page_bytes, page_bytes}));
+  EXPECT_TRUE(pages.take_at({3 * page_bytes, page_bytes}));
+  EXPECT_FALSE(pages.take_at({3 * page_bytes, page_bytes}));
+  EXPECT_EQ(pages.used(), 3 * page_bytes);
+}
+
+TEST(ChunkMemory, AddressIsConstantAndAccessBetweenMappingsFaults) {
+  ChunkMemory memory("gpu", 1 * MiB, page_bytes);
+  memory.create(7, 3 * page_bytes);
+  std::byte* address = memory.address(7);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % page_bytes, 0u);
+  EXPECT_FALSE(readable(address));
+  memory.map(7, page_bytes, page_bytes, 0);
+  EXPECT_EQ(memory.address(7), address);
+  EXPECT_FALSE(readable(address));
+  EXPECT_TRUE(readable(address + page_bytes));
+  EXPECT_FALSE(readable(address + 2 * page_bytes));
+  std::memset(address + page_bytes, 5, page_bytes);
+  memory.unmap(7, page_bytes, page_bytes);
+  EXPECT_FALSE(readable(address + page_bytes));
+  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST(ChunkMemoryDeathTest, EvictedMemoryFaults) {
+  ChunkMemory memory("gpu", 1 * MiB, page_bytes);
+  memory.create(0, page_bytes);
+  memory.map(0, 0, page_bytes, 0);
+  volatile std::byte* address = memory.address(0);
+  address[0] = std::byte{1};
+  memory.unmap(0, 0, page_bytes);
+  EXPECT_DEATH(address[0] = std::byte{2}, "");
+}
+#endif
+
+TEST(ChunkMemory, CapIsHardAndNamesTheTier) {
+  ChunkMemory memory("gpu", 10 * page_bytes + 100, page_bytes);
+  EXPECT_EQ(memory.capacity(), 10 * page_bytes);
+  memory.create(0, 10 * page_bytes);
+  memory.create(1, 100);
+  memory.map(0, 0, 10 * page_bytes, 0);
+  try {
+    memory.map(1, 0, 100, 0);
+    FAIL() << "mapped beyond the cap";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(error.bytes_missing(), page_bytes);
+    EXPECT_NE(std::string(error.what()).find("'gpu'"), std::string::npos);
+  }
+  memory.destroy(0);
+  memory.map(1, 0, 100, 0);  // 100 bytes occupy a page
+  EXPECT_EQ(memory.statistics().used_bytes, page_bytes);
+  EXPECT_EQ(memory.statistics().peak_used_bytes, 10 * page_bytes);
+}
+
+TEST(ChunkMemory, GranularityAboveAPageIsCharged) {
+  ChunkMemory memory("gpu", 4 * 64 * KiB, 64 * KiB);
+  memory.create(0, 5000);
+  memory.map(0, 0, 5000, 0);
+  EXPECT_EQ(memory.statistics().used_bytes, 64 * KiB);
+  EXPECT_TRUE(readable(memory.address(0) + page_bytes));
+  memory.destroy(0);
+  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+}
+
+TEST(ChunkMemory, AFragmentedArenaStillGivesEverything) {
+  constexpr Bytes pages = 64;
+  ChunkMemory memory("gpu", pages * page_bytes, page_bytes);
+  for (TensorId i = 0; i < pages; i++) {
+    memory.create(i, page_bytes);
+    memory.map(i, 0, page_bytes, 0);
+  }
+  for (TensorId i = 0; i < pages; i += 2) memory.destroy(i);  // every second page is free
+  memory.create(pages, pages / 2 * page_bytes);
+  memory.map(pages, 0, pages / 2 * page_bytes, 0);
+  EXPECT_EQ(memory.statistics().extents, pages + pages / 2);
+  std::memset(memory.address(pages), 1, pages / 2 * page_bytes);
+  memory.unmap(pages, 0, pages / 2 * page_bytes);
+  EXPECT_FALSE(readable(memory.address(pages) + (pages / 2 - 1) * page_bytes));
+}
+
+TEST(ChunkMemory, AddressedPagesAreThoseAtTheOffset) {
+  ChunkMemory memory("gpu", 16 * page_bytes, page_bytes, {.addressed = true});
+  memory.create(0, page_bytes);
+  memory.create(1, page_bytes);
+  memory.map(0, 0, page_bytes, 8 * page_bytes);
+  std::memset(memory.address(0), 42, page_bytes);
+  memory.unmap(0, 0, page_bytes);
+  memory.map(1, 0, page_bytes, 8 * page_bytes);  // the same page: its old bytes show
+  EXPECT_EQ(memory.address(1)[17], std::byte{42});
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST(ChunkMemoryDeathTest, OverlappingPlacesAreABrokenInvariant) {
+  ChunkMemory memory("gpu", 16 * page_bytes, page_bytes, {.addressed = true});
+  memory.create(0, 2 * page_bytes);
+  memory.create(1, page_bytes);
+  memory.map(0, 0, 2 * page_bytes, 0);
+  EXPECT_DEATH(memory.map(1, 0, page_bytes, page_bytes), "broken invariant");
+  EXPECT_DEATH(memory.map(0, page_bytes, page_bytes, 8 * page_bytes), "broken invariant");
+}
+#endif
+
+TEST(ChunkMemory, AddressesAreRecycledBySize) {
+  ChunkMemory memory("gpu", 1 * MiB, page_bytes);
+  memory.create(0, 100'000);
+  const std::byte* first = memory.address(0);
+  memory.destroy(0);
+  memory.create(1, 99'000);
+  EXPECT_EQ(memory.address(1), first);
+  memory.create(2, 99'000);
+  EXPECT_NE(memory.address(2), first);
+  memory.create(3, 0);  // an empty tensor takes nothing
+  memory.destroy(3);
+}
+
+// An unlimited arena is a sparse file: only what is mapped costs memory.
+TEST(ChunkMemory, CapacityMayExceedTheComputer) {
+  ChunkMemory memory("gpu", unlimited, page_bytes);
+  memory.create(0, page_bytes);
+  memory.map(0, 0, page_bytes, 0);
+  memory.address(0)[0] = std::byte{1};
+}
+
+TEST(ChunkMemory, PrefaultBeyondTheComputerIsOneError) {
+  EXPECT_THROW(ChunkMemory("gpu", unlimited, page_bytes, {.prefault = true}), Error);
+}
+
+// The kernel allows about 65,000 mappings: an arena of single pages, every second one mapped, runs into it.
+TEST(ChunkMemory, TooManyMappingsIsAnErrorThatSaysSo) {
+  const Bytes pages = 40'000;
+  ChunkMemory memory("gpu", 2 * pages * page_bytes, page_bytes, {.populate = false});
+  memory.create(0, 2 * pages * page_bytes);
+  Bytes mapped = 0;
+  try {
+    for (; mapped < pages; mapped++) memory.map(0, 2 * mapped * page_bytes, page_bytes, 0);
+    GTEST_SKIP() << "this kernel allows " << 2 * pages << " mappings";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("vm.max_map_count"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(memory.statistics().used_bytes, mapped * page_bytes);
+}
+
+// Random maps and unmaps against a plain model of the content; another thread looks up addresses meanwhile.
+TEST(ChunkMemory, RandomUseKeepsEveryByte) {
+  constexpr Bytes chunk = 4 * page_bytes;
+  ChunkMemory memory("gpu", 32 * chunk, page_bytes);
+  std::mt19937 random(1);
+  for (TensorId tensor = 0; tensor < 8; tensor++) memory.create(tensor, 8 * chunk);
+  std::atomic<bool> over = false;
+  std::thread reader([&] {
+    while (!over) EXPECT_NE(memory.address(3), nullptr);
+  });
+  std::map<std::pair<TensorId, Bytes>, std::byte> model;
+  for (int step = 0; step < 3000; step++) {
+    const TensorId tensor = random() % 8;
+    const Bytes begin = random() % 8 * chunk;
+    const Bytes bytes = begin / chunk % 2 == 0 ? chunk : page_bytes + 1;
+    std::byte* at = memory.address(tensor) + begin;
+    const auto found = model.find({tensor, begin});
+    if (found != model.end()) {
+      EXPECT_EQ(at[0], found->second);
+      EXPECT_EQ(at[bytes - 1], found->second);
+      memory.unmap(tensor, begin, bytes);
+      model.erase(found);
+    } else if (model.size() < 30) {
+      memory.map(tensor, begin, bytes, 0);
+      const auto value = static_cast<std::byte>(random());
+      std::memset(at, static_cast<int>(value), bytes);
+      model[{tensor, begin}] = value;
+    }
+    EXPECT_EQ(memory.mapped(tensor, begin), model.contains({tensor, begin}));
+  }
+  over = true;
+  reader.join();
+  for (TensorId tensor = 0; tensor < 8; tensor++) memory.destroy(tensor);
+  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace tencache

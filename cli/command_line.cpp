@@ -66,7 +66,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
   const std::vector<std::string> commands = subcommand_names(command);
   const std::vector<std::string> rest = command.remaining();
-  const bool unexpected = error.get_name() == "ExtrasError" || error.get_name() == "RequiredError";
+  const bool unexpected = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                          dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (unexpected && !rest.empty()) {
     const std::string& word = rest.front();
     if (word.starts_with("-")) {

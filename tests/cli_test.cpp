@@ -1,0 +1,602 @@
+// The `tencache` program from end to end: what scripts rely on. Each test starts the built program.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "configs/machine_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "traces/file_io.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+const std::string program = TENCACHE_BINARY_DIR "/cli/tencache";
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Answer {
+  int code = -1;
+  std::string out, err;
+  Json json() const { return Json::parse(out); }
+};
+
+class CommandLine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("tencache_cli_test_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ / "work");
+    write_trace(small_trace(), path("small.trace.jsonl"));
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / "work" / name).string(); }
+
+  // A word a string; `out`, if given, is where stdout goes.
+  Answer run(const std::vector<std::string>& words, const std::string& executable = program,
+             std::string out = "") const {
+    const std::string err = (folder_ / "err").string();
+    const bool own_out = out.empty();
+    if (own_out) out = (folder_ / "out").string();
+    std::string command = "cd '" + (folder_ / "work").string() + "' && '" + executable + "'";
+    for (const std::string& word : words) command += " '" + word + "'";
+    command += " >'" + out + "' 2>'" + err + "' </dev/null";
+    const int status = std::system(command.c_str());
+    Answer answer;
+    answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (own_out) answer.out = content(out);
+    answer.err = content(err);
+    return answer;
+  }
+
+  // An error of the contract: exit code 2, nothing on stdout, one line on stderr.
+  void expect_bad_usage(const std::vector<std::string>& words, const ::testing::Matcher<std::string>& message) const {
+    std::string shown;
+    for (const std::string& word : words) shown += word.substr(0, 60) + " ";
+    SCOPED_TRACE(shown);
+    const Answer answer = run(words);
+    EXPECT_EQ(answer.code, 2);
+    EXPECT_EQ(answer.out, "");
+    EXPECT_THAT(answer.err, AllOf(StartsWith("tencache: "), message));
+    EXPECT_EQ(std::count(answer.err.begin(), answer.err.end(), '\n'), 1) << answer.err;
+  }
+
+  std::set<std::string> files_in_work() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / "work")) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  // Two layers, forward, backward, and an optimizer step that may be placed; a few ms an op, a few MiB a tensor.
+  static Trace small_trace() {
+    Trace trace;
+    trace.header.model = "two layers";
+    trace.header.batch = 4;
+    trace.header.sequence_length = 8;
+    const auto tensor = [&](const char* name, Role role, bool persistent) {
+      return trace.add_tensor(name, 4 * MiB, role, persistent);
+    };
+    const TensorId input = tensor("input", Role::input, true);
+    const TensorId w0 = tensor("w0", Role::parameter, true), w1 = tensor("w1", Role::parameter, true);
+    const TensorId s0 = tensor("s0", Role::optimizer_state, true), s1 = tensor("s1", Role::optimizer_state, true);
+    const TensorId a0 = tensor("a0", Role::activation, false), a1 = tensor("a1", Role::activation, false);
+    const TensorId g0 = tensor("g0", Role::gradient, false), g1 = tensor("g1", Role::gradient, false);
+    const auto op = [&](const char* name, const char* module, Phase phase, std::vector<TensorId> reads,
+                        std::vector<TensorId> writes, std::int32_t group = -1) {
+      Op o;
+      o.name = trace.names.intern(name);
+      o.module = trace.names.intern(module);
+      o.phase = phase;
+      o.duration_ns = 3'000'000;
+      o.gap_before_ns = 10'000;
+      o.group = group;
+      o.placeable = o.reorderable = group >= 0;
+      trace.add_op(o, reads, writes);
+    };
+    op("forward 0", "layer0", Phase::forward, {input, w0}, {a0});
+    op("forward 1", "layer1", Phase::forward, {a0, w1}, {a1});
+    op("backward 1", "layer1", Phase::backward, {a1, a0, w1}, {g1});
+    op("backward 0", "layer0", Phase::backward, {a0, input, w0}, {g0});
+    op("update 1", "optimizer", Phase::optimizer, {g1, w1, s1}, {w1, s1}, 1);
+    op("update 0", "optimizer", Phase::optimizer, {g0, w0, s0}, {w0, s0}, 0);
+    return trace;
+  }
+  static constexpr Nanoseconds small_ideal_ns = 6 * 3'010'000;
+
+  fs::path folder_;
+};
+
+const std::vector<std::vector<std::string>> commands = {
+    {"import"},        {"import", "csv"}, {"info"},   {"replay"},    {"compare"},  {"run"},
+    {"run", "replay"}, {"run", "train"},  {"record"}, {"calibrate"}, {"policies"}, {"machines"}};
+
+TEST_F(CommandLine, EveryCommandHasHelp) {
+  for (std::vector<std::string> words : commands) {
+    SCOPED_TRACE(words.back());
+    words.push_back("--help");
+    const Answer answer = run(words);
+    EXPECT_EQ(answer.code, 0);
+    EXPECT_EQ(answer.err, "");
+    EXPECT_THAT(answer.out, HasSubstr("Usage: tencache " + words[0]));
+    if (answer.out.find("Not part of this build") != std::string::npos) continue;
+    EXPECT_THAT(answer.out, HasSubstr("Examples:\n  tencache " + words[0]));
+  }
+  const Answer all = run({"--help"});
+  EXPECT_EQ(all.code, 0);
+  for (const std::vector<std::string>& words : commands) EXPECT_THAT(all.out, HasSubstr("\n  " + words[0]));
+  EXPECT_THAT(run({"--version"}).out, ::testing::MatchesRegex("tencache [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_F(CommandLine, BadUsageListsWhatIsValid) {
+  const std::string trace = path("small.trace.jsonl");
+  expect_bad_usage({}, HasSubstr("valid are import, info, replay, compare"));
+  expect_bad_usage({"replai"},
+                   AllOf(HasSubstr("unknown command 'replai'"), HasSubstr("import, info, replay, compare")));
+  expect_bad_usage({"run"}, HasSubstr("valid are replay, train"));
+  expect_bad_usage({"run", "fast"}, HasSubstr("valid after 'tencache run' are replay, train"));
+  expect_bad_usage({"import", "xml"}, HasSubstr("valid after 'tencache import' are csv"));
+  expect_bad_usage({"replay"}, HasSubstr("TRACE is required"));
+  expect_bad_usage({"replay", trace, "-p", "ideal"}, HasSubstr("--machine is required"));
+  expect_bad_usage(
+      {"replay", trace, "-m", "small-host", "-p", "ideal", "--fast"},
+      AllOf(HasSubstr("unknown option '--fast'"), HasSubstr("--machine, --gpu-memory"), HasSubstr("--timeline")));
+  expect_bad_usage({"policies", "all"}, HasSubstr("all"));
+  expect_bad_usage({"replay", trace, "-m", "small-hots", "-p", "ideal"},
+                   AllOf(HasSubstr("'small-hots'"), HasSubstr("g10-a100, ")));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "idle"},
+                   AllOf(HasSubstr("'idle'"), HasSubstr("ideal, on-demand, layer-streaming, zero-offload")));
+  expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,idle"},
+                   AllOf(HasSubstr("'idle'"), HasSubstr("on-demand"), HasSubstr("all")));
+  expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,"}, HasSubstr("unknown policy ''"));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victims=lru"},
+                   AllOf(HasSubstr("'victims'"), HasSubstr("victim, free_dead")));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victim=mru"},
+                   AllOf(HasSubstr("mru"), HasSubstr("lru"), HasSubstr("fifo")));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victim"}, HasSubstr("key=value"));
+  expect_bad_usage(
+      {"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victim=lru", "--set", "victim=lru"},
+      HasSubstr("given twice"));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "ideal", "--gpu-memory", "8Gib"},
+                   AllOf(HasSubstr("--gpu-memory"), HasSubstr("8Gib"), HasSubstr("GiB")));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "ideal", "--iterations", "0"},
+                   HasSubstr("--iterations"));
+  expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "ideal", "--iterations", "many"},
+                   HasSubstr("--iterations"));
+}
+
+TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
+  const Answer answer = run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
+  EXPECT_EQ(answer.code, 0);
+  EXPECT_EQ(answer.err, "");
+  const Json result = answer.json();
+  for (const char* key : {"policy",
+                          "machine",
+                          "trace",
+                          "fits",
+                          "iteration_seconds",
+                          "first_iteration_seconds",
+                          "ideal_seconds",
+                          "bound_seconds",
+                          "slowdown",
+                          "stall_seconds",
+                          "gpu_hit_rate",
+                          "traffic_bytes",
+                          "peak_bytes",
+                          "mean_utilization",
+                          "tokens_per_second",
+                          "usd_per_million_tokens",
+                          "simulated_events",
+                          "manifest",
+                          "timing",
+                          "compute_seconds",
+                          "gap_seconds"}) {
+    EXPECT_TRUE(result.contains(key)) << key;
+  }
+  EXPECT_EQ(result["policy"], "on-demand");
+  EXPECT_EQ(result["machine"], "small-host");
+  EXPECT_EQ(result["trace"], "small.trace.jsonl");
+  EXPECT_EQ(result["fits"], true);
+  EXPECT_EQ(result["usd_per_million_tokens"], nullptr);
+  for (const char* cause : {"h2d", "d2h", "nvme_read", "nvme_write", "cpu_optimizer", "memory"}) {
+    EXPECT_TRUE(result["stall_seconds"][cause].is_number()) << cause;
+  }
+  for (const char* link : {"h2d", "d2h", "nvme_read", "nvme_write"}) {
+    EXPECT_TRUE(result["traffic_bytes"][link].is_number_unsigned()) << link;
+    EXPECT_TRUE(result["mean_utilization"][link].is_number()) << link;
+  }
+  for (const char* tier : {"gpu", "cpu", "nvme"}) {
+    EXPECT_TRUE(result["peak_bytes"][tier].is_number_unsigned()) << tier;
+    EXPECT_TRUE(result["mean_utilization"][tier].is_number()) << tier;
+  }
+  EXPECT_TRUE(result["gpu_hit_rate"]["accesses"].is_number());
+  EXPECT_TRUE(result["gpu_hit_rate"]["bytes"].is_number());
+  EXPECT_LE(result["peak_bytes"]["gpu"].get<Bytes>(), 16 * MiB);
+
+  // Ideal: the sum of durations and gaps, to the nanosecond. 32 tokens an iteration.
+  EXPECT_DOUBLE_EQ(result["ideal_seconds"].get<double>(), to_seconds(small_ideal_ns));
+  const double iteration = result["iteration_seconds"].get<double>();
+  EXPECT_DOUBLE_EQ(result["slowdown"].get<double>(), iteration / to_seconds(small_ideal_ns));
+  EXPECT_DOUBLE_EQ(result["tokens_per_second"].get<double>(), 32 / iteration);
+  // The four ops that no policy may move.
+  EXPECT_DOUBLE_EQ(result["bound_seconds"].get<double>(), 4 * 0.00301);
+
+  const Json& attribution = result["attribution"];
+  Nanoseconds sum = attribution["compute_ns"].get<Nanoseconds>() + attribution["gap_ns"].get<Nanoseconds>();
+  for (const auto& [cause, stall] : attribution["stall_ns"].items()) sum += stall.get<Nanoseconds>();
+  EXPECT_EQ(sum, attribution["time_ns"].get<Nanoseconds>());
+  EXPECT_GT(attribution["time_ns"].get<Nanoseconds>(), small_ideal_ns);  // 36 MiB do not fit into 16
+
+  const Json& manifest = result["manifest"];
+  EXPECT_EQ(manifest["hashes"]["trace"], sha256_of_file(path("small.trace.jsonl")));
+  EXPECT_EQ(manifest["hashes"]["machine"], sha256_of_file(read_machine("small-host").file));
+  EXPECT_EQ(manifest["options"]["victim"], "lru");
+  EXPECT_TRUE(manifest.contains("version"));
+  EXPECT_TRUE(manifest.contains("seed"));
+}
+
+TEST_F(CommandLine, SameInputSameBytes) {
+  const std::vector<std::string> words = {"compare", "small.trace.jsonl", "-m", "small-host", "--json"};
+  const auto without_timing = [&] {
+    Json list = run(words).json();
+    for (Json& result : list) EXPECT_EQ(result.erase("timing"), 1u);
+    return list.dump();
+  };
+  EXPECT_EQ(without_timing(), without_timing());
+  const std::vector<std::string> text = {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand"};
+  EXPECT_EQ(run(text).out, run(text).out);
+}
+
+TEST_F(CommandLine, OptionsTakeEffect) {
+  const auto seconds = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words).json();
+  };
+  const double small = seconds({})["iteration_seconds"].get<double>();
+  // Everything fits into 64 MiB: nothing moves any more.
+  EXPECT_DOUBLE_EQ(seconds({"--gpu-memory", "64MiB"})["iteration_seconds"].get<double>(), to_seconds(small_ideal_ns));
+  EXPECT_GT(seconds({"--cpu-memory", "4MiB"})["iteration_seconds"].get<double>(), small);
+  const Json never = seconds({"--set", "free_dead=never", "--set", "victim=fifo"});
+  EXPECT_EQ(never["manifest"]["options"]["free_dead"], "never");
+  EXPECT_NE(never["traffic_bytes"], seconds({})["traffic_bytes"]);
+  const Json forced = seconds({"--iterations", "7"});
+  EXPECT_EQ(forced["iterations"], 7);
+  EXPECT_EQ(forced["manifest"]["run"]["iterations"], 7);
+}
+
+TEST_F(CommandLine, CompareIsBestFirstWithMisfitsLast) {
+  const Answer answer = run({"compare", "small.trace.jsonl", "-m", "small-host", "--json"});
+  EXPECT_EQ(answer.code, 0);
+  const Json list = answer.json();
+  ASSERT_EQ(list.size(), 4u);
+  EXPECT_EQ(list[0]["policy"], "ideal");
+  EXPECT_DOUBLE_EQ(list[0]["iteration_seconds"].get<double>(), to_seconds(small_ideal_ns));
+  double last = 0;
+  bool fits = true;
+  for (const Json& result : list) {
+    EXPECT_LE(result["fits"].get<bool>(), fits) << "a row that fits after one that does not";
+    fits = result["fits"].get<bool>();
+    if (!fits) {
+      EXPECT_NE(result["reason"].get<std::string>(), "");
+      EXPECT_EQ(result["iteration_seconds"], nullptr);
+      continue;
+    }
+    EXPECT_GE(result["iteration_seconds"].get<double>(), last);
+    EXPECT_GE(result["iteration_seconds"].get<double>(), result["bound_seconds"].get<double>());
+    last = result["iteration_seconds"].get<double>();
+  }
+  const Answer text = run({"compare", "small.trace.jsonl", "-m", "small-host", "--policies", "on-demand"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("two layers, batch 4 on small-host"), HasSubstr("(compute bound)"),
+                              HasSubstr("\nideal"), HasSubstr("\non-demand"), HasSubstr("░")));
+}
+
+TEST_F(CommandLine, WhatDoesNotFitExitsWith1AndNamesTheOp) {
+  // "backward 1" needs four tensors of 4 MiB.
+  const std::vector<std::string> words = {"small.trace.jsonl", "-m", "small-host", "--gpu-memory", "15MiB"};
+  std::vector<std::string> replay = {"replay", "-p", "on-demand"},
+                           compare = {"compare", "--policies", "on-demand,zero-offload"};
+  replay.insert(replay.end(), words.begin(), words.end());
+  compare.insert(compare.end(), words.begin(), words.end());
+  const Answer text = run(replay);
+  EXPECT_EQ(text.code, 1);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("does not fit"), HasSubstr("backward 1")));
+  replay.push_back("--json");
+  const Answer json = run(replay);
+  EXPECT_EQ(json.code, 1);
+  EXPECT_EQ(json.json()["fits"], false);
+  EXPECT_EQ(json.json()["misfit"]["op"], "backward 1");
+  EXPECT_EQ(json.json()["misfit"]["bytes_missing"], 1 * MiB);
+  EXPECT_EQ(json.json()["iteration_seconds"], nullptr);
+  EXPECT_DOUBLE_EQ(json.json()["ideal_seconds"].get<double>(), to_seconds(small_ideal_ns));
+  const Answer none_fits = run(compare);
+  EXPECT_EQ(none_fits.code, 1);
+  EXPECT_THAT(none_fits.out, AllOf(HasSubstr("on-demand: out of memory"), HasSubstr("backward 1")));
+  // With one that fits it is an answer.
+  compare[2] = "on-demand,ideal,zero-offload";
+  EXPECT_EQ(run(compare).code, 1);
+}
+
+TEST_F(CommandLine, InfoListingsAndImport) {
+  const Json info = run({"info", "small.trace.jsonl", "--json"}).json();
+  EXPECT_EQ(info["ops"]["count"], 6);
+  EXPECT_EQ(info["tensors"]["by_role"]["parameter"]["bytes"], 8 * MiB);
+  EXPECT_EQ(info["largest_gpu_working_set"]["name"], "backward 1");
+  EXPECT_EQ(info["largest_gpu_working_set"]["bytes"], 16 * MiB);
+  EXPECT_DOUBLE_EQ(info["compute_seconds"].get<double>(), 0.018);
+  EXPECT_THAT(run({"info", "small.trace.jsonl"}).out,
+              AllOf(HasSubstr("two layers"), HasSubstr("needs at least 16.00 MiB")));
+
+  std::set<std::string> names;
+  for (const Json& policy : run({"policies", "--json"}).json()) names.insert(policy["name"].get<std::string>());
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"ideal", "on-demand", "layer-streaming", "zero-offload"}));
+  names.clear();
+  for (const Json& machine : run({"machines", "--json"}).json()) names.insert(machine["name"].get<std::string>());
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"g10-a100", "10cache-l40s", "teraio-h100", "mlp-offload"}));
+  EXPECT_THAT(run({"policies"}).out, AllOf(HasSubstr("--set victim=<lru|fifo>"), HasSubstr("source:")));
+  EXPECT_THAT(run({"machines"}).out, HasSubstr("g10-a100"));
+
+  std::ofstream(path("ops.csv")) << "id,phase,kernel,time_ms,inputs,outputs\n0,fwd,k0,1.5,0,1\n1,bwd,k1,2,1 0,2\n";
+  std::ofstream(path("tensors.csv")) << "id,role,bytes4k\n0,weight,8192\n1,act,4096\n2,grad_weight,4096\n";
+  const Answer imported = run({"import", "csv", "ops.csv", "tensors.csv", "-o", "csv.trace.jsonl.zst", "--json"});
+  EXPECT_EQ(imported.code, 0) << imported.err;
+  EXPECT_EQ(imported.json()["ops"], 2);
+  EXPECT_EQ(imported.json()["sha256"], sha256_of_file(path("csv.trace.jsonl.zst")));
+  EXPECT_EQ(read_trace(path("csv.trace.jsonl.zst")).ops[1].duration_ns, 2'000'000);
+}
+
+TEST_F(CommandLine, BrokenInputsAreOneErrorAndLeaveNothing) {
+  write_trace(small_trace(), path("good.trace.jsonl.zst"));
+  const std::string text = content(path("small.trace.jsonl")), packed = content(path("good.trace.jsonl.zst"));
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  };
+  write("empty.trace.jsonl", "");
+  write("cut.trace.jsonl", text.substr(0, text.size() / 2));
+  write("cut_at_line.trace.jsonl", text.substr(0, text.find('\n', text.size() / 2) + 1));
+  write("cut.trace.jsonl.zst", packed.substr(0, packed.size() / 2));
+  write("flipped.trace.jsonl.zst", packed.substr(0, 40) + static_cast<char>(packed[40] ^ 0x55) + packed.substr(41));
+  write("binary.trace.jsonl", std::string("\x7f"
+                                          "ELF\0\1\2\3",
+                                          8));
+  write("array.trace.jsonl", "[1, 2]\n");
+  write("huge.trace.jsonl", std::string(100'000, '['));
+  fs::create_directory(path("folder"));
+  std::vector<std::string> traces = {"missing",
+                                     "empty.trace.jsonl",
+                                     "cut.trace.jsonl",
+                                     "cut_at_line.trace.jsonl",
+                                     "cut.trace.jsonl.zst",
+                                     "flipped.trace.jsonl.zst",
+                                     "binary.trace.jsonl",
+                                     "array.trace.jsonl",
+                                     "huge.trace.jsonl",
+                                     "folder",
+                                     "/dev/null"};
+  const std::set<std::string> before = files_in_work();
+  for (const std::string& trace : traces) {
+    expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--timeline", "t.json"},
+                     HasSubstr(trace));
+    expect_bad_usage({"compare", trace, "-m", "small-host", "--json"}, HasSubstr(trace));
+    expect_bad_usage({"info", trace}, HasSubstr(trace));
+  }
+  expect_bad_usage({"info", "cut.trace.jsonl"}, ::testing::ContainsRegex("cut.trace.jsonl:[0-9]+: "));
+  for (const char* text_of_machine : {"", "[", "name: x", "name: x\ntiers: 7\n", "\t", "a: *b"}) {
+    write("m.yaml", text_of_machine);
+    expect_bad_usage({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "ideal"}, HasSubstr("m.yaml"));
+  }
+  write("m.yaml", std::string(100'000, '['));
+  expect_bad_usage({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "ideal"}, HasSubstr("m.yaml"));
+  write("m.yaml", "name: x\ntiers:\n  - {name: gpu, kind: gpu, capacity: 1Gib}\n");
+  expect_bad_usage({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "ideal"},
+                   HasSubstr("m.yaml:3: tiers.gpu.capacity"));
+  fs::remove(path("m.yaml"));
+
+  write("ops.csv", "id,phase,kernel,time_ms,inputs,outputs\n0,fwd,k0,1.5,0,9\n");
+  write("tensors.csv", "id,role,bytes4k\n0,weight,8192\n");
+  expect_bad_usage({"import", "csv", "ops.csv", "tensors.csv", "-o", "new.trace.jsonl"}, HasSubstr("ops.csv:2"));
+  fs::remove(path("ops.csv"));
+  fs::remove(path("tensors.csv"));
+  EXPECT_EQ(files_in_work(), before) << "something half written";
+}
+
+TEST_F(CommandLine, OutputsThatCannotBeWritten) {
+  const std::set<std::string> before = files_in_work();
+  const std::vector<std::string> replay = {"replay", "small.trace.jsonl", "-m",        "small-host",
+                                           "-p",     "on-demand",         "--timeline"};
+  for (const char* file : {"no/such/folder/t.json", "/proc/t.json", "/dev/full", "."}) {
+    std::vector<std::string> words = replay;
+    words.push_back(file);
+    expect_bad_usage(words, HasSubstr(file));
+  }
+  EXPECT_EQ(files_in_work(), before);
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"machines", "--json"}, {"policies"}}) {
+    const Answer full = run(words, program, "/dev/full");
+    EXPECT_EQ(full.code, 2);
+    EXPECT_THAT(full.err, HasSubstr("standard output"));
+  }
+}
+
+TEST_F(CommandLine, TimelineIsCompleteChromeTrace) {
+  const Json result = run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--iterations", "3",
+                           "--timeline", "t.json", "--json"})
+                          .json();
+  const Json timeline = Json::parse(content(path("t.json")));
+  std::map<std::uint64_t, std::string> threads;
+  std::map<std::string, int> ops;
+  std::map<std::uint64_t, int> flow_starts, flow_ends;
+  std::set<std::string> counters, causes, processes;
+  double stalls_us = 0;
+  Bytes moved = 0;
+  for (const Json& event : timeline["traceEvents"]) {
+    const std::string kind = event["ph"];
+    if (kind == "M" && event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
+    if (kind == "M" && event["name"] == "process_name") processes.insert(event["args"]["name"]);
+    if (kind == "C") counters.insert(event["name"]);
+    if (kind == "s") ++flow_starts[event["id"]];
+    if (kind == "f") ++flow_ends[event["id"]];
+    if (kind != "X") continue;
+    EXPECT_GE(event["ts"].get<double>(), 0);
+    EXPECT_GE(event["dur"].get<double>(), 0);
+    const std::string category = event["cat"], thread = threads[event["tid"]];
+    if (category == "op") {
+      EXPECT_EQ(thread, "GPU");
+      ++ops[event["name"]];
+      EXPECT_EQ(event["dur"], 3000.0);
+      EXPECT_TRUE(event["args"]["reads"].is_array());
+    } else if (category == "stall") {
+      EXPECT_EQ(thread, "GPU stalls");
+      causes.insert(event["name"]);
+      stalls_us += event["dur"].get<double>();
+    } else if (category == "transfer") {
+      EXPECT_THAT(thread, HasSubstr(" to "));
+      EXPECT_LE(event["args"]["GB/s"].get<double>(), 0.4001);  // of the fastest link
+      EXPECT_NE(event["args"]["asked by"], "");
+      EXPECT_NE(event["name"], "");
+      moved += event["args"]["bytes"].get<Bytes>();
+    }
+  }
+  EXPECT_THAT(processes, ::testing::ElementsAre("predicted: on-demand"));
+  EXPECT_THAT(threads[10], HasSubstr("h2d: cpu to gpu"));
+  EXPECT_EQ(threads.size(), 4u + 4u);
+  EXPECT_EQ(ops.size(), 6u);
+  for (const auto& [name, count] : ops) EXPECT_EQ(count, 3) << name;
+  EXPECT_THAT(counters, ::testing::IsSupersetOf({"memory gpu", "memory cpu"}));
+  EXPECT_EQ(flow_starts, flow_ends);
+  EXPECT_GT(flow_starts.size(), 6u);
+  EXPECT_GT(moved, 0u);
+  EXPECT_TRUE(causes.contains("h2d"));
+  // Three iterations took the first one and two like the result.
+  const double all = result["first_iteration_seconds"].get<double>() + 2 * result["iteration_seconds"].get<double>();
+  EXPECT_NEAR(stalls_us * 1e-6, all - 3 * to_seconds(small_ideal_ns), 1e-3);
+}
+
+TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
+  if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
+    GTEST_SKIP() << "built without the executor";
+  }
+  const Answer answer =
+      run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--iterations", "4",
+           "--directory", path(""), "--prediction", "p.json", "--timeline", "t.json", "--json"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const Json result = answer.json();
+  EXPECT_EQ(result["measured"], true);
+  EXPECT_EQ(result["verification"]["tensors"], 9);
+  EXPECT_EQ(result["verification"]["corrupted"], 0);
+  EXPECT_GE(result["iteration_seconds"].get<double>(), result["ideal_seconds"].get<double>());
+  EXPECT_EQ(result["prediction"]["sha256"], sha256_of_file(path("p.json")));
+  EXPECT_THAT(answer.err, HasSubstr(sha256_of_file(path("p.json"))));
+  EXPECT_EQ(Json::parse(content(path("p.json")))["iteration_seconds"], result["prediction"]["iteration_seconds"]);
+  EXPECT_TRUE(result["prediction"]["error"].is_number());
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("memory: up to "), HasSubstr("tier nvme: up to ")));
+  std::set<std::string> processes;
+  const Json timeline = Json::parse(content(path("t.json")));
+  for (const Json& event : timeline["traceEvents"]) {
+    if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
+  }
+  EXPECT_THAT(processes, ::testing::ElementsAre("measured", "predicted"));
+
+  const Answer text = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
+                           "--shrink", "2", "--directory", path("")});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("9 tensors verified, 0 corrupted"));
+  EXPECT_THAT(text.err, HasSubstr("divided by 2"));
+  expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"}, HasSubstr("on-demand"));
+  const Answer misfit = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+                             "--gpu-memory", "15MiB", "--directory", path("")});
+  EXPECT_EQ(misfit.code, 1);
+  EXPECT_THAT(misfit.out, HasSubstr("backward 1"));
+  EXPECT_EQ(
+      run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--directory", "/no/such"})
+          .code,
+      2);
+}
+
+TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
+  if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
+    GTEST_SKIP() << "built without the executor";
+  }
+  expect_bad_usage({"calibrate", "-o", "no/such/folder/m.yaml"}, HasSubstr("no/such/folder"));
+  expect_bad_usage({"calibrate", "-o", "m.yaml", "--directory", "/no/such"}, HasSubstr("/no/such"));
+  expect_bad_usage({"calibrate", "-o", "m.yaml", "--name", "a b"}, HasSubstr("a b"));
+  EXPECT_FALSE(fs::exists(path("m.yaml")));
+  const Answer answer = run({"calibrate", "-o", "m.yaml", "--gpu-memory", "64MiB", "--directory", path(""), "--json"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const MachineSpec machine = read_machine(path("m.yaml"));
+  EXPECT_EQ(machine.tiers[0].capacity, 64 * MiB);
+  EXPECT_GT(machine.cpu_adam_parameters_per_second, 1e6);
+  EXPECT_GE(machine.links.size(), 4u);
+  for (const Fact& fact : machine.facts) EXPECT_EQ(fact.confidence, "measured") << fact.path;
+  EXPECT_EQ(answer.json()["name"], "this-computer");
+  EXPECT_EQ(run({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-offload"}).code, 0);
+}
+
+// A stand-in for tencache-torch beside a copy of tencache: what is handed over, and when the prediction is on disk.
+TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
+  const fs::path bin = folder_ / "bin";
+  fs::create_directories(bin);
+  const std::string copy = (bin / "tencache").string();
+  fs::copy_file(program, copy);
+  ::setenv("TENCACHE_CONFIGS", TENCACHE_SOURCE_DIR "/configs", 1);
+  const Answer missing = run({"record", "c.yaml", "-o", "t.jsonl"}, copy);
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("LibTorch"));
+
+  std::ofstream(bin / "tencache-torch")
+      << "#!/bin/sh\n"
+         "echo \"$@\" >>calls\n"
+         "if [ $1 = record ]; then cp small.trace.jsonl \"$4\"; echo noise; exit 0; fi\n"
+         "if [ -f p.json ]; then sha256sum p.json >hash_at_start; fi\n"
+         "echo '{\"trained\": true}'\n"
+         "exit 7\n";
+  fs::permissions(bin / "tencache-torch", fs::perms::owner_all);
+  const Answer plain = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo",
+                            "--steps", "3", "--gpu-memory", "50%", "--timeline", "t.json", "--json"},
+                           copy);
+  EXPECT_EQ(plain.code, 7) << plain.err;
+  EXPECT_EQ(plain.out, "{\"trained\": true}\n");
+  EXPECT_EQ(content(path("calls")),
+            "train c.yaml --machine small-host --policy on-demand --set victim=fifo --gpu-memory 50% --steps 3 "
+            "--timeline t.json --json\n");
+
+  fs::remove(path("calls"));
+  const Answer predicted = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--gpu-memory", "80%",
+                                "--prediction", "p.json", "--json"},
+                               copy);
+  EXPECT_EQ(predicted.code, 7) << predicted.err;
+  EXPECT_EQ(predicted.out, "{\"trained\": true}\n");  // not the recorder's words
+  EXPECT_THAT(content(path("calls")),
+              AllOf(StartsWith("record c.yaml -o "), HasSubstr("\ntrain c.yaml"), HasSubstr(" --prediction p.json")));
+  const std::string hash = sha256_of_file(path("p.json"));
+  EXPECT_THAT(predicted.err, HasSubstr(hash));
+  EXPECT_THAT(content(path("hash_at_start")), StartsWith(hash));
+  EXPECT_EQ(Json::parse(content(path("p.json")))["policy"], "on-demand");
+
+  const Answer bad = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "nobody", "--predict"}, copy);
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("zero-offload"));
+  ::unsetenv("TENCACHE_CONFIGS");
+}
+
+}  // namespace
+}  // namespace tencache

@@ -179,6 +179,7 @@ TEST(ChunkMemory, PrefaultBeyondTheComputerIsOneError) {
   EXPECT_THROW(ChunkMemory("gpu", unlimited, page_bytes, {.prefault = true}), Error);
 }
 
+#if !defined(__SANITIZE_THREAD__)  // which needs mappings itself
 // The kernel allows about 65,000 mappings: an arena of single pages, every second one mapped, runs into it.
 TEST(ChunkMemory, TooManyMappingsIsAnErrorThatSaysSo) {
   const Bytes pages = 40'000;
@@ -193,6 +194,7 @@ TEST(ChunkMemory, TooManyMappingsIsAnErrorThatSaysSo) {
   }
   EXPECT_EQ(memory.statistics().used_bytes, mapped * page_bytes);
 }
+#endif
 
 // Random maps and unmaps against a plain model of the content; another thread looks up addresses meanwhile.
 TEST(ChunkMemory, RandomUseKeepsEveryByte) {

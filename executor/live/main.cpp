@@ -33,6 +33,7 @@ struct TrainArguments {
   std::vector<std::string> settings;
   std::uint64_t steps = 0;
   std::string timeline, prediction;
+  std::vector<std::string> directories;
   bool json = false, plain = false;
 };
 
@@ -82,6 +83,15 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
                      format_bytes(demand.peak_live_bytes), format_bytes(bytes), demand.largest_op,
                      format_bytes(demand.largest_op_bytes)));
   return std::to_string(bytes);
+}
+
+// Where files lie that stand in for SSDs: the user's choice, else the machine's, else where temporary files may be large.
+void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
+  for (Tier& tier : machine.tiers) {
+    if (tier.kind != TierKind::nvme) continue;
+    if (!directories.empty()) tier.directories = directories;
+    if (tier.directories.empty()) tier.directories = {"/var/tmp"};
+  }
 }
 
 // Prints each step, or shows that something goes on where stdout is kept for JSON.
@@ -205,6 +215,7 @@ ExitCode train(TrainArguments arguments) {
   workload.options = arguments.workload;
   workload.options.iterations = options.steps;
   workload.machine = with_real_pages(load_machine(workload.options, &workload.machine_sha256));
+  choose_directories(workload.machine, arguments.directories);
   Timeline timeline;
   LiveOptions live;
   if (!arguments.timeline.empty()) live.engine.timeline = &timeline;
@@ -288,6 +299,8 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--timeline", arguments->timeline, "Write the timeline to this file, for https://ui.perfetto.dev");
   command->add_option("--prediction", arguments->prediction,
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
+  command->add_option("--directory", arguments->directories,
+                      "Where files stand in for SSDs, one a device (default: the machine's, else /var/tmp)");
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
   command->footer("Exit code 1: an op does not fit; the message names it and the bytes.");

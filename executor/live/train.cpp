@@ -37,6 +37,21 @@ std::uint64_t steps_of(const TrainingConfig& config, const TrainingOptions& opti
   return options.steps != 0 ? options.steps : static_cast<std::uint64_t>(config.steps);
 }
 
+// In whole GiB, at least one.
+Bytes memory_of_this_computer() {
+  struct sysinfo information {};
+  if (sysinfo(&information) != 0) throw Error("this computer does not say how much memory it has");
+  return std::max(Bytes{information.totalram} * information.mem_unit / GiB, Bytes{1}) * GiB;
+}
+
+// A policy that is to run without a limit on GPU memory (`ideal`) gets what there is.
+MachineSpec with_unlimited_gpu(MachineSpec machine, const Policy& policy) {
+  if (policy.layout(machine, nullptr).unlimited_gpu) {
+    machine.tiers[0].capacity = std::max(machine.tiers[0].capacity, memory_of_this_computer());
+  }
+  return machine;
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -166,7 +181,8 @@ TrainingResult train_plain(const TrainingConfig& config, const TextData& data, c
 PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,
                           Policy& policy, const LiveOptions& live, const TrainingOptions& options) {
   PagedTraining result;
-  LiveRuntime runtime(machine, policy, live);
+  result.machine = with_unlimited_gpu(machine, policy);
+  LiveRuntime runtime(result.machine, policy, live);
   runtime.describe_recording(recording_header(config));
   const ThreadGuard guard(runtime);
   TrainingProgram program(config, data, &runtime);
@@ -203,9 +219,6 @@ TraceHeader recording_header(const TrainingConfig& config) {
 }
 
 MachineSpec uncapped_machine() {
-  struct sysinfo information {};
-  if (sysinfo(&information) != 0) throw Error("this computer does not say how much memory it has");
-  const Bytes memory = Bytes{information.totalram} * information.mem_unit & ~(GiB - 1);
   MachineSpec machine;
   machine.name = "uncapped";
   const auto add_tier = [&](const char* name, TierKind kind, Bytes capacity) {
@@ -222,7 +235,7 @@ MachineSpec uncapped_machine() {
     link.to = to;
     link.bandwidth = 10'000'000'000;
   };
-  add_tier("gpu", TierKind::gpu, std::max(memory, GiB));
+  add_tier("gpu", TierKind::gpu, memory_of_this_computer());
   add_tier("cpu", TierKind::cpu, GiB);
   add_link("h2d", 1, 0);
   add_link("d2h", 0, 1);

@@ -1,0 +1,391 @@
+// A GPT of more than five million parameters, trained with its memory paged: the same bits as plain LibTorch with the
+// same optimizer, under every policy, with less memory than it needs. And the gate: the log of each of these runs,
+// replayed through a new engine and a new policy object, gives the same decisions.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/replay_log.h"
+#include "executor/live/record.h"
+#include "executor/live/train.h"
+#include "gmock/gmock.h"
+#include "policies/registry.h"
+
+namespace tencache {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t steps = 20;
+
+// Short sequences: most of the memory is parameters, gradients and optimizer states, and a step is quick.
+TrainingConfig five_million_parameters() {
+  TrainingConfig config;
+  config.name = "gpt-test";
+  config.layers = 7;
+  config.width = 256;
+  config.heads = 8;
+  config.context = 16;
+  config.batch = 4;
+  config.seed = 11;
+  config.sub_group_parameters = 200'000;
+  return config;
+}
+
+TrainingConfig tiny() {
+  TrainingConfig config = five_million_parameters();
+  config.layers = 2;
+  config.width = 64;
+  config.sub_group_parameters = 20'000;
+  return config;
+}
+
+TextData text_for(const TrainingConfig& config) {
+  return TextData(read_text(TENCACHE_SOURCE_DIR "/README.md"), config.batch, config.context, config.seed);
+}
+
+class Folder {
+ public:
+  Folder() : path_(fs::path(testing::TempDir()) / ("tencache-training-" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+Tier tier(const char* name, TierKind kind, Bytes capacity) {
+  Tier tier;
+  tier.name = name;
+  tier.kind = kind;
+  tier.capacity = capacity;
+  tier.granularity = 4 * KiB;
+  return tier;
+}
+
+Link link(const char* name, TierId from, TierId to) {
+  Link link;
+  link.name = name;
+  link.from = from;
+  link.to = to;
+  link.bandwidth = 10'000'000'000;
+  return link;
+}
+
+MachineSpec with_cpu_memory_behind(Bytes gpu_bytes) {
+  MachineSpec machine;
+  machine.name = "cpu-behind";
+  machine.tiers = {tier("gpu", TierKind::gpu, gpu_bytes), tier("cpu", TierKind::cpu, 512 * MiB)};
+  machine.links = {link("h2d", 1, 0), link("d2h", 0, 1)};
+  machine.initial_tier = 0;
+  machine.cpu_adam_parameters_per_second = 1e8;
+  machine.validate();
+  return machine;
+}
+
+MachineSpec with_files_behind(Bytes gpu_bytes, const std::string& folder) {
+  MachineSpec machine = with_cpu_memory_behind(gpu_bytes);
+  machine.name = "files-behind";
+  machine.tiers[1].capacity = 16 * MiB;  // the CPU's optimizer needs that much at once, the rest goes to files
+  machine.tiers.push_back(tier("nvme", TierKind::nvme, 512 * MiB));
+  machine.tiers[2].directories = {folder};
+  machine.links.push_back(link("nvme_read", 2, 1));
+  machine.links.push_back(link("nvme_write", 1, 2));
+  machine.staging = {.tier = 1, .count = 4, .bytes = 4 * MiB};
+  machine.validate();
+  return machine;
+}
+
+struct PolicyCase {
+  std::string name;
+  std::map<std::string, std::string> settings;
+};
+
+// Every policy of the registry; ZeRO-Offload alone gives up by default where it could evict.
+std::vector<PolicyCase> all_policies() {
+  std::vector<PolicyCase> cases;
+  for (const PolicyInfo& info : list_policies()) {
+    PolicyCase& added = cases.emplace_back();
+    added.name = info.name;
+    if (info.name == "zero-offload") added.settings = {{"overflow", "evict"}};
+  }
+  return cases;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && !a.empty() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class LiveTraining : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    at::set_num_threads(1);
+    config_ = new TrainingConfig(five_million_parameters());
+    data_ = new TextData(text_for(*config_));
+    plain_ = new TrainingResult(train_plain(*config_, *data_, {.steps = steps, .keep_weights = true, .on_step = {}}));
+    demand_ = new PagedTraining(measure_demand(*config_, *data_));
+  }
+  static void TearDownTestSuite() {
+    delete demand_;
+    delete plain_;
+    delete data_;
+    delete config_;
+  }
+
+  static Bytes percent_of_peak(std::uint64_t percent) {
+    const Bytes bytes = demand_->peak_live_bytes * percent / 100;
+    return std::max(bytes, demand_->largest_op_bytes * 11 / 10) / (4 * KiB) * (4 * KiB);
+  }
+
+  // Trains, compares with plain training bit by bit, and replays the log.
+  static void train_and_compare(const MachineSpec& machine, const PolicyCase& choice) {
+    const MadePolicy made = make_policy(choice.name, choice.settings);
+    EventLog log;
+    LiveOptions live;
+    live.engine.log = &log;
+    live.machine.pace = false;
+    const PagedTraining paged =
+        train_paged(*config_, *data_, machine, *made.policy, live, {.steps = steps, .keep_weights = true, .on_step = {}});
+    EXPECT_EQ(paged.training.losses, plain_->losses);
+    EXPECT_TRUE(same_bits(paged.training.weights, plain_->weights));
+    EXPECT_EQ(paged.deviations, 0u) << paged.first_deviation;
+    EXPECT_LE(paged.run.peak_bytes[0], paged.machine.tiers[0].capacity);
+
+    const MadePolicy again = make_policy(choice.name, choice.settings);
+    const ReplayedLog replayed = replay_log(log, paged.machine, *again.policy);
+    EXPECT_EQ(replayed.diverged, "");
+    EXPECT_EQ(first_difference(log.decisions, replayed.decisions), "");
+    EXPECT_EQ(log.decisions.size(), replayed.decisions.size());
+    EXPECT_GT(log.decisions.size(), steps);
+  }
+
+  static void train_at(std::uint64_t percent, bool files) {
+    const Folder folder;
+    const Bytes gpu_bytes = percent_of_peak(percent);
+    for (const PolicyCase& choice : all_policies()) {
+      SCOPED_TRACE(choice.name + " at " + std::to_string(percent) + " % of the peak, " + (files ? "files" : "CPU memory") +
+                   " behind");
+      train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes), choice);
+    }
+  }
+
+  static inline TrainingConfig* config_ = nullptr;
+  static inline TextData* data_ = nullptr;
+  static inline TrainingResult* plain_ = nullptr;
+  static inline PagedTraining* demand_ = nullptr;
+};
+
+TEST_F(LiveTraining, TheProgramIsLargeEnoughAndLearns) {
+  EXPECT_GE(plain_->parameter_count, 5'000'000u);
+  ASSERT_EQ(plain_->losses.size(), steps);
+  EXPECT_LT(plain_->losses.back(), plain_->losses.front() - 1);
+  // Parameters, gradients and two moments, four bytes each, are alive at once.
+  EXPECT_GE(demand_->peak_live_bytes, 16 * plain_->parameter_count);
+}
+
+TEST_F(LiveTraining, AllOfThePeakWithCpuMemoryBehind) { train_at(100, false); }
+TEST_F(LiveTraining, HalfOfThePeakWithCpuMemoryBehind) { train_at(50, false); }
+TEST_F(LiveTraining, QuarterOfThePeakWithCpuMemoryBehind) { train_at(25, false); }
+TEST_F(LiveTraining, AllOfThePeakWithFilesBehind) { train_at(100, true); }
+TEST_F(LiveTraining, HalfOfThePeakWithFilesBehind) { train_at(50, true); }
+TEST_F(LiveTraining, QuarterOfThePeakWithFilesBehind) { train_at(25, true); }
+
+TEST_F(LiveTraining, TheLargestOpIsEnoughAndLessIsNot) {
+  LiveOptions live;
+  live.machine.pace = false;
+  const TrainingOptions options{.steps = 3, .keep_weights = false, .on_step = {}};
+  const Bytes least = demand_->largest_op_bytes;
+  const MadePolicy enough = make_policy("on-demand");
+  const PagedTraining paged =
+      train_paged(*config_, *data_, with_cpu_memory_behind(least), *enough.policy, live, options);
+  EXPECT_EQ(paged.training.losses, std::vector<float>(plain_->losses.begin(), plain_->losses.begin() + 3));
+  EXPECT_EQ(paged.run.peak_bytes[0], least);
+
+  const MadePolicy less = make_policy("on-demand");
+  try {
+    train_paged(*config_, *data_, with_cpu_memory_behind(least - 4 * KiB), *less.policy, live, options);
+    FAIL() << "ran with less memory than its largest op needs";
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr(demand_->largest_op));
+    EXPECT_EQ(error.op(), demand_->largest_op);
+    EXPECT_GT(error.bytes_missing(), 0u);
+    EXPECT_TRUE(std::string(error.what()).find(std::to_string(error.bytes_missing())) != std::string::npos ||
+                std::string(error.what()).find(format_bytes(error.bytes_missing())) != std::string::npos)
+        << error.what();
+  }
+}
+
+// ---- The optimizer's split ------------------------------------------------------------------------------------------
+
+TEST(Optimizer, AnySubGroupSizeTrainsToTheSameBits) {
+  at::set_num_threads(1);
+  TrainingConfig config = tiny();
+  const TextData data = text_for(config);
+  const TrainingOptions options{.steps = 4, .keep_weights = true, .on_step = {}};
+  const TrainingResult reference = train_plain(config, data, options);
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{5'000}, std::uint64_t{1'000'000'000}}) {
+    config.sub_group_parameters = size;
+    EXPECT_TRUE(same_bits(train_plain(config, data, options).weights, reference.weights)) << size;
+  }
+  config.seed += 1;
+  EXPECT_FALSE(same_bits(train_plain(config, data, options).weights, reference.weights));
+}
+
+// ---- Recording ------------------------------------------------------------------------------------------------------
+
+TEST(Recording, IsOneSteadyStepOfTheProgram) {
+  at::set_num_threads(1);
+  const TrainingConfig config = tiny();
+  const TextData data = text_for(config);
+  const Recording recording = record_training(config, data, {.steps = 3, .on_step = {}});
+  const Trace& trace = recording.trace;
+  EXPECT_EQ(trace.header.batch, 4u);
+  EXPECT_EQ(trace.header.sequence_length, 16u);
+  EXPECT_EQ(trace.header.model, "gpt-test");
+  EXPECT_EQ(trace.header.precision, "fp32");
+
+  Bytes parameters = 0, gradients = 0, states = 0;
+  for (const Tensor& tensor : trace.tensors) {
+    if (tensor.role == Role::parameter) parameters += tensor.bytes;
+    if (tensor.role == Role::gradient) gradients += tensor.bytes;
+    if (tensor.role == Role::optimizer_state) states += tensor.bytes;
+    if (tensor.role == Role::parameter || tensor.role == Role::optimizer_state) {
+      EXPECT_TRUE(tensor.persistent) << trace.name(tensor);
+    }
+    if (tensor.role == Role::gradient || tensor.role == Role::activation) {
+      EXPECT_FALSE(tensor.persistent) << trace.name(tensor);
+    }
+  }
+  EXPECT_EQ(parameters, gradients);
+  EXPECT_EQ(states, 2 * parameters);
+
+  std::map<std::string, int> modules;
+  int placeable = 0;
+  for (const Op& op : trace.ops) {
+    ++modules[trace.module(op)];
+    if (op.placeable) {
+      ++placeable;
+      EXPECT_EQ(op.phase, Phase::optimizer);
+      EXPECT_GT(op.duration_ns, 0) << trace.name(op);
+    }
+  }
+  for (const char* module : {"embedding", "block.0", "block.1", "head"}) EXPECT_GT(modules[module], 0) << module;
+  EXPECT_GE(placeable, 3);  // a norm, the clipping, an update
+}
+
+Trace two_ops(Nanoseconds first_ns, Nanoseconds second_ns, const char* second_name = "second") {
+  Trace trace;
+  const TensorId tensor = trace.add_tensor("x", 8, Role::parameter, true);
+  Op op;
+  op.name = trace.names.intern("first");
+  op.duration_ns = first_ns;
+  trace.add_op(op, std::vector<TensorId>{tensor}, {});
+  op.name = trace.names.intern(second_name);
+  op.duration_ns = second_ns;
+  op.gap_before_ns = 2 * second_ns;
+  trace.add_op(op, std::vector<TensorId>{tensor}, {});
+  return trace;
+}
+
+TEST(MedianTrace, TakesEachOpsMedian) {
+  const Trace median = median_trace({two_ops(10, 5), two_ops(30, 7), two_ops(20, 1000)});
+  EXPECT_EQ(median.ops[0].duration_ns, 20);
+  EXPECT_EQ(median.ops[1].duration_ns, 7);
+  EXPECT_EQ(median.ops[1].gap_before_ns, 14);
+}
+
+TEST(MedianTrace, RefusesStepsThatDiffer) {
+  try {
+    median_trace({two_ops(1, 1), two_ops(1, 1, "other")});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("op 1 is 'other', was 'second'"));
+  }
+}
+
+// ---- Configuration and text -----------------------------------------------------------------------------------------
+
+class TrainingConfigFile : public testing::Test {
+ protected:
+  std::string write(const std::string& text) {
+    const std::string path = folder_.path() + "/config.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string error_of(const std::string& text) {
+    try {
+      read_training_config(write(text));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  const Folder folder_;
+  const std::string rest_ = "name: a\ndata: {text: x}\noptimizer: {}\n";
+};
+
+TEST_F(TrainingConfigFile, IsRead) {
+  const TrainingConfig config = read_training_config(
+      write("name: a\nmodel: {layers: 3, width: 32, heads: 2, dropout: 0.25}\ndata:\n  text: some/text.md\n  batch: 5\n"
+            "optimizer: {learning_rate: 0.5, clip: 0}\nsteps: 7\n"));
+  EXPECT_EQ(config.layers, 3);
+  EXPECT_EQ(config.batch, 5);
+  EXPECT_EQ(config.steps, 7);
+  EXPECT_EQ(config.dropout, 0.25);
+  EXPECT_EQ(config.clip, 0.0);
+  EXPECT_EQ(config.adamw.learning_rate, 0.5);
+  EXPECT_EQ(config.text, fs::path(folder_.path() + "/some/text.md").lexically_normal().string());
+}
+
+TEST_F(TrainingConfigFile, UnknownKeysAreErrorsThatListTheValidOnes) {
+  const std::string error = error_of(rest_ + "model:\n  layers: 2\n  widht: 3\n");
+  EXPECT_THAT(error, HasSubstr("config.yaml:6: unknown key 'widht'"));
+  EXPECT_THAT(error, HasSubstr("valid keys: layers, width, heads, context, dropout, tied_head"));
+}
+
+TEST_F(TrainingConfigFile, BadValuesAreErrorsWithTheirLine) {
+  EXPECT_THAT(error_of(rest_ + "model: {layers: 0}"), HasSubstr("config.yaml:4: layers must be a whole number from 1"));
+  EXPECT_THAT(error_of(rest_ + "model: {layers: many}"), HasSubstr("config.yaml:4: layers must be"));
+  EXPECT_THAT(error_of(rest_ + "model: {dropout: 1}"), HasSubstr("config.yaml:4: dropout must be a number"));
+  EXPECT_THAT(error_of(rest_ + "model: {width: 10, heads: 3}"), HasSubstr("not a multiple of heads"));
+  EXPECT_THAT(error_of(rest_ + "model: {}\nsteps: 1\nsteps: 2"), HasSubstr("config.yaml:6: 'steps' is given twice"));
+  EXPECT_THAT(error_of("name: a\n"), HasSubstr("the key 'model' is missing"));
+  EXPECT_THAT(error_of("name: [\n"), HasSubstr("config.yaml:"));
+}
+
+TEST(ShippedTrainingConfigs, AreRead) {
+  for (const auto& entry : fs::directory_iterator(TENCACHE_SOURCE_DIR "/configs/training")) {
+    const TrainingConfig config = read_training_config(entry.path().string());
+    EXPECT_EQ(config.name, entry.path().stem().string());
+    EXPECT_GT(read_text(config.text).size(), static_cast<std::size_t>(config.context));
+  }
+}
+
+TEST(Text, BatchesAreAFunctionOfTheStep) {
+  const std::string text = "0123456789abcdefghijklmnopqrstuvwxyz";
+  const TextData data(text, 3, 8, 5);
+  const TokenBatch batch = data.batch(4);
+  ASSERT_EQ(batch.tokens.size(), 24u);
+  for (std::size_t i = 0; i < 24; ++i) {
+    if (i % 8 != 7) {
+      EXPECT_EQ(batch.targets[i], batch.tokens[i + 1]);
+    }
+    EXPECT_NE(text.find(static_cast<char>(batch.targets[i])), std::string::npos);
+  }
+  EXPECT_EQ(data.batch(4).tokens, batch.tokens);
+  EXPECT_NE(data.batch(5).tokens, batch.tokens);
+  EXPECT_THROW(TextData("short", 1, 8, 0), Error);
+}
+
+}  // namespace
+}  // namespace tencache

@@ -30,9 +30,9 @@ Bytes class_bytes(Bytes bytes) {
 std::size_t class_index(Bytes rounded) {
   const Bytes pages = rounded / page_bytes;
   if (pages <= 4) return static_cast<std::size_t>(pages);
-  const Bytes floor = std::bit_floor(pages - 1);
-  return 4 * static_cast<std::size_t>(std::bit_width(floor) - 2) +
-         static_cast<std::size_t>((pages - floor) / (floor / 4));
+  const auto width = static_cast<std::size_t>(std::bit_width(pages - 1));  // at least 3
+  const Bytes floor = Bytes{1} << (width - 1);
+  return 4 * (width - 2) + static_cast<std::size_t>((pages - floor) >> (width - 3));
 }
 
 // The first mapping at or behind `begin`.

@@ -194,8 +194,10 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (timelines) {
     std::vector<TimelineProcess> processes;
     if (prediction)
-      processes.push_back({"predicted", &predicted, &workload.machine, &prediction->outcome.program.trace});
-    processes.push_back({"measured", &measured, &workload.machine, &measurement.outcome.program.trace});
+      processes.push_back(
+          {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
+    processes.push_back(
+        {"measured: " + arguments.policy, &measured, &workload.machine, &measurement.outcome.program.trace});
     write_chrome_trace(arguments.timeline, processes);
   }
   const Prediction* given = prediction ? &*prediction : nullptr;

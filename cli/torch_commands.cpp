@@ -159,7 +159,7 @@ ExitCode train(TrainArguments arguments) {
   words.insert(words.end(), {"--prediction", prediction.file});
   const int code = run_program(program, words);
   if (code == 0 && !arguments.timeline.empty()) {
-    add_predicted_timeline(arguments.timeline, {.name = "predicted",
+    add_predicted_timeline(arguments.timeline, {.name = "predicted: " + arguments.policy,
                                                 .timeline = &timeline,
                                                 .machine = &workload.machine,
                                                 .trace = &prediction.outcome.program.trace});

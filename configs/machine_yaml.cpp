@@ -130,7 +130,7 @@ class MachineReader {
   }
 
   std::string name(const YAML::Node& node, const std::string& path) const {
-    const std::string result = text(node, path);
+    std::string result = text(node, path);
     if (!is_name(result)) {
       fail(node, path + ": '" + result +
                      "' is no name; write up to 64 letters, digits, '_', '-' and '.', a letter or digit first");

@@ -514,7 +514,7 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   for (const Json& event : timeline["traceEvents"]) {
     if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
   }
-  EXPECT_THAT(processes, ::testing::ElementsAre("measured", "predicted"));
+  EXPECT_THAT(processes, ::testing::ElementsAre("measured: on-demand", "predicted: on-demand"));
 
   const Answer text = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
                            "--shrink", "2", "--directory", path("")});

@@ -558,7 +558,7 @@ bool Engine::standstill() {
     if (transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
     for (const Lane& lane : lanes_) {
       for (const ActiveOp& op : lane.active) {
-        if (op.started) return true;
+        if (op.started && !op.external) return true;  // an external one runs in the program, which waits
       }
     }
     return finished_;

@@ -93,6 +93,8 @@ class Engine {
   // Gives up what waits, so that the program can go on after OutOfMemory: an op that has not begun and tasks are as if
   // never announced; of a running op the tensor that waits for room is none of its own any more (destroy it).
   void abandon(Nanoseconds now);
+  // The running op, which was said to read the tensor only, has written it.
+  void late_write(TensorId tensor);
   // A tensor's role became known.
   void set_role(TensorId tensor, Role role);
   // From outside an op: the tensor, resident in the GPU tier, stays there until as many calls of `unpin`.

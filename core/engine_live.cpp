@@ -197,6 +197,21 @@ void Engine::unpin(TensorId tensor) {
   for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) memory_.unpin(chunk, 0);
 }
 
+void Engine::late_write(TensorId tensor) {
+  log_input(Input::Kind::late_write, [&](Input& input) { input.tensor = tensor; });
+  Lane& lane = lanes_[0];
+  TENCACHE_CHECK(lane.active.size() == 1 && !lane.waiting);
+  for (Use& use : lane.active.front().own_uses) {
+    if (use.tensor != tensor || use.write) continue;
+    use.write = true;
+    const ChunkId begin = memory_.first_chunk(tensor);
+    for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
+      stop_transfers_from(chunk, lane.tier);
+      memory_.add_writer(chunk, lane.tier);
+    }
+  }
+}
+
 void Engine::abandon(Nanoseconds now) {
   advance_time(std::max(now, now_));
   log_input(Input::Kind::abandon);

@@ -36,6 +36,7 @@ struct Input {
     deviated,
     check,
     abandon,
+    late_write,
     pin,
     unpin,
   };

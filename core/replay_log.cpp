@@ -77,6 +77,9 @@ bool apply(const Input& input, Engine& engine, LogMachine& machine, std::string&
     case Input::Kind::abandon:
       engine.abandon(input.now);
       break;
+    case Input::Kind::late_write:
+      engine.late_write(input.tensor);
+      break;
     case Input::Kind::pin:
       engine.pin(input.tensor);
       break;

@@ -29,6 +29,8 @@ namespace {
 // Above autograd, so that views, in-place ops and saved tensors are all seen from outside.
 constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+constexpr std::size_t scalar_bytes = 64;
+
 std::atomic<LiveRuntime*> active_runtime{nullptr};
 thread_local int ops_open = 0;  // on this thread: allocations belong to the op
 
@@ -88,7 +90,9 @@ void let_go(void* address) {
 
 c10::DataPtr hand_out(std::size_t bytes) {
   LiveRuntime* const runtime = active_runtime;
-  if (bytes == 0 || runtime == nullptr || !guarded()) return plain_allocator->allocate(bytes);
+  // Outside ops LibTorch allocates scalars that it wraps as tensors: paging them would cost more than they are.
+  const bool scalar = ops_open == 0 && bytes <= scalar_bytes;
+  if (bytes == 0 || scalar || runtime == nullptr || !guarded()) return plain_allocator->allocate(bytes);
   const LiveRuntime::Storage storage = runtime->allocate(bytes, ops_open > 0);
   registry().add(storage.address, {runtime, storage.tensor});
   return {storage.address, storage.address, &let_go, c10::Device(c10::DeviceType::CPU)};
@@ -129,8 +133,8 @@ void install_allocator() {
 struct ArgumentInfo {
   std::string name;
   std::size_t position = 0;
-  bool content = true;              // false: only its sizes matter
-  bool overwritten = false;         // written whole, not read
+  bool content = true;               // false: only its sizes matter
+  bool overwritten = false;          // written whole, not read
   std::atomic<bool> written{false};  // an audit may find out late
 };
 
@@ -138,6 +142,7 @@ struct OpInfo {
   std::string name;       // with overload
   std::string base_name;  // without
   bool paged = false;     // false: nothing is done around it
+  bool uninitialised = false;
   std::size_t argument_count = 0;
   std::deque<ArgumentInfo> arguments;  // those that may hold tensors
 };
@@ -158,14 +163,15 @@ bool is_metadata_op(const c10::FunctionSchema& schema) {
 bool is_composite(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   return name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !touches_memory_itself(name);
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
 void describe(const c10::OperatorHandle& op, OpInfo& info) {
   const c10::FunctionSchema& schema = op.schema();
   info.base_name = schema.name();
   info.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
-  info.paged = !is_composite(op) && !is_metadata_op(schema);
+  info.paged = touches_memory_itself(schema.name()) || (!is_composite(op) && !is_metadata_op(schema));
+  info.uninitialised = returns_uninitialised(info.base_name);
   info.argument_count = schema.arguments().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -209,17 +215,20 @@ bool covers_storage(const at::Tensor& tensor) {
 template <typename Visit>
 void visit_storages(const at::Tensor& tensor, const Visit& visit) {
   if (!tensor.defined()) return;
+  const auto visit_part = [&visit](const at::Tensor& part) {  // of a sparse tensor: what overwrites that may keep this
+    if (part.defined() && part.has_storage()) visit(part.storage(), false);
+  };
   const c10::Layout layout = tensor.layout();
   if (layout == c10::kSparse) {
     const auto* sparse = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    visit_storages(sparse->indices(), visit);
-    visit_storages(sparse->values(), visit);
+    visit_part(sparse->indices());
+    visit_part(sparse->values());
   } else if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr ||
              layout == c10::kSparseBsc) {
     const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
-    visit_storages(sparse->compressed_indices(), visit);
-    visit_storages(sparse->plain_indices(), visit);
-    visit_storages(sparse->values(), visit);
+    visit_part(sparse->compressed_indices());
+    visit_part(sparse->plain_indices());
+    visit_part(sparse->values());
   } else if (tensor.has_storage()) {
     visit(tensor.storage(), covers_storage(tensor));
   }
@@ -291,9 +300,8 @@ class OpAudit {
       const c10::IValue& value = stack[first + argument.position];
       visit_storages(value, [&](const c10::Storage& storage, bool) {
         const TensorId tensor = registry().find(base_address(storage), &runtime);
-        const bool read_only = std::any_of(uses.begin(), uses.end(), [tensor](const Use& use) {
-          return use.tensor == tensor && !use.write;
-        });
+        const bool read_only = std::any_of(uses.begin(), uses.end(),
+                                           [tensor](const Use& use) { return use.tensor == tensor && !use.write; });
         if (tensor == none || !read_only) return;
         watched_.push_back({&argument, tensor, storage, checksum(base_address(storage), storage.nbytes())});
       });
@@ -334,13 +342,12 @@ void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet 
   collect_uses(info, *stack, runtime, uses);
   runtime.begin_op(info.name, uses);
   ++ops_open;
-  std::vector<TensorId> changed;
   try {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
     if (auditing) {
       const OpAudit audit(info, *stack, runtime, uses);
       op.redispatchBoxed(below, stack);
-      changed = audit.changed();
+      runtime.announce_write(audit.changed());
     } else {
       op.redispatchBoxed(below, stack);
     }
@@ -350,8 +357,7 @@ void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet 
     throw;
   }
   --ops_open;
-  runtime.end_op();
-  if (!changed.empty()) runtime.announce_write(changed);
+  runtime.end_op(info.uninitialised);
 }
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

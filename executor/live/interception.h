@@ -7,10 +7,10 @@
 //     for (…) { runtime.iteration_boundary(); …; loss.backward(); optimizer.step(); }
 //   }                                        // all tensors go before the runtime
 //
-// Memory: a CPU allocator that hands out storages of the runtime on guarded threads, and LibTorch's own memory elsewhere.
-// Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op the tensors are
-// brought in and pinned, whatever runs inside it.
-// What is read and written comes from the op's schema, corrected by the lists in op_lists.h.
+// Memory: a CPU allocator that hands out storages of the runtime on guarded threads, and LibTorch's own memory
+// elsewhere. Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op
+// the tensors are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema,
+// corrected by the lists in op_lists.h.
 //
 // Limits. Raw access outside an op (data_ptr, accessor, at::tensor of a C array, memcpy into a tensor) needs
 // PinnedTensors. Ops on threads without a guard must not touch paged tensors. One runtime at a time. Not supported: JIT
@@ -30,8 +30,8 @@
 
 namespace tencache {
 
-// This thread's allocations and ops are the runtime's for as long as it lives. May nest. Throws Error if another runtime
-// is guarded at the same time.
+// This thread's allocations and ops are the runtime's for as long as it lives. May nest. Throws Error if another
+// runtime is guarded at the same time.
 class ThreadGuard {
  public:
   explicit ThreadGuard(LiveRuntime& runtime);
@@ -66,8 +66,9 @@ class PinnedTensors {
 // A plain copy in LibTorch's own memory, which outlives the runtime. For results and checkpoints.
 at::Tensor bring_back(LiveRuntime& runtime, const at::Tensor& tensor);
 
-// Announces a module's backward pass: it begins when the gradient of `output` is there and ends when that of `input` is.
-// Call it in forward, with the module's first input and last output. Tensors that need no gradient announce nothing.
+// Announces a module's backward pass: it begins when the gradient of `output` is there and ends when that of `input`
+// is. Call it in forward, with the module's first input and last output. Tensors that need no gradient announce
+// nothing.
 void announce_backward(LiveRuntime& runtime, const std::string& module, const at::Tensor& input,
                        const at::Tensor& output);
 
@@ -77,7 +78,8 @@ struct AuditFinding {
   std::string op, argument;
   bool operator==(const AuditFinding&) const = default;
 };
-// While on, every op's read-only tensors are checksummed before and after. What is found counts as written from then on.
+// While on, every op's read-only tensors are checksummed before and after. What is found counts as written from then
+// on.
 void set_audit(bool on);
 // Each op and argument once, in order of discovery, since `set_audit(true)`.
 std::vector<AuditFinding> audit_findings();

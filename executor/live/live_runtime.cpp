@@ -72,6 +72,11 @@ class LiveRuntime::Bodies final : public OpBodies {
     const std::lock_guard lock(mutex_);
     queues_[lane].push_back(body);
   }
+  // The name of the lane's first task that has not begun.
+  std::string next(std::uint8_t lane) {
+    const std::lock_guard lock(mutex_);
+    return queues_[lane].empty() ? std::string("task") : queues_[lane].front().task->name;
+  }
   void clear() {
     const std::lock_guard lock(mutex_);
     for (auto& queue : queues_) queue.clear();
@@ -175,6 +180,16 @@ void LiveRuntime::feed_completions() {
 }
 
 void LiveRuntime::enter() {
+  if (op_lingers_) {
+    op_lingers_ = false;
+    hear_of_frees();
+    finish_op();
+    give_op();
+  }
+  hear_of_frees();
+}
+
+void LiveRuntime::hear_of_frees() {
   if (any_released_) {
     {
       const std::lock_guard lock(released_mutex_);
@@ -190,7 +205,7 @@ void LiveRuntime::enter() {
 // Waits, while completions come in, until `done`. Throws OutOfMemory when nothing is under way that could help.
 void LiveRuntime::wait_until(Lock& lock, const std::function<bool()>& done) {
   while (!done()) {
-    enter();
+    hear_of_frees();
     if (done()) return;
     if (tap_->idle()) engine_->check_progress();
     if (!done() && !tap_->idle()) changed_.wait(lock);
@@ -315,7 +330,10 @@ void LiveRuntime::release(TensorId tensor) noexcept {
 // ---- Ops ------------------------------------------------------------------------------------------------------------
 
 void LiveRuntime::take_op(Lock& lock) {
-  while (op_taken_) changed_.wait(lock);
+  while (op_taken_) {
+    changed_.wait(lock);
+    enter();
+  }
   op_taken_ = true;
 }
 
@@ -374,6 +392,7 @@ void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
   enter();
   take_op(lock);
   try {
+    if (options_.settle) wait_until(lock, [this] { return tap_->idle(); });
     start_op(lock, follower_.names().intern(name), uses);
   } catch (...) {
     give_op();
@@ -381,10 +400,15 @@ void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
   }
 }
 
-void LiveRuntime::end_op() {
+void LiveRuntime::end_op(bool linger) {
   const Lock lock(mutex_);
+  if (linger) {
+    op_lingers_ = true;
+    changed_.notify_all();  // a thread that waits for its turn ends it
+    return;
+  }
   try {
-    enter();  // what the op freed was its workspace
+    hear_of_frees();  // what the op freed was its workspace
     finish_op();
   } catch (...) {
     give_op();
@@ -439,10 +463,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     }
     throw;
   }
-  if (!inside_op) {
-    finish_op();
-    give_op();
-  }
+  op_lingers_ = !inside_op;
   return {tensor, machine_->address(tensor, 0)};
 }
 
@@ -476,15 +497,15 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
 
 void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
   Lock lock(mutex_);
+  enter();
   // A policy may have cleaned them meanwhile: such copies are stale now.
   if (written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
   for (const TensorId tensor : tensors) engine_->unpin(tensor);
 }
 
 void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
-  Lock lock(mutex_);
-  enter();
-  brief_op(lock, follower_.names().intern("announce_write"), tensors, true, [] {});
+  const Lock lock(mutex_);
+  for (const TensorId tensor : tensors) engine_->late_write(tensor);
 }
 
 // ---- Tasks ----------------------------------------------------------------------------------------------------------
@@ -511,7 +532,8 @@ std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
   }
   if (device == Device::gpu) return 0;
   if (spec_.tier_of(Device::cpu) == no_tier) {
-    throw Error("task '" + task.name + "' is to run on the CPU, but machine '" + spec_.name + "' has no tier of kind cpu");
+    throw Error("task '" + task.name + "' is to run on the CPU, but machine '" + spec_.name +
+                "' has no tier of kind cpu");
   }
   return 1;
 }
@@ -545,14 +567,18 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
       engine_->task(lane, op, 0, task.uses, task.duration_ns, at);
     }
     wait_until(lock, [this] { return engine_->idle(); });
-  } catch (const OutOfMemory&) {
-    engine_->abandon(machine_->now());
-    changed_.wait(lock, [this] { return engine_->idle() || failure_ != nullptr; });
-    bodies_->clear();
-    static_cast<void>(bodies_->take_durations());
-    static_cast<void>(bodies_->take_failure());
-    give_op();
-    throw;
+  } catch (const OutOfMemory& error) {
+    const std::string waiting = bodies_->next(engine_->ready() ? 1 : 0);
+    try {
+      give_up(error, waiting);
+    } catch (...) {
+      changed_.wait(lock, [this] { return engine_->idle() || failure_ != nullptr; });
+      bodies_->clear();
+      static_cast<void>(bodies_->take_durations());
+      static_cast<void>(bodies_->take_failure());
+      give_op();
+      throw;
+    }
   } catch (...) {
     give_op();
     throw;

@@ -1,17 +1,17 @@
 // A live program on the engine: the memory of a training program that this process runs itself, paged between tiers.
 //
-// The program announces what it does (ops with the tensors that they use, allocations, modules, steps), the engine moves
-// tensors, HostMachine does the moving. The "GPU" is a capped arena of ordinary memory; a storage's address in it never
-// changes, its pages come and go. This class knows nothing of LibTorch: interception.h announces LibTorch's ops to it.
+// The program announces what it does (ops with the tensors that they use, allocations, modules, steps), the engine
+// moves tensors, HostMachine does the moving. The "GPU" is a capped arena of ordinary memory; a storage's address in it
+// never changes, its pages come and go. This class knows nothing of LibTorch: interception.h announces LibTorch's ops
+// to it.
 //
 // Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
 // from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).
 //
-// Threading: every function may be called from any thread, but for constructor and destructor. Ops run one at a time: the
-// outermost op of a second thread waits for that of the first. Copies run on the machine's threads; a thread of this
-// class feeds their completions to the engine.
-// Errors: OutOfMemory when an op or an allocation cannot fit; Error when a copy fails for good. Both leave everything
-// consistent, so that the program may catch them and go on.
+// Threading: every function may be called from any thread, but for constructor and destructor. Ops run one at a time:
+// the outermost op of a second thread waits for that of the first. Copies run on the machine's threads; a thread of
+// this class feeds their completions to the engine. Errors: OutOfMemory when an op or an allocation cannot fit; Error
+// when a copy fails for good. Both leave everything consistent, so that the program may catch them and go on.
 #pragma once
 
 #include <atomic>
@@ -39,17 +39,18 @@ struct LiveOptions {
   EngineOptions engine;         // timeline, log, progress
   HostMachineOptions machine;   // pacing, files
   bool follow_schedule = true;  // false: never record, the policy sees demand only
+  bool settle = false;          // for tests: an op begins only when no copy is under way
 };
 
 // Work that the engine orders, places and runs on a lane of the machine: an optimizer's sub-group.
 struct LiveTask {
   std::string name;
-  std::int32_t group = -1;          // for the recording: sub-group of the optimizer step
-  std::vector<Use> uses;            // each tensor once
-  Device device = Device::gpu;      // where it runs if it is not placeable
-  bool placeable = true;            // the policy says where
-  bool reorderable = false;         // for the recording
-  Nanoseconds duration_ns = 0;      // expected; 0: not known
+  std::int32_t group = -1;      // for the recording: sub-group of the optimizer step
+  std::vector<Use> uses;        // each tensor once
+  Device device = Device::gpu;  // where it runs if it is not placeable
+  bool placeable = true;        // the policy says where
+  bool reorderable = false;     // for the recording
+  Nanoseconds duration_ns = 0;  // expected; 0: not known
   // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
   // It may throw; it must not call the runtime or LibTorch ops.
   std::function<void(std::span<std::byte* const> addresses)> body;
@@ -59,8 +60,8 @@ class LiveRuntime {
  public:
   // The policy outlives the runtime. Throws Error when the machine or the policy's layout does not suit.
   LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options = {});
-  // Waits for what is under way. Storages that still live are lost: a message on stderr says how many and how many bytes;
-  // touching them faults from then on, letting go of them does not.
+  // Waits for what is under way. Storages that still live are lost: a message on stderr says how many and how many
+  // bytes; touching them faults from then on, letting go of them does not.
   ~LiveRuntime();
   LiveRuntime(const LiveRuntime&) = delete;
   LiveRuntime& operator=(const LiveRuntime&) = delete;
@@ -80,13 +81,13 @@ class LiveRuntime {
   // Undefined content until a task writes it.
   TensorId create_owned(Bytes bytes, Role role, std::string_view name);
   void destroy_owned(TensorId tensor);
-  // Runs all of them and waits until they are done. Tasks that touch the same tensor (one of them writing it) run in the
-  // order given, others may overlap. Not from inside an op. Rethrows what a body threw, after all are done.
+  // Runs all of them and waits until they are done. Tasks that touch the same tensor (one of them writing it) run in
+  // the order given, others may overlap. Not from inside an op. Rethrows what a body threw, after all are done.
   void run_tasks(std::vector<LiveTask> tasks);
 
-  // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses may
-  // be read and written by code that is no op. `written`: their content may change; copies elsewhere become stale now.
-  // Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in interception.h.
+  // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses
+  // may be read and written by code that is no op. `written`: their content may change; copies elsewhere become stale
+  // now. Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in interception.h.
   void pin(std::span<const TensorId> tensors, bool written);
   void unpin(std::span<const TensorId> tensors, bool written);
   // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
@@ -123,13 +124,15 @@ class LiveRuntime {
   };
   // Waits until no other thread's op runs and all that the op uses is there. When it throws, the op has not begun.
   void begin_op(std::string_view name, std::span<const Use> uses);
-  void end_op();
+  // `linger`: what the op has allocated is about to be filled by code that is no op. To the engine the op goes on,
+  // until the next call of any function of this class.
+  void end_op(bool linger = false);
   // A new storage with room in the GPU tier. Inside the calling thread's op (`inside_op`) its room is pinned until that
-  // op ends. `bytes` > 0.
+  // op ends; outside it is an op by itself, which lingers. `bytes` > 0.
   Storage allocate(Bytes bytes, bool inside_op);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept;
-  // A write that was not announced (found by an audit): other copies of the tensors become stale. Outside ops.
+  // The calling thread's op, which was said to read the tensors only, has written them (found by an audit).
   void announce_write(std::span<const TensorId> tensors);
   // Called when the runtime ends, before anything else.
   void set_close_listener(std::function<void()> listener) { close_listener_ = std::move(listener); }
@@ -148,7 +151,8 @@ class LiveRuntime {
 
   // All but feed_completions are called under the mutex.
   void feed_completions();
-  void enter();  // first thing of every call: hears of frees and of the feeding thread's failure
+  void enter();  // first thing of every call: ends what lingers, hears of frees and of the feeding thread's failure
+  void hear_of_frees();
   void take_op(Lock& lock);
   void give_op();
   void start_op(Lock& lock, NameId name, std::span<const Use> uses);
@@ -173,20 +177,21 @@ class LiveRuntime {
   std::unique_ptr<Tap> tap_;
   std::function<void()> close_listener_;
 
-  mutable std::mutex mutex_;             // everything below; the engine is called under it only
-  std::condition_variable changed_;      // a completion was handled, or an op is over
+  mutable std::mutex mutex_;         // everything below; the engine is called under it only
+  std::condition_variable changed_;  // a completion was handled, or an op is over
   std::unique_ptr<Engine> engine_;
   StepFollower follower_;
-  std::vector<Entry> entries_;           // by TensorId
+  std::vector<Entry> entries_;  // by TensorId
   std::unique_ptr<const Program> profile_;
-  bool op_taken_ = false;                // an op or tasks run, a thread owns them
+  bool op_taken_ = false;  // an op or tasks run, a thread owns them
+  bool op_lingers_ = false;
   NameId op_name_ = 0;
-  std::vector<TensorId> op_tensors_;     // that the running op uses or has allocated
-  Bytes op_bytes_ = 0;                   // their room
+  std::vector<TensorId> op_tensors_;  // that the running op uses or has allocated
+  Bytes op_bytes_ = 0;                // their room
   Nanoseconds op_ready_ns_ = 0, op_wait_ns_ = 0, last_end_ns_ = 0;
   Bytes live_bytes_ = 0, peak_live_bytes_ = 0, largest_op_bytes_ = 0;
   NameId largest_op_ = 0;
-  std::exception_ptr failure_;           // of the feeding thread
+  std::exception_ptr failure_;  // of the feeding thread
 
   std::mutex released_mutex_;
   std::vector<TensorId> released_, releasing_;

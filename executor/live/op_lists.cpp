@@ -38,26 +38,83 @@ constexpr OpArgument overwritten[] = {
 
 // Views without alias annotation, changes of strides in place, questions about sizes, storages that change hands.
 constexpr std::string_view metadata_only[] = {
-    "aten::_unsafe_view", "aten::squeeze_",   "aten::unsqueeze_",    "aten::t_",          "aten::transpose_",
-    "aten::swapaxes_",    "aten::swapdims_",  "aten::as_strided_",   "aten::detach_",     "aten::requires_grad_",
-    "aten::set_",         "aten::set_data",   "aten::rename_",       "aten::_coalesced_", "aten::size",
-    "aten::sym_size",     "aten::stride",     "aten::sym_stride",    "aten::numel",       "aten::sym_numel",
-    "aten::dim",          "aten::is_same_size", "aten::is_contiguous", "aten::sparse_dim", "aten::dense_dim",
-    "aten::_nnz",         "aten::_dimI",      "aten::_dimV",         "aten::is_coalesced", "aten::_version",
-    "aten::is_leaf",      "aten::output_nr",  "aten::retain_grad",   "aten::storage_offset",
-    "aten::sym_storage_offset", "aten::is_set_to", "aten::is_pinned", "aten::_has_compatible_shallow_copy_type",
+    "aten::_unsafe_view",
+    "aten::squeeze_",
+    "aten::unsqueeze_",
+    "aten::t_",
+    "aten::transpose_",
+    "aten::swapaxes_",
+    "aten::swapdims_",
+    "aten::as_strided_",
+    "aten::detach_",
+    "aten::requires_grad_",
+    "aten::set_",
+    "aten::set_data",
+    "aten::rename_",
+    "aten::_coalesced_",
+    "aten::size",
+    "aten::sym_size",
+    "aten::stride",
+    "aten::sym_stride",
+    "aten::numel",
+    "aten::sym_numel",
+    "aten::dim",
+    "aten::is_same_size",
+    "aten::is_contiguous",
+    "aten::sparse_dim",
+    "aten::dense_dim",
+    "aten::_nnz",
+    "aten::_dimI",
+    "aten::_dimV",
+    "aten::is_coalesced",
+    "aten::_version",
+    "aten::is_leaf",
+    "aten::output_nr",
+    "aten::retain_grad",
+    "aten::storage_offset",
+    "aten::sym_storage_offset",
+    "aten::is_set_to",
+    "aten::is_pinned",
+    "aten::_has_compatible_shallow_copy_type",
 };
 
 constexpr std::string_view shape_only_self[] = {
-    "aten::empty_like", "aten::zeros_like", "aten::ones_like",   "aten::full_like",         "aten::rand_like",
-    "aten::randn_like", "aten::randint_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_zeros",
-    "aten::new_ones",   "aten::new_full",
+    "aten::empty_like",        "aten::zeros_like", "aten::ones_like",    "aten::full_like",
+    "aten::rand_like",         "aten::randn_like", "aten::randint_like", "aten::new_empty",
+    "aten::new_empty_strided", "aten::new_zeros",  "aten::new_ones",     "aten::new_full",
+};
+
+// Whoever calls them writes the memory next, perhaps without an op.
+constexpr std::string_view uninitialised[] = {
+    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
 };
 
 constexpr std::string_view opaque_composites[] = {
-    "aten::ctc_loss", "aten::tensor_split", "aten::lstm",          "aten::gru",      "aten::rnn_tanh",
-    "aten::rnn_relu", "aten::repeat_interleave", "aten::_pad_packed_sequence", "aten::embedding_bag",
-    "aten::quantized_lstm_cell", "aten::quantized_gru_cell", "aten::_embedding_bag_sparse_backward",
+    "aten::ctc_loss",
+    "aten::tensor_split",
+    "aten::repeat_interleave",
+    "aten::embedding_bag",
+    "aten::_embedding_bag_sparse_backward",
+    "aten::lstm",
+    "aten::gru",
+    "aten::rnn_tanh",
+    "aten::rnn_relu",
+    "aten::quantized_lstm_cell",
+    "aten::quantized_gru_cell",
+    "aten::_pad_packed_sequence",
+    "aten::_pack_padded_sequence_backward",
+    "aten::sparse_coo_tensor",
+    "aten::sparse_compressed_tensor",
+    "aten::sparse_csr_tensor",
+    "aten::sparse_csc_tensor",
+    "aten::sparse_bsr_tensor",
+    "aten::sparse_bsc_tensor",
+    "aten::_validate_sparse_coo_tensor_args",
+    "aten::_validate_sparse_compressed_tensor_args",
+    "aten::_validate_sparse_csr_tensor_args",
+    "aten::_validate_sparse_csc_tensor_args",
+    "aten::_validate_sparse_bsr_tensor_args",
+    "aten::_validate_sparse_bsc_tensor_args",
 };
 
 template <std::size_t count>
@@ -79,6 +136,7 @@ bool is_metadata_only(std::string_view op) { return contains(metadata_only, op);
 bool reads_shape_only(std::string_view op, std::string_view argument) {
   return argument == "self" && contains(shape_only_self, op);
 }
+bool returns_uninitialised(std::string_view op) { return contains(uninitialised, op); }
 bool touches_memory_itself(std::string_view op) { return contains(opaque_composites, op); }
 
 }  // namespace tencache

@@ -15,6 +15,8 @@ bool overwrites(std::string_view op, std::string_view argument);
 bool is_metadata_only(std::string_view op);
 // Of the argument only sizes and types matter.
 bool reads_shape_only(std::string_view op, std::string_view argument);
+// Gives memory that the caller fills, not always by an op (at::tensor does not).
+bool returns_uninitialised(std::string_view op);
 // Made of other ops by its registration, but touches memory itself: must not be looked through.
 bool touches_memory_itself(std::string_view op);
 

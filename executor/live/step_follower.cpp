@@ -200,8 +200,8 @@ void StepFollower::start_recording() {
   for (Live* live : alive) add_draft(*live, true);
 }
 
-// A tensor that was born in the step before and died in this one, and one that was born in this step and outlived it, are
-// the same in the eyes of a cyclic program. Gives each draft the draft that stands for it.
+// A tensor that was born in the step before and died in this one, and one that was born in this step and outlived it,
+// are the same in the eyes of a cyclic program. Gives each draft the draft that stands for it.
 std::vector<std::uint32_t> StepFollower::pair_old_and_new() const {
   std::vector<std::uint32_t> stands_for(drafts_.size());
   std::map<Bytes, std::deque<std::uint32_t>> outlived;

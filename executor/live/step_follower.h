@@ -1,11 +1,10 @@
 // Records one step of a live program as a trace, and tells in later steps where in it the program is.
 //
-// A live program has no ids that stay the same from step to step, so a tensor is known by where it was born: (op position
-// in the step, ordinal among the op's allocations). What is alive when the step begins is persistent. A tensor that is
-// born in a step and dies in the next one (a gradient) is one tensor of the trace: old and new ones are paired by size
-// in order of birth.
-// From then on each op is checked against the recording: its name, and the sizes of what it uses. On a mismatch the
-// program is off the schedule until a module boundary or a step boundary is found again.
+// A live program has no ids that stay the same from step to step, so a tensor is known by where it was born: (op
+// position in the step, ordinal among the op's allocations). What is alive when the step begins is persistent. A tensor
+// that is born in a step and dies in the next one (a gradient) is one tensor of the trace: old and new ones are paired
+// by size in order of birth. From then on each op is checked against the recording: its name, and the sizes of what it
+// uses. On a mismatch the program is off the schedule until a module boundary or a step boundary is found again.
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once
@@ -72,18 +71,18 @@ class StepFollower {
     Bytes bytes = 0;
     Role role = Role::activation;
     NameId name = 0;
-    TensorId program = none;   // in the recording that is followed
+    TensorId program = none;     // in the recording that is followed
     std::uint32_t draft = none;  // in the recording that is made
     bool alive = false;
-    std::uint64_t birth = 0;   // order of creation
+    std::uint64_t birth = 0;  // order of creation
   };
   // A tensor of the recording that is made.
   struct Draft {
     Bytes bytes = 0;
     Role role = Role::activation;
     NameId name = 0;
-    bool old = false;          // alive when the step began
-    bool gone = false;         // died in the step
+    bool old = false;   // alive when the step began
+    bool gone = false;  // died in the step
     std::uint32_t born_at = none;
     std::uint64_t birth = 0;
   };
@@ -127,10 +126,10 @@ class StepFollower {
 
   // The recording that is followed.
   Program program_;
-  std::vector<std::vector<Use>> uses_;           // by op, without births
-  std::vector<std::vector<TensorId>> births_of_; // by op
+  std::vector<std::vector<Use>> uses_;            // by op, without births
+  std::vector<std::vector<TensorId>> births_of_;  // by op
   std::vector<Boundary> boundaries_;
-  OpIndex cursor_ = none;                        // of the next op; none: off the schedule
+  OpIndex cursor_ = none;  // of the next op; none: off the schedule
   OpIndex running_ = none;
   std::size_t ordinal_ = 0;
   std::size_t boundary_cursor_ = 0;

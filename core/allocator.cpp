@@ -69,6 +69,8 @@ class HoleAllocator final : public Allocator {
     add_hole(offset, bytes);
   }
 
+  bool has_room(Bytes bytes) const override { return by_size_.lower_bound({bytes, 0}) != by_size_.end(); }
+
  private:
   using Holes = std::map<std::uint64_t, Bytes>;
 
@@ -128,6 +130,10 @@ class ClassAllocator final : public Allocator {
     TENCACHE_CHECK(size_class != nullptr && (offset - size_class->begin) % size_class->bytes == 0);
     size_class->free.push_back(offset);
     used_ -= size_class->bytes;
+  }
+  bool has_room(Bytes bytes) const override {
+    const Class* size_class = const_cast<ClassAllocator*>(this)->class_of(bytes);
+    return size_class != nullptr && !size_class->free.empty();
   }
   Bytes footprint(Bytes bytes) const override {
     const Class* size_class = const_cast<ClassAllocator*>(this)->class_of(bytes);

@@ -41,6 +41,8 @@ class Allocator {
   virtual std::optional<std::uint64_t> allocate(Bytes bytes, bool high_end) = 0;
   // `offset` and `bytes` as they were allocated.
   virtual void release(std::uint64_t offset, Bytes bytes) = 0;
+  // Whether `allocate` would find room now.
+  virtual bool has_room(Bytes bytes) const { return bytes <= free(); }
   // What a request of `bytes` takes away from the tier: more than asked where buffers have sizes.
   virtual Bytes footprint(Bytes bytes) const { return bytes; }
   // Whether a request of that size could be met if the tier were empty.

@@ -159,19 +159,17 @@ RunResult Engine::run(const RunLimits& limits) {
     emit({.kind = EventKind::iteration_begin});
     pump();
     Completion completion;
+    const auto all_done = [this](const Lane& lane) { return lane.done == limits_.max_iterations * lane.ops.size(); };
     while (!finished_) {
-      if (machine_.wait(completion)) {
-        handle(completion);
-        continue;
-      }
-      const Lane& gpu = lanes_[0];
-      const Lane& cpu = lanes_[1];
-      if (gpu.active.empty() && cpu.active.empty() && gpu.done == limits_.max_iterations * gpu.ops.size() &&
-          cpu.done == limits_.max_iterations * cpu.ops.size()) {
+      if (all_done(lanes_[0]) && all_done(lanes_[1])) {  // transfers that no op will need are not part of the iteration
         cross_boundary();
         break;
       }
-      if (!standstill()) throw_out_of_memory();
+      if (machine_.wait(completion)) {
+        handle(completion);
+      } else if (!standstill()) {
+        throw_out_of_memory();
+      }
     }
   } catch (const OutOfMemory& error) {
     misfit = error.what();
@@ -373,7 +371,7 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
     const ChunkId chunk = op.outputs[op.next_output];
     if (memory_.copy(chunk, tier).state != CopyState::absent) break;  // its former life is still being copied
     if (!take_copy(chunk, tier)) {
-      make_room(tier, op.room_needed, false, none, urgent);
+      make_room(tier, op.room_needed, false, none, chunk, urgent);
       if (!take_copy(chunk, tier)) break;
     }
     room_taken(index, op, chunk);
@@ -447,6 +445,8 @@ void Engine::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns
     for (const Use& use : op.uses) {
       if (memory_.persistent(use.tensor) || --uses_left_[use.tensor] > 0) continue;
       uses_left_[use.tensor] = uses_total_[use.tensor];
+      // An op issued ahead gives it a new life already.
+      if (memory_.copy(memory_.first_chunk(use.tensor), lane.tier).pins > 0) continue;
       if (layout_.free_dead == FreeDead::now) {
         kill(use.tensor);
       } else if (layout_.free_dead == FreeDead::when_victim) {
@@ -528,6 +528,7 @@ void Engine::handle(const Completion& completion) {
       break;
     case TagKind::op: {
       const std::uint8_t lane = static_cast<std::uint8_t>(value & 0xff);
+      if (completion.status != CompletionStatus::done) throw_op_failed(lane);
       finish(lane, completion.start_ns, completion.end_ns);
       break;
     }
@@ -566,23 +567,45 @@ bool Engine::standstill() {
   ++epoch_;
   pump();
   if (moving()) return true;
-  for (TransferId id = 0; id < transfers_.size(); ++id) {  // wanted, but left in its place in the queue
-    const Transfer& t = transfers_[id];
-    if (t.chunk == none || t.in_flight || t.priority == urgent || memory_.copy(t.chunk, t.to).pins == 0) continue;
-    lift(id);
-  }
   for (Lane& lane : lanes_) {
-    if (lane.waiting) lane.active.back().holds.clear();
+    if (!lane.waiting) continue;
+    lift_what_it_waits_for(lane);
+    lane.active.back().holds.clear();
   }
   ++epoch_;
   pump();
   return moving();
 }
 
+// Wanted, but left in its place in the queue: the op's chunks, then what is to leave its tier.
+void Engine::lift_what_it_waits_for(const Lane& lane) {
+  for (const Use& use : lane.active.back().uses) {
+    if (use.tensor == none) continue;
+    const ChunkId begin = memory_.first_chunk(use.tensor);
+    for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk) {
+      if (const TransferId id = find_transfer(chunk, lane.tier); id != none && !transfers_[id].in_flight) lift(id);
+    }
+  }
+  for (const Queue& queue : queues_) {
+    for (TransferId id = queue.first[normal]; id != none;) {
+      const TransferId next = transfers_[id].next;
+      if (transfers_[id].purpose == Purpose::evict && transfers_[id].from == lane.tier) lift(id);
+      id = next;
+    }
+  }
+}
+
 void Engine::check_progress() {
   log_input(Input::Kind::check);
   const auto waiting = [this] { return lanes_[0].waiting || lanes_[1].waiting; };
   if (waiting() && !standstill() && waiting()) throw_out_of_memory();
+}
+
+void Engine::throw_op_failed(std::uint8_t lane) {
+  const OpIndex op = lanes_[lane].active.front().op;
+  const bool known = op != none && program_ != nullptr;
+  throw Error("op " + (known ? "'" + program_->trace.name(program_->trace.ops[op]) + "'" : std::string("of the program")) +
+              " failed on the machine; what it should have written is lost");
 }
 
 void Engine::throw_out_of_memory() {

@@ -234,7 +234,9 @@ class Engine {
   void refuse(Refusal reason, const Action& action, ChunkId chunk);
   void pump();
   bool standstill();
+  void lift_what_it_waits_for(const Lane& lane);
   [[noreturn]] void throw_out_of_memory();
+  [[noreturn]] void throw_op_failed(std::uint8_t lane);
   View view() const;
   // Appends an input of this kind at the present time to the log, if there is one; `fill` completes it.
   template <typename Fill>
@@ -260,7 +262,7 @@ class Engine {
   bool can_drop(ChunkId chunk, TierId tier) const;
   bool reserve_destination(ChunkId chunk, TierId tier);
   void reclaim(TierId tier, Bytes bytes);
-  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, Priority priority);
+  void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
   TransferId new_transfer(ChunkId chunk);
   void free_transfer(TransferId id);
   TransferId find_transfer(ChunkId chunk, TierId to) const;

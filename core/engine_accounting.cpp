@@ -126,7 +126,8 @@ std::uint64_t Engine::state_hash() const {
   for (const Lane& lane : lanes_) {
     mix(lane.ops.empty() ? 0 : lane.issued - iteration_ * lane.ops.size());
     mix(lane.ops.empty() ? 0 : lane.done - iteration_ * lane.ops.size());
-    mix(static_cast<std::uint64_t>(lane.active.empty() ? 0 : now_ - lane.active.front().ready_ns));
+    const ActiveOp* front = lane.active.empty() ? nullptr : &lane.active.front();
+    mix(static_cast<std::uint64_t>(front == nullptr ? 0 : now_ - (front->started ? front->ready_ns : front->issued_ns)));
   }
   mix(policy_.fingerprint());
   return hash;

@@ -98,6 +98,12 @@ Refusal Engine::apply_to_chunk(const Action& action, ChunkId chunk) {
   const Priority priority = action.urgent ? urgent : normal;
   switch (action.verb) {
     case Verb::fetch:
+      // What a waiting op lacks is its own affair: it asked already, or needs room and no content.
+      if (memory_.copy(chunk, action.tier).state == CopyState::absent && memory_.copy(chunk, action.tier).pins > 0 &&
+          find_transfer(chunk, action.tier) == none) {
+        refusal = Refusal::stale;
+        break;
+      }
       request_fetch(chunk, action.tier, priority, action.not_before, refusal);
       break;
     case Verb::evict:

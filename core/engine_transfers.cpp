@@ -97,14 +97,16 @@ bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose
   TierId to = destination;
   if (destination != no_tier) {
     if (destination >= memory_.tier_count() || destination == from || routes_[from][destination].hops == 0 ||
-        memory_.copy(chunk, destination).state != CopyState::absent || find_transfer(chunk, destination) != none) {
+        memory_.copy(chunk, destination).state != CopyState::absent || memory_.copy(chunk, destination).pins > 0 ||
+        find_transfer(chunk, destination) != none) {
       refusal = Refusal::stale;
       return false;
     }
     if (!reserve_destination(chunk, destination)) to = no_tier;
   } else {
     for (to = static_cast<TierId>(from + 1); to < memory_.tier_count(); ++to) {
-      if (routes_[from][to].hops == 0 || memory_.copy(chunk, to).state != CopyState::absent) continue;
+      const Copy& there = memory_.copy(chunk, to);
+      if (routes_[from][to].hops == 0 || there.state != CopyState::absent || there.pins > 0) continue;
       if (find_transfer(chunk, to) == none && reserve_destination(chunk, to)) break;
     }
     if (to == memory_.tier_count()) to = no_tier;
@@ -169,13 +171,14 @@ void Engine::reclaim(TierId tier, Bytes bytes) {
   }
 }
 
-// Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest.
-void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, Priority priority) {
+// Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is the
+// chunk that found no room.
+void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
   const auto lacking = [&]() -> Bytes {
     const Bytes have = memory_.free(tier) + memory_.leaving(tier);
     if (have < bytes) return bytes - have;
     // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
-    return memory_.leaving(tier) > 0 || memory_.free(tier) < bytes ? 0 : 1;
+    return memory_.leaving(tier) > 0 || memory_.has_room(first, tier) ? 0 : 1;
   };
   if (lacking() == 0) return;
   std::uint64_t& asked = asked_epoch_[tier][prefetch ? 1 : 0];
@@ -399,11 +402,16 @@ bool Engine::source_stands(TransferId id) const {
 void Engine::find_new_source(TransferId id) {
   const Transfer old = transfers_[id];
   withdraw(id);
-  if (old.purpose != Purpose::fetch || memory_.copy(old.chunk, old.to).state != CopyState::absent) return;
   const bool wanted = memory_.copy(old.chunk, old.to).pins > 0;
+  if (memory_.copy(old.chunk, old.to).state != CopyState::absent || (old.purpose != Purpose::fetch && !wanted)) return;
+  ActiveOp* op = wanted ? &lanes_[old.to == lanes_[0].tier ? 0 : 1].active.back() : nullptr;
+  if (old.purpose != Purpose::fetch) {  // it had room; now the op needs some again
+    op->room_needed += memory_.footprint(old.chunk, old.to);
+    room_wanted_[old.to] += memory_.footprint(old.chunk, old.to);
+  }
   Refusal refusal = Refusal::none;
-  if (request_fetch(old.chunk, old.to, old.priority, none, refusal)) return;
-  if (wanted) lanes_[old.to == lanes_[0].tier ? 0 : 1].active.back().stranded.push_back(old.chunk);
+  if (request_fetch(old.chunk, old.to, old.purpose == Purpose::fetch ? old.priority : urgent, none, refusal)) return;
+  if (wanted) op->stranded.push_back(old.chunk);
 }
 
 bool Engine::try_start_transfer(TransferId id) {
@@ -435,7 +443,7 @@ bool Engine::room_for_fetch(TransferId id) {
     } else if (const TransferId behind = transfers_[id].next; behind != none) {
       bytes += memory_.footprint(transfers_[behind].chunk, to);  // two ahead, so that both directions run at once
     }
-    make_room(to, bytes, !wanted, chunk, wanted ? urgent : normal);
+    make_room(to, bytes, !wanted, chunk, chunk, wanted ? urgent : normal);
     if (!take_copy(chunk, to)) {
       transfers_[id].lateness.room_ns = -1;  // blocked
       return false;

@@ -64,12 +64,7 @@ void Residency::commit(ChunkId chunk, TierId tier) {
   TENCACHE_CHECK(c.state == CopyState::reserved);
   c.state = CopyState::valid;
   link(chunk, tier, given_up_first(chunk, tier));
-  if (tier != 0) return;
-  for (TierId other = 1; other < tier_count_; ++other) {  // its copies below can now be given up
-    if (!valid(chunk, other)) continue;
-    unlink(chunk, other);
-    link(chunk, other, true);
-  }
+  if (tier == 0) rank_copies_below(chunk, true);  // they can now be given up
 }
 
 void Residency::release(ChunkId chunk, TierId tier) {
@@ -81,20 +76,25 @@ void Residency::release(ChunkId chunk, TierId tier) {
   c.state = CopyState::absent;
   allocators_[tier]->release(c.offset, rounded(bytes_of(chunk), tier));
   c.offset = 0;
-  if (tier != 0 || !was_valid) return;
-  for (TierId other = 1; other < tier_count_; ++other) {  // its copies below are the only ones now
-    if (!valid(chunk, other)) continue;
-    unlink(chunk, other);
-    link(chunk, other, false);
-  }
+  if (tier == 0 && was_valid) rank_copies_below(chunk, false);  // they are the only ones now
 }
 
 void Residency::condemn(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state == CopyState::valid || c.state == CopyState::reserved);
-  if (c.state == CopyState::valid) unlink(chunk, tier);
+  const bool was_valid = c.state == CopyState::valid;
+  if (was_valid) unlink(chunk, tier);
   if (!c.evicting) set_evicting(chunk, tier, true);  // its room will come free without anybody's doing
   c.state = CopyState::condemned;
+  if (tier == 0 && was_valid) rank_copies_below(chunk, false);
+}
+
+void Residency::rank_copies_below(ChunkId chunk, bool coldest) {
+  for (TierId tier = 1; tier < tier_count_; ++tier) {
+    if (!valid(chunk, tier)) continue;
+    unlink(chunk, tier);
+    link(chunk, tier, coldest);
+  }
 }
 
 void Residency::touch(ChunkId chunk, TierId tier) {

@@ -75,6 +75,9 @@ class Residency {
   Bytes free(TierId tier) const { return allocators_[tier]->free(); }
   Bytes leaving(TierId tier) const { return leaving_[tier]; }  // room that queued or running evictions will free
   Bytes peak(TierId tier) const { return peak_[tier]; }
+  bool has_room(ChunkId chunk, TierId tier) const {
+    return allocators_[tier]->has_room(rounded(bytes_of(chunk), tier));
+  }
   bool could_hold(ChunkId chunk, TierId tier) const {
     return allocators_[tier]->could_hold(rounded(bytes_of(chunk), tier));
   }
@@ -140,6 +143,7 @@ class Residency {
 
   Bytes rounded(Bytes bytes, TierId tier) const { return (bytes + granularity_[tier] - 1) & ~(granularity_[tier] - 1); }
   Copy& mutable_copy(ChunkId chunk, TierId tier) { return copies_[chunk * tier_count_ + tier]; }
+  void rank_copies_below(ChunkId chunk, bool coldest);
   void unlink(ChunkId chunk, TierId tier);
   void link(ChunkId chunk, TierId tier, bool coldest);
   bool given_up_first(ChunkId chunk, TierId tier) const { return tier != 0 && valid(chunk, 0); }

@@ -149,12 +149,14 @@ void SimMachine::cancel(Fence fence) {
 
 bool SimMachine::wait(Completion& completion) {
   while (true) {
+    for (std::size_t i = 0; i < servers_.size(); ++i) {  // all of them first: beginning one changes the rates of others
+      if (servers_[i].state == State::blocked && passed(servers_[i].jobs.front().after)) begin(i);
+    }
     std::size_t next = servers_.size();
     Nanoseconds next_ns = never;
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       Server& server = servers_[i];
       if (server.jobs.empty()) continue;
-      if (server.state == State::blocked && passed(server.jobs.front().after)) begin(i);
       const Job& job = server.jobs.front();
       const Nanoseconds at = job.cancelled ? now_ : server.next_ns;
       if (at < next_ns || (at == next_ns && at != never && job.fence < servers_[next].jobs.front().fence)) {

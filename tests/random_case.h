@@ -1,0 +1,58 @@
+// Random machines, traces, layouts and policies for the differential and the property tests. Everything follows from one
+// seed, which every failure prints: the same seed makes the same case on every computer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "core/engine.h"
+#include "core/machine_spec.h"
+#include "core/policy.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// std::mt19937_64 is the same everywhere, the standard's distributions are not.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : generator_(seed) {}
+  std::uint64_t below(std::uint64_t end) { return generator_() % end; }
+  std::uint64_t between(std::uint64_t first, std::uint64_t last) { return first + below(last - first + 1); }
+  bool one_in(std::uint64_t count) { return below(count) == 0; }
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+struct CaseOptions {
+  bool exact_allocators = true;     // false: all kinds of allocator
+  bool real_pages = false;          // sizes and granularities that HostMachine takes
+  bool deep_issue = true;           // issue_ahead of 2 occurs
+  std::string policy = {};          // empty: any of the registry, or "random"
+};
+
+struct RandomCase {
+  std::uint64_t seed = 0;
+  MachineSpec machine;
+  Program program;
+  Layout layout;                    // but for what the policy's own layout insists on
+  RunLimits limits;
+  std::string policy;
+
+  // A new policy object: it decides the same every time. `make_policy` of the registry, or the random one.
+  std::unique_ptr<Policy> make() const;
+  std::string describe() const;
+};
+
+RandomCase random_case(std::uint64_t seed, const CaseOptions& options = {});
+
+// Prints the seed of the case under way when a broken invariant stops the program.
+class SeedOnAbort {
+ public:
+  explicit SeedOnAbort(std::uint64_t seed);
+  ~SeedOnAbort();
+};
+
+}  // namespace tencache

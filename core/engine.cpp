@@ -411,7 +411,7 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
 bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
   if (op.missing > 0) return false;
-  std::erase_if(op.holds, [&](TensorId tensor) { return memory_.resident(tensor, lane.tier); });
+  std::erase_if(op.holds, [&](TensorId tensor) { return !on_its_way(tensor, lane.tier); });
   if (!op.holds.empty()) return false;
   lane.waiting = false;
   op.ready_ns = now_;
@@ -429,6 +429,17 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
                      make_tag(TagKind::op, (op.tag << 8) | index));
   }
   return true;
+}
+
+// Whether a missing chunk of the tensor is queued or in flight. A hold stands only while it is, so that no policy holds
+// an op for ever.
+bool Engine::on_its_way(TensorId tensor, TierId tier) const {
+  const ChunkId begin = memory_.first_chunk(tensor);
+  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
+    const TransferId id = find_transfer(chunk, tier);
+    if (id != none && (transfers_[id].queued || transfers_[id].in_flight)) return true;
+  }
+  return false;
 }
 
 void Engine::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {

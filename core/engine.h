@@ -212,6 +212,7 @@ class Engine {
   void require_chunk(std::uint8_t lane, ActiveOp& op, const Use& use, ChunkId chunk);
   void take_rooms(std::uint8_t lane, ActiveOp& op);
   bool try_start(std::uint8_t lane, ActiveOp& op);
+  bool on_its_way(TensorId tensor, TierId tier) const;
   void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
   void finish_use(TierId tier, const Use& use);
   void room_taken(std::uint8_t lane, ActiveOp& op, ChunkId chunk);

@@ -97,7 +97,7 @@ enum class Verb : std::uint8_t {
   clean,   // copy to `destination` and keep it in `tier`
   drop,    // as evict, but only what needs no transfer
   cancel,  // take back prefetches of the tensor into `tier` that have not started
-  hold,    // do not start the op until the tensor is in `tier`
+  hold,    // do not start the op while the tensor is on its way to the op's tier
 };
 std::string_view to_string(Verb verb);
 

@@ -166,14 +166,22 @@ double evictions_per_step(const RunResult& result) {
   return static_cast<double>(result.window.evictions) / static_cast<double>(result.period);
 }
 
-// Figures of the trace need the recorded step; a run of less than two steps has none.
-References references_of_run(const Workload& workload) {
+// Of the recording that the prediction was made from, the median of many steps; else of this run's own recorded step, of
+// which a run of less than two steps has none.
+References references_of_run(const Workload& workload, const std::optional<GivenPrediction>& prediction) {
+  const auto predicted = [&](const char* key) {
+    return prediction && prediction->result.contains(key) && prediction->result[key].is_number();
+  };
+  if (predicted("ideal_seconds") && predicted("bound_seconds")) {
+    return {.ideal_seconds = prediction->result["ideal_seconds"].get<double>(),
+            .compute_bound_seconds = prediction->result["bound_seconds"].get<double>()};
+  }
   return workload.trace.ops.empty() ? References{} : references_of(workload);
 }
 
 void report(const TrainArguments& arguments, const Workload& workload, const Outcome& outcome,
             const PagedTraining& paged, const std::optional<GivenPrediction>& prediction) {
-  const References references = references_of_run(workload);
+  const References references = references_of_run(workload, prediction);
   if (arguments.json) {
     Json json = result_json(workload, outcome, references);
     json["training"] = training_json(paged.training);

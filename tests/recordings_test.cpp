@@ -1,0 +1,70 @@
+// G10's recordings (MICRO'23) on the machine of its base runs, against what it published. Skipped where they are absent.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "configs/machine_yaml.h"
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "traces/csv_import.h"
+#include "traces/lower.h"
+
+namespace tencache {
+namespace {
+
+struct Recording {
+  const char* name;
+  double on_demand_seconds;      // ours, at 16 MiB
+  double published_uvm_seconds;  // second iteration; ResNet: the steady one
+};
+
+class RecordingsTest : public testing::TestWithParam<Recording> {
+ protected:
+  void SetUp() override {
+    const auto folder = std::filesystem::path(TENCACHE_SOURCE_DIR) / "../shared/traces/g10" / GetParam().name;
+    if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no recording in " << folder;
+    CsvImportOptions options;
+    options.ops_file = folder.string();
+    options.size_column = "bytes4k";
+    trace_ = import_csv(options);
+    machine_ = parse_machine_of_g10();
+  }
+  static MachineSpec parse_machine_of_g10() { return read_machine(std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/g10-a100.yaml"); }
+  RunResult run(const std::string& policy, const std::map<std::string, std::string>& settings, const RunLimits& limits) const {
+    const MadePolicy made = make_policy(policy, settings);
+    const Program program = lower(trace_, *made.policy, machine_);
+    return simulate(program, machine_, *made.policy, limits);
+  }
+
+  Trace trace_;
+  MachineSpec machine_;
+};
+
+TEST_P(RecordingsTest, IdealIsTheSumOfTheKernels) {
+  Nanoseconds sum = 0;
+  for (const Op& op : trace_.ops) sum += op.duration_ns + op.gap_before_ns;
+  const RunResult result = run("ideal", {}, {});
+  ASSERT_TRUE(result.fits) << result.misfit;
+  EXPECT_EQ(result.window.time_ns, sum * static_cast<Nanoseconds>(result.period));
+}
+
+TEST_P(RecordingsTest, OnDemand) {
+  const RunResult result = run("on-demand", {}, {});
+  ASSERT_TRUE(result.fits) << result.misfit;
+  EXPECT_NEAR(result.iteration_seconds(), GetParam().on_demand_seconds, 0.1 * GetParam().on_demand_seconds);
+}
+
+TEST_P(RecordingsTest, UvmAsPublished) {
+  const RunResult result = run("on-demand", {{"mode", "g10-uvm"}}, {.max_iterations = 2, .until_steady = false});
+  ASSERT_TRUE(result.fits) << result.misfit;
+  EXPECT_NEAR(static_cast<double>(result.iteration_ns.at(1)) * 1e-9, GetParam().published_uvm_seconds, 0.15 * GetParam().published_uvm_seconds);
+}
+
+INSTANTIATE_TEST_SUITE_P(G10, RecordingsTest,
+                         testing::Values(Recording{"BERT_Base-256", 8.55, 19.65}, Recording{"VIT-1280", 6.45, 24.60},
+                                         Recording{"ResNet152-1280", 200.7, 526.8}),
+                         [](const auto& info) { return std::string(info.param.name).substr(0, std::string(info.param.name).find_first_of("_1-")); });
+
+}  // namespace
+}  // namespace tencache

@@ -1,0 +1,86 @@
+// Hand-made machines and traces whose times can be worked out on paper: links of 1 GB/s move a byte in a nanosecond.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "sim/sim_machine.h"
+
+namespace tencache {
+
+inline constexpr BytesPerSecond byte_per_ns = 1'000'000'000;
+
+// GPU, CPU and, if wanted, NVMe; every direct link at 1 GB/s, nothing shared, no latency. Persistent tensors start on the CPU.
+inline MachineSpec small_machine(Bytes gpu_bytes, bool nvme = false) {
+  MachineSpec machine;
+  machine.name = "small";
+  machine.tiers = {{"gpu", TierKind::gpu, gpu_bytes, 1, {}}, {"cpu", TierKind::cpu, 1'000'000, 1, {}}};
+  machine.links = {{"h2d", 1, 0, byte_per_ns, 0, {}}, {"d2h", 0, 1, byte_per_ns, 0, {}}};
+  if (nvme) {
+    machine.tiers.push_back({"nvme", TierKind::nvme, 1'000'000, 1, {}});
+    machine.links.push_back({"read", 2, 0, byte_per_ns, 0, {}});
+    machine.links.push_back({"write", 0, 2, byte_per_ns, 0, {}});
+  }
+  machine.initial_tier = 1;
+  return machine;
+}
+
+// An op of so many nanoseconds.
+inline OpIndex add_op(Trace& trace, Nanoseconds duration_ns, std::vector<TensorId> reads, std::vector<TensorId> writes, Device device = Device::gpu,
+                      Nanoseconds gap_ns = 0) {
+  Op op;
+  op.name = trace.names.intern(std::string("op").append(std::to_string(trace.ops.size())));
+  op.duration_ns = duration_ns;
+  op.gap_before_ns = gap_ns;
+  op.device = device;
+  return trace.add_op(op, reads, writes);
+}
+
+// A policy that is a layout and a function.
+class ScriptedPolicy final : public Policy {
+ public:
+  using Script = std::function<void(const Event&, const View&, Actions&)>;
+  explicit ScriptedPolicy(Layout layout, Script script = {}) : layout_(std::move(layout)), script_(std::move(script)) {}
+  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (script_) script_(event, view, actions);
+  }
+
+ private:
+  Layout layout_;
+  Script script_;
+};
+
+inline Layout whole_tensors() {
+  Layout layout;
+  layout.chunk_bytes = 0;
+  return layout;
+}
+
+struct SmallRun {
+  RunResult result;
+  std::vector<Span> ops;        // in order of their end
+  std::vector<Span> transfers;
+};
+
+inline SmallRun run_small(const MachineSpec& machine, const Trace& trace, std::uint64_t iterations = 1, Layout layout = whole_tensors(),
+                          ScriptedPolicy::Script script = {}) {
+  machine.validate();
+  trace.validate();
+  const Program program{trace, {}};
+  ScriptedPolicy policy(std::move(layout), std::move(script));
+  SimMachine simulated(machine);
+  Timeline timeline;
+  Engine engine(machine, simulated, policy, &program, {.timeline = &timeline, .log = nullptr, .on_iteration = {}});
+  SmallRun run;
+  run.result = engine.run({.max_iterations = iterations, .until_steady = false});
+  for (const Span& span : timeline.spans) {
+    if (span.kind == SpanKind::op) run.ops.push_back(span);
+    if (span.kind == SpanKind::transfer) run.transfers.push_back(span);
+  }
+  return run;
+}
+
+}  // namespace tencache

@@ -153,6 +153,7 @@ RunResult Engine::run(const RunLimits& limits) {
       if (memory_.persistent(tensor)) place_initially(tensor);
     }
     advance_time(machine_.now());
+    if (options_.log != nullptr) options_.log->start_ns = now_;
     lanes_[0].idle_since_ns = lanes_[1].idle_since_ns = now_;
     boundaries_.push_back(counters_);
     emit({.kind = EventKind::profile_ready});

@@ -347,7 +347,14 @@ void Engine::withdraw(TransferId id) {
 }
 
 void Engine::promote(TransferId id) {
-  if (layout_.promote) lift(id);
+  Transfer& t = transfers_[id];
+  if (layout_.promote) {
+    lift(id);
+  } else if (!t.queued && !t.in_flight) {  // deferred: it takes its place in the queue, but waits no longer for its op
+    const auto [begin, end] = deferred_.equal_range(t.not_before);
+    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+    enqueue(id, false);
+  }
 }
 
 void Engine::lift(TransferId id) {

@@ -71,6 +71,7 @@ std::string_view to_string(Decision::Kind kind);
 std::string describe(const Decision& decision);
 
 struct EventLog {
+  Nanoseconds start_ns = 0;  // of an owned program
   std::vector<Input> inputs;
   std::vector<Decision> decisions;
 };
@@ -79,7 +80,7 @@ struct EventLog {
 // submits what it submitted then: `diverged` says where it did not.
 class LogMachine final : public Machine {
  public:
-  explicit LogMachine(const EventLog& log) : log_(log) {}
+  explicit LogMachine(const EventLog& log) : log_(log), now_(log.start_ns) {}
 
   Fence submit(const CopyCommand&, Fence, Tag) override { return ++last_fence_; }
   Fence execute(const OpCommand&, Fence, Tag) override { return ++last_fence_; }
@@ -93,7 +94,7 @@ class LogMachine final : public Machine {
   const EventLog& log_;
   std::size_t next_ = 0;
   Fence last_fence_ = 0;
-  Nanoseconds now_ = 0;
+  Nanoseconds now_;
   std::string diverged_;
 };
 

@@ -487,7 +487,7 @@ class Naive {
       return Refusal::none;
     }
     if (const int coming = arriving(chunk, to); coming >= 0) {
-      if (rank == urgent_rank && layout_.promote) lift(coming);
+      if (rank == urgent_rank) demand(coming);
       return Refusal::none;
     }
     if (at(chunk, to).state != CopyState::absent || dead_[owner_[chunk]] != 0 || source(chunk, to) == no_tier) return Refusal::stale;
@@ -543,6 +543,11 @@ class Naive {
   }
   void free_buffers(const Move& move) {
     for (const std::size_t buffer : move.buffers) buffers_[buffer] = false;
+  }
+  // An op waits for it.
+  void demand(int id) {
+    if (layout_.promote) lift(id);
+    else if (!moves_[id].queued && !moves_[id].flying) enqueue(id, false);
   }
   void lift(int id) {
     Move& move = moves_[id];
@@ -790,7 +795,7 @@ class Naive {
     }
     const int coming = arriving(chunk, lane.tier);
     if (here.state == CopyState::reserved) {
-      if (coming >= 0 && layout_.promote) lift(coming);
+      if (coming >= 0) demand(coming);
       return;
     }
     if (use.read || (layout_.free_dead == FreeDead::never && born_[use.tensor] != 0)) {

@@ -1,0 +1,132 @@
+// Rules that were broken once: each case is the smallest that showed it.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "tests/auditor_machine.h"
+#include "tests/small_cases.h"
+
+namespace tencache {
+namespace {
+
+// Op 0 of the next iteration is issued while op 1 runs and writes the tensor that dies with op 1.
+TEST(EngineRulesTest, ATensorRebornAheadIsNotFreed) {
+  for (const FreeDead free_dead : {FreeDead::now, FreeDead::when_victim, FreeDead::never}) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+    add_op(trace, 50, {}, {a});
+    add_op(trace, 50, {a}, {});
+    const Program program{trace, {}};
+    MachineSpec machine = small_machine(150);
+    machine.issue_ahead = 2;
+    Layout layout = whole_tensors();
+    layout.free_dead = free_dead;
+    ScriptedPolicy policy(layout);
+    SimMachine simulated(machine);
+    AuditorMachine auditor(simulated, machine, program.trace, layout);
+    Engine engine(machine, auditor, policy, &program);
+    const RunResult result = engine.run({.max_iterations = 4, .until_steady = false});
+    EXPECT_TRUE(result.fits);
+    EXPECT_EQ(auditor.violation(), "");
+    EXPECT_EQ(engine.counters().time_ns, 400);
+  }
+}
+
+// p and q are written only, and wait for a's room: fetching them is not the policy's affair. a leaves until 180 + 50.
+TEST(EngineRulesTest, AFetchOfAWaitingOpsOutputIsRefused) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 120, Role::parameter, true);
+  const TensorId p = trace.add_tensor("p", 60, Role::parameter, true);
+  const TensorId q = trace.add_tensor("q", 60, Role::parameter, true);
+  add_op(trace, 50, {}, {a});
+  add_op(trace, 50, {}, {p, q});
+  const SmallRun run = run_small(small_machine(120), trace, 1, whole_tensors(), [](const Event& event, const View&, Actions& actions) {
+    if (event.kind != EventKind::op_issued) return;
+    for (const Use& use : event.uses) actions.fetch(use.tensor);
+  });
+  EXPECT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_EQ(run.ops.at(1).start_ns, 50 + 120);
+  EXPECT_GT(run.result.window.refusals, 0U);
+}
+
+// Demand for a prefetch that is deferred to an op that never comes, without `promote`.
+TEST(EngineRulesTest, DemandReleasesADeferredPrefetch) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
+  add_op(trace, 50, {a}, {}, Device::gpu, 10);
+  Layout layout = whole_tensors();
+  layout.promote = false;
+  const SmallRun run = run_small(small_machine(200), trace, 1, layout, [a](const Event& event, const View&, Actions& actions) {
+    if (event.kind == EventKind::iteration_begin) actions.fetch(a, 0, 77);
+  });
+  EXPECT_EQ(run.ops.at(0).start_ns, 110);
+}
+
+// A hold on what nobody brings does not stop the op; one on what is on its way does.
+TEST(EngineRulesTest, AHoldLastsWhileTheTensorIsOnItsWay) {
+  for (const bool fetched : {false, true}) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
+    add_op(trace, 50, {}, {});
+    const SmallRun run = run_small(small_machine(200), trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
+      if (event.kind != EventKind::iteration_begin) return;
+      actions.hold(0, a);
+      if (fetched) actions.fetch(a);
+    });
+    EXPECT_EQ(run.ops.at(0).start_ns, fetched ? 100 : 0);
+  }
+}
+
+// Best fit, GPU of 100: four of 25 in a row, clean, of which 0 and 2 are the coldest. Both go for 50 bytes, but are no
+// neighbours: 1 goes too, 3 stays.
+TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
+  Trace trace;
+  std::vector<TensorId> small;
+  for (int i = 0; i < 4; ++i) small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), 25, Role::parameter, true));
+  const TensorId large = trace.add_tensor("large", 50, Role::activation, false);
+  for (const int i : {0, 1, 2, 3, 1, 3}) add_op(trace, 10, {small[static_cast<std::size_t>(i)]}, {});
+  add_op(trace, 10, {}, {large});
+  Layout layout = whole_tensors();
+  layout.allocators.resize(2);
+  layout.allocators[0].kind = AllocatorKind::best_fit;
+  const Program program{trace, {}};
+  ScriptedPolicy policy(layout);
+  const MachineSpec machine = small_machine(100);
+  SimMachine simulated(machine);
+  Engine engine(machine, simulated, policy, &program);
+  const RunResult result = engine.run({.max_iterations = 1, .until_steady = false});
+  EXPECT_TRUE(result.fits) << result.misfit;
+  EXPECT_TRUE(engine.memory().resident(small[3], 0)) << "the warmest was given up although there was a hole without it";
+}
+
+class FailingOps final : public Machine {
+ public:
+  explicit FailingOps(Machine& inner) : inner_(inner) {}
+  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override { return inner_.submit(copy, after, tag); }
+  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
+  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
+  void cancel(Fence fence) override { inner_.cancel(fence); }
+  Nanoseconds now() const override { return inner_.now(); }
+  bool wait(Completion& completion) override {
+    const bool any = inner_.wait(completion);
+    completion.status = CompletionStatus::failed;
+    return any;
+  }
+
+ private:
+  Machine& inner_;
+};
+
+TEST(EngineRulesTest, AFailedOpIsAnError) {
+  Trace trace;
+  add_op(trace, 50, {}, {});
+  const Program program{trace, {}};
+  ScriptedPolicy policy(whole_tensors());
+  const MachineSpec machine = small_machine(100);
+  SimMachine simulated(machine);
+  FailingOps failing(simulated);
+  Engine engine(machine, failing, policy, &program);
+  EXPECT_THROW(engine.run({}), Error);
+}
+
+}  // namespace
+}  // namespace tencache

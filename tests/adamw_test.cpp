@@ -49,7 +49,8 @@ struct Reference {
     const long double count = static_cast<long double>(step);
     const long double first = first_moment / (1 - std::pow(static_cast<long double>(options.beta1), count));
     const long double second = second_moment / (1 - std::pow(static_cast<long double>(options.beta2), count));
-    parameter -= options.learning_rate * (first / (std::sqrt(second) + options.epsilon) + options.weight_decay * parameter);
+    parameter -=
+        options.learning_rate * (first / (std::sqrt(second) + options.epsilon) + options.weight_decay * parameter);
   }
 };
 
@@ -84,7 +85,9 @@ TEST(AdamW, AgreesWithTorch) {
   constexpr std::size_t count = 20'000;
   State state(count);
   torch::Tensor parameter =
-      torch::from_blob(state.parameter.data(), {static_cast<std::int64_t>(count)}, torch::kFloat32).clone().requires_grad_();
+      torch::from_blob(state.parameter.data(), {static_cast<std::int64_t>(count)}, torch::kFloat32)
+          .clone()
+          .requires_grad_();
   torch::optim::AdamW torch_optimizer({parameter}, torch::optim::AdamWOptions(options.learning_rate)
                                                        .betas({options.beta1, options.beta2})
                                                        .eps(options.epsilon)
@@ -99,7 +102,8 @@ TEST(AdamW, AgreesWithTorch) {
   }
   const float* expected = parameter.data_ptr<float>();
   for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_LE(std::abs(state.parameter[i] - expected[i]), 1e-6f * std::max(1.0f, std::abs(expected[i]))) << "element " << i;
+    ASSERT_LE(std::abs(state.parameter[i] - expected[i]), 1e-6f * std::max(1.0f, std::abs(expected[i])))
+        << "element " << i;
   }
 }
 
@@ -132,8 +136,8 @@ TEST(AdamW, AnySplitAndOrderGivesTheSameBits) {
       for (const auto& [begin, end] : pieces) {
         const std::size_t size = end - begin;
         adamw_step(std::span(split.parameter).subspan(begin, size), std::span(gradient).subspan(begin, size),
-                   std::span(split.first_moment).subspan(begin, size), std::span(split.second_moment).subspan(begin, size),
-                   coefficient, step, options);
+                   std::span(split.first_moment).subspan(begin, size),
+                   std::span(split.second_moment).subspan(begin, size), coefficient, step, options);
       }
     }
     ASSERT_TRUE(same_bits(whole.parameter, split.parameter));
@@ -154,14 +158,15 @@ TEST(AdamW, AlignmentDoesNotChangeBits) {
   const float coefficient = clip_coefficient(add_partials(0, partials), 1.0);
   for (std::size_t i = 0; i < count; ++i) {
     adamw_step(std::span(shifted.parameter).subspan(i, 1), std::span(gradient).subspan(i, 1),
-               std::span(shifted.first_moment).subspan(i, 1), std::span(shifted.second_moment).subspan(i, 1), coefficient,
-               1, {});
+               std::span(shifted.first_moment).subspan(i, 1), std::span(shifted.second_moment).subspan(i, 1),
+               coefficient, 1, {});
   }
   EXPECT_TRUE(same_bits(aligned.parameter, shifted.parameter));
 }
 
 TEST(GradNorm, IsTheSumOfSquares) {
-  for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{4096}, std::size_t{4097}, std::size_t{100'003}}) {
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{7}, std::size_t{4096}, std::size_t{4097}, std::size_t{100'003}}) {
     const std::vector<float> gradient = random_values(count, count);
     std::vector<double> partials(norm_blocks(count));
     grad_norm(gradient, partials);
@@ -172,8 +177,8 @@ TEST(GradNorm, IsTheSumOfSquares) {
 }
 
 TEST(ClipCoefficient, OnlyShrinks) {
-  EXPECT_EQ(clip_coefficient(25.0, 0.0), 1.0f);   // no clipping
-  EXPECT_EQ(clip_coefficient(0.25, 1.0), 1.0f);   // norm 0.5 is allowed
+  EXPECT_EQ(clip_coefficient(25.0, 0.0), 1.0f);         // no clipping
+  EXPECT_EQ(clip_coefficient(0.25, 1.0), 1.0f);         // norm 0.5 is allowed
   EXPECT_NEAR(clip_coefficient(25.0, 1.0), 0.2, 1e-6);  // norm 5
   EXPECT_EQ(clip_coefficient(0.0, 1.0), 1.0f);
 }

@@ -154,8 +154,8 @@ class LiveTraining : public testing::Test {
     LiveOptions live;
     live.engine.log = &log;
     live.machine.pace = false;
-    const PagedTraining paged =
-        train_paged(*config_, *data_, machine, *made.policy, live, {.steps = steps, .keep_weights = true, .on_step = {}});
+    const PagedTraining paged = train_paged(*config_, *data_, machine, *made.policy, live,
+                                            {.steps = steps, .keep_weights = true, .on_step = {}});
     EXPECT_EQ(paged.training.losses, plain_->losses);
     EXPECT_TRUE(same_bits(paged.training.weights, plain_->weights));
     EXPECT_EQ(paged.deviations, 0u) << paged.first_deviation;
@@ -173,9 +173,10 @@ class LiveTraining : public testing::Test {
     const Folder folder;
     const Bytes gpu_bytes = percent_of_peak(percent);
     for (const PolicyCase& choice : all_policies()) {
-      SCOPED_TRACE(choice.name + " at " + std::to_string(percent) + " % of the peak, " + (files ? "files" : "CPU memory") +
-                   " behind");
-      train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes), choice);
+      SCOPED_TRACE(choice.name + " at " + std::to_string(percent) + " % of the peak, " +
+                   (files ? "files" : "CPU memory") + " behind");
+      train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes),
+                        choice);
     }
   }
 

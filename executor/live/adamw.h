@@ -3,9 +3,9 @@
 // The same bits wherever, in whatever order and in whatever split into sub-groups it runs: every step is one correctly
 // rounded IEEE operation (add, subtract, multiply, divide, square root; no contraction, no library function), the
 // update is element by element, and the norm is a fixed reduction tree: sums over blocks of `norm_block_elements`
-// of a parameter, counted from the parameter's first element, which `clip_coefficient` adds in order. So a sub-group may
-// be any set of whole parameters, or of pieces cut at block boundaries.
-// Nothing here allocates, keeps state or throws; different sub-groups may run on different threads.
+// of a parameter, counted from the parameter's first element, which `clip_coefficient` adds in order. So a sub-group
+// may be any set of whole parameters, or of pieces cut at block boundaries. Nothing here allocates, keeps state or
+// throws; different sub-groups may run on different threads.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,8 @@ torch::Tensor BlockImpl::attention(const torch::Tensor& hidden, const torch::Ten
   const std::int64_t batch = hidden.size(0), sequence = hidden.size(1), width = hidden.size(2);
   const std::int64_t head_width = width / heads_;
   // Each of query, key and value: batch × heads × sequence × head_width.
-  const auto parts = query_key_value_(hidden).view({batch, sequence, 3, heads_, head_width}).permute({2, 0, 3, 1, 4}).unbind(0);
+  const auto parts =
+      query_key_value_(hidden).view({batch, sequence, 3, heads_, head_width}).permute({2, 0, 3, 1, 4}).unbind(0);
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_width));
   torch::Tensor scores = torch::matmul(parts[0] * scale, parts[1].transpose(-2, -1));
   scores = scores.masked_fill_(mask, -std::numeric_limits<float>::infinity());
@@ -51,7 +52,8 @@ GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head) {
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
   if (!tied_head_) {
-    head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(config.width, byte_vocabulary).bias(false)));
+    head_ =
+        register_module("head", torch::nn::Linear(torch::nn::LinearOptions(config.width, byte_vocabulary).bias(false)));
   }
   mask_ = register_buffer("mask", torch::ones({config.context, config.context}, torch::kBool).triu(1));
   position_ids_ = register_buffer("position_ids", torch::arange(config.context));
@@ -73,8 +75,7 @@ torch::Tensor GptImpl::loss(const torch::Tensor& tokens, const torch::Tensor& ta
   announce("head", true);
   hidden = norm_(hidden);
   const torch::Tensor logits = tied_head_ ? torch::matmul(hidden, tokens_->weight.t()) : head_(hidden);
-  const torch::Tensor result =
-      torch::nn::functional::cross_entropy(logits.flatten(0, -2), targets.flatten());
+  const torch::Tensor result = torch::nn::functional::cross_entropy(logits.flatten(0, -2), targets.flatten());
   announce("head", false);
   watch(result, "head");
   return result;

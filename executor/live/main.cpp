@@ -75,7 +75,8 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
   char* end = nullptr;
   const double percent = std::strtod(digits.c_str(), &end);
   if (digits.empty() || *end != '\0' || !(percent > 0 && percent <= 1000)) {
-    throw Error("--gpu-memory: '" + size + "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
+    throw Error("--gpu-memory: '" + size +
+                "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
   }
   const PagedTraining demand = measure_demand(config, data);
   const auto bytes = static_cast<Bytes>(static_cast<double>(demand.peak_live_bytes) * percent / 100);
@@ -85,7 +86,8 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
   return std::to_string(bytes);
 }
 
-// Where files lie that stand in for SSDs: the user's choice, else the machine's, else where temporary files may be large.
+// Where files lie that stand in for SSDs: the user's choice, else the machine's, else where temporary files may be
+// large.
 void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
   for (Tier& tier : machine.tiers) {
     if (tier.kind != TierKind::nvme) continue;
@@ -95,9 +97,11 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
 }
 
 // Prints each step, or shows that something goes on where stdout is kept for JSON.
-std::function<void(std::uint64_t, float, Nanoseconds)> step_printer(bool json, std::uint64_t steps, ProgressLine& progress) {
+std::function<void(std::uint64_t, float, Nanoseconds)> step_printer(bool json, std::uint64_t steps,
+                                                                    ProgressLine& progress) {
   return [json, steps, &progress](std::uint64_t step, float loss, Nanoseconds duration_ns) {
-    const std::string line = fmt::format("step {:>3}  loss {:.6f}  {}", step, loss, format_seconds(to_seconds(duration_ns)));
+    const std::string line =
+        fmt::format("step {:>3}  loss {:.6f}  {}", step, loss, format_seconds(to_seconds(duration_ns)));
     if (json) {
       progress.show(fmt::format("{} of {}", line, steps));
     } else {
@@ -124,7 +128,8 @@ std::string steps_text(const TrainingResult& training) {
 }
 
 Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training) {
-  Json json = {{"file", prediction.file}, {"sha256", prediction.sha256}, {"iteration_seconds", nullptr}, {"error", nullptr}};
+  Json json = {
+      {"file", prediction.file}, {"sha256", prediction.sha256}, {"iteration_seconds", nullptr}, {"error", nullptr}};
   const double measured = to_seconds(training.median_step_ns());
   if (prediction.iteration_seconds) {
     json["iteration_seconds"] = *prediction.iteration_seconds;
@@ -143,7 +148,8 @@ std::string prediction_text(const GivenPrediction& prediction, const TrainingRes
 
 ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
                               TrainingOptions options) {
-  for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline), {"--prediction", arguments.prediction},
+  for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
+                                   {"--prediction", arguments.prediction},
                                    {"--gpu-memory", arguments.workload.gpu_memory},
                                    {"--cpu-memory", arguments.workload.cpu_memory}}) {
     if (!text.empty()) throw Error(std::string(name) + " has no meaning with --plain");
@@ -166,8 +172,8 @@ double evictions_per_step(const RunResult& result) {
   return static_cast<double>(result.window.evictions) / static_cast<double>(result.period);
 }
 
-// Of the recording that the prediction was made from, the median of many steps; else of this run's own recorded step, of
-// which a run of less than two steps has none.
+// Of the recording that the prediction was made from, the median of many steps; else of this run's own recorded step,
+// of which a run of less than two steps has none.
 References references_of_run(const Workload& workload, const std::optional<GivenPrediction>& prediction) {
   const auto predicted = [&](const char* key) {
     return prediction && prediction->result.contains(key) && prediction->result[key].is_number();
@@ -199,7 +205,8 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
   text += fmt::format("  needs          {} at once; the largest op, {}, {}\n", format_bytes(paged.peak_live_bytes),
                       paged.largest_op, format_bytes(paged.largest_op_bytes));
   if (paged.deviations != 0) {
-    text += fmt::format("  left the recorded schedule {} times, first in {}\n", paged.deviations, paged.first_deviation);
+    text +=
+        fmt::format("  left the recorded schedule {} times, first in {}\n", paged.deviations, paged.first_deviation);
   }
   if (prediction) text += "\n" + prediction_text(*prediction, paged.training);
   print(text);
@@ -281,11 +288,12 @@ ExitCode record(const RecordArguments& arguments) {
     duration_ns += op.duration_ns;
     gap_ns += op.gap_before_ns;
   }
-  print(fmt::format("{}: {} ops, {} tensors; {} of compute and {} of gaps a step (medians of {} steps)\n"
-                    "needs {} at once; the largest op, {}, {}\n",
-                    arguments.output, trace.ops.size(), trace.tensors.size(), format_seconds(to_seconds(duration_ns)),
-                    format_seconds(to_seconds(gap_ns)), arguments.steps, format_bytes(recording.peak_live_bytes),
-                    recording.largest_op, format_bytes(recording.largest_op_bytes)));
+  print(
+      fmt::format("{}: {} ops, {} tensors; {} of compute and {} of gaps a step (medians of {} steps)\n"
+                  "needs {} at once; the largest op, {}, {}\n",
+                  arguments.output, trace.ops.size(), trace.tensors.size(), format_seconds(to_seconds(duration_ns)),
+                  format_seconds(to_seconds(gap_ns)), arguments.steps, format_bytes(recording.peak_live_bytes),
+                  recording.largest_op, format_bytes(recording.largest_op_bytes)));
   return ExitCode::done;
 }
 
@@ -304,7 +312,8 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--cpu-memory", workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
   command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
-  command->add_option("--timeline", arguments->timeline, "Write the timeline to this file, for https://ui.perfetto.dev");
+  command->add_option("--timeline", arguments->timeline,
+                      "Write the timeline to this file, for https://ui.perfetto.dev");
   command->add_option("--prediction", arguments->prediction,
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
   command->add_option("--directory", arguments->directories,
@@ -319,7 +328,8 @@ void add_recording_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("record", "Record a trace of one step of the training program");
   auto arguments = std::make_shared<RecordArguments>();
   command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
-  command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
+  command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
+      ->required();
   command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
   command->callback([arguments, &chosen] { chosen = [arguments] { return record(*arguments); }; });
@@ -342,8 +352,9 @@ void compute_on_one_core() {
 }
 
 int run(int argc, const char* const* argv) {
-  CLI::App app("Trains a small GPT with its tensors paged by a policy, or records it. `tencache run train` starts this.",
-               "tencache-torch");
+  CLI::App app(
+      "Trains a small GPT with its tensors paged by a policy, or records it. `tencache run train` starts this.",
+      "tencache-torch");
   try {
     Command chosen;
     app.require_subcommand(1);
@@ -369,6 +380,4 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace tencache
 
-int main(int argc, char** argv) {
-  return tencache::run(argc, argv);
-}
+int main(int argc, char** argv) { return tencache::run(argc, argv); }

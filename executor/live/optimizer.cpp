@@ -83,7 +83,8 @@ std::vector<Optimizer::Task> Optimizer::next_step() {
 }
 
 Optimizer::Task Optimizer::norm_task(std::size_t group) const {
-  Task task{.name = "grad_norm." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
+  Task task{
+      .name = "grad_norm." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
   std::vector<Slice> gradients;
   for (const std::size_t member : groups_[group].members) {
     gradients.push_back(use(task, parameters_[member].value.grad(), true, false));

@@ -23,8 +23,8 @@ struct Recording {
   std::string largest_op;
 };
 
-// Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are, op by op, the median of
-// the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
+// Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are, op by op, the median
+// of the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
 Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options);
 
 // The first trace with each op's duration and gap replaced by the median over all. Throws Error where their ops or

@@ -57,7 +57,8 @@ TokenBatch TextData::batch(std::uint64_t step) const {
   result.targets.reserve(static_cast<std::size_t>(batch_ * context_));
   const auto context = static_cast<std::size_t>(context_);
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const std::uint64_t draw = mixed(mixed(seed_) + step * static_cast<std::uint64_t>(batch_) + static_cast<std::uint64_t>(row));
+    const std::uint64_t draw =
+        mixed(mixed(seed_) + step * static_cast<std::uint64_t>(batch_) + static_cast<std::uint64_t>(row));
     const std::size_t start = draw % (text_.size() - context);
     for (std::size_t i = start; i < start + context; ++i) {
       result.tokens.push_back(static_cast<unsigned char>(text_[i]));

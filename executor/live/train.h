@@ -65,11 +65,11 @@ TrainingResult train_plain(const TrainingConfig& config, const TextData& data, c
 
 struct PagedTraining {
   TrainingResult training;
-  MachineSpec machine;        // that it ran on: without a limit on GPU memory if the policy asks for that
-  RunResult run;              // its window: the steps from the third on
-  Program program;            // the recorded step
-  Bytes peak_live_bytes = 0;  // of all storages at once: what 100 % of the memory is
-  Bytes largest_op_bytes = 0; // the least GPU memory
+  MachineSpec machine;         // that it ran on: without a limit on GPU memory if the policy asks for that
+  RunResult run;               // its window: the steps from the third on
+  Program program;             // the recorded step
+  Bytes peak_live_bytes = 0;   // of all storages at once: what 100 % of the memory is
+  Bytes largest_op_bytes = 0;  // the least GPU memory
   std::string largest_op;
   std::uint64_t deviations = 0;
   std::string first_deviation;

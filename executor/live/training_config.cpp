@@ -78,7 +78,8 @@ class Reader {
               if (!YAML::convert<double>::decode(node, value) || !std::isfinite(value) || value < minimum ||
                   value >= limit) {
                 const std::string upper = std::isinf(limit) ? "" : " and below " + YAML::Dump(YAML::Node(limit));
-                fail(node, std::string(name) + " must be a number of at least " + YAML::Dump(YAML::Node(minimum)) + upper);
+                fail(node,
+                     std::string(name) + " must be a number of at least " + YAML::Dump(YAML::Node(minimum)) + upper);
               }
             }};
   }
@@ -99,7 +100,8 @@ TrainingConfig read_training_config(const std::string& path) {
   try {
     root = YAML::LoadFile(path);
   } catch (const YAML::BadFile&) {
-    throw Error(path + ": cannot be read; give the path of a training configuration, such as configs/training/gpt-small.yaml");
+    throw Error(path +
+                ": cannot be read; give the path of a training configuration, such as configs/training/gpt-small.yaml");
   } catch (const YAML::Exception& error) {
     throw Error(path, line_of(error.mark), error.msg);
   }
@@ -114,13 +116,14 @@ TrainingConfig read_training_config(const std::string& path) {
                   reader.integer("heads", config.heads, 1, 1024), reader.integer("context", config.context, 1, 65536),
                   reader.real("dropout", config.dropout, 0.0, 1.0), reader.flag("tied_head", config.tied_head)}),
       reader.map("data", {reader.text("text", config.text), reader.integer("batch", config.batch, 1, 65536)}),
-      reader.map("optimizer",
-                 {reader.real("learning_rate", config.adamw.learning_rate, 0.0, no_limit),
-                  reader.real("beta1", config.adamw.beta1, 0.0, 1.0), reader.real("beta2", config.adamw.beta2, 0.0, 1.0),
-                  reader.real("epsilon", config.adamw.epsilon, 0.0, no_limit),
-                  reader.real("weight_decay", config.adamw.weight_decay, 0.0, no_limit),
-                  reader.real("clip", config.clip, 0.0, no_limit),
-                  reader.integer("sub_group_parameters", config.sub_group_parameters, 1, 1'000'000'000'000)}),
+      reader.map(
+          "optimizer",
+          {reader.real("learning_rate", config.adamw.learning_rate, 0.0, no_limit),
+           reader.real("beta1", config.adamw.beta1, 0.0, 1.0), reader.real("beta2", config.adamw.beta2, 0.0, 1.0),
+           reader.real("epsilon", config.adamw.epsilon, 0.0, no_limit),
+           reader.real("weight_decay", config.adamw.weight_decay, 0.0, no_limit),
+           reader.real("clip", config.clip, 0.0, no_limit),
+           reader.integer("sub_group_parameters", config.sub_group_parameters, 1, 1'000'000'000'000)}),
       reader.integer("steps", config.steps, 1, 1'000'000'000),
       reader.integer("seed", config.seed, 0, std::numeric_limits<std::int64_t>::max()),
   };
@@ -130,8 +133,9 @@ TrainingConfig read_training_config(const std::string& path) {
   }
   if (config.text.empty()) throw Error(path, line_of(root["data"].Mark()), "'text' is missing in 'data'");
   if (config.width % config.heads != 0) {
-    throw Error(path, line_of(root["model"].Mark()),
-                "width " + std::to_string(config.width) + " is not a multiple of heads " + std::to_string(config.heads));
+    throw Error(
+        path, line_of(root["model"].Mark()),
+        "width " + std::to_string(config.width) + " is not a multiple of heads " + std::to_string(config.heads));
   }
   config.text = (std::filesystem::path(path).parent_path() / config.text).lexically_normal().string();
   return config;

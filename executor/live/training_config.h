@@ -9,28 +9,28 @@
 namespace tencache {
 
 struct TrainingConfig {
-  std::string name;                          // of the model, for reports
+  std::string name;  // of the model, for reports
 
   // Model.
   std::int64_t layers = 6;
-  std::int64_t width = 256;                  // of the residual stream
+  std::int64_t width = 256;  // of the residual stream
   std::int64_t heads = 8;
-  std::int64_t context = 128;                // tokens a sequence
+  std::int64_t context = 128;  // tokens a sequence
   double dropout = 0.1;
-  bool tied_head = false;                    // the head uses the embedding's weights
+  bool tied_head = false;  // the head uses the embedding's weights
 
   // Data and run.
-  std::int64_t batch = 8;                    // sequences a step
+  std::int64_t batch = 8;  // sequences a step
   std::int64_t steps = 20;
   std::uint64_t seed = 1;
-  std::string text;                          // a file or a folder (its *.md and *.txt files), resolved
+  std::string text;  // a file or a folder (its *.md and *.txt files), resolved
 
   // Optimizer.
   AdamWOptions adamw;
-  double clip = 1.0;                         // global norm; 0: no clipping
+  double clip = 1.0;                               // global norm; 0: no clipping
   std::uint64_t sub_group_parameters = 1'000'000;  // a sub-group is closed when it has at least as many
 
-  std::string file;                          // where it was read from
+  std::string file;  // where it was read from
 };
 
 // Reads and checks a YAML file. Relative paths of `text` count from the file's own folder. Throws Error with the line:

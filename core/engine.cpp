@@ -168,9 +168,10 @@ RunResult Engine::run(const RunLimits& limits) {
       }
       if (machine_.wait(completion)) {
         handle(completion);
-      } else if (!standstill()) {
-        throw_out_of_memory();
+        continue;
       }
+      log_input(Input::Kind::standstill);
+      if (!standstill()) throw_out_of_memory();
     }
   } catch (const OutOfMemory& error) {
     misfit = error.what();

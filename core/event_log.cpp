@@ -18,7 +18,11 @@ std::string describe(const Decision& decision) {
 }
 
 bool LogMachine::wait(Completion& completion) {
-  while (next_ < log_.inputs.size() && log_.inputs[next_].kind != Input::Kind::completion) ++next_;
+  for (; next_ < log_.inputs.size() && log_.inputs[next_].kind != Input::Kind::completion; ++next_) {
+    if (log_.inputs[next_].kind != Input::Kind::standstill) continue;
+    ++next_;
+    return false;
+  }
   if (next_ == log_.inputs.size()) return false;
   completion = log_.inputs[next_++].completion;
   now_ = completion.end_ns;

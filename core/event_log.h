@@ -39,6 +39,7 @@ struct Input {
     late_write,
     pin,
     unpin,
+    standstill,  // of an owned program: nothing was under way
   };
   Kind kind = Kind::completion;
   Nanoseconds now = 0;

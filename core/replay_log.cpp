@@ -86,6 +86,8 @@ bool apply(const Input& input, Engine& engine, LogMachine& machine, std::string&
     case Input::Kind::unpin:
       engine.unpin(input.tensor);
       break;
+    case Input::Kind::standstill:  // of owned programs only
+      break;
   }
   return true;
 }

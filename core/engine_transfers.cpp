@@ -451,6 +451,7 @@ bool Engine::room_for_fetch(TransferId id) {
       bytes += memory_.footprint(transfers_[behind].chunk, to);  // two ahead, so that both directions run at once
     }
     make_room(to, bytes, !wanted, chunk, chunk, wanted ? urgent : normal);
+    if (!source_stands(id)) return false;  // it was given up to make room: the next round seeks another
     if (!take_copy(chunk, to)) {
       transfers_[id].lateness.room_ns = -1;  // blocked
       return false;

@@ -670,7 +670,7 @@ class Naive {
       bytes += room_of(moves_[behind].chunk, to);
     }
     make_room(to, bytes, !needed, move.chunk, needed ? urgent_rank : normal_rank);
-    return take(move.chunk, to);
+    return source_stands(move) && take(move.chunk, to);
   }
   void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, int rank) {
     const auto lacking = [&]() -> Bytes {

@@ -8,7 +8,7 @@
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
 #include "executor/calibrate.h"
-#include "executor/live/adamw.h"
+#include "executor/adamw.h"
 #include "traces/file_io.h"
 
 namespace tencache {

@@ -1,6 +1,6 @@
 // AdamW and the global norm: against a straightforward reference in long double, against PyTorch's own, and the same
 // bits for every split.
-#include "executor/live/adamw.h"
+#include "executor/adamw.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

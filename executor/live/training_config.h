@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "executor/live/adamw.h"
+#include "executor/adamw.h"
 
 namespace tencache {
 

@@ -1,4 +1,4 @@
-#include "executor/live/adamw.h"
+#include "executor/adamw.h"
 
 #include <algorithm>
 #include <array>

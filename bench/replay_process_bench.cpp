@@ -1,0 +1,72 @@
+// `tencache replay` as a whole process, as a user waits for it: wall time and peak memory, start-up and reading included.
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "traces/csv_import.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+// Peak resident bytes of the process, or a negative number if it did not end with exit code 0.
+double run(std::vector<std::string> words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t process = 0;
+  const int failed = posix_spawn(&process, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return -1;
+  int status = 0;
+  rusage usage{};
+  if (wait4(process, &status, 0, &usage) != process || status != 0) return -1;
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+void replay(benchmark::State& state, const std::string& trace, const std::string& machine) {
+  double peak_bytes = 0;
+  for (auto _ : state) {
+    const double bytes = run({TENCACHE_BINARY_DIR "/cli/tencache", "replay", trace, "--machine",
+                              TENCACHE_SOURCE_DIR "/configs/machines/" + machine, "--policy", "on-demand"});
+    if (bytes < 0) state.SkipWithError("tencache replay failed");
+    peak_bytes = std::max(peak_bytes, bytes);
+  }
+  state.counters["peak_MB"] = peak_bytes * 1e-6;
+}
+
+void replay_sample(benchmark::State& state) {
+  replay(state, TENCACHE_SOURCE_DIR "/traces/samples/gpt-small.trace.jsonl.zst", "demo-small-gpu.yaml");
+}
+BENCHMARK(replay_sample)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void replay_bert(benchmark::State& state) {
+  const auto folder = std::filesystem::path(TENCACHE_SOURCE_DIR) / "../shared/traces/g10/BERT_Base-256";
+  if (!std::filesystem::exists(folder)) {
+    state.SkipWithError("the recording is not there");
+    return;
+  }
+  CsvImportOptions options;
+  options.ops_file = folder.string();
+  const auto file = std::filesystem::temp_directory_path() / ("bench-" + std::to_string(getpid()) + ".trace.jsonl.zst");
+  write_trace(import_csv(options), file.string());
+  replay(state, file.string(), "g10-a100.yaml");
+  std::filesystem::remove(file);
+}
+BENCHMARK(replay_bert)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+}  // namespace
+}  // namespace tencache
+
+BENCHMARK_MAIN();

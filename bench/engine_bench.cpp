@@ -1,4 +1,5 @@
-// How many completions a second the engine and the simulated machine handle: a tight GPU that thrashes, and a recording.
+// How many completions a second the engine and the simulated machine handle: a tight GPU that thrashes, and a
+// recording.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>
@@ -12,7 +13,8 @@
 namespace tencache {
 namespace {
 
-void measure(benchmark::State& state, const Trace& trace, const MachineSpec& machine, const std::map<std::string, std::string>& settings) {
+void measure(benchmark::State& state, const Trace& trace, const MachineSpec& machine,
+             const std::map<std::string, std::string>& settings) {
   std::uint64_t completions = 0;
   for (auto _ : state) {
     const MadePolicy made = make_policy("on-demand", settings);
@@ -51,7 +53,8 @@ void recording(benchmark::State& state, const std::map<std::string, std::string>
   measure(state, import_csv(options), g10(), settings);
 }
 BENCHMARK_CAPTURE(recording, bert_on_demand, std::map<std::string, std::string>{})->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(recording, bert_g10_uvm, std::map<std::string, std::string>{{"mode", "g10-uvm"}})->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(recording, bert_g10_uvm, std::map<std::string, std::string>{{"mode", "g10-uvm"}})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace tencache

@@ -1,4 +1,5 @@
-// `tencache replay` as a whole process, as a user waits for it: wall time and peak memory, start-up and reading included.
+// `tencache replay` as a whole process, as a user waits for it: wall time and peak memory, start-up and reading
+// included.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <spawn.h>

@@ -145,6 +145,12 @@ void Engine::compute_dependencies() {
 RunResult Engine::run(const RunLimits& limits) {
   TENCACHE_CHECK(program_ != nullptr && boundaries_.empty());
   limits_ = limits;
+  uint128 iteration_ns = 0;
+  for (const Op& op : program_->trace.ops) iteration_ns += static_cast<uint128>(op.duration_ns + op.gap_before_ns);
+  if (iteration_ns * limits.max_iterations > static_cast<uint128>(std::numeric_limits<Nanoseconds>::max() / 4)) {
+    throw Error("the program's " + std::to_string(limits.max_iterations) +
+                " iterations would take more than 70 years; check the durations, or run fewer");
+  }
   std::string misfit, misfit_op;
   Bytes misfit_bytes = 0;
   try {
@@ -617,7 +623,8 @@ void Engine::check_progress() {
 void Engine::throw_op_failed(std::uint8_t lane) {
   const OpIndex op = lanes_[lane].active.front().op;
   const bool known = op != none && program_ != nullptr;
-  throw Error("op " + (known ? "'" + program_->trace.name(program_->trace.ops[op]) + "'" : std::string("of the program")) +
+  throw Error("op " +
+              (known ? "'" + program_->trace.name(program_->trace.ops[op]) + "'" : std::string("of the program")) +
               " failed on the machine; what it should have written is lost");
 }
 

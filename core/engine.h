@@ -264,7 +264,7 @@ class Engine {
   bool reserve_destination(ChunkId chunk, TierId tier);
   void reclaim(TierId tier, Bytes bytes);
   void make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority);
-  TransferId new_transfer(ChunkId chunk);
+  TransferId new_transfer(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority);
   void free_transfer(TransferId id);
   TransferId find_transfer(ChunkId chunk, TierId to) const;
   void enqueue(TransferId id, bool at_front);

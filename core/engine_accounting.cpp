@@ -127,7 +127,8 @@ std::uint64_t Engine::state_hash() const {
     mix(lane.ops.empty() ? 0 : lane.issued - iteration_ * lane.ops.size());
     mix(lane.ops.empty() ? 0 : lane.done - iteration_ * lane.ops.size());
     const ActiveOp* front = lane.active.empty() ? nullptr : &lane.active.front();
-    mix(static_cast<std::uint64_t>(front == nullptr ? 0 : now_ - (front->started ? front->ready_ns : front->issued_ns)));
+    mix(static_cast<std::uint64_t>(front == nullptr ? 0
+                                                    : now_ - (front->started ? front->ready_ns : front->issued_ns)));
   }
   mix(policy_.fingerprint());
   return hash;

@@ -69,13 +69,8 @@ bool Engine::request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex 
     refusal = Refusal::no_room;
     return false;
   }
-  const TransferId id = new_transfer(chunk);
+  const TransferId id = new_transfer(chunk, from, to, Purpose::fetch, priority);
   Transfer& t = transfers_[id];
-  t.from = from;
-  t.to = to;
-  t.purpose = Purpose::fetch;
-  t.priority = priority;
-  t.route = routes_[from][to];
   decide(Decision::Kind::fetch, chunk, from, to);
   if (priority != urgent && not_before != none && not_before != position_) {
     t.not_before = not_before;
@@ -115,13 +110,7 @@ bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose
     refusal = Refusal::no_room;
     return false;
   }
-  const TransferId id = new_transfer(chunk);
-  Transfer& t = transfers_[id];
-  t.from = from;
-  t.to = to;
-  t.purpose = purpose;
-  t.priority = priority;
-  t.route = routes_[from][to];
+  const TransferId id = new_transfer(chunk, from, to, purpose, priority);
   decide(purpose == Purpose::evict ? Decision::Kind::evict : Decision::Kind::clean, chunk, from, to);
   enqueue(id, false);
   return true;
@@ -171,8 +160,8 @@ void Engine::reclaim(TierId tier, Bytes bytes) {
   }
 }
 
-// Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is the
-// chunk that found no room.
+// Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
+// the chunk that found no room.
 void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
   const auto lacking = [&]() -> Bytes {
     const Bytes have = memory_.free(tier) + memory_.leaving(tier);
@@ -258,7 +247,7 @@ void Engine::sample_occupancy(TierId tier) {
 
 // ---- Queues ---------------------------------------------------------------------------------------------------------
 
-Engine::TransferId Engine::new_transfer(ChunkId chunk) {
+Engine::TransferId Engine::new_transfer(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority) {
   TransferId id;
   if (free_transfers_.empty()) {
     id = static_cast<TransferId>(transfers_.size());
@@ -270,6 +259,11 @@ Engine::TransferId Engine::new_transfer(ChunkId chunk) {
   Transfer& t = transfers_[id];
   t = Transfer{};
   t.chunk = chunk;
+  t.from = from;
+  t.to = to;
+  t.purpose = purpose;
+  t.priority = priority;
+  t.route = routes_[from][to];
   t.requested_at = position_;
   t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = now_;
   t.next_of_chunk = first_of_chunk_[chunk];

@@ -77,8 +77,8 @@ struct EventLog {
   std::vector<Decision> decisions;
 };
 
-// A machine that only repeats the completions of a log, in their order and at their times. It checks that the engine
-// submits what it submitted then: `diverged` says where it did not.
+// A machine that only repeats the completions of a log, in their order and at their times. That the engine submits what
+// it submitted then shows in its decisions; `diverged` tells only of a completion of something never submitted.
 class LogMachine final : public Machine {
  public:
   explicit LogMachine(const EventLog& log) : log_(log), now_(log.start_ns) {}

@@ -65,7 +65,7 @@ struct MachineSpec {
   std::string name;
   std::string description;
   std::string file;         // where it was read from
-  std::string gpu;          // "a100-40g"; the trace's durations rescale when they differ
+  std::string gpu;          // "a100-40g"; for people, durations are the trace's
   std::vector<Tier> tiers;  // [0] is the GPU's; then from fast to slow
   std::vector<Resource> resources;
   std::vector<Link> links;

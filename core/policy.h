@@ -142,9 +142,6 @@ class Actions {
 // ---- Questions. -----------------------------------------------------------------------------------------------------
 
 struct Requirements {
-  bool recorded_schedule = false;   // live: two iterations run first, to warm up and to record
-  bool module_boundaries = false;   // live: the program must announce its modules
-  bool cpu_optimizer_rate = false;  // the machine file must say how fast the CPU updates parameters
   std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
 };
 

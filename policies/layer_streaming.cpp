@@ -2,7 +2,8 @@
 // layers, as many as there are buffers, are fetched; when it ends, they leave and the gradients it made stream out. The
 // schedule of layer-streaming trainers (MegaTrain, Horizon-LM); activations move only when room is short.
 //
-// A layer is a run of ops of one module; ops without a module (the optimizer's, say) are served on demand.
+// A layer is a run of ops of one module: it begins and ends with the first op of another module, in forward and
+// backward alike. Ops without a module (the optimizer's, say) are served on demand.
 #include <algorithm>
 
 #include "policies/policies.h"
@@ -16,12 +17,6 @@ class LayerStreaming final : public Policy {
     options.number("buffers", buffers_, "layers",
                    "layers whose parameters may be on the GPU at once: the running one and those streaming in");
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
-  }
-
-  Requirements requirements() const override {
-    Requirements r;
-    r.recorded_schedule = r.module_boundaries = true;
-    return r;
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {

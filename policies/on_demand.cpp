@@ -15,7 +15,13 @@ class OnDemand final : public Policy {
   explicit OnDemand(Options& options) {
     options.choice(
         "mode", mode_, {"ours", "g10-uvm"},
-        "g10-uvm sets victim=fifo, free_dead=never, copies=exclusive and chunk=2MiB, as G10's baseline does");
+        "g10-uvm: as G10's baseline; unless set, victim=fifo, free_dead=never, copies=exclusive, chunk=2MiB");
+    if (mode_ == "g10-uvm") {
+      victim_ = "fifo";
+      free_dead_ = "never";
+      copies_ = "exclusive";
+      layout_.chunk_bytes = 2 * MiB;  // unified memory moves blocks of 2 MiB
+    }
     options.choice("victim", victim_, {"lru", "fifo"},
                    "lru: the least recently used leaves; fifo: the first to have arrived");
     options.choice("free_dead", free_dead_, {"now", "when_victim", "never"},
@@ -24,13 +30,6 @@ class OnDemand final : public Policy {
                    "inclusive: a fetched chunk's copy below stays valid until it is written");
     options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
-    if (mode_ == "g10-uvm") {
-      if (layout_.chunk_bytes == Layout{}.chunk_bytes)
-        layout_.chunk_bytes = 2 * MiB;  // unified memory moves blocks of 2 MiB
-      victim_ = "fifo";
-      free_dead_ = "never";
-      copies_ = "exclusive";
-    }
     layout_.use_touches = victim_ == "lru";
     layout_.free_dead = free_dead_ == "now"     ? FreeDead::now
                         : free_dead_ == "never" ? FreeDead::never

@@ -36,7 +36,11 @@ void Options::number(std::string_view name, std::uint64_t& value, std::string_vi
 void Options::bytes(std::string_view name, Bytes& value, std::string_view help) {
   const std::string* text = declare(name, "bytes", value == 0 ? "whole" : std::to_string(value), "bytes", help);
   if (text == nullptr) return;
-  value = *text == "whole" ? 0 : parse_bytes(*text);
+  try {
+    value = *text == "whole" ? 0 : parse_bytes(*text);
+  } catch (const Error&) {
+    refuse(name, *text, "a size such as 16MiB, or 'whole'");
+  }
   if (*text != "whole" && value == 0) refuse(name, *text, "a positive size or 'whole'");
 }
 

@@ -19,7 +19,6 @@ class ZeroOffload final : public Policy {
 
   Requirements requirements() const override {
     Requirements r;
-    r.recorded_schedule = r.cpu_optimizer_rate = true;
     r.governed.fill(false);
     for (const Role role : {Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter}) {
       r.governed[static_cast<std::size_t>(role)] = true;

@@ -4,11 +4,13 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/error.h"
 
 namespace tencache {
 namespace {
 
 constexpr std::size_t lanes = 2;
+constexpr Nanoseconds longest_ns = std::numeric_limits<Nanoseconds>::max() / 3;  // of one copy; about a hundred years
 
 }  // namespace
 
@@ -88,7 +90,12 @@ void SimMachine::share_bandwidth() {
     server.left = flowed >= server.left ? 0 : server.left - flowed;
     server.updated_ns = now_;
     server.rate = rates[link];
-    server.next_ns = now_ + static_cast<Nanoseconds>((server.left + server.rate - 1) / server.rate);
+    const uint128 flow_ns = (server.left + server.rate - 1) / server.rate;
+    if (flow_ns > static_cast<uint128>(longest_ns)) {
+      throw Error("machine '" + spec_.name + "': a copy over link '" + spec_.links[link].name +
+                  "' would take more than a hundred years; check its bandwidth and the tensors' sizes");
+    }
+    server.next_ns = now_ + static_cast<Nanoseconds>(flow_ns);
   }
 }
 

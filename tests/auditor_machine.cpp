@@ -8,16 +8,20 @@ namespace {
 
 constexpr std::uint64_t completions_at_most = 300'000;  // of a case with a dozen ops: it does not end
 
-std::string place_text(const Place& place) { return "tier " + std::to_string(place.tier) + " at " + std::to_string(place.offset); }
+std::string place_text(const Place& place) {
+  return "tier " + std::to_string(place.tier) + " at " + std::to_string(place.offset);
+}
 
 }  // namespace
 
 AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
     : inner_(inner), spec_(spec), trace_(trace), layout_(layout), schedule_(trace), staging_(spec.staging.count) {
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op)
+    lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
     const AllocatorSpec allocator = layout.allocators.empty() ? AllocatorSpec{} : layout.allocators[tier];
-    allocators_.push_back(make_allocator(allocator, tier == 0 && layout.unlimited_gpu ? unlimited : spec.tiers[tier].capacity));
+    allocators_.push_back(
+        make_allocator(allocator, tier == 0 && layout.unlimited_gpu ? unlimited : spec.tiers[tier].capacity));
   }
 }
 
@@ -29,24 +33,29 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   Chunk& chunk = chunks_[id];
   chunk.tensor = tensor;
   chunk.bytes = bytes;
-  if (chunk.copies.contains(place.tier)) complain("chunk " + std::to_string(id) + " is mapped twice in " + place_text(place));
+  if (chunk.copies.contains(place.tier))
+    complain("chunk " + std::to_string(id) + " is mapped twice in " + place_text(place));
   const Bytes granularity = spec_.tiers[place.tier].granularity;
   const Bytes rounded = (bytes + granularity - 1) / granularity * granularity;
   const Allocator& allocator = *allocators_[place.tier];
   const Bytes footprint = allocator.footprint(rounded);
   if (allocator.addressed()) {
-    if (place.offset + rounded > allocator.capacity()) complain("chunk " + std::to_string(id) + " ends beyond " + place_text(place));
+    if (place.offset + rounded > allocator.capacity())
+      complain("chunk " + std::to_string(id) + " ends beyond " + place_text(place));
     for (const auto& [other_id, other] : chunks_) {
       const auto copy = other.copies.find(place.tier);
       if (copy == other.copies.end()) continue;
-      if (place.offset < copy->second.place.offset + copy->second.footprint && copy->second.place.offset < place.offset + footprint) {
-        complain("chunks " + std::to_string(id) + " and " + std::to_string(other_id) + " overlap in " + place_text(place));
+      if (place.offset < copy->second.place.offset + copy->second.footprint &&
+          copy->second.place.offset < place.offset + footprint) {
+        complain("chunks " + std::to_string(id) + " and " + std::to_string(other_id) + " overlap in " +
+                 place_text(place));
       }
     }
   }
   chunk.copies[place.tier] = {place, footprint, garbage};
   used_[place.tier] += footprint;
-  if (used_[place.tier] > allocator.capacity()) complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
+  if (used_[place.tier] > allocator.capacity())
+    complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
   inner_.map(tensor, id, begin, bytes, place);
 }
 
@@ -95,26 +104,31 @@ void AuditorMachine::unmap(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes
     if (tier_of(lane) != place.tier) continue;
     for (const RunningOp& op : lanes_[lane]) {
       for (const Use& use : op.uses) {
-        if (use.tensor == tensor) complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) + " runs with it");
+        if (use.tensor == tensor)
+          complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) +
+                   " runs with it");
       }
     }
   }
   for (const auto& [fence, running] : copies_) {
     if (running.command.chunk != id) continue;
-    if ((!running.command.from_staging && running.command.from.tier == place.tier) || (!running.command.to_staging && running.command.to.tier == place.tier)) {
+    if ((!running.command.from_staging && running.command.from.tier == place.tier) ||
+        (!running.command.to_staging && running.command.to.tier == place.tier)) {
       complain("chunk " + std::to_string(id) + " is unmapped from " + place_text(place) + " while it is copied");
     }
   }
   chunk.copies.erase(found);
   used_[place.tier] -= copy.footprint;
   if (copy.version == chunk.latest && lost(id)) {
-    complain("the last copy of chunk " + std::to_string(id) + " goes from " + place_text(place) + " and its value is needed");
+    complain("the last copy of chunk " + std::to_string(id) + " goes from " + place_text(place) +
+             " and its value is needed");
   }
   inner_.unmap(tensor, id, begin, bytes, place);
 }
 
 void AuditorMachine::initialise(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
-  if (!chunks_[id].copies.contains(place.tier)) complain("content is given to chunk " + std::to_string(id) + ", which is not mapped");
+  if (!chunks_[id].copies.contains(place.tier))
+    complain("content is given to chunk " + std::to_string(id) + ", which is not mapped");
   chunks_[id].copies[place.tier].version = chunks_[id].latest;
   inner_.initialise(tensor, id, begin, bytes, place);
 }
@@ -124,7 +138,8 @@ std::uint32_t AuditorMachine::buffers_of(const CopyCommand& copy) const {
 }
 
 Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
-  const std::string text = "copy of chunk " + std::to_string(command.chunk) + " over link " + std::to_string(command.link);
+  const std::string text =
+      "copy of chunk " + std::to_string(command.chunk) + " over link " + std::to_string(command.link);
   Chunk& chunk = chunks_[command.chunk];
   const Link& link = spec_.links[command.link];
   RunningCopy running{command, garbage};
@@ -132,13 +147,16 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
   for (const auto& [fence, other] : copies_) on_link += other.command.link == command.link ? 1 : 0;
   if (on_link > spec_.copies_in_flight) complain(text + ": too many copies on that link");
   if (command.bytes != chunk.bytes) complain(text + ": wrong size");
-  if (link.from != (command.from_staging ? spec_.staging.tier : command.from.tier) || link.to != (command.to_staging ? spec_.staging.tier : command.to.tier)) {
+  if (link.from != (command.from_staging ? spec_.staging.tier : command.from.tier) ||
+      link.to != (command.to_staging ? spec_.staging.tier : command.to.tier)) {
     complain(text + ": the link does not join these tiers");
   }
   if (command.from_staging) {
     for (std::uint64_t i = command.from.offset; i < command.from.offset + buffers_of(command); ++i) {
-      if (i >= staging_.size() || staging_[i].chunk != command.chunk) complain(text + ": from a buffer that holds something else");
-      else running.version = staging_[i].version;
+      if (i >= staging_.size() || staging_[i].chunk != command.chunk)
+        complain(text + ": from a buffer that holds something else");
+      else
+        running.version = staging_[i].version;
     }
   } else {
     const auto source = chunk.copies.find(command.from.tier);
@@ -152,7 +170,8 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
       if (tier_of(lane) != command.from.tier) continue;
       for (const RunningOp& op : lanes_[lane]) {
         for (const Use& use : op.uses) {
-          if (use.tensor == chunk.tensor && use.write) complain(text + ": from a copy that op " + std::to_string(op.command.op) + " writes");
+          if (use.tensor == chunk.tensor && use.write)
+            complain(text + ": from a copy that op " + std::to_string(op.command.op) + " writes");
         }
       }
     }
@@ -166,7 +185,8 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
       for (const auto& [fence, other] : copies_) {
         const Place& buffer = other.command.from_staging ? other.command.from : other.command.to;
         const bool staged = other.command.from_staging || other.command.to_staging;
-        if (staged && buffer.offset <= i && i < buffer.offset + buffers_of(other.command)) complain(text + ": into a buffer that is taken");
+        if (staged && buffer.offset <= i && i < buffer.offset + buffers_of(other.command))
+          complain(text + ": into a buffer that is taken");
       }
       const Staged before = staging_[i];
       staging_[i] = {command.chunk, garbage};
@@ -174,7 +194,8 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
         complain(text + ": over the last copy of chunk " + std::to_string(before.chunk));
       }
     }
-  } else if (const auto target = chunk.copies.find(command.to.tier); target == chunk.copies.end() || target->second.place.offset != command.to.offset) {
+  } else if (const auto target = chunk.copies.find(command.to.tier);
+             target == chunk.copies.end() || target->second.place.offset != command.to.offset) {
     complain(text + ": to where it has no room");
   } else {
     target->second.version = garbage;
@@ -204,7 +225,9 @@ void AuditorMachine::start_op(std::uint8_t lane) {
     if (&other != &lanes_[1 - lane].front()) break;
     for (const Use& a : op.uses) {
       for (const Use& b : other.uses) {
-        if (a.tensor == b.tensor && (a.write || b.write)) complain("ops " + std::to_string(op.command.op) + " and " + std::to_string(other.command.op) + " run at once");
+        if (a.tensor == b.tensor && (a.write || b.write))
+          complain("ops " + std::to_string(op.command.op) + " and " + std::to_string(other.command.op) +
+                   " run at once");
       }
     }
   }
@@ -220,7 +243,8 @@ void AuditorMachine::start_op(std::uint8_t lane) {
         complain(text + " does not hold the value");
       }
     });
-    if (bytes != trace_.tensors[use.tensor].bytes) complain("op " + std::to_string(op.command.op) + " starts without all of tensor " + std::to_string(use.tensor));
+    if (bytes != trace_.tensors[use.tensor].bytes)
+      complain("op " + std::to_string(op.command.op) + " starts without all of tensor " + std::to_string(use.tensor));
   }
 }
 
@@ -231,7 +255,8 @@ void AuditorMachine::finish_op(std::uint8_t lane) {
     if (!use.write) continue;
     for_chunks(use.tensor, [&](ChunkId, Chunk& chunk) {
       ++chunk.latest;
-      if (const auto copy = chunk.copies.find(tier_of(lane)); copy != chunk.copies.end()) copy->second.version = chunk.latest;
+      if (const auto copy = chunk.copies.find(tier_of(lane)); copy != chunk.copies.end())
+        copy->second.version = chunk.latest;
     });
   }
   ++done_[lane];
@@ -243,18 +268,21 @@ void AuditorMachine::finish_copy(const RunningCopy& copy, bool done) {
   Chunk& chunk = chunks_[command.chunk];
   if (done) copied_bytes_[command.link] += command.bytes;
   if (command.to_staging) {
-    for (std::uint64_t i = command.to.offset; i < std::min<std::uint64_t>(staging_.size(), command.to.offset + buffers_of(command)); ++i) {
+    for (std::uint64_t i = command.to.offset;
+         i < std::min<std::uint64_t>(staging_.size(), command.to.offset + buffers_of(command)); ++i) {
       if (done) staging_[i].version = copy.version;
     }
   } else if (done) {
-    if (const auto target = chunk.copies.find(command.to.tier); target != chunk.copies.end()) target->second.version = copy.version;
+    if (const auto target = chunk.copies.find(command.to.tier); target != chunk.copies.end())
+      target->second.version = copy.version;
   }
 }
 
 bool AuditorMachine::wait(Completion& completion) {
   if (!inner_.wait(completion)) return false;
   if (++completions_ > completions_at_most) throw std::runtime_error("the run does not end");
-  if (completion.end_ns < last_end_ns_ || completion.start_ns > completion.end_ns) complain("a completion goes back in time");
+  if (completion.end_ns < last_end_ns_ || completion.start_ns > completion.end_ns)
+    complain("a completion goes back in time");
   last_end_ns_ = completion.end_ns;
   if (const auto copy = copies_.find(completion.fence); copy != copies_.end()) {
     const RunningCopy running = copy->second;
@@ -262,9 +290,12 @@ bool AuditorMachine::wait(Completion& completion) {
     const bool done = completion.status == CompletionStatus::done;
     finish_copy(running, done);
     const CopyCommand& command = running.command;
-    const bool to_free = (command.from_staging && (done || completion.status == CompletionStatus::cancelled)) || (command.to_staging && !done);
+    const bool to_free = (command.from_staging && (done || completion.status == CompletionStatus::cancelled)) ||
+                         (command.to_staging && !done);
     const std::uint64_t first = command.from_staging ? command.from.offset : command.to.offset;
-    for (std::uint64_t i = first; to_free && i < std::min<std::uint64_t>(staging_.size(), first + buffers_of(command)); ++i) staging_[i] = {};
+    for (std::uint64_t i = first; to_free && i < std::min<std::uint64_t>(staging_.size(), first + buffers_of(command));
+         ++i)
+      staging_[i] = {};
     return true;
   }
   for (std::uint8_t lane = 0; lane < 2; ++lane) {
@@ -286,7 +317,8 @@ bool TroubleMachine::wait(Completion& completion) {
       completion = late_.front();
       late_.pop_front();
     } else if (std::find(copies_.begin(), copies_.end(), completion.fence) != copies_.end()) {
-      if (completion.status == CompletionStatus::done && random_.one_in(12)) completion.status = CompletionStatus::failed;
+      if (completion.status == CompletionStatus::done && random_.one_in(12))
+        completion.status = CompletionStatus::failed;
       if (random_.one_in(4)) {  // later copies of the link wait too: completions of a link keep their order
         late_.push_back(completion);
         continue;

@@ -11,7 +11,9 @@ namespace {
 
 using testing::HasSubstr;
 
-Nanoseconds stall(const RunResult& result, StallCause cause) { return result.window.stall_ns[static_cast<std::size_t>(cause)]; }
+Nanoseconds stall(const RunResult& result, StallCause cause) {
+  return result.window.stall_ns[static_cast<std::size_t>(cause)];
+}
 
 // bytes / bandwidth, then the op: ready at 100, not at 99.
 TEST(ClosedFormTest, OneTensorOverOneLink) {
@@ -52,7 +54,9 @@ Layout from_cpu_and_nvme() {
 
 // Two links run at once: max(100, 120) + 5.
 TEST(ClosedFormTest, TwoLinksOverlap) {
-  EXPECT_EQ(run_small(small_machine(1000, true), two_tensors(100, 120), 1, from_cpu_and_nvme()).result.first_iteration_ns, 125);
+  EXPECT_EQ(
+      run_small(small_machine(1000, true), two_tensors(100, 120), 1, from_cpu_and_nvme()).result.first_iteration_ns,
+      125);
 }
 
 // One resource of 1 GB/s for both: half each until the 50 bytes are over at 100; the other's last 50 at full rate: 150.
@@ -86,11 +90,12 @@ TEST(ClosedFormTest, DemandOvertakesAQueuedPrefetch) {
     add_op(trace, 5, {z}, {}, Device::gpu, 10);
     MachineSpec machine = small_machine(1000);
     machine.copies_in_flight = in_flight;
-    const SmallRun run = run_small(machine, trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
-      if (event.kind != EventKind::iteration_begin) return;
-      actions.fetch(x);
-      actions.fetch(y);
-    });
+    const SmallRun run =
+        run_small(machine, trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
+          if (event.kind != EventKind::iteration_begin) return;
+          actions.fetch(x);
+          actions.fetch(y);
+        });
     EXPECT_EQ(run.ops.at(0).start_ns, in_flight == 1 ? 200 : 300);
     EXPECT_EQ(run.result.window.gap_ns, 10);
   }
@@ -111,7 +116,8 @@ TEST(ClosedFormTest, StagingStoresAndForwards) {
     layout.chunk_bytes = 100;
     const SmallRun run = run_small(machine, trace, 1, layout);
     EXPECT_EQ(run.result.first_iteration_ns, buffers == 1 ? 400 : 300);
-    EXPECT_EQ(stall(run.result, StallCause::nvme_read) + stall(run.result, StallCause::h2d), run.result.first_iteration_ns);
+    EXPECT_EQ(stall(run.result, StallCause::nvme_read) + stall(run.result, StallCause::h2d),
+              run.result.first_iteration_ns);
   }
 }
 
@@ -146,7 +152,8 @@ TEST(ClosedFormTest, DeadDataIsDropped) {
   EXPECT_TRUE(run.transfers.empty());
 }
 
-// The GPU's op 1 needs what the CPU's op takes 200 ns for; op 0 runs meanwhile: 150 ns of cpu_optimizer, then the fetch.
+// The GPU's op 1 needs what the CPU's op takes 200 ns for; op 0 runs meanwhile: 150 ns of cpu_optimizer, then the
+// fetch.
 TEST(ClosedFormTest, CpuOpsRunBesideTheGpu) {
   Trace trace;
   const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
@@ -200,9 +207,10 @@ TEST(ClosedFormTest, TheLastIterationEndsWithItsOps) {
   Trace trace;
   const TensorId a = trace.add_tensor("a", 1000, Role::parameter, true);
   add_op(trace, 50, {}, {});
-  const SmallRun run = run_small(small_machine(2000), trace, 2, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
-    if (event.kind == EventKind::iteration_begin) actions.fetch(a);
-  });
+  const SmallRun run =
+      run_small(small_machine(2000), trace, 2, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
+        if (event.kind == EventKind::iteration_begin) actions.fetch(a);
+      });
   EXPECT_EQ(run.result.iteration_ns, (std::vector<Nanoseconds>{50, 50}));
 }
 

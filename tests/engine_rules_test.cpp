@@ -39,10 +39,11 @@ TEST(EngineRulesTest, AFetchOfAWaitingOpsOutputIsRefused) {
   const TensorId q = trace.add_tensor("q", 60, Role::parameter, true);
   add_op(trace, 50, {}, {a});
   add_op(trace, 50, {}, {p, q});
-  const SmallRun run = run_small(small_machine(120), trace, 1, whole_tensors(), [](const Event& event, const View&, Actions& actions) {
-    if (event.kind != EventKind::op_issued) return;
-    for (const Use& use : event.uses) actions.fetch(use.tensor);
-  });
+  const SmallRun run =
+      run_small(small_machine(120), trace, 1, whole_tensors(), [](const Event& event, const View&, Actions& actions) {
+        if (event.kind != EventKind::op_issued) return;
+        for (const Use& use : event.uses) actions.fetch(use.tensor);
+      });
   EXPECT_TRUE(run.result.fits) << run.result.misfit;
   EXPECT_EQ(run.ops.at(1).start_ns, 50 + 120);
   EXPECT_GT(run.result.window.refusals, 0U);
@@ -55,9 +56,10 @@ TEST(EngineRulesTest, DemandReleasesADeferredPrefetch) {
   add_op(trace, 50, {a}, {}, Device::gpu, 10);
   Layout layout = whole_tensors();
   layout.promote = false;
-  const SmallRun run = run_small(small_machine(200), trace, 1, layout, [a](const Event& event, const View&, Actions& actions) {
-    if (event.kind == EventKind::iteration_begin) actions.fetch(a, 0, 77);
-  });
+  const SmallRun run =
+      run_small(small_machine(200), trace, 1, layout, [a](const Event& event, const View&, Actions& actions) {
+        if (event.kind == EventKind::iteration_begin) actions.fetch(a, 0, 77);
+      });
   EXPECT_EQ(run.ops.at(0).start_ns, 110);
 }
 
@@ -67,11 +69,12 @@ TEST(EngineRulesTest, AHoldLastsWhileTheTensorIsOnItsWay) {
     Trace trace;
     const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
     add_op(trace, 50, {}, {});
-    const SmallRun run = run_small(small_machine(200), trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
-      if (event.kind != EventKind::iteration_begin) return;
-      actions.hold(0, a);
-      if (fetched) actions.fetch(a);
-    });
+    const SmallRun run = run_small(small_machine(200), trace, 1, whole_tensors(),
+                                   [&](const Event& event, const View&, Actions& actions) {
+                                     if (event.kind != EventKind::iteration_begin) return;
+                                     actions.hold(0, a);
+                                     if (fetched) actions.fetch(a);
+                                   });
     EXPECT_EQ(run.ops.at(0).start_ns, fetched ? 100 : 0);
   }
 }
@@ -81,7 +84,8 @@ TEST(EngineRulesTest, AHoldLastsWhileTheTensorIsOnItsWay) {
 TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
   Trace trace;
   std::vector<TensorId> small;
-  for (int i = 0; i < 4; ++i) small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), 25, Role::parameter, true));
+  for (int i = 0; i < 4; ++i)
+    small.push_back(trace.add_tensor(std::string("s").append(std::to_string(i)), 25, Role::parameter, true));
   const TensorId large = trace.add_tensor("large", 50, Role::activation, false);
   for (const int i : {0, 1, 2, 3, 1, 3}) add_op(trace, 10, {small[static_cast<std::size_t>(i)]}, {});
   add_op(trace, 10, {}, {large});
@@ -126,6 +130,22 @@ TEST(EngineRulesTest, AFailedOpIsAnError) {
   FailingOps failing(simulated);
   Engine engine(machine, failing, policy, &program);
   EXPECT_THROW(engine.run({}), Error);
+}
+
+// Times are 64-bit nanoseconds: what would not fit is refused, not wrapped around.
+TEST(EngineRulesTest, TimesBeyondTheClockAreErrors) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 50, Role::parameter, true);
+  add_op(trace, Nanoseconds{1} << 60, {a}, {});
+  EXPECT_THROW(run_small(small_machine(100), trace, 30), Error);
+
+  Trace large;
+  const TensorId b = large.add_tensor("b", Bytes{1} << 49, Role::parameter, true);
+  add_op(large, 50, {b}, {});
+  MachineSpec machine = small_machine(Bytes{1} << 50);
+  machine.tiers[1].capacity = Bytes{1} << 50;
+  for (Link& link : machine.links) link.bandwidth = 1;
+  EXPECT_THROW(run_small(machine, large, 1), Error);
 }
 
 }  // namespace

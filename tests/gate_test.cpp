@@ -20,7 +20,8 @@ std::vector<Decision> replay(const EventLog& log, const RandomCase& made) {
   LogMachine machine(log);
   EventLog again;
   const std::unique_ptr<Policy> policy = made.make();
-  Engine engine(made.machine, machine, *policy, &made.program, {.timeline = nullptr, .log = &again, .on_iteration = {}});
+  Engine engine(made.machine, machine, *policy, &made.program,
+                {.timeline = nullptr, .log = &again, .on_iteration = {}});
   engine.run(made.limits);
   EXPECT_EQ(machine.diverged(), "") << made.describe();
   return again.decisions;
@@ -40,7 +41,8 @@ TEST(GateTest, ASimulatedRunIsDecidedAgain) {
       SimMachine machine(made.machine);
       EventLog log;
       const std::unique_ptr<Policy> object = made.make();
-      Engine engine(made.machine, machine, *object, &made.program, {.timeline = nullptr, .log = &log, .on_iteration = {}});
+      Engine engine(made.machine, machine, *object, &made.program,
+                    {.timeline = nullptr, .log = &log, .on_iteration = {}});
       engine.run(made.limits);
       ASSERT_EQ(first_difference(log.decisions, replay(log, made)), "") << made.describe();
     }
@@ -60,7 +62,8 @@ TEST(GateTest, AHostRunKeepsTheRulesAndIsDecidedAgain) {
       for (Tier& tier : made.machine.tiers) {
         if (tier.kind == TierKind::nvme) tier.directories = {folder};
       }
-      ReplayBodies bodies(made.program.trace, {.check_everything = true, .write_everything = true, .duration_scale = 0});
+      ReplayBodies bodies(made.program.trace,
+                          {.check_everything = true, .write_everything = true, .duration_scale = 0});
       HostMachineOptions host_options;
       host_options.pace = false;
       HostMachine host(made.machine, bodies, host_options);
@@ -68,7 +71,8 @@ TEST(GateTest, AHostRunKeepsTheRulesAndIsDecidedAgain) {
       const Layout layout = object->layout(made.machine, &made.program);
       AuditorMachine auditor(host, made.machine, made.program.trace, layout);
       EventLog log;
-      Engine engine(made.machine, auditor, *object, &made.program, {.timeline = nullptr, .log = &log, .on_iteration = {}});
+      Engine engine(made.machine, auditor, *object, &made.program,
+                    {.timeline = nullptr, .log = &log, .on_iteration = {}});
       const RunResult result = engine.run(made.limits);
       ASSERT_EQ(auditor.violation(), "") << made.describe();
       ASSERT_EQ(bodies.counts().first_corruption, "") << made.describe();

@@ -19,10 +19,10 @@ namespace {
 
 struct Job {
   int id = 0;
-  int transfer = -1;             // -1: an op or a gap
+  int transfer = -1;  // -1: an op or a gap
   bool gap = false;
-  Nanoseconds fixed_ns = 0;      // the op, or the latency
-  uint128 data = 0;              // bytes x 1e9 still to flow
+  Nanoseconds fixed_ns = 0;  // the op, or the latency
+  uint128 data = 0;          // bytes x 1e9 still to flow
   bool begun = false, flowing = false, cancelled = false;
   Nanoseconds start_ns = 0, fixed_end_ns = 0;
 };
@@ -106,7 +106,8 @@ class NaiveMachine {
       if (!servers_[i].empty() && servers_[i].front().flowing) open.insert(i);
     }
     while (!open.empty()) {
-      std::map<std::size_t, BytesPerSecond> offer;  // by link: the least of its own bandwidth and its resources' equal shares
+      std::map<std::size_t, BytesPerSecond>
+          offer;  // by link: the least of its own bandwidth and its resources' equal shares
       for (const std::size_t i : open) {
         const Link& link = spec_.links[i - 2];
         offer[i] = link.bandwidth;
@@ -156,7 +157,7 @@ struct Move {
   std::vector<LinkId> path;
   std::size_t hop = 0;
   bool queued = false, flying = false, useless = false;
-  long long place = 0;           // in its queue: the least is the first
+  long long place = 0;  // in its queue: the least is the first
   OpIndex not_before = none;
   std::vector<std::size_t> buffers;
   int job = 0;
@@ -183,11 +184,18 @@ struct NoRoom {};
 class Naive {
  public:
   Naive(const Program& program, const MachineSpec& spec, Policy& policy, std::uint64_t iterations)
-      : program_(program), spec_(spec), policy_(policy), iterations_(iterations), schedule_(program.trace), machine_(spec), layout_(policy.layout(spec, &program)) {
+      : program_(program),
+        spec_(spec),
+        policy_(policy),
+        iterations_(iterations),
+        schedule_(program.trace),
+        machine_(spec),
+        layout_(policy.layout(spec, &program)) {
     if (layout_.allocators.empty()) layout_.allocators.resize(spec.tiers.size());
     lanes_[0].tier = 0;
     lanes_[1].tier = spec.tier_of(Device::cpu);
-    for (OpIndex i = 0; i < program.trace.ops.size(); ++i) lanes_[program.trace.ops[i].device == Device::gpu ? 0 : 1].ops.push_back(i);
+    for (OpIndex i = 0; i < program.trace.ops.size(); ++i)
+      lanes_[program.trace.ops[i].device == Device::gpu ? 0 : 1].ops.push_back(i);
     for (const Tensor& tensor : program.trace.tensors) {
       first_.push_back(static_cast<ChunkId>(bytes_.size()));
       const Bytes unit = layout_.chunk_bytes == 0 ? tensor.bytes : layout_.chunk_bytes;
@@ -245,10 +253,13 @@ class Naive {
   }
   Bytes free(TierId tier) {
     Bytes used = 0;
-    for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) used += at(chunk, tier).state == CopyState::absent ? 0 : room_of(chunk, tier);
+    for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk)
+      used += at(chunk, tier).state == CopyState::absent ? 0 : room_of(chunk, tier);
     return capacity(tier) - used;
   }
-  Bytes capacity(TierId tier) const { return tier == 0 && layout_.unlimited_gpu ? unlimited : spec_.tiers[tier].capacity; }
+  Bytes capacity(TierId tier) const {
+    return tier == 0 && layout_.unlimited_gpu ? unlimited : spec_.tiers[tier].capacity;
+  }
   Bytes leaving(TierId tier) {
     Bytes sum = 0;
     for (ChunkId chunk = 0; chunk < bytes_.size(); ++chunk) sum += at(chunk, tier).leaving ? room_of(chunk, tier) : 0;
@@ -351,8 +362,10 @@ class Naive {
         if (at(chunk, tier).state == CopyState::absent) continue;
         if (!memory.reserve(chunk, tier)) throw std::logic_error("the naive engine overfills a tier");
         if (valid(chunk, tier)) memory.commit(chunk, tier);
-        if (at(chunk, tier).state == CopyState::condemned) memory.condemn(chunk, tier);
-        else if (at(chunk, tier).leaving) memory.set_evicting(chunk, tier, true);
+        if (at(chunk, tier).state == CopyState::condemned)
+          memory.condemn(chunk, tier);
+        else if (at(chunk, tier).leaving)
+          memory.set_evicting(chunk, tier, true);
       }
     }
     for (TierId tier = 0; tier < tiers(); ++tier) {
@@ -383,14 +396,22 @@ class Naive {
   }
   void refuse(Refusal reason, const Action& action, ChunkId chunk) {
     if (depth_ <= 2) {
-      tell({.kind = EventKind::refused, .refusal = reason, .from = action.tier, .to = action.destination, .op = position_, .tensor = action.tensor, .chunk = chunk});
+      tell({.kind = EventKind::refused,
+            .refusal = reason,
+            .from = action.tier,
+            .to = action.destination,
+            .op = position_,
+            .tensor = action.tensor,
+            .chunk = chunk});
     }
   }
   void apply(const Action& action) {
     if (action.tensor + 1 >= first_.size() || action.tier >= tiers()) return refuse(Refusal::stale, action, none);
     if (action.verb == Verb::hold) {
-      if (lanes_[0].waiting && lanes_[0].running.back().op == action.op) lanes_[0].running.back().holds.push_back(action.tensor);
-      else holds_.push_back({action.op, action.tensor});
+      if (lanes_[0].waiting && lanes_[0].running.back().op == action.op)
+        lanes_[0].running.back().holds.push_back(action.tensor);
+      else
+        holds_.push_back({action.op, action.tensor});
       return;
     }
     const ChunkId count = first_[action.tensor + 1] - first_[action.tensor];
@@ -406,19 +427,25 @@ class Naive {
     const int coming = arriving(chunk, action.tier);
     switch (action.verb) {
       case Verb::fetch:
-        if (at(chunk, action.tier).state == CopyState::absent && at(chunk, action.tier).pins > 0 && coming < 0) return Refusal::stale;
+        if (at(chunk, action.tier).state == CopyState::absent && at(chunk, action.tier).pins > 0 && coming < 0)
+          return Refusal::stale;
         return fetch(chunk, action.tier, rank, action.not_before);
-      case Verb::evict: return evict(chunk, action.tier, action.destination, rank);
-      case Verb::clean: return send(chunk, action.tier, action.destination, Kind::clean, action.urgent ? urgent_rank : background_rank);
+      case Verb::evict:
+        return evict(chunk, action.tier, action.destination, rank);
+      case Verb::clean:
+        return send(chunk, action.tier, action.destination, Kind::clean, action.urgent ? urgent_rank : background_rank);
       case Verb::drop:
         if (!evictable(chunk, action.tier) || !droppable(chunk, action.tier)) return Refusal::stale;
         drop(chunk, action.tier);
         return Refusal::none;
       case Verb::cancel:
-        if (coming < 0 || moves_[coming].flying || moves_[coming].hop > 0 || moves_[coming].kind != Kind::fetch || at(chunk, action.tier).pins > 0) return Refusal::stale;
+        if (coming < 0 || moves_[coming].flying || moves_[coming].hop > 0 || moves_[coming].kind != Kind::fetch ||
+            at(chunk, action.tier).pins > 0)
+          return Refusal::stale;
         withdraw(coming);
         return Refusal::none;
-      case Verb::hold: break;
+      case Verb::hold:
+        break;
     }
     return Refusal::none;
   }
@@ -490,11 +517,14 @@ class Naive {
       if (rank == urgent_rank) demand(coming);
       return Refusal::none;
     }
-    if (at(chunk, to).state != CopyState::absent || dead_[owner_[chunk]] != 0 || source(chunk, to) == no_tier) return Refusal::stale;
+    if (at(chunk, to).state != CopyState::absent || dead_[owner_[chunk]] != 0 || source(chunk, to) == no_tier)
+      return Refusal::stale;
     if (room_of(chunk, to) > capacity(to)) return Refusal::no_room;
     const int id = request(chunk, source(chunk, to), to, Kind::fetch, rank);
-    if (rank != urgent_rank && not_before != none && not_before != position_) moves_[id].not_before = not_before;
-    else enqueue(id, false);
+    if (rank != urgent_rank && not_before != none && not_before != position_)
+      moves_[id].not_before = not_before;
+    else
+      enqueue(id, false);
     return Refusal::none;
   }
   bool reserve(ChunkId chunk, TierId tier) {
@@ -507,7 +537,8 @@ class Naive {
     return take(chunk, tier);
   }
   bool may_receive(ChunkId chunk, TierId from, TierId to) {
-    return to != from && !path(from, to).empty() && at(chunk, to).state == CopyState::absent && at(chunk, to).pins == 0 && arriving(chunk, to) < 0;
+    return to != from && !path(from, to).empty() && at(chunk, to).state == CopyState::absent &&
+           at(chunk, to).pins == 0 && arriving(chunk, to) < 0;
   }
   Refusal send(ChunkId chunk, TierId from, TierId destination, Kind kind, int rank) {
     if (!valid(chunk, from) || at(chunk, from).writers > 0 || dead_[owner_[chunk]] != 0) return Refusal::stale;
@@ -546,8 +577,10 @@ class Naive {
   }
   // An op waits for it.
   void demand(int id) {
-    if (layout_.promote) lift(id);
-    else if (!moves_[id].queued && !moves_[id].flying) enqueue(id, false);
+    if (layout_.promote)
+      lift(id);
+    else if (!moves_[id].queued && !moves_[id].flying)
+      enqueue(id, false);
   }
   void lift(int id) {
     Move& move = moves_[id];
@@ -589,8 +622,10 @@ class Naive {
         withdraw(id);
       }
     }
-    if (valid(chunk, tier)) drop(chunk, tier);
-    else if (at(chunk, tier).state == CopyState::reserved) condemn(chunk, tier);
+    if (valid(chunk, tier))
+      drop(chunk, tier);
+    else if (at(chunk, tier).state == CopyState::reserved)
+      condemn(chunk, tier);
   }
 
   bool start_transfers(LinkId link) {
@@ -612,7 +647,9 @@ class Naive {
       progress = true;
     }
   }
-  bool source_stands(const Move& move) { return move.hop > 0 || (valid(move.chunk, move.from) && at(move.chunk, move.from).writers == 0); }
+  bool source_stands(const Move& move) {
+    return move.hop > 0 || (valid(move.chunk, move.from) && at(move.chunk, move.from).writers == 0);
+  }
   void look_elsewhere(int id) {
     const Move old = moves_[id];
     withdraw(id);
@@ -646,7 +683,9 @@ class Naive {
   bool take_buffers(Move& move) {
     const std::size_t count = (bytes_[move.chunk] + spec_.staging.bytes - 1) / spec_.staging.bytes;
     for (std::size_t first = 0; first + count <= buffers_.size(); ++first) {
-      if (std::any_of(buffers_.begin() + static_cast<std::ptrdiff_t>(first), buffers_.begin() + static_cast<std::ptrdiff_t>(first + count), [](bool used) { return used; })) continue;
+      if (std::any_of(buffers_.begin() + static_cast<std::ptrdiff_t>(first),
+                      buffers_.begin() + static_cast<std::ptrdiff_t>(first + count), [](bool used) { return used; }))
+        continue;
       for (std::size_t i = first; i < first + count; ++i) {
         buffers_[i] = true;
         move.buffers.push_back(i);
@@ -725,7 +764,8 @@ class Naive {
   }
   bool issue_next(std::size_t index) {
     NaiveLane& lane = lanes_[index];
-    if (lane.ops.empty() || lane.issued == iterations_ * lane.ops.size() || lane.gap_pending || !may_issue(index)) return false;
+    if (lane.ops.empty() || lane.issued == iterations_ * lane.ops.size() || lane.gap_pending || !may_issue(index))
+      return false;
     const std::size_t at_op = lane.issued % lane.ops.size();
     const Op& op = program_.trace.ops[lane.ops[at_op]];
     if (index == 0 && at_op == 0 && lane.issued > 0 && !lane.gap_done && !lane.boundary_crossed) {
@@ -769,9 +809,13 @@ class Naive {
     }
     for (const Use& use : schedule_.uses(running.op)) {
       if (use.write) dead_[use.tensor] = 0;
-      for (ChunkId chunk = first_[use.tensor]; chunk < first_[use.tensor + 1]; ++chunk) require(lane, running, use, chunk);
+      for (ChunkId chunk = first_[use.tensor]; chunk < first_[use.tensor + 1]; ++chunk)
+        require(lane, running, use, chunk);
     }
-    tell({.kind = EventKind::op_issued, .device = index == 0 ? Device::gpu : Device::cpu, .op = running.op, .uses = schedule_.uses(running.op)});
+    tell({.kind = EventKind::op_issued,
+          .device = index == 0 ? Device::gpu : Device::cpu,
+          .op = running.op,
+          .uses = schedule_.uses(running.op)});
     give_rooms(lane);
     try_start(index);
   }
@@ -841,7 +885,10 @@ class Naive {
     if (!running.holds.empty()) return false;
     lane.waiting = false;
     running.started = true;
-    tell({.kind = EventKind::op_ready, .device = index == 0 ? Device::gpu : Device::cpu, .op = running.op, .uses = schedule_.uses(running.op)});
+    tell({.kind = EventKind::op_ready,
+          .device = index == 0 ? Device::gpu : Device::cpu,
+          .op = running.op,
+          .uses = schedule_.uses(running.op)});
     Job job;
     job.fixed_ns = program_.trace.ops[running.op].duration_ns;
     machine_.push(index, job);
@@ -863,7 +910,10 @@ class Naive {
       }
       if (use.write) born_[use.tensor] = 1;
     }
-    tell({.kind = EventKind::op_done, .device = index == 0 ? Device::gpu : Device::cpu, .op = op, .uses = schedule_.uses(op)});
+    tell({.kind = EventKind::op_done,
+          .device = index == 0 ? Device::gpu : Device::cpu,
+          .op = op,
+          .uses = schedule_.uses(op)});
     for (const Use& use : schedule_.uses(op)) {
       if (program_.trace.tensors[use.tensor].persistent || --left_[use.tensor] > 0) continue;
       left_[use.tensor] = schedule_.ops_of(use.tensor).size();
@@ -884,7 +934,8 @@ class Naive {
 
   // Inputs.
   void handle(const Ended& ended) {
-    if (ended.server >= 2) transfer_over(ended);
+    if (ended.server >= 2)
+      transfer_over(ended);
     else if (ended.job.gap) {
       lanes_[ended.server].gap_pending = false;
       lanes_[ended.server].gap_done = true;
@@ -899,7 +950,8 @@ class Naive {
     const LinkId link = move.link();
     const bool done = !ended.job.cancelled;
     move.flying = false;
-    result_.transfers.push_back({link, move.chunk, move.from, move.to, move.rank == urgent_rank, done, ended.job.start_ns, machine_.now()});
+    result_.transfers.push_back(
+        {link, move.chunk, move.from, move.to, move.rank == urgent_rank, done, ended.job.start_ns, machine_.now()});
     if (move.hop == 0) --at(move.chunk, move.from).readers;
     if (!done || move.useless) return discard(id);
     if (move.hop == 0 && move.path.size() > 1) {
@@ -912,17 +964,25 @@ class Naive {
     free_buffers(arrived);
     make_valid(arrived.chunk, arrived.to);
     if (arrived.hop == 0) leave(arrived);
-    if (arrived.kind == Kind::fetch && layout_.exclusive_copies && evictable(arrived.chunk, arrived.from) && at(arrived.chunk, arrived.from).writers == 0) {
+    if (arrived.kind == Kind::fetch && layout_.exclusive_copies && evictable(arrived.chunk, arrived.from) &&
+        at(arrived.chunk, arrived.from).writers == 0) {
       drop(arrived.chunk, arrived.from);
     }
     moves_.erase(id);
-    tell({.kind = EventKind::transfer_done, .from = arrived.from, .to = arrived.to, .op = position_, .tensor = owner_[arrived.chunk], .chunk = arrived.chunk});
+    tell({.kind = EventKind::transfer_done,
+          .from = arrived.from,
+          .to = arrived.to,
+          .op = position_,
+          .tensor = owner_[arrived.chunk],
+          .chunk = arrived.chunk});
   }
   // The first copy is over: an eviction's room goes free, if nobody took the chunk back meanwhile.
   void leave(const Move& move) {
     const Where& source = at(move.chunk, move.from);
-    if (source.state == CopyState::condemned && source.readers == 0) give_back(move.chunk, move.from);
-    else if (source.state == CopyState::valid && move.kind == Kind::evict && source.leaving) drop(move.chunk, move.from);
+    if (source.state == CopyState::condemned && source.readers == 0)
+      give_back(move.chunk, move.from);
+    else if (source.state == CopyState::valid && move.kind == Kind::evict && source.leaving)
+      drop(move.chunk, move.from);
   }
   void discard(int id) {
     const Move move = moves_[id];

@@ -1,5 +1,5 @@
-// A second engine and a second simulated machine for owned programs, written from docs/engine.md: everything is found by
-// scanning everything, at every input. Slow and obvious; tests/differential_test.cpp compares the fast ones with it.
+// A second engine and a second simulated machine for owned programs, written from docs/engine.md: everything is found
+// by scanning everything, at every input. Slow and obvious; tests/differential_test.cpp compares the fast ones with it.
 // Limits: tiers of the exact layout, a fixed number of iterations, no figures but what happened when.
 #pragma once
 
@@ -30,8 +30,8 @@ struct NaiveTransfer {
 struct NaiveResult {
   bool fits = true;
   std::vector<Nanoseconds> iteration_ns;
-  std::vector<NaiveOp> ops;               // in order of their end
-  std::vector<NaiveTransfer> transfers;   // in order of their end
+  std::vector<NaiveOp> ops;                     // in order of their end
+  std::vector<NaiveTransfer> transfers;         // in order of their end
   std::vector<std::vector<ChunkId>> residents;  // by tier, from the coldest to the warmest valid copy
 };
 

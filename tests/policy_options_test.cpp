@@ -101,7 +101,8 @@ TEST(PolicyOptionsTest, AWrongNumberFlagOrSizeIsRefused) {
     EXPECT_THAT(refusal_of("on-demand", {{"promote", text}}), HasSubstr("true or false"));
   }
   for (const char* text : {"big", "-1", "16 furlongs"}) {
-    EXPECT_THAT(refusal_of("on-demand", {{"chunk", text}}), HasSubstr("'" + std::string(text) + "'"));
+    EXPECT_THAT(refusal_of("on-demand", {{"chunk", text}}),
+                AllOf(HasSubstr("'on-demand'"), HasSubstr("chunk=" + std::string(text)), HasSubstr("16MiB")));
   }
   EXPECT_THAT(refusal_of("on-demand", {{"chunk", "0"}}), HasSubstr("a positive size or 'whole'"));
 }
@@ -127,6 +128,16 @@ TEST(PolicyOptionsTest, G10ModeSetsTheFourOthers) {
   EXPECT_FALSE(layout.use_touches);
   EXPECT_EQ(layout.free_dead, FreeDead::never);
   EXPECT_TRUE(layout.exclusive_copies);
+}
+
+TEST(PolicyOptionsTest, WhatIsSetOverridesTheModeAndTheManifestSaysWhatRan) {
+  const MachineSpec machine = small_machine(1000);
+  const MadePolicy made = make_policy("on-demand", {{"mode", "g10-uvm"}, {"victim", "lru"}});
+  EXPECT_TRUE(made.policy->layout(machine, nullptr).use_touches);
+  EXPECT_EQ(made.options.at("victim"), "lru");
+  EXPECT_EQ(made.options.at("free_dead"), "never");
+  EXPECT_EQ(made.options.at("copies"), "exclusive");
+  EXPECT_EQ(made.options.at("chunk"), std::to_string(2 * MiB));
 }
 
 TEST(PolicyOptionsTest, OverflowChoosesBetweenOutOfMemoryAndEviction) {

@@ -32,18 +32,21 @@ Outcome run(const RandomCase& made, bool trouble) {
   const Layout layout = policy->layout(made.machine, &made.program);
   AuditorMachine auditor(machine, made.machine, made.program.trace, layout);
   try {
-    Engine engine(made.machine, auditor, *policy, &made.program, {.timeline = &outcome.timeline, .log = &outcome.log, .on_iteration = {}});
+    Engine engine(made.machine, auditor, *policy, &made.program,
+                  {.timeline = &outcome.timeline, .log = &outcome.log, .on_iteration = {}});
     outcome.result = engine.run(made.limits);
     outcome.violation = auditor.violation();
     outcome.copied = auditor.copied_bytes();
     for (LinkId link = 0; link < made.machine.links.size(); ++link) {
       if (engine.counters().link_bytes[link] != outcome.copied[link] && outcome.violation.empty()) {
-        outcome.violation = "link " + std::to_string(link) + " counts " + std::to_string(engine.counters().link_bytes[link]) + " bytes of " +
+        outcome.violation = "link " + std::to_string(link) + " counts " +
+                            std::to_string(engine.counters().link_bytes[link]) + " bytes of " +
                             std::to_string(outcome.copied[link]);
       }
     }
     const RunResult& r = outcome.result;
-    if (r.fits && r.iterations != made.limits.max_iterations && outcome.violation.empty()) outcome.violation = "it ended early";
+    if (r.fits && r.iterations != made.limits.max_iterations && outcome.violation.empty())
+      outcome.violation = "it ended early";
     const Counters& w = r.window;
     Nanoseconds sum = w.compute_ns + w.gap_ns;
     for (const Nanoseconds stall : w.stall_ns) sum += stall;
@@ -63,8 +66,9 @@ Outcome run(const RandomCase& made, bool trouble) {
 }
 
 bool same(const Span& a, const Span& b) {
-  return a.start_ns == b.start_ns && a.end_ns == b.end_ns && a.kind == b.kind && a.cause == b.cause && a.lane == b.lane && a.op == b.op &&
-         a.chunk == b.chunk && a.bytes == b.bytes && a.from == b.from && a.to == b.to && a.urgent == b.urgent && a.iteration == b.iteration;
+  return a.start_ns == b.start_ns && a.end_ns == b.end_ns && a.kind == b.kind && a.cause == b.cause &&
+         a.lane == b.lane && a.op == b.op && a.chunk == b.chunk && a.bytes == b.bytes && a.from == b.from &&
+         a.to == b.to && a.urgent == b.urgent && a.iteration == b.iteration;
 }
 
 struct Tally {
@@ -94,7 +98,8 @@ void check(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& opt
     ASSERT_TRUE(outcome.log.decisions == again.log.decisions) << "a repetition decides otherwise\n" << made.describe();
     ASSERT_EQ(outcome.timeline.spans.size(), again.timeline.spans.size()) << made.describe();
     for (std::size_t i = 0; i < again.timeline.spans.size(); ++i) {
-      ASSERT_TRUE(same(outcome.timeline.spans[i], again.timeline.spans[i])) << "a repetition runs otherwise\n" << made.describe();
+      ASSERT_TRUE(same(outcome.timeline.spans[i], again.timeline.spans[i])) << "a repetition runs otherwise\n"
+                                                                            << made.describe();
     }
   }
 }
@@ -116,7 +121,8 @@ TEST(PropertyTest, RulesHoldUnderRandomDecisions) {
 
 TEST(PropertyTest, RulesHoldUnderEveryPolicy) {
   Tally tally;
-  for (const char* policy : {"on-demand", "layer-streaming", "zero-offload", "ideal"}) check(2, 700, {.policy = policy}, false, tally);
+  for (const char* policy : {"on-demand", "layer-streaming", "zero-offload", "ideal"})
+    check(2, 700, {.policy = policy}, false, tally);
   report(tally);
 }
 

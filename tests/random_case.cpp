@@ -48,11 +48,15 @@ class RandomPolicy final : public Policy {
     Action action;
     action.verb = static_cast<Verb>(random_.below(6));
     action.tensor = static_cast<TensorId>(random_.below(view.memory.tensor_count() + (random_.one_in(20) ? 3 : 0)));
-    action.tier = random_.one_in(2) ? TierId{0} : static_cast<TierId>(random_.below(view.memory.tier_count() + (random_.one_in(20) ? 2 : 0)));
-    if (random_.one_in(2)) action.destination = static_cast<TierId>(random_.below(view.memory.tier_count() + (random_.one_in(20) ? 2 : 0)));
+    action.tier = random_.one_in(2)
+                      ? TierId{0}
+                      : static_cast<TierId>(random_.below(view.memory.tier_count() + (random_.one_in(20) ? 2 : 0)));
+    if (random_.one_in(2))
+      action.destination = static_cast<TierId>(random_.below(view.memory.tier_count() + (random_.one_in(20) ? 2 : 0)));
     action.urgent = random_.one_in(4);
     if (random_.one_in(3)) action.chunk = static_cast<std::uint32_t>(random_.below(4));
-    if (random_.one_in(3)) action.not_before = static_cast<OpIndex>(random_.below(op_count_ + (random_.one_in(20) ? 4 : 0)));
+    if (random_.one_in(3))
+      action.not_before = static_cast<OpIndex>(random_.below(op_count_ + (random_.one_in(20) ? 4 : 0)));
     action.op = static_cast<OpIndex>(random_.below(op_count_ + 1));
     if (action.verb == Verb::hold && !random_.one_in(4)) action.verb = Verb::fetch;
     return action;
@@ -93,8 +97,10 @@ Trace random_trace(Random& random, Bytes unit) {
   for (const char* module : {"first", "second", "third"}) trace.names.intern(module);
   const std::uint64_t tensors = random.between(2, 9);
   for (std::uint64_t i = 0; i < tensors; ++i) {
-    const Bytes bytes = std::max<Bytes>(1, (random.one_in(4) ? random.between(1, 400) : random.between(20, 120)) * unit);
-    trace.add_tensor(std::string("t").append(std::to_string(i)), bytes, static_cast<Role>(random.below(role_count)), random.one_in(2));
+    const Bytes bytes =
+        std::max<Bytes>(1, (random.one_in(4) ? random.between(1, 400) : random.between(20, 120)) * unit);
+    trace.add_tensor(std::string("t").append(std::to_string(i)), bytes, static_cast<Role>(random.below(role_count)),
+                     random.one_in(2));
   }
   const bool cpu_ops = random.one_in(2);
   const std::uint64_t ops = random.between(2, 11);
@@ -156,14 +162,25 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
   const bool three = random.one_in(2);
   const Bytes granularity = options.real_pages ? 4 * KiB : Bytes{1} << (random.one_in(2) ? 0 : random.between(0, 5));
   const auto capacity = [&](Bytes least, Bytes most) {
-    return (std::max<Bytes>(1, random.between(least, std::max(least, most))) + granularity - 1) / granularity * granularity + 8 * granularity;
+    return (std::max<Bytes>(1, random.between(least, std::max(least, most))) + granularity - 1) / granularity *
+               granularity +
+           8 * granularity;
   };
   const Bytes tight = random.one_in(8) ? largest / 2 : largest;
-  machine.tiers.push_back({"gpu", TierKind::gpu, capacity(tight, random.one_in(2) ? all + granularity : largest * 3 / 2), granularity, {}});
-  machine.tiers.push_back({"cpu", TierKind::cpu, capacity(three ? largest : all, three && random.one_in(2) ? all / 2 : all * 2 + 16 * granularity), granularity, {}});
-  if (three) machine.tiers.push_back({"nvme", TierKind::nvme, random.one_in(4) ? capacity(all / 2, all * 2) : Bytes{1} << 30, granularity, {}});
+  machine.tiers.push_back(
+      {"gpu", TierKind::gpu, capacity(tight, random.one_in(2) ? all + granularity : largest * 3 / 2), granularity, {}});
+  machine.tiers.push_back(
+      {"cpu",
+       TierKind::cpu,
+       capacity(three ? largest : all, three && random.one_in(2) ? all / 2 : all * 2 + 16 * granularity),
+       granularity,
+       {}});
+  if (three)
+    machine.tiers.push_back(
+        {"nvme", TierKind::nvme, random.one_in(4) ? capacity(all / 2, all * 2) : Bytes{1} << 30, granularity, {}});
   for (std::uint64_t count = random.below(4); count > 0; --count) {
-    machine.resources.push_back({std::string("resource").append(std::to_string(count)), random.between(200, 3000) * 1'000'000 + random.below(1000)});
+    machine.resources.push_back({std::string("resource").append(std::to_string(count)),
+                                 random.between(200, 3000) * 1'000'000 + random.below(1000)});
   }
   add_link(machine, random, 1, 0);
   add_link(machine, random, 0, 1);
@@ -183,7 +200,8 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
       machine.staging.tier = 1;
       machine.staging.count = static_cast<std::uint32_t>(random.between(1, 4));
       machine.staging.bytes = (chunk + machine.staging.count - 1) / random.between(1, machine.staging.count) + 1;
-      machine.staging.bytes = std::max<Bytes>(machine.staging.bytes, (chunk + machine.staging.count - 1) / machine.staging.count);
+      machine.staging.bytes =
+          std::max<Bytes>(machine.staging.bytes, (chunk + machine.staging.count - 1) / machine.staging.count);
       if (options.real_pages) machine.staging.bytes = (machine.staging.bytes + 4095) / 4096 * 4096;
     }
   }
@@ -231,13 +249,17 @@ std::unique_ptr<Policy> RandomCase::make() const {
 
 std::string RandomCase::describe() const {
   std::ostringstream text;
-  text << "seed " << seed << ", policy " << policy << ", chunk " << layout.chunk_bytes << (layout.exclusive_copies ? ", exclusive" : "")
-       << (layout.promote ? "" : ", no promote") << (layout.use_touches ? "" : ", fifo") << ", free_dead " << static_cast<int>(layout.free_dead)
+  text << "seed " << seed << ", policy " << policy << ", chunk " << layout.chunk_bytes
+       << (layout.exclusive_copies ? ", exclusive" : "") << (layout.promote ? "" : ", no promote")
+       << (layout.use_touches ? "" : ", fifo") << ", free_dead " << static_cast<int>(layout.free_dead)
        << (layout.fallback_eviction ? "" : ", no fallback") << "\n";
-  text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight << ", initial tier "
-       << int{machine.initial_tier} << ", staging " << machine.staging.count << " x " << machine.staging.bytes << "\n";
-  for (const Tier& tier : machine.tiers) text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << "\n";
-  for (const Resource& resource : machine.resources) text << "resource " << resource.name << " " << resource.bandwidth << "\n";
+  text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
+       << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
+       << machine.staging.bytes << "\n";
+  for (const Tier& tier : machine.tiers)
+    text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << "\n";
+  for (const Resource& resource : machine.resources)
+    text << "resource " << resource.name << " " << resource.bandwidth << "\n";
   for (const Link& link : machine.links) {
     text << "link " << link.name << " " << link.bandwidth << " latency " << link.latency_ns << " uses";
     for (const std::uint8_t resource : link.uses) text << " " << int{resource};
@@ -251,7 +273,8 @@ std::string RandomCase::describe() const {
   for (OpIndex i = 0; i < program.trace.ops.size(); ++i) {
     const Op& op = program.trace.ops[i];
     text << "op " << i << " " << to_string(op.device) << " " << op.duration_ns << " ns gap " << op.gap_before_ns << ":";
-    for (const Use& use : schedule.uses(i)) text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
+    for (const Use& use : schedule.uses(i))
+      text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
     text << "\n";
   }
   return text.str();
@@ -264,7 +287,9 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   const Bytes unit = options.real_pages ? 512 : 1;
   made.program.trace = random_trace(random, unit);
   Layout& layout = made.layout;
-  layout.chunk_bytes = random.one_in(3) ? 0 : options.real_pages ? 4 * KiB * random.between(1, 4) : random.between(16, 80);
+  layout.chunk_bytes = random.one_in(3)     ? 0
+                       : options.real_pages ? 4 * KiB * random.between(1, 4)
+                                            : random.between(16, 80);
   layout.exclusive_copies = random.one_in(3);
   layout.promote = !random.one_in(3);
   layout.use_touches = !random.one_in(3);

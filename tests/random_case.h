@@ -1,5 +1,5 @@
-// Random machines, traces, layouts and policies for the differential and the property tests. Everything follows from one
-// seed, which every failure prints: the same seed makes the same case on every computer.
+// Random machines, traces, layouts and policies for the differential and the property tests. Everything follows from
+// one seed, which every failure prints: the same seed makes the same case on every computer.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,17 @@ class Random {
 };
 
 struct CaseOptions {
-  bool exact_allocators = true;     // false: all kinds of allocator
-  bool real_pages = false;          // sizes and granularities that HostMachine takes
-  bool deep_issue = true;           // issue_ahead of 2 occurs
-  std::string policy = {};          // empty: any of the registry, or "random"
+  bool exact_allocators = true;  // false: all kinds of allocator
+  bool real_pages = false;       // sizes and granularities that HostMachine takes
+  bool deep_issue = true;        // issue_ahead of 2 occurs
+  std::string policy = {};       // empty: any of the registry, or "random"
 };
 
 struct RandomCase {
   std::uint64_t seed = 0;
   MachineSpec machine;
   Program program;
-  Layout layout;                    // but for what the policy's own layout insists on
+  Layout layout;  // but for what the policy's own layout insists on
   RunLimits limits;
   std::string policy;
 

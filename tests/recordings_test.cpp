@@ -1,4 +1,5 @@
-// G10's recordings (MICRO'23) on the machine of its base runs, against what it published. Skipped where they are absent.
+// G10's recordings (MICRO'23) on the machine of its base runs, against what it published. Skipped where they are
+// absent.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -30,8 +31,11 @@ class RecordingsTest : public testing::TestWithParam<Recording> {
     trace_ = import_csv(options);
     machine_ = parse_machine_of_g10();
   }
-  static MachineSpec parse_machine_of_g10() { return read_machine(std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/g10-a100.yaml"); }
-  RunResult run(const std::string& policy, const std::map<std::string, std::string>& settings, const RunLimits& limits) const {
+  static MachineSpec parse_machine_of_g10() {
+    return read_machine(std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/g10-a100.yaml");
+  }
+  RunResult run(const std::string& policy, const std::map<std::string, std::string>& settings,
+                const RunLimits& limits) const {
     const MadePolicy made = make_policy(policy, settings);
     const Program program = lower(trace_, *made.policy, machine_);
     return simulate(program, machine_, *made.policy, limits);
@@ -58,13 +62,17 @@ TEST_P(RecordingsTest, OnDemand) {
 TEST_P(RecordingsTest, UvmAsPublished) {
   const RunResult result = run("on-demand", {{"mode", "g10-uvm"}}, {.max_iterations = 2, .until_steady = false});
   ASSERT_TRUE(result.fits) << result.misfit;
-  EXPECT_NEAR(static_cast<double>(result.iteration_ns.at(1)) * 1e-9, GetParam().published_uvm_seconds, 0.15 * GetParam().published_uvm_seconds);
+  EXPECT_NEAR(static_cast<double>(result.iteration_ns.at(1)) * 1e-9, GetParam().published_uvm_seconds,
+              0.15 * GetParam().published_uvm_seconds);
 }
 
-INSTANTIATE_TEST_SUITE_P(G10, RecordingsTest,
-                         testing::Values(Recording{"BERT_Base-256", 8.55, 19.65}, Recording{"VIT-1280", 6.45, 24.60},
-                                         Recording{"ResNet152-1280", 200.7, 526.8}),
-                         [](const auto& info) { return std::string(info.param.name).substr(0, std::string(info.param.name).find_first_of("_1-")); });
+INSTANTIATE_TEST_SUITE_P(
+    G10, RecordingsTest,
+    testing::Values(Recording{"BERT_Base-256", 8.55, 19.65}, Recording{"VIT-1280", 6.45, 24.60},
+                    Recording{"ResNet152-1280", 200.7, 526.8}),
+    [](const auto& info) {
+      return std::string(info.param.name).substr(0, std::string(info.param.name).find_first_of("_1-"));
+    });
 
 }  // namespace
 }  // namespace tencache

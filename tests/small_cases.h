@@ -12,7 +12,8 @@ namespace tencache {
 
 inline constexpr BytesPerSecond byte_per_ns = 1'000'000'000;
 
-// GPU, CPU and, if wanted, NVMe; every direct link at 1 GB/s, nothing shared, no latency. Persistent tensors start on the CPU.
+// GPU, CPU and, if wanted, NVMe; every direct link at 1 GB/s, nothing shared, no latency. Persistent tensors start on
+// the CPU.
 inline MachineSpec small_machine(Bytes gpu_bytes, bool nvme = false) {
   MachineSpec machine;
   machine.name = "small";
@@ -28,8 +29,8 @@ inline MachineSpec small_machine(Bytes gpu_bytes, bool nvme = false) {
 }
 
 // An op of so many nanoseconds.
-inline OpIndex add_op(Trace& trace, Nanoseconds duration_ns, std::vector<TensorId> reads, std::vector<TensorId> writes, Device device = Device::gpu,
-                      Nanoseconds gap_ns = 0) {
+inline OpIndex add_op(Trace& trace, Nanoseconds duration_ns, std::vector<TensorId> reads, std::vector<TensorId> writes,
+                      Device device = Device::gpu, Nanoseconds gap_ns = 0) {
   Op op;
   op.name = trace.names.intern(std::string("op").append(std::to_string(trace.ops.size())));
   op.duration_ns = duration_ns;
@@ -61,12 +62,12 @@ inline Layout whole_tensors() {
 
 struct SmallRun {
   RunResult result;
-  std::vector<Span> ops;        // in order of their end
+  std::vector<Span> ops;  // in order of their end
   std::vector<Span> transfers;
 };
 
-inline SmallRun run_small(const MachineSpec& machine, const Trace& trace, std::uint64_t iterations = 1, Layout layout = whole_tensors(),
-                          ScriptedPolicy::Script script = {}) {
+inline SmallRun run_small(const MachineSpec& machine, const Trace& trace, std::uint64_t iterations = 1,
+                          Layout layout = whole_tensors(), ScriptedPolicy::Script script = {}) {
   machine.validate();
   trace.validate();
   const Program program{trace, {}};

@@ -179,7 +179,7 @@ TEST(ChunkMemory, PrefaultBeyondTheComputerIsOneError) {
   EXPECT_THROW(ChunkMemory("gpu", unlimited, page_bytes, {.prefault = true}), Error);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which needs mappings itself
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // which need mappings themselves
 // The kernel allows about 65,000 mappings: an arena of single pages, every second one mapped, runs into it.
 TEST(ChunkMemory, TooManyMappingsIsAnErrorThatSaysSo) {
   const Bytes pages = 40'000;

@@ -166,12 +166,21 @@ LiveRuntime::~LiveRuntime() {
 
 void LiveRuntime::feed_completions() {
   Completion completion;
+  std::size_t translated = 0;  // spans of the timeline
   while (!stopping_) {
     if (!machine_->wait_for(completion, feeder_patience)) continue;
     const Lock lock(mutex_);
     tap_->completed();
     try {
       if (failure_ == nullptr) engine_->handle(completion);
+      if (options_.engine.timeline != nullptr) {
+        // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
+        std::vector<Span>& spans = options_.engine.timeline->spans;
+        for (; translated < spans.size(); ++translated) {
+          Span& span = spans[translated];
+          if (span.kind == SpanKind::transfer) span.tensor = follower_.program_tensor(span.tensor);
+        }
+      }
     } catch (...) {
       failure_ = std::current_exception();
     }

@@ -7,6 +7,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -22,6 +24,7 @@
 #include "executor/live/train.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
+#include "traces/summary.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -68,7 +71,8 @@ GivenPrediction read_prediction(const TrainArguments& arguments) {
 
 // ---- train ----------------------------------------------------------------------------------------------------------
 
-// "50%" of what the program has alive at once, as bytes in digits; other sizes as they are.
+// "50%" of what a recorded step has alive at once, as bytes in digits; other sizes as they are. The same bytes as
+// `tencache info` says of a recording, so that a prediction and a run without one mean the same.
 std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data) {
   if (!size.ends_with('%')) return size;
   const std::string digits = size.substr(0, size.size() - 1);
@@ -79,9 +83,10 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
                 "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
   }
   const PagedTraining demand = measure_demand(config, data);
-  const auto bytes = static_cast<Bytes>(static_cast<double>(demand.peak_live_bytes) * percent / 100);
-  remark(fmt::format("--gpu-memory {} of the peak, {}, is {}; the largest op, {}, needs {}", size,
-                     format_bytes(demand.peak_live_bytes), format_bytes(bytes), demand.largest_op,
+  const Bytes peak = summarize(demand.program.trace).peak_demand_bytes;
+  const auto bytes = static_cast<Bytes>(static_cast<double>(peak) * percent / 100);
+  remark(fmt::format("--gpu-memory: {} of {} alive at once is {}; the largest op, {}, needs {}", size,
+                     format_bytes(peak), format_bytes(bytes), demand.largest_op,
                      format_bytes(demand.largest_op_bytes)));
   return std::to_string(bytes);
 }
@@ -127,13 +132,23 @@ std::string steps_text(const TrainingResult& training) {
                      steps > 2 ? fmt::format(" (steps 3 to {})", steps) : std::string());
 }
 
+// What a prediction is compared with: the median step from the third on. The steps before run without the schedule.
+std::optional<double> comparable_seconds(const TrainingResult& training) {
+  if (training.step_ns.size() <= 2) return std::nullopt;
+  return to_seconds(training.median_step_ns());
+}
+
 Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training) {
-  Json json = {
-      {"file", prediction.file}, {"sha256", prediction.sha256}, {"iteration_seconds", nullptr}, {"error", nullptr}};
-  const double measured = to_seconds(training.median_step_ns());
+  Json json = {{"file", prediction.file},
+               {"sha256", prediction.sha256},
+               {"iteration_seconds", nullptr},
+               {"measured_seconds", nullptr},
+               {"error", nullptr}};
+  const std::optional<double> measured = comparable_seconds(training);
+  if (measured) json["measured_seconds"] = *measured;
   if (prediction.iteration_seconds) {
     json["iteration_seconds"] = *prediction.iteration_seconds;
-    if (measured > 0) json["error"] = *prediction.iteration_seconds / measured - 1;
+    if (measured) json["error"] = *prediction.iteration_seconds / *measured - 1;
   }
   json["result"] = prediction.result;
   return json;
@@ -141,19 +156,24 @@ Json prediction_json(const GivenPrediction& prediction, const TrainingResult& tr
 
 std::string prediction_text(const GivenPrediction& prediction, const TrainingResult& training) {
   if (!prediction.iteration_seconds) return "predicted: does not fit\n";
-  const double measured = to_seconds(training.median_step_ns());
-  return fmt::format("predicted {}, measured {}: error {:+.1f} %\n", format_seconds(*prediction.iteration_seconds),
-                     format_seconds(measured), 100 * (*prediction.iteration_seconds / measured - 1));
+  const std::string predicted = format_seconds(*prediction.iteration_seconds);
+  const std::optional<double> measured = comparable_seconds(training);
+  if (!measured) return fmt::format("predicted {}; steps are comparable from the third on, so none was\n", predicted);
+  return fmt::format("predicted {}, measured {} (median from step 3 on): error {:+.1f} %\n", predicted,
+                     format_seconds(*measured), 100 * (*prediction.iteration_seconds / *measured - 1));
 }
 
 ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
                               TrainingOptions options) {
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
                                    {"--prediction", arguments.prediction},
+                                   {"--machine", arguments.workload.machine},
+                                   {"--policy", arguments.policy},
                                    {"--gpu-memory", arguments.workload.gpu_memory},
                                    {"--cpu-memory", arguments.workload.cpu_memory}}) {
-    if (!text.empty()) throw Error(std::string(name) + " has no meaning with --plain");
+    if (!text.empty()) throw Error(std::string(name) + " has no meaning with --plain, LibTorch alone");
   }
+  if (!arguments.settings.empty()) throw Error("--set has no meaning with --plain, LibTorch alone");
   TrainingResult training;
   {
     ProgressLine progress;
@@ -185,11 +205,36 @@ References references_of_run(const Workload& workload, const std::optional<Given
   return workload.trace.ops.empty() ? References{} : references_of(workload);
 }
 
+// A run that ended for want of memory: of what was under way until then, what is known; the rest is null.
+Json misfit_json(const Workload& workload, const Outcome& outcome, const TrainingResult& training,
+                 const std::optional<GivenPrediction>& prediction, std::uint64_t seed) {
+  const References references = references_of_run(workload, prediction);
+  Json json = result_json(workload, outcome, references);
+  if (references.compute_bound_seconds <= 0) {
+    for (const char* key : {"ideal_seconds", "bound_seconds", "bound_term"}) json[key] = nullptr;
+  }
+  if (workload.trace_sha256.empty()) json["manifest"]["hashes"]["trace"] = nullptr;
+  json["manifest"]["seed"] = seed;
+  json["training"] = training_json(training);
+  json["training"]["parameters"] = nullptr;
+  if (training.step_ns.empty()) {
+    for (const char* key : {"median_step_seconds", "mean_step_seconds"}) json["training"][key] = nullptr;
+  }
+  json["memory"] = {{"peak_live_bytes", nullptr},
+                    {"largest_op", nullptr},
+                    {"largest_op_bytes", nullptr},
+                    {"evictions_per_step", nullptr},
+                    {"schedule_deviations", nullptr}};
+  if (prediction) json["prediction"] = prediction_json(*prediction, training);
+  return json;
+}
+
 void report(const TrainArguments& arguments, const Workload& workload, const Outcome& outcome,
-            const PagedTraining& paged, const std::optional<GivenPrediction>& prediction) {
+            const PagedTraining& paged, const std::optional<GivenPrediction>& prediction, std::uint64_t seed) {
   const References references = references_of_run(workload, prediction);
   if (arguments.json) {
     Json json = result_json(workload, outcome, references);
+    json["manifest"]["seed"] = seed;
     json["training"] = training_json(paged.training);
     json["memory"] = {{"peak_live_bytes", paged.peak_live_bytes},
                       {"largest_op", paged.largest_op},
@@ -212,6 +257,54 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
   print(text);
 }
 
+// The spans from the third step on: those before are of a program whose ops the schedule does not name yet.
+Timeline counted_part(const Timeline& timeline) {
+  constexpr std::uint64_t first_iteration = 2;
+  Timeline counted;
+  std::ranges::copy_if(timeline.spans, std::back_inserter(counted.spans),
+                       [](const Span& span) { return span.iteration >= first_iteration; });
+  if (counted.spans.empty()) return counted;
+  const Nanoseconds start_ns = std::ranges::min_element(counted.spans, {}, &Span::start_ns)->start_ns;
+  // What the tiers held when this part begins.
+  std::vector<OccupancySample> before(max_tiers);
+  std::vector<bool> known(max_tiers, false);
+  for (const OccupancySample& sample : timeline.occupancy) {
+    if (sample.time_ns > start_ns) break;
+    before[sample.tier] = {start_ns, sample.tier, sample.used};
+    known[sample.tier] = true;
+  }
+  for (std::size_t tier = 0; tier < before.size(); ++tier) {
+    if (known[tier]) counted.occupancy.push_back(before[tier]);
+  }
+  std::ranges::copy_if(timeline.occupancy, std::back_inserter(counted.occupancy),
+                       [start_ns](const OccupancySample& sample) { return sample.time_ns > start_ns; });
+  return counted;
+}
+
+// Ops and tensors that are not in the recorded step (the program left it, or ended before it was known) say so.
+void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
+                             const Workload& workload) {
+  Trace trace = workload.trace;
+  Op unrecorded;
+  unrecorded.name = trace.names.intern("not in the recorded step");
+  const OpIndex unrecorded_op = trace.add_op(unrecorded, {}, {});
+  const TensorId unrecorded_tensor =
+      trace.add_tensor("a tensor since freed or not in the recorded step", 1, Role::activation, true);
+  for (Span& span : timeline.spans) {
+    if (span.kind != SpanKind::gap && span.op >= unrecorded_op) span.op = unrecorded_op;
+    if (span.kind == SpanKind::transfer && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
+  }
+  write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &workload.machine, .trace = &trace}});
+}
+
+// Hours of training are not to end in a file that cannot be written.
+void require_writable(const std::string& file) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(file, ignored);
+  const bool pipe_or_device = exists(status) && !is_regular_file(status) && !is_directory(status);
+  if (!pipe_or_device) const AtomicFile attempt(file);
+}
+
 ExitCode train(TrainArguments arguments) {
   const TrainingConfig config = read_training_config(arguments.workload.trace);
   const TextData data(read_text(config.text), config.batch, config.context, config.seed);
@@ -222,6 +315,7 @@ ExitCode train(TrainArguments arguments) {
     throw Error("train: --machine and --policy are missing (or --plain for LibTorch alone)");
   }
 
+  if (!arguments.timeline.empty()) require_writable(arguments.timeline);
   MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
   std::optional<GivenPrediction> prediction;
   if (!arguments.prediction.empty()) prediction = read_prediction(arguments);
@@ -240,9 +334,15 @@ ExitCode train(TrainArguments arguments) {
   outcome.options = std::move(made.options);
   PagedTraining paged;
   const std::int64_t start_ns = tool_clock_ns();
+  TrainingResult until_now;
   try {
     ProgressLine progress;
-    options.on_step = step_printer(arguments.json, options.steps, progress);
+    options.on_step = [&until_now, show = step_printer(arguments.json, options.steps, progress)](
+                          std::uint64_t step, float loss, Nanoseconds duration_ns) {
+      until_now.losses.push_back(loss);
+      until_now.step_ns.push_back(duration_ns);
+      show(step, loss, duration_ns);
+    };
     paged = train_paged(config, data, workload.machine, *made.policy, live, options);
   } catch (const OutOfMemory& error) {
     if (!arguments.json) throw;
@@ -250,7 +350,9 @@ ExitCode train(TrainArguments arguments) {
     outcome.result.misfit = error.what();
     outcome.result.misfit_op = error.op();
     outcome.result.misfit_bytes = error.bytes_missing();
-    print_json(result_json(workload, outcome, {}));
+    outcome.result.iterations = until_now.step_ns.size();
+    outcome.seconds = seconds_since(start_ns);
+    print_json(misfit_json(workload, outcome, until_now, prediction, config.seed));
     return ExitCode::answer_is_no;
   }
   outcome.seconds = seconds_since(start_ns);
@@ -259,12 +361,10 @@ ExitCode train(TrainArguments arguments) {
   workload.trace = paged.program.trace;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
   if (!arguments.timeline.empty()) {
-    write_chrome_trace(arguments.timeline, {{.name = "measured: " + arguments.policy,
-                                             .timeline = &timeline,
-                                             .machine = &workload.machine,
-                                             .trace = &outcome.program.trace}});
+    write_measured_timeline(arguments.timeline, "measured: " + arguments.policy,
+                            options.steps > 2 ? counted_part(timeline) : std::move(timeline), workload);
   }
-  report(arguments, workload, outcome, paged, prediction);
+  report(arguments, workload, outcome, paged, prediction, config.seed);
   return ExitCode::done;
 }
 
@@ -307,13 +407,16 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--machine,-m", workload.machine, "Machine: a name of `tencache machines`, or a YAML file");
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`");
   add_settings_option(*command, arguments->settings);
-  command->add_option("--gpu-memory", workload.gpu_memory,
-                      "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once");
+  command->add_option(
+      "--gpu-memory", workload.gpu_memory,
+      "GPU memory that tensors may use, such as 24MiB, or 50% of what a recorded step has alive at once");
   command->add_option("--cpu-memory", workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
   command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
-  command->add_option("--timeline", arguments->timeline,
-                      "Write the timeline to this file, for https://ui.perfetto.dev");
+  command->add_option(
+      "--timeline", arguments->timeline,
+      "Write the timeline from the third step on (before, the schedule is not known; of fewer steps all) to this "
+      "file, for https://ui.perfetto.dev");
   command->add_option("--prediction", arguments->prediction,
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
   command->add_option("--directory", arguments->directories,

@@ -96,6 +96,10 @@ class Reader {
 }  // namespace
 
 TrainingConfig read_training_config(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Error(path + ": is a directory; give a training configuration, such as configs/training/gpt-small.yaml");
+  }
   YAML::Node root;
   try {
     root = YAML::LoadFile(path);

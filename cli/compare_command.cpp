@@ -101,21 +101,22 @@ ExitCode compare(const CompareArguments& arguments) {
   }
   std::stable_sort(outcomes.begin(), outcomes.end(), better);
 
+  // That the ideal fits says nothing, unless nothing else was asked.
+  const bool any_fits = std::any_of(outcomes.begin(), outcomes.end(), [&](const Outcome& outcome) {
+    return outcome.result.fits && (outcome.policy != "ideal" || names.size() == 1);
+  });
+  // `ideal` is a row whether it was asked for or not.
+  if (std::find(names.begin(), names.end(), "ideal") == names.end()) {
+    outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal"));
+  }
+
   if (arguments.json) {
     Json list = Json::array();
     for (const Outcome& outcome : outcomes) list.push_back(result_json(workload, outcome, references));
     print_json(list);
   } else {
-    // `ideal` is a row of the table whether it was asked for or not.
-    if (std::find(names.begin(), names.end(), "ideal") == names.end()) {
-      outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal"));
-    }
     print(table(workload, outcomes, references));
   }
-  // That the ideal fits says nothing, unless nothing else was asked.
-  const bool any_fits = std::any_of(outcomes.begin(), outcomes.end(), [&](const Outcome& outcome) {
-    return outcome.result.fits && (outcome.policy != "ideal" || names.size() == 1);
-  });
   return any_fits ? ExitCode::done : ExitCode::answer_is_no;
 }
 
@@ -126,9 +127,10 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<CompareArguments>();
   add_workload_options(*command, arguments->workload);
   command->add_option("--policies", arguments->policies, "Names separated by commas, or all")->capture_default_str();
-  command->add_flag("--json", arguments->json, "A list of results as JSON, best first");
+  command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(
-      "Exit code 1: the trace fits under none of the policies. Rows that do not fit come last, with the reason.\n\n"
+      "`ideal` is always a row. Exit code 1: the trace fits under none of the policies asked for. Rows that do not fit "
+      "come last, with the reason.\n\n"
       "Examples:\n"
       "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache compare step.trace.jsonl.zst -m my-computer.yaml --policies on-demand,layer-streaming --json");

@@ -42,7 +42,13 @@ std::vector<std::pair<std::string, std::string>> shipped_machines() {
 
 std::vector<std::string> machine_folders() {
   if (const char* configs = std::getenv("TENCACHE_CONFIGS"); configs != nullptr && *configs != '\0') {
-    return {(fs::path(configs) / "machines").string()};
+    const fs::path folder = fs::path(configs) / "machines";
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored)) {
+      throw Error("TENCACHE_CONFIGS is " + std::string(configs) +
+                  ", which has no folder machines; correct or unset it");
+    }
+    return {folder.string()};
   }
   std::vector<std::string> folders;
   std::error_code error;

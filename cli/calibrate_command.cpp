@@ -7,8 +7,8 @@
 #include "cli/command_line.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
-#include "executor/calibrate.h"
 #include "executor/adamw.h"
+#include "executor/calibrate.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -114,9 +114,10 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("calibrate", "Measure this computer into a machine file");
   auto arguments = std::make_shared<CalibrateArguments>();
   command->add_option("--output,-o", arguments->output, "The machine file to write (YAML)")->required();
-  command->add_option("--name", arguments->name, "The machine's name")->capture_default_str();
-  command->add_option("--gpu-memory", arguments->gpu_memory,
-                      "Size of the memory that stands in for the GPU's (default: a quarter of what is free)");
+  refuse_empty(command->add_option("--name", arguments->name, "The machine's name"))->capture_default_str();
+  refuse_empty(
+      command->add_option("--gpu-memory", arguments->gpu_memory,
+                          "Size of the memory that stands in for the GPU's (default: a quarter of what is free)"));
   CLI::Option* directory = command
                                ->add_option("--directory", arguments->directories,
                                             "Folder for files, one a device, any number of times (default: /var/tmp)")

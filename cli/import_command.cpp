@@ -55,8 +55,14 @@ void add_import_command(CLI::App& app, Command& chosen) {
   csv->add_option("--size-column", arguments->csv.size_column, "The column of the tensors' file that holds their sizes")
       ->capture_default_str();
   csv->add_option("--model", arguments->csv.model, "What was recorded (default: the folder's name)");
-  csv->add_option("--batch", arguments->csv.batch, "Sequences or samples an iteration");
-  csv->add_option("--sequence-length", arguments->csv.sequence_length, "Tokens a sequence");
+  // As signed numbers: an unsigned option takes -1 for a huge one.
+  const auto add_count = [csv](const char* name, std::uint64_t& count, const char* description) {
+    csv->add_option_function<std::int64_t>(
+           name, [&count](std::int64_t value) { count = static_cast<std::uint64_t>(value); }, description)
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
+  };
+  add_count("--batch", arguments->csv.batch, "Sequences or samples an iteration");
+  add_count("--sequence-length", arguments->csv.sequence_length, "Tokens a sequence");
   csv->add_option("--precision", arguments->csv.precision, "Such as fp32 or bf16");
   csv->add_option("--hardware", arguments->csv.hardware, "What the times were measured on, such as a100-40g");
   csv->add_flag("--json", arguments->json, "What was imported as JSON");

@@ -46,13 +46,19 @@ void add_workload_options(CLI::App& command, WorkloadOptions& options) {
   command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst)")->required();
   command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file")
       ->required();
-  command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB");
-  command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB");
+  refuse_empty(
+      command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
+  refuse_empty(
+      command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
   command
       .add_option("--iterations", options.iterations,
                   "Run exactly so many iterations, the second half of which is the result (default: until the "
                   "state at an iteration's end recurs)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
+}
+
+CLI::Option* refuse_empty(CLI::Option* option) {
+  return option->check([](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
 
 void add_settings_option(CLI::App& command, std::vector<std::string>& settings) {

@@ -13,7 +13,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace tencache {
 
@@ -26,6 +27,8 @@ struct WorkloadOptions {
 };
 // TRACE --machine [--gpu-memory] [--cpu-memory] [--iterations]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
+// An empty value of this option is bad usage. Returns the option.
+CLI::Option* refuse_empty(CLI::Option* option);
 // --set key=value, any number.
 void add_settings_option(CLI::App& command, std::vector<std::string>& settings);
 // Throws Error on what is not of the form key=value, or stands twice.
@@ -38,6 +41,8 @@ struct Workload {
   MachineSpec machine;  // with the user's memory sizes
   std::string machine_sha256;
   double load_seconds = 0;
+  std::uint64_t seed = 0;                          // of the training program that the trace was recorded from
+  std::map<std::string, std::string> run_options;  // of the command, for the manifest
 };
 // Throws Error that says which file or size is wrong.
 Workload load_workload(const WorkloadOptions& options);

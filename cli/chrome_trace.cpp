@@ -116,6 +116,8 @@ class ProcessWriter {
 
   void write_names() {
     output_.event("M", id_, 0).raw(",\"name\":\"process_name\",\"args\":{\"name\":").string(name_).raw("}").close();
+    output_.event("M", id_, 0).raw(",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":");
+    output_.number(id_).raw("}").close();
     name_thread(1, "GPU");
     name_thread(2, "CPU");
     name_thread(3, "GPU stalls");

@@ -3,6 +3,7 @@
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/output_files.h"
 #include "cli/report.h"
 
 namespace tencache {
@@ -19,11 +20,13 @@ struct ReplayArguments {
 ExitCode replay(const ReplayArguments& arguments) {
   const auto settings = parse_settings(arguments.settings);
   const Workload workload = load_workload(arguments.workload);
+  check_output("--timeline", arguments.timeline, {arguments.workload.trace, workload.machine.file});
   Timeline timeline;
   const Outcome outcome =
       simulate_policy(workload, arguments.policy, settings, arguments.timeline.empty() ? nullptr : &timeline);
   const References references = references_of(workload);
-  if (!arguments.timeline.empty()) {
+  const bool drawn = !timeline.spans.empty();  // what never ran leaves an older timeline alone
+  if (drawn) {
     write_chrome_trace(arguments.timeline, {{.name = "predicted: " + outcome.policy,
                                              .timeline = &timeline,
                                              .machine = &workload.machine,
@@ -33,7 +36,7 @@ ExitCode replay(const ReplayArguments& arguments) {
     print_json(result_json(workload, outcome, references));
   } else {
     print(result_text(workload, outcome, references));
-    if (!arguments.timeline.empty()) {
+    if (drawn) {
       remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
     }
   }
@@ -48,8 +51,8 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   add_workload_options(*command, arguments->workload);
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
-  command->add_option("--timeline", arguments->timeline,
-                      "Write the timeline to this file, for https://ui.perfetto.dev");
+  refuse_empty(command->add_option("--timeline", arguments->timeline,
+                                   "Write the timeline to this file, for https://ui.perfetto.dev"));
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(
       "Exit code 1: the trace does not fit.\n\nExamples:\n"

@@ -80,11 +80,12 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
   if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
+  for (const auto& [key, value] : workload.run_options) run[key] = value;
   return {{"version", TENCACHE_VERSION},
           {"hashes", {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}}},
           {"options", std::move(options)},
           {"run", std::move(run)},
-          {"seed", 0}};
+          {"seed", workload.seed}};
 }
 
 void add_run_figures(Json& json, const Workload& workload, const RunResult& result, const References& references) {

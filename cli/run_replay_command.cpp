@@ -1,11 +1,15 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/output_files.h"
 #include "cli/prediction.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
@@ -41,6 +45,12 @@ void shrink_trace(Trace& trace, std::uint64_t divisor) {
 
 // Where the files of nvme tiers lie: what the user said, else the machine file, else the folder for large temporaries.
 void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(directory, error)) throw Error("--directory " + directory + ": is no folder");
+    if (access(directory.c_str(), W_OK | X_OK) != 0)
+      throw Error("--directory " + directory + ": " + std::strerror(errno));
+  }
   for (Tier& tier : machine.tiers) {
     if (tier.kind != TierKind::nvme) continue;
     if (!directories.empty()) tier.directories = directories;
@@ -98,15 +108,16 @@ struct Measurement {
   std::string machine;  // how files are accessed, a line a tier
 };
 
+// `lowered`: the program that was predicted; null: none was.
 Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
-                    const std::map<std::string, std::string>& settings, Timeline* timeline) {
+                    const std::map<std::string, std::string>& settings, const Program* lowered, Timeline* timeline) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
   MadePolicy made = make_policy(arguments.policy, settings);
   Outcome& outcome = measurement.outcome;
   outcome.policy = arguments.policy;
   outcome.options = std::move(made.options);
-  outcome.program = lower(workload.trace, *made.policy, workload.machine);
+  outcome.program = lowered != nullptr ? *lowered : lower(workload.trace, *made.policy, workload.machine);
 
   HostMachineOptions machine_options;
   for (const AllocatorSpec& allocator : made.policy->layout(workload.machine, &outcome.program).allocators) {
@@ -141,12 +152,12 @@ Json measurement_json(const Workload& workload, const RunReplayArguments& argume
   json["host"] = measurement.machine;
   if (prediction == nullptr) return json;
   json["prediction"] = {
-      {"file", prediction->file},
+      {"file", arguments.prediction.empty() ? Json(nullptr) : Json(arguments.prediction)},
       {"sha256", prediction->sha256},
       {"iteration_seconds",
        prediction->outcome.result.fits ? Json(prediction->outcome.result.iteration_seconds()) : Json(nullptr)},
       {"error", prediction_error(prediction->outcome.result, measurement.outcome.result)},
-      {"result", result_json(workload, prediction->outcome, references)}};
+      {"result", prediction->result}};
   return json;
 }
 
@@ -170,6 +181,14 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
 ExitCode run_replay(RunReplayArguments arguments) {
   const auto settings = parse_settings(arguments.settings);
   make_policy(arguments.policy, settings);  // complains about names before anything is read or run
+  const bool timelines = !arguments.timeline.empty();
+  const bool predicting = arguments.predict || !arguments.prediction.empty();
+  if (predicting && arguments.prediction.empty() && timelines) {
+    arguments.prediction = arguments.timeline + ".prediction.json";
+  }
+  const std::string machine_file = load_machine(arguments.workload).file;
+  check_output("--timeline", arguments.timeline, {arguments.workload.trace, machine_file, arguments.prediction});
+  check_output("--prediction", arguments.prediction, {arguments.workload.trace, machine_file});
   if (arguments.workload.iterations == 0) arguments.workload.iterations = default_iterations;
   Workload workload = load_workload(arguments.workload);
   if (arguments.shrink > 1) {
@@ -180,25 +199,36 @@ ExitCode run_replay(RunReplayArguments arguments) {
   choose_directories(workload.machine, arguments.directories);
   check_room(workload.machine, workload.trace);
 
-  const bool timelines = !arguments.timeline.empty();
+  workload.run_options = {{"shrink", std::to_string(arguments.shrink)}, {"verify", arguments.verify}};
+  for (const Tier& tier : workload.machine.tiers) {
+    for (const std::string& directory : tier.directories) {
+      std::string& all = workload.run_options["directory"];
+      all += (all.empty() ? "" : ":") + directory;
+    }
+  }
+
   Timeline predicted, measured;
   std::optional<Prediction> prediction;
-  if (arguments.predict || !arguments.prediction.empty()) {
-    const std::string file =
-        arguments.prediction.empty() ? default_prediction_file(arguments.timeline) : arguments.prediction;
+  const TemporaryFile unnamed(".prediction.json");
+  if (predicting) {
+    const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
     prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
   }
   const References references = prediction ? prediction->references : references_of(workload);
-  const Measurement measurement = measure(workload, arguments, settings, timelines ? &measured : nullptr);
+  const Measurement measurement =
+      measure(workload, arguments, settings, prediction ? &prediction->outcome.program : nullptr,
+              timelines ? &measured : nullptr);
 
   if (timelines) {
     std::vector<TimelineProcess> processes;
-    if (prediction)
+    if (prediction && !predicted.spans.empty())
       processes.push_back(
           {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
-    processes.push_back(
-        {"measured: " + arguments.policy, &measured, &workload.machine, &measurement.outcome.program.trace});
-    write_chrome_trace(arguments.timeline, processes);
+    if (!measured.spans.empty())
+      processes.push_back(
+          {"measured: " + arguments.policy, &measured, &workload.machine, &measurement.outcome.program.trace});
+    // What never ran leaves an older timeline alone.
+    if (!processes.empty()) write_chrome_trace(arguments.timeline, processes);
   }
   const Prediction* given = prediction ? &*prediction : nullptr;
   if (arguments.json) {
@@ -239,15 +269,20 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
       ->capture_default_str();
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
-  command->add_option("--prediction", arguments->prediction, "Write the prediction to this file; implies --predict");
-  command->add_option("--timeline", arguments->timeline,
-                      "Write predicted and measured timelines, for https://ui.perfetto.dev");
+  refuse_empty(command->add_option("--prediction", arguments->prediction,
+                                   "Write the prediction to this file; implies --predict"));
+  refuse_empty(command->add_option("--timeline", arguments->timeline,
+                                   "Write predicted and measured timelines, for https://ui.perfetto.dev"));
   command->add_flag("--json", arguments->json, "The measured result as JSON");
   command->footer(
       "Ordinary memory stands in for the GPU's; links are slowed down to the machine's bandwidths.\n"
+      "Starting an op costs this computer tens of microseconds, which --shrink does not divide: where it leaves ops "
+      "not\n"
+      "much longer than that, the measured time is mostly this cost. Prefer a small --shrink.\n"
       "Exit code 1: it does not fit, or a tensor came back corrupted.\n\nExamples:\n"
       "  tencache run replay step.trace.jsonl.zst -m small-host -p on-demand --predict\n"
-      "  tencache run replay bert.trace.jsonl.zst -m small-host -p on-demand --shrink 4000 --timeline bert.json");
+      "  tencache run replay bert.trace.jsonl.zst -m small-host -p on-demand --shrink 20 --gpu-memory 2GiB --timeline "
+      "t.json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run_replay(*arguments); }; });
 }
 

@@ -1,15 +1,16 @@
 // `tencache run train` and `tencache record`: they hand over to tencache-torch, after the prediction is on disk.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/output_files.h"
 #include "cli/prediction.h"
 #include "cli/torch_program.h"
 #include "configs/machine_yaml.h"
@@ -29,32 +30,13 @@ struct TrainArguments {
   std::string config;
   std::string policy;
   std::vector<std::string> settings;
-  std::uint64_t steps = 0;
+  std::vector<std::string> directories;
+  std::int64_t steps = 0;  // 0: those of the configuration
   std::string timeline;
   std::string prediction;
   bool predict = false;
   bool plain = false;
   bool json = false;
-};
-
-// A file that goes with this object.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& suffix) {
-    std::error_code error;
-    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-    path_ = (error ? std::filesystem::path("/tmp") : folder) / fmt::format("tencache-{}{}", getpid(), suffix);
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 ExitCode exit_code_of(int code) { return static_cast<ExitCode>(code); }
@@ -71,24 +53,42 @@ void record_for_prediction(const std::string& program, const std::string& config
   if (code != 0) throw Error(fmt::format("recording {} failed (exit code {})", config, code));
 }
 
-// Appends the predicted events to the measured timeline, as processes of their own.
+// Puts the predicted events before the measured ones, as the first process.
 void add_predicted_timeline(const std::string& measured_file, const TimelineProcess& predicted) {
   const TemporaryFile predicted_file(".timeline.json");
   write_chrome_trace(predicted_file.path(), {predicted});
+  Json joined = Json::parse(read_file(predicted_file.path()));
   Json measured = Json::parse(read_file(measured_file));
-  const Json events = Json::parse(read_file(predicted_file.path()));
   std::uint64_t last_process = 0;
   std::uint64_t last_flow = 0;
-  for (const Json& event : measured["traceEvents"]) {
+  for (const Json& event : joined["traceEvents"]) {
     last_process = std::max(last_process, event.value("pid", std::uint64_t{0}));
     last_flow = std::max(last_flow, event.value("id", std::uint64_t{0}));
   }
-  for (Json event : events["traceEvents"]) {
+  for (Json& event : measured["traceEvents"]) {
     event["pid"] = event["pid"].get<std::uint64_t>() + last_process;
     if (event.contains("id")) event["id"] = event["id"].get<std::uint64_t>() + last_flow;
-    measured["traceEvents"].push_back(std::move(event));
+    if (event.value("name", Json()) == "process_sort_index") event["args"]["sort_index"] = event["pid"];
+    joined["traceEvents"].push_back(std::move(event));
   }
-  write_file(measured_file, measured.dump(-1, ' ', false, Json::error_handler_t::replace));
+  write_file(measured_file, joined.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// What of the configuration concerns a prediction; tencache-torch checks all of it.
+struct ConfigHead {
+  std::string name;
+  std::uint64_t seed = 1;
+};
+ConfigHead read_config_head(const std::string& path) {
+  try {
+    const YAML::Node root = YAML::LoadFile(path);
+    ConfigHead head;
+    if (root.IsMap() && root["name"]) head.name = root["name"].as<std::string>();
+    if (root.IsMap() && root["seed"]) head.seed = root["seed"].as<std::uint64_t>();
+    return head;
+  } catch (const YAML::Exception& error) {
+    throw Error(path + ": cannot be read as a training configuration: " + error.what());
+  }
 }
 
 // "50%" of the bytes that the recorded step has alive at once; other sizes stay as they are.
@@ -116,6 +116,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   add("--gpu-memory", arguments.workload.gpu_memory);
   add("--cpu-memory", arguments.workload.cpu_memory);
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
+  for (const std::string& directory : arguments.directories) add("--directory", directory);
   add("--timeline", arguments.timeline);
   if (arguments.json) words.push_back("--json");
   if (arguments.plain) words.push_back("--plain");
@@ -125,6 +126,10 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
 ExitCode train(TrainArguments arguments) {
   const bool predicting = arguments.predict || !arguments.prediction.empty();
   if (arguments.plain && predicting) throw Error("--plain runs without paging, so there is nothing to predict");
+  if (arguments.plain && !(arguments.policy.empty() && arguments.workload.machine.empty() &&
+                           arguments.settings.empty() && arguments.directories.empty())) {
+    throw Error("--plain runs without paging; --machine, --policy, --set and --directory have no meaning with it");
+  }
   if (!arguments.plain && (arguments.policy.empty() || arguments.workload.machine.empty())) {
     throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
   }
@@ -132,7 +137,15 @@ ExitCode train(TrainArguments arguments) {
   // Complains about names before anything is recorded or run.
   if (!arguments.plain) {
     make_policy(arguments.policy, settings);
-    read_machine(arguments.workload.machine);
+    const std::string machine_file = read_machine(arguments.workload.machine).file;
+    if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
+      arguments.prediction = arguments.timeline + ".prediction.json";
+    }
+    const std::vector<std::string> inputs = {arguments.config, arguments.workload.trace, machine_file};
+    std::vector<std::string> others = inputs;
+    others.push_back(arguments.prediction);
+    check_output("--timeline", arguments.timeline, others);
+    check_output("--prediction", arguments.prediction, inputs);
   }
   const std::string program = find_torch_program();
   if (!predicting) {
@@ -140,25 +153,35 @@ ExitCode train(TrainArguments arguments) {
     return exit_code_of(run_program(program, train_words(arguments)));
   }
 
-  const TemporaryFile recording(".trace.jsonl");
-  if (arguments.workload.trace.empty()) {
+  const TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
+  const ConfigHead head = read_config_head(arguments.config);
+  const bool recorded_now = arguments.workload.trace.empty();
+  if (recorded_now) {
     record_for_prediction(program, arguments.config, recording.path());
     arguments.workload.trace = recording.path();
   }
   arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace);
   Workload workload = load_workload(arguments.workload);
+  workload.seed = head.seed;
+  // Predictions name what the user gave, not a temporary file.
+  if (recorded_now) workload.options.trace = arguments.config;
+  if (!recorded_now && workload.trace.header.model != head.name) {
+    throw Error(fmt::format(
+        "{}: is a recording of model '{}', but {} trains '{}'; record one with `tencache record {}`",
+        arguments.workload.trace, workload.trace.header.model, arguments.config, head.name, arguments.config));
+  }
 #ifdef TENCACHE_WITH_EXECUTOR
   workload.machine = with_real_pages(workload.machine);
 #endif
-  if (arguments.prediction.empty()) arguments.prediction = default_prediction_file(arguments.timeline);
   Timeline timeline;
-  const Prediction prediction = predict(workload, arguments.policy, settings, arguments.prediction,
+  const Prediction prediction = predict(workload, arguments.policy, settings,
+                                        arguments.prediction.empty() ? unnamed.path() : arguments.prediction,
                                         arguments.timeline.empty() ? nullptr : &timeline);
   if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
   std::vector<std::string> words = train_words(arguments);
   words.insert(words.end(), {"--prediction", prediction.file});
   const int code = run_program(program, words);
-  if (code == 0 && !arguments.timeline.empty()) {
+  if (code == 0 && !timeline.spans.empty()) {
     add_predicted_timeline(arguments.timeline, {.name = "predicted: " + arguments.policy,
                                                 .timeline = &timeline,
                                                 .machine = &workload.machine,
@@ -173,21 +196,31 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
   CLI::App* command = run.add_subcommand("train", "Train a small GPT with its tensors paged by a policy");
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
-  command->add_option("--machine,-m", arguments->workload.machine,
-                      "Machine: a name of `tencache machines`, or a YAML file");
-  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`");
+  refuse_empty(command->add_option("--machine,-m", arguments->workload.machine,
+                                   "Machine: a name of `tencache machines`, or a YAML file"));
+  refuse_empty(command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`"));
   add_settings_option(*command, arguments->settings);
-  command->add_option("--gpu-memory", arguments->workload.gpu_memory,
-                      "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once");
-  command->add_option("--cpu-memory", arguments->workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
-  command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)");
-  command->add_option("--timeline", arguments->timeline,
-                      "Write the timeline to this file, for https://ui.perfetto.dev");
+  refuse_empty(command->add_option(
+      "--gpu-memory", arguments->workload.gpu_memory,
+      "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));
+  refuse_empty(command->add_option("--cpu-memory", arguments->workload.cpu_memory,
+                                   "CPU memory that tensors may use, such as 1GiB"));
+  command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+  command
+      ->add_option("--directory", arguments->directories,
+                   "Folder for the files of NVMe tiers, any number of times (default: the machine's, else /var/tmp)")
+      ->allow_extra_args(false)
+      ->take_all();
+  refuse_empty(command->add_option("--timeline", arguments->timeline,
+                                   "Write the timeline to this file, for https://ui.perfetto.dev"));
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
-  command->add_option("--trace", arguments->workload.trace,
-                      "Predict from this recording (`tencache record`); without it one is recorded first");
-  command->add_option("--prediction", arguments->prediction, "Write the prediction to this file; implies --predict");
+  refuse_empty(
+      command->add_option("--trace", arguments->workload.trace,
+                          "Predict from this recording (`tencache record`); without it one is recorded first"));
+  refuse_empty(command->add_option("--prediction", arguments->prediction,
+                                   "Write the prediction to this file; implies --predict"));
   command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(

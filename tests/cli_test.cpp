@@ -332,7 +332,15 @@ TEST_F(CommandLine, WhatDoesNotFitExitsWith1AndNamesTheOp) {
   const Answer none_fits = run(compare);
   EXPECT_EQ(none_fits.code, 1);
   EXPECT_THAT(none_fits.out, AllOf(HasSubstr("on-demand: out of memory"), HasSubstr("backward 1")));
-  // With one that fits it is an answer.
+  // The row `ideal` that is added fits; it was not asked for.
+  compare[2] = "on-demand";
+  EXPECT_EQ(run(compare).code, 1);
+  compare.push_back("--json");
+  const Answer list = run(compare);
+  EXPECT_EQ(list.code, 1);
+  ASSERT_EQ(list.json().size(), 2u);
+  EXPECT_EQ(list.json()[0]["policy"], "ideal");
+  compare.pop_back();
   compare[2] = "on-demand,ideal,zero-offload";
   EXPECT_EQ(run(compare).code, 1);
 }
@@ -418,6 +426,38 @@ TEST_F(CommandLine, BrokenInputsAreOneErrorAndLeaveNothing) {
   fs::remove(path("ops.csv"));
   fs::remove(path("tensors.csv"));
   EXPECT_EQ(files_in_work(), before) << "something half written";
+}
+
+TEST_F(CommandLine, ValuesThatMeanNothingAreRefused) {
+  for (const char* option : {"--batch", "--sequence-length"}) {
+    for (const char* value : {"-1", "0"}) {
+      expect_bad_usage({"import", "csv", "x", "-o", "y.trace.jsonl", option, value}, HasSubstr(option));
+    }
+  }
+  for (const char* steps : {"0", "-1"}) {
+    expect_bad_usage({"run", "train", "c.yaml", "--plain", "--steps", steps}, HasSubstr("--steps"));
+  }
+  for (const char* option : {"--gpu-memory", "--timeline"}) {
+    expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", option, ""},
+                     HasSubstr(std::string(option) + ": must not be empty"));
+  }
+  expect_bad_usage({"run", "train", "c.yaml", "--plain", "-m", "small-host"}, HasSubstr("--plain"));
+  const std::string recording = content(path("small.trace.jsonl"));
+  expect_bad_usage(
+      {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", "--timeline", "./small.trace.jsonl"},
+      HasSubstr("--timeline: ./small.trace.jsonl"));
+  EXPECT_EQ(content(path("small.trace.jsonl")), recording);
+  ::setenv("TENCACHE_CONFIGS", "/no/such", 1);
+  expect_bad_usage({"machines"}, HasSubstr("TENCACHE_CONFIGS is /no/such"));
+  ::unsetenv("TENCACHE_CONFIGS");
+}
+
+TEST_F(CommandLine, MisfitLeavesAnOlderTimelineAlone) {
+  std::ofstream(path("t.json")) << "older";
+  const Answer answer = run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--gpu-memory",
+                             "1MiB", "--timeline", "t.json"});
+  EXPECT_EQ(answer.code, 1) << answer.err;
+  EXPECT_EQ(content(path("t.json")), "older");
 }
 
 TEST_F(CommandLine, OutputsThatCannotBeWritten) {
@@ -509,12 +549,26 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   EXPECT_EQ(Json::parse(content(path("p.json")))["iteration_seconds"], result["prediction"]["iteration_seconds"]);
   EXPECT_TRUE(result["prediction"]["error"].is_number());
   EXPECT_THAT(answer.err, AllOf(HasSubstr("memory: up to "), HasSubstr("tier nvme: up to ")));
-  std::set<std::string> processes;
+  std::map<int, std::string> processes;
   const Json timeline = Json::parse(content(path("t.json")));
   for (const Json& event : timeline["traceEvents"]) {
-    if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
+    if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+    if (event["name"] == "process_sort_index") {
+      EXPECT_EQ(event["args"]["sort_index"], event["pid"]);
+    }
   }
-  EXPECT_THAT(processes, ::testing::ElementsAre("measured: on-demand", "predicted: on-demand"));
+  EXPECT_THAT(processes, ::testing::ElementsAre(::testing::Pair(1, "predicted: on-demand"),
+                                                ::testing::Pair(2, "measured: on-demand")));
+  EXPECT_EQ(result["manifest"]["run"]["verify"], "pages");
+  EXPECT_EQ(result["manifest"]["run"]["directory"], path(""));
+  // The same again: the same bytes.
+  const std::string hash = sha256_of_file(path("p.json"));
+  EXPECT_FALSE(Json::parse(content(path("p.json"))).contains("timing"));
+  EXPECT_EQ(run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--iterations", "4",
+                 "--directory", path(""), "--prediction", "p2.json"})
+                .code,
+            0);
+  EXPECT_EQ(sha256_of_file(path("p2.json")), hash);
 
   const Answer text = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
                            "--shrink", "2", "--directory", path("")});
@@ -570,14 +624,16 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
          "echo '{\"trained\": true}'\n"
          "exit 7\n";
   fs::permissions(bin / "tencache-torch", fs::perms::owner_all);
-  const Answer plain = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo",
-                            "--steps", "3", "--gpu-memory", "50%", "--timeline", "t.json", "--json"},
-                           copy);
+  std::ofstream(path("c.yaml")) << "name: three layers\nseed: 5\n";
+  const Answer plain =
+      run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo", "--steps", "3",
+           "--gpu-memory", "50%", "--directory", ".", "--timeline", "t.json", "--json"},
+          copy);
   EXPECT_EQ(plain.code, 7) << plain.err;
   EXPECT_EQ(plain.out, "{\"trained\": true}\n");
   EXPECT_EQ(content(path("calls")),
             "train c.yaml --machine small-host --policy on-demand --set victim=fifo --gpu-memory 50% --steps 3 "
-            "--timeline t.json --json\n");
+            "--directory . --timeline t.json --json\n");
 
   fs::remove(path("calls"));
   const Answer predicted = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--gpu-memory", "80%",
@@ -591,6 +647,22 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
   EXPECT_THAT(predicted.err, HasSubstr(hash));
   EXPECT_THAT(content(path("hash_at_start")), StartsWith(hash));
   EXPECT_EQ(Json::parse(content(path("p.json")))["policy"], "on-demand");
+  EXPECT_EQ(Json::parse(content(path("p.json")))["trace"], "c.yaml");
+  EXPECT_EQ(Json::parse(content(path("p.json")))["manifest"]["seed"], 5);
+
+  fs::remove(path("calls"));
+  const std::vector<std::string> wrong = {"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--predict"};
+  const auto refused = [&](const std::string& option, const std::string& value) {
+    std::vector<std::string> words = wrong;
+    words.insert(words.end(), {option, value});
+    const Answer answer = run(words, copy);
+    EXPECT_EQ(answer.code, 2);
+    EXPECT_FALSE(fs::exists(path("calls"))) << "something ran";
+    return answer.err;
+  };
+  EXPECT_THAT(refused("--trace", "small.trace.jsonl"), AllOf(HasSubstr("two layers"), HasSubstr("three layers")));
+  EXPECT_THAT(refused("--timeline", "no/such/t.json"), HasSubstr("--timeline: no/such/t.json"));
+  EXPECT_THAT(refused("--prediction", "no/such/p.json"), HasSubstr("--prediction: no/such/p.json"));
 
   const Answer bad = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "nobody", "--predict"}, copy);
   EXPECT_EQ(bad.code, 2);

@@ -1,0 +1,47 @@
+#include "cli/output_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+
+void check_output(const std::string& option, const std::string& path, const std::vector<std::string>& others) {
+  if (path.empty()) return;
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool special = fs::exists(path, ignored) && fs::is_other(path, ignored);
+  for (const std::string& other : others) {
+    if (other.empty() || special) continue;
+    const bool same = fs::weakly_canonical(path, ignored) == fs::weakly_canonical(other, ignored) ||
+                      fs::equivalent(path, other, ignored);
+    if (same) throw Error(option + ": " + path + " is another file of this command; give it a name of its own");
+  }
+  if (special) {  // opening a pipe would wake its reader
+    if (access(path.c_str(), W_OK) != 0) throw Error(option + ": " + path + ": " + std::strerror(errno));
+    return;
+  }
+  try {
+    const AtomicFile probe(path);
+  } catch (const Error& error) {
+    throw Error(option + ": " + error.what());
+  }
+}
+
+TemporaryFile::TemporaryFile(const std::string& suffix) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  path_ = (error ? std::filesystem::path("/tmp") : folder) / fmt::format("tencache-{}{}", getpid(), suffix);
+}
+
+TemporaryFile::~TemporaryFile() {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace tencache

@@ -1,0 +1,27 @@
+// Files that a command writes: looked at before anything runs, so that no result is lost to a wrong path.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tencache {
+
+// Throws Error that names `option` and `path` if the file cannot be written, or is one of `others`: the command's
+// inputs and its other outputs, of which empty ones are none. An existing file stays as it is. An empty `path` is fine.
+void check_output(const std::string& option, const std::string& path, const std::vector<std::string>& others);
+
+// A name in the folder for temporary files; a file of that name goes with this object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& suffix);
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tencache

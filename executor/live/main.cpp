@@ -216,6 +216,8 @@ Json misfit_json(const Workload& workload, const Outcome& outcome, const Trainin
   if (workload.trace_sha256.empty()) json["manifest"]["hashes"]["trace"] = nullptr;
   json["manifest"]["seed"] = seed;
   json["training"] = training_json(training);
+  json["simulated_events"] = nullptr;
+  json["timing"]["load_seconds"] = nullptr;
   json["training"]["parameters"] = nullptr;
   if (training.step_ns.empty()) {
     for (const char* key : {"median_step_seconds", "mean_step_seconds"}) json["training"][key] = nullptr;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -296,6 +297,39 @@ Trace two_ops(Nanoseconds first_ns, Nanoseconds second_ns, const char* second_na
   op.gap_before_ns = 2 * second_ns;
   trace.add_op(op, std::vector<TensorId>{tensor}, {});
   return trace;
+}
+
+// Ids of live tensors are used again; the timeline must say the recording's instead, from the third step on.
+TEST(MeasuredTimeline, NamesTheRecordingsOpsAndTensors) {
+  const TrainingConfig config = tiny();
+  const TextData data = text_for(config);
+  const PagedTraining demand = measure_demand(config, data);
+  MachineSpec machine = uncapped_machine();
+  machine.tiers[0].capacity = std::max(demand.peak_live_bytes / 2, demand.largest_op_bytes) / (4 * KiB) * (4 * KiB);
+  Timeline timeline;
+  LiveOptions live;
+  live.engine.timeline = &timeline;
+  TrainingOptions options;
+  options.steps = 4;
+  const MadePolicy made = make_policy("on-demand");
+  const PagedTraining paged = train_paged(config, data, machine, *made.policy, live, options);
+  ASSERT_EQ(paged.deviations, 0u);
+  const Trace& trace = paged.program.trace;
+  std::size_t op_count = 0, transfer_count = 0;
+  for (const Span& span : timeline.spans) {
+    if (span.iteration < 2) continue;
+    if (span.kind == SpanKind::op) {
+      ++op_count;
+      EXPECT_LT(span.op, trace.ops.size());
+    }
+    if (span.kind == SpanKind::transfer && span.tensor < trace.tensors.size()) {
+      ++transfer_count;
+      // Each of these tensors is one chunk, so it moves whole.
+      EXPECT_EQ(span.bytes, trace.tensors[span.tensor].bytes) << trace.name(trace.tensors[span.tensor]);
+    }
+  }
+  EXPECT_GE(op_count, 2 * trace.ops.size());
+  EXPECT_GT(transfer_count, 0u);
 }
 
 TEST(MedianTrace, TakesEachOpsMedian) {

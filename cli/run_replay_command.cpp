@@ -281,7 +281,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
       "much longer than that, the measured time is mostly this cost. Prefer a small --shrink.\n"
       "Exit code 1: it does not fit, or a tensor came back corrupted.\n\nExamples:\n"
       "  tencache run replay step.trace.jsonl.zst -m small-host -p on-demand --predict\n"
-      "  tencache run replay bert.trace.jsonl.zst -m small-host -p on-demand --shrink 20 --gpu-memory 2GiB --timeline "
+      "  tencache run replay gpt.trace.jsonl.zst -m small-host -p on-demand --shrink 2 --gpu-memory 200MiB --timeline "
       "t.json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run_replay(*arguments); }; });
 }

@@ -39,6 +39,7 @@ struct CopyCommand {
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
   bool urgent = false;
+  Nanoseconds setup_ns = 0;  // before it starts: taking fresh memory, where the policy reuses none
 };
 
 struct OpCommand {
@@ -46,6 +47,8 @@ struct OpCommand {
   OpIndex op = none;      // in the program; `none` with idle
   bool idle = false;      // no work: the lane waits (host time before an op)
   Nanoseconds duration_ns = 0;
+  Bytes bytes = 0;            // memory traffic, for the shared resources that the lane occupies; 0: none known
+  NameId rendezvous = 0;      // starts when every rank that has this op in its program has come to it; 0: none
   std::span<const Use> uses;  // valid during the call only
 };
 

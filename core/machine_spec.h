@@ -22,18 +22,27 @@ inline constexpr std::size_t max_links = 32;
 enum class TierKind : std::uint8_t { gpu, cpu, nvme };
 std::string_view to_string(TierKind kind);
 
+// What taking fresh memory costs, where a policy does not reuse buffers: page-locking, cudaMalloc.
+struct AllocationCost {
+  Nanoseconds per_call_ns = 0;
+  BytesPerSecond bandwidth = 0;  // 0: the size costs nothing
+  bool power_of_two = false;     // sizes are rounded up to one, as caching host allocators do
+};
+
 struct Tier {
   std::string name;
   TierKind kind = TierKind::cpu;
   Bytes capacity = 0;                    // what tensors may use: context and library workspaces are already taken off
   Bytes granularity = 1;                 // every chunk occupies a multiple of this; a power of two
   std::vector<std::string> directories;  // nvme, on a real machine: one per device
+  AllocationCost allocation = {};
 };
 
 // Bandwidth that several links occupy at once: a PCIe direction, DRAM, an SSD's read + write total.
 struct Resource {
   std::string name;
   BytesPerSecond bandwidth = 0;
+  std::uint32_t shared = none;  // resources of several ranks with the same number are one; none: this rank's own
 };
 
 // One direction between two tiers. Concurrent transfers over links that share a resource share it max-min fairly.
@@ -44,6 +53,13 @@ struct Link {
   BytesPerSecond bandwidth = 0;
   Nanoseconds latency_ns = 0;      // per transfer; the link is busy meanwhile, shared resources are not
   std::vector<std::uint8_t> uses;  // indices into MachineSpec::resources
+  std::uint32_t queue_depth = 1;   // latencies of so many transfers overlap
+  // Storage striped over several devices (RAID-0): a transfer reaches only as many of them as it has stripes.
+  std::uint32_t devices = 1;
+  Bytes stripe_bytes = 0;
+  // Writes: after `burst_bytes` at `bandwidth` without a pause the device falls to this rate. 0: it never does.
+  BytesPerSecond sustained_bandwidth = 0;
+  Bytes burst_bytes = 0;
 };
 
 // Pinned buffers for the path between two tiers that no link joins (gpu <-> cpu memory <-> nvme).
@@ -74,7 +90,14 @@ struct MachineSpec {
   double cpu_adam_parameters_per_second = 0;  // 0: unknown, a policy that needs it is refused
   std::uint32_t issue_ahead = 1;              // ops issued ahead of the one that runs
   std::uint32_t copies_in_flight = 1;         // transfers handed to a link at once
+  Nanoseconds host_module_ns = 0;             // host time that a policy driven by module hooks adds per module call
+  // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
+  std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
+  std::vector<MachineSpec> other_ranks;  // ranks 1, 2, …: each a machine of its own but for shared resources
   std::vector<Fact> facts;
+
+  std::size_t rank_count() const { return 1 + other_ranks.size(); }
+  const MachineSpec& of_rank(std::size_t rank) const { return rank == 0 ? *this : other_ranks[rank - 1]; }
 
   TierId tier_of(Device device) const;                // the first tier of that kind; no_tier if there is none
   LinkId link_between(TierId from, TierId to) const;  // no_link if none

@@ -143,6 +143,7 @@ class Actions {
 
 struct Requirements {
   std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
+  bool module_hooks = false;  // the system works through hooks of the framework: each module call costs host time
 };
 
 enum class FreeDead : std::uint8_t {
@@ -160,6 +161,9 @@ struct Layout {
   bool use_touches = true;  // false: the cold end is the first to arrive (FIFO), not the least recently used
   FreeDead free_dead = FreeDead::now;
   bool unlimited_gpu = false;  // `ideal`
+  bool overlap_faults =
+      false;  // an op's compute overlaps its own arrivals that were not demanded (G10's simulator only)
+  std::array<bool, max_tiers> allocate_each{};  // copies into the tier take fresh memory, at the machine's cost
   bool fallback_eviction =
       true;  // where the policy names no victims the engine takes the coldest; false: out of memory
   std::array<TierId, role_count> initial = {no_tier, no_tier, no_tier, no_tier, no_tier, no_tier, no_tier};

@@ -65,6 +65,7 @@ struct Tensor {
 struct Op {
   NameId name = 0;
   NameId module = 0;        // 0: none
+  NameId rendezvous = 0;    // 0: none; ops of several ranks with the same key start together: collectives, sends
   std::int32_t group = -1;  // sub-group of the optimizer step, -1: none
   Phase phase = Phase::forward;
   Device device = Device::gpu;
@@ -89,6 +90,8 @@ struct TraceHeader {
   std::string precision;              // "fp32", "bf16", …; empty: unknown
   std::string hardware;               // what the durations were measured on, or modelled for; empty: unknown
   std::string recorded_by;            // how it was made
+  // Of a parameter in `precision`: 4 for fp32 and where it is unknown, else 2. Systems that count in elements need it.
+  Bytes element_bytes() const { return precision == "fp16" || precision == "bf16" ? 2 : 4; }
   std::uint64_t tokens_per_iteration() const { return batch * sequence_length; }
 };
 

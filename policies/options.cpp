@@ -1,7 +1,9 @@
 #include "policies/options.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 
 #include "core/error.h"
 
@@ -31,6 +33,17 @@ void Options::number(std::string_view name, std::uint64_t& value, std::string_vi
   if (text == nullptr) return;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size()) refuse(name, *text, "a whole number");
+}
+
+void Options::real(std::string_view name, double& value, std::string_view unit, std::string_view help) {
+  std::array<char, 32> shown{};
+  const auto shown_end = std::to_chars(shown.data(), shown.data() + shown.size(), value).ptr;
+  const std::string* text = declare(name, "real", std::string(shown.data(), shown_end), unit, help);
+  if (text == nullptr) return;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || !std::isfinite(value) || value < 0) {
+    refuse(name, *text, "a number that is not negative");
+  }
 }
 
 void Options::bytes(std::string_view name, Bytes& value, std::string_view help) {

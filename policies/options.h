@@ -27,7 +27,8 @@ class Options {
   // They throw Error on a text that is not of the type, naming policy, option and what is valid.
   void flag(std::string_view name, bool& value, std::string_view help);
   void number(std::string_view name, std::uint64_t& value, std::string_view unit, std::string_view help);
-  void bytes(std::string_view name, Bytes& value, std::string_view help);  // "whole" is 0
+  void real(std::string_view name, double& value, std::string_view unit, std::string_view help);  // positive or 0
+  void bytes(std::string_view name, Bytes& value, std::string_view help);                         // "whole" is 0
   void choice(std::string_view name, std::string& value, std::vector<std::string> choices, std::string_view help);
 
   const std::vector<Info>& declared() const { return declared_; }

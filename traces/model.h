@@ -2,7 +2,7 @@
 //
 // One description covers decoders (OPT, BLOOM, Falcon, GPT-2, Llama, Mistral, Granite), mixtures of experts (Mixtral)
 // and encoders (BERT, ViT). It is read from our own YAML (configs/models) or from a Hugging Face `config.json`
-// (traces/model_reader.h), and every parameter carries its Hugging Face name.
+// (configs/model_yaml.h), and every parameter carries its Hugging Face name.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ enum class ModelFamily : std::uint8_t { opt, bloom, falcon, gpt2, llama, mixtral
 enum class Head : std::uint8_t { language_model, classification };
 
 struct ModelDescription {
-  std::string name;  // as on Hugging Face, lower case, without the owner: "opt-6.7b"
+  std::string name;                  // as on Hugging Face, lower case, without the owner: "opt-6.7b"
+  std::vector<std::string> aliases;  // other names that it is found by
   ModelFamily family = ModelFamily::llama;
   std::uint64_t layers = 0;
   std::uint64_t hidden = 0;
@@ -25,7 +26,8 @@ struct ModelDescription {
   std::uint64_t head_dimension = 0;
   std::uint64_t intermediate = 0;          // width of the feed-forward block
   std::uint64_t vocabulary = 0;            // rows of the token embedding as stored (padded if the checkpoint is)
-  std::uint64_t positions = 0;             // rows of a learned position embedding, 0: rotary or ALiBi
+  std::uint64_t positions = 0;             // rows of a learned position embedding (OPT: two more than its longest
+                                           // sequence; ViT: a row per patch and one for the class), 0: rotary, ALiBi
   std::uint64_t max_sequence = 0;          // longest sequence that the model takes, 0: unknown
   std::uint64_t token_types = 0;           // BERT's segments
   std::uint64_t embedding_projection = 0;  // width of the token embedding where it differs (OPT-350M), 0: hidden
@@ -38,14 +40,19 @@ struct ModelDescription {
   bool parallel_block = false;  // Falcon: attention and feed-forward read the same input
   std::uint64_t norms_per_layer = 2;
   bool norm_bias = true;                   // LayerNorm; RMSNorm has a weight only
-  std::uint64_t published_parameters = 0;  // with the language-model head, tied weights once; 0: not known
+  bool norm_first = true;                  // norms before attention and feed-forward, and one after the last layer;
+                                           // false (OPT-350M, BERT): after each, and none after the last layer
+  bool embedding_norm = false;             // a norm right after the embedding (BLOOM, BERT)
+  std::uint64_t published_parameters = 0;  // with usual_head(), tied weights once; 0: not known
   std::string source;                      // where the figures come from
 };
 
 struct ParameterShape {
-  std::string name;    // "model.decoder.layers.0.self_attn.q_proj.weight"
-  std::string module;  // "model.decoder.layers.0.self_attn"
-  std::vector<std::uint64_t> shape;
+  std::string name;         // "model.decoder.layers.0.self_attn.q_proj.weight"
+  std::string module;       // what holds it: "model.decoder.layers.0.self_attn"; a norm, an embedding, an expert, and a
+                            // linear layer that is in no attention or feed-forward block, are modules of their own
+  std::int64_t layer = -1;  // which layer it belongs to, -1: none
+  std::vector<std::uint64_t> shape;  // as stored: a Linear's weight is {out, in}, GPT-2's Conv1D's {in, out}
   std::uint64_t elements() const {
     std::uint64_t product = 1;
     for (const std::uint64_t extent : shape) product *= extent;
@@ -53,8 +60,20 @@ struct ParameterShape {
   }
 };
 
-// Every parameter in the order of the model's modules; a tied weight stands once.
+// The head that the published checkpoint has: classification for ViT, language_model (BERT: of masked tokens) else.
+Head usual_head(const ModelDescription& model);
+
+// Every parameter under the name that the Hugging Face classes (…ForCausalLM, BertForMaskedLM,
+// …ForSequenceClassification, ViTForImageClassification) give it, in the order of their modules; a tied weight stands
+// once. `problem_of` is empty for the model. Throws Error for a language-model head on ViT.
 std::vector<ParameterShape> parameters_of(const ModelDescription& model, Head head);
 std::uint64_t parameter_count(const ModelDescription& model, Head head);
+
+std::string to_string(ModelFamily family);
+std::string to_string(Head head);
+
+// Empty if the description is consistent and of a sane size, so that no count of its parameters overflows; else what
+// is wrong with it, for people.
+std::string problem_of(const ModelDescription& model);
 
 }  // namespace tencache

@@ -33,6 +33,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_calibrate_command(app, chosen);
   add_policies_command(app, chosen);
   add_machines_command(app, chosen);
+  add_models_command(app, chosen);
 }
 
 // The innermost subcommand that the arguments reached.

@@ -1,11 +1,13 @@
 // Model descriptions: parameter names, shapes and totals as published.
 #include "traces/model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
+#include "configs/model_yaml.h"
 #include "core/error.h"
 
 namespace tencache {
@@ -66,6 +68,219 @@ TEST(Model, ImpossibleDescriptionsAreNamed) {
   EXPECT_EQ(problem_of(model), "heads, 32, is no multiple of key_value_heads, 5");
   model.key_value_heads = 8;
   EXPECT_NE(problem_of(model), "");
+}
+
+std::uint64_t count(const std::string& name, Head head) { return parameter_count(read_model(name), head); }
+std::size_t tensors(const ModelDescription& model, Head head) { return parameters_of(model, head).size(); }
+
+std::string failure(const std::string& text, const std::string& file = "model.yaml") {
+  try {
+    parse_model(text, file);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ShippedModels, HaveThePublishedTotals) {
+  std::size_t published = 0;
+  for (const ModelDescription& model : list_models()) {
+    EXPECT_FALSE(model.source.empty()) << model.name;
+    if (model.published_parameters == 0) continue;
+    EXPECT_EQ(parameter_count(model, usual_head(model)), model.published_parameters) << model.name;
+    ++published;
+  }
+  EXPECT_GE(published, 20u);
+}
+
+// What people quote for these models, beside the files: a file and the code cannot both be wrong in the same way.
+TEST(ShippedModels, HaveTheTotalsThatAreCommonKnowledge) {
+  EXPECT_EQ(count("gpt2", Head::language_model), 124'439'808u);
+  EXPECT_EQ(count("opt-6.7b", Head::language_model), 6'658'473'984u);
+  EXPECT_EQ(count("bloom-7b1", Head::language_model), 7'069'016'064u);
+  EXPECT_EQ(count("llama-3-8b", Head::language_model), 8'030'261'248u);
+  EXPECT_EQ(count("mixtral-8x7b", Head::language_model), 46'702'792'704u);
+  EXPECT_EQ(count("vit-base", Head::classification), 86'567'656u);
+  ModelDescription falcon = read_model("falcon-7b");
+  falcon.tied_embeddings = false;  // as the checkpoint stores it
+  EXPECT_EQ(parameter_count(falcon, Head::language_model), 7'217'189'760u);
+  // BertModel is the encoder with its pooler, without a head; what `bert.` holds under the classification head.
+  std::uint64_t encoder = 0;
+  for (const ParameterShape& parameter : parameters_of(read_model("bert-base"), Head::classification)) {
+    if (parameter.name.starts_with("bert.")) encoder += parameter.elements();
+  }
+  EXPECT_EQ(encoder, 109'482'240u);
+  // Rounded figures of model pages and papers.
+  EXPECT_NEAR(static_cast<double>(count("falcon2-11b", Head::language_model)), 11.1e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(count("falcon3-10b", Head::language_model)), 10.3e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(count("granite-8b", Head::language_model)), 8.05e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(count("opt-66b", Head::language_model)), 66e9, 0.5e9);
+  EXPECT_NEAR(static_cast<double>(count("mlp-offload-40b", Head::language_model)), 40e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(count("mlp-offload-52b", Head::language_model)), 52e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(count("mlp-offload-100b", Head::language_model)), 100e9, 1e9);
+}
+
+// 10Cache states its hit rates as fractions: of 517 parameter tensors (OPT-6.7B), 365 (BLOOM-7B) and 195 (Falcon-7B).
+// OPT's are with the classification head; BLOOM's and Falcon's with the language-model head tied to the embedding, or
+// without any: a classification head would make them 366 and 196, and OPT's tied one 516.
+TEST(ShippedModels, HaveAsManyTensorsAsTenCachesPaperCounts) {
+  EXPECT_EQ(tensors(read_model("opt-6.7b"), Head::classification), 517u);
+  EXPECT_EQ(tensors(read_model("opt-6.7b"), Head::language_model), 516u);
+  EXPECT_EQ(tensors(read_model("bloom-7b1"), Head::language_model), 365u);
+  EXPECT_EQ(tensors(read_model("bloom-7b1"), Head::classification), 366u);
+  EXPECT_EQ(tensors(read_model("falcon-7b"), Head::language_model), 195u);
+  EXPECT_EQ(tensors(read_model("falcon-7b"), Head::classification), 196u);
+}
+
+TEST(ShippedModels, CoverTheFamiliesAndAreFoundByAlias) {
+  std::set<std::string> names;
+  std::set<ModelFamily> families;
+  for (const ModelDescription& model : list_models()) {
+    EXPECT_TRUE(names.insert(model.name).second) << model.name;
+    for (const std::string& alias : model.aliases) {
+      EXPECT_TRUE(names.insert(alias).second) << alias;
+      EXPECT_EQ(read_model(alias).name, model.name);
+    }
+    EXPECT_EQ(read_model(model.name).name, model.name) << "the file's name is the model's";
+    families.insert(model.family);
+  }
+  EXPECT_EQ(families.size(), 8u);
+  try {
+    read_model("opt-6.8b");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("unknown model 'opt-6.8b'"),
+                                             testing::HasSubstr("opt-6.7b"), testing::HasSubstr("mixtral-8x7b")));
+  }
+}
+
+TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
+  using Shape = std::vector<std::uint64_t>;
+  struct Expected {
+    const char *model, *parameter;
+    Shape shape;
+  };
+  const Expected expected[] = {
+      {"opt-350m", "model.decoder.project_in.weight", {1024, 512}},
+      {"bloom-7b1", "transformer.word_embeddings_layernorm.bias", {4096}},
+      {"bloom-7b1", "transformer.h.29.self_attention.query_key_value.weight", {12288, 4096}},
+      {"falcon-7b", "transformer.h.0.self_attention.query_key_value.weight", {4672, 4544}},
+      {"falcon-11b", "transformer.h.59.self_attention.query_key_value.weight", {6144, 4096}},
+      {"falcon-11b", "lm_head.weight", {65024, 4096}},
+      {"gpt2", "transformer.h.0.attn.c_attn.weight", {768, 2304}},
+      {"llama-3-8b", "model.layers.31.self_attn.k_proj.weight", {1024, 4096}},
+      {"granite-8b", "model.layers.0.mlp.gate_proj.bias", {14336}},
+      {"mixtral-8x7b", "model.layers.0.block_sparse_moe.experts.7.w2.weight", {4096, 14336}},
+      {"mixtral-8x7b", "model.layers.31.block_sparse_moe.gate.weight", {8, 4096}},
+      {"bert-base", "bert.encoder.layer.11.attention.self.query.weight", {768, 768}},
+      {"bert-base", "cls.predictions.bias", {30522}},
+      {"vit-base", "vit.embeddings.position_embeddings", {1, 197, 768}},
+      {"vit-base", "classifier.weight", {1000, 768}},
+  };
+  for (const Expected& one : expected) {
+    const ModelDescription model = read_model(one.model);
+    const auto parameters = parameters_of(model, usual_head(model));
+    const ParameterShape* found = find(parameters, one.parameter);
+    ASSERT_NE(found, nullptr) << one.model << " " << one.parameter;
+    EXPECT_EQ(found->shape, one.shape) << one.parameter;
+  }
+  const auto falcon = parameters_of(read_model("falcon-7b"), Head::language_model);
+  EXPECT_EQ(find(falcon, "transformer.h.0.mlp.dense_h_to_4h.bias"), nullptr);
+  EXPECT_EQ(find(falcon, "transformer.h.0.post_attention_layernorm.weight"), nullptr);
+  EXPECT_EQ(find(falcon, "lm_head.weight"), nullptr);
+}
+
+// The two readers agree: the published config.json of these models (abridged) against our own files.
+TEST(ConfigJson, GivesTheShippedDescription) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"opt-350m", R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "ffn_dim": 4096, "vocab_size": 50272, "max_position_embeddings": 2048, "word_embed_proj_dim": 512,
+        "do_layer_norm_before": false, "_remove_final_layer_norm": false, "architectures": ["OPTForCausalLM"]})"},
+      {"bloom-7b1", R"({"model_type": "bloom", "n_embed": 4096, "n_layer": 30, "num_attention_heads": 32,
+        "vocab_size": 250880, "seq_length": 2048, "layer_norm_epsilon": 1e-05})"},
+      {"falcon-7b", R"({"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "bias": false,
+        "num_attention_heads": 71, "multi_query": true, "parallel_attn": true, "new_decoder_architecture": false,
+        "vocab_size": 65024})"},
+      {"falcon-11b", R"({"model_type": "falcon", "hidden_size": 4096, "num_hidden_layers": 60, "bias": false,
+        "num_attention_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 16384, "new_decoder_architecture": true,
+        "multi_query": true, "num_ln_in_parallel_attn": 1, "vocab_size": 65024, "max_position_embeddings": 8192,
+        "tie_word_embeddings": false, "rope_scaling": null})"},
+      {"gpt2", R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": null,
+        "n_positions": 1024, "vocab_size": 50257})"},
+      {"llama-3-8b", R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 128256,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "attention_bias": false,
+        "max_position_embeddings": 8192, "tie_word_embeddings": false})"},
+      {"mistral-7b", R"({"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "max_position_embeddings": 32768})"},
+      {"mixtral-8x7b", R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
+        "vocab_size": 32000, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 32768})"},
+      {"bert-base", R"({"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522,
+        "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512,
+        "type_vocab_size": 2})"},
+      {"vit-large", R"({"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "image_size": 224,
+        "num_attention_heads": 16, "intermediate_size": 4096, "patch_size": 16, "num_channels": 3,
+        "qkv_bias": true})"},
+  };
+  for (const auto& [name, json] : cases) {
+    ModelDescription expected = read_model(name),
+                     model = parse_model(json, std::string("Some/") + name + "/config.json");
+    EXPECT_EQ(model.name, name);
+    EXPECT_EQ(model.family, expected.family) << name;
+    EXPECT_EQ(model.max_sequence, expected.max_sequence) << name;
+    EXPECT_EQ(model.heads, expected.heads) << name;
+    EXPECT_EQ(model.key_value_heads, expected.key_value_heads) << name;
+    EXPECT_EQ(model.head_dimension, expected.head_dimension) << name;
+    EXPECT_EQ(model.experts_per_token, expected.experts_per_token) << name;
+    EXPECT_EQ(model.norm_first, expected.norm_first) << name;
+    model.labels = expected.labels;
+    const Head head = usual_head(model);
+    const auto ours = parameters_of(expected, head), theirs = parameters_of(model, head);
+    ASSERT_EQ(ours.size(), theirs.size()) << name;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_EQ(ours[i].name, theirs[i].name);
+      EXPECT_EQ(ours[i].shape, theirs[i].shape) << ours[i].name;
+    }
+  }
+}
+
+TEST(ConfigJson, CountsItsLabels) {
+  const std::string start = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 100, )";
+  EXPECT_EQ(parse_model(start + R"("id2label": {"0": "a", "1": "b", "2": "c"}})", "m.json").labels, 3u);
+  EXPECT_EQ(parse_model(start + R"("n_positions": 8})", "m.json").labels, 2u);
+}
+
+TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
+  const std::string good =
+      "name: m\nfamily: llama\nlayers: 2\nhidden: 64\nheads: 4\nintermediate: 128\nvocabulary: 100\n";
+  EXPECT_EQ(failure(good), "");
+  EXPECT_EQ(failure(good + "layer: 3\n").substr(0, 52), "model.yaml:8: unknown key 'layer' in a model; valid ");
+  EXPECT_EQ(failure(good + "labels: -1\n"),
+            "model.yaml:8: labels: '-1' is not a whole number from 0 to 1000000000000000");
+  EXPECT_EQ(failure(good + "experts: 8\n"), "model.yaml:8: experts is 8; it must be from 0 to 0");
+  EXPECT_EQ(failure(good + "layers: 3\n"), "model.yaml:8: key 'layers' stands twice");
+  EXPECT_EQ(failure(good + "key_value_heads: 3\n"), "model.yaml:5: heads, 4, is no multiple of key_value_heads, 3");
+  EXPECT_EQ(failure(good + "tied_embeddings: maybe\n"),
+            "model.yaml:8: tied_embeddings: 'maybe'; valid are true, false");
+  EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 64\n"),
+            "model.yaml:1: key 'heads' is missing in a model");
+  EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 65\nheads: 4\n"),
+            "model.yaml:5: hidden, 65, is no multiple of heads, 4; give head_dimension if that is meant");
+  EXPECT_EQ(failure("name: m\nfamily: gpt\n"),
+            "model.yaml:2: unknown family 'gpt'; valid are bert, bloom, falcon, gpt2, llama, mixtral, opt, vit");
+  EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 99999999999\nheads: 1\n"),
+            "model.yaml:4: hidden is 99999999999; it must be from 1 to 262144");
+  EXPECT_EQ(failure("{\"model_type\": \"t5\"}", "config.json"),
+            "config.json:1: model_type 't5' is not supported; supported are bert, bloom, falcon, gpt2, granite, llama, "
+            "mistral, mixtral, opt, vit");
+  EXPECT_EQ(failure("{\n\"model_type\": \"opt\"}", "config.json"),
+            "config.json:1: key 'hidden_size' or 'n_embd' or 'n_embed' or 'd_model' is missing in a model");
+  EXPECT_EQ(failure("hidden: 4\n"),
+            "model.yaml:1: neither 'family', as in a model description, nor 'model_type', as in Hugging Face's "
+            "config.json");
+  EXPECT_NE(failure("{\"model_type\": \"opt\", "), "");
+  EXPECT_EQ(failure("- a\n"), "model.yaml:1: expected a map with the keys of a model, found a list");
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+// Hugging Face's config.json. The keys, their older names and their defaults are those of transformers'
+// configuration_<family>.py; keys without a bearing on shapes are left alone.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "configs/model_fields.h"
+
+namespace tencache {
+namespace {
+
+// The file does not say its model's name: "opt-6.7b/config.json" and "opt-6.7b.json" do.
+std::string name_of(const std::string& file) {
+  const std::filesystem::path path(file);
+  std::string name = path.stem().string();
+  if (name == "config" && path.has_parent_path()) name = path.parent_path().filename().string();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+// What changes the parameters in a way that a description does not cover.
+void refuse(const ModelFields& fields, const std::string& key, bool refused) {
+  if (fields.flag(key) == refused) {
+    fields.fail(key, key + ": " + (refused ? "true" : "false") + " is not supported; the parameters would differ");
+  }
+}
+
+void read_opt(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count_of({"ffn_dim"});
+  model.max_sequence = fields.count("max_position_embeddings").value_or(2048);
+  const std::uint64_t projection = fields.count("word_embed_proj_dim").value_or(model.hidden);
+  model.embedding_projection = projection == model.hidden ? 0 : projection;
+  model.norm_first = fields.flag("do_layer_norm_before").value_or(true);
+  model.attention_bias = model.feed_forward_bias = fields.flag("enable_bias").value_or(true);
+  refuse(fields, "layer_norm_elementwise_affine", false);
+  refuse(fields, "_remove_final_layer_norm", true);
+}
+
+void read_falcon(ModelDescription& model, const ModelFields& fields) {
+  const bool new_architecture = fields.flag("new_decoder_architecture").value_or(false);
+  if (new_architecture) {
+    model.key_value_heads = fields.count("num_kv_heads").value_or(model.heads);
+  } else {
+    model.key_value_heads = fields.flag("multi_query").value_or(true) ? 1 : model.heads;
+  }
+  model.parallel_block = new_architecture || fields.flag("parallel_attn").value_or(true);
+  const std::uint64_t parallel_norms = fields.count("num_ln_in_parallel_attn").value_or(new_architecture ? 2 : 1);
+  model.norms_per_layer = model.parallel_block ? parallel_norms : 2;
+  model.intermediate = fields.count("ffn_hidden_size").value_or(4 * model.hidden);
+  model.max_sequence = fields.count("max_position_embeddings").value_or(2048);
+  model.attention_bias = model.feed_forward_bias = fields.flag("bias").value_or(false);
+}
+
+void read_gpt2(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count("n_inner").value_or(4 * model.hidden);
+  model.max_sequence = fields.has("n_positions") || fields.has("max_position_embeddings")
+                           ? fields.count_of({"n_positions", "max_position_embeddings"})
+                           : 1024;
+  refuse(fields, "add_cross_attention", true);
+}
+
+void read_llama(ModelDescription& model, const ModelFields& fields, const std::string& type) {
+  const bool mistral = type == "mistral" || type == "mixtral";
+  model.intermediate = fields.count_of({"intermediate_size"});
+  model.key_value_heads = fields.count("num_key_value_heads").value_or(mistral ? 8 : model.heads);
+  model.head_dimension = fields.count("head_dim").value_or(0);
+  model.max_sequence = fields.count_of({"max_position_embeddings"});
+  if (!mistral) {
+    model.attention_bias = fields.flag("attention_bias").value_or(false);
+    model.feed_forward_bias = fields.flag("mlp_bias").value_or(false);
+  }
+  if (type == "mixtral") {
+    model.experts = fields.count("num_local_experts").value_or(8);
+    model.experts_per_token = fields.count("num_experts_per_tok").value_or(2);
+  }
+}
+
+void read_bert(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count_of({"intermediate_size"});
+  model.max_sequence = fields.count("max_position_embeddings").value_or(512);
+  model.token_types = fields.count("type_vocab_size").value_or(2);
+  refuse(fields, "add_cross_attention", true);
+}
+
+void read_vit(ModelDescription& model, const ModelFields& fields) {
+  model.intermediate = fields.count_of({"intermediate_size"});
+  model.image_size = fields.count("image_size").value_or(224);
+  model.patch_size = fields.count("patch_size").value_or(16);
+  model.channels = fields.count("num_channels").value_or(3);
+  model.attention_bias = fields.flag("qkv_bias").value_or(true);
+}
+
+struct Type {
+  const char* name;  // model_type
+  ModelFamily family;
+};
+constexpr Type types[] = {{"bert", ModelFamily::bert},     {"bloom", ModelFamily::bloom},
+                          {"falcon", ModelFamily::falcon}, {"gpt2", ModelFamily::gpt2},
+                          {"granite", ModelFamily::llama}, {"llama", ModelFamily::llama},
+                          {"mistral", ModelFamily::llama}, {"mixtral", ModelFamily::mixtral},
+                          {"opt", ModelFamily::opt},       {"vit", ModelFamily::vit}};
+
+}  // namespace
+
+ModelDescription model_of_config_json(const ModelFields& fields) {
+  const std::string type = fields.text("model_type").value_or("");
+  const auto known = std::find_if(std::begin(types), std::end(types), [&](const Type& t) { return t.name == type; });
+  if (known == std::end(types)) {
+    std::string names;
+    for (const Type& candidate : types) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+    fields.fail("model_type", "model_type '" + type + "' is not supported; supported are " + names);
+  }
+  ModelDescription model;
+  model.family = known->family;
+  set_family_defaults(model);
+  model.name = name_of(fields.file());
+  model.source = fields.file();
+  model.hidden = fields.count_of({"hidden_size", "n_embd", "n_embed", "d_model"});
+  model.layers = fields.count_of({"num_hidden_layers", "n_layer", "num_layers"});
+  model.heads = fields.count_of({"num_attention_heads", "n_head"});
+  if (model.family != ModelFamily::vit) model.vocabulary = fields.count_of({"vocab_size"});
+  switch (model.family) {
+    case ModelFamily::opt:
+      read_opt(model, fields);
+      break;
+    case ModelFamily::bloom:
+      model.max_sequence = fields.count("seq_length").value_or(0);
+      break;
+    case ModelFamily::falcon:
+      read_falcon(model, fields);
+      break;
+    case ModelFamily::gpt2:
+      read_gpt2(model, fields);
+      break;
+    case ModelFamily::llama:
+    case ModelFamily::mixtral:
+      read_llama(model, fields, type);
+      break;
+    case ModelFamily::bert:
+      read_bert(model, fields);
+      break;
+    case ModelFamily::vit:
+      read_vit(model, fields);
+      break;
+  }
+  if (const auto tied = fields.flag("tie_word_embeddings"); tied && model.family != ModelFamily::vit) {
+    model.tied_embeddings = *tied;
+  }
+  model.labels = fields.count("num_labels").value_or(fields.size("id2label").value_or(2));
+  complete(model, fields);
+  return model;
+}
+
+}  // namespace tencache

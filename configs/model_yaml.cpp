@@ -1,0 +1,317 @@
+#include "configs/model_yaml.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "configs/model_fields.h"
+#include "configs/shipped_files.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes maximum_model_file_bytes = 4 * MiB;
+constexpr std::uint64_t maximum_count = 1'000'000'000'000'000;
+
+std::uint64_t line_of(const YAML::Node& node) {
+  const int line = node.Mark().line;
+  return line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1;
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string describe(const YAML::Node& node) {
+  return node.IsMap()        ? "a map"
+         : node.IsSequence() ? "a list"
+         : node.IsScalar()   ? "'" + node.Scalar() + "'"
+                             : "nothing";
+}
+
+constexpr ModelFamily families[] = {ModelFamily::bert,  ModelFamily::bloom,   ModelFamily::falcon, ModelFamily::gpt2,
+                                    ModelFamily::llama, ModelFamily::mixtral, ModelFamily::opt,    ModelFamily::vit};
+
+ModelFamily family_of(const ModelFields& fields) {
+  const std::string wanted = fields.text("family").value_or("");
+  std::vector<std::string> names;
+  for (const ModelFamily family : families) {
+    if (to_string(family) == wanted) return family;
+    names.push_back(to_string(family));
+  }
+  fields.fail("family", "unknown family '" + wanted + "'; valid are " + join(names));
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && text.size() <= 64 && std::isalnum(static_cast<unsigned char>(text.front())) != 0 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '_' || c == '-' || c == '.';
+         });
+}
+
+// Our own format: the description's fields under their names.
+ModelDescription model_of_yaml(const ModelFields& fields) {
+  ModelDescription model;
+  struct Count {
+    const char* key;
+    std::uint64_t& value;
+  };
+  struct Flag {
+    const char* key;
+    bool& value;
+  };
+  const Count counts[] = {{"layers", model.layers},
+                          {"hidden", model.hidden},
+                          {"heads", model.heads},
+                          {"key_value_heads", model.key_value_heads},
+                          {"head_dimension", model.head_dimension},
+                          {"intermediate", model.intermediate},
+                          {"vocabulary", model.vocabulary},
+                          {"positions", model.positions},
+                          {"max_sequence", model.max_sequence},
+                          {"token_types", model.token_types},
+                          {"embedding_projection", model.embedding_projection},
+                          {"experts", model.experts},
+                          {"experts_per_token", model.experts_per_token},
+                          {"labels", model.labels},
+                          {"image_size", model.image_size},
+                          {"patch_size", model.patch_size},
+                          {"channels", model.channels},
+                          {"norms_per_layer", model.norms_per_layer},
+                          {"published_parameters", model.published_parameters}};
+  const Flag flags[] = {{"attention_bias", model.attention_bias},
+                        {"feed_forward_bias", model.feed_forward_bias},
+                        {"tied_embeddings", model.tied_embeddings},
+                        {"parallel_block", model.parallel_block},
+                        {"norm_first", model.norm_first}};
+  std::vector<std::string> valid = {"name", "aliases", "family"};
+  for (const Count& count : counts) valid.push_back(count.key);
+  for (const Flag& flag : flags) valid.push_back(flag.key);
+  valid.push_back("source");
+  fields.only(valid, "a model");
+
+  model.family = family_of(fields);
+  set_family_defaults(model);
+  const auto name = fields.text("name");
+  if (!name) fields.fail("name", "key 'name' is missing in a model");
+  model.name = *name;
+  model.aliases = fields.texts("aliases").value_or(std::vector<std::string>());
+  for (const std::string& alias : model.aliases) {
+    if (!is_name(alias)) fields.fail("aliases", "aliases: '" + alias + "' is no name");
+  }
+  model.source = fields.text("source").value_or("");
+  fields.count_of({"layers"});
+  fields.count_of({"hidden"});
+  fields.count_of({"heads"});
+  for (const Count& count : counts) {
+    if (const auto value = fields.count(count.key)) count.value = *value;
+  }
+  for (const Flag& flag : flags) {
+    if (const auto value = fields.flag(flag.key)) flag.value = *value;
+  }
+  complete(model, fields);
+  return model;
+}
+
+ModelDescription read_model_file(const std::string& path) {
+  return parse_model(read_file(path, maximum_model_file_bytes), path);
+}
+
+}  // namespace
+
+ModelFields::ModelFields(const std::string& file, const YAML::Node& root) : file_(file), root_(root) {
+  if (!root.IsMap())
+    throw Error(file, line_of(root), "expected a map with the keys of a model, found " + describe(root));
+  std::vector<std::string> seen;
+  for (const auto& entry : root) {
+    if (!entry.first.IsScalar()) throw Error(file, line_of(entry.first), "a key is " + describe(entry.first));
+    const std::string& key = entry.first.Scalar();
+    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      throw Error(file, line_of(entry.first), "key '" + key + "' stands twice");
+    }
+    seen.push_back(key);
+  }
+}
+
+std::optional<YAML::Node> ModelFields::find(const std::string& key) const {
+  for (const auto& entry : root_) {
+    if (entry.first.Scalar() == key && !entry.second.IsNull()) return entry.second;
+  }
+  return std::nullopt;
+}
+
+void ModelFields::fail(const std::string& key, const std::string& message) const {
+  const auto node = find(key);
+  throw Error(file_, line_of(node ? *node : root_), message);
+}
+
+void ModelFields::only(const std::vector<std::string>& valid, const std::string& what) const {
+  for (const auto& entry : root_) {
+    const std::string& key = entry.first.Scalar();
+    if (std::find(valid.begin(), valid.end(), key) != valid.end()) continue;
+    throw Error(file_, line_of(entry.first),
+                "unknown key '" + key + "' in " + what + "; valid keys are " + join(valid));
+  }
+}
+
+std::optional<std::uint64_t> ModelFields::count(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  const std::string digits = node->IsScalar() ? node->Scalar() : describe(*node);
+  std::uint64_t value = 0;
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (!node->IsScalar() || error != std::errc() || rest != digits.data() + digits.size() || value > maximum_count) {
+    fail(key, key + ": '" + digits + "' is not a whole number from 0 to " + std::to_string(maximum_count));
+  }
+  return value;
+}
+
+std::uint64_t ModelFields::count_of(std::initializer_list<const char*> keys) const {
+  std::string names;
+  for (const char* key : keys) {
+    if (const auto value = count(key)) return *value;
+    names += (names.empty() ? "'" : " or '") + std::string(key) + "'";
+  }
+  fail("", "key " + names + " is missing in a model");
+}
+
+std::optional<bool> ModelFields::flag(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  const std::string value = describe(*node);
+  if (value == "'true'") return true;
+  if (value == "'false'") return false;
+  fail(key, key + ": " + value + "; valid are true, false");
+}
+
+std::optional<std::string> ModelFields::text(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  if (!node->IsScalar()) fail(key, key + ": expected text, found " + describe(*node));
+  return node->Scalar();
+}
+
+std::optional<std::vector<std::string>> ModelFields::texts(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  if (!node->IsSequence()) fail(key, key + ": expected a list, found " + describe(*node));
+  std::vector<std::string> result;
+  for (const YAML::Node& item : *node) {
+    if (!item.IsScalar()) fail(key, key + ": expected text, found " + describe(item));
+    result.push_back(item.Scalar());
+  }
+  return result;
+}
+
+std::optional<std::uint64_t> ModelFields::size(const std::string& key) const {
+  const auto node = find(key);
+  if (!node) return std::nullopt;
+  if (!node->IsMap() && !node->IsSequence()) fail(key, key + ": expected a map, found " + describe(*node));
+  return node->size();
+}
+
+void set_family_defaults(ModelDescription& model) {
+  switch (model.family) {
+    case ModelFamily::bloom:
+      model.embedding_norm = true;
+      break;
+    case ModelFamily::falcon:
+      model.attention_bias = model.feed_forward_bias = false;
+      model.parallel_block = true;
+      model.norms_per_layer = 1;
+      break;
+    case ModelFamily::llama:
+    case ModelFamily::mixtral:
+      model.gated = true;
+      model.attention_bias = model.feed_forward_bias = model.norm_bias = model.tied_embeddings = false;
+      break;
+    case ModelFamily::bert:
+      model.embedding_norm = true;
+      model.norm_first = false;
+      model.token_types = 2;
+      break;
+    case ModelFamily::vit:
+      model.tied_embeddings = false;
+      model.channels = 3;
+      break;
+    case ModelFamily::opt:
+    case ModelFamily::gpt2:
+      break;
+  }
+}
+
+void complete(ModelDescription& model, const ModelFields& fields) {
+  const bool gated = model.family == ModelFamily::llama || model.family == ModelFamily::mixtral;
+  if (!is_name(model.name)) {
+    fields.fail("name", "name: '" + model.name +
+                            "' is no name; write up to 64 lower-case letters, digits, '_', '-' and '.', a letter or "
+                            "digit first");
+  }
+  if (model.key_value_heads == 0) model.key_value_heads = model.heads;
+  if (model.head_dimension == 0 && model.heads != 0) {
+    if (model.hidden % model.heads != 0) {
+      fields.fail("heads", "hidden, " + std::to_string(model.hidden) + ", is no multiple of heads, " +
+                               std::to_string(model.heads) + "; give head_dimension if that is meant");
+    }
+    model.head_dimension = model.hidden / model.heads;
+  }
+  if (model.intermediate == 0 && !gated) model.intermediate = 4 * model.hidden;
+  if (model.positions == 0) {
+    if (model.family == ModelFamily::opt && model.max_sequence != 0) model.positions = model.max_sequence + 2;
+    if (model.family == ModelFamily::gpt2 || model.family == ModelFamily::bert) model.positions = model.max_sequence;
+    if (model.family == ModelFamily::vit && model.patch_size != 0) {
+      const std::uint64_t patches = model.image_size / model.patch_size;
+      model.positions = model.max_sequence = patches * patches + 1;
+    }
+  }
+  // The message opens with the name of the field, so that its line can be found.
+  if (const std::string problem = problem_of(model); !problem.empty()) {
+    fields.fail(problem.substr(0, problem.find_first_of(" ,")), problem);
+  }
+}
+
+ModelDescription parse_model(std::string_view text, const std::string& file) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(std::string(text));  // JSON is YAML
+  } catch (const YAML::Exception& error) {
+    const int line = error.mark.line;  // -1: the whole file
+    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML or JSON: " + error.msg);
+  }
+  const ModelFields fields(file, root);
+  if (fields.has("family")) return model_of_yaml(fields);
+  if (fields.has("model_type")) return model_of_config_json(fields);
+  fields.fail("", "neither 'family', as in a model description, nor 'model_type', as in Hugging Face's config.json");
+}
+
+ModelDescription read_model(const std::string& name_or_file) {
+  if (is_config_path(name_or_file)) return read_model_file(name_or_file);
+  const auto models = shipped_files("models");
+  for (const auto& [name, path] : models) {
+    if (name == name_or_file) return read_model_file(path);
+  }
+  std::string names;
+  for (const auto& [name, path] : models) {
+    ModelDescription model = read_model_file(path);
+    if (std::find(model.aliases.begin(), model.aliases.end(), name_or_file) != model.aliases.end()) return model;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) {
+    names = "none are to be found: looked in";
+    for (const std::string& folder : config_folders("models")) names += " " + folder;
+  }
+  throw Error("unknown model '" + name_or_file + "'; valid names are " + names +
+              "; a file is given by its path, for instance ./" + name_or_file + "/config.json");
+}
+
+std::vector<ModelDescription> list_models() {
+  std::vector<ModelDescription> result;
+  for (const auto& [name, path] : shipped_files("models")) result.push_back(read_model_file(path));
+  return result;
+}
+
+}  // namespace tencache

@@ -1,0 +1,54 @@
+#include "configs/shipped_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace tencache {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> config_folders(const std::string& kind) {
+  if (const char* configs = std::getenv("TENCACHE_CONFIGS"); configs != nullptr && *configs != '\0') {
+    const fs::path folder = fs::path(configs) / kind;
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored)) {
+      throw Error("TENCACHE_CONFIGS is " + std::string(configs) + ", which has no folder " + kind +
+                  "; correct or unset it");
+    }
+    return {folder.string()};
+  }
+  std::vector<std::string> folders;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    folders.push_back((program.parent_path().parent_path() / "share" / "tencache" / "configs" / kind).string());
+  }
+  folders.push_back((fs::path(TENCACHE_CONFIGS_OF_THE_SOURCE_TREE) / kind).string());
+  return folders;
+}
+
+std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const std::string& folder : config_folders(kind)) {
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+      if (entry.path().extension() != ".yaml") continue;
+      const std::string name = entry.path().stem().string();
+      const bool known =
+          std::any_of(found.begin(), found.end(), [&](const auto& other) { return other.first == name; });
+      if (!known) found.emplace_back(name, entry.path().string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool is_config_path(const std::string& name_or_file) {
+  return name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".yaml") ||
+         name_or_file.ends_with(".yml") || name_or_file.ends_with(".json");
+}
+
+}  // namespace tencache

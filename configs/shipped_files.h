@@ -1,0 +1,20 @@
+// Where the files that ship with TenCache (machines, models, …) are.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tencache {
+
+// Where files of this kind ("machines") are looked for, existing or not: $TENCACHE_CONFIGS/<kind> if that is set, else
+// beside the installed program, then in the source tree. Throws Error if $TENCACHE_CONFIGS has no such folder.
+std::vector<std::string> config_folders(const std::string& kind);
+
+// Name to path of each "<name>.yaml", by name; the first folder that has the name wins.
+std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind);
+
+// What contains a slash or ends in ".yaml", ".yml" or ".json" is a path, anything else the name of a shipped file.
+bool is_config_path(const std::string& name_or_file);
+
+}  // namespace tencache

@@ -2,10 +2,10 @@
 // layers, as many as there are buffers, are fetched; when it ends, they leave and the gradients it made stream out. The
 // schedule of layer-streaming trainers (MegaTrain, Horizon-LM); activations move only when room is short.
 //
-// A layer is a run of ops of one module: it begins and ends with the first op of another module, in forward and
-// backward alike. Ops without a module (the optimizer's, say) are served on demand.
+// What a layer is: layers.h. Ops without a module (the optimizer's, say) are served on demand.
 #include <algorithm>
 
+#include "policies/layers.h"
 #include "policies/policies.h"
 
 namespace tencache {
@@ -27,17 +27,17 @@ class LayerStreaming final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
-    if (event.kind == EventKind::profile_ready) find_layers(*view.program, *view.schedule);
+    if (event.kind == EventKind::profile_ready) layers_ = find_layers(*view.program, *view.schedule);
     if (event.kind == EventKind::schedule_deviated) current_ = none;
-    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.empty())
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.list.empty())
       return;
-    const std::uint32_t layer = layer_of_[event.op];
+    const std::uint32_t layer = layers_.of_op[event.op];
     if (layer == current_) return;
     const std::uint32_t left = current_;
     current_ = layer;
     if (left != none) leave(left, view, actions);
     for (std::uint64_t ahead = 0; ahead < std::max<std::uint64_t>(buffers_, 1); ++ahead) {
-      for (const TensorId tensor : layers_[(layer + ahead) % layers_.size()].parameters) {
+      for (const TensorId tensor : layers_.list[(layer + ahead) % layers_.list.size()].parameters) {
         const TensorId id = view.memory_tensor(tensor);
         if (id != none && !view.memory.resident(id, 0)) actions.fetch(id);
       }
@@ -47,36 +47,9 @@ class LayerStreaming final : public Policy {
   std::uint64_t fingerprint() const override { return current_; }
 
  private:
-  struct Layer {
-    std::vector<TensorId> parameters, gradients;  // ids of the program
-  };
-
-  void find_layers(const Program& program, const Schedule& schedule) {
-    const Trace& trace = program.trace;
-    layers_.clear();
-    layer_of_.assign(trace.ops.size(), 0);
-    NameId module = none;
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      if (trace.ops[op].module != module || layers_.empty()) layers_.emplace_back();
-      module = trace.ops[op].module;
-      layer_of_[op] = static_cast<std::uint32_t>(layers_.size() - 1);
-      if (module == 0) continue;
-      Layer& layer = layers_.back();
-      for (const Use& use : schedule.uses(op)) {
-        const Tensor& tensor = trace.tensors[use.tensor];
-        if (tensor.role == Role::parameter) add(layer.parameters, use.tensor);
-        if (tensor.role == Role::gradient && use.write) add(layer.gradients, use.tensor);
-      }
-    }
-  }
-
-  static void add(std::vector<TensorId>& list, TensorId tensor) {
-    if (std::find(list.begin(), list.end(), tensor) == list.end()) list.push_back(tensor);
-  }
-
   bool kept(TensorId tensor) const {  // by the layers whose buffers are in use now
     for (std::uint64_t ahead = 0; ahead < std::max<std::uint64_t>(buffers_, 1); ++ahead) {
-      const auto& list = layers_[(current_ + ahead) % layers_.size()].parameters;
+      const auto& list = layers_.list[(current_ + ahead) % layers_.list.size()].parameters;
       if (std::find(list.begin(), list.end(), tensor) != list.end()) return true;
     }
     return false;
@@ -94,16 +67,15 @@ class LayerStreaming final : public Policy {
         }
       }
     };
-    for (const TensorId tensor : layers_[left].parameters) {
+    for (const TensorId tensor : layers_.list[left].parameters) {
       if (!kept(tensor)) evict(tensor);
     }
-    for (const TensorId tensor : layers_[left].gradients) evict(tensor);
+    for (const TensorId tensor : layers_.list[left].gradients) evict(tensor);
   }
 
   std::uint64_t buffers_ = 2;
   Bytes chunk_bytes_ = 16 * MiB;
-  std::vector<Layer> layers_;
-  std::vector<std::uint32_t> layer_of_;
+  Layers layers_;
   std::uint32_t current_ = none;
 };
 

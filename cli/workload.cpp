@@ -33,6 +33,14 @@ void set_capacity(MachineSpec& machine, Device device, const char* option, const
   machine.tiers[tier].capacity = bytes;
 }
 
+// Of its file; where that builds on others, of the SHA-256 of all of them.
+std::string sha256_of_machine(const MachineSpec& machine) {
+  std::string hash = sha256_of_file(machine.file);
+  if (machine.base_files.empty()) return hash;
+  for (const std::string& base : machine.base_files) hash += sha256_of_file(base);
+  return sha256_hex(hash);
+}
+
 }  // namespace
 
 std::int64_t tool_clock_ns() {
@@ -84,7 +92,7 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   MachineSpec machine = read_machine(options.machine);
-  if (sha256 != nullptr) *sha256 = sha256_of_file(machine.file);
+  if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
   set_capacity(machine, Device::gpu, "--gpu-memory", options.gpu_memory);
   set_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
   return machine;

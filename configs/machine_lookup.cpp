@@ -1,3 +1,7 @@
+#include "configs/machine_lookup.h"
+
+#include <filesystem>
+
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
@@ -8,11 +12,22 @@ namespace {
 
 constexpr Bytes maximum_machine_file_bytes = 4 * MiB;
 
-MachineSpec read_machine_file(const std::string& path) {
-  return parse_machine(read_file(path, maximum_machine_file_bytes), path);
-}
+MachineSpec read_machine_file(const std::string& path) { return parse_machine(read_machine_text(path), path); }
 
 }  // namespace
+
+std::string read_machine_text(const std::string& path) { return read_file(path, maximum_machine_file_bytes); }
+
+std::string find_base_machine(const std::string& base, const std::string& from_file) {
+  if (is_config_path(base)) return (std::filesystem::path(from_file).parent_path() / base).string();
+  std::string names;
+  for (const auto& [name, path] : shipped_files("machines")) {
+    if (name == base) return path;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw Error("unknown machine '" + base + "'; valid names are " + names + "; a file is given by its path, ./" + base +
+              ".yaml");
+}
 
 std::vector<std::string> machine_folders() { return config_folders("machines"); }
 

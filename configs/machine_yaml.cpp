@@ -1,344 +1,427 @@
 #include "configs/machine_yaml.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <algorithm>
 #include <bit>
-#include <cctype>
-#include <charconv>
 #include <cmath>
-#include <functional>
-#include <initializer_list>
-#include <optional>
+#include <memory>
 
+#include "configs/machine_lookup.h"
+#include "configs/yaml_layers.h"
 #include "core/error.h"
 
 namespace tencache {
 namespace {
 
-std::uint64_t line_of(const YAML::Node& node) {
-  const int line = node.Mark().line;
-  return line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1;
-}
+constexpr std::uint32_t max_ranks = 64;
+constexpr std::uint32_t max_base_files = 8;
 
-std::string describe(const YAML::Node& node) {
-  switch (node.Type()) {
-    case YAML::NodeType::Map:
-      return "a map";
-    case YAML::NodeType::Sequence:
-      return "a list";
-    case YAML::NodeType::Scalar:
-      return "'" + node.Scalar() + "'";
-    default:
-      return "nothing";
-  }
-}
+const std::vector<std::string> machine_keys = {
+    "name",         "description", "base", "gpu",   "tiers",       "resources",        "links", "staging",
+    "initial_tier", "cpu",         "host", "ranks", "issue_ahead", "copies_in_flight", "price"};
+const std::vector<std::string> rank_keys = {"gpu",          "tiers", "resources", "links",       "staging",
+                                            "initial_tier", "cpu",   "host",      "issue_ahead", "copies_in_flight"};
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "none" : text;
-}
-
-// Names become keys of results and labels of tables, and stand in YAML without quotes.
-bool is_name(const std::string& text) {
-  if (text.empty() || text.size() > 64 || std::isalnum(static_cast<unsigned char>(text.front())) == 0) return false;
-  return text != "null" && text != "Null" && text != "NULL" &&
-         std::all_of(text.begin(), text.end(),
-                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
-}
-
-class MachineReader {
+// One rank of a machine.
+class RankReader {
  public:
-  explicit MachineReader(std::string file) { machine_.file = std::move(file); }
+  // Of `count` ranks; layers: the rank's own entry if it has one, the file, what it builds on.
+  RankReader(std::uint32_t rank, std::uint32_t count) : rank_(rank), rank_count_(count) {}
 
-  MachineSpec read(const YAML::Node& root) {
-    if (!root.IsMap()) fail(root, "expected a map with the keys of a machine, found " + describe(root));
-    const Keys keys = map(root, "a machine",
-                          {"name", "description", "gpu", "tiers", "resources", "links", "staging", "initial_tier",
-                           "cpu", "issue_ahead", "copies_in_flight"});
-    machine_.name = name(require(keys, "name"), "name");
-    if (const auto node = get(keys, "description")) machine_.description = text(*node, "description");
-    if (const auto node = get(keys, "gpu")) machine_.gpu = text(*node, "gpu");
-    each(require(keys, "tiers"), "tiers", [&](const YAML::Node& node) { read_tier(node); });
-    if (const auto node = get(keys, "resources")) {
-      each(*node, "resources", [&](const YAML::Node& item) { read_resource(item); });
+  MachineSpec read(const YamlMap& keys) {
+    if (keys.get("gpu")) read_gpu(keys.layers_of("gpu"));
+    keys.require("tiers");
+    for (const auto& layers : keys.elements("tiers")) read_tier(layers);
+    for (const auto& layers : keys.elements("resources")) read_resource(layers);
+    for (const auto& layers : keys.elements("links")) read_link(layers);
+    if (keys.get("staging")) read_staging(keys.layers_of("staging"));
+    if (const auto value = keys.get("initial_tier")) machine_.initial_tier = tier(*value, "initial_tier");
+    if (keys.get("cpu")) read_cpu(keys.layers_of("cpu"));
+    if (keys.get("host")) {
+      const YamlMap host(keys.layers_of("host"), "host", {"per_module"});
+      if (const auto value = host.get("per_module")) {
+        machine_.host_module_ns = figures_.duration(*value, "host.per_module");
+      }
     }
-    if (const auto node = get(keys, "links")) {
-      each(*node, "links", [&](const YAML::Node& item) { read_link(item); });
+    if (const auto value = keys.get("issue_ahead")) {
+      machine_.issue_ahead = figures_.count(*value, "issue_ahead", 1, 1000);
     }
-    if (const auto node = get(keys, "staging")) read_staging(*node);
-    if (const auto node = get(keys, "initial_tier")) machine_.initial_tier = tier(*node, "initial_tier");
-    if (const auto node = get(keys, "cpu")) read_cpu(*node);
-    if (const auto node = get(keys, "issue_ahead")) machine_.issue_ahead = count(*node, "issue_ahead", 1, 1000);
-    if (const auto node = get(keys, "copies_in_flight")) {
-      machine_.copies_in_flight = count(*node, "copies_in_flight", 1, 1000);
+    if (const auto value = keys.get("copies_in_flight")) {
+      machine_.copies_in_flight = figures_.count(*value, "copies_in_flight", 1, 1000);
     }
-    std::sort(machine_.facts.begin(), machine_.facts.end(),
-              [](const Fact& a, const Fact& b) { return a.path < b.path; });
-    machine_.validate();
+    lane_uses();
+    machine_.facts = figures_.take_facts();
     return std::move(machine_);
   }
 
  private:
-  struct Keys {
-    YAML::Node node;
-    std::string what;
-  };
-
-  [[noreturn]] void fail(const YAML::Node& node, const std::string& message) const {
-    throw Error(machine_.file, line_of(node), message);
-  }
-
-  // Checks that the node is a map, knows only these keys and each once.
-  Keys map(const YAML::Node& node, const std::string& what, std::initializer_list<const char*> valid) const {
-    const std::vector<std::string> names(valid.begin(), valid.end());
-    if (!node.IsMap()) fail(node, what + ": expected a map with keys of " + join(names) + ", found " + describe(node));
-    std::vector<std::string> seen;
-    for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) fail(entry.first, what + ": a key is " + describe(entry.first));
-      const std::string& key = entry.first.Scalar();
-      if (std::find(names.begin(), names.end(), key) == names.end()) {
-        fail(entry.first, "unknown key '" + key + "' in " + what + "; valid keys are " + join(names));
-      }
-      if (std::find(seen.begin(), seen.end(), key) != seen.end()) fail(entry.first, "key '" + key + "' stands twice");
-      seen.push_back(key);
+  // "all" or how many consecutive ranks share one; 1 where nothing is shared.
+  std::uint32_t shared_by(const YamlMap& keys, const std::string& path) const {
+    const auto value = keys.get("shared_by");
+    if (!value) return 1;
+    if (value->node.IsScalar() && value->node.Scalar() == "all") return rank_count_;
+    FigureReader count;
+    const std::uint32_t ranks = count.count(*value, path + "shared_by (a count of ranks, or all)", 1, max_ranks);
+    if (ranks > rank_count_) {
+      fail_at(*value, path + "shared_by: the machine has no more than " + std::to_string(rank_count_) + " ranks");
     }
-    return {node, what};
+    return ranks;
   }
 
-  static std::optional<YAML::Node> get(const Keys& keys, const std::string& key) {
-    for (const auto& entry : keys.node) {
-      if (entry.first.Scalar() == key) return entry.second;
-    }
-    return std::nullopt;
+  // Of how many ranks this one's part is, where each `shared` of them share something: the last group may be smaller.
+  std::uint32_t sharers(std::uint32_t shared) const {
+    const std::uint32_t first = rank_ / shared * shared;
+    return std::min(shared, rank_count_ - first);
   }
 
-  YAML::Node require(const Keys& keys, const std::string& key) const {
-    if (const auto node = get(keys, key)) return *node;
-    fail(keys.node, "key '" + key + "' is missing in " + keys.what);
-  }
-
-  void each(const YAML::Node& node, const std::string& what, const std::function<void(const YAML::Node&)>& read_one) {
-    if (!node.IsSequence()) fail(node, what + ": expected a list, found " + describe(node));
-    for (const YAML::Node& item : node) read_one(item);
-  }
-
-  std::string text(const YAML::Node& node, const std::string& path) const {
-    if (!node.IsScalar()) fail(node, path + ": expected text, found " + describe(node));
-    return node.Scalar();
-  }
-
-  std::string name(const YAML::Node& node, const std::string& path) const {
-    std::string result = text(node, path);
-    if (!is_name(result)) {
-      fail(node, path + ": '" + result +
-                     "' is no name; write up to 64 letters, digits, '_', '-' and '.', a letter or digit first");
-    }
-    return result;
-  }
-
-  // A figure is a plain value, or a map with `value` and where it comes from. Returns the value's node.
-  YAML::Node figure(const YAML::Node& node, const std::string& path) {
-    if (!node.IsMap()) {
-      if (!node.IsScalar()) fail(node, path + ": expected a value, found " + describe(node));
-      return node;
-    }
-    const Keys keys = map(node, path, {"value", "source", "retrieved", "confidence"});
-    Fact fact{.path = path, .source = {}, .confidence = {}, .retrieved = {}};
-    if (const auto source = get(keys, "source")) fact.source = text(*source, path + ".source");
-    if (const auto retrieved = get(keys, "retrieved")) fact.retrieved = text(*retrieved, path + ".retrieved");
-    const YAML::Node confidence = require(keys, "confidence");
-    fact.confidence = text(confidence, path + ".confidence");
-    if (fact.confidence != "published" && fact.confidence != "measured" && fact.confidence != "estimated") {
-      fail(confidence, path + ".confidence: '" + fact.confidence + "'; valid are published, measured, estimated");
-    }
-    const YAML::Node value = require(keys, "value");
-    if (!value.IsScalar()) fail(value, path + ".value: expected a value, found " + describe(value));
-    machine_.facts.push_back(std::move(fact));
-    return value;
-  }
-
-  // Parses with one of core/units.h and places its complaint.
-  template <typename Parse>
-  auto quantity(const YAML::Node& node, const std::string& path, Parse parse) {
-    const YAML::Node value = figure(node, path);
-    try {
-      return parse(value.Scalar());
-    } catch (const Error& error) {
-      fail(value, path + ": " + error.what());
-    }
-  }
-
-  Bytes bytes(const YAML::Node& node, const std::string& path) {
-    return quantity(node, path, [](const std::string& t) { return parse_bytes(t); });
-  }
-
-  BytesPerSecond bandwidth(const YAML::Node& node, const std::string& path) {
-    const BytesPerSecond result = quantity(node, path, [](const std::string& t) { return parse_bandwidth(t); });
-    if (result == 0) fail(node, path + ": must be above 0");
-    return result;
-  }
-
-  std::uint32_t count(const YAML::Node& node, const std::string& path, std::uint32_t minimum, std::uint32_t maximum) {
-    const YAML::Node value = figure(node, path);
-    const std::string& digits = value.Scalar();
-    std::uint32_t result = 0;
-    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
-    if (error != std::errc() || rest != digits.data() + digits.size() || result < minimum || result > maximum) {
-      fail(value, path + ": '" + digits + "' is not a whole number from " + std::to_string(minimum) + " to " +
-                      std::to_string(maximum));
-    }
-    return result;
-  }
-
-  TierId tier(const YAML::Node& node, const std::string& path) const {
-    const std::string wanted = text(node, path);
+  TierId tier(const YamlValue& value, const std::string& path) const {
     std::vector<std::string> names;
-    for (const Tier& candidate : machine_.tiers) {
-      if (candidate.name == wanted) return static_cast<TierId>(names.size());
-      names.push_back(candidate.name);
+    for (const Tier& candidate : machine_.tiers) names.push_back(candidate.name);
+    const std::string wanted = figures_.text(value, path);
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    if (found == names.end()) {
+      fail_at(value, path + ": there is no tier '" + wanted + "'; valid are " + join_names(names));
     }
-    fail(node, path + ": there is no tier '" + wanted + "'; valid are " + join(names));
+    return static_cast<TierId>(found - names.begin());
+  }
+
+  std::vector<std::uint8_t> resources(const YamlValue& value, const std::string& path) const {
+    std::vector<std::string> names;
+    for (const Resource& candidate : machine_.resources) names.push_back(candidate.name);
+    std::vector<std::uint8_t> used;
+    each_item(value, path, [&](const YamlValue& item) {
+      const std::string wanted = figures_.text(item, path);
+      const auto found = std::find(names.begin(), names.end(), wanted);
+      if (found == names.end()) {
+        fail_at(item, path + ": there is no resource '" + wanted + "'; valid are " + join_names(names));
+      }
+      const auto index = static_cast<std::uint8_t>(found - names.begin());
+      if (std::find(used.begin(), used.end(), index) != used.end()) {
+        fail_at(item, path + ": '" + wanted + "' stands twice");
+      }
+      used.push_back(index);
+    });
+    return used;
   }
 
   // Tiers and links are keys of the same objects in results.
-  void claim_name(const YAML::Node& node, const std::string& name_to_claim) {
+  void claim_name(const YamlValue& value, const std::string& name) {
     for (const Tier& other : machine_.tiers) {
-      if (other.name == name_to_claim) fail(node, "'" + name_to_claim + "' is the name of a tier already");
+      if (other.name == name) fail_at(value, "'" + name + "' is the name of a tier already");
     }
     for (const Link& other : machine_.links) {
-      if (other.name == name_to_claim) fail(node, "'" + name_to_claim + "' is the name of a link already");
+      if (other.name == name) fail_at(value, "'" + name + "' is the name of a link already");
     }
   }
 
-  void read_tier(const YAML::Node& node) {
-    const Keys keys = map(node, "a tier", {"name", "kind", "capacity", "reserved", "granularity", "directories"});
+  // Either the GPU's name, or a map. The resources come later in the file: their names are kept until then.
+  void read_gpu(std::vector<YamlValue> layers) {
+    const auto plain = std::find_if(layers.begin(), layers.end(), [](const YamlValue& v) { return !v.node.IsMap(); });
+    if (plain != layers.end()) machine_.gpu = figures_.text(*plain, "gpu");
+    layers.erase(plain, layers.end());
+    if (layers.empty()) return;
+    const YamlMap keys(layers, "gpu", {"name", "uses"});
+    if (const auto value = keys.get("name")) machine_.gpu = figures_.text(*value, "gpu.name");
+    lane_values_[0] = keys.get("uses");
+  }
+
+  void lane_uses() {
+    const char* const paths[] = {"gpu.uses", "cpu.uses"};
+    for (std::size_t lane = 0; lane < lane_values_.size(); ++lane) {
+      if (lane_values_[lane]) machine_.lane_uses[lane] = resources(*lane_values_[lane], paths[lane]);
+    }
+  }
+
+  void read_tier(const std::vector<YamlValue>& layers) {
+    const YamlMap keys(
+        layers, "a tier",
+        {"name", "kind", "capacity", "reserved", "granularity", "directories", "shared_by", "allocation"});
     Tier result;
-    result.name = name(require(keys, "name"), "tiers.name");
-    claim_name(require(keys, "name"), result.name);
-    if (machine_.tiers.size() == max_tiers) fail(node, "more than " + std::to_string(max_tiers) + " tiers");
+    result.name = figures_.name(keys.require("name"), "tiers.name");
+    claim_name(keys.require("name"), result.name);
+    if (machine_.tiers.size() == max_tiers) fail_at(keys.top(), "more than " + std::to_string(max_tiers) + " tiers");
     const std::string path = "tiers." + result.name + ".";
-    result.kind = kind(require(keys, "kind"), path + "kind");
-    result.capacity = bytes(require(keys, "capacity"), path + "capacity");
-    if (const auto reserved = get(keys, "reserved")) {
-      const Bytes taken = bytes(*reserved, path + "reserved");
-      if (taken >= result.capacity) fail(*reserved, path + "reserved: leaves nothing of the capacity");
+    const YamlValue kind = keys.require("kind");
+    const std::vector<std::string> kinds = {"gpu", "cpu", "nvme"};
+    result.kind = static_cast<TierKind>(figures_.choice(kind, path + "kind", kinds));
+    result.capacity = figures_.bytes(keys.require("capacity"), path + "capacity");
+    if (const auto reserved = keys.get("reserved")) {
+      const Bytes taken = figures_.bytes(*reserved, path + "reserved");
+      if (taken >= result.capacity) fail_at(*reserved, path + "reserved: leaves nothing of the capacity");
       if (result.capacity != unlimited) result.capacity -= taken;
     }
-    if (result.capacity == 0) fail(require(keys, "capacity"), path + "capacity: must be above 0");
-    if (const auto granularity = get(keys, "granularity")) {
-      result.granularity = bytes(*granularity, path + "granularity");
-      if (!std::has_single_bit(result.granularity)) fail(*granularity, path + "granularity: must be a power of two");
+    const std::uint32_t shared = shared_by(keys, path);
+    if (shared > 1 && result.kind == TierKind::gpu) {
+      fail_at(keys.require("shared_by"), path + "shared_by: each rank has its own GPU");
     }
-    if (const auto directories = get(keys, "directories")) {
-      if (result.kind != TierKind::nvme) fail(*directories, path + "directories: only tiers of kind nvme have them");
-      each(*directories, path + "directories", [&](const YAML::Node& item) {
-        result.directories.push_back(text(item, path + "directories"));
-        if (result.directories.back().empty()) fail(item, path + "directories: an empty path");
+    if (result.capacity != unlimited) result.capacity /= sharers(shared);
+    if (result.capacity == 0) fail_at(keys.require("capacity"), path + "capacity: must be above 0");
+    if (const auto granularity = keys.get("granularity")) {
+      result.granularity = figures_.bytes(*granularity, path + "granularity");
+      if (!std::has_single_bit(result.granularity)) {
+        fail_at(*granularity, path + "granularity: must be a power of two");
+      }
+    }
+    if (const auto directories = keys.get("directories")) {
+      if (result.kind != TierKind::nvme) fail_at(*directories, path + "directories: only tiers of kind nvme have them");
+      each_item(*directories, path + "directories", [&](const YamlValue& item) {
+        result.directories.push_back(figures_.text(item, path + "directories"));
+        if (result.directories.back().empty()) fail_at(item, path + "directories: an empty path");
       });
     }
+    if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
     machine_.tiers.push_back(std::move(result));
   }
 
-  TierKind kind(const YAML::Node& node, const std::string& path) const {
-    const std::string wanted = text(node, path);
-    for (const TierKind candidate : {TierKind::gpu, TierKind::cpu, TierKind::nvme}) {
-      if (to_string(candidate) == wanted) return candidate;
+  AllocationCost allocation(const std::vector<YamlValue>& layers, const std::string& path) {
+    const YamlMap keys(layers, path, {"per_call", "bandwidth", "round"});
+    AllocationCost cost;
+    if (const auto value = keys.get("per_call")) cost.per_call_ns = figures_.duration(*value, path + ".per_call");
+    if (const auto value = keys.get("bandwidth")) cost.bandwidth = figures_.bandwidth(*value, path + ".bandwidth");
+    if (const auto value = keys.get("round")) {
+      cost.power_of_two = figures_.choice(*value, path + ".round", {"exact", "power_of_two"}) == 1;
     }
-    fail(node, path + ": unknown kind '" + wanted + "'; valid are gpu, cpu, nvme");
+    return cost;
   }
 
-  void read_resource(const YAML::Node& node) {
-    const Keys keys = map(node, "a resource", {"name", "bandwidth"});
+  void read_resource(const std::vector<YamlValue>& layers) {
+    const YamlMap keys(layers, "a resource", {"name", "bandwidth", "shared_by"});
     Resource result;
-    result.name = name(require(keys, "name"), "resources.name");
+    result.name = figures_.name(keys.require("name"), "resources.name");
+    const std::string path = "resources." + result.name + ".";
     for (const Resource& other : machine_.resources) {
-      if (other.name == result.name) fail(node, "'" + result.name + "' is the name of a resource already");
+      if (other.name == result.name) {
+        fail_at(keys.require("name"), "'" + result.name + "' is the name of a resource already");
+      }
     }
-    if (machine_.resources.size() == 255) fail(node, "more than 255 resources");
-    result.bandwidth = bandwidth(require(keys, "bandwidth"), "resources." + result.name + ".bandwidth");
+    if (machine_.resources.size() == 255) fail_at(keys.top(), "more than 255 resources");
+    result.bandwidth = figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
+    const std::uint32_t shared = shared_by(keys, path);
+    if (shared > 1) {
+      result.shared = static_cast<std::uint32_t>(machine_.resources.size()) * max_ranks + rank_ / shared;
+    }
     machine_.resources.push_back(std::move(result));
   }
 
-  void read_link(const YAML::Node& node) {
-    const Keys keys = map(node, "a link", {"name", "from", "to", "bandwidth", "latency", "uses"});
+  void read_link(const std::vector<YamlValue>& layers) {
+    const YamlMap keys(layers, "a link",
+                       {"name", "from", "to", "bandwidth", "latency", "uses", "queue_depth", "devices", "stripe",
+                        "sustained", "burst", "iops", "block"});
     Link result;
-    result.name = name(require(keys, "name"), "links.name");
-    claim_name(require(keys, "name"), result.name);
-    if (machine_.links.size() == max_links) fail(node, "more than " + std::to_string(max_links) + " links");
+    result.name = figures_.name(keys.require("name"), "links.name");
+    claim_name(keys.require("name"), result.name);
+    if (machine_.links.size() == max_links) fail_at(keys.top(), "more than " + std::to_string(max_links) + " links");
     const std::string path = "links." + result.name + ".";
-    result.from = tier(require(keys, "from"), path + "from");
-    result.to = tier(require(keys, "to"), path + "to");
-    if (result.from == result.to) fail(node, "link '" + result.name + "' joins a tier with itself");
+    result.from = tier(keys.require("from"), path + "from");
+    result.to = tier(keys.require("to"), path + "to");
+    if (result.from == result.to) fail_at(keys.top(), "link '" + result.name + "' joins a tier with itself");
     if (machine_.link_between(result.from, result.to) != no_link) {
-      fail(node, "a link from " + machine_.tiers[result.from].name + " to " + machine_.tiers[result.to].name +
-                     " is there already");
+      fail_at(keys.top(), "a link from " + machine_.tiers[result.from].name + " to " + machine_.tiers[result.to].name +
+                              " is there already");
     }
-    result.bandwidth = bandwidth(require(keys, "bandwidth"), path + "bandwidth");
-    if (const auto latency = get(keys, "latency")) {
-      result.latency_ns = quantity(*latency, path + "latency", [](const std::string& t) { return parse_duration(t); });
+    result.bandwidth = link_bandwidth(keys, path);
+    if (const auto value = keys.get("latency")) result.latency_ns = figures_.duration(*value, path + "latency");
+    if (const auto value = keys.get("uses")) result.uses = resources(*value, path + "uses");
+    if (const auto value = keys.get("queue_depth")) {
+      result.queue_depth = figures_.count(*value, path + "queue_depth", 1, 65536);
     }
-    if (const auto uses = get(keys, "uses")) {
-      each(*uses, path + "uses", [&](const YAML::Node& item) {
-        const std::uint8_t used = resource(item, path + "uses");
-        if (std::find(result.uses.begin(), result.uses.end(), used) != result.uses.end()) {
-          fail(item, path + "uses: '" + item.Scalar() + "' stands twice");
-        }
-        result.uses.push_back(used);
-      });
-    }
+    read_storage(keys, path, result);
     machine_.links.push_back(std::move(result));
   }
 
-  std::uint8_t resource(const YAML::Node& node, const std::string& path) const {
-    const std::string wanted = text(node, path);
-    std::vector<std::string> names;
-    for (const Resource& candidate : machine_.resources) {
-      if (candidate.name == wanted) return static_cast<std::uint8_t>(names.size());
-      names.push_back(candidate.name);
+  // min(bandwidth, iops × block). Vendors that publish no streaming rate publish that many small requests a second,
+  // which is a lower bound of it.
+  BytesPerSecond link_bandwidth(const YamlMap& keys, const std::string& path) {
+    const auto iops = keys.get("iops"), block = keys.get("block");
+    if (iops.has_value() != block.has_value()) {
+      fail_at(iops ? *iops : *block, path + "iops and block: either both or neither");
     }
-    fail(node, path + ": there is no resource '" + wanted + "'; valid are " + join(names));
-  }
-
-  void read_staging(const YAML::Node& node) {
-    const Keys keys = map(node, "staging", {"tier", "count", "bytes"});
-    machine_.staging.tier = tier(require(keys, "tier"), "staging.tier");
-    machine_.staging.count = count(require(keys, "count"), "staging.count", 1, 1'000'000);
-    machine_.staging.bytes = bytes(require(keys, "bytes"), "staging.bytes");
-    if (machine_.staging.bytes == 0) fail(node, "staging.bytes: must be above 0");
-  }
-
-  void read_cpu(const YAML::Node& node) {
-    const Keys keys = map(node, "cpu", {"adam_parameters_per_second"});
-    const auto rate = get(keys, "adam_parameters_per_second");
-    if (!rate) return;
-    const std::string path = "cpu.adam_parameters_per_second";
-    const YAML::Node value = figure(*rate, path);
-    const std::string& digits = value.Scalar();
-    double result = 0;
-    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
-    if (error != std::errc() || rest != digits.data() + digits.size() || !std::isfinite(result) || result <= 0) {
-      fail(value, path + ": '" + digits + "' is not a number above 0, such as 1.5e9");
+    if (!iops) return figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
+    const double rate = figures_.positive_number(*iops, path + "iops");
+    const Bytes request = figures_.bytes(*block, path + "block");
+    const double small = std::floor(rate * static_cast<double>(request));
+    if (!(small >= 1 && small <= 0x1p60)) fail_at(*iops, path + "iops × block: must be from 1 B/s to 1 EiB/s");
+    const std::optional<Fact> rate_fact = figures_.take_fact(path + "iops");
+    figures_.take_fact(path + "block");
+    const auto small_requests = static_cast<BytesPerSecond>(small);
+    if (const auto value = keys.get("bandwidth")) {
+      const BytesPerSecond streaming = figures_.bandwidth(*value, path + "bandwidth");
+      if (streaming <= small_requests) return streaming;
+      figures_.take_fact(path + "bandwidth");
     }
-    machine_.cpu_adam_parameters_per_second = result;
+    Fact fact = rate_fact.value_or(Fact{});
+    fact.path = path + "bandwidth";
+    fact.confidence = "estimated";
+    fact.source += (fact.source.empty() ? "" : "; ") + std::string("as requests of ") + format_bytes(request);
+    figures_.add_fact(std::move(fact));
+    return small_requests;
   }
 
+  void read_storage(const YamlMap& keys, const std::string& path, Link& link) {
+    const auto pair = [&](const char* first, const char* second) {
+      const auto a = keys.get(first), b = keys.get(second);
+      if (a.has_value() != b.has_value()) {
+        fail_at(a ? *a : *b, path + first + " and " + second + ": either both or neither");
+      }
+      return a.has_value();
+    };
+    if (pair("devices", "stripe")) {
+      link.devices = figures_.count(keys.require("devices"), path + "devices", 1, 64);
+      link.stripe_bytes = figures_.bytes(keys.require("stripe"), path + "stripe");
+      if (link.stripe_bytes == 0) fail_at(keys.require("stripe"), path + "stripe: must be above 0");
+    }
+    if (pair("sustained", "burst")) {
+      const YamlValue sustained = keys.require("sustained");
+      link.sustained_bandwidth = figures_.bandwidth(sustained, path + "sustained");
+      if (link.sustained_bandwidth > link.bandwidth) fail_at(sustained, path + "sustained: above the link's bandwidth");
+      link.burst_bytes = figures_.bytes(keys.require("burst"), path + "burst");
+    }
+  }
+
+  void read_staging(const std::vector<YamlValue>& layers) {
+    const YamlMap keys(layers, "staging", {"tier", "count", "bytes"});
+    machine_.staging.tier = tier(keys.require("tier"), "staging.tier");
+    machine_.staging.count = figures_.count(keys.require("count"), "staging.count", 1, 1'000'000);
+    machine_.staging.bytes = figures_.bytes(keys.require("bytes"), "staging.bytes");
+    if (machine_.staging.bytes == 0) fail_at(keys.require("bytes"), "staging.bytes: must be above 0");
+  }
+
+  void read_cpu(const std::vector<YamlValue>& layers) {
+    const YamlMap keys(layers, "cpu", {"adam_parameters_per_second", "shared_by", "uses"});
+    const std::uint32_t shared = shared_by(keys, "cpu.");
+    if (const auto rate = keys.get("adam_parameters_per_second")) {
+      machine_.cpu_adam_parameters_per_second =
+          figures_.positive_number(*rate, "cpu.adam_parameters_per_second") / sharers(shared);
+    }
+    lane_values_[1] = keys.get("uses");
+  }
+
+  std::uint32_t rank_, rank_count_;
+  FigureReader figures_;
+  std::array<std::optional<YamlValue>, 2> lane_values_;
   MachineSpec machine_;
+};
+
+// A file and those it builds on.
+class MachineReader {
+ public:
+  MachineReader(std::string_view text, const std::string& file) { load(text, file); }
+
+  MachineSpec read() {
+    std::vector<YamlValue> layers;
+    for (const auto& source : sources_) layers.push_back({source->root, &source->file});
+    const YamlMap keys(layers, "a machine", machine_keys);
+    const std::vector<std::optional<YamlValue>> entries = rank_entries(keys);
+    std::vector<MachineSpec> ranks;
+    for (const auto& entry : entries) {
+      std::vector<YamlValue> rank_layers = layers;
+      if (entry) {
+        const YamlMap known({*entry}, "a rank", rank_keys);
+        rank_layers.insert(rank_layers.begin(), *entry);
+      }
+      RankReader reader(static_cast<std::uint32_t>(ranks.size()), static_cast<std::uint32_t>(entries.size()));
+      ranks.push_back(reader.read(YamlMap(std::move(rank_layers), "a machine", machine_keys)));
+      describe(keys, ranks.back());
+      ranks.back().validate();
+      check_alike(entry ? *entry : keys.top(), ranks.front(), ranks.back());
+    }
+    MachineSpec machine = std::move(ranks.front());
+    machine.other_ranks.assign(std::make_move_iterator(ranks.begin() + 1), std::make_move_iterator(ranks.end()));
+    return machine;
+  }
+
+ private:
+  struct Source {
+    std::string file;
+    YAML::Node root;
+  };
+
+  void load(std::string_view text, const std::string& file) {
+    auto source = std::make_unique<Source>();
+    source->file = file;
+    try {
+      source->root = YAML::Load(std::string(text));
+    } catch (const YAML::Exception& error) {
+      // -1: the whole file.
+      const int line = error.mark.line;
+      throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
+    }
+    const YamlValue root{source->root, &source->file};
+    if (!source->root.IsMap())
+      fail_at(root, "expected a map with the keys of a machine, found " + tencache::describe(root));
+    sources_.push_back(std::move(source));
+    const auto base = YamlMap({root}, "a machine", machine_keys).get("base");
+    if (!base) return;
+    if (sources_.size() > max_base_files) fail_at(*base, "base: files that build on one another in a circle");
+    const std::string name = FigureReader().text(*base, "base");
+    std::string base_file, base_text;
+    try {
+      base_file = find_base_machine(name, file);
+      base_text = read_machine_text(base_file);
+    } catch (const Error& error) {
+      fail_at(*base, "base: " + std::string(error.what()));
+    }
+    load(base_text, base_file);
+  }
+
+  // What is different of each rank, if anything.
+  static std::vector<std::optional<YamlValue>> rank_entries(const YamlMap& keys) {
+    const auto ranks = keys.get("ranks");
+    if (!ranks) return {std::nullopt};
+    if (!ranks->node.IsSequence())
+      return std::vector<std::optional<YamlValue>>(FigureReader().count(*ranks, "ranks", 1, max_ranks));
+    std::vector<std::optional<YamlValue>> entries;
+    each_item(*ranks, "ranks", [&](const YamlValue& item) { entries.emplace_back(item); });
+    if (entries.empty() || entries.size() > max_ranks) {
+      fail_at(*ranks, "ranks: from 1 to " + std::to_string(max_ranks) + " are possible");
+    }
+    return entries;
+  }
+
+  // What all ranks have in common.
+  void describe(const YamlMap& keys, MachineSpec& machine) const {
+    FigureReader figures;
+    const YamlMap own({keys.top()}, "a machine", machine_keys);  // a name is not taken over
+    machine.name = figures.name(own.require("name"), "name");
+    if (const auto value = keys.get("description")) machine.description = figures.text(*value, "description");
+    machine.file = sources_.front()->file;
+    for (std::size_t i = 1; i < sources_.size(); ++i) machine.base_files.push_back(sources_[i]->file);
+    if (keys.get("price")) {
+      const YamlMap price(keys.layers_of("price"), "price", {"on_demand", "spot", "currency"});
+      if (const auto value = price.get("on_demand")) {
+        machine.price.on_demand = figures.positive_number(*value, "price.on_demand");
+      }
+      if (const auto value = price.get("spot")) machine.price.spot = figures.positive_number(*value, "price.spot");
+      if (const auto value = price.get("currency")) machine.price.currency = figures.name(*value, "price.currency");
+    }
+    for (Fact& fact : figures.take_facts()) machine.facts.push_back(std::move(fact));
+    std::sort(machine.facts.begin(), machine.facts.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+  }
+
+  // Results have one set of tiers and links for all ranks, and what is shared has one bandwidth.
+  static void check_alike(const YamlValue& entry, const MachineSpec& first, const MachineSpec& rank) {
+    const auto names = [](const auto& parts) {
+      std::vector<std::string> result;
+      for (const auto& part : parts) result.push_back(part.name);
+      return result;
+    };
+    if (names(first.tiers) != names(rank.tiers) || names(first.links) != names(rank.links) ||
+        names(first.resources) != names(rank.resources)) {
+      fail_at(entry, "ranks: all have the same tiers, links and resources, of what size and rate ever");
+    }
+    for (std::size_t i = 0; i < first.resources.size(); ++i) {
+      const Resource &a = first.resources[i], &b = rank.resources[i];
+      if ((a.shared != none || b.shared != none) &&
+          (a.bandwidth != b.bandwidth || (a.shared == none) != (b.shared == none))) {
+        fail_at(entry, "ranks: resource '" + a.name + "' is shared and cannot differ");
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<Source>> sources_;  // the file, then what it builds on
 };
 
 }  // namespace
 
-MachineSpec parse_machine(std::string_view text, const std::string& file) {
-  YAML::Node root;
-  try {
-    root = YAML::Load(std::string(text));
-  } catch (const YAML::Exception& error) {
-    // -1: the whole file.
-    const int line = error.mark.line;
-    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
-  }
-  return MachineReader(file).read(root);
-}
+MachineSpec parse_machine(std::string_view text, const std::string& file) { return MachineReader(text, file).read(); }
 
 }  // namespace tencache

@@ -54,42 +54,114 @@ std::string write_number(double value) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
-class MachineWriter {
- public:
-  explicit MachineWriter(const MachineSpec& machine) : machine_(machine) {}
+std::string enclosed(char open, const std::string& text, char close) {
+  std::string result(1, open);
+  result += text;
+  result += close;
+  return result;
+}
 
-  std::string write() {
-    line("name: " + machine_.name);
-    if (!machine_.description.empty()) line("description: " + quote(machine_.description));
-    if (!machine_.gpu.empty()) line("gpu: " + quote(machine_.gpu));
-    write_tiers();
-    write_resources();
-    write_links();
-    if (machine_.staging.count != 0) {
-      line("staging:");
-      line("  tier: " + machine_.tiers[machine_.staging.tier].name);
-      line("  count: " + figure("staging.count", std::to_string(machine_.staging.count)));
-      line("  bytes: " + figure("staging.bytes", write_bytes(machine_.staging.bytes)));
+// Keys and their values in YAML's flow style, in order; an empty value is a null: not there.
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
+std::string flow(const Entries& entries, bool with_nulls) {
+  std::string text;
+  for (const auto& [key, value] : entries) {
+    if (value.empty() && !with_nulls) continue;
+    text += (text.empty() ? "" : ", ") + key + ": " + (value.empty() ? "null" : value);
+  }
+  return enclosed('{', text, '}');
+}
+
+// What of `rank` is different.
+Entries difference(const Entries& first, const Entries& rank) {
+  Entries result;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i].second != rank[i].second) result.push_back(rank[i]);
+  }
+  return result;
+}
+
+// The entries of one rank. All ranks have the same keys in the same order.
+class RankWriter {
+ public:
+  // With nulls, so that an entry replaces all of the first rank's.
+  RankWriter(const MachineSpec& machine, std::uint32_t rank_count) : machine_(machine), rank_count_(rank_count) {}
+
+  Entries tier(const Tier& tier) const {
+    const std::string path = "tiers." + tier.name + ".";
+    Entries entries = {{"kind", std::string(to_string(tier.kind))},
+                       {"capacity", figure(path + "capacity", write_bytes(tier.capacity))},
+                       // Taken off the capacity when it was read; what remains of it is its source.
+                       {"reserved", fact(path + "reserved") != nullptr ? figure(path + "reserved", "0") : ""},
+                       {"granularity", figure(path + "granularity", write_bytes(tier.granularity))}};
+    std::string directories;
+    for (const std::string& directory : tier.directories) {
+      directories += (directories.empty() ? "" : ", ") + quote(directory);
     }
-    if (machine_.initial_tier != no_tier) line("initial_tier: " + machine_.tiers[machine_.initial_tier].name);
-    if (machine_.cpu_adam_parameters_per_second > 0) {
-      line("cpu:");
-      const std::string rate = write_number(machine_.cpu_adam_parameters_per_second);
-      line("  adam_parameters_per_second: " + figure("cpu.adam_parameters_per_second", rate));
+    entries.emplace_back("directories", directories.empty() ? "" : enclosed('[', directories, ']'));
+    const AllocationCost& cost = tier.allocation;
+    std::string allocation;
+    if (cost.per_call_ns != 0 || cost.bandwidth != 0 || cost.power_of_two) {
+      const std::string part = path + "allocation.";
+      allocation =
+          map({{"per_call", figure(part + "per_call", write_duration(cost.per_call_ns))},
+               {"bandwidth", cost.bandwidth != 0 ? figure(part + "bandwidth", write_bandwidth(cost.bandwidth)) : ""},
+               {"round", cost.power_of_two ? "power_of_two" : "exact"}});
     }
-    line("issue_ahead: " + figure("issue_ahead", std::to_string(machine_.issue_ahead)));
-    line("copies_in_flight: " + figure("copies_in_flight", std::to_string(machine_.copies_in_flight)));
-    return std::move(text_);
+    entries.emplace_back("allocation", allocation);
+    return entries;
   }
 
- private:
-  void line(const std::string& content) { text_ += content + "\n"; }
+  Entries resource(const Resource& resource, std::uint32_t shared_by) const {
+    const std::string path = "resources." + resource.name + ".";
+    std::string shared;
+    if (shared_by > 1) shared = shared_by == rank_count_ ? "all" : std::to_string(shared_by);
+    return {{"bandwidth", figure(path + "bandwidth", write_bandwidth(resource.bandwidth))}, {"shared_by", shared}};
+  }
 
-  const Fact* fact(const std::string& path) const {
-    for (const Fact& candidate : machine_.facts) {
-      if (candidate.path == path) return &candidate;
+  Entries link(const Link& link) const {
+    const std::string path = "links." + link.name + ".";
+    const bool striped = link.devices > 1 || link.stripe_bytes != 0;
+    const bool bursts = link.sustained_bandwidth != 0;
+    return {
+        {"from", machine_.tiers[link.from].name},
+        {"to", machine_.tiers[link.to].name},
+        {"bandwidth", figure(path + "bandwidth", write_bandwidth(link.bandwidth))},
+        {"latency", figure(path + "latency", write_duration(link.latency_ns))},
+        {"uses", uses(link.uses)},
+        {"queue_depth", link.queue_depth != 1 ? figure(path + "queue_depth", std::to_string(link.queue_depth)) : ""},
+        {"devices", striped ? figure(path + "devices", std::to_string(link.devices)) : ""},
+        {"stripe", striped ? figure(path + "stripe", write_bytes(link.stripe_bytes)) : ""},
+        {"sustained", bursts ? figure(path + "sustained", write_bandwidth(link.sustained_bandwidth)) : ""},
+        {"burst", bursts ? figure(path + "burst", write_bytes(link.burst_bytes)) : ""}};
+  }
+
+  Entries top() const {
+    std::string gpu = machine_.gpu.empty() ? "" : quote(machine_.gpu);
+    if (!machine_.lane_uses[0].empty()) gpu = map({{"name", gpu}, {"uses", uses(machine_.lane_uses[0])}});
+    std::string staging, cpu, host;
+    if (machine_.staging.count != 0) {
+      staging = map({{"tier", machine_.tiers[machine_.staging.tier].name},
+                     {"count", figure("staging.count", std::to_string(machine_.staging.count))},
+                     {"bytes", figure("staging.bytes", write_bytes(machine_.staging.bytes))}});
     }
-    return nullptr;
+    const double rate = machine_.cpu_adam_parameters_per_second;
+    if (rate > 0 || !machine_.lane_uses[1].empty()) {
+      const std::string path = "cpu.adam_parameters_per_second";
+      cpu = map({{"adam_parameters_per_second", rate > 0 ? figure(path, write_number(rate)) : ""},
+                 {"uses", uses(machine_.lane_uses[1])}});
+    }
+    if (machine_.host_module_ns != 0) {
+      host = map({{"per_module", figure("host.per_module", write_duration(machine_.host_module_ns))}});
+    }
+    return {{"gpu", gpu},
+            {"staging", staging},
+            {"initial_tier", machine_.initial_tier == no_tier ? "" : machine_.tiers[machine_.initial_tier].name},
+            {"cpu", cpu},
+            {"host", host},
+            {"issue_ahead", figure("issue_ahead", std::to_string(machine_.issue_ahead))},
+            {"copies_in_flight", figure("copies_in_flight", std::to_string(machine_.copies_in_flight))}};
   }
 
   // The value, with where it comes from if that is known.
@@ -102,52 +174,128 @@ class MachineWriter {
     return result + ", confidence: " + known->confidence + "}";
   }
 
-  void write_tiers() {
-    line("tiers:");
-    for (const Tier& tier : machine_.tiers) {
-      const std::string path = "tiers." + tier.name + ".";
-      line("  - name: " + tier.name);
-      line("    kind: " + std::string(to_string(tier.kind)));
-      line("    capacity: " + figure(path + "capacity", write_bytes(tier.capacity)));
-      // Taken off the capacity when it was read; what remains of it is its source.
-      if (fact(path + "reserved") != nullptr) line("    reserved: " + figure(path + "reserved", "0"));
-      line("    granularity: " + figure(path + "granularity", write_bytes(tier.granularity)));
-      if (tier.directories.empty()) continue;
-      line("    directories:");
-      for (const std::string& directory : tier.directories) line("      - " + quote(directory));
+ private:
+  const Fact* fact(const std::string& path) const {
+    for (const Fact& candidate : machine_.facts) {
+      if (candidate.path == path) return &candidate;
     }
+    return nullptr;
   }
 
-  void write_resources() {
-    if (machine_.resources.empty()) return;
-    line("resources:");
-    for (const Resource& resource : machine_.resources) {
-      line("  - name: " + resource.name);
-      line("    bandwidth: " +
-           figure("resources." + resource.name + ".bandwidth", write_bandwidth(resource.bandwidth)));
-    }
-  }
+  std::string map(const Entries& entries) const { return flow(entries, rank_count_ > 1); }
 
-  void write_links() {
-    if (machine_.links.empty()) return;
-    line("links:");
-    for (const Link& link : machine_.links) {
-      const std::string path = "links." + link.name + ".";
-      line("  - name: " + link.name);
-      line("    from: " + machine_.tiers[link.from].name);
-      line("    to: " + machine_.tiers[link.to].name);
-      line("    bandwidth: " + figure(path + "bandwidth", write_bandwidth(link.bandwidth)));
-      line("    latency: " + figure(path + "latency", write_duration(link.latency_ns)));
-      if (link.uses.empty()) continue;
-      std::string uses;
-      for (const std::uint8_t resource : link.uses) {
-        uses += (uses.empty() ? "" : ", ") + machine_.resources[resource].name;
-      }
-      line("    uses: [" + uses + "]");
+  std::string uses(const std::vector<std::uint8_t>& resources) const {
+    std::string text;
+    for (const std::uint8_t resource : resources) {
+      text += (text.empty() ? "" : ", ") + machine_.resources[resource].name;
     }
+    return text.empty() ? "" : enclosed('[', text, ']');
   }
 
   const MachineSpec& machine_;
+  std::uint32_t rank_count_;
+};
+
+class MachineWriter {
+ public:
+  explicit MachineWriter(const MachineSpec& machine) : machine_(machine) {
+    for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
+      writers_.emplace_back(machine.of_rank(rank), static_cast<std::uint32_t>(machine.rank_count()));
+    }
+  }
+
+  std::string write() {
+    line("name: " + machine_.name);
+    if (!machine_.description.empty()) line("description: " + quote(machine_.description));
+    const RankWriter& first = writers_.front();
+    write_entries(first.top());
+    line("tiers:");
+    for (const Tier& tier : machine_.tiers) write_element(tier.name, first.tier(tier));
+    if (!machine_.resources.empty()) line("resources:");
+    for (std::size_t i = 0; i < machine_.resources.size(); ++i) {
+      write_element(machine_.resources[i].name, first.resource(machine_.resources[i], sharing_ranks(i)));
+    }
+    if (!machine_.links.empty()) line("links:");
+    for (const Link& link : machine_.links) write_element(link.name, first.link(link));
+    write_ranks();
+    const Price& price = machine_.price;
+    if (price.on_demand > 0 || price.spot > 0) {
+      const auto hourly = [&](const char* path, double value) {
+        return value > 0 ? first.figure(path, write_number(value)) : std::string();
+      };
+      line("price: " + flow({{"on_demand", hourly("price.on_demand", price.on_demand)},
+                             {"spot", hourly("price.spot", price.spot)},
+                             {"currency", price.currency}},
+                            false));
+    }
+    return std::move(text_);
+  }
+
+ private:
+  void line(const std::string& content) { text_ += content + "\n"; }
+
+  void write_entries(const Entries& entries) {
+    for (const auto& [key, value] : entries) {
+      if (!value.empty()) line(key + ": " + value);
+    }
+  }
+
+  void write_element(const std::string& name, const Entries& entries) {
+    line("  - name: " + name);
+    for (const auto& [key, value] : entries) {
+      if (!value.empty()) line("    " + key + ": " + value);
+    }
+  }
+
+  // How many consecutive ranks share the first one's resource.
+  std::uint32_t sharing_ranks(std::size_t resource) const {
+    const std::uint32_t shared = machine_.resources[resource].shared;
+    if (shared == none) return 1;
+    std::uint32_t count = 0;
+    while (count < machine_.rank_count() && machine_.of_rank(count).resources[resource].shared == shared) ++count;
+    return count;
+  }
+
+  // The number of ranks where they are alike, else what is different of each.
+  void write_ranks() {
+    if (machine_.other_ranks.empty()) return;
+    std::string entries;
+    bool alike = true;
+    for (std::size_t rank = 0; rank < machine_.rank_count(); ++rank) {
+      const Entries changes = changes_of(rank);
+      alike = alike && changes.empty();
+      entries += "  - " + flow(changes, true) + "\n";
+    }
+    text_ += alike ? "ranks: " + std::to_string(machine_.rank_count()) + "\n" : "ranks:\n" + entries;
+  }
+
+  Entries changes_of(std::size_t rank) const {
+    const MachineSpec& spec = machine_.of_rank(rank);
+    const RankWriter &first = writers_.front(), &writer = writers_[rank];
+    Entries tiers, resources, links;
+    const auto add = [](Entries& changes, const std::string& name, const Entries& different) {
+      if (!different.empty()) changes.emplace_back(name, flow(different, true));
+    };
+    for (std::size_t i = 0; i < spec.tiers.size(); ++i) {
+      add(tiers, spec.tiers[i].name, difference(first.tier(machine_.tiers[i]), writer.tier(spec.tiers[i])));
+    }
+    for (std::size_t i = 0; i < spec.resources.size(); ++i) {
+      const std::uint32_t shared_by = sharing_ranks(i);
+      add(resources, spec.resources[i].name,
+          difference(first.resource(machine_.resources[i], shared_by), writer.resource(spec.resources[i], shared_by)));
+    }
+    for (std::size_t i = 0; i < spec.links.size(); ++i) {
+      add(links, spec.links[i].name, difference(first.link(machine_.links[i]), writer.link(spec.links[i])));
+    }
+    Entries changes = difference(first.top(), writer.top());
+    add(changes, "tiers", tiers);
+    add(changes, "resources", resources);
+    add(changes, "links", links);
+    return changes;
+  }
+
+  const MachineSpec& machine_;
+  std::vector<RankWriter> writers_;
   std::string text_;
 };
 

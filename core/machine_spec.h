@@ -77,12 +77,20 @@ struct Fact {
   std::string retrieved;   // date, may be empty
 };
 
+// What an hour of the whole machine costs, all its ranks together; 0: unknown. Source and date are facts.
+struct Price {
+  double on_demand = 0;
+  double spot = 0;
+  std::string currency = "USD";
+};
+
 struct MachineSpec {
   std::string name;
   std::string description;
-  std::string file;         // where it was read from
-  std::string gpu;          // "a100-40g"; for people, durations are the trace's
-  std::vector<Tier> tiers;  // [0] is the GPU's; then from fast to slow
+  std::string file;                     // where it was read from
+  std::vector<std::string> base_files;  // and what that file builds on
+  std::string gpu;                      // "a100-40g"; for people, durations are the trace's
+  std::vector<Tier> tiers;              // [0] is the GPU's; then from fast to slow
   std::vector<Resource> resources;
   std::vector<Link> links;
   Staging staging;
@@ -93,6 +101,7 @@ struct MachineSpec {
   Nanoseconds host_module_ns = 0;             // host time that a policy driven by module hooks adds per module call
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
+  Price price;
   std::vector<MachineSpec> other_ranks;  // ranks 1, 2, …: each a machine of its own but for shared resources
   std::vector<Fact> facts;
 

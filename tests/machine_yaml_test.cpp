@@ -49,8 +49,28 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
+// Resources are the same where the same ranks share them, whatever number they go by.
+std::uint32_t sharing_ranks(const MachineSpec& machine, std::size_t resource) {
+  if (machine.resources[resource].shared == none) return 1;
+  std::uint32_t count = 0;
+  for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
+    count += machine.of_rank(rank).resources[resource].shared == machine.resources[resource].shared ? 1u : 0u;
+  }
+  return count;
+}
+
 void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.lane_uses, b.lane_uses);
+  EXPECT_EQ(a.host_module_ns, b.host_module_ns);
+  EXPECT_EQ(a.price.on_demand, b.price.on_demand);
+  EXPECT_EQ(a.price.spot, b.price.spot);
+  EXPECT_EQ(a.price.currency, b.price.currency);
+  ASSERT_EQ(a.rank_count(), b.rank_count());
+  for (std::size_t i = 0; i < a.other_ranks.size(); ++i) {
+    SCOPED_TRACE("rank " + std::to_string(i + 1));
+    expect_equal(a.other_ranks[i], b.other_ranks[i]);
+  }
   EXPECT_EQ(a.description, b.description);
   EXPECT_EQ(a.gpu, b.gpu);
   ASSERT_EQ(a.tiers.size(), b.tiers.size());
@@ -60,11 +80,15 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].capacity, b.tiers[i].capacity);
     EXPECT_EQ(a.tiers[i].granularity, b.tiers[i].granularity);
     EXPECT_EQ(a.tiers[i].directories, b.tiers[i].directories);
+    EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
+    EXPECT_EQ(a.tiers[i].allocation.bandwidth, b.tiers[i].allocation.bandwidth);
+    EXPECT_EQ(a.tiers[i].allocation.power_of_two, b.tiers[i].allocation.power_of_two);
   }
   ASSERT_EQ(a.resources.size(), b.resources.size());
   for (std::size_t i = 0; i < a.resources.size(); ++i) {
     EXPECT_EQ(a.resources[i].name, b.resources[i].name);
     EXPECT_EQ(a.resources[i].bandwidth, b.resources[i].bandwidth);
+    EXPECT_EQ(sharing_ranks(a, i), sharing_ranks(b, i));
   }
   ASSERT_EQ(a.links.size(), b.links.size());
   for (std::size_t i = 0; i < a.links.size(); ++i) {
@@ -74,6 +98,11 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.links[i].bandwidth, b.links[i].bandwidth);
     EXPECT_EQ(a.links[i].latency_ns, b.links[i].latency_ns);
     EXPECT_EQ(a.links[i].uses, b.links[i].uses);
+    EXPECT_EQ(a.links[i].queue_depth, b.links[i].queue_depth);
+    EXPECT_EQ(a.links[i].devices, b.links[i].devices);
+    EXPECT_EQ(a.links[i].stripe_bytes, b.links[i].stripe_bytes);
+    EXPECT_EQ(a.links[i].sustained_bandwidth, b.links[i].sustained_bandwidth);
+    EXPECT_EQ(a.links[i].burst_bytes, b.links[i].burst_bytes);
   }
   EXPECT_EQ(a.staging.tier, b.staging.tier);
   EXPECT_EQ(a.staging.count, b.staging.count);
@@ -174,6 +203,210 @@ TEST(MachineYaml, G10IsItsPapersMachine) {
   EXPECT_EQ(machine.tiers[machine.initial_tier].kind, TierKind::nvme);
 }
 
+const Fact* fact_of(const MachineSpec& machine, const std::string& path) {
+  const auto found = std::find_if(machine.facts.begin(), machine.facts.end(),
+                                  [&](const Fact& candidate) { return candidate.path == path; });
+  return found == machine.facts.end() ? nullptr : &*found;
+}
+
+TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
+  const MachineSpec machine = parse_machine(
+      "name: test\n"
+      "gpu: {name: l40s, uses: [hbm]}\n"
+      "tiers:\n"
+      "  - {name: gpu, kind: gpu, capacity: 40GiB}\n"
+      "  - {name: cpu, kind: cpu, capacity: 1TiB,\n"
+      "     allocation: {per_call: 10us, bandwidth: 2.8GB/s, round: power_of_two}}\n"
+      "  - {name: ssd, kind: nvme, capacity: unlimited}\n"
+      "resources: [{name: hbm, bandwidth: 800GB/s}, {name: dram, bandwidth: 100GB/s}]\n"
+      "links:\n"
+      "  - {name: h2d, from: cpu, to: gpu, bandwidth: 12GB/s, uses: [dram]}\n"
+      "  - {name: read, from: ssd, to: cpu, bandwidth: 8GB/s, queue_depth: 32, devices: 4, stripe: 512KiB}\n"
+      "  - {name: write, from: cpu, to: ssd, bandwidth: 6GB/s, sustained: 2GB/s, burst: 100GB}\n"
+      "initial_tier: cpu\n"
+      "staging: {tier: cpu, count: 4, bytes: 1MiB}\n"
+      "cpu: {adam_parameters_per_second: 2e9, uses: [dram]}\n"
+      "host: {per_module: 40us}\n"
+      "price: {on_demand: {value: 1.006, source: a list, retrieved: 2026-07, confidence: published}, spot: 0.5}\n",
+      "m.yaml");
+  EXPECT_EQ(machine.gpu, "l40s");
+  EXPECT_EQ(machine.tiers[1].allocation.per_call_ns, 10'000);
+  EXPECT_EQ(machine.tiers[1].allocation.bandwidth, 2'800'000'000u);
+  EXPECT_TRUE(machine.tiers[1].allocation.power_of_two);
+  EXPECT_EQ(machine.tiers[2].allocation.bandwidth, 0u);
+  EXPECT_THAT(machine.lane_uses[0], ::testing::ElementsAre(0));
+  EXPECT_THAT(machine.lane_uses[1], ::testing::ElementsAre(1));
+  EXPECT_EQ(machine.links[1].queue_depth, 32u);
+  EXPECT_EQ(machine.links[1].devices, 4u);
+  EXPECT_EQ(machine.links[1].stripe_bytes, 512 * KiB);
+  EXPECT_EQ(machine.links[2].sustained_bandwidth, 2'000'000'000u);
+  EXPECT_EQ(machine.links[2].burst_bytes, 100'000'000'000u);
+  EXPECT_EQ(machine.host_module_ns, 40'000);
+  EXPECT_EQ(machine.price.on_demand, 1.006);
+  EXPECT_EQ(machine.price.spot, 0.5);
+  EXPECT_EQ(machine.price.currency, "USD");
+  ASSERT_NE(fact_of(machine, "price.on_demand"), nullptr);
+  EXPECT_EQ(fact_of(machine, "price.on_demand")->retrieved, "2026-07");
+  expect_equal(machine, parse_machine(write_machine_yaml(machine), "again"));
+}
+
+TEST(MachineYaml, RequestsASecondLimitABandwidth) {
+  const auto link = [](const std::string& keys) {
+    return parse_machine(replaced("bandwidth: 12GB/s, latency: 10us, uses: [pcie]", keys), "m.yaml");
+  };
+  // Alone they are a lower bound of the streaming rate, however well they are known themselves.
+  const MachineSpec alone =
+      link("iops: {value: 42500, source: a list, retrieved: 2026-07, confidence: published}, block: 4KiB");
+  EXPECT_EQ(alone.links[0].bandwidth, 42'500u * 4096);
+  ASSERT_NE(fact_of(alone, "links.h2d.bandwidth"), nullptr);
+  EXPECT_EQ(fact_of(alone, "links.h2d.bandwidth")->confidence, "estimated");
+  EXPECT_EQ(fact_of(alone, "links.h2d.bandwidth")->source, "a list; as requests of 4.00 KiB");
+  EXPECT_EQ(fact_of(alone, "links.h2d.bandwidth")->retrieved, "2026-07");
+  EXPECT_EQ(alone.facts.size(), 1u);
+  expect_equal(alone, parse_machine(write_machine_yaml(alone), "again"));
+
+  const std::string streaming = "bandwidth: {value: 1GB/s, source: the maker, confidence: published}, ";
+  const MachineSpec small_requests = link(streaming + "iops: 1e5, block: 4KiB");
+  EXPECT_EQ(small_requests.links[0].bandwidth, 409'600'000u);
+  EXPECT_EQ(fact_of(small_requests, "links.h2d.bandwidth")->source, "as requests of 4.00 KiB");
+  const MachineSpec large_requests = link(streaming + "iops: 1e5, block: 1MiB");
+  EXPECT_EQ(large_requests.links[0].bandwidth, 1'000'000'000u);
+  EXPECT_EQ(fact_of(large_requests, "links.h2d.bandwidth")->source, "the maker");
+}
+
+TEST(MachineYaml, RanksShareWhatIsSaidToBeShared) {
+  const MachineSpec machine = parse_machine(
+      "name: test\n"
+      "tiers:\n"
+      "  - {name: gpu, kind: gpu, capacity: 40GiB}\n"
+      "  - {name: cpu, kind: cpu, capacity: 100GiB, reserved: 4GiB, shared_by: all}\n"
+      "resources:\n"
+      "  - {name: own, bandwidth: 1GB/s}\n"
+      "  - {name: switch, bandwidth: 2GB/s, shared_by: 2}\n"
+      "  - {name: dram, bandwidth: 3GB/s, shared_by: all}\n"
+      "links: [{name: h2d, from: cpu, to: gpu, bandwidth: 12GB/s, uses: [own, switch, dram]}]\n"
+      "initial_tier: cpu\n"
+      "cpu: {adam_parameters_per_second: 3e9, shared_by: all}\n"
+      "ranks: 3\n",
+      "m.yaml");
+  ASSERT_EQ(machine.rank_count(), 3u);
+  const auto shared = [&](std::size_t rank, std::size_t resource) {
+    return machine.of_rank(rank).resources[resource].shared;
+  };
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(machine.of_rank(rank).tiers[0].capacity, 40 * GiB);
+    EXPECT_EQ(machine.of_rank(rank).tiers[1].capacity, 32 * GiB);
+    EXPECT_EQ(machine.of_rank(rank).cpu_adam_parameters_per_second, 1e9);
+    EXPECT_EQ(shared(rank, 0), none);
+    EXPECT_EQ(shared(rank, 2), shared(0, 2));
+  }
+  EXPECT_NE(shared(0, 1), none);
+  EXPECT_EQ(shared(0, 1), shared(1, 1));
+  EXPECT_NE(shared(1, 1), shared(2, 1));
+  EXPECT_NE(shared(0, 1), shared(0, 2));
+  expect_equal(machine, parse_machine(write_machine_yaml(machine), "again"));
+}
+
+TEST(MachineYaml, RanksMayDiffer) {
+  const std::string ranks =
+      "ranks:\n"
+      "  - {}\n"
+      "  - gpu: v100\n"
+      "    tiers: {gpu: {capacity: 16GiB, reserved: null}}\n"
+      "    links: {h2d: {bandwidth: {value: 3GB/s, source: a cable, confidence: measured}}}\n";
+  const MachineSpec machine = parse_machine(valid + ranks, "m.yaml");
+  ASSERT_EQ(machine.rank_count(), 2u);
+  EXPECT_EQ(machine.gpu, "a100-40g");
+  EXPECT_EQ(machine.tiers[0].capacity, 39 * GiB);
+  const MachineSpec& other = machine.of_rank(1);
+  EXPECT_EQ(other.gpu, "v100");
+  EXPECT_EQ(other.tiers[0].capacity, 16 * GiB);
+  EXPECT_EQ(other.links[0].bandwidth, 3'000'000'000u);
+  EXPECT_EQ(other.links[0].latency_ns, 10'000);
+  ASSERT_NE(fact_of(other, "links.h2d.bandwidth"), nullptr);
+  EXPECT_EQ(fact_of(machine, "links.h2d.bandwidth"), nullptr);
+  expect_equal(machine, parse_machine(write_machine_yaml(machine), "again"));
+
+  const std::string entry = "ranks:\n  - {}\n  - ";  // lines 14 to 16
+  const auto mistake = [&](const std::string& text) { return error_of(valid + entry + text + "\n"); };
+  EXPECT_THAT(mistake("{name: b}"), AllOf(HasSubstr("m.yaml:16:"), HasSubstr("unknown key 'name' in a rank")));
+  EXPECT_THAT(mistake("{tiers: {ssd: {capacity: 1}}}"),
+              AllOf(HasSubstr("m.yaml:16:"), HasSubstr("there is no 'ssd' to change; valid are gpu, cpu")));
+  EXPECT_THAT(mistake("{links: {h2d: {speed: 1}}}"), AllOf(HasSubstr("m.yaml:16:"), HasSubstr("unknown key 'speed'")));
+  EXPECT_THAT(mistake("{links: {h2d: null}}"), HasSubstr("m.yaml"));
+  EXPECT_THAT(mistake("{links: {d2h: null}}"), AllOf(HasSubstr("m.yaml:16:"), HasSubstr("the same tiers, links")));
+  EXPECT_THAT(mistake("{resources: {pcie: {shared_by: all}}}"),
+              AllOf(HasSubstr("m.yaml:16:"), HasSubstr("'pcie' is shared and cannot differ")));
+  EXPECT_THAT(mistake("4"), AllOf(HasSubstr("m.yaml:16:"), HasSubstr("expected a map")));
+}
+
+TEST(MachineYaml, AFileBuildsOnAnother) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "machine_yaml_test_bases";
+  std::filesystem::create_directories(folder);
+  const std::string mine = (folder / "mine.yaml").string(), server = (folder / "server.yaml").string();
+  std::ofstream(server) << valid;
+  const std::string changes =
+      "name: mine\n"
+      "base: ./server.yaml\n"
+      "tiers: {cpu: {capacity: 64GiB}}\n"
+      "links: {h2d: {bandwidth: 6GB/s}}\n"
+      "cpu: {adam_parameters_per_second: null}\n";
+  const MachineSpec machine = parse_machine(changes, mine);
+  EXPECT_EQ(machine.name, "mine");
+  EXPECT_EQ(machine.file, mine);
+  EXPECT_THAT(machine.base_files, ::testing::ElementsAre((folder / "./server.yaml").string()));
+  EXPECT_EQ(machine.tiers[0].capacity, 39 * GiB);
+  EXPECT_EQ(machine.tiers[1].capacity, 64 * GiB);
+  EXPECT_EQ(machine.links[0].bandwidth, 6'000'000'000u);
+  EXPECT_EQ(machine.links[0].latency_ns, 10'000);
+  EXPECT_EQ(machine.cpu_adam_parameters_per_second, 0);
+
+  const auto error = [&](const std::string& text) {
+    try {
+      parse_machine(text, mine);
+    } catch (const Error& failed) {
+      return std::string(failed.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error("base: ./server.yaml\n"), HasSubstr("key 'name' is missing"));
+  EXPECT_THAT(error("name: mine\nbase: ./none.yaml\n"), HasSubstr("mine.yaml:2: base: "));
+  EXPECT_THAT(error("name: mine\nbase: no-such\n"), AllOf(HasSubstr("mine.yaml:2: base: "), HasSubstr("g10-a100")));
+  EXPECT_THAT(error("name: mine\nbase: ./server.yaml\ntiers: {gpu: {capacity: 1MiB}}\n"),
+              HasSubstr("server.yaml:4: tiers.gpu.reserved: leaves nothing"));
+  std::ofstream(mine) << "name: mine\nbase: ./mine.yaml\n";
+  EXPECT_THAT(error("name: mine\nbase: ./mine.yaml\n"), HasSubstr("in a circle"));
+  std::filesystem::remove_all(folder);
+}
+
+// Copies of the first rank, some of which differ, that share some of its resources.
+void add_ranks(MachineSpec& machine, std::mt19937_64& random) {
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  const std::size_t count = 2 + below(5);
+  const MachineSpec first = machine;
+  for (std::size_t rank = 1; rank < count; ++rank) machine.other_ranks.push_back(first);
+  for (std::size_t resource = 0; resource < first.resources.size(); ++resource) {
+    const std::size_t shared_by = 1 + below(count);
+    for (std::size_t rank = 0; rank < count && shared_by > 1; ++rank) {
+      MachineSpec& spec = rank == 0 ? machine : machine.other_ranks[rank - 1];
+      spec.resources[resource].shared = static_cast<std::uint32_t>(100 * resource + rank / shared_by);
+    }
+  }
+  for (MachineSpec& rank : machine.other_ranks) {
+    if (below(2)) continue;
+    if (below(2)) rank.gpu = below(2) ? "" : "v100";
+    if (below(2)) rank.tiers[0].capacity = 1 + below(1ull << 40);
+    if (below(2)) rank.tiers[1].allocation = {};
+    if (below(2)) rank.links[0].bandwidth = rank.links[0].sustained_bandwidth = 1 + below(1ull << 40);
+    if (below(2)) rank.links[0].queue_depth = 1;
+    if (below(2)) rank.lane_uses = {};
+    if (below(2)) rank.cpu_adam_parameters_per_second = 0;
+    if (below(2)) rank.staging = {};
+    if (below(2)) rank.host_module_ns = 0;
+    if (below(2)) rank.facts.clear();
+  }
+}
+
 MachineSpec random_machine(std::mt19937_64& random) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   MachineSpec machine;
@@ -187,6 +420,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
     tier.kind = i == 0 ? TierKind::gpu : i == 1 ? TierKind::cpu : TierKind::nvme;
     tier.capacity = i > 0 && below(3) == 0 ? unlimited : 1 + below(1ull << 50);
     tier.granularity = 1ull << below(22);
+    if (below(2)) tier.allocation = {static_cast<Nanoseconds>(below(10)), below(2) * 1'000'000, below(2) != 0};
     if (tier.kind == TierKind::nvme && below(2)) tier.directories = {"/a b/\"c\"", "d: e"};
     machine.tiers.push_back(tier);
     if (below(2)) {
@@ -196,7 +430,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
   }
   const std::size_t resources = below(3);
   for (std::size_t i = 0; i < resources; ++i) {
-    machine.resources.push_back({"r" + std::to_string(i), below(4) == 0 ? unlimited : 1 + below(1ull << 40)});
+    machine.resources.push_back({"r" + std::to_string(i), below(4) == 0 ? unlimited : 1 + below(1ull << 40), none});
   }
   for (std::size_t from = 0; from < tiers; ++from) {
     for (std::size_t to = 0; to < tiers; ++to) {
@@ -206,18 +440,27 @@ MachineSpec random_machine(std::mt19937_64& random) {
       link.from = static_cast<TierId>(from);
       link.to = static_cast<TierId>(to);
       link.bandwidth = 1 + below(1ull << 40);
-      link.latency_ns = below(2) ? static_cast<Nanoseconds>(below(1ull << 40)) : 0;
+      link.latency_ns = below(2) ? static_cast<Nanoseconds>(below(1ull << 41)) : 0;
       for (std::size_t r = 0; r < resources; ++r) {
         if (below(2)) link.uses.push_back(static_cast<std::uint8_t>(r));
       }
+      if (below(2)) link.queue_depth = static_cast<std::uint32_t>(1 + below(64));
+      if (below(2)) link.devices = static_cast<std::uint32_t>(1 + below(8)), link.stripe_bytes = 1 + below(1ull << 20);
+      if (below(2)) link.sustained_bandwidth = 1 + below(link.bandwidth), link.burst_bytes = below(1ull << 40);
       machine.links.push_back(link);
     }
   }
+  for (std::vector<std::uint8_t>& uses : machine.lane_uses) {
+    if (resources > 0 && below(2)) uses = {static_cast<std::uint8_t>(below(resources))};
+  }
+  if (below(2)) machine.host_module_ns = static_cast<Nanoseconds>(below(1'000'000));
+  if (below(2)) machine.price = {static_cast<double>(1 + below(1'000'000)) / 7.0, 0.5, "EUR"};
   if (below(2)) machine.staging = {1, static_cast<std::uint32_t>(1 + below(100)), 1 + below(1ull << 30)};
   machine.initial_tier = static_cast<TierId>(1 + below(tiers - 1));
   if (below(2)) machine.cpu_adam_parameters_per_second = static_cast<double>(1 + below(1ull << 53)) / 7.0;
   machine.issue_ahead = static_cast<std::uint32_t>(1 + below(5));
   machine.copies_in_flight = static_cast<std::uint32_t>(1 + below(5));
+  if (below(2)) add_ranks(machine, random);
   return machine;
 }
 
@@ -259,7 +502,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"capacity: 128GiB", "capacity: 1GiB, granularity: 3", "m.yaml:5:", "power of two"},
       {"capacity: 128GiB", "capacity: 1GiB, directories: [/tmp]", "m.yaml:5:", "only tiers of kind nvme"},
       {"reserved: 1GiB", "reserved: 41GiB", "m.yaml:4:", "leaves nothing"},
-      {"kind: gpu", "kind: tpu", "m.yaml:4:", "unknown kind 'tpu'; valid are gpu, cpu, nvme"},
+      {"kind: gpu", "kind: tpu", "m.yaml:4:", "tiers.gpu.kind: unknown 'tpu'; valid are gpu, cpu, nvme"},
       {"name: cpu, kind", "name: gpu, kind", "m.yaml:5:", "name of a tier already"},
       {"name: h2d", "name: gpu", "m.yaml:9:", "name of a tier already"},
       {"name: d2h", "name: h2d", "m.yaml:10:", "name of a link already"},
@@ -281,6 +524,29 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"1.5e9", "fast", "m.yaml:12:", "not a number above 0"},
       {"1.5e9", "-1", "m.yaml:12:", "not a number above 0"},
       {"issue_ahead: 2", "issue_ahead: [", "m.yaml:1", "not valid YAML"},
+      {"capacity: 128GiB", "capacity: 2048PiB", "m.yaml:5:", "more than 1 EiB"},
+      {"bandwidth: 16GB/s", "bandwidth: 2e18", "m.yaml:7:", "more than 1 EiB/s"},
+      {"latency: 10us", "latency: 2e4", "m.yaml:9:", "more than an hour"},
+      {"latency: 10us", "latency: -1us", "m.yaml:9:", "not a time"},
+      {"latency: 10us", "queue_depth: 0", "m.yaml:9:", "from 1 to 65536"},
+      {"latency: 10us", "devices: 4", "m.yaml:9:", "devices and stripe: either both or neither"},
+      {"latency: 10us", "burst: 4GB", "m.yaml:9:", "sustained and burst: either both or neither"},
+      {"latency: 10us", "sustained: 13GB/s, burst: 4GB", "m.yaml:9:", "above the link's bandwidth"},
+      {"latency: 10us", "iops: 4", "m.yaml:9:", "iops and block: either both or neither"},
+      {"latency: 10us", "iops: 1e30, block: 4KiB", "m.yaml:9:", "from 1 B/s to 1 EiB/s"},
+      {"capacity: 128GiB", "capacity: 1GiB, allocation: {round: up}",
+       "m.yaml:5:", "unknown 'up'; valid are exact, power_of_two"},
+      {"capacity: 128GiB", "capacity: 1GiB, allocation: {rate: 1}",
+       "m.yaml:5:", "valid keys are per_call, bandwidth, round"},
+      {"capacity: 128GiB", "capacity: 1GiB, shared_by: 2", "m.yaml:5:", "the machine has no more than 1 ranks"},
+      {"capacity: 128GiB", "capacity: 1GiB, shared_by: some", "m.yaml:5:", "a count of ranks, or all"},
+      {"issue_ahead: 2", "ranks: 65", "m.yaml:13:", "from 1 to 64"},
+      {"issue_ahead: 2", "ranks: -1", "m.yaml:13:", "from 1 to 64"},
+      {"issue_ahead: 2", "ranks: []", "m.yaml:13:", "from 1 to 64"},
+      {"issue_ahead: 2", "host: {per_call: 1us}", "m.yaml:13:", "valid keys are per_module"},
+      {"issue_ahead: 2", "price: {on_demand: 0}", "m.yaml:13:", "not a number above 0"},
+      {"issue_ahead: 2", "price: {hourly: 1}", "m.yaml:13:", "valid keys are on_demand, spot, currency"},
+      {"gpu: a100-40g", "gpu: {name: a, uses: [hbm]}", "m.yaml:2:", "there is no resource 'hbm'; valid are pcie"},
       {"issue_ahead: 2", "\tissue_ahead: 2", "m.yaml:1", "not valid YAML"},
   };
   for (const Mistake& mistake : mistakes) {

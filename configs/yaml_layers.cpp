@@ -1,0 +1,257 @@
+#include "configs/yaml_layers.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t exbibyte = 1ull << 60;
+constexpr Nanoseconds longest_duration_ns = 3600 * second_ns;
+
+bool is_name(const std::string& text) {
+  if (text.empty() || text.size() > 64 || std::isalnum(static_cast<unsigned char>(text.front())) == 0) return false;
+  return text != "null" && text != "Null" && text != "NULL" &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
+}
+
+std::optional<YamlValue> find(const YamlValue& map, const std::string& key) {
+  for (const auto& entry : map.node) {
+    if (entry.first.IsScalar() && entry.first.Scalar() == key) return YamlValue{entry.second, map.file};
+  }
+  return std::nullopt;
+}
+
+// The name of a list's element; its other keys are checked where it is read.
+std::string element_name(const YamlValue& element, const std::string& path) {
+  if (!element.node.IsMap()) fail_at(element, path + ": expected a map, found " + describe(element));
+  const auto name = find(element, "name");
+  if (!name) fail_at(element, path + ": key 'name' is missing");
+  if (!name->node.IsScalar()) fail_at(*name, path + ".name: expected text, found " + describe(*name));
+  return name->node.Scalar();
+}
+
+}  // namespace
+
+void fail_at(const YamlValue& value, const std::string& message) {
+  const int line = value.node.Mark().line;
+  throw Error(*value.file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, message);
+}
+
+std::string describe(const YamlValue& value) {
+  switch (value.node.Type()) {
+    case YAML::NodeType::Map:
+      return "a map";
+    case YAML::NodeType::Sequence:
+      return "a list";
+    case YAML::NodeType::Scalar:
+      return "'" + value.node.Scalar() + "'";
+    default:
+      return "nothing";
+  }
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+YamlMap::YamlMap(std::vector<YamlValue> layers, std::string what, const std::vector<std::string>& valid)
+    : layers_(std::move(layers)), what_(std::move(what)) {
+  for (const YamlValue& layer : layers_) {
+    if (!layer.node.IsMap()) {
+      fail_at(layer, what_ + ": expected a map with keys of " + join_names(valid) + ", found " + describe(layer));
+    }
+    std::vector<std::string> seen;
+    for (const auto& entry : layer.node) {
+      const YamlValue key{entry.first, layer.file};
+      if (!key.node.IsScalar()) fail_at(key, what_ + ": a key is " + describe(key));
+      const std::string& text = key.node.Scalar();
+      if (std::find(valid.begin(), valid.end(), text) == valid.end()) {
+        fail_at(key, "unknown key '" + text + "' in " + what_ + "; valid keys are " + join_names(valid));
+      }
+      if (std::find(seen.begin(), seen.end(), text) != seen.end()) fail_at(key, "key '" + text + "' stands twice");
+      seen.push_back(text);
+    }
+  }
+}
+
+std::optional<YamlValue> YamlMap::get(const std::string& key) const {
+  for (const YamlValue& layer : layers_) {
+    if (const auto value = find(layer, key)) return value->is_null() ? std::nullopt : value;
+  }
+  return std::nullopt;
+}
+
+YamlValue YamlMap::require(const std::string& key) const {
+  if (const auto value = get(key)) return *value;
+  fail_at(top(), "key '" + key + "' is missing in " + what_);
+}
+
+std::vector<YamlValue> YamlMap::layers_of(const std::string& key) const {
+  std::vector<YamlValue> result;
+  for (const YamlValue& layer : layers_) {
+    const auto value = find(layer, key);
+    if (!value) continue;
+    if (value->is_null()) break;
+    result.push_back(*value);
+  }
+  return result;
+}
+
+std::vector<std::vector<YamlValue>> YamlMap::elements(const std::string& key) const {
+  std::vector<std::vector<YamlValue>> result;
+  const std::vector<YamlValue> layers = layers_of(key);
+  if (layers.empty()) return result;
+  const auto list = std::find_if(layers.begin(), layers.end(), [](const YamlValue& v) { return !v.node.IsMap(); });
+  if (list == layers.end()) fail_at(layers.front(), key + ": expected a list, found a map");
+  std::vector<std::string> names;
+  each_item(*list, key, [&](const YamlValue& item) {
+    names.push_back(element_name(item, key));
+    result.push_back({item});
+  });
+  std::vector<bool> removed(names.size(), false);
+  for (auto layer = list; layer-- != layers.begin();) {
+    std::vector<std::string> seen;
+    for (const auto& entry : layer->node) {
+      const YamlValue name{entry.first, layer->file}, changes{entry.second, layer->file};
+      if (!name.node.IsScalar()) fail_at(name, key + ": a key is " + describe(name));
+      if (std::find(seen.begin(), seen.end(), name.node.Scalar()) != seen.end()) {
+        fail_at(name, "key '" + name.node.Scalar() + "' stands twice");
+      }
+      seen.push_back(name.node.Scalar());
+      const auto found = std::find(names.begin(), names.end(), name.node.Scalar());
+      if (found == names.end()) {
+        fail_at(name, key + ": there is no '" + name.node.Scalar() + "' to change; valid are " + join_names(names));
+      }
+      const auto at = static_cast<std::size_t>(found - names.begin());
+      removed[at] = changes.is_null();
+      if (!changes.is_null()) result[at].insert(result[at].begin(), changes);
+    }
+  }
+  for (std::size_t i = names.size(); i-- > 0;) {
+    if (removed[i]) result.erase(result.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return result;
+}
+
+void each_item(const YamlValue& value, const std::string& path, const std::function<void(const YamlValue&)>& read_one) {
+  if (!value.node.IsSequence()) fail_at(value, path + ": expected a list, found " + describe(value));
+  for (const YAML::Node& item : value.node) read_one({item, value.file});
+}
+
+std::string FigureReader::text(const YamlValue& value, const std::string& path) const {
+  if (!value.node.IsScalar()) fail_at(value, path + ": expected text, found " + describe(value));
+  return value.node.Scalar();
+}
+
+std::string FigureReader::name(const YamlValue& value, const std::string& path) const {
+  std::string result = text(value, path);
+  if (!is_name(result)) {
+    fail_at(value, path + ": '" + result +
+                       "' is no name; write up to 64 letters, digits, '_', '-' and '.', a letter or digit first");
+  }
+  return result;
+}
+
+std::size_t FigureReader::choice(const YamlValue& value, const std::string& path,
+                                 const std::vector<std::string>& valid) const {
+  const std::string wanted = text(value, path);
+  const auto found = std::find(valid.begin(), valid.end(), wanted);
+  if (found == valid.end()) fail_at(value, path + ": unknown '" + wanted + "'; valid are " + join_names(valid));
+  return static_cast<std::size_t>(found - valid.begin());
+}
+
+// Returns the plain value and keeps where it comes from.
+YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) {
+  if (!value.node.IsMap()) {
+    if (!value.node.IsScalar()) fail_at(value, path + ": expected a value, found " + describe(value));
+    return value;
+  }
+  const YamlMap keys({value}, path, {"value", "source", "retrieved", "confidence"});
+  Fact fact{.path = path, .source = {}, .confidence = {}, .retrieved = {}};
+  if (const auto source = keys.get("source")) fact.source = text(*source, path + ".source");
+  if (const auto retrieved = keys.get("retrieved")) fact.retrieved = text(*retrieved, path + ".retrieved");
+  const YamlValue confidence = keys.require("confidence");
+  fact.confidence = text(confidence, path + ".confidence");
+  choice(confidence, path + ".confidence", {"published", "measured", "estimated"});
+  const YamlValue plain = keys.require("value");
+  if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain));
+  facts_.push_back(std::move(fact));
+  return plain;
+}
+
+// Parses with one of core/units.h and places its complaint.
+template <typename Parse>
+auto FigureReader::quantity(const YamlValue& value, const std::string& path, Parse parse) {
+  const YamlValue plain = figure(value, path);
+  try {
+    return parse(plain.node.Scalar());
+  } catch (const Error& error) {
+    fail_at(plain, path + ": " + error.what());
+  }
+}
+
+Bytes FigureReader::bytes(const YamlValue& value, const std::string& path) {
+  const Bytes result = quantity(value, path, [](const std::string& t) { return parse_bytes(t); });
+  if (result > exbibyte && result != unlimited) fail_at(value, path + ": more than 1 EiB; write unlimited");
+  return result;
+}
+
+BytesPerSecond FigureReader::bandwidth(const YamlValue& value, const std::string& path) {
+  const BytesPerSecond result = quantity(value, path, [](const std::string& t) { return parse_bandwidth(t); });
+  if (result == 0) fail_at(value, path + ": must be above 0");
+  if (result > exbibyte && result != unlimited) fail_at(value, path + ": more than 1 EiB/s; write unlimited");
+  return result;
+}
+
+Nanoseconds FigureReader::duration(const YamlValue& value, const std::string& path) {
+  const Nanoseconds result = quantity(value, path, [](const std::string& t) { return parse_duration(t); });
+  if (result > longest_duration_ns) fail_at(value, path + ": more than an hour");
+  return result;
+}
+
+std::uint32_t FigureReader::count(const YamlValue& value, const std::string& path, std::uint32_t minimum,
+                                  std::uint32_t maximum) {
+  const YamlValue plain = figure(value, path);
+  const std::string& digits = plain.node.Scalar();
+  std::uint32_t result = 0;
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
+  if (error != std::errc() || rest != digits.data() + digits.size() || result < minimum || result > maximum) {
+    fail_at(plain, path + ": '" + digits + "' is not a whole number from " + std::to_string(minimum) + " to " +
+                       std::to_string(maximum));
+  }
+  return result;
+}
+
+double FigureReader::positive_number(const YamlValue& value, const std::string& path) {
+  const YamlValue plain = figure(value, path);
+  const std::string& digits = plain.node.Scalar();
+  double result = 0;
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
+  if (error != std::errc() || rest != digits.data() + digits.size() || !std::isfinite(result) || result <= 0) {
+    fail_at(plain, path + ": '" + digits + "' is not a number above 0, such as 1.5e9");
+  }
+  return result;
+}
+
+std::vector<Fact> FigureReader::take_facts() {
+  std::sort(facts_.begin(), facts_.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+  return std::move(facts_);
+}
+
+std::optional<Fact> FigureReader::take_fact(const std::string& path) {
+  const auto found = std::find_if(facts_.begin(), facts_.end(), [&](const Fact& f) { return f.path == path; });
+  if (found == facts_.end()) return std::nullopt;
+  Fact fact = std::move(*found);
+  facts_.erase(found);
+  return fact;
+}
+
+}  // namespace tencache

@@ -1,0 +1,89 @@
+// YAML maps that are laid over one another: a machine file over the file that it builds on, a rank's entry over both.
+// Of each key the uppermost layer's value counts. Every value knows the file and line it comes from.
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/machine_spec.h"
+
+namespace tencache {
+
+struct YamlValue {
+  YAML::Node node;
+  const std::string* file = nullptr;  // for messages; outlives the value
+
+  bool is_null() const { return node.IsNull(); }
+};
+
+// Throws Error at the value's file and line.
+[[noreturn]] void fail_at(const YamlValue& value, const std::string& message);
+// "a map", "a list", "'text'", "nothing".
+std::string describe(const YamlValue& value);
+// "a, b, c", or "none".
+std::string join_names(const std::vector<std::string>& names);
+
+// Several maps as one. A key whose value is null is not there, whatever lower layers have.
+class YamlMap {
+ public:
+  // Checks that each layer (the uppermost first, at least one) is a map, knows only the `valid` keys and each once.
+  // `what` stands in messages: "a tier".
+  YamlMap(std::vector<YamlValue> layers, std::string what, const std::vector<std::string>& valid);
+
+  std::optional<YamlValue> get(const std::string& key) const;
+  YamlValue require(const std::string& key) const;
+  // The key's maps in all layers that have it.
+  std::vector<YamlValue> layers_of(const std::string& key) const;
+
+  // The elements of a list, each as its layers: the list itself stands in one layer; those above it may hold a map
+  // from an element's name to the keys that differ, or to null, which removes it.
+  std::vector<std::vector<YamlValue>> elements(const std::string& key) const;
+
+  const YamlValue& top() const { return layers_.front(); }
+
+ private:
+  std::vector<YamlValue> layers_;
+  std::string what_;
+};
+
+// Throws Error if the value is not a list.
+void each_item(const YamlValue& value, const std::string& path, const std::function<void(const YamlValue&)>& read_one);
+
+// Values of one file, with where they come from. `path` stands in messages and facts: "links.h2d.bandwidth".
+class FigureReader {
+ public:
+  std::string text(const YamlValue& value, const std::string& path) const;
+  // A name becomes a key of results and a label of tables, and stands in YAML without quotes.
+  std::string name(const YamlValue& value, const std::string& path) const;
+  // The position in `valid`.
+  std::size_t choice(const YamlValue& value, const std::string& path, const std::vector<std::string>& valid) const;
+
+  // Figures: a plain value, or a map of `value`, `source`, `retrieved`, `confidence`, which becomes a fact.
+  // All refuse what no machine has: sizes above 1 EiB, bandwidths of 0 or above 1 EiB/s, times above an hour.
+  Bytes bytes(const YamlValue& value, const std::string& path);
+  BytesPerSecond bandwidth(const YamlValue& value, const std::string& path);
+  Nanoseconds duration(const YamlValue& value, const std::string& path);
+  std::uint32_t count(const YamlValue& value, const std::string& path, std::uint32_t minimum, std::uint32_t maximum);
+  double positive_number(const YamlValue& value, const std::string& path);
+
+  // Those of the figures read so far, sorted by path.
+  std::vector<Fact> take_facts();
+  // Takes the fact of that path out, if there is one.
+  std::optional<Fact> take_fact(const std::string& path);
+  void add_fact(Fact fact) { facts_.push_back(std::move(fact)); }
+
+ private:
+  YamlValue figure(const YamlValue& value, const std::string& path);
+  template <typename Parse>
+  auto quantity(const YamlValue& value, const std::string& path, Parse parse);
+
+  std::vector<Fact> facts_;
+};
+
+}  // namespace tencache

@@ -140,6 +140,7 @@ void Engine::compute_dependencies() {
       ++at[mine];
     }
   }
+  if (layout_.blocking_step) lanes_[0].needs[0] = std::max<std::int64_t>(lanes_[0].needs[0], 0);
 }
 
 RunResult Engine::run(const RunLimits& limits) {
@@ -312,8 +313,8 @@ void Engine::issue(std::uint8_t index, ActiveOp& op) {
     release_deferred(op.op);
   }
   const auto holds = holds_.equal_range(op.op);
-  for (auto hold = holds.first; index == 0 && hold != holds.second; ++hold) op.holds.push_back(hold->second);
-  if (index == 0) holds_.erase(holds.first, holds.second);
+  for (auto hold = holds.first; hold != holds.second; ++hold) op.holds.push_back(hold->second);
+  holds_.erase(holds.first, holds.second);
   for (const Use& use : op.uses) require(index, op, use);
   op.late = op.missing > 0 || !op.holds.empty();
   emit({.kind = EventKind::op_issued, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
@@ -419,7 +420,7 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
 bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
   if (op.missing > 0) return false;
-  std::erase_if(op.holds, [&](TensorId tensor) { return !on_its_way(tensor, lane.tier); });
+  std::erase_if(op.holds, [&](const Hold& hold) { return !on_its_way(hold.tensor, hold.tier); });
   if (!op.holds.empty()) return false;
   lane.waiting = false;
   op.ready_ns = now_;

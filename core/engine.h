@@ -157,6 +157,12 @@ class Engine {
     std::uint32_t length = 0;
   };
 
+  // The op does not start while the tensor is on its way to the tier.
+  struct Hold {
+    TensorId tensor = none;
+    TierId tier = 0;
+  };
+
   struct ActiveOp {
     OpIndex op = none;
     Tag tag = 0;  // of a task
@@ -172,7 +178,7 @@ class Engine {
     std::vector<ChunkId> write_waits;  // to write, but a transfer still reads them
     std::uint32_t missing = 0;         // chunks without which it cannot start
     Bytes room_needed = 0;             // of the missing chunks, not reserved yet
-    std::vector<TensorId> holds;
+    std::vector<Hold> holds;
     Nanoseconds issued_ns = 0, ready_ns = 0, duration_ns = 0;
     Lateness lateness;
   };
@@ -333,7 +339,7 @@ class Engine {
   std::deque<PendingEvent> events_;
   bool draining_ = false;
   int refusal_depth_ = 0;
-  std::multimap<OpIndex, TensorId> holds_;
+  std::multimap<OpIndex, Hold> holds_;
   std::uint64_t task_sequence_ = 0;
   std::vector<Action> applying_;
 

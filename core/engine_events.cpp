@@ -70,13 +70,13 @@ void Engine::apply(const Action& action) {
     return;
   }
   if (action.verb == Verb::hold) {
-    Lane& gpu = lanes_[0];
-    if (gpu.waiting && gpu.active.back().op == action.op) {
-      gpu.active.back().holds.push_back(action.tensor);
-      gpu.active.back().late = true;
-    } else {
-      holds_.emplace(action.op, action.tensor);
+    for (Lane& lane : lanes_) {
+      if (!lane.waiting || lane.active.back().op != action.op) continue;
+      lane.active.back().holds.push_back({action.tensor, action.tier});
+      lane.active.back().late = true;
+      return;
     }
+    holds_.emplace(action.op, Hold{action.tensor, action.tier});
     return;
   }
   const ChunkId first = memory_.first_chunk(action.tensor);

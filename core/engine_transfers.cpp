@@ -590,6 +590,15 @@ void Engine::arrive(TransferId id) {
     op.lateness = t.lateness;
     op.lateness.last = cause_of(spec_, t.link());
   }
+  for (Lane& lane : lanes_) {
+    if (!lane.waiting) continue;
+    ActiveOp& op = lane.active.back();
+    for (const Hold& hold : op.holds) {
+      if (hold.tensor != memory_.tensor_of(t.chunk) || hold.tier != t.to) continue;
+      op.lateness = t.lateness;
+      op.lateness.last = cause_of(spec_, t.link());
+    }
+  }
   free_transfer(id);
   emit({.kind = EventKind::transfer_done,
         .from = from,

@@ -97,7 +97,7 @@ enum class Verb : std::uint8_t {
   clean,   // copy to `destination` and keep it in `tier`
   drop,    // as evict, but only what needs no transfer
   cancel,  // take back prefetches of the tensor into `tier` that have not started
-  hold,    // do not start the op while the tensor is on its way to the op's tier
+  hold,    // do not start the op while the tensor is on its way to `tier`
 };
 std::string_view to_string(Verb verb);
 
@@ -129,8 +129,8 @@ class Actions {
   void cancel(TensorId tensor, TierId tier = 0) {
     list_.push_back({.verb = Verb::cancel, .tier = tier, .tensor = tensor});
   }
-  void hold(OpIndex op, TensorId until_resident, TierId tier = 0) {
-    list_.push_back({.verb = Verb::hold, .tier = tier, .tensor = until_resident, .op = op});
+  void hold(OpIndex op, TensorId tensor, TierId tier = 0) {
+    list_.push_back({.verb = Verb::hold, .tier = tier, .tensor = tensor, .op = op});
   }
   void push(const Action& action) { list_.push_back(action); }
   std::vector<Action>& list() { return list_; }
@@ -163,6 +163,7 @@ struct Layout {
   bool unlimited_gpu = false;  // `ideal`
   bool overlap_faults =
       false;  // an op's compute overlaps its own arrivals that were not demanded (G10's simulator only)
+  bool blocking_step = false;  // an iteration begins when all CPU ops of the one before are done (DeepSpeed's step())
   std::array<bool, max_tiers> allocate_each{};  // copies into the tier take fresh memory, at the machine's cost
   bool fallback_eviction =
       true;  // where the policy names no victims the engine takes the coldest; false: out of memory

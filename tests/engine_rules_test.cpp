@@ -79,6 +79,48 @@ TEST(EngineRulesTest, AHoldLastsWhileTheTensorIsOnItsWay) {
   }
 }
 
+// A hold names the tier that it watches, and CPU ops are held like GPU ops: here while a tensor leaves the CPU, 100 ns.
+TEST(EngineRulesTest, AHoldStopsCpuOpsToo) {
+  for (const bool held : {false, true}) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
+    add_op(trace, 50, {}, {});
+    const OpIndex update = add_op(trace, 50, {}, {}, Device::cpu);
+    MachineSpec machine = small_machine(200, true);
+    machine.links.push_back({"cpu_write", 1, 2, byte_per_ns, 0, {}});
+    const SmallRun run =
+        run_small(machine, trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
+          if (event.kind != EventKind::iteration_begin) return;
+          actions.evict(a, 2, 1);
+          if (held) actions.hold(update, a, 2);
+        });
+    for (const Span& op : run.ops) {
+      if (op.op == update) {
+        EXPECT_EQ(op.start_ns, held ? 100 : 0);
+      }
+    }
+    EXPECT_EQ(run.ops.size(), 2U);
+  }
+}
+
+// A CPU op that nothing of the next iteration depends on: with a blocking step it is waited for all the same.
+TEST(EngineRulesTest, ABlockingStepEndsBeforeTheNextIteration) {
+  for (const bool blocking : {false, true}) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+    add_op(trace, 50, {}, {});
+    add_op(trace, 30, {}, {a}, Device::cpu);
+    Layout layout = whole_tensors();
+    layout.blocking_step = blocking;
+    const SmallRun run = run_small(small_machine(200), trace, 2, layout);
+    // The CPU op begins at once; a second one of 80 would not change it.
+    EXPECT_EQ(run.result.iteration_ns.at(0), 50);
+    Trace longer = trace;
+    longer.ops[1].duration_ns = 80;
+    EXPECT_EQ(run_small(small_machine(200), longer, 2, layout).result.iteration_ns.at(0), blocking ? 80 : 50);
+  }
+}
+
 // Best fit, GPU of 100: four of 25 in a row, clean, of which 0 and 2 are the coldest. Both go for 50 bytes, but are no
 // neighbours: 1 goes too, 3 stays.
 TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {

@@ -164,11 +164,17 @@ struct Move {
   LinkId link() const { return path[hop]; }
 };
 
+struct Hold {
+  OpIndex op;
+  TensorId tensor;
+  TierId tier;
+};
+
 struct Running {
   OpIndex op = none;
   bool started = false;
   std::vector<ChunkId> outputs, stranded;
-  std::vector<TensorId> holds;
+  std::vector<Hold> holds;
 };
 
 struct NaiveLane {
@@ -408,10 +414,13 @@ class Naive {
   void apply(const Action& action) {
     if (action.tensor + 1 >= first_.size() || action.tier >= tiers()) return refuse(Refusal::stale, action, none);
     if (action.verb == Verb::hold) {
-      if (lanes_[0].waiting && lanes_[0].running.back().op == action.op)
-        lanes_[0].running.back().holds.push_back(action.tensor);
-      else
-        holds_.push_back({action.op, action.tensor});
+      const Hold hold{action.op, action.tensor, action.tier};
+      for (NaiveLane& lane : lanes_) {
+        if (!lane.waiting || lane.running.back().op != action.op) continue;
+        lane.running.back().holds.push_back(hold);
+        return;
+      }
+      holds_.push_back(hold);
       return;
     }
     const ChunkId count = first_[action.tensor + 1] - first_[action.tensor];
@@ -749,6 +758,8 @@ class Naive {
     const NaiveLane& other = lanes_[1 - index];
     const OpIndex op = lane.ops[lane.issued % lane.ops.size()];
     const std::uint64_t iteration = lane.issued / lane.ops.size();
+    const bool first_of_iteration = index == 0 && op == lane.ops.front();
+    if (layout_.blocking_step && first_of_iteration && other.done < iteration * other.ops.size()) return false;
     for (std::uint64_t back = 0; back <= std::min<std::uint64_t>(iteration, 1); ++back) {
       for (std::size_t i = 0; i < other.ops.size(); ++i) {
         if (back == 0 && other.ops[i] > op) continue;
@@ -802,11 +813,11 @@ class Naive {
           enqueue(id, false);
         }
       }
-      for (const auto& [op, tensor] : holds_) {
-        if (op == running.op) running.holds.push_back(tensor);
-      }
-      std::erase_if(holds_, [&](const auto& hold) { return hold.first == running.op; });
     }
+    for (const Hold& hold : holds_) {
+      if (hold.op == running.op) running.holds.push_back(hold);
+    }
+    std::erase_if(holds_, [&](const Hold& hold) { return hold.op == running.op; });
     for (const Use& use : schedule_.uses(running.op)) {
       if (use.write) dead_[use.tensor] = 0;
       for (ChunkId chunk = first_[use.tensor]; chunk < first_[use.tensor + 1]; ++chunk)
@@ -875,9 +886,9 @@ class Naive {
         if (!valid(chunk, lane.tier) || (use.write && at(chunk, lane.tier).readers > 0)) return false;
       }
     }
-    std::erase_if(running.holds, [&](TensorId tensor) {
-      for (ChunkId chunk = first_[tensor]; chunk < first_[tensor + 1]; ++chunk) {
-        const int coming = arriving(chunk, lane.tier);
+    std::erase_if(running.holds, [&](const Hold& hold) {
+      for (ChunkId chunk = first_[hold.tensor]; chunk < first_[hold.tensor + 1]; ++chunk) {
+        const int coming = arriving(chunk, hold.tier);
         if (coming >= 0 && (moves_[coming].queued || moves_[coming].flying)) return false;
       }
       return true;
@@ -1066,7 +1077,7 @@ class Naive {
   std::vector<std::size_t> left_;
   std::vector<std::uint32_t> load_;
   std::set<std::pair<TierId, bool>> asked_;
-  std::vector<std::pair<OpIndex, TensorId>> holds_;
+  std::vector<Hold> holds_;
   std::deque<std::pair<Event, int>> events_;
   bool telling_ = false;
   int depth_ = 0;

@@ -31,8 +31,15 @@ void Options::flag(std::string_view name, bool& value, std::string_view help) {
 void Options::number(std::string_view name, std::uint64_t& value, std::string_view unit, std::string_view help) {
   const std::string* text = declare(name, "number", std::to_string(value), unit, help);
   if (text == nullptr) return;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size()) refuse(name, *text, "a whole number");
+  const char* const last = text->data() + text->size();
+  const auto [end, error] = std::from_chars(text->data(), last, value);
+  if (error == std::errc() && end == last) return;
+  double scientific = 0;  // 5e8
+  const auto [scientific_end, scientific_error] = std::from_chars(text->data(), last, scientific);
+  const bool whole = text->find('e') != std::string::npos && scientific >= 0 && scientific < 0x1p53 &&
+                     scientific == std::floor(scientific);
+  if (scientific_error != std::errc() || scientific_end != last || !whole) refuse(name, *text, "a whole number");
+  value = static_cast<std::uint64_t>(scientific);
 }
 
 void Options::real(std::string_view name, double& value, std::string_view unit, std::string_view help) {

@@ -11,6 +11,7 @@ namespace tencache {
 std::unique_ptr<Policy> make_ideal(Options& options);
 std::unique_ptr<Policy> make_layer_streaming(Options& options);
 std::unique_ptr<Policy> make_on_demand(Options& options);
+std::unique_ptr<Policy> make_zero_infinity(Options& options);
 std::unique_ptr<Policy> make_zero_offload(Options& options);
 
 }  // namespace tencache

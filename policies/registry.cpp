@@ -21,6 +21,10 @@ constexpr std::array entries{
           "what unified memory does; comparison mode: G10's UVM baseline (MICRO'23)", make_on_demand},
     Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
           "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
+    Entry{
+        "zero-infinity",
+        "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",
+        "ZeRO-Infinity (SC'21), DeepSpeed stage 3", make_zero_infinity},
     Entry{"zero-offload",
           "parameters stay on the GPU, gradients go to the CPU, which keeps the states and runs the optimizer",
           "ZeRO-Offload (USENIX ATC'21)", make_zero_offload},

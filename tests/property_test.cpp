@@ -121,7 +121,7 @@ TEST(PropertyTest, RulesHoldUnderRandomDecisions) {
 
 TEST(PropertyTest, RulesHoldUnderEveryPolicy) {
   Tally tally;
-  for (const char* policy : {"on-demand", "layer-streaming", "zero-offload", "ideal"})
+  for (const char* policy : {"on-demand", "layer-streaming", "zero-infinity", "zero-offload", "ideal"})
     check(2, 700, {.policy = policy}, false, tally);
   report(tally);
 }

@@ -295,6 +295,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   layout.use_touches = !random.one_in(3);
   layout.free_dead = static_cast<FreeDead>(random.below(3));
   layout.fallback_eviction = !random.one_in(5);
+  layout.blocking_step = random.one_in(4);
   made.machine = random_machine(random, made.program.trace, layout.chunk_bytes, options);
   if (!options.exact_allocators) {
     Bytes largest = 1;
@@ -304,8 +305,9 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     layout.allocators = random_allocators(random, made.machine, largest);
   }
   made.limits = {.max_iterations = random.between(1, 4), .until_steady = false};
-  constexpr const char* policies[] = {"random", "random", "on-demand", "layer-streaming", "zero-offload", "ideal"};
-  made.policy = options.policy.empty() ? policies[random.below(random.one_in(4) ? 6 : 5)] : options.policy;
+  constexpr const char* policies[] = {"random",       "random",        "on-demand", "layer-streaming",
+                                      "zero-offload", "zero-infinity", "ideal"};
+  made.policy = options.policy.empty() ? policies[random.below(random.one_in(4) ? 7 : 6)] : options.policy;
   return made;
 }
 

@@ -1,0 +1,603 @@
+// zero-infinity: ZeRO-Infinity (Rajbhandari et al., SC'21) as DeepSpeed's stage 3 does it. Parameters live in CPU
+// memory or on NVMe and visit the GPU module by module; gradients leave as the backward pass produces them; the CPU
+// runs the optimizer, sub-group by sub-group, on states in CPU memory or on NVMe. Counts are in elements, as in
+// DeepSpeed.
+//
+// A module is a run of GPU ops with the same module name, forward and backward apart; an op without one is a module by
+// itself. The first iteration only records the order of the modules' parameters, from the second on:
+//   fetch    a module's first op waits for all of the module's parameters that are missing;
+//   prefetch only after that wait: parameters in recorded order, while what they count is below
+//            min(max_live - live, prefetch_bucket), up to the first one that is still on NVMe. Then NVMe is read ahead
+//            into the swap buffers, until twice as many elements were looked at as are on their way to the GPU;
+//   release  a module's parameters leave when its last op is done, unless they are small enough to persist, were
+//            fetched for a later module already, or are used again within max_reuse_distance elements.
+// Nothing is ever driven out by lack of room: what does not fit is out of memory (overflow=evict: the engine may move
+// the coldest tensors instead).
+//
+// Where the schedule is not known (the first steps of a live program, or one that left its recorded order) ops fetch
+// what they miss and a module's end releases what it used.
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+class ZeroInfinity final : public Policy {
+ public:
+  explicit ZeroInfinity(Options& options) {
+    options.number("prefetch_bucket", prefetch_bucket_, "elements", "prefetched at most after each module's wait");
+    options.number("max_live", max_live_, "elements", "of parameters on the GPU, beyond which nothing is prefetched");
+    options.number("max_reuse_distance", max_reuse_distance_, "elements",
+                   "a parameter that is used again so soon stays on the GPU");
+    options.number("persistence_threshold", persistence_threshold_, "elements",
+                   "parameters up to this size stay on the GPU");
+    options.number("reduce_bucket", reduce_bucket_, "elements", "of gradients that gather before they leave the GPU");
+    options.number("sub_group", sub_group_, "elements", "of parameters that the optimizer updates at once");
+    options.choice("sub_groups", sub_groups_, {"trace", "count"},
+                   "trace: as recorded, where the trace has sub-groups; count: of sub_group elements");
+    options.choice("offload_param", offload_param_, {"cpu", "nvme", "none"}, "where parameters live");
+    options.choice("offload_optimizer", offload_optimizer_, {"cpu", "nvme"},
+                   "where gradients, master parameters and optimizer states live");
+    options.number("buffer_count", buffer_count_, "buffers",
+                   "for parameters on their way from NVMe; one holds one parameter");
+    options.number("buffer_size", buffer_size_, "elements", "of one such buffer: the largest parameter must fit");
+    options.number("max_in_cpu", max_in_cpu_, "elements",
+                   "of parameters that stay in CPU memory with offload_param=nvme");
+    options.number("optimizer_buffer_count", optimizer_buffer_count_, "buffers",
+                   "for states on NVMe; a sub-group in CPU memory takes 4");
+    options.flag("pipeline_read", pipeline_read_, "read the next sub-group during an update; needs 8 buffers");
+    options.flag("pipeline_write", pipeline_write_, "write a sub-group during the next update; needs 12 with reading");
+    options.bytes("minimum_swap", minimum_swap_,
+                  "only tensors of this size go to NVMe (1 MiB or the block, if larger)");
+    options.flag("pin_memory", pin_memory_,
+                 "false: parameters lie in the machine's tier 'pageable', if it has one, and copy more slowly");
+    options.choice("overflow", overflow_, {"oom", "evict"},
+                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    const std::uint64_t needed = std::uint64_t{4} * (1 + (pipeline_read_ ? 1 : 0) + (pipeline_write_ ? 1 : 0));
+    if (offload_optimizer_ == "nvme" && optimizer_buffer_count_ < needed) {
+      throw Error(
+          "policy 'zero-infinity': optimizer_buffer_count=" + std::to_string(optimizer_buffer_count_) +
+          " is too few: each sub-group in CPU memory takes 4, and with pipeline_read and pipeline_write as set " +
+          std::to_string(needed) + " are in use at once");
+    }
+  }
+
+  Requirements requirements() const override {
+    Requirements r;
+    r.governed.fill(false);
+    r.governed[static_cast<std::size_t>(Role::parameter)] = true;
+    r.module_hooks = true;
+    return r;
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout;
+    layout.chunk_bytes = 0;
+    layout.fallback_eviction = overflow_ == "evict";
+    layout.blocking_step = true;
+    layout.initial.fill(machine.tier_of(Device::cpu));
+    layout.initial[static_cast<std::size_t>(Role::parameter)] = parameter_home(machine);
+    const TierId states = offload_optimizer_ == "nvme" ? nvme_of(machine, "offload_optimizer") : cpu_of(machine);
+    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = states;
+    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = states;
+    return layout;
+  }
+
+  Device place(const Trace& trace, const Op& op) const override {
+    if (op.placeable) return Device::cpu;
+    const auto offloaded = [&](TensorId tensor) {
+      const Role role = trace.tensors[tensor].role;
+      return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
+    };
+    const bool touches =
+        std::ranges::any_of(trace.reads(op), offloaded) || std::ranges::any_of(trace.writes(op), offloaded);
+    return touches ? Device::cpu : op.device;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    switch (event.kind) {
+      case EventKind::profile_ready:
+        learn(view, actions);
+        break;
+      case EventKind::iteration_begin:
+        head_ = 0;
+        for (Parameter& parameter : parameters_) parameter.fetched_for = 0;
+        break;
+      case EventKind::op_issued:
+        if (is_first_of_module(event)) fetch(event.op, view, actions);
+        if (is_first_of_group(event)) read(group_of_[event.op], event.op, view, actions);
+        break;
+      case EventKind::op_ready:
+        if (is_first_of_module(event)) prefetch(view, actions);
+        if (is_first_of_group(event) && pipeline_read_) read(group_of_[event.op] + 1, none, view, actions);
+        break;
+      case EventKind::op_done:
+        event.device == Device::gpu ? gpu_op_done(event, view, actions) : update_done(event, view, actions);
+        break;
+      case EventKind::module_end:
+        for (const TensorId id : unscheduled_) leave(id, 0, parameter_home(view.machine), view, actions);
+        unscheduled_.clear();
+        break;
+      case EventKind::transfer_done:
+        arrived(event, view, actions);
+        break;
+      case EventKind::refused:
+        if (const TensorId tensor = known(event.tensor, view); tensor != none && event.from == 0) let_go(tensor);
+        break;
+      case EventKind::tensor_freed:
+        std::erase(bucket_, event.tensor);
+        std::erase(unscheduled_, event.tensor);
+        break;
+      case EventKind::schedule_deviated:
+        for (TensorId tensor = 0; tensor < parameters_.size(); ++tensor) drop_live(tensor, view, actions);
+        break;
+      default:
+        break;
+    }
+  }
+
+  // The engine may drive out what ZeRO-Infinity offloads; the rest (activations) only with overflow=evict. A prefetch
+  // drives out nobody.
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (request.prefetch && request.tier == 0) return;
+    if (overflow_ == "evict" || request.tier != 0) {
+      coldest_victims(request, view, victims);
+      return;
+    }
+    const Residency& memory = view.memory;
+    Bytes found = 0;
+    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
+      const Role role = memory.role(memory.tensor_of(chunk));
+      const bool offloaded = role == Role::gradient || role == Role::optimizer_state ||
+                             role == Role::master_parameter || (role == Role::parameter && offload_param_ != "none");
+      if (!offloaded || !memory.evictable(chunk, 0)) continue;
+      victims.push_back(chunk);
+      found += memory.footprint(chunk, 0);
+    }
+  }
+
+  std::uint64_t fingerprint() const override {
+    std::uint64_t hash = head_;
+    for (const std::uint64_t part : {live_, coming_, bucket_elements_, std::uint64_t{buffers_used_}}) {
+      hash = (hash ^ part) * 0x100000001b3;
+    }
+    for (const Parameter& parameter : parameters_) {
+      hash = (hash ^ parameter.fetched_for ^ (parameter.live ? 1u << 30 : 0u) ^ (parameter.buffered ? 1u << 31 : 0u)) *
+             0x100000001b3;
+    }
+    return hash;
+  }
+
+ private:
+  struct Parameter {
+    std::uint64_t elements = 0;
+    std::uint32_t fetched_for = 0;  // the latest module, counted from 1, that it was fetched for; 0: none yet
+    bool governed = false;          // it is a parameter that visits the GPU
+    bool persists = false;
+    bool on_nvme = false;   // lives there
+    bool live = false;      // on the GPU or on its way: counted in live_
+    bool coming = false;    // on its way: counted in coming_
+    bool buffered = false;  // has an NVMe swap buffer: counted in buffers_used_
+  };
+  // A module's use of a parameter. A queue of these in recorded order is what prefetching follows.
+  struct Visit {
+    TensorId parameter;
+    std::uint32_t module;
+    std::uint32_t next_module = none;  // that uses it in this iteration
+  };
+  struct Module {
+    OpIndex first_op, last_op;
+    std::uint32_t first_visit = 0;
+    std::uint64_t elements_before = 0;  // of all visits of earlier modules
+  };
+  // A sub-group of the optimizer step whose states are on NVMe.
+  struct Group {
+    OpIndex first_op, last_op;
+    std::uint64_t elements = 0;
+    std::vector<TensorId> states;  // that go to NVMe: its masters, moments and gradients
+  };
+
+  // ---- The recording.
+
+  void learn(const View& view, Actions& actions) {
+    const Trace& trace = view.program->trace;
+    element_bytes_ = trace.header.element_bytes();
+    head_ = 0;
+    live_ = coming_ = bucket_elements_ = 0;
+    buffers_used_ = 0;
+    bucket_.clear();
+    unscheduled_.clear();
+    learn_parameters(view, actions);
+    learn_modules(trace, *view.schedule);
+    groups_.clear();
+    group_of_.assign(trace.ops.size(), none);
+    if (offload_optimizer_ == "nvme") learn_groups(trace, *view.schedule);
+  }
+
+  void learn_parameters(const View& view, Actions& actions) {
+    const Trace& trace = view.program->trace;
+    const TierId home = parameter_home(view.machine), cpu = view.machine.tier_of(Device::cpu);
+    parameters_.assign(trace.tensors.size(), {});
+    std::uint64_t in_cpu = 0;
+    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+      if (trace.tensors[tensor].role != Role::parameter || offload_param_ == "none") continue;
+      Parameter& parameter = parameters_[tensor];
+      parameter.governed = true;
+      parameter.elements = trace.tensors[tensor].bytes / element_bytes_;
+      parameter.persists = parameter.elements <= persistence_threshold_;
+      const TensorId id = view.memory_tensor(tensor);
+      if (offload_param_ == "nvme" && !parameter.persists && trace.tensors[tensor].bytes >= minimum_swap_) {
+        parameter.on_nvme = in_cpu + parameter.elements > max_in_cpu_;
+        if (!parameter.on_nvme) in_cpu += parameter.elements;
+        if (parameter.on_nvme && parameter.elements > buffer_size_) {
+          throw Error("policy 'zero-infinity': parameter '" + trace.name(trace.tensors[tensor]) + "' of " +
+                      std::to_string(parameter.elements) + " elements does not fit a buffer of buffer_size=" +
+                      std::to_string(buffer_size_) + "; raise buffer_size");
+        }
+      }
+      if (id == none || !trace.tensors[tensor].persistent) continue;
+      if (parameter.persists) {
+        actions.fetch(id);
+      } else if (offload_param_ == "nvme" && !parameter.on_nvme) {
+        leave(id, home, cpu, view, actions);
+      }
+      if (!parameter.persists && view.memory.resident(id, 0)) take(parameter);
+    }
+  }
+
+  void learn_modules(const Trace& trace, const Schedule& schedule) {
+    modules_.clear();
+    queue_.clear();
+    module_of_.assign(trace.ops.size(), none);
+    std::vector<std::uint32_t> visited_by(trace.tensors.size(), none), used_by(trace.tensors.size(), none);
+    std::uint64_t elements = 0;
+    OpIndex previous = none;
+    last_backward_ = none;
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      const Op& op = trace.ops[i];
+      if (op.device != Device::gpu) continue;
+      if (op.phase == Phase::backward) last_backward_ = i;
+      const bool goes_on = previous != none && op.module != 0 && op.module == trace.ops[previous].module &&
+                           (op.phase == Phase::backward) == (trace.ops[previous].phase == Phase::backward);
+      if (!goes_on) modules_.push_back({i, i, static_cast<std::uint32_t>(queue_.size()), elements});
+      previous = i;
+      const std::uint32_t module = static_cast<std::uint32_t>(modules_.size() - 1);
+      modules_.back().last_op = i;
+      module_of_[i] = module;
+      for (const Use& use : schedule.uses(i)) {
+        if (!parameters_[use.tensor].governed || visited_by[use.tensor] == module) continue;
+        visited_by[use.tensor] = module;
+        queue_.push_back({use.tensor, module});
+        elements += parameters_[use.tensor].elements;
+      }
+    }
+    modules_.push_back({none, none, static_cast<std::uint32_t>(queue_.size()), elements});  // the end
+    for (std::size_t i = queue_.size(); i-- > 0;) {
+      queue_[i].next_module = used_by[queue_[i].parameter];
+      used_by[queue_[i].parameter] = queue_[i].module;
+    }
+  }
+
+  void learn_groups(const Trace& trace, const Schedule& schedule) {
+    std::int32_t recorded = -1;
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      const Op& op = trace.ops[i];
+      if (op.device != Device::cpu) continue;
+      std::vector<TensorId> states;
+      std::uint64_t elements = 0;
+      for (const Use& use : schedule.uses(i)) {
+        const Tensor& tensor = trace.tensors[use.tensor];
+        if (tensor.role == Role::gradient) elements += tensor.bytes / element_bytes_;
+        if (goes_to_nvme(tensor.role, tensor.bytes)) states.push_back(use.tensor);
+      }
+      const bool updates =
+          std::ranges::any_of(states, [&](TensorId tensor) { return trace.tensors[tensor].role != Role::gradient; });
+      if (!updates) continue;  // a norm, say
+      const bool by_trace = sub_groups_ == "trace" && op.group >= 0;
+      const bool goes_on = !groups_.empty() && (by_trace ? op.group == recorded : groups_.back().elements < sub_group_);
+      if (!goes_on) groups_.push_back({i, i, 0, {}});
+      recorded = op.group;
+      Group& group = groups_.back();
+      group.last_op = i;
+      group.elements += elements;
+      group.states.insert(group.states.end(), states.begin(), states.end());
+      group_of_[i] = static_cast<std::uint32_t>(groups_.size() - 1);
+    }
+  }
+
+  bool goes_to_nvme(Role role, Bytes bytes) const {
+    const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
+    return offloaded && offload_optimizer_ == "nvme" && bytes >= minimum_swap_;
+  }
+
+  bool is_first_of_module(const Event& event) const {
+    return event.device == Device::gpu && event.op < module_of_.size() && module_of_[event.op] != none &&
+           modules_[module_of_[event.op]].first_op == event.op;
+  }
+  bool is_first_of_group(const Event& event) const {
+    return event.device == Device::cpu && event.op < group_of_.size() && group_of_[event.op] != none &&
+           groups_[group_of_[event.op]].first_op == event.op;
+  }
+
+  // ---- Parameters.
+
+  void fetch(OpIndex op, const View& view, Actions& actions) {
+    const std::uint32_t module = module_of_[op];
+    for (std::uint32_t i = modules_[module].first_visit; i < modules_[module + 1].first_visit; ++i) {
+      Parameter& parameter = parameters_[queue_[i].parameter];
+      const TensorId id = view.memory_tensor(queue_[i].parameter);
+      parameter.fetched_for = std::max(parameter.fetched_for, module + 1);
+      if (id == none || view.memory.resident(id, 0)) continue;
+      if (waits_on_nvme(parameter, id, view)) {
+        if (!parameter.buffered && buffers_used_ >= buffer_count_) {
+          throw Error("policy 'zero-infinity': no buffer is left for parameter '" +
+                      view.program->trace.name(view.program->trace.tensors[queue_[i].parameter]) +
+                      "', whose module needs it from NVMe; raise buffer_count (it is " + std::to_string(buffer_count_) +
+                      ")");
+        }
+        take_buffer(parameter);
+      }
+      take(parameter);
+      start(parameter);
+      actions.fetch(id);
+      actions.hold(op, id);
+    }
+    head_ = std::max<std::size_t>(head_, modules_[module + 1].first_visit);
+  }
+
+  void prefetch(const View& view, Actions& actions) {
+    if (view.iteration == 0) return;
+    const std::uint64_t budget = std::min(max_live_ - std::min(max_live_, live_), prefetch_bucket_);
+    for (std::uint64_t fetching = 0; head_ < queue_.size() && fetching < budget; ++head_) {
+      const Visit& visit = queue_[head_];
+      Parameter& parameter = parameters_[visit.parameter];
+      const TensorId id = view.memory_tensor(visit.parameter);
+      if (id != none && !parameter.live && waits_on_nvme(parameter, id, view)) break;
+      parameter.fetched_for = std::max(parameter.fetched_for, visit.module + 1);
+      if (id == none || parameter.live || parameter.persists) continue;
+      take(parameter);
+      start(parameter);
+      actions.fetch(id);
+      fetching += parameter.elements;
+    }
+    if (offload_param_ == "nvme") read_ahead(view, actions);
+  }
+
+  void read_ahead(const View& view, Actions& actions) {
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    std::uint64_t considered = 0;
+    for (std::size_t i = head_; i < queue_.size(); ++i) {
+      if (considered > 2 * coming_ || buffers_used_ >= buffer_count_) return;
+      Parameter& parameter = parameters_[queue_[i].parameter];
+      const TensorId id = view.memory_tensor(queue_[i].parameter);
+      considered += parameter.elements;
+      if (id == none || parameter.live || parameter.buffered || !waits_on_nvme(parameter, id, view)) continue;
+      take_buffer(parameter);
+      actions.fetch(id, cpu);
+    }
+  }
+
+  void release(std::uint32_t module, const View& view, Actions& actions) {
+    for (std::uint32_t i = modules_[module].first_visit; i < modules_[module + 1].first_visit; ++i) {
+      const Visit& visit = queue_[i];
+      const Parameter& parameter = parameters_[visit.parameter];
+      if (parameter.persists) continue;
+      if (view.iteration > 0) {
+        const bool reused_soon =
+            visit.next_module != none &&
+            modules_[visit.next_module].elements_before - modules_[module + 1].elements_before < max_reuse_distance_;
+        if (parameter.fetched_for > module + 1 || reused_soon) continue;
+      }
+      drop_live(visit.parameter, view, actions);
+    }
+  }
+
+  void arrived(const Event& event, const View& view, Actions& actions) {
+    const TensorId tensor = known(event.tensor, view);
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    if (event.to == 0 && tensor != none && view.memory.resident(event.tensor, 0)) {
+      finish(parameters_[tensor]);
+      if (parameters_[tensor].buffered) {
+        leave(event.tensor, cpu, nvme_of(view.machine, "offload_param"), view, actions);
+        give_buffer(parameters_[tensor]);
+      }
+    }
+    // Gradients pass CPU memory on their way to NVMe.
+    if (event.from == 0 && event.to == cpu && view.memory.role(event.tensor) == Role::gradient &&
+        goes_to_nvme(Role::gradient, view.memory.bytes(event.tensor))) {
+      leave(event.tensor, cpu, nvme_of(view.machine, "offload_optimizer"), view, actions);
+    }
+  }
+
+  // The tensor of the program, if it is a parameter that visits the GPU.
+  TensorId known(TensorId id, const View& view) const {
+    const TensorId tensor = id == none ? none : view.program_tensor(id);
+    return tensor < parameters_.size() && parameters_[tensor].governed ? tensor : none;
+  }
+
+  // Its value is on NVMe only.
+  static bool waits_on_nvme(const Parameter& parameter, TensorId id, const View& view) {
+    return parameter.on_nvme && !view.memory.resident(id, view.machine.tier_of(Device::cpu));
+  }
+
+  void drop_live(TensorId tensor, const View& view, Actions& actions) {
+    if (!parameters_[tensor].governed || parameters_[tensor].persists) return;
+    let_go(tensor);
+    if (const TensorId id = view.memory_tensor(tensor); id != none) {
+      leave(id, 0, parameter_home(view.machine), view, actions);
+    }
+  }
+
+  void take(Parameter& parameter) {
+    if (!parameter.live && !parameter.persists) live_ += parameter.elements;
+    parameter.live = !parameter.persists;
+  }
+  void start(Parameter& parameter) {
+    if (!parameter.coming) coming_ += parameter.elements;
+    parameter.coming = true;
+  }
+  void finish(Parameter& parameter) {
+    if (parameter.coming) coming_ -= parameter.elements;
+    parameter.coming = false;
+  }
+  void let_go(TensorId tensor) {
+    Parameter& parameter = parameters_[tensor];
+    finish(parameter);
+    if (parameter.live) live_ -= parameter.elements;
+    parameter.live = false;
+  }
+  void take_buffer(Parameter& parameter) {
+    if (!parameter.buffered) ++buffers_used_;
+    parameter.buffered = true;
+  }
+  void give_buffer(Parameter& parameter) {
+    if (parameter.buffered) --buffers_used_;
+    parameter.buffered = false;
+  }
+
+  // ---- Gradients and the optimizer.
+
+  void gpu_op_done(const Event& event, const View& view, Actions& actions) {
+    for (const Use& use : event.uses) {
+      if (use.tensor == none) continue;
+      if (event.op == none && view.memory.role(use.tensor) == Role::parameter) {
+        if (std::ranges::find(unscheduled_, use.tensor) == unscheduled_.end()) unscheduled_.push_back(use.tensor);
+      }
+      if (!use.write || view.memory.role(use.tensor) != Role::gradient || !complete(use.tensor, event.op, view))
+        continue;
+      const std::uint64_t elements = view.memory.bytes(use.tensor) / element_bytes_;
+      if (bucket_elements_ + elements > reduce_bucket_) flush_bucket(view, actions);
+      bucket_.push_back(use.tensor);
+      bucket_elements_ += elements;
+    }
+    if (event.op == none || event.op >= module_of_.size()) return;
+    if (event.op == last_backward_) flush_bucket(view, actions);
+    const std::uint32_t module = module_of_[event.op];
+    if (module != none && modules_[module].last_op == event.op) release(module, view, actions);
+  }
+
+  // No other op of the GPU uses the gradient before the optimizer does.
+  static bool complete(TensorId id, OpIndex op, const View& view) {
+    const TensorId tensor = view.program_tensor(id);
+    if (view.schedule == nullptr || tensor == none || op == none) return false;
+    const std::uint32_t distance = view.schedule->distance_to_next_use(tensor, op);
+    if (distance == none) return false;
+    return view.program->trace.ops[(op + distance) % view.schedule->op_count()].device == Device::cpu;
+  }
+
+  void flush_bucket(const View& view, Actions& actions) {
+    for (const TensorId id : bucket_) leave(id, 0, view.machine.tier_of(Device::cpu), view, actions);
+    bucket_.clear();
+    bucket_elements_ = 0;
+  }
+
+  // The states of a sub-group, for `op`, which waits for all of them; `none`: ahead.
+  void read(std::size_t group, OpIndex op, const View& view, Actions& actions) const {
+    if (group >= groups_.size()) return;
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    for (const TensorId tensor : groups_[group].states) {
+      const TensorId id = view.memory_tensor(tensor);
+      if (id == none || view.memory.resident(id, cpu)) continue;
+      actions.fetch(id, cpu);
+      if (op != none) actions.hold(op, id, cpu);
+    }
+  }
+
+  void update_done(const Event& event, const View& view, Actions& actions) {
+    const TierId home = parameter_home(view.machine), cpu = view.machine.tier_of(Device::cpu);
+    for (const Use& use : event.uses) {
+      if (use.tensor == none || !use.write || view.memory.role(use.tensor) != Role::parameter) continue;
+      const TensorId tensor = known(use.tensor, view);
+      if (offload_param_ == "none" || (tensor != none && parameters_[tensor].persists)) {
+        actions.fetch(use.tensor);
+      } else if (tensor != none) {
+        let_go(tensor);
+        const bool goes_home = home != cpu && (offload_param_ == "cpu" || parameters_[tensor].on_nvme);
+        if (goes_home) leave(use.tensor, cpu, home, view, actions);
+      }
+    }
+    if (event.op >= group_of_.size() || group_of_[event.op] == none) return;
+    const std::uint32_t group = group_of_[event.op];
+    if (groups_[group].last_op == event.op) write(group, view, actions);
+  }
+
+  // The next sub-group waits for this one's write or, with pipeline_write, for that of the one before.
+  void write(std::uint32_t group, const View& view, Actions& actions) const {
+    const TierId cpu = view.machine.tier_of(Device::cpu), nvme = nvme_of(view.machine, "offload_optimizer");
+    const auto wait_for = [&](std::uint32_t written) {
+      if (group + 1 >= groups_.size()) return;
+      for (const TensorId tensor : groups_[written].states) {
+        const TensorId id = view.memory_tensor(tensor);
+        if (id != none) actions.hold(groups_[group + 1].first_op, id, nvme);
+      }
+    };
+    if (pipeline_write_ && group > 0) wait_for(group - 1);
+    for (const TensorId tensor : groups_[group].states) {
+      const TensorId id = view.memory_tensor(tensor);
+      if (id != none && !view.dead(id)) leave(id, cpu, nvme, view, actions);
+    }
+    if (!pipeline_write_) wait_for(group);
+  }
+
+  // ---- Tiers.
+
+  // Frees the tensor's room in `from`: what has no other copy goes to `to`.
+  static void leave(TensorId id, TierId from, TierId to, const View& view, Actions& actions) {
+    const ChunkId begin = view.memory.first_chunk(id);
+    for (std::uint32_t i = 0; i < view.memory.chunk_count(id); ++i) {
+      if (!view.memory.evictable(begin + i, from)) continue;
+      actions.push({.verb = Verb::evict, .tier = from, .destination = to, .tensor = id, .chunk = i});
+    }
+  }
+
+  static TierId cpu_of(const MachineSpec& machine) { return machine.tier_of(Device::cpu); }
+
+  static TierId nvme_of(const MachineSpec& machine, const char* option) {
+    for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
+      if (machine.tiers[tier].kind == TierKind::nvme) return tier;
+    }
+    throw Error("policy 'zero-infinity': " + std::string(option) + "=nvme, but machine '" + machine.name +
+                "' has no tier of kind nvme");
+  }
+
+  TierId parameter_home(const MachineSpec& machine) const {
+    if (offload_param_ == "none") return 0;
+    if (offload_param_ == "nvme") return nvme_of(machine, "offload_param");
+    for (TierId tier = 0; tier < machine.tiers.size() && !pin_memory_; ++tier) {
+      if (machine.tiers[tier].name == "pageable") return tier;
+    }
+    return cpu_of(machine);
+  }
+
+  std::uint64_t prefetch_bucket_ = 50'000'000, max_live_ = 1'000'000'000, max_reuse_distance_ = 1'000'000'000;
+  std::uint64_t persistence_threshold_ = 100'000, reduce_bucket_ = 500'000'000, sub_group_ = 1'000'000'000;
+  std::uint64_t buffer_count_ = 5, buffer_size_ = 100'000'000, max_in_cpu_ = 1'000'000'000;
+  std::uint64_t optimizer_buffer_count_ = 4;
+  std::string sub_groups_ = "trace", offload_param_ = "cpu", offload_optimizer_ = "cpu", overflow_ = "oom";
+  bool pipeline_read_ = false, pipeline_write_ = false, pin_memory_ = false;
+  Bytes minimum_swap_ = MiB;
+
+  // The recording; tensors are the program's.
+  Bytes element_bytes_ = 4;
+  std::vector<Parameter> parameters_;  // by tensor
+  std::vector<Visit> queue_;
+  std::vector<Module> modules_;                      // and one past the end
+  std::vector<std::uint32_t> module_of_, group_of_;  // by op
+  std::vector<Group> groups_;
+  OpIndex last_backward_ = none;
+
+  std::size_t head_ = 0;                 // of the queue: what comes before was fetched or considered
+  std::uint64_t live_ = 0, coming_ = 0;  // elements
+  std::uint64_t buffers_used_ = 0;
+  std::vector<TensorId> bucket_, unscheduled_;  // ids of the memory
+  std::uint64_t bucket_elements_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_zero_infinity(Options& options) { return std::make_unique<ZeroInfinity>(options); }
+
+}  // namespace tencache

@@ -112,13 +112,15 @@ struct PolicyCase {
   std::map<std::string, std::string> settings;
 };
 
-// Every policy of the registry; ZeRO-Offload alone gives up by default where it could evict.
+// Every policy of the registry; those that give up by default where they could evict are told to evict.
 std::vector<PolicyCase> all_policies() {
   std::vector<PolicyCase> cases;
   for (const PolicyInfo& info : list_policies()) {
     PolicyCase& added = cases.emplace_back();
     added.name = info.name;
-    if (info.name == "zero-offload") added.settings = {{"overflow", "evict"}};
+    for (const Options::Info& option : info.options) {
+      if (option.name == "overflow") added.settings = {{"overflow", "evict"}};
+    }
   }
   return cases;
 }

@@ -56,21 +56,10 @@ class LayerStreaming final : public Policy {
   }
 
   void leave(std::uint32_t left, const View& view, Actions& actions) const {
-    const TierId home = view.machine.tier_of(Device::cpu);
-    const auto evict = [&](TensorId tensor) {
-      const TensorId id = view.memory_tensor(tensor);
-      if (id == none || view.dead(id)) return;
-      const ChunkId begin = view.memory.first_chunk(id);
-      for (std::uint32_t i = 0; i < view.memory.chunk_count(id); ++i) {
-        if (view.memory.evictable(begin + i, 0)) {
-          actions.push({.verb = Verb::evict, .destination = home, .tensor = id, .chunk = i});
-        }
-      }
-    };
     for (const TensorId tensor : layers_.list[left].parameters) {
-      if (!kept(tensor)) evict(tensor);
+      if (!kept(tensor)) send_home(tensor, view, actions);
     }
-    for (const TensorId tensor : layers_.list[left].gradients) evict(tensor);
+    for (const TensorId tensor : layers_.list[left].gradients) send_home(tensor, view, actions);
   }
 
   std::uint64_t buffers_ = 2;

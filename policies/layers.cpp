@@ -46,4 +46,14 @@ Layers find_layers(const Program& program, const Schedule& schedule) {
   return layers;
 }
 
+void send_home(TensorId tensor, const View& view, Actions& actions) {
+  const TensorId id = view.memory_tensor(tensor);
+  if (id == none || view.dead(id)) return;
+  const ChunkId begin = view.memory.first_chunk(id);
+  for (std::uint32_t i = 0; i < view.memory.chunk_count(id); ++i) {
+    if (!view.memory.evictable(begin + i, 0)) continue;
+    actions.push({.verb = Verb::evict, .destination = view.machine.tier_of(Device::cpu), .tensor = id, .chunk = i});
+  }
+}
+
 }  // namespace tencache

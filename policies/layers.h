@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/policy.h"
 #include "core/schedule.h"
 #include "core/trace.h"
 
@@ -27,5 +28,8 @@ struct Layers {
 
 // Linear in the program's accesses.
 Layers find_layers(const Program& program, const Schedule& schedule);
+
+// The tensor (an id of the program) leaves the GPU for CPU memory, as far as no op uses it: dropped where it is clean.
+void send_home(TensorId tensor, const View& view, Actions& actions);
 
 }  // namespace tencache

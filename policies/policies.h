@@ -8,8 +8,13 @@
 
 namespace tencache {
 
+std::unique_ptr<Policy> make_belady(Options& options);
+std::unique_ptr<Policy> make_fifo(Options& options);
 std::unique_ptr<Policy> make_ideal(Options& options);
+std::unique_ptr<Policy> make_l2l(Options& options);
 std::unique_ptr<Policy> make_layer_streaming(Options& options);
+std::unique_ptr<Policy> make_lfu(Options& options);
+std::unique_ptr<Policy> make_lru(Options& options);
 std::unique_ptr<Policy> make_on_demand(Options& options);
 std::unique_ptr<Policy> make_zero_infinity(Options& options);
 std::unique_ptr<Policy> make_zero_offload(Options& options);

@@ -19,6 +19,13 @@ constexpr std::array entries{
     Entry{"ideal", "GPU memory without limit: nothing moves, the compute time alone", "reference point", make_ideal},
     Entry{"on-demand", "no prefetch: a miss is fetched while the GPU waits, the least recently used leaves",
           "what unified memory does; comparison mode: G10's UVM baseline (MICRO'23)", make_on_demand},
+    Entry{"lru", "the least recently used tensor leaves; prefetch window of w accesses", "textbook", make_lru},
+    Entry{"fifo", "the tensor that came first leaves; prefetch window of w accesses", "textbook", make_fifo},
+    Entry{"lfu", "the least frequently used tensor leaves; prefetch window of w accesses", "textbook", make_lfu},
+    Entry{"belady", "the tensor whose next use is farthest leaves; prefetch=ordered fetches ahead in trace order",
+          "Belady (IBM Systems Journal 1966); ordered: Cao et al. (SIGMETRICS'95)", make_belady},
+    Entry{"l2l", "only the running layer's parameters are on the GPU: fetched at its start, dropped at its end",
+          "L2L (Pudipeddi et al. 2020), 10Cache's slowest baseline", make_l2l},
     Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
           "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
     Entry{

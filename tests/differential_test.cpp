@@ -85,10 +85,15 @@ void compare(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& o
 }
 
 TEST(DifferentialTest, RandomPolicy) { compare(11, 1500, {.policy = "random"}); }
-TEST(DifferentialTest, OnDemand) { compare(12, 800, {.policy = "on-demand"}); }
-TEST(DifferentialTest, LayerStreaming) { compare(13, 600, {.policy = "layer-streaming"}); }
-TEST(DifferentialTest, ZeroOffload) { compare(14, 600, {.policy = "zero-offload"}); }
-TEST(DifferentialTest, Ideal) { compare(15, 200, {.policy = "ideal"}); }
+TEST(DifferentialTest, EveryPolicy) {
+  std::uint64_t first_seed = 100;
+  for (const std::string& policy : registered_policies()) {
+    SCOPED_TRACE(policy);
+    ASSERT_NO_FATAL_FAILURE(compare(first_seed++, policy == "ideal" ? 100 : 400, {.policy = policy}));
+  }
+}
+TEST(DifferentialTest, BeladyOrdered) { compare(13, 600, {.policy = "belady", .settings = {{"prefetch", "ordered"}}}); }
+TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace
 }  // namespace tencache

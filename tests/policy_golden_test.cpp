@@ -150,6 +150,28 @@ TEST(PolicyGoldenTest, OnDemandAsG10sUnifiedMemory) {
   expect_golden("on_demand_g10_uvm", run.text);
 }
 
+// GPU of 1000, updates on the CPU (200 each). Layers are the runs f0 | f1 | f2 b2 | b1 | b0. Each begins with the copy
+// of its parameter, 100 in which the GPU waits; what it leaves is clean and goes at once, gradients go out meanwhile.
+// First iteration: the layers begin at 0, 250, 500, 1050, 1450; b0 ends at 1850. g0 goes out (100) and u0 runs from
+//   1950 to 2150. f0 of the next iteration reads p0, which u0 writes: that ends this one.
+// Second: f0 waits 100 for p0, which the update has changed, beside u1 (until 2350), f1 for p1 beside u2; the rest is
+//   the same, and so is the time.
+TEST(PolicyGoldenTest, L2l) {
+  const GoldenRun run = run_policy("l2l", {}, 1000);
+  const Nanoseconds after_backward_ns = copy_ns + cpu_update_ns;  // g0 out, then u0
+  EXPECT_THAT(run.waits(0), ElementsAre(100, 100, 100, 0, 100, 100));
+  EXPECT_THAT(run.waits(1), ElementsAre(after_backward_ns + 100, 100, 100, 0, 100, 100));
+  ASSERT_GE(run.result.iterations, 2U);
+  EXPECT_EQ(run.result.iteration_ns[0], forward_and_backward_ns + 5 * copy_ns + after_backward_ns);
+  EXPECT_EQ(run.result.iteration_ns[1], run.result.iteration_ns[0]);
+  EXPECT_EQ(run.stall(StallCause::h2d), 5 * copy_ns);
+  EXPECT_EQ(run.stall(StallCause::cpu_optimizer), after_backward_ns);
+  EXPECT_EQ(run.transfers(0, h2d), 5U);
+  EXPECT_EQ(run.transfers(0, d2h), 3U);  // g2, g1, g0
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("l2l", run.text);
+}
+
 // Two buffers, GPU of 1000: room is never short, so that only the policy moves anything. Layers are runs of ops of one
 // module: f0 | f1 | f2 b2 | b1 | b0 | u0 u1 u2 (no module: on demand).
 // First iteration: before f0 p0 comes in; p1 behind it, p2 while f1 runs (p0 leaves, clean). Entering f2 b2, p1 stays:

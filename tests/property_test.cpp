@@ -121,8 +121,9 @@ TEST(PropertyTest, RulesHoldUnderRandomDecisions) {
 
 TEST(PropertyTest, RulesHoldUnderEveryPolicy) {
   Tally tally;
-  for (const char* policy : {"on-demand", "layer-streaming", "zero-infinity", "zero-offload", "ideal"})
-    check(2, 700, {.policy = policy}, false, tally);
+  for (const std::string& policy : registered_policies()) check(2, 400, {.policy = policy}, false, tally);
+  check(5, 700, {.policy = "belady", .settings = {{"prefetch", "ordered"}}}, false, tally);
+  check(6, 400, {.policy = "lru", .settings = {{"window", "3"}}}, false, tally);
   report(tally);
 }
 

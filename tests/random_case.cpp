@@ -242,17 +242,18 @@ std::unique_ptr<Policy> RandomCase::make() const {
   if (policy == "random") {
     inner = std::make_unique<RandomPolicy>(seed, program.trace.ops.size());
   } else {
-    inner = make_policy(policy).policy;
+    inner = make_policy(policy, settings).policy;
   }
   return std::make_unique<WithLayout>(std::move(inner), layout);
 }
 
 std::string RandomCase::describe() const {
   std::ostringstream text;
-  text << "seed " << seed << ", policy " << policy << ", chunk " << layout.chunk_bytes
-       << (layout.exclusive_copies ? ", exclusive" : "") << (layout.promote ? "" : ", no promote")
-       << (layout.use_touches ? "" : ", fifo") << ", free_dead " << static_cast<int>(layout.free_dead)
-       << (layout.fallback_eviction ? "" : ", no fallback") << "\n";
+  text << "seed " << seed << ", policy " << policy;
+  for (const auto& [option, value] : settings) text << " " << option << "=" << value;
+  text << ", chunk " << layout.chunk_bytes << (layout.exclusive_copies ? ", exclusive" : "")
+       << (layout.promote ? "" : ", no promote") << (layout.use_touches ? "" : ", fifo") << ", free_dead "
+       << static_cast<int>(layout.free_dead) << (layout.fallback_eviction ? "" : ", no fallback") << "\n";
   text << "issue_ahead " << machine.issue_ahead << ", copies_in_flight " << machine.copies_in_flight
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
        << machine.staging.bytes << "\n";
@@ -280,6 +281,15 @@ std::string RandomCase::describe() const {
   return text.str();
 }
 
+const std::vector<std::string>& registered_policies() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const PolicyInfo& policy : list_policies()) list.push_back(policy.name);
+    return list;
+  }();
+  return names;
+}
+
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   Random random(seed);
   RandomCase made;
@@ -305,9 +315,11 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     layout.allocators = random_allocators(random, made.machine, largest);
   }
   made.limits = {.max_iterations = random.between(1, 4), .until_steady = false};
-  constexpr const char* policies[] = {"random",       "random",        "on-demand", "layer-streaming",
-                                      "zero-offload", "zero-infinity", "ideal"};
-  made.policy = options.policy.empty() ? policies[random.below(random.one_in(4) ? 7 : 6)] : options.policy;
+  const std::vector<std::string>& policies = registered_policies();
+  made.policy = !options.policy.empty() ? options.policy
+                : random.one_in(3)      ? "random"
+                                        : policies[random.below(policies.size())];
+  made.settings = options.settings;
   return made;
 }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "core/engine.h"
 #include "core/machine_spec.h"
@@ -27,10 +29,11 @@ class Random {
 };
 
 struct CaseOptions {
-  bool exact_allocators = true;  // false: all kinds of allocator
-  bool real_pages = false;       // sizes and granularities that HostMachine takes
-  bool deep_issue = true;        // issue_ahead of 2 occurs
-  std::string policy = {};       // empty: any of the registry, or "random"
+  bool exact_allocators = true;                      // false: all kinds of allocator
+  bool real_pages = false;                           // sizes and granularities that HostMachine takes
+  bool deep_issue = true;                            // issue_ahead of 2 occurs
+  std::string policy = {};                           // empty: any of the registry, or "random"
+  std::map<std::string, std::string> settings = {};  // of the policy
 };
 
 struct RandomCase {
@@ -40,11 +43,15 @@ struct RandomCase {
   Layout layout;  // but for what the policy's own layout insists on
   RunLimits limits;
   std::string policy;
+  std::map<std::string, std::string> settings;
 
   // A new policy object: it decides the same every time. `make_policy` of the registry, or the random one.
   std::unique_ptr<Policy> make() const;
   std::string describe() const;
 };
+
+// All names of the registry: a policy is in these tests by being registered.
+const std::vector<std::string>& registered_policies();
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options = {});
 

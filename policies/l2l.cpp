@@ -1,0 +1,79 @@
+// l2l: layer to layer. Host memory is every parameter's home; only the running layer's are on the GPU. They are fetched
+// when the layer starts, which waits for all of them, and dropped when it ends: copies and compute never overlap. The
+// execution of L2L (Pudipeddi et al., "Training Large Neural Networks with Constant Memory using a New Execution
+// Algorithm", 2020), and 10Cache's slowest baseline. Gradients go to the host when their layer ends ("eager"), where
+// the optimizer runs; optimizer states never leave it. Activations move only when room is short.
+//
+// What a layer is: layers.h. Ops without a module are served on demand.
+#include <algorithm>
+
+#include "policies/layers.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+class LayerToLayer final : public Policy {
+ public:
+  explicit LayerToLayer(Options& options) {
+    options.choice("optimizer", optimizer_, {"cpu", "recorded"},
+                   "cpu: the host updates the parameters, as L2L does; recorded: where the trace has it");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout;
+    layout.chunk_bytes = chunk_bytes_;
+    layout.initial.fill(machine.tier_of(Device::cpu));
+    return layout;
+  }
+
+  Device place(const Trace& trace, const Op& op) const override {
+    if (optimizer_ == "recorded") return op.device;
+    if (op.placeable) return Device::cpu;
+    for (const TensorId tensor : trace.writes(op)) {  // an update that was recorded on the GPU
+      if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return Device::cpu;
+    }
+    return op.device;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) layers_ = find_layers(*view.program, *view.schedule);
+    if (event.kind == EventKind::schedule_deviated) running_ = none;
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none || layers_.list.empty())
+      return;
+    const std::uint32_t layer = layers_.of_op[event.op];
+    if (layer == running_) return;
+    const std::uint32_t left = running_;
+    running_ = layer;
+    if (left != none) leave(left, view, actions);
+    for (const TensorId tensor : layers_.list[layer].parameters) {
+      const TensorId id = view.memory_tensor(tensor);
+      if (id == none || view.memory.resident(id, 0)) continue;
+      actions.fetch(id);
+      actions.hold(event.op, id);
+    }
+  }
+
+  std::uint64_t fingerprint() const override { return running_; }
+
+ private:
+  void leave(std::uint32_t left, const View& view, Actions& actions) const {
+    const std::vector<TensorId>& needed = layers_.list[running_].parameters;
+    for (const TensorId tensor : layers_.list[left].parameters) {
+      if (std::find(needed.begin(), needed.end(), tensor) == needed.end()) send_home(tensor, view, actions);
+    }
+    for (const TensorId tensor : layers_.list[left].gradients) send_home(tensor, view, actions);
+  }
+
+  std::string optimizer_ = "cpu";
+  Bytes chunk_bytes_ = 0;
+  Layers layers_;
+  std::uint32_t running_ = none;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_l2l(Options& options) { return std::make_unique<LayerToLayer>(options); }
+
+}  // namespace tencache

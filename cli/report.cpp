@@ -102,7 +102,8 @@ void add_run_figures(Json& json, const Workload& workload, const RunResult& resu
   json["stall_seconds"] = stalls_json(result, false);
   json["attribution"] = attribution_json(result);
   json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
-                          {"bytes", share(result.window.hit_bytes, result.window.access_bytes)}};
+                          {"bytes", share(result.window.hit_bytes, result.window.access_bytes)},
+                          {"tensors", share(result.window.tensors_held, result.window.tensors)}};
   json["traffic_bytes"] = traffic_json(machine, result);
   Json peak = Json::object();
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];

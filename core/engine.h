@@ -226,6 +226,7 @@ class Engine {
   void cross_boundary();
   std::uint64_t state_hash() const;
   void count_hits(const ActiveOp& op);
+  void count_held();
   void abandon_waiting(std::uint8_t lane);
   void kill(TensorId tensor);
   void remove_if_gone(TensorId tensor);
@@ -330,6 +331,7 @@ class Engine {
   std::vector<std::uint8_t> born_;        // has had content
   std::vector<std::uint32_t> uses_left_;  // in this life; owned programs
   std::vector<std::uint32_t> uses_total_;
+  std::vector<TensorId> read_on_gpu_;  // governed tensors; owned programs
   std::array<std::uint32_t, max_links> link_load_{};
 
   struct PendingEvent {

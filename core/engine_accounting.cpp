@@ -84,6 +84,7 @@ void Engine::add_span(const Span& span) {
 
 void Engine::cross_boundary() {
   if (lanes_[0].active.empty()) account_gap(0, now_);
+  count_held();
   boundaries_.push_back(counters_);
   emit({.kind = EventKind::iteration_end});
   ++iteration_;

@@ -13,6 +13,8 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.hits -= begin.hits;
   d.access_bytes -= begin.access_bytes;
   d.hit_bytes -= begin.hit_bytes;
+  d.tensors -= begin.tensors;
+  d.tensors_held -= begin.tensors_held;
   for (std::size_t i = 0; i < max_links; ++i) {
     d.link_bytes[i] -= begin.link_bytes[i];
     d.link_busy_ns[i] -= begin.link_busy_ns[i];

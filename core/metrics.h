@@ -22,6 +22,9 @@ struct Counters {
   Nanoseconds cpu_compute_ns = 0;                         // of the CPU lane
   std::uint64_t accesses = 0, hits = 0;                   // of GPU ops to content of governed tensors
   Bytes access_bytes = 0, hit_bytes = 0;
+  // Of the governed tensors that GPU ops read: those that were on the GPU, or on their way there, as an iteration
+  // began.
+  std::uint64_t tensors = 0, tensors_held = 0;
   std::array<Bytes, max_links> link_bytes{};
   std::array<Nanoseconds, max_links> link_busy_ns{};
   std::array<uint128, max_tiers> occupancy_byte_ns{};  // integral of a tier's use over time

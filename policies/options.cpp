@@ -53,15 +53,16 @@ void Options::real(std::string_view name, double& value, std::string_view unit, 
   }
 }
 
-void Options::bytes(std::string_view name, Bytes& value, std::string_view help) {
-  const std::string* text = declare(name, "bytes", value == 0 ? "whole" : std::to_string(value), "bytes", help);
+void Options::bytes(std::string_view name, Bytes& value, std::string_view help, std::string_view zero) {
+  const std::string word(zero);
+  const std::string* text = declare(name, "bytes", value == 0 ? word : std::to_string(value), "bytes", help);
   if (text == nullptr) return;
   try {
-    value = *text == "whole" ? 0 : parse_bytes(*text);
+    value = *text == word ? 0 : parse_bytes(*text);
   } catch (const Error&) {
-    refuse(name, *text, "a size such as 16MiB, or 'whole'");
+    refuse(name, *text, "a size such as 16MiB, or '" + word + "'");
   }
-  if (*text != "whole" && value == 0) refuse(name, *text, "a positive size or 'whole'");
+  if (*text != word && value == 0) refuse(name, *text, "a positive size or '" + word + "'");
 }
 
 void Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices,

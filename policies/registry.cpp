@@ -16,6 +16,8 @@ struct Entry {
 };
 
 constexpr std::array entries{
+    Entry{"10cache", "an active window of tensors slides over the recorded order; buffers of one size each are reused",
+          "10Cache (SoCC'25), arXiv 2511.14124", make_ten_cache},
     Entry{"ideal", "GPU memory without limit: nothing moves, the compute time alone", "reference point", make_ideal},
     Entry{"on-demand", "no prefetch: a miss is fetched while the GPU waits, the least recently used leaves",
           "what unified memory does; comparison mode: G10's UVM baseline (MICRO'23)", make_on_demand},

@@ -45,7 +45,7 @@ ExitCode list_all_policies(bool json) {
 
 ExitCode list_all_machines(bool json) {
   Json list = Json::array();
-  Table table({"machine", "GPU memory", "CPU memory", "storage", "links, GB/s"});
+  Table table({"machine", "GPU", "GPU memory", "CPU memory", "storage", "price/h", "links, GB/s"});
   for (const MachineSpec& machine : list_machines()) {
     if (json) {
       list.push_back(machine_json(machine));
@@ -60,11 +60,15 @@ ExitCode list_all_machines(bool json) {
           fmt::format("{}{} {:.3g}", links.empty() ? "" : ", ", link.name, static_cast<double>(link.bandwidth) * 1e-9);
     }
     const TierId cpu = machine.tier_of(Device::cpu);
-    table.add({machine.name, format_bytes(machine.tiers.front().capacity),
+    const std::string gpu = machine.gpu.empty() ? "-" : machine.gpu;
+    const Price& price = machine.price;
+    table.add({machine.name, machine.rank_count() == 1 ? gpu : fmt::format("{} × {}", machine.rank_count(), gpu),
+               format_bytes(machine.tiers.front().capacity),
                cpu == no_tier ? "-" : format_bytes(machine.tiers[cpu].capacity), storage.empty() ? "-" : storage,
-               links});
+               price.on_demand > 0 ? fmt::format("{:.2f} {}", price.on_demand, price.currency) : "-", links});
   }
-  json ? print_json(list) : print(table.text());
+  json ? print_json(list)
+       : print(table.text() + "\nMemory, storage and links are those of one GPU; prices those of the whole machine.\n");
   return ExitCode::done;
 }
 

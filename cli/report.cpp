@@ -153,8 +153,18 @@ Json machine_json(const MachineSpec& machine) {
     facts.push_back(
         {{"path", fact.path}, {"source", fact.source}, {"retrieved", fact.retrieved}, {"confidence", fact.confidence}});
   }
-  return {{"name", machine.name},      {"description", machine.description}, {"gpu", machine.gpu},
-          {"tiers", std::move(tiers)}, {"links", std::move(links)},          {"facts", std::move(facts)}};
+  const auto hourly = [](double price) { return price > 0 ? Json(price) : Json(nullptr); };
+  return {{"name", machine.name},
+          {"description", machine.description},
+          {"gpu", machine.gpu},
+          {"ranks", machine.rank_count()},
+          {"tiers", std::move(tiers)},
+          {"links", std::move(links)},
+          {"price_per_hour",
+           {{"on_demand", hourly(machine.price.on_demand)},
+            {"spot", hourly(machine.price.spot)},
+            {"currency", machine.price.currency}}},
+          {"facts", std::move(facts)}};
 }
 
 double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {

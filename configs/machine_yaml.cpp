@@ -184,7 +184,7 @@ class RankReader {
   }
 
   void read_resource(const std::vector<YamlValue>& layers) {
-    const YamlMap keys(layers, "a resource", {"name", "bandwidth", "shared_by"});
+    const YamlMap keys(layers, "a resource", {"name", "bandwidth", "iops", "block", "shared_by"});
     Resource result;
     result.name = figures_.name(keys.require("name"), "resources.name");
     const std::string path = "resources." + result.name + ".";
@@ -194,7 +194,7 @@ class RankReader {
       }
     }
     if (machine_.resources.size() == 255) fail_at(keys.top(), "more than 255 resources");
-    result.bandwidth = figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
+    result.bandwidth = effective_bandwidth(keys, path);
     const std::uint32_t shared = shared_by(keys, path);
     if (shared > 1) {
       result.shared = static_cast<std::uint32_t>(machine_.resources.size()) * max_ranks + rank_ / shared;
@@ -218,7 +218,7 @@ class RankReader {
       fail_at(keys.top(), "a link from " + machine_.tiers[result.from].name + " to " + machine_.tiers[result.to].name +
                               " is there already");
     }
-    result.bandwidth = link_bandwidth(keys, path);
+    result.bandwidth = effective_bandwidth(keys, path);
     if (const auto value = keys.get("latency")) result.latency_ns = figures_.duration(*value, path + "latency");
     if (const auto value = keys.get("uses")) result.uses = resources(*value, path + "uses");
     if (const auto value = keys.get("queue_depth")) {
@@ -230,7 +230,7 @@ class RankReader {
 
   // min(bandwidth, iops × block). Vendors that publish no streaming rate publish that many small requests a second,
   // which is a lower bound of it.
-  BytesPerSecond link_bandwidth(const YamlMap& keys, const std::string& path) {
+  BytesPerSecond effective_bandwidth(const YamlMap& keys, const std::string& path) {
     const auto iops = keys.get("iops"), block = keys.get("block");
     if (iops.has_value() != block.has_value()) {
       fail_at(iops ? *iops : *block, path + "iops and block: either both or neither");

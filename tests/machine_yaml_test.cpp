@@ -164,9 +164,34 @@ TEST(MachineYaml, ShippedMachinesReadAndRoundTrip) {
     expect_equal(machine, read_machine(machine.name));
     expect_equal(machine, read_machine(machine.file));
   }
-  for (const char* name : {"g10-a100", "10cache-l40s", "teraio-h100", "mlp-offload", "demo-small-gpu", "small-host"}) {
+  for (const char* name : {"g10-a100", "10cache-l40s", "teraio-h100", "mlp-offload", "demo-small-gpu", "small-host",
+                           "g5.xlarge", "p4d.24xlarge", "NC24ads_A100_v4", "a2-highgpu-1g", "gpu_1x_gh200"}) {
     EXPECT_THAT(names, ::testing::Contains(name));
   }
+}
+
+TEST(MachineYaml, CloudMachinesShareWhatTheirHostHas) {
+  const MachineSpec one = read_machine("g4dn.xlarge");
+  EXPECT_EQ(one.rank_count(), 1u);
+  EXPECT_EQ(one.price.on_demand, 0.526);
+  EXPECT_EQ(one.links[0].bandwidth, 6'200'000'000u);  // PCIe 3 x8
+  const MachineSpec eight = read_machine("p4d.24xlarge");
+  ASSERT_EQ(eight.rank_count(), 8u);
+  EXPECT_EQ(eight.tiers[1].capacity, (1152 - 3) * GiB / 8);
+  const auto resource = [&](std::size_t rank, const std::string& name) {
+    for (const Resource& candidate : eight.of_rank(rank).resources) {
+      if (candidate.name == name) return candidate;
+    }
+    return Resource{};
+  };
+  EXPECT_EQ(resource(0, "nvme_reads").bandwidth, 8'192'000'000u);
+  EXPECT_EQ(resource(0, "nvme_reads").shared, resource(7, "nvme_reads").shared);
+  EXPECT_EQ(resource(0, "switch_h2d").shared, resource(1, "switch_h2d").shared);
+  EXPECT_NE(resource(1, "switch_h2d").shared, resource(2, "switch_h2d").shared);
+  EXPECT_NE(resource(0, "switch_h2d").shared, none);
+  const MachineSpec four = read_machine("mlp-offload-4gpu"), quarter = read_machine("mlp-offload");
+  EXPECT_EQ(four.tiers[1].capacity, quarter.tiers[1].capacity);
+  EXPECT_EQ(four.of_rank(3).cpu_adam_parameters_per_second, quarter.cpu_adam_parameters_per_second);
 }
 
 // Machines that stand for real ones say of each figure that decides a result where it comes from.
@@ -574,7 +599,7 @@ TEST(MachineYaml, UnknownMachineListsTheNames) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("unknown machine 'g10-a1000'"), HasSubstr("10cache-l40s, demo-small-gpu, g10-a100")));
+                AllOf(HasSubstr("unknown machine 'g10-a1000'"), HasSubstr("demo-small-gpu, g10-a100, g4dn.12xlarge")));
   }
   EXPECT_THROW(read_machine("./no-such-file.yaml"), Error);
   EXPECT_THROW(read_machine(::testing::TempDir()), Error);

@@ -177,7 +177,7 @@ class TenCache final : public Policy {
       for (const Use& use : schedule.uses(op)) read_backward[use.tensor] |= use.read ? 1 : 0;
     }
     std::vector<std::vector<std::vector<TensorId>>> forward_visits(trace.names.size());  // by module, latest last
-    std::vector<std::pair<OpIndex, TensorId>> releases;
+    std::vector<OpIndex> release_of_row;
     std::vector<TensorId> used;  // by the present visit
     std::uint32_t visit = 0;
     NameId module = none;
@@ -196,7 +196,7 @@ class TenCache final : public Policy {
       }
       for (const TensorId tensor : used) {
         rows_.push_back(tensor);
-        releases.emplace_back(last_use[tensor], tensor);
+        release_of_row.push_back(last_use[tensor]);
       }
       used.clear();
     };
@@ -223,16 +223,16 @@ class TenCache final : public Policy {
     }
     end_visit();
     first_row_.push_back(static_cast<std::uint32_t>(rows_.size()));
-    sort_releases(trace, releases);
+    sort_releases(trace, release_of_row);
   }
 
-  void sort_releases(const Trace& trace, const std::vector<std::pair<OpIndex, TensorId>>& releases) {
+  void sort_releases(const Trace& trace, const std::vector<OpIndex>& release_of_row) {
     first_release_.assign(trace.ops.size() + 1, 0);
-    for (const auto& [op, tensor] : releases) ++first_release_[op + 1];
+    for (const OpIndex op : release_of_row) ++first_release_[op + 1];
     for (std::size_t i = 1; i < first_release_.size(); ++i) first_release_[i] += first_release_[i - 1];
     std::vector<std::uint32_t> next(first_release_.begin(), first_release_.end() - 1);
-    releases_.resize(releases.size());
-    for (const auto& [op, tensor] : releases) releases_[next[op]++] = tensor;
+    releases_.resize(release_of_row.size());
+    for (std::uint32_t row = 0; row < release_of_row.size(); ++row) releases_[next[release_of_row[row]]++] = row;
     OpIndex next_gpu = 0;
     for (std::size_t i = 0; i < trace.ops.size() && trace.ops[next_gpu].device != Device::gpu; ++i) ++next_gpu;
     for (std::size_t i = trace.ops.size(); i-- > 0;) {
@@ -271,7 +271,7 @@ class TenCache final : public Policy {
                         .at_least = fewest_fp16,
                         .cap = {}};
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      cpu_rule.cap.push_back(sizes[i].tensors - std::min(on_gpu[i], sizes[i].tensors) + spare_cpu_buffers);
+      cpu_rule.cap.push_back(sizes[i].tensors - (prefetch_ ? on_gpu[i] : 0) + spare_cpu_buffers);
     }
     const auto on_cpu = ten_cache_buffers(sizes, cpu_rule);
     classes_.assign(sizes.size(), {});
@@ -371,7 +371,9 @@ class TenCache final : public Policy {
     return row_ < end;
   }
 
-  void release(TensorId tensor, OpIndex op, const View& view, Actions& actions) {
+  void release(std::uint32_t row, OpIndex op, const View& view, Actions& actions) {
+    const TensorId tensor = rows_[row];
+    row_ = std::max(row_, row + 1);  // what is behind is not brought back
     if (!prefetch_) {
       leave_gpu(tensor, op, view, actions);
       return;
@@ -604,7 +606,8 @@ class TenCache final : public Policy {
 
   TierId cpu_ = no_tier, nvme_ = no_tier;
   // The table; all ids are those of the program.
-  std::vector<TensorId> rows_, releases_;
+  std::vector<TensorId> rows_;
+  std::vector<std::uint32_t> releases_;                   // rows, by the op after which they are released
   std::vector<std::uint32_t> first_row_, first_release_;  // of a pass; of an op
   std::vector<std::uint32_t> pass_of_op_;
   std::vector<OpIndex> next_gpu_op_;

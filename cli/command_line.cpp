@@ -20,6 +20,7 @@ constexpr const char* examples =
     "Sizes read 24GiB, 512MB, 1.5e9; times 10us; bandwidths 12GB/s.";
 
 void add_commands(CLI::App& app, Command& chosen) {
+  add_generate_command(app, chosen);
   add_import_command(app, chosen);
   add_info_command(app, chosen);
   add_replay_command(app, chosen);

@@ -23,6 +23,7 @@ int run_command_line(int argc, const char* const* argv);
 using Command = std::function<ExitCode()>;
 
 // Each adds its subcommand (or subcommands) to `app`.
+void add_generate_command(CLI::App& app, Command& chosen);
 void add_import_command(CLI::App& app, Command& chosen);
 void add_info_command(CLI::App& app, Command& chosen);
 void add_replay_command(CLI::App& app, Command& chosen);

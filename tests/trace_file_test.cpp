@@ -157,6 +157,7 @@ Trace random_trace(std::uint64_t seed) {
     op.placeable = below(2) != 0;
     op.reorderable = below(2) != 0;
     op.rank = static_cast<std::uint16_t>(below(0x10000));
+    op.rendezvous = trace.names.intern(names[below(names.size())]);
     op.duration_ns = static_cast<Nanoseconds>(below(std::uint64_t{1} << (1 + below(54))));
     op.gap_before_ns = static_cast<Nanoseconds>(below(1000));
     op.flops = below(std::uint64_t{1} << 55);

@@ -78,6 +78,7 @@ enum : std::size_t {
   placeable,
   reorderable,
   rank,
+  rendezvous,
   reads,
   writes,
   count
@@ -85,7 +86,7 @@ enum : std::size_t {
 }
 constexpr Keys<op_key::count> op_keys{
     {"kind", "id", "name", "phase", "device", "module", "duration_ns", "duration_source", "gap_before_ns", "flops",
-     "bytes", "group", "placeable", "reorderable", "rank", "reads", "writes"},
+     "bytes", "group", "placeable", "reorderable", "rank", "rendezvous", "reads", "writes"},
     1u << op_key::kind | 1u << op_key::id | 1u << op_key::name | 1u << op_key::phase | 1u << op_key::device |
         1u << op_key::duration_ns | 1u << op_key::duration_source | 1u << op_key::reads | 1u << op_key::writes};
 
@@ -389,6 +390,9 @@ class Reader {
         case rank:
           op.rank = static_cast<std::uint16_t>(number(value, key_name, 0, 0xffff));
           break;
+        case rendezvous:
+          op.rendezvous = trace_.names.intern(text(value, key_name));
+          break;
         case reads:
           read_ids(value, key_name, reads_);
           break;
@@ -516,6 +520,7 @@ class Writer {
     if (op.placeable) truth("placeable", true);
     if (op.reorderable) truth("reorderable", true);
     if (op.rank != 0) number("rank", op.rank);
+    if (op.rendezvous != 0) text("rendezvous", trace_.names[op.rendezvous]);
     ids("reads", trace_.reads(op));
     ids("writes", trace_.writes(op));
     end_line();

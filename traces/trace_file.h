@@ -8,7 +8,7 @@
 //   tensor  kind "tensor", id, name, bytes (1 … 1 PiB), role, persistent
 //   op      kind "op", id, name, phase, device, module ="", duration_ns, duration_source, gap_before_ns =0, flops =0,
 //           bytes =0 (memory traffic, 0: unknown), group =-1 (none), placeable =false, reorderable =false, rank =0,
-//           reads, writes (lists of tensor ids, in access order)
+//           rendezvous ="" (none), reads, writes (lists of tensor ids, in access order)
 //
 //   role             parameter gradient activation optimizer_state master_parameter input workspace
 //   phase            forward loss backward optimizer

@@ -1,0 +1,278 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <sstream>
+
+#include "cli/command_line.h"
+#include "cli/console.h"
+#include "cli/output_files.h"
+#include "configs/gpu_yaml.h"
+#include "configs/model_yaml.h"
+#include "traces/generate.h"
+#include "traces/summary.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+struct GenerateArguments {
+  std::string model, gpu = "h100", output;
+  std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
+  std::string attention = "flash", dropout = "family", clip = "on";
+  std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
+  std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
+  std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect;
+  std::string command;
+  bool json = false;
+};
+
+// "512,128" as numbers.
+std::vector<std::uint64_t> parse_lengths(const std::string& text) {
+  std::vector<std::uint64_t> lengths;
+  std::stringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    std::size_t used = 0;
+    std::uint64_t length = 0;
+    try {
+      length = item.find('-') == std::string::npos ? std::stoull(item, &used) : 0;
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (item.empty() || used != item.size() || length == 0) {
+      throw Error("--seq: '" + text +
+                  "' is no list of lengths; write 512, or 512,128,300 with one for each micro-batch");
+    }
+    lengths.push_back(length);
+  }
+  return lengths;
+}
+
+// "uniform:64:512": a length for each micro-batch. The generator's own arithmetic, so that a seed means the same
+// everywhere.
+std::vector<std::uint64_t> draw_lengths(const std::string& text, std::uint64_t count, std::uint64_t seed) {
+  const std::string form = "write uniform:64:512, the shortest and the longest length";
+  constexpr std::string_view name = "uniform:";
+  const std::size_t colon = text.starts_with(name) ? text.find(':', name.size()) : std::string::npos;
+  if (colon == std::string::npos) throw Error("--seq-distribution: '" + text + "' is unknown; " + form);
+  std::uint64_t shortest = 0, longest = 0;
+  try {
+    shortest = parse_lengths(text.substr(name.size(), colon - name.size())).at(0);
+    longest = parse_lengths(text.substr(colon + 1)).at(0);
+  } catch (const std::exception&) {
+    longest = 0;
+  }
+  if (longest < shortest || longest == 0) throw Error("--seq-distribution: '" + text + "' has no such range; " + form);
+  std::mt19937_64 random(seed);
+  std::vector<std::uint64_t> lengths(count);
+  for (std::uint64_t& length : lengths) length = shortest + random() % (longest - shortest + 1);
+  return lengths;
+}
+
+// The value of a choice, or an error that lists the valid names.
+template <typename Enum>
+Enum choose(const char* option, const std::string& text, std::optional<Enum> (*parse)(std::string_view),
+            const std::string& names) {
+  if (const std::optional<Enum> value = parse(text)) return *value;
+  throw Error(fmt::format("--{}: unknown '{}'; valid are {}", option, text, names));
+}
+
+Precision choose_precision(const char* option, const std::string& text) {
+  return choose<Precision>(option, text, parse_precision, "fp16, bf16, fp32");
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> items;
+  std::stringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+GenerateOptions options_of(const GenerateArguments& arguments) {
+  const auto count = [](const char* option, std::int64_t value) {
+    if (value < 0) throw Error(fmt::format("--{}: {} is negative", option, value));
+    return static_cast<std::uint64_t>(value);
+  };
+  GenerateOptions options;
+  options.model = read_model(arguments.model);
+  options.gpu = read_gpu(arguments.gpu);
+  options.head = usual_head(options.model);
+  if (arguments.head == "lm") {
+    options.head = Head::language_model;
+  } else if (arguments.head == "classification") {
+    options.head = Head::classification;
+  } else if (!arguments.head.empty()) {
+    throw Error("--head: unknown '" + arguments.head + "'; valid are lm, classification");
+  }
+  options.precision = choose_precision("precision", arguments.precision);
+  if (!arguments.gradient_precision.empty()) {
+    options.gradient_precision = choose_precision("gradient-precision", arguments.gradient_precision);
+  }
+  options.optimizer = choose<Optimizer>("optimizer", arguments.optimizer, parse_optimizer, optimizer_names());
+  options.recompute = choose<Recompute>("recompute", arguments.recompute, parse_recompute, recompute_names());
+  options.attention = choose<AttentionKind>("attention", arguments.attention, parse_attention, attention_names());
+  options.dropout = choose<Dropout>("dropout", arguments.dropout, parse_dropout, dropout_names());
+  options.batch = count("batch", arguments.batch);
+  options.micro_batches = count("micro-batches", arguments.micro_batches);
+  if (!arguments.sequence_distribution.empty()) {
+    if (!arguments.sequence.empty()) throw Error("--seq and --seq-distribution exclude each other; give one");
+    constexpr std::uint64_t most = 1u << 20;
+    if (options.micro_batches > most) throw Error(fmt::format("--micro-batches: at most {} with a distribution", most));
+    options.sequence_lengths = draw_lengths(arguments.sequence_distribution, options.micro_batches,
+                                            static_cast<std::uint64_t>(arguments.seed));
+  } else if (!arguments.sequence.empty()) {
+    options.sequence_lengths = parse_lengths(arguments.sequence);
+  }
+  if (arguments.clip != "on" && arguments.clip != "off") throw Error("--clip: takes on or off");
+  options.clip = arguments.clip == "on";
+  options.sub_group = count("sub-group", arguments.sub_group);
+  if (!arguments.launch_gap.empty()) options.launch_gap_ns = parse_duration(arguments.launch_gap);
+  options.lora_rank = count("lora-rank", arguments.lora_rank);
+  options.lora_targets = split(arguments.lora_targets);
+  options.quantise_bits = count("quantise", arguments.quantise);
+  options.data_parallel = count("data-parallel", arguments.data_parallel);
+  options.tensor_parallel = count("tensor-parallel", arguments.tensor_parallel);
+  options.pipeline_parallel = count("pipeline-parallel", arguments.pipeline_parallel);
+  options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero", arguments.zero), 99));
+  if (!arguments.interconnect.empty()) {
+    options.interconnect = parse_bandwidth(arguments.interconnect);
+    if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
+  }
+  options.command = arguments.command;
+  return options;
+}
+
+std::string summary_text(const GenerateArguments& arguments, const GenerateOptions& options, const Trace& trace,
+                         const TraceSummary& summary, std::uint64_t parameters) {
+  const std::uint64_t ranks = summary.rank_count;
+  std::string text = fmt::format("{}: {}, {:.3f} billion parameters\n", arguments.output, options.model.name,
+                                 static_cast<double>(parameters) * 1e-9);
+  text += fmt::format("  ops        {} of {} rank{}\n", trace.ops.size(), ranks, ranks == 1 ? "" : "s");
+  text += fmt::format("  tensors    {}, {}\n", trace.tensors.size(), format_bytes(summary.tensor_bytes));
+  for (int role = 0; role < role_count; ++role) {
+    const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+    if (tensors.count == 0) continue;
+    text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
+                        format_bytes(tensors.bytes));
+  }
+  const Nanoseconds step = (summary.compute_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
+  text += fmt::format("  modelled   {} a step on {}{}, with unlimited memory\n", format_duration(step),
+                      options.gpu.name, ranks == 1 ? "" : " (mean over ranks, without waiting)");
+  return text;
+}
+
+ExitCode run_generate(const GenerateArguments& arguments) {
+  check_output("--output", arguments.output, {arguments.model});
+  GenerateOptions options = options_of(arguments);
+  Trace trace;
+  {
+    ProgressLine progress;
+    auto shown = std::chrono::steady_clock::now();
+    options.progress = [&](double share) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - shown < std::chrono::milliseconds(100)) return;
+      shown = now;
+      progress.show(fmt::format("generating {:3.0f} %", 100 * share));
+    };
+    trace = generate(options);
+    progress.show(fmt::format("writing {} ops to {}", trace.ops.size(), arguments.output));
+    write_trace(trace, arguments.output);
+  }
+  const TraceSummary summary = summarize(trace);
+  const std::uint64_t parameters = parameter_count(options.model, options.head);
+  if (arguments.json) {
+    Json by_role = Json::object();
+    for (int role = 0; role < role_count; ++role) {
+      const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+      by_role[std::string(to_string(static_cast<Role>(role)))] = {{"count", tensors.count}, {"bytes", tensors.bytes}};
+    }
+    print_json({{"trace", arguments.output},
+                {"sha256", sha256_of_file(arguments.output)},
+                {"model", options.model.name},
+                {"parameters", parameters},
+                {"ops", trace.ops.size()},
+                {"ranks", summary.rank_count},
+                {"tensors", {{"count", trace.tensors.size()}, {"by_role", std::move(by_role)}}},
+                {"flops", summary.flops},
+                {"compute_seconds", to_seconds(summary.compute_ns)},
+                {"gap_seconds", to_seconds(summary.gap_ns)}});
+  } else {
+    print(summary_text(arguments, options, trace, summary, parameters));
+  }
+  return ExitCode::done;
+}
+
+// The options as given, for `reproduce`; a value that a shell would take apart is quoted.
+std::string command_text(const CLI::App& command) {
+  std::string text = "tencache generate";
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--output" || name == "--json") continue;
+    const std::string value = join(option->results());
+    const bool plain = value.find_first_of(" '\"\\$`&|;<>()*?!#~") == std::string::npos;
+    text += " " + name + " " + (plain ? value : "'" + value + "'");
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and a GPU's roofline");
+  auto arguments = std::make_shared<GenerateArguments>();
+  GenerateArguments& a = *arguments;
+  command->add_option("--model", a.model, "Name (tencache models), or a .yaml or config.json file")->required();
+  command->add_option("--batch", a.batch, "Sequences an iteration, over all ranks and micro-batches")->required();
+  command->add_option("--seq", a.sequence, "Tokens a sequence; or a list, one length for each micro-batch");
+  command->add_option("--seq-distribution", a.sequence_distribution,
+                      "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn");
+  command->add_option("--seed", a.seed, "Of --seq-distribution")->capture_default_str();
+  command->add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
+      ->capture_default_str();
+  command->add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
+  command->add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
+      ->capture_default_str();
+  command->add_option("--gradient-precision", a.gradient_precision,
+                      "Of the parameters' gradients (default: --precision)");
+  command->add_option("--optimizer", a.optimizer, optimizer_names())->capture_default_str();
+  command
+      ->add_option("--recompute", a.recompute, "Activations computed again in the backward pass: " + recompute_names())
+      ->capture_default_str();
+  command->add_option("--head", a.head, "lm or classification (default: the model's usual one)");
+  command->add_option("--attention", a.attention, attention_names())->capture_default_str();
+  command->add_option("--dropout", a.dropout, dropout_names() + " (family: as published)")->capture_default_str();
+  command->add_option("--clip", a.clip, "on or off: clip gradients by their global norm, a barrier before the updates")
+      ->capture_default_str();
+  command->add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
+      ->capture_default_str();
+  command->add_option("--launch-gap", a.launch_gap, "Idle time before each kernel, such as 5us (default: the GPU's)");
+  command->add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen");
+  command->add_option("--lora-targets", a.lora_targets,
+                      "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)");
+  command->add_option("--quantise", a.quantise, "4 or 8: bits of the frozen weights (with --lora-rank)");
+  command->add_option("--data-parallel", a.data_parallel, "Ranks that share the batch")->capture_default_str();
+  command->add_option("--tensor-parallel", a.tensor_parallel, "Ranks that share each layer")->capture_default_str();
+  command->add_option("--pipeline-parallel", a.pipeline_parallel, "Stages of layers")->capture_default_str();
+  command->add_option("--zero", a.zero, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3")->capture_default_str();
+  command->add_option("--interconnect", a.interconnect,
+                      "Bandwidth between ranks, such as 300GB/s (default: the GPU's)");
+  command->add_option("--output,-o", a.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
+  command->add_flag("--json", a.json, "What was generated as JSON");
+  command->footer(
+      "What is emitted and where the figures come from: docs/workloads.md.\n\nExamples:\n"
+      "  tencache generate --model opt-6.7b --batch 16 --seq 75 --head classification --precision fp16 --gpu l40s \\\n"
+      "      -o opt.trace.jsonl.zst\n"
+      "  tencache generate --model llama-3-8b --batch 32 --micro-batches 8 --seq 2048 --recompute block --gpu a100-80g "
+      "\\\n"
+      "      -o llama.trace.jsonl.zst\n"
+      "  tencache generate --model llama-3-8b --batch 8 --seq 1024 --lora-rank 16 --quantise 4 --gpu l4 \\\n"
+      "      -o qlora.trace.jsonl.zst");
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_text(*command);
+    chosen = [arguments] { return run_generate(*arguments); };
+  });
+}
+
+}  // namespace tencache

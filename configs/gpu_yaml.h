@@ -1,0 +1,21 @@
+// The GPUs of configs/gpus.yaml: peaks and reachable shares, each with its source.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "traces/roofline.h"
+
+namespace tencache {
+
+// A GPU of the shipped file by its name. Throws Error that lists the valid names.
+GpuSpec read_gpu(const std::string& name);
+
+// All of them, in the order of the file. Throws Error with file and line if it is broken.
+std::vector<GpuSpec> list_gpus();
+
+// The same from text; `file` is for messages.
+std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file);
+
+}  // namespace tencache

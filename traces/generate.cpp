@@ -1,0 +1,215 @@
+#include "traces/generate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "traces/generate_rank.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::array<std::string_view, 5> optimizer_texts{"adamw", "sgd", "adafactor", "adam8bit", "apollo-mini"};
+constexpr std::array<std::string_view, 3> recompute_texts{"none", "block", "selective"};
+constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
+constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
+
+template <typename Enum, std::size_t n>
+std::optional<Enum> parse_name(std::string_view text, const std::array<std::string_view, n>& texts) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (texts[i] == text) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <typename Texts>
+std::string list(const Texts& texts) {
+  std::string all;
+  for (const auto& text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
+  return all;
+}
+
+std::string number(std::uint64_t value) { return std::to_string(value); }
+
+[[noreturn]] void refuse(const std::string& option, const std::string& problem) {
+  throw Error("--" + option + ": " + problem);
+}
+
+void check_at_least_one(const char* option, std::uint64_t value) {
+  if (value == 0) refuse(option, "is 0; it must be at least 1");
+}
+
+void check_batch(const GenerateOptions& o) {
+  check_at_least_one("batch", o.batch);
+  check_at_least_one("micro-batches", o.micro_batches);
+  constexpr std::uint64_t largest = 1u << 30;
+  if (o.batch > largest) refuse("batch", number(o.batch) + " is absurd; it may be at most " + number(largest));
+  const std::uint64_t parts = o.micro_batches * o.data_parallel;
+  if (o.batch % parts != 0) {
+    refuse("batch", number(o.batch) + " sequences cannot be dealt evenly to " + number(o.micro_batches) +
+                        " micro-batches on each of " + number(o.data_parallel) +
+                        " data-parallel ranks; take a multiple of " + number(parts));
+  }
+}
+
+void check_sequences(const GenerateOptions& o) {
+  if (o.model.family == ModelFamily::vit) {
+    if (!o.sequence_lengths.empty()) {
+      refuse("seq", "model " + o.model.name + " takes its sequence from the image; leave it out");
+    }
+    return;
+  }
+  if (o.sequence_lengths.empty()) refuse("seq", "is missing: tokens a sequence, such as 512");
+  if (o.sequence_lengths.size() != 1 && o.sequence_lengths.size() != o.micro_batches) {
+    refuse("seq", number(o.sequence_lengths.size()) + " lengths for " + number(o.micro_batches) +
+                      " micro-batches; give one, or one for each");
+  }
+  for (const std::uint64_t length : o.sequence_lengths) {
+    check_at_least_one("seq", length);
+    const std::uint64_t longest = o.model.max_sequence != 0 ? o.model.max_sequence : 1u << 24;
+    if (length > longest) {
+      refuse("seq",
+             number(length) + " is longer than the " + number(longest) + " tokens that " + o.model.name + " takes");
+    }
+  }
+}
+
+void check_parallel(const GenerateOptions& o) {
+  const std::uint64_t tensor = o.tensor_parallel;
+  check_at_least_one("data-parallel", o.data_parallel);
+  check_at_least_one("tensor-parallel", tensor);
+  check_at_least_one("pipeline-parallel", o.pipeline_parallel);
+  constexpr std::uint64_t most_ranks = 65535;
+  if (o.data_parallel > most_ranks || tensor > most_ranks || o.pipeline_parallel > most_ranks ||
+      o.data_parallel * tensor > most_ranks || o.data_parallel * tensor * o.pipeline_parallel > most_ranks) {
+    throw Error("--data-parallel × --tensor-parallel × --pipeline-parallel: at most " + number(most_ranks) + " ranks");
+  }
+  if (o.model.heads % tensor != 0) {
+    refuse("tensor-parallel",
+           number(tensor) + " does not divide the " + number(o.model.heads) + " heads of " + o.model.name);
+  }
+  if (o.model.key_value_heads % tensor != 0 && tensor % o.model.key_value_heads != 0) {
+    refuse("tensor-parallel", number(tensor) + " neither divides the " + number(o.model.key_value_heads) +
+                                  " key-value heads of " + o.model.name + " nor is a multiple of them");
+  }
+  if (o.model.intermediate % tensor != 0) {
+    refuse("tensor-parallel", number(tensor) + " does not divide the feed-forward width " +
+                                  number(o.model.intermediate) + " of " + o.model.name);
+  }
+  if (o.pipeline_parallel > o.model.layers) {
+    refuse("pipeline-parallel",
+           number(o.pipeline_parallel) + " stages for the " + number(o.model.layers) + " layers of " + o.model.name);
+  }
+  if (o.zero < 0 || o.zero > 3) refuse("zero", std::to_string(o.zero) + "; stages are 0, 1, 2, 3");
+  if (o.zero > 0 && o.data_parallel == 1) {
+    refuse("zero", "shares the optimizer over data-parallel ranks; give --data-parallel 2 or more");
+  }
+}
+
+void check_lora(const GenerateOptions& o) {
+  if (o.quantise_bits != 0 && o.quantise_bits != 4 && o.quantise_bits != 8) {
+    refuse("quantise", number(o.quantise_bits) + " bits; it takes 4 or 8");
+  }
+  if (o.quantise_bits != 0 && o.lora_rank == 0) {
+    refuse("quantise", "quantised weights are frozen; give --lora-rank as well");
+  }
+  if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
+  if (o.lora_rank > o.model.hidden) {
+    refuse("lora-rank", number(o.lora_rank) + " is above the width " + number(o.model.hidden) + " of " + o.model.name);
+  }
+}
+
+void check(const GenerateOptions& o) {
+  if (const std::string problem = problem_of(o.model); !problem.empty()) {
+    throw Error("model " + o.model.name + ": " + problem);
+  }
+  check_parallel(o);
+  check_batch(o);
+  check_sequences(o);
+  check_lora(o);
+  check_at_least_one("sub-group", o.sub_group);
+  if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
+}
+
+// What the adapters of Hugging Face PEFT take for the family unless told.
+std::vector<std::string> usual_lora_targets(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::bloom:
+    case ModelFamily::falcon:
+      return {"query_key_value"};
+    case ModelFamily::gpt2:
+      return {"c_attn"};
+    case ModelFamily::bert:
+    case ModelFamily::vit:
+      return {"query", "value"};
+    default:
+      return {"q_proj", "v_proj"};
+  }
+}
+
+void check_lora_targets(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
+  const std::vector<std::string> labels = generator::linear_labels(options, shapes);
+  for (const std::string& target : options.lora_targets) {
+    if (std::find(labels.begin(), labels.end(), target) == labels.end()) {
+      refuse("lora-targets",
+             "'" + target + "' is no linear layer of " + options.model.name + "; valid are " + list(labels));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Optimizer optimizer) { return optimizer_texts[static_cast<std::size_t>(optimizer)]; }
+std::string_view to_string(Recompute recompute) { return recompute_texts[static_cast<std::size_t>(recompute)]; }
+std::string_view to_string(AttentionKind attention) { return attention_texts[static_cast<std::size_t>(attention)]; }
+std::string_view to_string(Dropout dropout) { return dropout_texts[static_cast<std::size_t>(dropout)]; }
+std::optional<Optimizer> parse_optimizer(std::string_view text) { return parse_name<Optimizer>(text, optimizer_texts); }
+std::optional<Recompute> parse_recompute(std::string_view text) { return parse_name<Recompute>(text, recompute_texts); }
+std::optional<AttentionKind> parse_attention(std::string_view text) {
+  return parse_name<AttentionKind>(text, attention_texts);
+}
+std::optional<Dropout> parse_dropout(std::string_view text) { return parse_name<Dropout>(text, dropout_texts); }
+std::string optimizer_names() { return list(optimizer_texts); }
+std::string recompute_names() { return list(recompute_texts); }
+std::string attention_names() { return list(attention_texts); }
+std::string dropout_names() { return list(dropout_texts); }
+
+Trace generate(const GenerateOptions& given) {
+  check(given);
+  GenerateOptions options = given;
+  const std::vector<ParameterShape> shapes = parameters_of(options.model, options.head);
+  if (options.lora_rank != 0) {
+    if (options.lora_targets.empty()) options.lora_targets = usual_lora_targets(options.model.family);
+    check_lora_targets(options, shapes);
+  }
+  if (options.model.family == ModelFamily::vit) {
+    const std::uint64_t side = options.model.image_size / options.model.patch_size;
+    options.sequence_lengths = {side * side + 1};
+  }
+  const Roofline roofline(options.gpu, options.precision);
+
+  Trace trace;
+  std::uint64_t length_sum = 0;
+  for (const std::uint64_t length : options.sequence_lengths) length_sum += length;
+  TraceHeader& header = trace.header;
+  header.model = options.model.name;
+  header.batch = options.batch;
+  const std::uint64_t lengths = options.sequence_lengths.size();
+  header.sequence_length = (length_sum + lengths / 2) / lengths;  // the mean
+  header.precision = to_string(options.precision);
+  header.hardware = "modelled: " + options.gpu.name;
+  header.recorded_by = options.command;
+
+  const std::uint64_t ranks = options.data_parallel * options.tensor_parallel * options.pipeline_parallel;
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    const auto progress = [&](double share) {
+      if (options.progress) options.progress((static_cast<double>(rank) + share) / static_cast<double>(ranks));
+    };
+    generator::emit_rank(trace, options, shapes, roofline, rank, progress);
+  }
+  trace.validate();
+  return trace;
+}
+
+}  // namespace tencache

@@ -1,0 +1,81 @@
+// The workload generator: a training iteration of a transformer as a trace, from the model's description alone.
+//
+// Every parameter is a tensor under its Hugging Face name; every kernel of the forward pass, loss, backward pass and
+// optimizer step is an op with the tensors that it reads and writes, its flops (of matrix products; elementwise kernels
+// count none), the bytes it touches and a duration by the roofline of a GPU. What is kept for the backward pass is what
+// a later op reads, nothing else. docs/workloads.md says what each kind of model emits and where the figures come from.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/trace.h"
+#include "traces/model.h"
+#include "traces/roofline.h"
+
+namespace tencache {
+
+enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini };
+// block: a layer keeps its input and runs its forward pass again; selective: only scores, softmax and dropout of
+// materialised attention run again (Korthikanti et al. 2022).
+enum class Recompute : std::uint8_t { none, block, selective };
+enum class AttentionKind : std::uint8_t { flash, materialised };
+// family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
+// embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
+enum class Dropout : std::uint8_t { family, none, hidden, all };
+
+std::string_view to_string(Optimizer optimizer);
+std::string_view to_string(Recompute recompute);
+std::string_view to_string(AttentionKind attention);
+std::string_view to_string(Dropout dropout);
+// nullopt for an unknown name.
+std::optional<Optimizer> parse_optimizer(std::string_view text);
+std::optional<Recompute> parse_recompute(std::string_view text);
+std::optional<AttentionKind> parse_attention(std::string_view text);
+std::optional<Dropout> parse_dropout(std::string_view text);
+// "adamw, sgd, …": for messages that list the valid names.
+std::string optimizer_names();
+std::string recompute_names();
+std::string attention_names();
+std::string dropout_names();
+
+struct GenerateOptions {
+  ModelDescription model;
+  GpuSpec gpu;
+  Head head = Head::language_model;
+  Precision precision = Precision::fp16;
+  std::optional<Precision> gradient_precision;  // default: `precision`
+  Optimizer optimizer = Optimizer::adamw;
+  Recompute recompute = Recompute::none;
+  AttentionKind attention = AttentionKind::flash;
+  Dropout dropout = Dropout::family;
+
+  std::uint64_t batch = 1;          // sequences an iteration, over all ranks and micro-batches
+  std::uint64_t micro_batches = 1;  // gradients accumulate over them
+  // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
+  std::vector<std::uint64_t> sequence_lengths;
+
+  bool clip = true;                          // gradients by their global norm, which is a barrier before the updates
+  std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)
+  std::optional<Nanoseconds> launch_gap_ns;  // default: the GPU's
+
+  std::uint64_t lora_rank = 0;            // 0: all parameters are trained
+  std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones
+  std::uint64_t quantise_bits = 0;        // 4 or 8: of the frozen linear layers of the blocks; needs lora_rank
+
+  std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
+  int zero = 0;                     // stage 0 … 3 of ZeRO over the data-parallel ranks
+  BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
+
+  std::string command;                         // for TraceHeader::recorded_by
+  std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty
+};
+
+// Throws Error on options that do not go together, naming the option.
+Trace generate(const GenerateOptions& options);
+
+}  // namespace tencache

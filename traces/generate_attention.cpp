@@ -1,0 +1,107 @@
+// Self-attention: projections, scores, softmax, weighted sum; the flash kernel keeps one fp32 number a row and head
+// instead of the scores.
+#include "traces/generate_layers.h"
+
+namespace tencache::generator {
+
+TensorId LayerOps::attention(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state) {
+  const Count tokens = micro.tokens();
+  if (layer.query_key_value) {
+    state.q = state.k = state.v = linear(layer.query_key_value, x, tokens, state.query_key_value);
+  } else {
+    state.q = linear(layer.query, x, tokens, state.query);
+    state.k = linear(layer.key, x, tokens, state.key);
+    state.v = linear(layer.value, x, tokens, state.value);
+  }
+  if (rotary_) step_.op("rotary", layer.attention_module, {}, {state.q, state.k}, {state.q, state.k});
+  core_attention(layer, micro, state, state.core);
+  const TensorId y = linear(layer.attention_output, state.core.context, tokens, state.output);
+  collectives_.all_reduce(Group::tensor, layer.attention_module, y);
+  return y;
+}
+
+void LayerOps::core_attention(Layer& layer, const MicroBatch& micro, const AttentionState& qkv,
+                              CoreAttentionState& state) {
+  const Module& module = layer.attention_module;
+  const Count dimension = model_.head_dimension;
+  const Count scores = micro.tokens() * micro.length * local_heads_;
+  const Count product = 2 * scores * dimension;
+  state.context = step_.activation(module, "context", micro.tokens() * local_heads_ * dimension);
+  if (step_.options.attention == AttentionKind::flash) {
+    state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * local_heads_ * 4, Role::activation);
+    // A causal kernel skips the half above the diagonal.
+    step_.op("flash_attention", module, {KernelKind::attention, causal_ ? product : 2 * product}, {qkv.q, qkv.k, qkv.v},
+             {state.context, state.log_sum_exp});
+    return;
+  }
+  const TensorId raw = step_.activation(module, "scores", scores);
+  step_.op("attention_scores", module, {KernelKind::matmul, product}, {qkv.q, qkv.k}, {raw});
+  state.weights = step_.activation(module, "weights", scores);
+  step_.op("softmax", module, {}, {raw}, {state.weights});
+  state.dropped = state.weights;
+  if (attention_dropout_) {
+    state.mask = step_.tensor(module, "weights_dropout_mask", scores, Role::activation);
+    state.dropped = step_.activation(module, "weights_dropout", scores);
+    step_.op("dropout", module, {}, {state.weights}, {state.dropped, state.mask});
+  }
+  step_.op("attention_values", module, {KernelKind::matmul, product}, {state.dropped, qkv.v}, {state.context});
+}
+
+void LayerOps::core_attention_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state,
+                                       TensorId d_context, TensorId dq, TensorId dk, TensorId dv) {
+  const Module& module = layer.attention_module;
+  const Count scores = micro.tokens() * micro.length * local_heads_;
+  const Count product = 2 * scores * model_.head_dimension;
+  if (step_.options.attention == AttentionKind::flash) {
+    // Five products instead of four: the scores are computed again.
+    step_.op("flash_attention_backward", module, {KernelKind::attention, causal_ ? 5 * product / 2 : 5 * product},
+             {d_context, state.q, state.k, state.v, state.core.context, state.core.log_sum_exp}, {dq, dk, dv});
+    return;
+  }
+  CoreAttentionState core = state.core;
+  if (step_.options.recompute == Recompute::selective) {
+    core = {};
+    core_attention(layer, micro, state, core);
+  }
+  TensorId d_weights = step_.gradient(module, "weights_grad", scores);
+  step_.op("attention_values_backward", module, {KernelKind::matmul, 2 * product}, {d_context, core.dropped, state.v},
+           {d_weights, dv});
+  if (attention_dropout_) {
+    const TensorId before = step_.gradient(module, "weights_dropout_grad", scores);
+    step_.op("dropout_backward", module, {}, {d_weights, core.mask}, {before});
+    d_weights = before;
+  }
+  const TensorId d_scores = step_.gradient(module, "scores_grad", scores);
+  step_.op("softmax_backward", module, {}, {d_weights, core.weights}, {d_scores});
+  // With one tensor for query, key and value, their gradients are one as well, whose last third is there already.
+  step_.op("attention_scores_backward", module, {KernelKind::matmul, 2 * product},
+           {d_scores, state.q, state.k, dq == dv ? dv : TensorId{none}}, {dq, dk});
+}
+
+void LayerOps::attention_backward(Layer& layer, const MicroBatch& micro, AttentionState& state, TensorId dy,
+                                  TensorId* dx) {
+  const Count tokens = micro.tokens(), dimension = model_.head_dimension;
+  TensorId d_context = none;
+  linear_backward(layer.attention_output, state.output, dy, tokens, &d_context);
+  const Module& module = layer.attention_module;
+  TensorId dq = none, dk = none, dv = none;
+  if (layer.query_key_value) {
+    dq = dk = dv = step_.gradient(module, "query_key_value_grad", tokens * layer.query_key_value.out);
+  } else {
+    dq = step_.gradient(module, "query_grad", tokens * local_heads_ * dimension);
+    dk = step_.gradient(module, "key_grad", tokens * local_key_value_heads_ * dimension);
+    dv = step_.gradient(module, "value_grad", tokens * local_key_value_heads_ * dimension);
+  }
+  core_attention_backward(layer, micro, state, d_context, dq, dk, dv);
+  if (rotary_) step_.op("rotary_backward", module, {}, {dq, dk}, {dq, dk});
+  if (layer.query_key_value) {
+    linear_backward(layer.query_key_value, state.query_key_value, dq, tokens, dx);
+  } else {
+    linear_backward(layer.value, state.value, dv, tokens, dx);
+    linear_backward(layer.key, state.key, dk, tokens, dx);
+    linear_backward(layer.query, state.query, dq, tokens, dx);
+  }
+  if (dx != nullptr) collectives_.all_reduce(Group::tensor, module, *dx);
+}
+
+}  // namespace tencache::generator

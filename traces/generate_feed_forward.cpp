@@ -1,0 +1,111 @@
+// The feed-forward block: two linear layers, or three (gated), and mixtures of experts.
+#include "traces/generate_layers.h"
+
+namespace tencache::generator {
+
+TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state) {
+  state.tokens = tokens;
+  const Module& module = block.up.module;
+  const Count elements = tokens * block.up.out;
+  TensorId inner = none;
+  if (block.gate) {
+    state.gate_out = linear(block.gate, x, tokens, state.gate);
+    state.up_out = linear(block.up, x, tokens, state.up);
+    state.activated = step_.activation(module, "activated", elements);
+    step_.op("silu", module, {}, {state.gate_out}, {state.activated});
+    inner = step_.activation(module, "product", elements);
+    step_.op("multiply", module, {}, {state.activated, state.up_out}, {inner});
+  } else {
+    state.up_out = linear(block.up, x, tokens, state.up);
+    inner = step_.activation(module, "activated", elements);
+    step_.op(model_.family == ModelFamily::opt ? "relu" : "gelu", module, {}, {state.up_out}, {inner});
+    state.activated = inner;
+  }
+  return linear(block.down, inner, tokens, state.down);
+}
+
+void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx) {
+  const Module& module = block.up.module;
+  const Count tokens = state.tokens, elements = tokens * block.up.out;
+  TensorId d_inner = none;
+  linear_backward(block.down, state.down, dy, tokens, &d_inner);
+  if (block.gate) {
+    const TensorId d_activated = step_.gradient(module, "activated_grad", elements);
+    const TensorId d_up = step_.gradient(module, "up_grad", elements);
+    step_.op("multiply_backward", module, {}, {d_inner, state.activated, state.up_out}, {d_activated, d_up});
+    const TensorId d_gate = step_.gradient(module, "gate_grad", elements);
+    step_.op("silu_backward", module, {}, {d_activated, state.gate_out}, {d_gate});
+    linear_backward(block.up, state.up, d_up, tokens, dx);
+    linear_backward(block.gate, state.gate, d_gate, tokens, dx);
+  } else {
+    // ReLU needs its result only, which the next layer keeps anyway; GELU its input.
+    const bool relu = model_.family == ModelFamily::opt;
+    const TensorId d_up = step_.gradient(module, "up_grad", elements);
+    step_.op(relu ? "relu_backward" : "gelu_backward", module, {}, {d_inner, relu ? state.activated : state.up_out},
+             {d_up});
+    linear_backward(block.up, state.up, d_up, tokens, dx);
+  }
+}
+
+// Every token goes to experts_per_token experts, all of which get equally many.
+Count LayerOps::expert_capacity(Count tokens) const {
+  return (tokens * model_.experts_per_token + model_.experts - 1) / model_.experts;
+}
+
+TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState& state) {
+  const Module& module = layer.feed_forward_module;
+  const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
+  const TensorId logits = linear(layer.router, x, tokens, state.router);
+  state.weights = step_.activation(module, "router_weights", tokens * count);
+  step_.op("softmax_top_k", module, {}, {logits}, {state.weights});
+  std::vector<TensorId> inputs(count);
+  for (Count i = 0; i < count; ++i) {
+    inputs[i] = step_.activation(layer.experts[i].up.module, "input", capacity * hidden);
+  }
+  const TensorId sources[] = {x, state.weights};
+  step_.op("permute", module, {}, std::span<const TensorId>(sources), std::span<const TensorId>(inputs));
+  state.outputs.clear();
+  state.experts.resize(count);
+  for (Count i = 0; i < count; ++i) {
+    state.outputs.push_back(feed_forward(layer.experts[i], inputs[i], capacity, state.experts[i]));
+  }
+  const TensorId combined = step_.activation(module, "combined", tokens * hidden);
+  std::vector<TensorId> parts = state.outputs;
+  parts.push_back(state.weights);
+  const TensorId results[] = {combined};
+  step_.op("combine", module, {}, std::span<const TensorId>(parts), std::span<const TensorId>(results));
+  return combined;
+}
+
+void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorId dy, Count tokens, TensorId* dx) {
+  const Module& module = layer.feed_forward_module;
+  const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
+  std::vector<TensorId> reads = state.outputs, writes;
+  reads.insert(reads.end(), {state.weights, dy});
+  for (Count i = 0; i < count; ++i) {
+    writes.push_back(step_.gradient(layer.experts[i].down.module, "output_grad", capacity * hidden));
+  }
+  const std::vector<TensorId> d_outputs = writes;
+  const TensorId d_weights = step_.gradient(module, "router_weights_grad", tokens * count);
+  writes.push_back(d_weights);
+  step_.op("combine_backward", module, {}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  reads.assign(1, state.weights);
+  for (Count i = count; i-- > 0;) {
+    TensorId d_input = none;
+    feed_forward_backward(layer.experts[i], state.experts[i], d_outputs[i], &d_input);
+    reads.push_back(d_input);
+  }
+  if (*dx == none) {
+    *dx = step_.gradient(module, "input_grad", tokens * hidden);
+  } else {
+    reads.push_back(*dx);
+  }
+  writes.assign(1, *dx);
+  step_.op("permute_backward", module, {}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  collectives_.all_reduce(Group::tensor, module, *dx);
+  const TensorId d_logits = step_.gradient(module, "router_logits_grad", tokens * count);
+  step_.op("softmax_top_k_backward", module, {}, {d_weights, state.weights}, {d_logits});
+  linear_backward(layer.router, state.router, d_logits, tokens, dx);
+}
+
+}  // namespace tencache::generator

@@ -1,0 +1,180 @@
+// Inside the generator: the blocks of a model (embedding, layers, head) as one rank has them, and the ops of their
+// forward and backward passes.
+//
+// Each forward function returns what its backward function needs. An activation lives until the last op that reads it,
+// so what is kept for the backward pass follows from what the backward ops read. Gradients of activations are new
+// tensors; where two ops contribute to one, the second adds to it in place.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "traces/generate_parallel.h"
+#include "traces/generate_step.h"
+
+namespace tencache::generator {
+
+// A linear layer: y = x W + b, with the low-rank addition x A B where it is adapted.
+struct Linear {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  Parameter* lora_a = nullptr;
+  Parameter* lora_b = nullptr;
+  Count in = 0, out = 0;  // of this rank
+  std::string label;      // "q_proj"
+  Module module;
+  explicit operator bool() const { return weight != nullptr; }
+};
+
+struct Norm {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  Module module;
+  explicit operator bool() const { return weight != nullptr; }
+};
+
+struct FeedForward {
+  Linear gate, up, down;  // gate: gated ones only
+};
+
+struct Layer {
+  Norm attention_norm, feed_forward_norm;  // feed_forward_norm: absent where both read the same (Falcon-7B)
+  Linear query, key, value, query_key_value, attention_output;
+  FeedForward feed_forward;
+  Linear router;
+  std::vector<FeedForward> experts;
+  Module module, attention_module, feed_forward_module;
+  std::vector<Parameter*> parameters;
+};
+
+struct Embedding {
+  Parameter *tokens = nullptr, *positions = nullptr, *token_types = nullptr, *class_token = nullptr;
+  Linear patches, projection;  // ViT; OPT-350M
+  Norm norm;
+  Module module;
+  std::vector<Parameter*> parameters;
+};
+
+struct ModelHead {
+  Norm final_norm;
+  Linear projection;  // OPT-350M
+  Linear transform;   // BERT: before the decoder; or the pooler
+  Norm transform_norm;
+  Linear output;  // to the vocabulary (tied: the token embedding) or to the labels
+  Module module;
+  std::vector<Parameter*> parameters;
+};
+
+// The parameters of one rank and the blocks that use them.
+struct RankModel {
+  std::deque<Parameter> parameters;  // in the order of the model's modules
+  bool has_embedding = false, has_head = false;
+  Embedding embedding;
+  std::vector<Layer> layers;
+  ModelHead head;
+};
+
+// One micro-batch.
+struct MicroBatch {
+  Count index = 0;
+  Count sequences = 0, length = 0;  // of this rank
+  Count tokens() const { return sequences * length; }
+};
+
+struct LinearState {
+  TensorId input = none, lora_hidden = none;
+};
+struct NormState {
+  TensorId input = none;
+};
+struct CoreAttentionState {
+  TensorId weights = none, mask = none, dropped = none, log_sum_exp = none, context = none;
+};
+struct AttentionState {
+  LinearState query, key, value, query_key_value, output;
+  TensorId q = none, k = none, v = none;
+  CoreAttentionState core;
+};
+struct FeedForwardState {
+  LinearState gate, up, down;
+  TensorId gate_out = none, activated = none, up_out = none;
+  Count tokens = 0;
+};
+struct ExpertsState {
+  LinearState router;
+  TensorId weights = none;
+  std::vector<TensorId> outputs;  // of each expert
+  std::vector<FeedForwardState> experts;
+};
+struct LayerState {
+  TensorId input = none;
+  NormState attention_norm, feed_forward_norm;
+  AttentionState attention;
+  TensorId attention_mask = none;
+  FeedForwardState feed_forward;
+  ExpertsState experts;
+  TensorId feed_forward_mask = none;
+};
+struct EmbeddingState {
+  TensorId ids = none, mask = none;
+  LinearState patches, projection;
+  NormState norm;
+};
+struct HeadState {
+  TensorId labels = none, log_probabilities = none;
+  NormState final_norm, transform_norm;
+  LinearState projection, transform, output;
+  TensorId transform_out = none;
+};
+
+// The ops of one rank. All methods append to the step.
+class LayerOps {
+ public:
+  LayerOps(Step& step, Collectives& collectives, const ModelDescription& model);
+
+  TensorId embed(Embedding& embedding, const MicroBatch& micro, TensorId ids, EmbeddingState& state);
+  void embed_backward(Embedding& embedding, const MicroBatch& micro, const EmbeddingState& state, TensorId dy);
+
+  TensorId layer(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
+  // `input_gradient` false: nothing before this layer is trained; returns none.
+  TensorId layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy, bool input_gradient);
+
+  // The head up to the loss.
+  void head(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state);
+  TensorId head_backward(ModelHead& head, const MicroBatch& micro, const HeadState& state);
+
+ private:
+  // generate_layers.cpp
+  TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state);
+  // Adds to *dx in place, or makes it; dx null: not wanted.
+  void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx);
+  TensorId weight_for(Linear& linear);
+  TensorId norm(Norm& norm, TensorId x, Count tokens, NormState& state);
+  TensorId norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count tokens,
+                         bool input_gradient);
+  TensorId dropout_add(const Module& module, std::string_view label, TensorId out, TensorId residual, TensorId extra,
+                       Count tokens, TensorId& mask);
+  TensorId dropout_backward(const Module& module, TensorId dy, TensorId mask, Count elements);
+
+  // generate_attention.cpp
+  TensorId attention(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state);
+  void attention_backward(Layer& layer, const MicroBatch& micro, AttentionState& state, TensorId dy, TensorId* dx);
+  void core_attention(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);
+  void core_attention_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
+                               TensorId dq, TensorId dk, TensorId dv);
+
+  // generate_feed_forward.cpp
+  TensorId feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state);
+  void feed_forward_backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx);
+  Count expert_capacity(Count tokens) const;
+  TensorId experts(Layer& layer, TensorId x, Count tokens, ExpertsState& state);
+  void experts_backward(Layer& layer, const ExpertsState& state, TensorId dy, Count tokens, TensorId* dx);
+
+  Step& step_;
+  Collectives& collectives_;
+  const ModelDescription& model_;
+  Count local_heads_, local_key_value_heads_;
+  bool hidden_dropout_ = false, attention_dropout_ = false, causal_ = true, rotary_ = false;
+};
+
+}  // namespace tencache::generator

@@ -1,0 +1,22 @@
+// Inside the generator: the model's parameters sorted into the blocks of one rank.
+#pragma once
+
+#include "traces/generate_layers.h"
+
+namespace tencache::generator {
+
+// The layers of a pipeline stage: first, and one past the last.
+struct LayerRange {
+  Count begin = 0, end = 0;
+};
+LayerRange layers_of_stage(Count layers, Count stages, Count stage);
+
+// Bytes of a frozen weight in 4 or 8 bits: 4 in blocks of 64 whose 8-bit scales have an fp32 scale for 256 of them
+// (QLoRA, double quantisation); 8 with an fp32 scale a row (LLM.int8).
+Bytes quantised_bytes(const Parameter& parameter, Count bits);
+
+// Adds the persistent tensors of the rank's parameters. A tied head on another stage than the embedding is a copy.
+RankModel build_rank_model(Step& step, const ModelDescription& model, const std::vector<ParameterShape>& shapes,
+                           RankPosition position);
+
+}  // namespace tencache::generator

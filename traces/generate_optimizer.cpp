@@ -1,0 +1,159 @@
+#include "traces/generate_optimizer.h"
+
+#include <algorithm>
+
+namespace tencache::generator {
+namespace {
+
+// A state of the optimizer for one parameter.
+struct State {
+  const char* name;
+  Bytes bytes;
+};
+
+// Quantised in blocks of 256 with one fp32 scale each, as bitsandbytes has it; small tensors stay in fp32.
+Bytes adam8bit_bytes(Count elements) {
+  constexpr Count block = 256, smallest = 4096;
+  return elements < smallest ? 4 * elements : elements + 4 * ((elements + block - 1) / block);
+}
+
+// What the optimizer keeps for `elements` of a parameter of rows × columns, besides a master copy.
+std::vector<State> states_of(Optimizer optimizer, Count rows, Count columns, Count elements) {
+  const Count whole = std::max<Count>(1, rows * columns);
+  const bool matrix = rows > 1 && columns > 1;
+  // The part of a vector that belongs to these elements.
+  const auto part = [&](Count length) { return std::max<Count>(1, length * elements / whole); };
+  switch (optimizer) {
+    case Optimizer::adamw:
+      return {{"exp_avg", 4 * elements}, {"exp_avg_sq", 4 * elements}};
+    case Optimizer::sgd:
+      return {{"momentum_buffer", 4 * elements}};
+    case Optimizer::adafactor:
+      if (!matrix) return {{"exp_avg_sq", 4 * elements}};
+      return {{"exp_avg_sq_row", 4 * part(rows)}, {"exp_avg_sq_col", 4 * part(columns)}};
+    case Optimizer::adam8bit:
+      return {{"state1", adam8bit_bytes(elements)}, {"state2", adam8bit_bytes(elements)}};
+    case Optimizer::apollo_mini:
+      // Both moments of the gradient projected to rank 1, along the longer side.
+      if (!matrix) return {{"exp_avg", 4 * elements}, {"exp_avg_sq", 4 * elements}};
+      return {{"exp_avg", 4 * part(std::max(rows, columns))}, {"exp_avg_sq", 4 * part(std::max(rows, columns))}};
+  }
+  return {};
+}
+
+bool keeps_master_copy(const GenerateOptions& options) {
+  if (options.precision == Precision::fp32) return false;
+  return options.optimizer != Optimizer::adam8bit && options.optimizer != Optimizer::apollo_mini;
+}
+
+}  // namespace
+
+void assign_groups(std::deque<Parameter>& parameters, Count sub_group, Count ranks) {
+  std::int32_t group = 0;
+  Count elements = 0;
+  for (Parameter& parameter : parameters) {
+    if (!parameter.trainable) continue;
+    parameter.group = group;
+    // Rounded up, so that all ranks cut at the same parameters.
+    elements += (parameter.elements() + ranks - 1) / ranks;
+    if (elements >= sub_group) ++group, elements = 0;
+  }
+}
+
+OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters)
+    : step_(step), parameters_(parameters) {
+  const GenerateOptions& options = step.options;
+  for (Parameter& parameter : parameters) {
+    if (!parameter.trainable || parameter.shard_elements == 0) continue;
+    Entry entry{&parameter, none, {}};
+    if (keeps_master_copy(options)) {
+      entry.master = step.persistent(parameter.name + ".master", 4 * parameter.shard_elements, Role::master_parameter);
+    }
+    for (const State& state :
+         states_of(options.optimizer, parameter.rows, parameter.columns, parameter.shard_elements)) {
+      entry.states.push_back(step.persistent(parameter.name + "." + state.name, state.bytes, Role::optimizer_state));
+    }
+    entries_.push_back(std::move(entry));
+  }
+}
+
+void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
+  step_.phase = Phase::optimizer;
+  const TensorId coefficient = step_.options.clip ? emit_clip(collectives) : none;
+  std::vector<TensorId> reads, writes;
+  for (const Entry& entry : entries_) {
+    const Parameter& parameter = *entry.parameter;
+    const Module module = step_.module(parameter.module);
+    const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+    // Under ZeRO-1 and -2 the rank updates its part of a parameter that it has as a whole.
+    reads.assign({gradient});
+    if (coefficient != none) reads.push_back(coefficient);
+    writes.clear();
+    if (entry.master != none) {
+      reads.push_back(entry.master);
+      writes.push_back(entry.master);
+    } else {
+      reads.push_back(parameter.stored);
+    }
+    reads.insert(reads.end(), entry.states.begin(), entry.states.end());
+    writes.insert(writes.end(), entry.states.begin(), entry.states.end());
+    writes.push_back(parameter.stored);
+    Cost cost;
+    const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
+    for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+    for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+    // A slice is changed in place.
+    if (entry.master != none && stored < step_.bytes(parameter.stored)) reads.push_back(parameter.stored);
+    Op op = step_.kernel(to_string(step_.options.optimizer), module, cost);
+    op.group = parameter.group;
+    op.placeable = true;
+    op.reorderable = true;
+    step_.op(op, reads, writes);
+  }
+  if (gather_parameters) emit_gather(collectives);
+}
+
+// The norm of each gradient, then the coefficient that all updates wait for.
+TensorId OptimizerTensors::emit_clip(Collectives& collectives) {
+  const Module module = step_.module("optimizer");
+  std::vector<TensorId> norms;
+  for (const Entry& entry : entries_) {
+    const Parameter& parameter = *entry.parameter;
+    const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+    const TensorId norm = step_.tensor(step_.module(parameter.name), "grad_norm", 4, Role::workspace);
+    Op op = step_.kernel("grad_norm", step_.module(parameter.module), {.bytes = step_.bytes(gradient) + 4});
+    op.group = parameter.group;
+    op.placeable = true;
+    step_.op(op, std::span<const TensorId>(&gradient, 1), std::span<const TensorId>(&norm, 1));
+    norms.push_back(norm);
+  }
+  const TensorId coefficient = step_.tensor(module, "clip_coefficient", 4, Role::workspace);
+  Op op = step_.kernel("clip_coefficient", module, {.bytes = 4 * norms.size() + 4});
+  op.placeable = true;
+  step_.op(op, norms, std::span<const TensorId>(&coefficient, 1));
+  collectives.all_reduce(Group::world, module, coefficient);
+  return coefficient;
+}
+
+// The other ranks' parts of the parameters, a sub-group at a time.
+void OptimizerTensors::emit_gather(Collectives& collectives) {
+  const Module module = step_.module("optimizer");
+  std::vector<TensorId> group;
+  Bytes bytes = 0;
+  const Parameter* previous = nullptr;
+  const auto flush = [&] {
+    if (!group.empty()) collectives.all_gather(Group::data, module, group, group, bytes);
+    group.clear();
+    bytes = 0;
+  };
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.trainable) continue;
+    if (previous != nullptr && previous->group != parameter.group) flush();
+    group.push_back(parameter.stored);
+    bytes += step_.bytes(parameter.stored);
+    previous = &parameter;
+  }
+  flush();
+}
+
+}  // namespace tencache::generator

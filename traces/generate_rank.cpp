@@ -1,0 +1,289 @@
+#include "traces/generate_rank.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "traces/generate_model.h"
+#include "traces/generate_optimizer.h"
+
+namespace tencache::generator {
+namespace {
+
+class RankProgram {
+ public:
+  RankProgram(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
+              const Roofline& roofline, Count rank, const std::function<void(double)>& progress)
+      : options_(options),
+        progress_(progress),
+        position_(RankPosition::of(rank, options)),
+        step_(trace, options, roofline, static_cast<std::uint16_t>(rank)),
+        collectives_(step_, position_),
+        ops_(step_, collectives_, options.model),
+        model_(build_rank_model(step_, options.model, shapes, position_)),
+        module_(step_.module("pipeline")) {
+    assign_groups(model_.parameters, options.sub_group, options.zero >= 1 ? options.data_parallel : 1);
+    optimizer_.emplace(step_, model_.parameters);
+    states_.resize(options.micro_batches);
+    const bool embedding_trained = std::any_of(model_.embedding.parameters.begin(), model_.embedding.parameters.end(),
+                                               [](const Parameter* parameter) { return parameter->trainable; });
+    gradient_reaches_input_ = position_.stage > 0 || embedding_trained;
+  }
+
+  // One forward, one backward (1F1B, PipeDream-Flush): a stage runs as many forward passes ahead as there are stages
+  // behind it, then alternates. With one stage that is plain accumulation of gradients.
+  void run() {
+    const Count count = options_.micro_batches;
+    const Count ahead = std::min(options_.pipeline_parallel - position_.stage - 1, count);
+    for (Count i = 0; i < ahead; ++i) {
+      receive_forward(i);
+      forward(i);
+      send_forward(i);
+    }
+    for (Count i = 0; i + ahead < count; ++i) {
+      // Both directions between two stages are one exchange, or two neighbours would wait for each other.
+      if (i == 0) receive_forward(ahead);
+      forward(i + ahead);
+      send_forward_receive_backward(i + ahead, i);
+      backward(i);
+      if (i + ahead + 1 < count) {
+        send_backward_receive_forward(i, i + ahead + 1);
+      } else {
+        send_backward(i);
+      }
+    }
+    for (Count i = count - ahead; i < count; ++i) {
+      receive_backward(i);
+      backward(i);
+      send_backward(i);
+    }
+    finish_gradients();
+    optimizer_->emit(collectives_, options_.data_parallel > 1 && (options_.zero == 1 || options_.zero == 2));
+  }
+
+ private:
+  struct State {
+    TensorId input = none, output = none;  // of the stage
+    TensorId d_output = none, d_input = none;
+    EmbeddingState embedding;
+    std::vector<LayerState> layers;
+    HeadState head;
+  };
+
+  MicroBatch micro(Count index) const {
+    const std::vector<Count>& lengths = options_.sequence_lengths;
+    return {index, options_.batch / options_.micro_batches / options_.data_parallel,
+            lengths.size() == 1 ? lengths.front() : lengths[index]};
+  }
+  bool first() const { return position_.stage == 0; }
+  bool last() const { return position_.stage + 1 == options_.pipeline_parallel; }
+
+  void forward(Count index);
+  void backward(Count index);
+  void gather(const std::vector<Parameter*>& parameters, const Module& module);
+  void reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index);
+  void finish_gradients();
+
+  TensorId boundary(const char* name, Count index) {
+    return step_.activation(module_, name, micro(index).tokens() * options_.model.hidden);
+  }
+  void receive_forward(Count index) {
+    step_.phase = Phase::forward;
+    if (!first()) exchange_before("forward " + std::to_string(index), "receive_forward", none, input_of(index));
+  }
+  void send_forward(Count index) {
+    step_.phase = Phase::forward;
+    if (!last()) exchange_behind("forward " + std::to_string(index), "send_forward", states_[index].output, none);
+  }
+  void receive_backward(Count index) {
+    step_.phase = Phase::backward;
+    if (!last()) exchange_behind("backward " + std::to_string(index), "receive_backward", none, gradient_of(index));
+  }
+  void send_backward(Count index) {
+    step_.phase = Phase::backward;
+    if (!first()) exchange_before("backward " + std::to_string(index), "send_backward", states_[index].d_input, none);
+  }
+  void send_forward_receive_backward(Count out, Count in) {
+    if (last()) return;
+    step_.phase = Phase::forward;
+    exchange_behind("forward " + std::to_string(out), "send_forward_receive_backward", states_[out].output,
+                    gradient_of(in));
+  }
+  void send_backward_receive_forward(Count out, Count in) {
+    if (first()) return;
+    step_.phase = Phase::backward;
+    exchange_before("forward " + std::to_string(in), "send_backward_receive_forward", states_[out].d_input,
+                    input_of(in));
+  }
+  TensorId input_of(Count index) { return states_[index].input = boundary("received_activation", index); }
+  TensorId gradient_of(Count index) {
+    return states_[index].d_output =
+               step_.gradient(module_, "received_grad", micro(index).tokens() * options_.model.hidden);
+  }
+  void exchange_before(const std::string& occurrence, const char* name, TensorId out, TensorId in) {
+    collectives_.exchange(position_.stage - 1, occurrence, name, module_, out, in);
+  }
+  void exchange_behind(const std::string& occurrence, const char* name, TensorId out, TensorId in) {
+    collectives_.exchange(position_.stage, occurrence, name, module_, out, in);
+  }
+
+  const GenerateOptions& options_;
+  const std::function<void(double)>& progress_;
+  RankPosition position_;
+  Step step_;
+  Collectives collectives_;
+  LayerOps ops_;
+  RankModel model_;
+  Module module_;
+  std::optional<OptimizerTensors> optimizer_;
+  std::vector<State> states_;  // of the micro-batches
+  bool gradient_reaches_input_ = true;
+  std::vector<TensorId> shards_, wholes_;  // reused
+};
+
+void RankProgram::forward(Count index) {
+  step_.phase = Phase::forward;
+  State& state = states_[index];
+  const MicroBatch batch = micro(index);
+  const ModelDescription& model = options_.model;
+  if (first()) {
+    const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
+    const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
+    const TensorId ids =
+        step_.persistent(model.family == ModelFamily::vit ? "pixel_values" : "input_ids", bytes, Role::input);
+    gather(model_.embedding.parameters, model_.embedding.module);
+    state.input = ops_.embed(model_.embedding, batch, ids, state.embedding);
+  }
+  state.layers.assign(model_.layers.size(), {});
+  TensorId x = state.input;
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    gather(model_.layers[i].parameters, model_.layers[i].module);
+    x = ops_.layer(model_.layers[i], batch, x, state.layers[i]);
+  }
+  state.output = x;
+  if (last()) {
+    const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
+    const TensorId label_ids = step_.persistent("labels", labels * 8, Role::input);
+    gather(model_.head.parameters, model_.head.module);
+    ops_.head(model_.head, batch, x, label_ids, state.head);
+  }
+}
+
+void RankProgram::backward(Count index) {
+  step_.phase = Phase::backward;
+  State& state = states_[index];
+  const MicroBatch batch = micro(index);
+  TensorId dy = state.d_output;
+  if (last()) {
+    // What the loss has just read is still there.
+    dy = ops_.head_backward(model_.head, batch, state.head);
+    reduce(model_.head.parameters, model_.head.module, index);
+  }
+  for (std::size_t i = model_.layers.size(); i-- > 0;) {
+    Layer& layer = model_.layers[i];
+    gather(layer.parameters, layer.module);
+    dy = ops_.layer_backward(layer, batch, state.layers[i], dy, i > 0 || gradient_reaches_input_);
+    reduce(layer.parameters, layer.module, index);
+  }
+  if (first() && gradient_reaches_input_) {
+    gather(model_.embedding.parameters, model_.embedding.module);
+    ops_.embed_backward(model_.embedding, batch, state.embedding, dy);
+    reduce(model_.embedding.parameters, model_.embedding.module, index);
+  }
+  state.d_input = dy;
+  state.layers.clear();
+  progress_(static_cast<double>(index + 1) / static_cast<double>(options_.micro_batches));
+}
+
+// ZeRO-3: the block's parameters from the shards of all data-parallel ranks, for as long as the block needs them.
+void RankProgram::gather(const std::vector<Parameter*>& parameters, const Module& module) {
+  if (options_.zero < 3 || options_.data_parallel == 1) return;
+  shards_.clear();
+  wholes_.clear();
+  Bytes bytes = 0;
+  for (Parameter* parameter : parameters) {
+    const Bytes whole = parameter->quantised ? quantised_bytes(*parameter, options_.quantise_bits)
+                                             : parameter->elements() * step_.element_bytes();
+    parameter->value = step_.tensor(step_.module(parameter->name), "gathered", whole, Role::workspace);
+    wholes_.push_back(parameter->value);
+    if (parameter->stored != none) shards_.push_back(parameter->stored);
+    bytes += whole;
+  }
+  collectives_.all_gather(Group::data, module, shards_, wholes_, bytes);
+}
+
+// The block's gradients over the data-parallel ranks: once an iteration, or under ZeRO-2 and -3 after every
+// micro-batch, as each rank keeps its part only.
+void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index) {
+  if (options_.data_parallel == 1) return;
+  const bool last_micro_batch = index + 1 == options_.micro_batches;
+  if (!last_micro_batch && options_.zero < 2) return;
+  shards_.clear();
+  wholes_.clear();
+  Bytes bytes = 0;
+  bool accumulate = false;
+  for (Parameter* parameter : parameters) {
+    if (parameter->gradient == none) continue;
+    // A tied weight is reduced with the embedding, after the head has added its part.
+    if (options_.zero < 2 && parameter == model_.embedding.tokens && &parameters == &model_.head.parameters) continue;
+    wholes_.push_back(parameter->gradient);
+    bytes += step_.bytes(parameter->gradient);
+    if (options_.zero == 0) continue;
+    if (parameter->shard_elements > 0) {
+      if (parameter->gradient_shard == none) {
+        parameter->gradient_shard =
+            step_.tensor(step_.module(parameter->name), "grad_shard",
+                         parameter->shard_elements * step_.gradient_element_bytes(), Role::gradient);
+      } else {
+        accumulate = true;
+      }
+      shards_.push_back(parameter->gradient_shard);
+    }
+    parameter->gradient = none;
+  }
+  if (wholes_.empty()) return;
+  if (options_.zero == 0) {
+    collectives_.all_reduce(Group::data, module, wholes_, bytes);
+  } else {
+    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulate, bytes);
+  }
+}
+
+// The two copies of a tied embedding, on the first and the last stage.
+void RankProgram::finish_gradients() {
+  if (options_.pipeline_parallel == 1 || !(first() || last())) return;
+  if (options_.head != Head::language_model || !options_.model.tied_embeddings) return;
+  Parameter* tied = first() ? model_.embedding.tokens : model_.head.output.weight;
+  if (!tied->trainable) return;
+  step_.phase = Phase::backward;
+  const TensorId gradient = tied->gradient_shard != none ? tied->gradient_shard : tied->gradient;
+  if (gradient != none) collectives_.all_reduce(Group::embedding, step_.module(tied->module), gradient);
+}
+
+}  // namespace
+
+void emit_rank(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
+               const Roofline& roofline, Count rank, const std::function<void(double)>& progress) {
+  RankProgram(trace, options, shapes, roofline, rank, progress).run();
+}
+
+std::vector<std::string> linear_labels(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
+  Trace scratch;
+  const Roofline roofline(options.gpu, options.precision);
+  Step step(scratch, options, roofline, 0);
+  const RankModel model = build_rank_model(step, options.model, shapes, {});
+  std::vector<std::string> labels;
+  const auto add = [&](const Linear& linear) {
+    if (linear && std::find(labels.begin(), labels.end(), linear.label) == labels.end()) labels.push_back(linear.label);
+  };
+  const Layer& layer = model.layers.front();
+  for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.query_key_value, &layer.attention_output,
+                               &layer.feed_forward.gate, &layer.feed_forward.up, &layer.feed_forward.down}) {
+    add(*linear);
+  }
+  if (!layer.experts.empty()) {
+    for (const Linear* linear : {&layer.experts[0].gate, &layer.experts[0].up, &layer.experts[0].down}) add(*linear);
+  }
+  return labels;
+}
+
+}  // namespace tencache::generator

@@ -50,6 +50,11 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
   lanes_[0].tier = spec.tier_of(Device::gpu);
   lanes_[1].tier = spec.tier_of(Device::cpu);
   TENCACHE_CHECK(lanes_[0].tier == 0);
+  if (layout_.overlap_faults && (live_ || !machine.pretends() || spec.issue_ahead != 1)) {
+    throw Error("machine '" + spec.name +
+                "': overlap_faults lets an op run before its data is there, which only a simulation that issues one op "
+                "at a time can do; leave the option off");
+  }
   for (TierId from = 0; from < spec.tiers.size(); ++from) {
     for (TierId to = 0; to < spec.tiers.size(); ++to) routes_[from][to] = find_route(from, to);
   }
@@ -363,7 +368,10 @@ void Engine::require_chunk(std::uint8_t index, ActiveOp& op, const Use& use, Chu
   }
   ++op.missing;
   if (copy.state == CopyState::reserved) {  // on its way: its arrival counts
-    if (const TransferId coming = find_transfer(chunk, tier); coming != none) promote(coming);
+    if (const TransferId coming = find_transfer(chunk, tier); coming != none) {
+      overlap(op, coming);
+      promote(coming);
+    }
     return;
   }
   const Bytes footprint = memory_.footprint(chunk, tier);
@@ -373,6 +381,7 @@ void Engine::require_chunk(std::uint8_t index, ActiveOp& op, const Use& use, Chu
   const bool refetch = layout_.free_dead == FreeDead::never && born_[use.tensor] != 0;
   if (use.read || refetch) {
     Refusal refusal = Refusal::none;
+    if (const TransferId coming = find_transfer(chunk, tier); coming != none) overlap(op, coming);
     if (!request_fetch(chunk, tier, urgent, none, refusal)) op.stranded.push_back(chunk);
   } else {
     if (const TransferId coming = find_transfer(chunk, tier); coming != none) withdraw(coming);
@@ -426,10 +435,11 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
 
 bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
-  if (op.missing > 0) return false;
+  if (op.missing > op.overlapped) return false;
   std::erase_if(op.holds, [&](const Hold& hold) { return !on_its_way(hold.tensor, hold.tier); });
   if (!op.holds.empty()) return false;
-  lane.waiting = false;
+  if (op.started && layout_.overlap_faults) return end_beside_arrivals(index, op);
+  lane.waiting = op.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come
   op.ready_ns = now_;
   decide(Decision::Kind::start_op, none, no_tier, index);
   if (op.started) {  // an intercepted op that waited for an allocation goes on
@@ -444,6 +454,32 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
     machine_.execute({.lane = index, .op = op.op, .idle = false, .duration_ns = op.duration_ns, .uses = op.uses}, 0,
                      make_tag(TagKind::op, (op.tag << 8) | index));
   }
+  return true;
+}
+
+// Layout::overlap_faults: a prefetch that is on its way when the op is issued arrives beside the op's compute.
+void Engine::overlap(ActiveOp& op, TransferId coming) {
+  Transfer& t = transfers_[coming];
+  if (!layout_.overlap_faults || t.purpose != Purpose::fetch || t.overlapped) return;
+  t.overlapped = true;
+  ++op.overlapped;
+}
+
+void Engine::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
+  ActiveOp& op = lanes_[index].active.front();
+  if (op.missing == 0) {
+    finish(index, start_ns, end_ns);
+    return;
+  }
+  op.ready_ns = start_ns;
+  op.computed_ns = end_ns;
+}
+
+// The op runs, or has run, beside its arrivals. False while one is missing.
+bool Engine::end_beside_arrivals(std::uint8_t index, ActiveOp& op) {
+  if (op.missing > 0) return false;
+  lanes_[index].waiting = false;
+  if (op.computed_ns >= 0) finish(index, op.ready_ns, op.computed_ns);
   return true;
 }
 
@@ -464,6 +500,7 @@ void Engine::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns
   TENCACHE_CHECK(op.started && op.missing == 0);
   if (!op.external) account_late(index, op, start_ns);
   account_compute(index, op, end_ns);
+  if (op.computed_ns >= 0) account_stall(index, now_, op.lateness.last, op.op);  // until the last overlapped arrival
   for (const Use& use : op.uses) {
     if (use.tensor != none) finish_use(lane.tier, use);
   }
@@ -564,7 +601,7 @@ void Engine::handle(const Completion& completion) {
     case TagKind::op: {
       const std::uint8_t lane = static_cast<std::uint8_t>(value & 0xff);
       if (completion.status != CompletionStatus::done) throw_op_failed(lane);
-      finish(lane, completion.start_ns, completion.end_ns);
+      computed(lane, completion.start_ns, completion.end_ns);
       break;
     }
     case TagKind::gap: {
@@ -582,9 +619,11 @@ void Engine::pump() {
   while (progress && !finished_) {
     progress = false;
     for (std::uint8_t lane = 0; lane < lane_count; ++lane) progress |= advance_lane(lane);
+    const std::uint64_t enqueued = enqueued_;  // victims' way out may be a link that had its turn
     for (LinkId link = 0; link < spec_.links.size(); ++link) {
       if (queues_[link].length > 0) progress |= start_transfers(link);
     }
+    progress |= enqueued_ != enqueued;
   }
 }
 
@@ -594,7 +633,8 @@ bool Engine::standstill() {
     if (transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
     for (const Lane& lane : lanes_) {
       for (const ActiveOp& op : lane.active) {
-        if (op.started && !op.external) return true;  // an external one runs in the program, which waits
+        if (op.started && op.computed_ns < 0 && !op.external)
+          return true;  // an external one runs in the program, which waits
       }
     }
     return finished_;

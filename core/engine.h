@@ -137,7 +137,8 @@ class Engine {
     Purpose purpose = Purpose::fetch;
     Priority priority = normal;
     bool queued = false, in_flight = false;
-    bool discard = false;  // its content became useless under way
+    bool discard = false;     // its content became useless under way
+    bool overlapped = false;  // a waiting op counts it among its overlapped arrivals
     std::uint8_t hop = 0;
     Route route;
     std::uint32_t staging_first = 0, staging_count = 0;
@@ -169,7 +170,9 @@ class Engine {
     std::uint64_t iteration = 0;
     bool external = false;
     bool started = false;
-    bool late = false;  // something was missing when it was issued
+    bool late = false;             // something was missing when it was issued
+    std::uint32_t overlapped = 0;  // of `missing`: arrivals beside which it computes (Layout::overlap_faults)
+    Nanoseconds computed_ns = -1;  // then: when its compute was over; -1: it is not, or nothing overlapped it
     std::span<const Use> uses;
     std::vector<Use> own_uses;     // what `uses` points to for intercepted ops and tasks
     std::vector<ChunkId> outputs;  // need room; from next_output on without it
@@ -218,6 +221,9 @@ class Engine {
   void require_chunk(std::uint8_t lane, ActiveOp& op, const Use& use, ChunkId chunk);
   void take_rooms(std::uint8_t lane, ActiveOp& op);
   bool try_start(std::uint8_t lane, ActiveOp& op);
+  void overlap(ActiveOp& op, TransferId coming);
+  bool end_beside_arrivals(std::uint8_t lane, ActiveOp& op);
+  void computed(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
   bool on_its_way(TensorId tensor, TierId tier) const;
   void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
   void finish_use(TierId tier, const Use& use);
@@ -320,6 +326,7 @@ class Engine {
   std::multimap<OpIndex, TransferId> deferred_;  // prefetches that wait for their op to be issued
   std::vector<bool> staging_used_;
   std::uint32_t transfers_in_flight_ = 0;
+  std::uint64_t enqueued_ = 0;                  // transfers, ever
   std::array<Bytes, max_tiers> room_wanted_{};  // by waiting ops: prefetches may not take it
   std::uint64_t epoch_ = 1;                     // counts inputs; within one, a policy is asked for room once
   std::array<std::array<std::uint64_t, 2>, max_tiers> asked_epoch_{};

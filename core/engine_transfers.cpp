@@ -273,6 +273,7 @@ Engine::TransferId Engine::new_transfer(ChunkId chunk, TierId from, TierId to, P
 
 void Engine::free_transfer(TransferId id) {
   Transfer& t = transfers_[id];
+  if (t.overlapped) --lanes_[t.to == lanes_[0].tier ? 0 : 1].active.back().overlapped;
   TransferId* at = &first_of_chunk_[t.chunk];
   while (*at != id) at = &transfers_[*at].next_of_chunk;
   *at = t.next_of_chunk;
@@ -309,6 +310,7 @@ void Engine::enqueue(TransferId id, bool at_front) {
   }
   ++queue.length;
   ++link_load_[t.link()];
+  ++enqueued_;
 }
 
 void Engine::dequeue(TransferId id) {

@@ -77,6 +77,8 @@ class Machine {
   // Waits for the next completion. False when nothing is under way.
   virtual bool wait(Completion& completion) = 0;
   virtual Nanoseconds now() const = 0;
+  // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults).
+  virtual bool pretends() const { return false; }
 
   // Room of a chunk is taken or given back. A real machine maps and unmaps pages; the simulated one does nothing.
   virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}

@@ -174,6 +174,99 @@ TEST(EngineRulesTest, AFailedOpIsAnError) {
   EXPECT_THROW(engine.run({}), Error);
 }
 
+class KeepsForPrefetches final : public Policy {
+ public:
+  explicit KeepsForPrefetches(std::vector<TensorId> fetched) : fetched_(std::move(fetched)) {}
+  Layout layout(const MachineSpec&, const Program*) const override {
+    Layout layout = whole_tensors();
+    layout.promote = false;
+    return layout;
+  }
+  void on(const Event& event, const View&, Actions& actions) override {
+    if (event.kind != EventKind::op_issued || event.op != 0) return;
+    for (const TensorId tensor : fetched_) actions.fetch(tensor);
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (!request.prefetch) coldest_victims(request, view, victims);
+  }
+
+ private:
+  std::vector<TensorId> fetched_;
+};
+
+// GPU of 100, full of what op 0 writes. p, then b are to be prefetched from NVMe and no victims are given for them. Op
+// 1 needs b, which stays behind p, which may not take the room that b needs: a standstill, and b is lifted. Its
+// victim's way out is the second link, which had its turn when the third, b's, asked for room.
+TEST(EngineRulesTest, AVictimLeavesAtOnceWhateverItsLink) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+  const TensorId b = trace.add_tensor("b", 100, Role::parameter, true);
+  const TensorId p = trace.add_tensor("p", 100, Role::parameter, true);
+  add_op(trace, 50, {}, {a});
+  add_op(trace, 50, {b}, {});
+  add_op(trace, 50, {p}, {});
+  add_op(trace, 50, {a}, {});
+  const Program program{trace, {}};
+  MachineSpec machine = small_machine(100, true);
+  machine.initial_tier = 2;
+  KeepsForPrefetches policy({p, b});
+  SimMachine simulated(machine);
+  Timeline timeline;
+  Engine engine(machine, simulated, policy, &program, {.timeline = &timeline, .log = nullptr, .on_iteration = {}});
+  const RunResult result = engine.run({.max_iterations = 1, .until_steady = false});
+  ASSERT_TRUE(result.fits) << result.misfit;
+  std::vector<Span> ops;
+  for (const Span& span : timeline.spans) {
+    if (span.kind == SpanKind::op) ops.push_back(span);
+  }
+  EXPECT_EQ(ops.at(1).start_ns, 50 + 100 + 100);
+}
+
+// p is asked for when op 0 is issued and arrives at 100. Op 1 reads p and runs from 50 on beside its arrival, to the
+// later of both ends; q, which nobody asked for before, is waited for.
+TEST(EngineRulesTest, ComputeOverlapsArrivalsThatWereNotDemanded) {
+  Layout layout = whole_tensors();
+  layout.overlap_faults = true;
+  for (const bool promote : {false, true}) {
+    layout.promote = promote;
+    for (const Nanoseconds duration_ns : {30, 80}) {
+      for (const bool demands : {false, true}) {
+        Trace trace;
+        const TensorId p = trace.add_tensor("p", 100, Role::parameter, true);
+        const TensorId q = trace.add_tensor("q", 100, Role::parameter, true);
+        add_op(trace, 50, {}, {});
+        add_op(trace, duration_ns, demands ? std::vector{p, q} : std::vector{p}, {});
+        const SmallRun run =
+            run_small(small_machine(200), trace, 1, layout, [p](const Event& event, const View&, Actions& actions) {
+              if (event.kind == EventKind::op_issued && event.op == 0) actions.fetch(p);
+            });
+        const Nanoseconds start_ns = demands ? 200 : 50;
+        const Nanoseconds end_ns = std::max<Nanoseconds>(start_ns + duration_ns, 100);
+        EXPECT_EQ(run.ops.at(1).start_ns, start_ns);
+        EXPECT_EQ(run.ops.at(1).end_ns, start_ns + duration_ns);
+        EXPECT_EQ(run.result.window.time_ns, end_ns);
+        const Counters& counters = run.result.window;
+        EXPECT_EQ(counters.stall_ns[static_cast<std::size_t>(StallCause::h2d)], end_ns - 50 - duration_ns);
+        EXPECT_EQ(counters.compute_ns, 50 + duration_ns);
+      }
+    }
+  }
+}
+
+// On a machine with real data the op would read what is not there.
+TEST(EngineRulesTest, OverlappedArrivalsAreForSimulationsOnly) {
+  Trace trace;
+  add_op(trace, 50, {}, {});
+  const Program program{trace, {}};
+  Layout layout = whole_tensors();
+  layout.overlap_faults = true;
+  ScriptedPolicy policy(layout);
+  const MachineSpec machine = small_machine(100);
+  SimMachine simulated(machine);
+  FailingOps real(simulated);
+  EXPECT_THROW(Engine(machine, real, policy, &program), Error);
+}
+
 // Times are 64-bit nanoseconds: what would not fit is refused, not wrapped around.
 TEST(EngineRulesTest, TimesBeyondTheClockAreErrors) {
   Trace trace;

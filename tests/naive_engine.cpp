@@ -197,6 +197,7 @@ class Naive {
         schedule_(program.trace),
         machine_(spec),
         layout_(policy.layout(spec, &program)) {
+    if (layout_.overlap_faults) throw Error("the naive engine has no overlapped arrivals");
     if (layout_.allocators.empty()) layout_.allocators.resize(spec.tiers.size());
     lanes_[0].tier = 0;
     lanes_[1].tier = spec.tier_of(Device::cpu);
@@ -1016,7 +1017,9 @@ class Naive {
     for (bool progress = true; progress && !finished_;) {
       progress = false;
       for (std::size_t lane = 0; lane < 2; ++lane) progress |= advance(lane);
+      const long long queued = back_place_ - front_place_;
       for (LinkId link = 0; link < spec_.links.size(); ++link) progress |= start_transfers(link);
+      progress |= back_place_ - front_place_ != queued;
     }
   }
   bool moving() const {

@@ -28,6 +28,8 @@ constexpr std::array entries{
           "Belady (IBM Systems Journal 1966); ordered: Cao et al. (SIGMETRICS'95)", make_belady},
     Entry{"l2l", "only the running layer's parameters are on the GPU: fetched at its start, dropped at its end",
           "L2L (Pudipeddi et al. 2020), 10Cache's slowest baseline", make_l2l},
+    Entry{"g10", "plans evictions and prefetches over inactive periods of tensors, to the SSD first, then to CPU memory",
+          "G10 (MICRO'23)", make_g10},
     Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
           "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
     Entry{

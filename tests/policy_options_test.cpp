@@ -41,7 +41,7 @@ TEST(PolicyOptionsTest, TheListingIsComplete) {
       EXPECT_TRUE(options.insert(option.name).second) << policy.name << " lists " << option.name << " twice";
       EXPECT_FALSE(option.help.empty()) << policy.name << " " << option.name;
       EXPECT_FALSE(option.default_value.empty()) << policy.name << " " << option.name;
-      EXPECT_THAT(option.type, testing::AnyOf("flag", "number", "bytes", "choice"));
+      EXPECT_THAT(option.type, testing::AnyOf("flag", "number", "real", "bytes", "choice"));
       EXPECT_EQ(option.choices.empty(), option.type != "choice") << policy.name << " " << option.name;
       if (option.type == "choice") {
         EXPECT_THAT(option.choices, testing::Contains(option.default_value));

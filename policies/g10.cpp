@@ -1,0 +1,298 @@
+// g10: Zhang et al., "G10: Enabling An Efficient Unified GPU Memory and Storage Architecture with Smart Tensor
+// Migrations" (MICRO'23), section 4; where the paper leaves a choice open, the rule of its public simulator.
+//
+// Before the run, on a clock without stalls:
+//   1. Everything alive is taken to be resident; intermediates are allocated one kernel before their first use and
+//      freed after their last.
+//   2. While some kernel needs more than `limit` of the GPU: of all inactive periods with such a kernel between "half
+//   of
+//      it has left" and "half of it must return" (over the SSD, given the bandwidth that is left), take the one with
+//      the greatest benefit: bytes x the time in there for which the whole GPU would not be enough; of equal ones
+//      (benefits may be 0, as the limit is less than the whole) the greatest bytes x length. A period that does not
+//      lead to a migration is not looked at again.
+//   3. Longer than two SSD trips and a half: to the SSD, or to CPU memory if all the SSD's write slots of one trip
+//      from its begin are taken and the CPU has room. Else, longer than two CPU trips and a half: to CPU memory.
+//   4. The eviction takes the bandwidth that is left from the period's begin on, the prefetch what is left before its
+//      end, as late as possible; if they meet there is no migration. Between them the memory is free.
+//      Periods that run over the iteration's end (of weights) are different: their benefit counts the whole period,
+//      their trips take as long as alone on the link, half a trip more for the prefetch, and reserve nothing.
+//   5. Then prefetches, the earliest first, move to the earliest kernel since which there is room.
+// Run: what the plan has for a kernel is given when its op is issued, evictions first. What misses all the same is
+// fetched on demand, and only that evicts: the coldest leave. Copies are exclusive.
+//
+// mode=g10-simulator repeats more of that simulator, to compare with its published times. Differences:
+// docs/policies.md.
+#include <algorithm>
+#include <optional>
+#include <queue>
+#include <tuple>
+
+#include "core/error.h"
+#include "policies/planning.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+struct G10Options {
+  double limit = 0.99;            // of the GPU's memory, for the plan
+  bool eager = true;              // step 5
+  bool reserve_wrapping = false;  // periods over the iteration's end are like all others
+  bool gib = false;               // the planner takes a GB/s for a GiB/s
+};
+
+struct Migration {
+  TensorId tensor = none;
+  Bytes bytes = 0;
+  TierId destination = no_tier;
+  KernelIndex evict_at = 0, evicted = 0;    // the eviction's first kernel, and the first that finds the room free
+  KernelIndex prefetch_at = 0, use_at = 0;  // the prefetch's first kernel, and that of the use
+  bool fixed = false;                       // its prefetch stays where it is
+};
+
+MachineSpec as_planned(MachineSpec machine, bool gib) {
+  const auto scale = [gib](BytesPerSecond& bandwidth) {
+    if (gib) bandwidth = static_cast<BytesPerSecond>(static_cast<uint128>(bandwidth) * GiB / 1'000'000'000);
+  };
+  for (Link& link : machine.links) scale(link.bandwidth);
+  for (Resource& resource : machine.resources) scale(resource.bandwidth);
+  return machine;
+}
+
+class Planner {
+ public:
+  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const G10Options& options)
+      : options_(options),
+        kernels_(trace, schedule),
+        periods_(inactive_periods(kernels_, trace)),
+        bandwidth_(kernels_, as_planned(machine, options.gib)),
+        whole_(kernels_, trace, machine.tiers[0].capacity, allocated_ahead),
+        limited_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit),
+                 allocated_ahead) {
+    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
+      if (!bandwidth_.exists(0, tier) || !bandwidth_.exists(tier, 0)) continue;
+      if (ssd_ == no_tier && machine.tiers[tier].kind == TierKind::nvme) ssd_ = tier;
+      if (cpu_ == no_tier && machine.tiers[tier].kind == TierKind::cpu) cpu_ = tier;
+    }
+    if (cpu_ != no_tier) {
+      cpu_left_.assign(kernels_.ops.size(), static_cast<std::int64_t>(machine.tiers[cpu_].capacity));
+    }
+  }
+
+  const Kernels& kernels() const { return kernels_; }
+
+  std::vector<Migration> plan() {
+    if (ssd_ == no_tier && cpu_ == no_tier) return {};
+    // A benefit only falls while memory and bandwidth are taken: the greatest is an entry that is still right when it
+    // comes up.
+    struct Candidate {
+      uint128 benefit, area;
+      std::size_t period;
+      bool operator<(const Candidate& other) const {
+        return std::tie(benefit, area, other.period) < std::tie(other.benefit, other.area, period);
+      }
+    };
+    std::priority_queue<Candidate> candidates;
+    const auto consider = [&](std::size_t i) {
+      const InactivePeriod& period = periods_[i];
+      const std::optional<uint128> benefit = benefit_of(period);
+      if (!benefit) return;
+      candidates.push({*benefit, uint128{period.bytes} * static_cast<uint128>(period.length_ns), i});
+    };
+    for (std::size_t i = 0; i < periods_.size(); ++i) consider(i);
+    while (!limited_.fits() && !candidates.empty()) {
+      const Candidate top = candidates.top();
+      candidates.pop();
+      const InactivePeriod& period = periods_[top.period];
+      if (benefit_of(period) == top.benefit) {
+        place(period);
+      } else {
+        consider(top.period);
+      }
+    }
+    if (options_.eager) move_prefetches_earlier();
+    return std::move(migrations_);
+  }
+
+ private:
+  static constexpr KernelIndex allocated_ahead = 1;
+
+  bool wraps(const InactivePeriod& period) const { return !options_.reserve_wrapping && period.end > kernels_.count(); }
+
+  // None if no kernel between the halves of its trips is above the limit.
+  std::optional<uint128> benefit_of(const InactivePeriod& period) const {
+    KernelIndex from = period.begin, to = period.end;
+    if (!wraps(period)) {
+      const TierId tier = ssd_ != no_tier ? ssd_ : cpu_;
+      const std::int64_t half = static_cast<std::int64_t>(std::max<Bytes>(period.bytes / 2, 1));
+      from = bandwidth_.left(0, tier).forward(period.begin, half) - 1;  // the kernel in which half has left
+      to = bandwidth_.left(tier, 0).backward(period.end, half);
+      if (from < 0 || to <= from) return std::nullopt;
+    }
+    if (limited_.time_over(from, to) == 0) return std::nullopt;
+    return uint128{period.bytes} * static_cast<uint128>(whole_.time_over(from, to));
+  }
+
+  void place(const InactivePeriod& period) {
+    if (period.end - period.begin == 1) return;
+    if (ssd_ != no_tier && period.length_ns > threshold_ns(ssd_, period.bytes)) {
+      migrate(period, !wraps(period) && ssd_write_slots_taken(period) && cpu_has_room(period) ? cpu_ : ssd_);
+    } else if (cpu_ != no_tier && period.length_ns > threshold_ns(cpu_, period.bytes) && cpu_has_room(period)) {
+      migrate(period, cpu_);
+    }
+  }
+
+  Nanoseconds threshold_ns(TierId tier, Bytes bytes) const {
+    const Nanoseconds in_ns = bandwidth_.trip_ns(tier, 0, bytes);
+    return bandwidth_.trip_ns(0, tier, bytes) + in_ns + in_ns / 2;
+  }
+
+  // In all kernels that a trip alone on the link would need, but for the one in which it ends.
+  bool ssd_write_slots_taken(const InactivePeriod& period) const {
+    const Nanoseconds begin_ns = kernels_.start_of(period.begin);
+    const KernelIndex end = kernels_.at_time(begin_ns + bandwidth_.trip_ns(0, ssd_, period.bytes));
+    return bandwidth_.left(0, ssd_).between(period.begin, end) == 0;
+  }
+
+  std::int64_t& cpu_left(KernelIndex kernel) { return cpu_left_[static_cast<std::size_t>(kernel % kernels_.count())]; }
+
+  bool cpu_has_room(const InactivePeriod& period) {
+    if (cpu_ == no_tier) return false;
+    for (KernelIndex kernel = period.begin; kernel < period.end; ++kernel) {
+      if (cpu_left(kernel) < static_cast<std::int64_t>(period.bytes)) return false;
+    }
+    return true;
+  }
+
+  void migrate(const InactivePeriod& period, TierId tier) {
+    const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
+    Migration migration{period.tensor, period.bytes, tier, period.begin, 0, 0, period.end, wraps(period)};
+    if (wraps(period)) {
+      const Nanoseconds out_ns = bandwidth_.trip_ns(0, tier, period.bytes);
+      const Nanoseconds in_ns = bandwidth_.trip_ns(tier, 0, period.bytes);
+      migration.evicted = kernels_.at_time(kernels_.start_of(period.begin) + out_ns) + 1;
+      migration.prefetch_at = kernels_.at_time(kernels_.start_of(period.end) - in_ns - in_ns / 2);
+      if (migration.prefetch_at == period.begin) return;
+    } else {
+      migration.evicted = bandwidth_.left(0, tier).forward(period.begin, bytes);
+      migration.prefetch_at = bandwidth_.left(tier, 0).backward(period.end, bytes);
+      if (migration.evicted < 0 || migration.prefetch_at < migration.evicted) return;
+      bandwidth_.take_earliest(0, tier, period.begin, migration.evicted, period.bytes);
+      bandwidth_.take_earliest(tier, 0, migration.prefetch_at, period.end, period.bytes);
+    }
+    whole_.add(migration.evicted, migration.prefetch_at, -bytes);
+    limited_.add(migration.evicted, migration.prefetch_at, -bytes);
+    for (KernelIndex kernel = period.begin; tier == cpu_ && kernel < period.end; ++kernel) cpu_left(kernel) -= bytes;
+    migrations_.push_back(migration);
+  }
+
+  void move_prefetches_earlier() {
+    std::stable_sort(migrations_.begin(), migrations_.end(),
+                     [](const Migration& a, const Migration& b) { return a.prefetch_at < b.prefetch_at; });
+    for (Migration& migration : migrations_) {
+      const std::int64_t bytes = static_cast<std::int64_t>(migration.bytes);
+      KernelIndex& at = migration.prefetch_at;
+      while (!migration.fixed && at > migration.evicted && limited_.at(at - 1) + bytes <= limited_.limit()) {
+        --at;
+        limited_.add(at, at + 1, bytes);
+      }
+    }
+  }
+
+  G10Options options_;
+  Kernels kernels_;
+  std::vector<InactivePeriod> periods_;
+  BandwidthPlan bandwidth_;
+  MemoryProfile whole_, limited_;  // against all of the GPU's memory, and against the limit
+  TierId ssd_ = no_tier, cpu_ = no_tier;
+  std::vector<std::int64_t> cpu_left_;  // by kernel
+  std::vector<Migration> migrations_;
+};
+
+class G10 final : public Policy {
+ public:
+  explicit G10(Options& options) {
+    std::string mode = "ours", victim = "lru", units = "GB";
+    options.choice("mode", mode, {"ours", "g10-simulator"},
+                   "g10-simulator: as its public simulator; unless set, victim=fifo, promote=false, "
+                   "overlap_faults=true, planner_units=GiB");
+    const bool simulator = mode == "g10-simulator";
+    if (simulator) victim = "fifo", units = "GiB";
+    layout_.promote = !simulator;
+    layout_.overlap_faults = simulator;
+    options.choice("victim", victim, {"lru", "fifo"},
+                   "who leaves for a fault: the least recently used, or the first to have arrived");
+    options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
+    options.flag("overlap_faults", layout_.overlap_faults,
+                 "an op computes beside its own prefetches that are late; in simulation only");
+    options.choice("planner_units", units, {"GB", "GiB"},
+                   "GiB: the planner takes links to be 7 % faster than they are, as G10's does");
+    options.real("limit", plan_options_.limit, "share", "of the GPU's memory that the plan may fill");
+    options.flag("eager", plan_options_.eager, "prefetches move earlier while memory fits");
+    options.flag("reserve_wrapping", plan_options_.reserve_wrapping,
+                 "periods over the iteration's end reserve bandwidth, as all others do; not so in G10");
+    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    if (plan_options_.limit <= 0 || plan_options_.limit > 1) {
+      throw Error("policy 'g10': option limit must be above 0 and at most 1");
+    }
+    plan_options_.gib = units == "GiB";
+    layout_.use_touches = victim == "lru";
+    layout_.exclusive_copies = true;
+  }
+
+  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) make_plan(view);
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none) return;
+    const auto at = [&](const std::vector<Hint>& hints) {
+      return std::equal_range(hints.begin(), hints.end(), Hint{event.op, none, no_tier},
+                              [](const Hint& a, const Hint& b) { return a.op < b.op; });
+    };
+    for (auto [hint, end] = at(evictions_); hint != end; ++hint) {
+      if (const TensorId id = view.memory_tensor(hint->tensor); id != none) actions.evict(id, hint->destination);
+    }
+    for (auto [hint, end] = at(prefetches_); hint != end; ++hint) {
+      if (const TensorId id = view.memory_tensor(hint->tensor); id != none) actions.fetch(id);
+    }
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (!request.prefetch) coldest_victims(request, view, victims);
+  }
+
+ private:
+  struct Hint {
+    OpIndex op = none;
+    TensorId tensor = none;
+    TierId destination = no_tier;
+  };
+
+  void make_plan(const View& view) {
+    Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
+    std::vector<Migration> plan = planner.plan();
+    const auto op_of = [&](KernelIndex kernel) { return planner.kernels().op_of(kernel); };
+    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+      return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
+    });
+    evictions_.clear();
+    prefetches_.clear();
+    for (const Migration& migration : plan) {
+      evictions_.push_back({op_of(migration.evict_at), migration.tensor, migration.destination});
+      prefetches_.push_back({op_of(migration.prefetch_at), migration.tensor, 0});
+    }
+    for (std::vector<Hint>* hints : {&evictions_, &prefetches_}) {
+      std::stable_sort(hints->begin(), hints->end(), [](const Hint& a, const Hint& b) { return a.op < b.op; });
+    }
+  }
+
+  Layout layout_;
+  G10Options plan_options_;
+  std::vector<Hint> evictions_, prefetches_;  // by op
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_g10(Options& options) { return std::make_unique<G10>(options); }
+
+}  // namespace tencache

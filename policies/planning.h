@@ -1,0 +1,144 @@
+// What policies that plan ahead have in common: the recorded iteration as a cycle of kernels on a clock without stalls,
+// the periods in which tensors are not used, what the links can still move during each kernel, and the memory that
+// each kernel needs.
+//
+// Kernels are the ops of the GPU, numbered from 0 in program order; ops of the CPU take no time on this clock. The
+// iteration is cyclic: with K kernels, number K + k is kernel k of the next iteration. Planners work with whole
+// kernels: a range [from, to) of such numbers, at most K long.
+//
+// All of it is pure: no state but what is in these objects, the same result for the same input.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/metrics.h"
+#include "core/schedule.h"
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
+
+using KernelIndex = std::int64_t;
+
+struct Kernels {
+  Kernels(const Trace& trace, const Schedule& schedule);
+
+  KernelIndex count() const { return static_cast<KernelIndex>(ops.size()); }
+  // The kernels that use the tensor, ascending.
+  std::span<const KernelIndex> uses_of(TensorId tensor) const {
+    return {uses.data() + first_use[tensor], uses.data() + first_use[tensor + 1]};
+  }
+  // Duration of [from, to).
+  Nanoseconds between(KernelIndex from, KernelIndex to) const { return start_of(to) - start_of(from); }
+  Nanoseconds start_of(KernelIndex kernel) const {
+    return kernel / count() * starts_ns.back() + starts_ns[static_cast<std::size_t>(kernel % count())];
+  }
+
+  // The kernel that runs at that time, counted from the iteration's begin.
+  KernelIndex at_time(Nanoseconds time_ns) const;
+  OpIndex op_of(KernelIndex kernel) const { return ops[static_cast<std::size_t>(kernel % count())]; }
+
+  std::vector<OpIndex> ops;               // of each kernel
+  std::vector<Nanoseconds> durations_ns;  // the gap before it and its op
+  std::vector<Nanoseconds> starts_ns;     // of each kernel, and at last the whole iteration
+  std::vector<KernelIndex> uses;          // by tensor
+  std::vector<std::size_t> first_use;     // of each tensor in `uses`, and at last their number
+};
+
+// The kernels between two uses of a tensor, of which there is at least one. A persistent tensor's last period runs over
+// the iteration's end.
+struct InactivePeriod {
+  TensorId tensor = none;
+  Bytes bytes = 0;
+  KernelIndex begin = 0;  // the first kernel that does not use it, less than K
+  KernelIndex end = 0;    // the kernel of the next use
+  Nanoseconds length_ns = 0;
+};
+// By tensor, then in order of time. Tensors that no kernel uses have none.
+std::vector<InactivePeriod> inactive_periods(const Kernels& kernels, const Trace& trace);
+
+// Sums over ranges of kernels of a value each, not negative, that may change: O(log K) (a Fenwick tree).
+class CyclicSums {
+ public:
+  explicit CyclicSums(std::vector<std::int64_t> values);
+
+  std::int64_t at(KernelIndex kernel) const { return values_[slot(kernel)]; }
+  void set(KernelIndex kernel, std::int64_t value);
+  std::int64_t total() const { return total_; }
+  std::int64_t between(KernelIndex from, KernelIndex to) const { return before(to) - before(from); }
+  // The first `to` for which [from, to) sums to `amount` (above 0); -1 if all is 0.
+  KernelIndex forward(KernelIndex from, std::int64_t amount) const;
+  // The last `from` for which [from, to) sums to `amount` (above 0); -1 if that lies before kernel 0, or all is 0.
+  KernelIndex backward(KernelIndex to, std::int64_t amount) const;
+
+ private:
+  std::size_t slot(KernelIndex kernel) const { return static_cast<std::size_t>(kernel) % values_.size(); }
+  std::int64_t before(KernelIndex kernel) const;  // of [0, kernel)
+  // The most slots whose sum is less than `amount`, or, with `or_equal`, at most that.
+  std::size_t descend(std::int64_t amount, bool or_equal) const;
+
+  std::vector<std::int64_t> values_, tree_;
+  std::int64_t total_ = 0;
+};
+
+// What can still be moved between tiers during each kernel. A path takes what it moves from its links (two where it is
+// staged) and from the resources that these share with other paths.
+class BandwidthPlan {
+ public:
+  BandwidthPlan(const Kernels& kernels, const MachineSpec& machine);
+
+  bool exists(TierId from, TierId to) const { return paths_[index(from, to)].bandwidth > 0; }
+  BytesPerSecond bandwidth(TierId from, TierId to) const { return paths_[index(from, to)].bandwidth; }
+  Nanoseconds latency_ns(TierId from, TierId to) const { return paths_[index(from, to)].latency_ns; }
+  // Of a copy that has the path for itself.
+  Nanoseconds trip_ns(TierId from, TierId to, Bytes bytes) const;
+  // Bytes that each kernel has left. The path must exist, here and below.
+  const CyclicSums& left(TierId from, TierId to) const { return lefts_[paths_[index(from, to)].left]; }
+  // Takes `bytes` from [begin, end): the earliest there is. What does not fit is not taken.
+  void take_earliest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes);
+  // The same, the latest there is.
+  void take_latest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes);
+
+ private:
+  struct Path {
+    BytesPerSecond bandwidth = 0;  // of the slowest link; 0: there is none
+    Nanoseconds latency_ns = 0;
+    std::vector<std::size_t> parts;  // links, then resources: indices into parts_
+    std::size_t left = 0;            // into lefts_
+  };
+  std::size_t index(TierId from, TierId to) const { return from * tier_count_ + to; }
+  Bytes take(const Path& path, KernelIndex kernel, Bytes bytes);
+
+  std::size_t tier_count_;
+  std::vector<Path> paths_;                      // [from][to]
+  std::vector<std::vector<Bytes>> parts_;        // left of each link and resource, by kernel
+  std::vector<std::vector<std::size_t>> users_;  // of each part: indices into paths_
+  std::vector<CyclicSums> lefts_;
+};
+
+// The memory that each kernel finds taken if everything alive is resident, and the time for which that is too much.
+class MemoryProfile {
+ public:
+  // What no kernel uses takes no room. A tensor that is not persistent is there from `allocated_ahead` kernels before
+  // its first use (but not in the iteration before) to its last.
+  MemoryProfile(const Kernels& kernels, const Trace& trace, Bytes limit, KernelIndex allocated_ahead = 0);
+
+  std::int64_t at(KernelIndex kernel) const { return bytes_[static_cast<std::size_t>(kernel) % bytes_.size()]; }
+  std::int64_t limit() const { return limit_; }
+  bool fits() const { return over_.total() == 0; }
+  // Of [from, to), the time with more than the limit.
+  Nanoseconds time_over(KernelIndex from, KernelIndex to) const { return over_.between(from, to); }
+  // Adds to (or with a negative number takes from) every kernel of [from, to).
+  void add(KernelIndex from, KernelIndex to, std::int64_t bytes);
+
+ private:
+  std::int64_t limit_;
+  std::vector<Nanoseconds> durations_ns_;
+  std::vector<std::int64_t> bytes_;
+  CyclicSums over_;
+};
+
+}  // namespace tencache

@@ -1,0 +1,185 @@
+// The pieces that planners share, each against numbers worked out by hand or an obvious loop.
+#include "policies/planning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/small_cases.h"
+
+namespace tencache {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<std::int64_t> memory_of(const MemoryProfile& memory, KernelIndex kernels) {
+  std::vector<std::int64_t> list;
+  for (KernelIndex kernel = 0; kernel < kernels; ++kernel) list.push_back(memory.at(kernel));
+  return list;
+}
+
+// Ops 0, 2, 3, 4 are kernels 0 to 3; op 1 runs on the CPU.
+//   w, persistent, is used by kernels 0 and 2; a by 0 and 3; s, persistent, by the CPU alone.
+struct Small {
+  Trace trace;
+  TensorId w, a, s;
+  Small() {
+    w = trace.add_tensor("w", 100, Role::parameter, true);
+    a = trace.add_tensor("a", 30, Role::activation, false);
+    s = trace.add_tensor("s", 500, Role::optimizer_state, true);
+    add_op(trace, 10, {w}, {a});
+    add_op(trace, 1000, {s, w}, {s}, Device::cpu);
+    add_op(trace, 20, {}, {}, Device::gpu, 5);
+    add_op(trace, 30, {w}, {});
+    add_op(trace, 40, {a}, {});
+  }
+};
+
+TEST(PlanningTest, KernelsAreTheOpsOfTheGpu) {
+  const Small small;
+  const Schedule schedule(small.trace);
+  const Kernels kernels(small.trace, schedule);
+  EXPECT_THAT(kernels.ops, ElementsAre(0, 2, 3, 4));
+  EXPECT_THAT(kernels.durations_ns, ElementsAre(10, 25, 30, 40));
+  EXPECT_THAT(kernels.uses_of(small.w), ElementsAre(0, 2));
+  EXPECT_TRUE(kernels.uses_of(small.s).empty());
+  EXPECT_EQ(kernels.start_of(6), 105 + 35);
+  EXPECT_EQ(kernels.between(3, 5), 50);
+  EXPECT_EQ(kernels.at_time(0), 0);
+  EXPECT_EQ(kernels.at_time(34), 1);
+  EXPECT_EQ(kernels.at_time(35), 2);
+  EXPECT_EQ(kernels.at_time(105 + 35), 6);
+}
+
+// w: kernel 1, and from 3 over the end to 0 of the next iteration. a: kernels 1 and 2; dead after 3.
+TEST(PlanningTest, PeriodsLieBetweenUses) {
+  const Small small;
+  const Schedule schedule(small.trace);
+  const Kernels kernels(small.trace, schedule);
+  const std::vector<InactivePeriod> periods = inactive_periods(kernels, small.trace);
+  ASSERT_EQ(periods.size(), 3U);
+  const auto expect = [&](std::size_t i, TensorId tensor, KernelIndex begin, KernelIndex end, Nanoseconds length_ns) {
+    EXPECT_EQ(periods[i].tensor, tensor);
+    EXPECT_EQ(periods[i].begin, begin);
+    EXPECT_EQ(periods[i].end, end);
+    EXPECT_EQ(periods[i].length_ns, length_ns);
+    EXPECT_EQ(periods[i].bytes, small.trace.tensors[tensor].bytes);
+  };
+  expect(0, small.w, 1, 2, 25);
+  expect(1, small.w, 3, 4, 40);
+  expect(2, small.a, 1, 3, 55);
+}
+
+TEST(PlanningTest, MemoryIsWhatIsAlive) {
+  const Small small;
+  const Schedule schedule(small.trace);
+  const Kernels kernels(small.trace, schedule);
+  MemoryProfile memory(kernels, small.trace, 129);
+  EXPECT_THAT(memory_of(memory, 4), ElementsAre(130, 130, 130, 130));
+  EXPECT_EQ(memory.time_over(0, 4), 105);
+  EXPECT_EQ(memory.time_over(3, 5), 50);
+  memory.add(3, 5, -100);  // kernels 3 and 0
+  EXPECT_THAT(memory_of(memory, 4), ElementsAre(30, 130, 130, 30));
+  EXPECT_EQ(memory.time_over(0, 4), 55);
+  EXPECT_FALSE(memory.fits());
+  memory.add(1, 3, -1);
+  EXPECT_TRUE(memory.fits());
+}
+
+TEST(PlanningTest, IntermediatesMayBeAllocatedAhead) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 7, Role::activation, false);
+  const TensorId b = trace.add_tensor("b", 9, Role::activation, false);
+  add_op(trace, 10, {}, {a});
+  add_op(trace, 10, {}, {});
+  add_op(trace, 10, {}, {b});
+  const Schedule schedule(trace);
+  const Kernels kernels(trace, schedule);
+  EXPECT_THAT(memory_of(MemoryProfile(kernels, trace, 0), 3), ElementsAre(7, 0, 9));
+  EXPECT_THAT(memory_of(MemoryProfile(kernels, trace, 0, 1), 3), ElementsAre(7, 9, 9));
+}
+
+TEST(PlanningTest, SumsOverACycle) {
+  std::mt19937 random(7);
+  for (const std::size_t size : {1U, 2U, 5U, 8U, 37U}) {
+    std::vector<std::int64_t> values(size);
+    for (std::int64_t& value : values) value = static_cast<std::int64_t>(random() % 4);
+    CyclicSums sums(values);
+    const KernelIndex count = static_cast<KernelIndex>(size);
+    for (int step = 0; step < 300; ++step) {
+      const std::size_t changed = random() % size;
+      values[changed] = static_cast<std::int64_t>(random() % 4);
+      sums.set(static_cast<KernelIndex>(changed), values[changed]);
+      const auto sum = [&](KernelIndex from, KernelIndex to) {
+        std::int64_t total = 0;
+        for (KernelIndex k = from; k < to; ++k) total += values[static_cast<std::size_t>(k % count)];
+        return total;
+      };
+      const KernelIndex from = static_cast<KernelIndex>(random() % size);
+      const KernelIndex to = from + static_cast<KernelIndex>(random() % (size + 1));
+      ASSERT_EQ(sums.between(from, to), sum(from, to));
+      ASSERT_EQ(sums.total(), sum(0, count));
+      const std::int64_t amount = 1 + static_cast<std::int64_t>(random() % 9);
+      KernelIndex forward = -1, backward = -1;
+      if (sums.total() > 0) {
+        for (forward = from; sum(from, forward) < amount;) ++forward;
+        for (backward = to; backward >= 0 && sum(backward, to) < amount;) --backward;
+      }
+      ASSERT_EQ(sums.forward(from, amount), forward);
+      ASSERT_EQ(sums.backward(to, amount), backward);
+    }
+  }
+}
+
+// Kernels of 100 ns. The CPU's link moves 1 byte/ns and the SSD's 0.5, both through a resource of 1.2 bytes/ns.
+TEST(PlanningTest, PathsShareWhatTheirLinksShare) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) add_op(trace, 100, {}, {});
+  const Schedule schedule(trace);
+  const Kernels kernels(trace, schedule);
+  MachineSpec machine = small_machine(100, true);
+  machine.resources = {{"pcie", 1'200'000'000}};
+  machine.links[1].uses = machine.links[3].uses = {0};
+  machine.links[3].bandwidth = byte_per_ns / 2;
+  machine.links[3].latency_ns = 7;
+  BandwidthPlan plan(kernels, machine);
+  EXPECT_TRUE(plan.exists(0, 2));
+  EXPECT_FALSE(plan.exists(1, 2)) << "no link, no staging";
+  EXPECT_EQ(plan.trip_ns(0, 2, 30), 67);
+  const auto left = [&](TierId to) {
+    return std::vector{plan.left(0, to).at(0), plan.left(0, to).at(1), plan.left(0, to).at(2)};
+  };
+  EXPECT_THAT(left(1), ElementsAre(100, 100, 100));
+  EXPECT_THAT(left(2), ElementsAre(50, 50, 50));
+  plan.take_earliest(0, 2, 0, 3, 70);  // 50 and 20: the resource has 70 and 100 left
+  EXPECT_THAT(left(1), ElementsAre(70, 100, 100));
+  EXPECT_THAT(left(2), ElementsAre(0, 30, 50));
+  plan.take_latest(0, 1, 1, 3, 120);  // 100 of the last kernel, 20 of the one before
+  EXPECT_THAT(left(1), ElementsAre(70, 80, 0));
+  EXPECT_THAT(left(2), ElementsAre(0, 30, 20));
+}
+
+// Without a direct link the path goes through staging: both links are taken.
+TEST(PlanningTest, StagedPathsTakeBothLinks) {
+  Trace trace;
+  add_op(trace, 100, {}, {});
+  const Schedule schedule(trace);
+  const Kernels kernels(trace, schedule);
+  MachineSpec machine = small_machine(100);
+  machine.tiers.push_back({"nvme", TierKind::nvme, 1'000'000, 1, {}});
+  machine.links.push_back({"write", 1, 2, byte_per_ns / 4, 3, {}});
+  machine.staging = {1, 4, 10};
+  BandwidthPlan plan(kernels, machine);
+  ASSERT_TRUE(plan.exists(0, 2));
+  EXPECT_FALSE(plan.exists(2, 0));
+  EXPECT_EQ(plan.bandwidth(0, 2), byte_per_ns / 4);
+  EXPECT_EQ(plan.trip_ns(0, 2, 10), 43);
+  plan.take_earliest(0, 2, 0, 1, 20);
+  EXPECT_EQ(plan.left(0, 2).at(0), 5);
+  EXPECT_EQ(plan.left(0, 1).at(0), 80);
+  EXPECT_EQ(plan.left(1, 2).at(0), 5);
+}
+
+}  // namespace
+}  // namespace tencache

@@ -67,11 +67,11 @@ void Collectives::all_gather(Group group, const Module& module, std::span<const 
 }
 
 void Collectives::reduce_scatter(Group group, const Module& module, std::span<const TensorId> whole,
-                                 std::span<const TensorId> shards, bool accumulate, Bytes bytes) {
+                                 std::span<const TensorId> shards, std::span<const TensorId> accumulated, Bytes bytes) {
   const Count n = size(group);
   if (n == 1) return;
   reads_.assign(whole.begin(), whole.end());
-  if (accumulate) reads_.insert(reads_.end(), shards.begin(), shards.end());
+  reads_.insert(reads_.end(), accumulated.begin(), accumulated.end());
   collective(group, "reduce_scatter", module, reads_, shards, (n - 1) * bytes / n);
 }
 

@@ -35,11 +35,11 @@ class Collectives {
   void all_reduce(Group group, const Module& module, TensorId tensor);
   void all_reduce(Group group, const Module& module, std::span<const TensorId> tensors, Bytes bytes);
   // Several tensors as one collective. `bytes` is the whole payload: what a rank has after gathering, or before
-  // scattering.
+  // scattering. `accumulated`: those of the shards that have content, to which is added.
   void all_gather(Group group, const Module& module, std::span<const TensorId> shards, std::span<const TensorId> whole,
                   Bytes bytes);
   void reduce_scatter(Group group, const Module& module, std::span<const TensorId> whole,
-                      std::span<const TensorId> shards, bool accumulate, Bytes bytes);
+                      std::span<const TensorId> shards, std::span<const TensorId> accumulated, Bytes bytes);
   // Between the stages `first` and `first` + 1: sends `out` and receives `in`, either may be none. `occurrence` is the
   // same on both sides.
   void exchange(Count first, const std::string& occurrence, std::string_view name, const Module& module, TensorId out,

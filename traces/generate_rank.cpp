@@ -137,7 +137,7 @@ class RankProgram {
   std::optional<OptimizerTensors> optimizer_;
   std::vector<State> states_;  // of the micro-batches
   bool gradient_reaches_input_ = true;
-  std::vector<TensorId> shards_, wholes_;  // reused
+  std::vector<TensorId> shards_, wholes_, accumulated_;  // reused
 };
 
 void RankProgram::forward(Count index) {
@@ -220,7 +220,7 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
   shards_.clear();
   wholes_.clear();
   Bytes bytes = 0;
-  bool accumulate = false;
+  accumulated_.clear();
   for (Parameter* parameter : parameters) {
     if (parameter->gradient == none) continue;
     // A tied weight is reduced with the embedding, after the head has added its part.
@@ -234,7 +234,7 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
             step_.tensor(step_.module(parameter->name), "grad_shard",
                          parameter->shard_elements * step_.gradient_element_bytes(), Role::gradient);
       } else {
-        accumulate = true;
+        accumulated_.push_back(parameter->gradient_shard);
       }
       shards_.push_back(parameter->gradient_shard);
     }
@@ -244,7 +244,7 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
   if (options_.zero == 0) {
     collectives_.all_reduce(Group::data, module, wholes_, bytes);
   } else {
-    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulate, bytes);
+    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulated_, bytes);
   }
 }
 

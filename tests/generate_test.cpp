@@ -1,0 +1,531 @@
+// Generated workloads against closed forms: parameters, activations kept (Korthikanti et al. 2022, "Reducing Activation
+// Recomputation in Large Transformer Models"), flops (Narayanan et al. 2021, Megatron-LM), bytes of optimizers.
+#include "traces/generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "configs/gpu_yaml.h"
+#include "configs/model_yaml.h"
+#include "core/error.h"
+#include "tests/generate_cases.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const GenerateOptions& options) {
+  try {
+    generate(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Bytes of what forward pass and loss write and the backward pass reads.
+Bytes kept_for_backward(const Trace& trace) {
+  std::vector<bool> written(trace.tensors.size()), kept(trace.tensors.size());
+  for (const Op& op : trace.ops) {
+    if (op.phase == Phase::forward || op.phase == Phase::loss) {
+      for (const TensorId id : trace.writes(op)) written[id] = true;
+    } else if (op.phase == Phase::backward) {
+      for (const TensorId id : trace.reads(op)) kept[id] = written[id];
+    }
+  }
+  Bytes bytes = 0;
+  for (std::size_t id = 0; id < kept.size(); ++id) {
+    if (kept[id]) bytes += trace.tensors[id].bytes;
+  }
+  return bytes;
+}
+
+// What one layer adds.
+Bytes kept_per_layer(GenerateOptions options) {
+  options.model.layers = 3;
+  const Bytes more = kept_for_backward(generate(options));
+  options.model.layers = 2;
+  return more - kept_for_backward(generate(options));
+}
+
+// ---- Parameters. ----------------------------------------------------------------------------------------------------
+
+TEST(Generate, HasEveryParameterOfEveryShippedModelUnderItsName) {
+  for (const ModelDescription& model : list_models()) {
+    for (const Head head : {Head::language_model, Head::classification}) {
+      if (model.family == ModelFamily::vit && head == Head::language_model) continue;
+      GenerateOptions options = small(model.name);
+      options.head = head;
+      const Trace trace = generate(options);
+      const std::vector<ParameterShape> shapes = parameters_of(model, head);
+      std::vector<TensorId> parameters;
+      for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+        if (trace.tensors[id].role == Role::parameter) parameters.push_back(id);
+      }
+      ASSERT_EQ(parameters.size(), shapes.size()) << model.name;
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        EXPECT_EQ(trace.name(trace.tensors[parameters[i]]), shapes[i].name);
+        EXPECT_EQ(trace.tensors[parameters[i]].bytes, 2 * shapes[i].elements());
+      }
+      // Each is used by the forward pass, has one gradient and is updated once.
+      std::vector<bool> used(trace.tensors.size());
+      std::vector<int> updates(trace.tensors.size());
+      Bytes gradients = 0;
+      for (const Op& op : trace.ops) {
+        if (op.phase == Phase::forward) {
+          for (const TensorId id : trace.reads(op)) used[id] = true;
+        }
+        if (op.phase == Phase::optimizer) {
+          for (const TensorId id : trace.writes(op)) ++updates[id];
+          if (op.placeable && op.reorderable) gradients += trace.tensors[trace.reads(op)[0]].bytes;
+        }
+      }
+      for (const TensorId id : parameters) {
+        EXPECT_TRUE(used[id]) << model.name << " " << trace.name(trace.tensors[id]);
+        EXPECT_EQ(updates[id], 1) << model.name << " " << trace.name(trace.tensors[id]);
+      }
+      EXPECT_EQ(gradients, 2 * parameter_count(model, head)) << model.name;
+    }
+  }
+}
+
+TEST(Generate, GivesModulesAndOpsOfALayerInTheOrderOfTheCalls) {
+  GenerateOptions options = small("opt-125m");
+  options.model.layers = 1;
+  options.head = Head::classification;
+  const Trace trace = generate(options);
+  std::vector<std::string> forward;
+  for (const Op& op : trace.ops) {
+    if (op.phase == Phase::forward) forward.push_back(trace.name(op) + " @ " + trace.module(op));
+  }
+  const std::string layer = "model.decoder.layers.0.";
+  EXPECT_THAT(forward,
+              ElementsAre("embed_tokens @ model.decoder.embed_tokens", "embed_positions @ model.decoder.embed_tokens",
+                          "dropout @ model.decoder.embed_tokens", "norm @ " + layer + "self_attn_layer_norm",
+                          "q_proj @ " + layer + "self_attn", "k_proj @ " + layer + "self_attn",
+                          "v_proj @ " + layer + "self_attn", "flash_attention @ " + layer + "self_attn",
+                          "out_proj @ " + layer + "self_attn", "dropout_add @ " + layer + "self_attn",
+                          "norm @ " + layer + "final_layer_norm", "fc1 @ " + layer + "fc1", "relu @ " + layer + "fc1",
+                          "fc2 @ " + layer + "fc2", "dropout_add @ " + layer + "fc2",
+                          "norm @ model.decoder.final_layer_norm", "score @ score"));
+}
+
+// ---- Activations kept for the backward pass. ------------------------------------------------------------------------
+// s: sequence length, b: batch, h: hidden, a: heads. Bytes in 16 bits.
+
+struct Shape {
+  Bytes s, b, h, a;
+  explicit Shape(const GenerateOptions& options)
+      : s(options.sequence_lengths[0]), b(options.batch), h(options.model.hidden), a(options.model.heads) {}
+  Bytes sbh() const { return s * b * h; }
+  Bytes assb() const { return a * s * s * b; }
+};
+
+// The paper's block: GELU feed-forward of width 4h, dropout on attention weights, attention and feed-forward outputs.
+TEST(KeptActivations, OfAGptBlockAreKorthikantisClosedForm) {
+  for (const char* model : {"gpt2", "gpt2-xl", "bert-base-uncased"}) {  // norms in front and norms behind
+    GenerateOptions options = small(model);
+    options.attention = AttentionKind::materialised;
+    const Shape shape(options);
+    EXPECT_EQ(kept_per_layer(options), 34 * shape.sbh() + 5 * shape.assb()) << model;
+    options.recompute = Recompute::selective;
+    EXPECT_EQ(kept_per_layer(options), 34 * shape.sbh()) << model;
+    options.recompute = Recompute::block;
+    EXPECT_EQ(kept_per_layer(options), 2 * shape.sbh()) << model;
+    // A flash kernel has no scores; it keeps one fp32 number a row and head.
+    options.recompute = Recompute::none;
+    options.attention = AttentionKind::flash;
+    EXPECT_EQ(kept_per_layer(options), 34 * shape.sbh() + 4 * shape.a * shape.s * shape.b) << model;
+  }
+}
+
+// Besides the layers: the mask behind the embedding, the inputs of the last norm and of the head, and the loss in fp32.
+TEST(KeptActivations, OfAWholeGptAddUpToThePapersTotal) {
+  GenerateOptions options = small("gpt2");
+  options.attention = AttentionKind::materialised;
+  const Shape shape(options);
+  const Bytes layers = options.model.layers * (34 * shape.sbh() + 5 * shape.assb());
+  EXPECT_EQ(kept_for_backward(generate(options)),
+            layers + shape.sbh() + 4 * shape.sbh() + 4 * shape.s * shape.b * options.model.vocabulary);
+}
+
+// Tensor parallelism splits what lies between the two sums of a block: sbh (10 + 24/t + 5as/(ht)).
+TEST(KeptActivations, UnderTensorParallelismKeepTenPartsWhole) {
+  GenerateOptions options = small("gpt2");
+  options.attention = AttentionKind::materialised;
+  options.tensor_parallel = 4;
+  const Shape shape(options);
+  // All four ranks are in the trace.
+  EXPECT_EQ(kept_per_layer(options), 4 * (10 * shape.sbh() + 24 * shape.sbh() / 4 + 5 * shape.assb() / 4));
+}
+
+// Other families keep more or less than the paper's block, each for a reason.
+TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
+  {  // OPT: ReLU keeps its result only, which is the next layer's input; no dropout on attention weights.
+    GenerateOptions options = small("opt-6.7b");
+    const Shape shape(options);
+    EXPECT_EQ(kept_per_layer(options), 26 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
+    options.dropout = Dropout::none;
+    EXPECT_EQ(kept_per_layer(options), 24 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
+  }
+  {  // Llama-3: key and value of a quarter of the heads; four tensors of the gated block's width; no dropout.
+    GenerateOptions options = small("llama-3-8b");
+    const Shape shape(options);
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+                                           4 * 2 * shape.s * shape.b * options.model.intermediate +
+                                           4 * shape.a * shape.s * shape.b);
+  }
+  {  // Falcon-7B: one norm for both blocks, one key and one value head.
+    GenerateOptions options = small("falcon-7b");
+    const Shape shape(options);
+    const Bytes fused = 2 * shape.s * shape.b * (shape.a + 2) * options.model.head_dimension;
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 + 2 * 8) * shape.sbh() + fused + 4 * shape.a * shape.s * shape.b);
+  }
+  {  // Mixtral: the inputs, gated tensors and outputs of two experts a token, and the router's weights.
+    GenerateOptions options = small("mixtral-8x7b");
+    const Shape shape(options);
+    const Bytes tokens = shape.s * shape.b, copies = 2 * tokens;
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+                                           copies * (2 * 2 * shape.h + 4 * 2 * options.model.intermediate) +
+                                           2 * tokens * options.model.experts + 4 * shape.a * tokens);
+  }
+}
+
+TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
+  GenerateOptions options = small("gpt2");
+  options.attention = AttentionKind::materialised;
+  options.precision = Precision::fp32;
+  const Shape shape(options);
+  EXPECT_EQ(kept_per_layer(options), (2 * 32 + 2) * shape.sbh() + (2 * 4 + 1) * shape.assb());
+}
+
+// ---- Flops. ---------------------------------------------------------------------------------------------------------
+
+// Narayanan et al. 2021: 96 b s l h² (1 + s/(6h) + V/(16 l h)) with recomputation; a forward pass is a quarter of it,
+// the backward pass twice that.
+TEST(Flops, OfAGptAreMegatronsFormula) {
+  GenerateOptions options = small("gpt2");
+  options.attention = AttentionKind::materialised;
+  const Shape shape(options);
+  const Count layers = options.model.layers, vocabulary = options.model.vocabulary;
+  const Count blocks = layers * (24 * shape.sbh() * shape.h + 4 * shape.s * shape.sbh());
+  const Count head = 2 * shape.sbh() * vocabulary;
+  Trace trace = generate(options);
+  EXPECT_EQ(flops(trace, Phase::forward), blocks + head);
+  EXPECT_EQ(flops(trace, Phase::backward), 2 * (blocks + head));
+  options.recompute = Recompute::block;
+  trace = generate(options);
+  EXPECT_EQ(flops(trace, Phase::forward), blocks + head);
+  EXPECT_EQ(flops(trace, Phase::backward), 3 * blocks + 2 * head);
+  options.recompute = Recompute::selective;
+  EXPECT_EQ(flops(generate(options), Phase::backward), 2 * (blocks + head) + layers * 4 * shape.s * shape.sbh());
+  // A causal flash kernel does half of the forward products, and five halves of one product backward.
+  options.recompute = Recompute::none;
+  options.attention = AttentionKind::flash;
+  trace = generate(options);
+  EXPECT_EQ(flops(trace, Phase::forward), blocks + head - layers * 2 * shape.s * shape.sbh());
+  EXPECT_EQ(flops(trace, Phase::backward), 2 * (blocks + head) - layers * 3 * shape.s * shape.sbh());
+}
+
+// Chowdhery et al. 2022 (PaLM): 6 N + 12 l h s a token, where N counts the parameters of products.
+TEST(Flops, AreSixPerParameterAndToken) {
+  for (const char* model : {"opt-6.7b", "llama-3-8b", "bloom-7b1", "falcon-7b", "gpt2-xl"}) {
+    GenerateOptions options = small(model);
+    options.attention = AttentionKind::materialised;
+    const Trace trace = generate(options);
+    const Count tokens = trace.header.tokens_per_iteration();
+    // All but the embedding where it is not the head as well.
+    Count parameters = parameter_count(options.model, options.head);
+    if (!options.model.tied_embeddings) parameters -= options.model.vocabulary * options.model.hidden;
+    const ModelDescription& m = options.model;
+    const double expected = 6.0 * static_cast<double>(parameters * tokens) +
+                            12.0 * static_cast<double>(m.layers * m.heads * m.head_dimension * 64 * tokens);
+    const double found = static_cast<double>(flops(trace, Phase::forward) + flops(trace, Phase::backward));
+    EXPECT_NEAR(found / expected, 1, 0.002) << model;  // norms, biases and positions multiply nothing
+  }
+}
+
+// ---- The optimizer. -------------------------------------------------------------------------------------------------
+
+TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
+  struct Case {
+    Optimizer optimizer;
+    Precision precision;
+    double master, states;  // bytes a parameter
+  };
+  const Case cases[] = {{Optimizer::adamw, Precision::fp16, 4, 8},
+                        {Optimizer::adamw, Precision::fp32, 0, 8},
+                        {Optimizer::sgd, Precision::bf16, 4, 4},
+                        {Optimizer::sgd, Precision::fp32, 0, 4},
+                        {Optimizer::adam8bit, Precision::bf16, 0, 2.03},
+                        {Optimizer::adafactor, Precision::bf16, 4, 0.005},
+                        {Optimizer::apollo_mini, Precision::bf16, 0, 0.005}};
+  for (const Case& c : cases) {
+    GenerateOptions options = small("opt-1.3b");
+    options.optimizer = c.optimizer;
+    options.precision = c.precision;
+    const Trace trace = generate(options);
+    const double count = static_cast<double>(parameter_count(options.model, options.head));
+    const auto a_parameter = [&](Role role) { return static_cast<double>(bytes_of_role(trace, role, true)) / count; };
+    EXPECT_EQ(a_parameter(Role::parameter), static_cast<double>(bytes_of(c.precision)));
+    EXPECT_EQ(a_parameter(Role::master_parameter), c.master);
+    EXPECT_NEAR(a_parameter(Role::optimizer_state), c.states, 0.01 * c.states + 0.005) << to_string(c.optimizer);
+  }
+}
+
+TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
+  GenerateOptions options = small("opt-125m");
+  const Trace trace = generate(options);
+  TensorId coefficient = none;
+  std::set<TensorId> norms;
+  std::size_t updates = 0;
+  for (const Op& op : trace.ops) {
+    if (op.phase != Phase::optimizer) continue;
+    EXPECT_TRUE(op.placeable);
+    if (trace.name(op) == "grad_norm") {
+      ASSERT_EQ(trace.tensors[trace.reads(op)[0]].role, Role::gradient);
+      norms.insert(trace.writes(op)[0]);
+    } else if (trace.name(op) == "clip_coefficient") {
+      EXPECT_EQ(std::set<TensorId>(trace.reads(op).begin(), trace.reads(op).end()), norms);
+      EXPECT_EQ(norms.size(), parameters_of(options.model, options.head).size());
+      coefficient = trace.writes(op)[0];
+      EXPECT_FALSE(op.reorderable);
+    } else {
+      ++updates;
+      EXPECT_TRUE(op.reorderable);
+      EXPECT_THAT(trace.reads(op), ::testing::Contains(coefficient));
+      // gradient, coefficient, master, two states; the last three and the parameter are written: 2+4+12 read, 14
+      // written.
+      EXPECT_EQ(trace.reads(op).size(), 5u);
+      EXPECT_EQ(trace.writes(op).size(), 4u);
+      EXPECT_EQ(op.bytes, 28 * trace.tensors[trace.reads(op)[0]].bytes / 2 + 4);
+    }
+  }
+  EXPECT_EQ(updates, norms.size());
+  options.clip = false;
+  for (const Trace without = generate(options); const Op& op : without.ops) EXPECT_NE(without.name(op), "grad_norm");
+}
+
+// DeepSpeed's rule: a sub-group ends with the parameter that reaches the size.
+TEST(GeneratedOptimizer, CutsSubGroupsByElements) {
+  GenerateOptions options = small("opt-125m");
+  options.sub_group = 10'000'000;
+  const Trace trace = generate(options);
+  std::map<std::int32_t, Count> elements;
+  std::int32_t group = 0;
+  for (const Op& op : trace.ops) {
+    if (!op.reorderable) continue;
+    EXPECT_TRUE(op.group == group || op.group == group + 1);
+    group = op.group;
+    elements[op.group] += trace.tensors[trace.reads(op)[0]].bytes / 2;
+  }
+  EXPECT_GT(elements.size(), 5u);
+  for (const auto& [id, count] : elements) {
+    EXPECT_TRUE(id == group || count >= options.sub_group) << count;
+  }
+}
+
+TEST(Generate, AccumulatesGradientsOverMicroBatches) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  const Trace once = generate(options);
+  options.micro_batches = 4;
+  const Trace trace = generate(options);
+  EXPECT_EQ(flops(trace, Phase::forward), flops(once, Phase::forward));
+  // One gradient a parameter: written afresh by the first micro-batch, read and written by the others.
+  std::map<TensorId, std::pair<int, int>> fresh_and_added;
+  std::set<TensorId> of_parameters;
+  for (const Op& op : trace.ops) {
+    if (op.phase == Phase::optimizer && op.reorderable) of_parameters.insert(trace.reads(op)[0]);
+  }
+  EXPECT_EQ(of_parameters.size(), parameters_of(options.model, options.head).size());
+  for (const Op& op : trace.ops) {
+    if (op.phase != Phase::backward) continue;
+    for (const TensorId id : trace.writes(op)) {
+      if (!of_parameters.contains(id)) continue;
+      const auto reads = trace.reads(op);
+      (std::find(reads.begin(), reads.end(), id) == reads.end() ? fresh_and_added[id].first
+                                                                : fresh_and_added[id].second)++;
+    }
+  }
+  for (const auto& [id, counts] : fresh_and_added) EXPECT_EQ(counts, std::pair(1, 3)) << trace.name(trace.tensors[id]);
+  // In fp32, if asked.
+  options.gradient_precision = Precision::fp32;
+  const Trace wide = generate(options);
+  for (const Op& op : wide.ops) {
+    if (!op.reorderable) continue;
+    EXPECT_EQ(wide.tensors[wide.reads(op)[0]].bytes, wide.tensors[wide.reads(op)[2]].bytes) << "as the master copy";
+  }
+}
+
+TEST(Generate, TakesALengthForEachMicroBatch) {
+  GenerateOptions options = small("gpt2");
+  options.micro_batches = 4;
+  options.sequence_lengths = {512, 128, 300, 60};
+  const Trace trace = generate(options);
+  EXPECT_EQ(trace.header.tokens_per_iteration(), 512u + 128 + 300 + 60);
+  std::vector<Bytes> inputs;
+  for (const Tensor& tensor : trace.tensors) {
+    if (trace.name(tensor) == "input_ids") inputs.push_back(tensor.bytes / 8);
+  }
+  EXPECT_THAT(inputs, ElementsAre(512, 128, 300, 60));
+}
+
+// ---- LoRA. ----------------------------------------------------------------------------------------------------------
+
+TEST(GeneratedLora, TrainsTheAdaptersOnly) {
+  GenerateOptions options = small("llama-3-8b");
+  options.lora_rank = 16;
+  const Trace trace = generate(options);
+  const ModelDescription& m = options.model;
+  // A and B beside q_proj (h × h) and v_proj (h × a quarter).
+  const Count trained = m.layers * 16 * (m.hidden + m.hidden + m.hidden + m.hidden / 4);
+  EXPECT_EQ(bytes_of_role(trace, Role::master_parameter, true), 4 * trained);
+  EXPECT_EQ(bytes_of_role(trace, Role::parameter, true), 2 * (parameter_count(m, options.head) + trained));
+  for (const Op& op : trace.ops) {
+    if (!op.reorderable) continue;
+    EXPECT_THAT(trace.name(trace.tensors[trace.writes(op).back()]), HasSubstr(".lora_"));
+  }
+  // Nothing in front of the first adapters is trained, so no gradient goes there.
+  for (const Op& op : trace.ops) EXPECT_NE(trace.name(op), "embed_tokens_backward");
+  // A frozen product needs its weight to go back, not its input: forward and backward are the same, adapters aside.
+  const double ratio =
+      static_cast<double>(flops(trace, Phase::backward)) / static_cast<double>(flops(trace, Phase::forward));
+  EXPECT_NEAR(ratio, 1, 0.02);
+}
+
+TEST(GeneratedLora, ExpandsQuantisedWeightsBeforeEachUse) {
+  GenerateOptions options = small("llama-3-8b");
+  options.lora_rank = 16;
+  for (const auto& [bits, bytes_per_weight] :
+       {std::pair<Count, double>{4, 0.5 + 1.0 / 64 + 4.0 / 64 / 256}, {8, 1.001}}) {
+    options.quantise_bits = bits;
+    const Trace trace = generate(options);
+    double stored = 0, elements = 0;
+    std::size_t expansions = 0;
+    for (const Op& op : trace.ops) {
+      if (!trace.name(op).ends_with("_dequantize")) continue;
+      ++expansions;
+      ASSERT_EQ(trace.tensors[trace.writes(op)[0]].role, Role::workspace);
+      stored += static_cast<double>(trace.tensors[trace.reads(op)[0]].bytes);
+      elements += static_cast<double>(trace.tensors[trace.writes(op)[0]].bytes) / 2;
+    }
+    // Seven linear layers a block, forward and backward; the first block's query, key and value need no input gradient.
+    EXPECT_EQ(expansions, 2 * 7 * options.model.layers - 3);
+    EXPECT_NEAR(stored / elements, bytes_per_weight, 0.0005);
+  }
+}
+
+// ---- Durations. -----------------------------------------------------------------------------------------------------
+
+TEST(Roofline, TakesTheLargerOfArithmeticAndTraffic) {
+  GpuSpec gpu;
+  gpu.name = "toy";
+  gpu.memory_bandwidth = 1'000'000'000;
+  gpu.fp16_flops = 1e12;
+  gpu.matmul_efficiency = 0.5;
+  gpu.memory_efficiency = 0.8;
+  gpu.kernel_overhead_ns = 100;
+  gpu.interconnect = 2'000'000'000;
+  gpu.collective_latency_ns = 7;
+  const Roofline roofline(gpu, Precision::fp16);
+  EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1'000'000'000, 8), 100 + 2'000'000);  // 1e9 / 5e11
+  EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1, 8000), 100 + 10'000);              // 8000 / 8e8
+  EXPECT_EQ(roofline.kernel_ns(KernelKind::vector, 1'000'000'000, 8000), 100 + 10'000);
+  EXPECT_EQ(roofline.collective_ns(2000), 7 + 1000);
+  EXPECT_EQ(roofline.collective_ns(2000, 1'000'000'000), 7 + 2000);
+  EXPECT_THROW(Roofline(gpu, Precision::bf16), Error);
+}
+
+TEST(Gpus, AreAllThere) {
+  std::vector<std::string> names;
+  for (const GpuSpec& gpu : list_gpus()) {
+    names.push_back(gpu.name);
+    for (const Fact& fact : gpu.facts) EXPECT_FALSE(fact.source.empty()) << gpu.name << " " << fact.path;
+  }
+  EXPECT_THAT(names, ElementsAre("v100-16g", "v100-32g", "t4", "a10g", "l4", "l40s", "a100-40g", "a100-80g", "h100",
+                                 "h100-nvl", "h200", "b200"));
+  try {
+    read_gpu("rtx");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("v100-16g"));
+    EXPECT_THAT(error.what(), HasSubstr("b200"));
+  }
+}
+
+TEST(Gpus, BrokenFilesAreErrorsWithTheirLine) {
+  const auto error = [](const std::string& text) -> std::string {
+    try {
+      parse_gpus(text, "g.yaml");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  const std::string figure = "{value: 1, source: s, confidence: published}";
+  EXPECT_THAT(error("gpus:\n  - name: x\n    memroy: " + figure + "\n"), HasSubstr("g.yaml:3: unknown key 'memroy'"));
+  EXPECT_THAT(error("gpus:\n  - name: x\n    memory: 5\n"), HasSubstr("g.yaml:3"));
+  EXPECT_THAT(error("gpus:\n  - name: x\n    memory: " + figure + "\n"), HasSubstr("'memory_bandwidth' is missing"));
+  EXPECT_THAT(error("gpus:\n  - name: x\n    fp32_tflops: {value: -1, source: s, confidence: published}\n"),
+              HasSubstr("no number above 0"));
+  EXPECT_THAT(error("gpus:\n  - name: x\n    memory: {value: 1, source: s, confidence: guess}\n"),
+              HasSubstr("valid are published, measured, estimated"));
+}
+
+TEST(Generate, IsModelledAndTheSameEveryTime) {
+  GenerateOptions options = small("gpt2");
+  options.command = "tencache generate --model gpt2";
+  const Trace trace = generate(options);
+  EXPECT_EQ(trace.header.hardware, "modelled: h100");
+  EXPECT_EQ(trace.header.recorded_by, options.command);
+  EXPECT_EQ(trace.header.precision, "fp16");
+  for (const Op& op : trace.ops) {
+    EXPECT_EQ(op.duration_source, DurationSource::modelled);
+    EXPECT_EQ(op.gap_before_ns, options.gpu.launch_gap_ns);
+    EXPECT_GE(op.duration_ns, options.gpu.kernel_overhead_ns);
+  }
+  const std::string text = format_trace(trace);
+  EXPECT_EQ(format_trace(generate(options)), text);
+  EXPECT_EQ(format_trace(parse_trace(text, "t")), text);
+}
+
+TEST(Generate, RefusesWhatDoesNotGoTogether) {
+  const auto with = [](auto change) {
+    GenerateOptions options = small("llama-3-8b");
+    change(options);
+    return error_of(options);
+  };
+  using O = GenerateOptions;
+  EXPECT_THAT(with([](O& o) { o.batch = 0; }), HasSubstr("--batch: is 0"));
+  EXPECT_THAT(with([](O& o) { o.micro_batches = 3; }), HasSubstr("--batch: 4 sequences cannot be dealt evenly"));
+  EXPECT_THAT(with([](O& o) { o.sequence_lengths = {}; }), HasSubstr("--seq: is missing"));
+  EXPECT_THAT(with([](O& o) { o.sequence_lengths = {1, 2}; }), HasSubstr("--seq: 2 lengths for 1 micro-batches"));
+  EXPECT_THAT(with([](O& o) { o.sequence_lengths = {1u << 20}; }), HasSubstr("longer than the 8192 tokens"));
+  EXPECT_THAT(with([](O& o) { o.tensor_parallel = 3; }),
+              HasSubstr("--tensor-parallel: 3 does not divide the 32 heads"));
+  EXPECT_THAT(with([](O& o) { o.pipeline_parallel = 33; }), HasSubstr("33 stages for the 32 layers"));
+  EXPECT_THAT(with([](O& o) { o.zero = 3; }), HasSubstr("--zero"));
+  EXPECT_THAT(with([](O& o) { o.data_parallel = 2, o.zero = 4; }), HasSubstr("stages are 0, 1, 2, 3"));
+  EXPECT_THAT(with([](O& o) { o.quantise_bits = 4; }), HasSubstr("give --lora-rank"));
+  EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.quantise_bits = 5; }), HasSubstr("takes 4 or 8"));
+  EXPECT_THAT(with([](O& o) { o.lora_rank = 8, o.lora_targets = {"c_attn"}; }),
+              HasSubstr("valid are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
+  EXPECT_THAT(with([](O& o) { o.gpu = read_gpu("t4"), o.precision = Precision::bf16; }),
+              HasSubstr("valid are fp16, fp32"));
+  EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
+  GenerateOptions vit = small("vit-base-patch16-224");
+  vit.sequence_lengths = {10};
+  EXPECT_THAT(error_of(vit), HasSubstr("takes its sequence from the image"));
+}
+
+}  // namespace
+}  // namespace tencache

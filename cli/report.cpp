@@ -174,7 +174,7 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
 std::vector<std::string> notes_of(const Workload& workload) {
   const std::string& recorded_on = workload.trace.header.hardware;
   const std::string& gpu = workload.machine.gpu;
-  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu) return {};
+  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
   return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
 }
 

@@ -127,8 +127,8 @@ class CommandLine : public ::testing::Test {
 };
 
 const std::vector<std::vector<std::string>> commands = {
-    {"import"},        {"import", "csv"}, {"info"},   {"replay"},    {"compare"},  {"run"},
-    {"run", "replay"}, {"run", "train"},  {"record"}, {"calibrate"}, {"policies"}, {"machines"}};
+    {"generate"},      {"import"},       {"import", "csv"}, {"info"},      {"replay"},   {"compare"}, {"run"},
+    {"run", "replay"}, {"run", "train"}, {"record"},        {"calibrate"}, {"policies"}, {"machines"}};
 
 TEST_F(CommandLine, EveryCommandHasHelp) {
   for (std::vector<std::string> words : commands) {

@@ -176,6 +176,11 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
     options.dropout = Dropout::none;
     EXPECT_EQ(kept_per_layer(options), 24 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
   }
+  {  // BLOOM: no dropout.
+    GenerateOptions options = small("bloom-7b1");
+    const Shape shape(options);
+    EXPECT_EQ(kept_per_layer(options), 32 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
+  }
   {  // Llama-3: key and value of a quarter of the heads; four tensors of the gated block's width; no dropout.
     GenerateOptions options = small("llama-3-8b");
     const Shape shape(options);
@@ -521,6 +526,10 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
               HasSubstr("valid are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"));
   EXPECT_THAT(with([](O& o) { o.gpu = read_gpu("t4"), o.precision = Precision::bf16; }),
               HasSubstr("valid are fp16, fp32"));
+  EXPECT_THAT(with([](O& o) { o.batch = 1u << 29; }),
+              HasSubstr("more floating-point operations than a trace can hold"));
+  EXPECT_THAT(with([](O& o) { o.batch = o.micro_batches = 1u << 24, o.sequence_lengths = {1}; }),
+              HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
   GenerateOptions vit = small("vit-base-patch16-224");
   vit.sequence_lengths = {10};

@@ -120,6 +120,35 @@ void check_lora(const GenerateOptions& o) {
   }
 }
 
+// Refuses what no trace can hold (traces/trace_file.h: sums below 2^61) before any product of sizes can overflow.
+void check_size(const GenerateOptions& o) {
+  const ModelDescription& m = o.model;
+  constexpr double most_flops = 2305843009213693952.0, most_ops = 2e8;
+  const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
+  double longest = real(m.family == ModelFamily::vit ? m.positions : 0), tokens = 0;
+  for (const std::uint64_t length : o.sequence_lengths) {
+    longest = std::max(longest, real(length));
+    tokens += real(length) * real(o.batch) / real(o.sequence_lengths.size());
+  }
+  if (o.sequence_lengths.empty()) tokens = longest * real(o.batch);
+  const double idle_experts =
+      real(m.layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.intermediate);
+  const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
+  const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
+  const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
+  if (flops > most_flops) {
+    throw Error(
+        "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
+        "or shorter --seq");
+  }
+  const double ops = 25 * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel) *
+                     (m.experts != 0 ? real(m.experts) : 1);
+  if (ops > most_ops) {
+    throw Error("--micro-batches: the trace would have more than " + number(static_cast<std::uint64_t>(most_ops)) +
+                " ops; take fewer micro-batches or ranks");
+  }
+}
+
 void check(const GenerateOptions& o) {
   if (const std::string problem = problem_of(o.model); !problem.empty()) {
     throw Error("model " + o.model.name + ": " + problem);
@@ -128,6 +157,7 @@ void check(const GenerateOptions& o) {
   check_batch(o);
   check_sequences(o);
   check_lora(o);
+  check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
 }

@@ -1,0 +1,135 @@
+// `tencache generate` as a command: what it writes and prints, that its own record makes it again, and bad usage.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "tests/generate_cases.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+struct Answer {
+  int code;
+  std::string out, err;
+};
+
+class GenerateCommand : public ::testing::Test {
+ protected:
+  GenerateCommand() { fs::create_directories(folder_); }
+  ~GenerateCommand() override { fs::remove_all(folder_); }
+
+  // The words after "tencache generate", separated by spaces.
+  Answer run(const std::string& words) const {
+    std::vector<std::string> list{"tencache", "generate"};
+    std::istringstream stream(words);
+    for (std::string word; stream >> word;) list.push_back(word);
+    std::vector<const char*> arguments;
+    for (const std::string& word : list) arguments.push_back(word.c_str());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    Answer answer{run_command_line(static_cast<int>(arguments.size()), arguments.data()), "", ""};
+    answer.out = ::testing::internal::GetCapturedStdout();
+    answer.err = ::testing::internal::GetCapturedStderr();
+    return answer;
+  }
+
+  void expect_refused(const std::string& words, const std::string& message) const {
+    const Answer answer = run(words + " -o " + path("refused.trace.jsonl"));
+    EXPECT_EQ(answer.code, 2) << words;
+    EXPECT_EQ(answer.out, "") << words;
+    EXPECT_THAT(answer.err, HasSubstr(message)) << words;
+    EXPECT_FALSE(fs::exists(path("refused.trace.jsonl"))) << words;
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  const fs::path folder_ = fs::path(::testing::TempDir()) / ("tencache_generate_test_" + std::to_string(::getpid()));
+};
+
+TEST_F(GenerateCommand, WritesTheTraceThatItsRecordMakesAgain) {
+  const std::string words =
+      "--model gpt2 --batch 8 --micro-batches 2 --seq 64,32 --precision fp16 --gpu l40s --recompute selective "
+      "--attention materialised --head classification --lora-rank 4 --lora-targets c_attn,c_fc";
+  const Answer answer = run(words + " -o " + path("a.trace.jsonl.zst"));
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("gpt2, 0.124 billion parameters"));
+  EXPECT_THAT(answer.out, HasSubstr("a step on l40s"));
+  const Trace trace = read_trace(path("a.trace.jsonl.zst"));
+  EXPECT_EQ(trace.header.model, "gpt2");
+  EXPECT_EQ(trace.header.hardware, "modelled: l40s");
+  const std::string start = "tencache generate ";
+  ASSERT_TRUE(trace.header.recorded_by.starts_with(start)) << trace.header.recorded_by;
+  const Answer again = run(trace.header.recorded_by.substr(start.size()) + " -o " + path("b.trace.jsonl"));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(format_trace(read_trace(path("b.trace.jsonl"))), format_trace(trace));
+}
+
+TEST_F(GenerateCommand, PrintsOneDocumentWithJson) {
+  const Answer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.err, "");
+  const nlohmann::json json = nlohmann::json::parse(answer.out);
+  EXPECT_EQ(json["trace"], path("b.trace.jsonl"));
+  EXPECT_EQ(json["ops"], read_trace(path("b.trace.jsonl")).ops.size());
+  EXPECT_EQ(json["parameters"].get<Count>() * 2, json["tensors"]["by_role"]["parameter"]["bytes"].get<Count>());
+}
+
+TEST_F(GenerateCommand, DrawsTheSameLengthsForTheSameSeed) {
+  const auto lengths = [&](const std::string& seed) {
+    const std::string file = path("d.trace.jsonl");
+    EXPECT_EQ(run("--model gpt2 --batch 64 --micro-batches 64 --seq-distribution uniform:10:20 --seed " + seed +
+                  " -o " + file)
+                  .code,
+              0);
+    const Trace trace = read_trace(file);
+    std::vector<Bytes> found;
+    for (const Tensor& tensor : trace.tensors) {
+      if (trace.name(tensor) == "input_ids") found.push_back(tensor.bytes / 8);
+    }
+    return found;
+  };
+  const std::vector<Bytes> drawn = lengths("7");
+  EXPECT_EQ(drawn, lengths("7"));
+  EXPECT_NE(drawn, lengths("8"));
+  EXPECT_EQ(*std::min_element(drawn.begin(), drawn.end()), 10u);
+  EXPECT_EQ(*std::max_element(drawn.begin(), drawn.end()), 20u);
+}
+
+TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
+  EXPECT_EQ(run("--model gpt2 --batch 2 --seq 16").code, 2);
+  const std::string gpt2 = "--model gpt2 --batch 4 --seq 16";
+  expect_refused("--model gpt3 --batch 2 --seq 16", "unknown model 'gpt3'; valid names are");
+  expect_refused(gpt2 + " --gpu rtx", "unknown GPU 'rtx'; valid names are v100-16g");
+  expect_refused(gpt2 + " --precision fp64", "--precision: unknown 'fp64'; valid are fp16, bf16, fp32");
+  expect_refused(gpt2 + " --optimizer lion", "--optimizer: unknown 'lion'; valid are adamw, sgd");
+  expect_refused(gpt2 + " --recompute all", "valid are none, block, selective");
+  expect_refused(gpt2 + " --head lmm", "valid are lm, classification");
+  expect_refused(gpt2 + " --gpu t4 --precision bf16", "GPU 't4' does not compute in bf16; valid are fp16, fp32");
+  expect_refused("--model gpt2 --batch 4 --seq 16,-3", "--seq: '16,-3' is no list of lengths");
+  expect_refused("--model gpt2 --batch 4 --seq 99999999999999999999", "is no list of lengths");
+  expect_refused("--model gpt2 --batch -4 --seq 16", "--batch: -4 is negative");
+  expect_refused("--model gpt2 --batch 0 --seq 16", "--batch: is 0");
+  expect_refused("--model gpt2 --batch 4 --seq-distribution uniform:9:3", "has no such range");
+  expect_refused("--model gpt2 --batch 4 --seq-distribution zipf:9:3", "write uniform:64:512");
+  expect_refused(gpt2 + " --seq-distribution uniform:1:3", "exclude each other");
+  expect_refused(gpt2 + " --tensor-parallel 5", "5 does not divide the 12 heads");
+  expect_refused(gpt2 + " --interconnect 0", "--interconnect: must be above 0");
+  expect_refused("--model vit-base-patch16-224 --batch 4 --head lm", "has no language-model head");
+  const Answer folder = run(gpt2 + " -o " + path("none/x.trace.jsonl"));
+  EXPECT_EQ(folder.code, 2);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+}  // namespace
+}  // namespace tencache

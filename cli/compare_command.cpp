@@ -2,20 +2,25 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/intervals.h"
 #include "cli/report.h"
 #include "policies/registry.h"
 
 namespace tencache {
 namespace {
 
-constexpr std::size_t bar_width = 32;
+constexpr std::size_t table_width = 100;
+constexpr std::size_t bar_width = 30;
+constexpr std::size_t bar_width_with_intervals = 14;
 
 struct CompareArguments {
   WorkloadOptions workload;
   std::string policies = "all";
+  SampleOptions sampling;
   bool json = false;
 };
 
@@ -56,39 +61,98 @@ bool better(const Outcome& a, const Outcome& b) {
   return a.result.fits && a.result.iteration_seconds() < b.result.iteration_seconds();
 }
 
-std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references) {
+// "12.3 GB" over all links, an iteration.
+std::string moved(const MachineSpec& machine, const RunResult& result) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < machine.links.size(); ++i) bytes += static_cast<double>(result.window.link_bytes[i]);
+  bytes /= static_cast<double>(result.period);
+  const double unit = bytes >= 1e9 ? 1e9 : 1e6;
+  const double value = bytes / unit;
+  return fmt::format("{:.{}f} {}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2, bytes >= 1e9 ? "GB" : "MB");
+}
+
+// Which figures the order hangs on, a line each.
+std::string what_decides(const Intervals& intervals, const std::vector<const Interval*>& of_outcome,
+                         const std::vector<Outcome>& outcomes) {
+  if (intervals.samples == 0) return "";
+  std::string text = fmt::format("Intervals hold 90 % of {} samples of the machine's figures.", intervals.samples);
+  std::string best, misfits;
+  bool ties = false;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (of_outcome[i] == nullptr) continue;
+    ties = ties || of_outcome[i]->ties_with_best;
+    if (best.empty() && outcomes[i].result.fits) best = outcomes[i].policy;
+    const std::uint64_t missing = of_outcome[i]->misfits();
+    if (missing != 0 && outcomes[i].result.fits) {
+      misfits += fmt::format("{} does not fit in {} of them.\n", outcomes[i].policy, missing);
+    }
+  }
+  if (ties) text += fmt::format(" Rows marked = tie with {}.", best);
+  text += "\n" + misfits;
+  const bool certain = intervals.winner_depends_on.empty();
+  const Influence* decides = certain ? nullptr : &intervals.winner_depends_on.front();
+  for (std::size_t i = 0; i < outcomes.size() && certain; ++i) {
+    if (outcomes[i].policy == best && of_outcome[i] != nullptr && !of_outcome[i]->influences.empty()) {
+      decides = &of_outcome[i]->influences.front();
+    }
+  }
+  if (decides == nullptr) return text;
+  text += fmt::format("The {} most on {}", certain ? "time of " + best + " depends" : std::string("winner depends"),
+                      intervals.name_of(*decides));
+  const bool measured = intervals.figures[decides->figure].confidence == "measured";
+  return text + (measured ? ".\n" : ": run `tencache calibrate` on the machine.\n");
+}
+
+// `intervals`: one an outcome, nullptr where there is none.
+std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
+                  const Intervals& sampled, const std::vector<const Interval*>& intervals) {
   double longest = references.ideal_seconds;
   for (const Outcome& outcome : outcomes) {
     if (outcome.result.fits) longest = std::max(longest, outcome.result.iteration_seconds());
   }
+  const bool with_intervals = sampled.samples != 0;
   std::string remarks;
   for (const std::string& note : notes_of(workload)) remarks += note + "\n";
-  Table table({"policy", "iteration", "× ideal", "GPU hits", "waits most for", "compute █  stalls ░"});
+  std::vector<std::string> header = {"policy", "iteration", "× ideal", "hits", "moved", "waits most for", "time"};
+  if (with_intervals) header.insert(header.begin() + 2, "interval");
+  Table table(header);
   const auto ratio = [&](double seconds) {
     return references.ideal_seconds > 0 ? fmt::format("{:.3f}", seconds / references.ideal_seconds) : std::string("-");
   };
-  table.add(
-      {"(compute bound)", format_seconds(references.compute_bound_seconds), ratio(references.compute_bound_seconds)});
-  for (const Outcome& outcome : outcomes) {
+  const auto row = [&](std::vector<std::string> cells, const std::string& interval) {
+    if (with_intervals) cells.insert(cells.begin() + 2, interval);
+    table.add(std::move(cells));
+  };
+  row({"(compute bound)", format_seconds(references.compute_bound_seconds), ratio(references.compute_bound_seconds)},
+      "");
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome& outcome = outcomes[i];
     const RunResult& result = outcome.result;
     if (!result.fits) {
-      table.add({outcome.policy, "-", "-", "-", "", "does not fit"});
-      remarks += outcome.policy + ": " + result.misfit + "\n";
+      const std::string reason = "does not fit: " + result.misfit;
+      table.add_wide(outcome.policy, reason, table_width);
+      if (columns_of(reason) + 20 > table_width) remarks += outcome.policy + ": " + result.misfit + "\n";
       continue;
     }
     const double hits = result.window.accesses == 0
                             ? 1.0
                             : static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses);
-    table.add({outcome.policy, format_seconds(result.iteration_seconds()), ratio(result.iteration_seconds()),
-               fmt::format("{:.1f} %", 100 * hits), main_stall(result), time_bar(result, longest, bar_width)});
+    std::string interval;
+    if (intervals[i] != nullptr) interval = (intervals[i]->ties_with_best ? "= " : "") + format_interval(*intervals[i]);
+    row({outcome.policy, format_seconds(result.iteration_seconds()), ratio(result.iteration_seconds()),
+         fmt::format("{:.1f} %", 100 * hits), moved(workload.machine, result), main_stall(result),
+         time_bar(result, longest, with_intervals ? bar_width_with_intervals : bar_width)},
+        interval);
   }
-  if (!remarks.empty()) remarks.insert(0, "\n");
-  return fmt::format("{} on {}\n\n{}{}", trace_title(workload), workload.machine.name, table.text(), remarks);
+  const std::string legend = "█ compute  ▒ what it waits most for  ░ other stalls\n";
+  return fmt::format("{} on {}\n\n{}\n{}{}{}", trace_title(workload), workload.machine.name, table.text(), legend,
+                     what_decides(sampled, intervals, outcomes), remarks);
 }
 
 ExitCode compare(const CompareArguments& arguments) {
   const std::vector<std::string> names = chosen_policies(arguments.policies);
-  const Workload workload = load_workload(arguments.workload);
+  Workload workload = load_workload(arguments.workload);
+  note_samples(workload, arguments.sampling);
   const References references = references_of(workload);
   std::vector<Outcome> outcomes;
   {
@@ -105,17 +169,37 @@ ExitCode compare(const CompareArguments& arguments) {
   const bool any_fits = std::any_of(outcomes.begin(), outcomes.end(), [&](const Outcome& outcome) {
     return outcome.result.fits && (outcome.policy != "ideal" || names.size() == 1);
   });
+  // Nothing of the machine moves the ideal.
+  std::vector<Sampled> sampled;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.policy == "ideal") continue;
+    sampled.push_back(
+        {outcome.policy,
+         {},
+         outcome.result.fits ? outcome.result.iteration_seconds() : std::numeric_limits<double>::infinity()});
+  }
+  const Intervals intervals = sample_intervals(workload, sampled, arguments.sampling);
   // `ideal` is a row whether it was asked for or not.
   if (std::find(names.begin(), names.end(), "ideal") == names.end()) {
     outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal"));
   }
 
+  std::vector<const Interval*> interval_of(outcomes.size(), nullptr);
+  for (std::size_t i = 0; i < outcomes.size() && intervals.samples != 0; ++i) {
+    for (std::size_t j = 0; j < sampled.size(); ++j) {
+      if (sampled[j].policy == outcomes[i].policy) interval_of[i] = &intervals.policies[j];
+    }
+  }
+
   if (arguments.json) {
     Json list = Json::array();
-    for (const Outcome& outcome : outcomes) list.push_back(result_json(workload, outcome, references));
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      list.push_back(result_json(workload, outcomes[i], references));
+      if (interval_of[i] != nullptr) add_interval(list.back(), intervals, *interval_of[i]);
+    }
     print_json(list);
   } else {
-    print(table(workload, outcomes, references));
+    print(table(workload, outcomes, references, intervals, interval_of));
   }
   return any_fits ? ExitCode::done : ExitCode::answer_is_no;
 }
@@ -127,12 +211,14 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<CompareArguments>();
   add_workload_options(*command, arguments->workload);
   command->add_option("--policies", arguments->policies, "Names separated by commas, or all")->capture_default_str();
+  add_sample_options(*command, arguments->sampling);
   command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(
       "`ideal` is always a row. Exit code 1: the trace fits under none of the policies asked for. Rows that do not fit "
       "come last, with the reason.\n\n"
       "Examples:\n"
       "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
+      "  tencache compare step.trace.jsonl.zst --machine g5.xlarge --samples 100\n"
       "  tencache compare step.trace.jsonl.zst -m my-computer.yaml --policies on-demand,layer-streaming --json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return compare(*arguments); }; });
 }

@@ -13,13 +13,25 @@
 namespace tencache {
 namespace {
 
-// Characters, not bytes: continuation bytes of UTF-8 take no column.
-std::size_t columns_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+bool continues_a_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+// Without the newlines and what does not fit in `columns`.
+std::string cut(const std::string& text, std::size_t columns) {
+  std::string line = text.substr(0, text.find('\n'));
+  if (columns_of(line) <= columns && line.size() == text.size()) return line;
+  while (!line.empty() && columns_of(line) >= columns) {
+    while (continues_a_character(line.back())) line.pop_back();
+    line.pop_back();
+  }
+  return line + "…";
 }
 
 }  // namespace
+
+std::size_t columns_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return !continues_a_character(c); }));
+}
 
 void print(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -46,23 +58,34 @@ void ProgressLine::show(std::string_view text) {
   shown_ = true;
 }
 
-Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+Table::Table(std::vector<std::string> header) { add(std::move(header)); }
 
-void Table::add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+void Table::add(std::vector<std::string> row) { rows_.push_back({std::move(row), 0}); }
+
+void Table::add_wide(std::string first, std::string text, std::size_t width) {
+  rows_.push_back({{std::move(first), std::move(text)}, width});
+}
 
 std::string Table::text() const {
-  const std::size_t columns = rows_.front().size();
+  const std::size_t columns = rows_.front().cells.size();
   std::vector<std::size_t> widths(columns, 0);
-  for (const auto& row : rows_) {
-    for (std::size_t i = 0; i < std::min(row.size(), columns); ++i) widths[i] = std::max(widths[i], columns_of(row[i]));
+  for (const auto& [row, wide] : rows_) {
+    for (std::size_t i = 0; i < std::min(wide != 0 ? 1 : row.size(), columns); ++i) {
+      widths[i] = std::max(widths[i], columns_of(row[i]));
+    }
   }
   std::string text;
-  for (const auto& row : rows_) {
+  for (const auto& [row, wide] : rows_) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::string padding(i < columns ? widths[i] - std::min(widths[i], columns_of(row[i])) : 0, ' ');
       const bool left = i == 0 || i + 1 >= columns;
-      line += (i == 0 ? "" : "  ") + (left ? row[i] + padding : padding + row[i]);
+      line += i == 0 ? "" : "  ";
+      if (wide != 0 && i == 1) {
+        line += cut(row[i], wide - std::min(wide - 1, columns_of(line)));
+      } else {
+        line += left ? row[i] + padding : padding + row[i];
+      }
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

@@ -37,11 +37,21 @@ class Table {
  public:
   explicit Table(std::vector<std::string> header);
   void add(std::vector<std::string> row);
+  // A row of two cells, of which the second takes what is left of the line: cut with "…" at `width` columns of the
+  // line.
+  void add_wide(std::string first, std::string text, std::size_t width);
   std::string text() const;
 
  private:
-  std::vector<std::vector<std::string>> rows_;
+  struct Row {
+    std::vector<std::string> cells;
+    std::size_t width = 0;  // of a wide row
+  };
+  std::vector<Row> rows_;
 };
+
+// Characters, not bytes: each takes a column.
+std::size_t columns_of(std::string_view text);
 
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);

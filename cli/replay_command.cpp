@@ -3,6 +3,7 @@
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
 
@@ -13,13 +14,15 @@ struct ReplayArguments {
   WorkloadOptions workload;
   std::string policy;
   std::vector<std::string> settings;
+  SampleOptions sampling;
   std::string timeline;
   bool json = false;
 };
 
 ExitCode replay(const ReplayArguments& arguments) {
   const auto settings = parse_settings(arguments.settings);
-  const Workload workload = load_workload(arguments.workload);
+  Workload workload = load_workload(arguments.workload);
+  note_samples(workload, arguments.sampling);
   check_output("--timeline", arguments.timeline, {arguments.workload.trace, workload.machine.file});
   Timeline timeline;
   const Outcome outcome =
@@ -32,10 +35,14 @@ ExitCode replay(const ReplayArguments& arguments) {
                                              .machine = &workload.machine,
                                              .trace = &outcome.program.trace}});
   }
+  const Intervals intervals = sample_intervals(
+      workload, {{arguments.policy, settings, outcome.result.iteration_seconds()}}, arguments.sampling);
   if (arguments.json) {
-    print_json(result_json(workload, outcome, references));
+    Json result = result_json(workload, outcome, references);
+    add_interval(result, intervals, intervals.policies.front());
+    print_json(result);
   } else {
-    print(result_text(workload, outcome, references));
+    print(result_text(workload, outcome, references) + interval_text(intervals));
     if (drawn) {
       remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
     }
@@ -51,6 +58,7 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   add_workload_options(*command, arguments->workload);
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
+  add_sample_options(*command, arguments->sampling);
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev"));
   command->add_flag("--json", arguments->json, "The result as JSON");

@@ -194,6 +194,11 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   } else {
     add_misfit_figures(json, result, references);
   }
+  // What add_interval knows.
+  for (const char* key :
+       {"interval_seconds", "samples", "misfit_samples", "fastest_samples", "ties_with_best", "depends_on"}) {
+    json[key] = nullptr;
+  }
   json["simulated_events"] = result.simulated_events;
   json["changes"] = outcome.program.changes;
   json["notes"] = notes_of(workload);
@@ -229,11 +234,14 @@ std::string main_stall(const RunResult& result) {
 std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width) {
   if (longest_seconds <= 0) return "";
   const double columns = static_cast<double>(width) / longest_seconds;
+  const auto columns_of = [&](double seconds) { return static_cast<std::size_t>(std::lround(seconds * columns)); };
+  const auto worst = std::max_element(result.window.stall_ns.begin(), result.window.stall_ns.end());
   const double busy = per_iteration_seconds(result, result.window.compute_ns + result.window.gap_ns);
-  const auto all = static_cast<std::size_t>(std::lround(result.iteration_seconds() * columns));
-  const auto full = std::min(all, static_cast<std::size_t>(std::lround(busy * columns)));
+  const std::size_t all = columns_of(result.iteration_seconds());
+  const std::size_t full = std::min(all, columns_of(busy));
+  const std::size_t main = std::min(all, columns_of(busy + per_iteration_seconds(result, *worst)));
   std::string bar;
-  for (std::size_t i = 0; i < all; ++i) bar += i < full ? "█" : "░";
+  for (std::size_t i = 0; i < all; ++i) bar += i < full ? "█" : i < main ? "▒" : "░";
   return bar.empty() ? "▏" : bar;
 }
 

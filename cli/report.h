@@ -8,8 +8,8 @@
 
 namespace tencache {
 
-// Every key of the contract. Deterministic but for the object `timing`. Where the trace does not fit, `fits` is false,
-// `reason` says why and the figures of the run are null.
+// Every key of the contract, without an interval. Deterministic but for the object `timing`. Where the trace does not
+// fit, `fits` is false, `reason` says why and the figures of the run are null.
 Json result_json(const Workload& workload, const Outcome& outcome, const References& references);
 
 // One result for people, several lines.
@@ -29,7 +29,7 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns);
 // What the GPU waited for longest, such as "h2d 61 %" of the iteration; empty without stalls.
 std::string main_stall(const RunResult& result);
 
-// Full blocks for compute and gaps, light ones for stalls; `longest` fills the width.
+// █ for compute and gaps, ▒ for what it waits for most, ░ for other stalls; `longest_seconds` fills the width.
 std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width);
 
 // For people, four digits: "7.285 s", "132.0 ms".

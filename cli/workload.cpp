@@ -31,6 +31,9 @@ void set_capacity(MachineSpec& machine, Device device, const char* option, const
   const TierId tier = machine.tier_of(device);
   if (tier == no_tier) throw Error(std::string(option) + ": machine " + machine.name + " has no such tier");
   machine.tiers[tier].capacity = bytes;
+  // What the user says is exact.
+  const std::string path = "tiers." + machine.tiers[tier].name + ".capacity";
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
 }
 
 // Of its file; where that builds on others, of the SHA-256 of all of them.
@@ -120,16 +123,20 @@ RunLimits limits_of(const WorkloadOptions& options) {
 
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, Timeline* timeline) {
+  return simulate_policy(workload, workload.machine, policy, settings, timeline);
+}
+
+Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
+                        const std::map<std::string, std::string>& settings, Timeline* timeline) {
   const std::int64_t start = tool_clock_ns();
   MadePolicy made = make_policy(policy, settings);
   Outcome outcome;
   outcome.policy = policy;
   outcome.options = std::move(made.options);
-  outcome.program = lower(workload.trace, *made.policy, workload.machine);
+  outcome.program = lower(workload.trace, *made.policy, machine);
   EngineOptions options;
   options.timeline = timeline;
-  outcome.result =
-      simulate(outcome.program, workload.machine, *made.policy, limits_of(workload.options), std::move(options));
+  outcome.result = simulate(outcome.program, machine, *made.policy, limits_of(workload.options), std::move(options));
   outcome.seconds = seconds_since(start);
   return outcome;
 }

@@ -309,6 +309,21 @@ TEST_F(CommandLine, CompareIsBestFirstWithMisfitsLast) {
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, AllOf(HasSubstr("two layers, batch 4 on small-host"), HasSubstr("(compute bound)"),
                               HasSubstr("\nideal"), HasSubstr("\non-demand"), HasSubstr("░")));
+
+  // Intervals: from figures with a source, the same for the same seed.
+  const std::vector<std::string> sampled = {"compare",   "small.trace.jsonl", "-m", "demo-small-gpu", "--policies",
+                                            "on-demand", "--samples",         "4",  "--seed",         "5"};
+  const Answer table = run(sampled);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_THAT(table.out, HasSubstr("90 % of 4 samples of the machine's figures"));
+  EXPECT_EQ(table.out, run(sampled).out);
+  std::vector<std::string> words = sampled;
+  words.push_back("--json");
+  const Json rows = run(words).json();
+  EXPECT_TRUE(rows[0]["interval_seconds"].is_null());  // ideal
+  EXPECT_EQ(rows[1]["samples"], 4);
+  EXPECT_LE(rows[1]["interval_seconds"][0], rows[1]["interval_seconds"][1]);
+  EXPECT_EQ(rows[1]["manifest"]["run"]["sample_seed"], "5");
 }
 
 TEST_F(CommandLine, WhatDoesNotFitExitsWith1AndNamesTheOp) {

@@ -1,0 +1,99 @@
+// Results as intervals: the machine's figures are drawn anew within what their source allows, and each draw is
+// simulated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/workload.h"
+
+namespace tencache {
+
+struct SampleOptions {
+  std::uint64_t samples = 0;  // 0: no intervals
+  std::uint64_t seed = 1;
+};
+// --samples, --seed
+void add_sample_options(CLI::App& command, SampleOptions& options);
+
+// A figure of the machine whose source is known. Figures of one kind, value and confidence are one: the two directions
+// of a link, or a link and the resource that limits it, are right or wrong together.
+struct UncertainFigure {
+  std::vector<std::string> paths;  // "links.h2d.bandwidth", "links.d2h.bandwidth"
+  std::string confidence;
+  double spread = 0;  // between value ÷ (1 + spread) and value × (1 + spread)
+};
+
+// A figure that moves a result, by how much of the variance over the samples it explains: the squared correlation.
+struct Influence {
+  std::size_t figure = 0;
+  double share = 0;  // 0 to 1
+};
+
+// One policy over all samples.
+struct Interval {
+  std::vector<double> seconds;        // an iteration of each sample; infinite where it does not fit
+  double low = 0, high = 0;           // 5th and 95th percentile (nearest rank); infinite where misfits reach it
+  std::uint64_t fastest = 0;          // samples in which no other policy was faster
+  bool ties_with_best = false;        // its interval overlaps that of the policy that is best on the machine as written
+  std::vector<Influence> influences;  // the largest first, those that explain 5 % or more
+
+  std::uint64_t misfits() const;  // samples in which it does not fit
+};
+
+// The figures of a machine's file, and what their confidence allows: ±2 % (published), ±5 % (measured), ±30 %
+// (estimated; a GPU's memory ±5 %). docs/intervals.md says why.
+class MachineSampler {
+ public:
+  explicit MachineSampler(const MachineSpec& machine);
+
+  const std::vector<UncertainFigure>& figures() const { return figures_; }
+  // One factor for each figure. The same for the same seed and sample on every computer: mt19937_64 and the four
+  // operations of IEEE arithmetic.
+  std::vector<double> factors(std::uint64_t seed, std::uint64_t sample) const;
+  MachineSpec machine(const std::vector<double>& factors) const;
+
+ private:
+  const MachineSpec& machine_;  // outlives the sampler
+  std::vector<UncertainFigure> figures_;
+};
+
+struct Sampled {
+  std::string policy;
+  std::map<std::string, std::string> settings;
+  double seconds = 0;  // on the machine as written; infinite where it does not fit
+};
+
+struct Intervals {
+  std::uint64_t samples = 0;  // 0: none were asked for, or no figure of the machine is uncertain
+  std::uint64_t seed = 0;
+  std::vector<UncertainFigure> figures;
+  std::vector<Interval> policies;  // in the order asked for
+  // Which figure decides between the policies that were fastest in some sample; empty where one always was.
+  std::vector<Influence> winner_depends_on;
+
+  // "links.nvme_read.bandwidth (estimated)"
+  std::string name_of(const Influence& influence) const;
+};
+
+// Simulates each policy on `options.samples` machines, on all cores. The result does not depend on how many there are.
+Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
+                           const SampleOptions& options);
+
+// Sets `interval_seconds`, `samples`, `misfit_samples`, `fastest_samples`, `ties_with_best` and `depends_on` of a
+// result.
+void add_interval(Json& result, const Intervals& intervals, const Interval& interval);
+// For the text of one policy's result: the interval and what it depends on. Empty without samples.
+std::string interval_text(const Intervals& intervals);
+// Into the manifest.
+void note_samples(Workload& workload, const SampleOptions& options);
+// "7.1–8.0 s": in the unit of the larger bound.
+std::string format_interval(const Interval& interval);
+
+// The squared correlation; 0 where either does not vary.
+double explained_share(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace tencache

@@ -1,0 +1,164 @@
+// Intervals: what is drawn, that it is the same everywhere, and what is concluded from it.
+#include "cli/intervals.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "configs/machine_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+
+const std::string machine_text =
+    "name: test\n"
+    "tiers:\n"
+    "  - {name: gpu, kind: gpu, capacity: {value: 200MiB, confidence: estimated}, granularity: 4KiB}\n"
+    "  - {name: cpu, kind: cpu, capacity: unlimited, granularity: 4KiB}\n"
+    "links:\n"
+    "  - {name: h2d, from: cpu, to: gpu, bandwidth: {value: 500MB/s, confidence: estimated},\n"
+    "     latency: {value: 20us, confidence: measured}}\n"
+    "  - {name: d2h, from: gpu, to: cpu, bandwidth: {value: 500MB/s, confidence: estimated}}\n"
+    "initial_tier: cpu\n"
+    "cpu: {adam_parameters_per_second: {value: 1e8, confidence: published}}\n";
+
+TEST(Intervals, FiguresOfOneValueAreOne) {
+  const MachineSpec machine = parse_machine(machine_text, "m.yaml");
+  const MachineSampler sampler(machine);
+  std::vector<std::string> figures;
+  for (const UncertainFigure& figure : sampler.figures()) {
+    figures.push_back(figure.paths.front() + " " + std::to_string(figure.paths.size()) + " " +
+                      std::to_string(static_cast<int>(std::lround(100 * figure.spread))));
+  }
+  EXPECT_THAT(figures, ElementsAre("tiers.gpu.capacity 1 5", "links.h2d.bandwidth 2 30", "links.h2d.latency 1 5",
+                                   "cpu.adam_parameters_per_second 1 2"));
+}
+
+TEST(Intervals, FactorsStayWithinTheSpreadAndAreTheSameEverywhere) {
+  const MachineSpec machine = parse_machine(machine_text, "m.yaml");
+  const MachineSampler sampler(machine);
+  double smallest = 2, largest = 0;
+  for (std::uint64_t sample = 0; sample < 1000; ++sample) {
+    const std::vector<double> factors = sampler.factors(7, sample);
+    ASSERT_EQ(factors.size(), 4u);
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      const double spread = sampler.figures()[i].spread;
+      EXPECT_GE(factors[i], 1 / (1 + spread));
+      EXPECT_LE(factors[i], 1 + spread);
+    }
+    smallest = std::min(smallest, factors[1]);
+    largest = std::max(largest, factors[1]);
+  }
+  EXPECT_LT(smallest, 0.775);
+  EXPECT_GT(largest, 1.295);
+  // mt19937_64(5489) begins with 14514284786278117030: (that >> 11) ÷ 2^52 - 1 = 0.5736419097356038.
+  EXPECT_THAT(sampler.factors(5489, 0)[0], DoubleEq(1 + 0.05 * 0.5736419097356038));
+  EXPECT_NE(sampler.factors(7, 0), sampler.factors(7, 1));
+  EXPECT_NE(sampler.factors(7, 0), sampler.factors(8, 0));
+}
+
+TEST(Intervals, TheSampledMachineHasTheFigures) {
+  const MachineSpec machine = parse_machine(machine_text, "m.yaml");
+  const MachineSpec sampled = MachineSampler(machine).machine({0.5, 1.25, 1.5, 2});
+  EXPECT_EQ(sampled.tiers[0].capacity, 100 * MiB);
+  EXPECT_EQ(sampled.tiers[1].capacity, unlimited);
+  EXPECT_EQ(sampled.links[0].bandwidth, 625'000'000u);
+  EXPECT_EQ(sampled.links[1].bandwidth, 625'000'000u);
+  EXPECT_EQ(sampled.links[0].latency_ns, 30'000);
+  EXPECT_EQ(sampled.links[1].latency_ns, 0);
+  EXPECT_EQ(sampled.cpu_adam_parameters_per_second, 2e8);
+}
+
+TEST(Intervals, ARanksOwnFigureIsDrawnOnItsOwn) {
+  const MachineSpec machine = parse_machine(
+      machine_text + "ranks:\n  - {}\n  - {links: {h2d: {bandwidth: {value: 100MB/s, confidence: estimated}}}}\n",
+      "m.yaml");
+  const MachineSampler sampler(machine);
+  ASSERT_EQ(sampler.figures().size(), 5u);
+  EXPECT_THAT(sampler.figures()[4].paths, ElementsAre("ranks.1.links.h2d.bandwidth"));
+  const MachineSpec sampled = sampler.machine({1, 2, 1, 1, 3});
+  EXPECT_EQ(sampled.links[0].bandwidth, 1'000'000'000u);
+  EXPECT_EQ(sampled.of_rank(1).links[0].bandwidth, 300'000'000u);
+  EXPECT_EQ(sampled.of_rank(1).links[1].bandwidth, 1'000'000'000u);
+}
+
+TEST(Intervals, ExplainedShareIsTheSquaredCorrelation) {
+  EXPECT_DOUBLE_EQ(explained_share({1, 2, 3}, {5, 7, 9}), 1);
+  EXPECT_DOUBLE_EQ(explained_share({1, 2, 3}, {9, 7, 5}), 1);
+  EXPECT_DOUBLE_EQ(explained_share({1, 2, 3}, {4, 4, 4}), 0);
+  EXPECT_DOUBLE_EQ(explained_share({-1, 0, 1}, {1, 0, 1}), 0);
+  EXPECT_DOUBLE_EQ(explained_share({1, 2, 3}, {1, 3, 2}), 0.25);  // r = 0.5
+}
+
+class SampledWorkload : public ::testing::Test {
+ protected:
+  SampledWorkload() {
+    WorkloadOptions options;
+    options.trace = std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst";
+    options.machine = std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/demo-small-gpu.yaml";
+    workload_ = load_workload(options);
+    workload_.machine = parse_machine(machine_text, "m.yaml");
+  }
+  double seconds(const std::string& policy) const {
+    return simulate_policy(workload_, policy, {}).result.iteration_seconds();
+  }
+
+  Workload workload_;
+};
+
+TEST_F(SampledWorkload, AnIntervalHoldsTheTimeAndNamesItsCause) {
+  workload_.machine.facts.clear();
+  workload_.machine.facts.push_back({"links.h2d.bandwidth", "", "estimated", ""});
+  const Intervals intervals =
+      sample_intervals(workload_, {{"on-demand", {}, seconds("on-demand")}}, {.samples = 24, .seed = 3});
+  const Interval& interval = intervals.policies.front();
+  EXPECT_LT(interval.low, seconds("on-demand"));
+  EXPECT_GT(interval.high, seconds("on-demand"));
+  EXPECT_EQ(interval.fastest, 24u);
+  ASSERT_EQ(interval.influences.size(), 1u);
+  EXPECT_EQ(intervals.name_of(interval.influences[0]), "links.h2d.bandwidth (estimated)");
+  EXPECT_GT(interval.influences[0].share, 0.9);
+  EXPECT_TRUE(intervals.winner_depends_on.empty());
+  // Nearest rank: of 24, the second smallest and the second largest.
+  std::vector<double> sorted = interval.seconds;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(interval.low, sorted[1]);
+  EXPECT_EQ(interval.high, sorted[22]);
+}
+
+TEST_F(SampledWorkload, TheSameSeedGivesTheSame) {
+  const std::vector<Sampled> policies = {{"on-demand", {}, seconds("on-demand")}, {"lru", {}, seconds("lru")}};
+  const Intervals one = sample_intervals(workload_, policies, {.samples = 8, .seed = 1});
+  const Intervals again = sample_intervals(workload_, policies, {.samples = 8, .seed = 1});
+  const Intervals other = sample_intervals(workload_, policies, {.samples = 8, .seed = 2});
+  EXPECT_EQ(one.policies[0].seconds, again.policies[0].seconds);
+  EXPECT_NE(one.policies[0].seconds, other.policies[0].seconds);
+  EXPECT_TRUE(one.policies[0].ties_with_best != one.policies[1].ties_with_best);  // one of them is the best
+}
+
+TEST_F(SampledWorkload, MisfitsOpenTheInterval) {
+  workload_.machine.tiers[0].capacity = 12 * MiB;  // the largest op needs exactly that
+  const Intervals intervals = sample_intervals(workload_, {{"on-demand", {}, 1.0}}, {.samples = 16, .seed = 1});
+  const Interval& interval = intervals.policies.front();
+  EXPECT_EQ(interval.high, std::numeric_limits<double>::infinity());
+  Json json;
+  add_interval(json, intervals, interval);
+  EXPECT_TRUE(json["interval_seconds"][1].is_null());
+}
+
+TEST_F(SampledWorkload, NothingUncertainGivesNoInterval) {
+  workload_.machine.facts.clear();
+  const Intervals intervals = sample_intervals(workload_, {{"on-demand", {}, 1.0}}, {.samples = 16, .seed = 1});
+  EXPECT_EQ(intervals.samples, 0u);
+  Json json;
+  add_interval(json, intervals, intervals.policies.front());
+  EXPECT_TRUE(json.is_null());
+}
+
+}  // namespace
+}  // namespace tencache

@@ -149,7 +149,7 @@ TEST_F(CommandLine, EveryCommandHasHelp) {
 
 TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   const std::string trace = path("small.trace.jsonl");
-  expect_bad_usage({}, HasSubstr("valid are import, info, replay, compare"));
+  expect_bad_usage({}, HasSubstr("import, info, replay, compare"));
   expect_bad_usage({"replai"},
                    AllOf(HasSubstr("unknown command 'replai'"), HasSubstr("import, info, replay, compare")));
   expect_bad_usage({"run"}, HasSubstr("valid are replay, train"));

@@ -1,0 +1,196 @@
+// The JSON Schemas of docs/schemas against what TenCache writes and ships, and against what they must refuse. Validated
+// by Python's jsonschema; skipped where that is not installed.
+#include <yaml-cpp/yaml.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/intervals.h"
+#include "cli/report.h"
+#include "configs/machine_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+constexpr int jsonschema_is_missing = 77;
+
+// A line for each document: "valid" or why not. Nothing where Python or its package is missing.
+std::vector<std::string> validate(const std::string& schema, const std::vector<Json>& documents) {
+  const fs::path folder = fs::path(::testing::TempDir()) / ("tencache_schema_test_" + schema);
+  fs::create_directories(folder);
+  {
+    std::ofstream file(folder / "documents");
+    for (const Json& document : documents) file << document.dump() << '\n';
+  }
+  const std::string source = TENCACHE_SOURCE_DIR;
+  const std::string command = "python3 '" + source + "/tests/validate_schema.py' '" + source + "/docs/schemas/" +
+                              schema + ".schema.json' '" + (folder / "documents").string() + "' >'" +
+                              (folder / "answers").string() + "'";
+  const int status = std::system(command.c_str());
+  std::vector<std::string> answers;
+  std::ifstream file(folder / "answers");
+  for (std::string line; std::getline(file, line);) answers.push_back(line);
+  file.close();
+  fs::remove_all(folder);
+  if (WIFEXITED(status) && (WEXITSTATUS(status) == jsonschema_is_missing || WEXITSTATUS(status) == 127)) return {};
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(answers.size(), documents.size());
+  return answers;
+}
+
+// Adds documents that are valid, and others of which a part of the complaint is known; then checks all at once.
+class Checked {
+ public:
+  explicit Checked(std::string schema) : schema_(std::move(schema)) {}
+  void valid(Json document) { add(std::move(document), "valid"); }
+  void refused(Json document, const std::string& complaint) { add(std::move(document), complaint); }
+
+  bool check() const {
+    const std::vector<std::string> answers = validate(schema_, documents_);
+    if (answers.empty()) return false;
+    for (std::size_t i = 0; i < std::min(answers.size(), documents_.size()); ++i) {
+      if (expected_[i] == "valid") {
+        EXPECT_EQ(answers[i], "valid") << documents_[i].dump().substr(0, 500);
+      } else {
+        EXPECT_THAT(answers[i], HasSubstr(expected_[i])) << documents_[i].dump().substr(0, 500);
+      }
+    }
+    return true;
+  }
+
+ private:
+  void add(Json document, const std::string& expected) {
+    documents_.push_back(std::move(document));
+    expected_.push_back(expected);
+  }
+
+  std::string schema_;
+  std::vector<Json> documents_;
+  std::vector<std::string> expected_;
+};
+
+#define CHECK_OR_SKIP(checked) \
+  if (!(checked).check()) GTEST_SKIP() << "Python's package jsonschema is not installed (python3-jsonschema)"
+
+Json json_of(const YAML::Node& node) {
+  if (node.IsMap()) {
+    Json map = Json::object();
+    for (const auto& entry : node) map[entry.first.Scalar()] = json_of(entry.second);
+    return map;
+  }
+  if (node.IsSequence()) {
+    Json list = Json::array();
+    for (const YAML::Node& item : node) list.push_back(json_of(item));
+    return list;
+  }
+  if (node.IsNull()) return nullptr;
+  const std::string& text = node.Scalar();
+  if (node.Tag() == "!") return text;  // quoted
+  std::int64_t whole = 0;
+  double real = 0;
+  bool truth = false;
+  if (YAML::convert<std::int64_t>::decode(node, whole)) return whole;
+  if (YAML::convert<double>::decode(node, real)) return real;
+  if (YAML::convert<bool>::decode(node, truth)) return truth;
+  return text;
+}
+
+Json json_of_yaml(const std::string& text) { return json_of(YAML::Load(text)); }
+
+std::string sample_trace() { return std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst"; }
+
+TEST(Schema, TraceLines) {
+  Checked checked("trace-line");
+  std::istringstream lines(read_file(sample_trace()));
+  std::size_t ops = 0;
+  for (std::string line; std::getline(lines, line) && ops < 100;) {
+    Json document = Json::parse(line);
+    if (document["kind"] == "op") ++ops;
+    checked.valid(std::move(document));
+  }
+  EXPECT_EQ(ops, 100u);
+  const Json op = Json::parse(
+      R"({"kind":"op","id":0,"name":"all_gather","phase":"forward","device":"gpu","duration_ns":5,)"
+      R"("duration_source":"modelled","rank":1,"rendezvous":"step 0","group":2,"placeable":true,"reads":[0],"writes":[]})");
+  checked.valid(op);
+  const auto changed = [](Json document, const char* key, Json value) {
+    document[key] = std::move(value);
+    return document;
+  };
+  const std::string no_line = "is not valid under any of the given schemas";
+  checked.refused(changed(op, "rendezvous", 3), no_line);
+  checked.refused(changed(op, "phase", "sideways"), no_line);
+  checked.refused(changed(op, "duration_ns", -1), no_line);
+  checked.refused(changed(op, "speed", 1), no_line);
+  checked.refused(Json::parse(R"({"kind":"tensor","id":0,"name":"a","bytes":0,"role":"input","persistent":true})"),
+                  no_line);
+  checked.refused(Json::parse(R"({"kind":"header","format_version":2})"), no_line);
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, Machines) {
+  Checked checked("machine");
+  for (const MachineSpec& machine : list_machines()) {
+    checked.valid(json_of_yaml(read_file(machine.file)));
+    checked.valid(json_of_yaml(write_machine_yaml(machine)));
+  }
+  const std::string gpu = "name: a\ntiers: [{name: gpu, kind: gpu, capacity: 1GiB";
+  checked.valid(json_of_yaml(gpu + "}]"));
+  checked.refused(json_of_yaml(gpu + "}]\nspeed: 1"), "'speed' was unexpected");
+  checked.refused(json_of_yaml(gpu + ", shared_by: some}]"), "$.tiers");
+  checked.refused(json_of_yaml(gpu + ", reserved: 1 horse}]"), "$.tiers");
+  checked.refused(json_of_yaml(gpu + ", reserved: {value: 1MiB, confidence: sure}}]"), "$.tiers");
+  checked.refused(json_of_yaml(gpu + "}]\nranks: 65"), "$.ranks");
+  checked.refused(json_of_yaml(gpu + "}]\nlinks: [{name: h2d, from: cpu, to: gpu, bandwidth: 0}]"), "$.links");
+  checked.refused(json_of_yaml("name: a"), "is not valid under any of the given schemas");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, Results) {
+  Checked checked("result");
+  WorkloadOptions options;
+  options.trace = sample_trace();
+  options.machine = "demo-small-gpu";
+  Workload workload = load_workload(options);
+  const References references = references_of(workload);
+  Json result;
+  for (const char* policy : {"ideal", "on-demand", "zero-offload"}) {
+    const Outcome outcome = simulate_policy(workload, policy, {});
+    result = result_json(workload, outcome, references);
+    checked.valid(result);
+    const Intervals intervals =
+        sample_intervals(workload, {{policy, {}, outcome.result.iteration_seconds()}}, {.samples = 4, .seed = 1});
+    add_interval(result, intervals, intervals.policies.front());
+    checked.valid(result);
+  }
+  workload.machine.tiers[0].capacity = 8 * MiB;
+  const Json misfit = result_json(workload, simulate_policy(workload, "on-demand", {}), references);
+  EXPECT_EQ(misfit["fits"], false);
+  checked.valid(misfit);
+
+  const auto changed = [&](const char* key, Json value) {
+    Json document = result;
+    document[key] = std::move(value);
+    return document;
+  };
+  checked.refused(changed("iteration_seconds", "fast"), "$.iteration_seconds");
+  checked.refused(changed("iteration_seconds", -1), "$.iteration_seconds");
+  checked.refused(changed("interval_seconds", {1.0}), "$.interval_seconds");
+  checked.refused(changed("stall_seconds", {{"h2d", 1.0}}), "$.stall_seconds");
+  Json without = result;
+  without.erase("manifest");
+  checked.refused(without, "'manifest' is a required property");
+  CHECK_OR_SKIP(checked);
+}
+
+}  // namespace
+}  // namespace tencache

@@ -125,8 +125,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   } else if (!arguments.sequence.empty()) {
     options.sequence_lengths = parse_lengths(arguments.sequence);
   }
-  if (arguments.clip != "on" && arguments.clip != "off") throw Error("--clip: takes on or off");
-  options.clip = arguments.clip == "on";
+  options.clip = choose<Clip>("clip", arguments.clip, parse_clip, clip_names());
   options.sub_group = count("sub-group", arguments.sub_group);
   if (!arguments.launch_gap.empty()) options.launch_gap_ns = parse_duration(arguments.launch_gap);
   options.lora_rank = count("lora-rank", arguments.lora_rank);
@@ -243,7 +242,10 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   command->add_option("--head", a.head, "lm or classification (default: the model's usual one)");
   command->add_option("--attention", a.attention, attention_names())->capture_default_str();
   command->add_option("--dropout", a.dropout, dropout_names() + " (family: as published)")->capture_default_str();
-  command->add_option("--clip", a.clip, "on or off: clip gradients by their global norm, a barrier before the updates")
+  command
+      ->add_option(
+          "--clip", a.clip,
+          "Gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
       ->capture_default_str();
   command->add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();

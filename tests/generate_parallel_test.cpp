@@ -142,6 +142,31 @@ TEST(GeneratedRanks, MeetInEveryPlan) {
   }
 }
 
+// The same for every kind of block: the collectives of recomputed passes, of experts, of parallel blocks, of heads.
+TEST(GeneratedRanks, MeetForEveryKindOfModel) {
+  for (const char* model : {"opt-350m", "bloom-7b1", "falcon-7b", "falcon-11b", "mixtral-8x7b", "bert-base-uncased",
+                            "vit-base-patch16-224", "llama-3-8b"}) {
+    for (const Head head : {Head::language_model, Head::classification}) {
+      for (int kind = 0; kind < 3; ++kind) {
+        GenerateOptions options = small(model);
+        if (options.model.family == ModelFamily::vit && head == Head::language_model) continue;
+        options.head = head;
+        options.model.layers = 4;
+        options.batch = 8;
+        options.clip = Clip::early;
+        options.recompute = kind == 0 ? Recompute::none : kind == 1 ? Recompute::block : Recompute::selective;
+        options.attention = kind == 2 ? AttentionKind::materialised : AttentionKind::flash;
+        if (kind == 1) options.lora_rank = 4, options.quantise_bits = 4;
+        for (Plan plan : {Plan{2, 2, 2, 2, 1}, Plan{2, 2, 2, 2, 2}, Plan{4, 1, 1, 1, 3}, Plan{1, 4, 2, 4, 0}}) {
+          if (options.model.heads % plan.tensor != 0) plan.tensor = 1;  // Falcon-7B's 71
+          SCOPED_TRACE(std::string(model) + " kind " + std::to_string(kind) + " zero " + std::to_string(plan.zero));
+          EXPECT_EQ(waits_for_ever(generate(with(options, plan))), "");
+        }
+      }
+    }
+  }
+}
+
 // Pipeline stages and ZeRO-3 parts hold each parameter once; tensor-parallel slices too, but for the norms, which every
 // rank has; plain data parallelism repeats all.
 TEST(GeneratedRanks, HoldTheModelTogether) {
@@ -203,7 +228,7 @@ TEST(GeneratedRanks, ShareWhatDoesNotDivide) {
 // Rajbhandari et al. 2020 (ZeRO): 2 Ψ an iteration for stages 0 to 2, 3 Ψ for stage 3.
 TEST(GeneratedRanks, MoveZerosVolume) {
   GenerateOptions options = llama();
-  options.clip = false;
+  options.clip = Clip::off;
   const double model = 2.0 * static_cast<double>(parameter_count(options.model, options.head));
   const Count n = 4;
   options.data_parallel = n;

@@ -315,8 +315,33 @@ TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
     }
   }
   EXPECT_EQ(updates, norms.size());
-  options.clip = false;
+  options.clip = Clip::off;
   for (const Trace without = generate(options); const Op& op : without.ops) EXPECT_NE(without.name(op), "grad_norm");
+}
+
+// DeepSpeed takes the norm of a gradient right after the op that completes it; a tied weight's is complete last.
+TEST(GeneratedOptimizer, TakesNormsEarlyIfAsked) {
+  for (const Count micro_batches : {1u, 2u}) {
+    GenerateOptions options = small("gpt2");
+    options.micro_batches = micro_batches;
+    options.clip = Clip::early;
+    const Trace trace = generate(options);
+    std::vector<OpIndex> last_write(trace.tensors.size(), none);
+    std::size_t norms = 0;
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      const Op& op = trace.ops[i];
+      for (const TensorId id : trace.writes(op)) last_write[id] = i;
+      if (trace.name(op) != "grad_norm") continue;
+      ++norms;
+      EXPECT_EQ(op.phase, Phase::backward);
+      EXPECT_FALSE(op.placeable);
+    }
+    EXPECT_EQ(norms, parameters_of(options.model, options.head).size());
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      if (trace.name(trace.ops[i]) != "grad_norm") continue;
+      EXPECT_LT(last_write[trace.reads(trace.ops[i])[0]], i);
+    }
+  }
 }
 
 // DeepSpeed's rule: a sub-group ends with the parameter that reaches the size.

@@ -27,21 +27,27 @@ enum class AttentionKind : std::uint8_t { flash, materialised };
 // family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
 // embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
 enum class Dropout : std::uint8_t { family, none, hidden, all };
+// Of gradients by their global norm, a barrier before the updates. on: after the backward pass (PyTorch's
+// clip_grad_norm_); early: the norm of each gradient as soon as it is complete (DeepSpeed).
+enum class Clip : std::uint8_t { off, on, early };
 
 std::string_view to_string(Optimizer optimizer);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(AttentionKind attention);
 std::string_view to_string(Dropout dropout);
+std::string_view to_string(Clip clip);
 // nullopt for an unknown name.
 std::optional<Optimizer> parse_optimizer(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<AttentionKind> parse_attention(std::string_view text);
 std::optional<Dropout> parse_dropout(std::string_view text);
+std::optional<Clip> parse_clip(std::string_view text);
 // "adamw, sgd, …": for messages that list the valid names.
 std::string optimizer_names();
 std::string recompute_names();
 std::string attention_names();
 std::string dropout_names();
+std::string clip_names();
 
 struct GenerateOptions {
   ModelDescription model;
@@ -59,7 +65,7 @@ struct GenerateOptions {
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
 
-  bool clip = true;                          // gradients by their global norm, which is a barrier before the updates
+  Clip clip = Clip::on;
   std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)
   std::optional<Nanoseconds> launch_gap_ns;  // default: the GPU's
 

@@ -65,7 +65,7 @@ OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters
   const GenerateOptions& options = step.options;
   for (Parameter& parameter : parameters) {
     if (!parameter.trainable || parameter.shard_elements == 0) continue;
-    Entry entry{&parameter, none, {}};
+    Entry entry{&parameter, none, {}, none};
     if (keeps_master_copy(options)) {
       entry.master = step.persistent(parameter.name + ".master", 4 * parameter.shard_elements, Role::master_parameter);
     }
@@ -79,7 +79,7 @@ OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters
 
 void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
   step_.phase = Phase::optimizer;
-  const TensorId coefficient = step_.options.clip ? emit_clip(collectives) : none;
+  const TensorId coefficient = step_.options.clip != Clip::off ? emit_clip(collectives) : none;
   std::vector<TensorId> reads, writes;
   for (const Entry& entry : entries_) {
     const Parameter& parameter = *entry.parameter;
@@ -113,19 +113,31 @@ void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
   if (gather_parameters) emit_gather(collectives);
 }
 
+void OptimizerTensors::emit_norm(Entry& entry) {
+  const Parameter& parameter = *entry.parameter;
+  const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+  entry.norm = step_.tensor(step_.module(parameter.name), "grad_norm", 4, Role::workspace);
+  Op op = step_.kernel("grad_norm", step_.module(parameter.module), {.bytes = step_.bytes(gradient) + 4});
+  op.group = parameter.group;
+  op.placeable = step_.phase == Phase::optimizer;
+  step_.op(op, std::span<const TensorId>(&gradient, 1), std::span<const TensorId>(&entry.norm, 1));
+}
+
+void OptimizerTensors::emit_norms(std::span<Parameter* const> parameters) {
+  if (step_.options.clip != Clip::early) return;
+  for (Entry& entry : entries_) {
+    const bool wanted = std::find(parameters.begin(), parameters.end(), entry.parameter) != parameters.end();
+    if (wanted && entry.norm == none) emit_norm(entry);
+  }
+}
+
 // The norm of each gradient, then the coefficient that all updates wait for.
 TensorId OptimizerTensors::emit_clip(Collectives& collectives) {
   const Module module = step_.module("optimizer");
   std::vector<TensorId> norms;
-  for (const Entry& entry : entries_) {
-    const Parameter& parameter = *entry.parameter;
-    const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
-    const TensorId norm = step_.tensor(step_.module(parameter.name), "grad_norm", 4, Role::workspace);
-    Op op = step_.kernel("grad_norm", step_.module(parameter.module), {.bytes = step_.bytes(gradient) + 4});
-    op.group = parameter.group;
-    op.placeable = true;
-    step_.op(op, std::span<const TensorId>(&gradient, 1), std::span<const TensorId>(&norm, 1));
-    norms.push_back(norm);
+  for (Entry& entry : entries_) {
+    if (entry.norm == none) emit_norm(entry);
+    norms.push_back(entry.norm);
   }
   const TensorId coefficient = step_.tensor(module, "clip_coefficient", 4, Role::workspace);
   Op op = step_.kernel("clip_coefficient", module, {.bytes = 4 * norms.size() + 4});

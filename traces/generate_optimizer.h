@@ -22,6 +22,9 @@ class OptimizerTensors {
  public:
   // Adds the tensors. The parameters must outlive this object.
   OptimizerTensors(Step& step, std::deque<Parameter>& parameters);
+  // Clip::early: the norms of these parameters' gradients, which are complete. Those that are not asked for come with
+  // the step.
+  void emit_norms(std::span<Parameter* const> parameters);
   // `gather_parameters`: ZeRO-1 and -2, where each rank updates a part of what all have.
   void emit(Collectives& collectives, bool gather_parameters);
 
@@ -30,7 +33,9 @@ class OptimizerTensors {
     Parameter* parameter;
     TensorId master;
     std::vector<TensorId> states;
+    TensorId norm = none;
   };
+  void emit_norm(Entry& entry);
   TensorId emit_clip(Collectives& collectives);
   void emit_gather(Collectives& collectives);
 

@@ -24,6 +24,9 @@ class RankProgram {
     assign_groups(model_.parameters, options.sub_group, options.zero >= 1 ? options.data_parallel : 1);
     optimizer_.emplace(step_, model_.parameters);
     states_.resize(options.micro_batches);
+    if (options.head == Head::language_model && options.model.tied_embeddings && (first() || last())) {
+      tied_ = first() ? model_.embedding.tokens : model_.head.output.weight;
+    }
     const bool embedding_trained = std::any_of(model_.embedding.parameters.begin(), model_.embedding.parameters.end(),
                                                [](const Parameter* parameter) { return parameter->trainable; });
     gradient_reaches_input_ = position_.stage > 0 || embedding_trained;
@@ -81,6 +84,7 @@ class RankProgram {
   void backward(Count index);
   void gather(const std::vector<Parameter*>& parameters, const Module& module);
   void reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index);
+  void finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index);
   void finish_gradients();
 
   TensorId boundary(const char* name, Count index) {
@@ -137,7 +141,9 @@ class RankProgram {
   std::optional<OptimizerTensors> optimizer_;
   std::vector<State> states_;  // of the micro-batches
   bool gradient_reaches_input_ = true;
+  Parameter* tied_ = nullptr;  // the embedding that is the head as well, or this stage's copy of it
   std::vector<TensorId> shards_, wholes_, accumulated_;  // reused
+  std::vector<Parameter*> finished_;                     // reused
 };
 
 void RankProgram::forward(Count index) {
@@ -176,18 +182,18 @@ void RankProgram::backward(Count index) {
   if (last()) {
     // What the loss has just read is still there.
     dy = ops_.head_backward(model_.head, batch, state.head);
-    reduce(model_.head.parameters, model_.head.module, index);
+    finish_block(model_.head.parameters, model_.head.module, index);
   }
   for (std::size_t i = model_.layers.size(); i-- > 0;) {
     Layer& layer = model_.layers[i];
     gather(layer.parameters, layer.module);
     dy = ops_.layer_backward(layer, batch, state.layers[i], dy, i > 0 || gradient_reaches_input_);
-    reduce(layer.parameters, layer.module, index);
+    finish_block(layer.parameters, layer.module, index);
   }
   if (first() && gradient_reaches_input_) {
     gather(model_.embedding.parameters, model_.embedding.module);
     ops_.embed_backward(model_.embedding, batch, state.embedding, dy);
-    reduce(model_.embedding.parameters, model_.embedding.module, index);
+    finish_block(model_.embedding.parameters, model_.embedding.module, index);
   }
   state.d_input = dy;
   state.layers.clear();
@@ -224,7 +230,7 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
   for (Parameter* parameter : parameters) {
     if (parameter->gradient == none) continue;
     // A tied weight is reduced with the embedding, after the head has added its part.
-    if (options_.zero < 2 && parameter == model_.embedding.tokens && &parameters == &model_.head.parameters) continue;
+    if (options_.zero < 2 && parameter == tied_ && first() && &parameters == &model_.head.parameters) continue;
     wholes_.push_back(parameter->gradient);
     bytes += step_.bytes(parameter->gradient);
     if (options_.zero == 0) continue;
@@ -248,15 +254,25 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
   }
 }
 
+// After a block's backward pass. A tied weight is complete only when its other use is through as well.
+void RankProgram::finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index) {
+  reduce(parameters, module, index);
+  if (index + 1 < options_.micro_batches) return;
+  finished_.clear();
+  for (Parameter* parameter : parameters) {
+    if (parameter != tied_ || (options_.pipeline_parallel == 1 && &parameters == &model_.embedding.parameters)) {
+      finished_.push_back(parameter);
+    }
+  }
+  optimizer_->emit_norms(finished_);
+}
+
 // The two copies of a tied embedding, on the first and the last stage.
 void RankProgram::finish_gradients() {
-  if (options_.pipeline_parallel == 1 || !(first() || last())) return;
-  if (options_.head != Head::language_model || !options_.model.tied_embeddings) return;
-  Parameter* tied = first() ? model_.embedding.tokens : model_.head.output.weight;
-  if (!tied->trainable) return;
+  if (options_.pipeline_parallel == 1 || tied_ == nullptr || !tied_->trainable) return;
   step_.phase = Phase::backward;
-  const TensorId gradient = tied->gradient_shard != none ? tied->gradient_shard : tied->gradient;
-  if (gradient != none) collectives_.all_reduce(Group::embedding, step_.module(tied->module), gradient);
+  const TensorId gradient = tied_->gradient_shard != none ? tied_->gradient_shard : tied_->gradient;
+  if (gradient != none) collectives_.all_reduce(Group::embedding, step_.module(tied_->module), gradient);
 }
 
 }  // namespace

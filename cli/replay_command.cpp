@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/decisions.h"
 #include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
@@ -16,6 +18,7 @@ struct ReplayArguments {
   std::vector<std::string> settings;
   SampleOptions sampling;
   std::string timeline;
+  std::string decisions;
   bool json = false;
 };
 
@@ -24,9 +27,16 @@ ExitCode replay(const ReplayArguments& arguments) {
   Workload workload = load_workload(arguments.workload);
   note_samples(workload, arguments.sampling);
   check_output("--timeline", arguments.timeline, {arguments.workload.trace, workload.machine.file});
+  check_output("--decisions", arguments.decisions,
+               {arguments.workload.trace, workload.machine.file, arguments.timeline});
   Timeline timeline;
+  std::optional<DecisionLog> decisions;
+  if (!arguments.decisions.empty()) decisions.emplace(arguments.decisions);
   const Outcome outcome =
-      simulate_policy(workload, arguments.policy, settings, arguments.timeline.empty() ? nullptr : &timeline);
+      simulate_policy(workload, arguments.policy, settings, arguments.timeline.empty() ? nullptr : &timeline,
+                      decisions ? decisions->sink() : DecisionSink());
+  const bool decided = decisions && (outcome.result.iterations > 0 || decisions->count() > 0);
+  if (decided) decisions->commit();
   const References references = references_of(workload);
   const bool drawn = !timeline.spans.empty();  // what never ran leaves an older timeline alone
   if (drawn) {
@@ -46,6 +56,7 @@ ExitCode replay(const ReplayArguments& arguments) {
     if (drawn) {
       remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
     }
+    if (decided) remark(std::to_string(decisions->count()) + " decisions in " + arguments.decisions);
   }
   return outcome.result.fits ? ExitCode::done : ExitCode::answer_is_no;
 }
@@ -61,12 +72,16 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   add_sample_options(*command, arguments->sampling);
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev"));
+  refuse_empty(command->add_option("--decisions", arguments->decisions,
+                                   "Write every decision about a tensor and its reason to this file, one JSON object a "
+                                   "line (.zst: compressed); docs/decisions.md"));
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(
       "Exit code 1: the trace does not fit.\n\nExamples:\n"
       "  tencache replay step.trace.jsonl.zst --machine g10-a100 --policy on-demand\n"
       "  tencache replay step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json\n"
-      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p on-demand --timeline step.json");
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p on-demand --timeline step.json\n"
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --decisions step.decisions.jsonl.zst");
   command->callback([arguments, &chosen] { chosen = [arguments] { return replay(*arguments); }; });
 }
 

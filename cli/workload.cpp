@@ -122,12 +122,14 @@ RunLimits limits_of(const WorkloadOptions& options) {
 }
 
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline) {
-  return simulate_policy(workload, workload.machine, policy, settings, timeline);
+                        const std::map<std::string, std::string>& settings, Timeline* timeline,
+                        DecisionSink on_decision) {
+  return simulate_policy(workload, workload.machine, policy, settings, timeline, std::move(on_decision));
 }
 
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline) {
+                        const std::map<std::string, std::string>& settings, Timeline* timeline,
+                        DecisionSink on_decision) {
   const std::int64_t start = tool_clock_ns();
   MadePolicy made = make_policy(policy, settings);
   Outcome outcome;
@@ -136,6 +138,7 @@ Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, co
   outcome.program = lower(workload.trace, *made.policy, machine);
   EngineOptions options;
   options.timeline = timeline;
+  options.on_decision = std::move(on_decision);
   outcome.result = simulate(outcome.program, machine, *made.policy, limits_of(workload.options), std::move(options));
   outcome.seconds = seconds_since(start);
   return outcome;

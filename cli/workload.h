@@ -61,10 +61,12 @@ struct Outcome {
 
 // Lowers and simulates. Throws Error for an unknown policy or option, or if the machine lacks what the policy needs.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr);
+                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr,
+                        DecisionSink on_decision = {});
 // The same on another machine than the workload's.
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr);
+                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr,
+                        DecisionSink on_decision = {});
 
 // What every result is measured against.
 struct References {

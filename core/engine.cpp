@@ -327,7 +327,10 @@ void Engine::issue(std::uint8_t index, ActiveOp& op) {
   const auto holds = holds_.equal_range(op.op);
   for (auto hold = holds.first; hold != holds.second; ++hold) op.holds.push_back(hold->second);
   holds_.erase(holds.first, holds.second);
-  for (const Use& use : op.uses) require(index, op, use);
+  {
+    const Because because(*this, {.reason = Reason::demand, .op = op.op});
+    for (const Use& use : op.uses) require(index, op, use);
+  }
   op.late = op.missing > 0 || !op.holds.empty();
   emit({.kind = EventKind::op_issued, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
   take_rooms(index, op);
@@ -391,6 +394,7 @@ void Engine::require_chunk(std::uint8_t index, ActiveOp& op, const Use& use, Chu
 
 // Gives the waiting op's outputs their room and asks again for what could not be fetched before.
 void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
+  const Because because(*this, {.reason = Reason::demand, .op = op.op});
   const TierId tier = lanes_[index].tier;
   while (op.next_output < op.outputs.size()) {
     const ChunkId chunk = op.outputs[op.next_output];
@@ -501,8 +505,11 @@ void Engine::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns
   if (!op.external) account_late(index, op, start_ns);
   account_compute(index, op, end_ns);
   if (op.computed_ns >= 0) account_stall(index, now_, op.lateness.last, op.op);  // until the last overlapped arrival
-  for (const Use& use : op.uses) {
-    if (use.tensor != none) finish_use(lane.tier, use);
+  {
+    const Because because(*this, {.reason = Reason::overwritten, .op = op.op});
+    for (const Use& use : op.uses) {
+      if (use.tensor != none) finish_use(lane.tier, use);
+    }
   }
   emit({.kind = EventKind::op_done, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
   if (!live_) {
@@ -559,6 +566,7 @@ void Engine::count_held() {
 
 // The tensor's value is needed no more: its copies go, and what still moves of it is useless.
 void Engine::kill(TensorId tensor) {
+  const Because because(*this, {.reason = Reason::dead});
   const ChunkId begin = memory_.first_chunk(tensor);
   const ChunkId end = begin + memory_.chunk_count(tensor);
   dead_[tensor] = 1;
@@ -642,6 +650,7 @@ bool Engine::standstill() {
   ++epoch_;
   pump();
   if (moving()) return true;
+  const Because because(*this, {.reason = Reason::standstill});
   for (Lane& lane : lanes_) {
     if (!lane.waiting) continue;
     lift_what_it_waits_for(lane);
@@ -717,9 +726,12 @@ void Engine::throw_out_of_memory() {
   TENCACHE_CHECK(!"the program stands still and no op waits");
 }
 
-void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to) {
+void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal) {
   if (from == 0 && (kind == Decision::Kind::evict || kind == Decision::Kind::drop)) ++counters_.evictions;
-  if (options_.log != nullptr) options_.log->decisions.push_back({kind, from, to, chunk, position_, now_});
+  if (options_.log == nullptr && !options_.on_decision) return;
+  const Decision decision{kind, from, to, chunk, position_, now_, refusal, why_};
+  if (options_.log != nullptr) options_.log->decisions.push_back(decision);
+  if (options_.on_decision) options_.on_decision(decision, view());
 }
 
 }  // namespace tencache

@@ -45,6 +45,7 @@ struct EngineOptions {
   Timeline* timeline = nullptr;                               // recorded if given
   EventLog* log = nullptr;                                    // inputs and decisions recorded if given
   std::function<void(std::uint64_t iteration)> on_iteration;  // progress; called at each boundary
+  DecisionSink on_decision = {};                              // if given; costs a view each
 };
 
 struct RunLimits {
@@ -264,7 +265,19 @@ class Engine {
   void log_input(Input::Kind kind) {
     log_input(kind, [](Input&) {});
   }
-  void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to);
+  void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal = Refusal::none);
+  // What is decided in its life is decided for this reason.
+  class Because {
+   public:
+    Because(Engine& engine, const Why& why) : engine_(engine), before_(engine.why_) { engine.why_ = why; }
+    ~Because() { engine_.why_ = before_; }
+    Because(const Because&) = delete;
+    Because& operator=(const Because&) = delete;
+
+   private:
+    Engine& engine_;
+    Why before_;
+  };
 
   // engine_transfers.cpp: routes, requests, queues, copies, room.
   Route find_route(TierId from, TierId to) const;
@@ -351,6 +364,7 @@ class Engine {
   std::multimap<OpIndex, Hold> holds_;
   std::uint64_t task_sequence_ = 0;
   std::vector<Action> applying_;
+  Why why_;
 
   Nanoseconds now_ = 0;
   std::uint64_t iteration_ = 0;

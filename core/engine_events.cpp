@@ -42,6 +42,7 @@ void Engine::emit(const Event& event) {
     Actions actions;
     std::swap(actions.list(), applying_);
     actions.list().clear();
+    const Because because(*this, {.reason = Reason::policy, .event = next.event.kind, .op = next.event.op});
     policy_.on(next.event, view(), actions);
     refusal_depth_ = next.event.kind == EventKind::refused ? next.refusal_depth + 1 : 0;
     for (const Action& action : actions.list()) apply(action);
@@ -53,7 +54,7 @@ void Engine::emit(const Event& event) {
 
 void Engine::refuse(Refusal reason, const Action& action, ChunkId chunk) {
   ++counters_.refusals;
-  decide(Decision::Kind::refuse, chunk, action.tier, action.destination);
+  decide(Decision::Kind::refuse, chunk, action.tier, action.destination, reason);
   if (refusal_depth_ > refusal_rounds) return;
   emit({.kind = EventKind::refused,
         .refusal = reason,

@@ -141,6 +141,7 @@ bool Engine::evict(ChunkId chunk, TierId from, TierId destination, Priority prio
 bool Engine::reserve_destination(ChunkId chunk, TierId tier) {
   if (memory_.copy(chunk, tier).state != CopyState::absent) return false;
   if (take_copy(chunk, tier)) return true;
+  const Because because(*this, {.reason = Reason::reclaim, .chunk = chunk});
   reclaim(tier, memory_.footprint(chunk, tier));
   return take_copy(chunk, tier);
 }
@@ -174,6 +175,9 @@ void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming
   if (asked == epoch_) return;
   asked = epoch_;
   const RoomRequest request{tier, lacking(), prefetch, incoming};
+  Why why{.reason = Reason::room, .prefetch = prefetch, .chunk = first};
+  if (!prefetch) why.op = lanes_[tier == lanes_[0].tier ? 0 : 1].active.back().op;
+  const Because for_room(*this, why);
   std::vector<ChunkId> victims;
   policy_.make_room(request, view(), victims);
   Refusal refusal = Refusal::none;
@@ -181,6 +185,8 @@ void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming
     if (chunk < memory_.chunk_total()) evict(chunk, tier, no_tier, priority, refusal);
   }
   if (prefetch || !layout_.fallback_eviction || lacking() == 0) return;
+  why.reason = Reason::coldest;
+  const Because as_fallback(*this, why);
   for (ChunkId chunk = memory_.coldest(tier); chunk != none && lacking() > 0;) {
     const ChunkId next = memory_.warmer(chunk, tier);
     if (memory_.evictable(chunk, tier) && evict(chunk, tier, no_tier, priority, refusal))
@@ -235,6 +241,7 @@ void Engine::invalidate(ChunkId chunk, TierId tier) {
   }
   const CopyState state = memory_.copy(chunk, tier).state;
   if (state == CopyState::valid) {
+    decide(Decision::Kind::release, chunk, tier, no_tier);
     drop_copy(chunk, tier);
   } else if (state == CopyState::reserved) {
     memory_.condemn(chunk, tier);  // its transfer is under way and will find itself discarded
@@ -403,6 +410,7 @@ bool Engine::source_stands(TransferId id) const {
 
 // What the transfer was to copy has left that tier since it was asked for.
 void Engine::find_new_source(TransferId id) {
+  const Because because(*this, {.reason = Reason::retry});
   const Transfer old = transfers_[id];
   withdraw(id);
   const bool wanted = memory_.copy(old.chunk, old.to).pins > 0;

@@ -10,11 +10,18 @@ std::string_view to_string(Decision::Kind kind) {
   return texts[static_cast<std::size_t>(kind)];
 }
 
+std::string_view to_string(Reason reason) {
+  constexpr std::string_view texts[] = {"demand", "policy",      "room",       "coldest", "reclaim",
+                                        "dead",   "overwritten", "standstill", "retry"};
+  return texts[static_cast<std::size_t>(reason)];
+}
+
 std::string describe(const Decision& decision) {
   const auto id = [](std::uint32_t value) { return value == none ? std::string("-") : std::to_string(value); };
   const auto tier = [](TierId value) { return value == no_tier ? std::string("-") : std::to_string(value); };
   return std::to_string(decision.now) + " ns op " + id(decision.op) + " " + std::string(to_string(decision.kind)) +
-         " chunk " + id(decision.chunk) + " " + tier(decision.from) + " -> " + tier(decision.to);
+         " chunk " + id(decision.chunk) + " " + tier(decision.from) + " -> " + tier(decision.to) + ", " +
+         std::string(to_string(decision.why.reason));
 }
 
 bool LogMachine::wait(Completion& completion) {

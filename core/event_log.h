@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/machine.h"
+#include "core/policy.h"
 #include "core/trace.h"
 
 namespace tencache {
@@ -57,7 +59,30 @@ struct Input {
   std::shared_ptr<const LoggedProfile> profile;  // profile
 };
 
-// One decision, as the engine carried it out.
+// What made the engine decide.
+enum class Reason : std::uint8_t {
+  demand,       // `op` needs the tensor
+  policy,       // an action of the policy, in answer to `event` (of `op`, where it has one)
+  room,         // the policy named it as a victim: room for `chunk`, of `op` or, with `prefetch`, of a prefetch
+  coldest,      // the same, but the policy named too little and the engine took the coldest
+  reclaim,      // the GPU holds it too, and `chunk` is to leave for this tier
+  dead,         // its value is needed no more
+  overwritten,  // `op` has written the tensor: other copies are stale
+  standstill,   // nothing was under way and an op waited
+  retry,        // the copy that was to be read has gone
+};
+std::string_view to_string(Reason reason);
+
+struct Why {
+  Reason reason = Reason::demand;
+  bool prefetch = false;
+  EventKind event = EventKind::op_issued;
+  OpIndex op = none;
+  ChunkId chunk = none;
+  bool operator==(const Why&) const = default;
+};
+
+// One decision, as the engine carried it out. `release`: a copy of no use goes, without being asked for.
 struct Decision {
   enum class Kind : std::uint8_t { fetch, evict, clean, drop, promote, cancel, allocate, release, refuse, start_op };
   Kind kind = Kind::fetch;
@@ -65,11 +90,16 @@ struct Decision {
   ChunkId chunk = none;
   OpIndex op = none;  // the GPU's position
   Nanoseconds now = 0;
+  Refusal refusal = Refusal::none;  // of kind refuse
+  Why why;
   bool operator==(const Decision&) const = default;
 };
 std::string_view to_string(Decision::Kind kind);
 // One line a decision: for messages of tests and for people.
 std::string describe(const Decision& decision);
+
+// Told of each decision as it is taken, before it shows in the view.
+using DecisionSink = std::function<void(const Decision& decision, const View& view)>;
 
 struct EventLog {
   Nanoseconds start_ns = 0;  // of an owned program

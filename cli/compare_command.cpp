@@ -71,6 +71,20 @@ std::string moved(const MachineSpec& machine, const RunResult& result) {
   return fmt::format("{:.{}f} {}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2, bytes >= 1e9 ? "GB" : "MB");
 }
 
+// What fills the width of a bar: the slowest policy, but for those so slow that the others could not be told apart.
+double longest_bar_seconds(const std::vector<Outcome>& outcomes, const References& references) {
+  constexpr double most_times_the_best = 4;
+  double best = std::numeric_limits<double>::infinity(), longest = references.ideal_seconds;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.result.fits && outcome.policy != "ideal") best = std::min(best, outcome.result.iteration_seconds());
+  }
+  for (const Outcome& outcome : outcomes) {
+    const double seconds = outcome.result.iteration_seconds();
+    if (outcome.result.fits && seconds <= most_times_the_best * best) longest = std::max(longest, seconds);
+  }
+  return longest;
+}
+
 // Which figures the order hangs on, a line each.
 std::string what_decides(const Intervals& intervals, const std::vector<const Interval*>& of_outcome,
                          const std::vector<Outcome>& outcomes) {
@@ -106,10 +120,7 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
 // `intervals`: one an outcome, nullptr where there is none.
 std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
                   const Intervals& sampled, const std::vector<const Interval*>& intervals) {
-  double longest = references.ideal_seconds;
-  for (const Outcome& outcome : outcomes) {
-    if (outcome.result.fits) longest = std::max(longest, outcome.result.iteration_seconds());
-  }
+  const double longest = longest_bar_seconds(outcomes, references);
   const bool with_intervals = sampled.samples != 0;
   std::string remarks;
   for (const std::string& note : notes_of(workload)) remarks += note + "\n";

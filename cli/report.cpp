@@ -241,7 +241,8 @@ std::string time_bar(const RunResult& result, double longest_seconds, std::size_
   const std::size_t full = std::min(all, columns_of(busy));
   const std::size_t main = std::min(all, columns_of(busy + per_iteration_seconds(result, *worst)));
   std::string bar;
-  for (std::size_t i = 0; i < all; ++i) bar += i < full ? "█" : i < main ? "▒" : "░";
+  for (std::size_t i = 0; i < std::min(all, width); ++i) bar += i < full ? "█" : i < main ? "▒" : "░";
+  if (all > width) bar += "▸";
   return bar.empty() ? "▏" : bar;
 }
 

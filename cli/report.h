@@ -29,7 +29,8 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns);
 // What the GPU waited for longest, such as "h2d 61 %" of the iteration; empty without stalls.
 std::string main_stall(const RunResult& result);
 
-// █ for compute and gaps, ▒ for what it waits for most, ░ for other stalls; `longest_seconds` fills the width.
+// █ for compute and gaps, ▒ for what it waits for most, ░ for other stalls; `longest_seconds` fills the width,
+// and what is longer ends in ▸.
 std::string time_bar(const RunResult& result, double longest_seconds, std::size_t width);
 
 // For people, four digits: "7.285 s", "132.0 ms".

@@ -18,6 +18,8 @@ class LayerToLayer final : public Policy {
   explicit LayerToLayer(Options& options) {
     options.choice("optimizer", optimizer_, {"cpu", "recorded"},
                    "cpu: the host updates the parameters, as L2L does; recorded: where the trace has it");
+    options.choice("buffers", buffers_, {"reuse", "allocate"},
+                   "allocate: what goes to the host takes fresh memory, and nothing stays behind on either side");
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
   }
 
@@ -25,6 +27,11 @@ class LayerToLayer final : public Policy {
     Layout layout;
     layout.chunk_bytes = chunk_bytes_;
     layout.initial.fill(machine.tier_of(Device::cpu));
+    if (buffers_ == "allocate" && machine.tier_of(Device::cpu) != no_tier) {
+      layout.exclusive_copies = true;
+      layout.blocking_step = true;  // the host, which does all of this, ends the step first
+      layout.allocate_each[machine.tier_of(Device::cpu)] = true;
+    }
     return layout;
   }
 
@@ -46,7 +53,7 @@ class LayerToLayer final : public Policy {
     if (layer == running_) return;
     const std::uint32_t left = running_;
     running_ = layer;
-    if (left != none) leave(left, view, actions);
+    if (left != none) leave_layer(left, view, actions);
     for (const TensorId tensor : layers_.list[layer].parameters) {
       const TensorId id = view.memory_tensor(tensor);
       if (id == none || view.memory.resident(id, 0)) continue;
@@ -58,15 +65,22 @@ class LayerToLayer final : public Policy {
   std::uint64_t fingerprint() const override { return running_; }
 
  private:
-  void leave(std::uint32_t left, const View& view, Actions& actions) const {
+  void leave_layer(std::uint32_t left, const View& view, Actions& actions) const {
     const std::vector<TensorId>& needed = layers_.list[running_].parameters;
     for (const TensorId tensor : layers_.list[left].parameters) {
-      if (std::find(needed.begin(), needed.end(), tensor) == needed.end()) send_home(tensor, view, actions);
+      if (std::find(needed.begin(), needed.end(), tensor) == needed.end()) leave(tensor, view, actions);
     }
-    for (const TensorId tensor : layers_.list[left].gradients) send_home(tensor, view, actions);
+    for (const TensorId tensor : layers_.list[left].gradients) leave(tensor, view, actions);
   }
 
-  std::string optimizer_ = "cpu";
+  void leave(TensorId tensor, const View& view, Actions& actions) const {
+    send_home(tensor, view, actions);
+    const TensorId id = view.memory_tensor(tensor);
+    if (buffers_ != "allocate" || id == none) return;
+    actions.hold(view.op, id, view.machine.tier_of(Device::cpu));  // the host is busy with fresh memory meanwhile
+  }
+
+  std::string optimizer_ = "cpu", buffers_ = "reuse";
   Bytes chunk_bytes_ = 0;
   Layers layers_;
   std::uint32_t running_ = none;

@@ -13,8 +13,10 @@
 //  - `window_reserve` buffers are left free while the window slides; the last rows of a pass use them, so that the
 //    window is full where it rests.
 //  - prefetch=false ("SC") has no window: a parameter is on the GPU while its module runs.
-//  - buffers=allocate ("SC", "SC+P") keeps no buffers: what leaves the GPU takes fresh pinned memory at the machine's
-//    cost, and as page-locking blocks the host, the next op waits for it. So no copy stays behind either.
+//  - buffers=allocate ("SC", "SC+P") takes fresh pinned memory, at the machine's cost, for each gradient and for each
+//    parameter that comes from a place of its own on the GPU; as page-locking blocks the host, the next op waits until
+//    the tensor has left. Parameters that live in CPU memory keep their place there, so they are dropped; without a
+//    window no parameter has a place and all pay.
 //  - free_gpu, unless given, is the GPU's memory less the peak of all that is not a parameter. The driver of the
 //  paper's
 //    L40S must have reported about 30 GB for BLOOM-7B and Falcon-7B: the framework's own cache was in its way.
@@ -101,7 +103,7 @@ class TenCache final : public Policy {
       layout.initial[static_cast<std::size_t>(role)] = cpu;
     }
     if (allocates() && cpu != no_tier) {
-      layout.exclusive_copies = true;
+      layout.exclusive_copies = !prefetch_;
       layout.allocate_each[cpu] = true;
     }
     return layout;
@@ -315,6 +317,7 @@ class TenCache final : public Policy {
     in_window_.assign(class_of_.size(), 0);
     in_cpu_.assign(class_of_.size(), 0);
     wanted_.assign(class_of_.size(), 0);
+    lives_on_gpu_.assign(class_of_.size(), 0);
     read_.clear();
     window_ = membership_ = 0;
     row_ = 0;
@@ -330,6 +333,7 @@ class TenCache final : public Policy {
       const TensorId id = view.memory_tensor(tensor);
       if (to_gpu) {
         add_to_window(tensor);
+        lives_on_gpu_[tensor] = 1;
         if (id != none) actions.fetch(id);
         continue;
       }
@@ -449,6 +453,9 @@ class TenCache final : public Policy {
     if (tensor == none || tensor >= class_of_.size() || class_of_[tensor] == none) return;
     if (event.to == 0) {
       if (cpu_is_short_ && in_cpu_[tensor] != 0) classes_[class_of_[tensor]].cached.push_back(tensor);
+      if (allocates() && lives_on_gpu_[tensor] != 0 && view.memory.resident(event.tensor, cpu_)) {
+        actions.drop(event.tensor, cpu_);
+      }
       if (prefetch_ && in_window_[tensor] == 0 && view.memory.evictable(event.chunk, 0)) actions.evict(event.tensor);
     } else if (event.to == cpu_) {
       enter_cpu(tensor);
@@ -557,7 +564,7 @@ class TenCache final : public Policy {
     for (const auto& [bytes, tensors] : histogram) sizes.push_back({bytes, tensors});
     const auto counts = ten_cache_buffers(sizes, {.memory_bytes = free_for_states_ * states_share_,
                                                   .buffer_scale = fp32_tensors,
-                                                  .all_up_to = 0,
+                                                  .all_up_to = 2,
                                                   .at_least = fewest_fp32,
                                                   .cap = {}});
     std::map<Bytes, std::uint64_t> left;
@@ -615,8 +622,9 @@ class TenCache final : public Policy {
   std::vector<std::uint32_t> class_of_;  // `none`: not a parameter of the table
   double free_for_states_ = 0;
   // The window.
-  std::vector<std::uint8_t> in_window_, in_cpu_, wanted_;  // wanted: on the GPU as soon as it is read from NVMe
-  std::vector<TensorId> read_;                             // from NVMe since the last release: ids of the memory
+  std::vector<std::uint8_t> in_window_, in_cpu_, lives_on_gpu_;
+  std::vector<std::uint8_t> wanted_;  // on the GPU as soon as it is read from NVMe
+  std::vector<TensorId> read_;        // from NVMe since the last release: ids of the memory
   std::uint64_t window_ = 0, capacity_ = 0, reserve_ = 0, membership_ = 0;
   std::uint32_t row_ = 0, pass_ = 0;
   bool cpu_is_short_ = false;

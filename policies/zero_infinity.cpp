@@ -54,6 +54,8 @@ class ZeroInfinity final : public Policy {
                   "only tensors of this size go to NVMe (1 MiB or the block, if larger)");
     options.flag("pin_memory", pin_memory_,
                  "false: parameters lie in the machine's tier 'pageable', if it has one, and copy more slowly");
+    options.choice("buffers", buffers_, {"reuse", "allocate"},
+                   "allocate: each gradient that leaves the GPU takes fresh memory, at the machine's cost");
     options.choice("overflow", overflow_, {"oom", "evict"},
                    "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
     const std::uint64_t needed = std::uint64_t{4} * (1 + (pipeline_read_ ? 1 : 0) + (pipeline_write_ ? 1 : 0));
@@ -83,6 +85,9 @@ class ZeroInfinity final : public Policy {
     const TierId states = offload_optimizer_ == "nvme" ? nvme_of(machine, "offload_optimizer") : cpu_of(machine);
     layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = states;
     layout.initial[static_cast<std::size_t>(Role::master_parameter)] = states;
+    if (const TierId cpu = machine.tier_of(Device::cpu); cpu != no_tier) {
+      layout.allocate_each[cpu] = buffers_ == "allocate";
+    }
     return layout;
   }
 
@@ -489,7 +494,13 @@ class ZeroInfinity final : public Policy {
   }
 
   void flush_bucket(const View& view, Actions& actions) {
-    for (const TensorId id : bucket_) leave(id, 0, view.machine.tier_of(Device::cpu), view, actions);
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    for (const TensorId id : bucket_) {
+      leave(id, 0, cpu, view, actions);
+      const bool more = view.op != none && view.schedule != nullptr && view.op + 1 < view.schedule->op_count();
+      // Fresh memory keeps the host busy: the next op waits.
+      if (buffers_ == "allocate" && cpu != no_tier && more) actions.hold(view.op + 1, id, cpu);
+    }
     bucket_.clear();
     bucket_elements_ = 0;
   }
@@ -576,7 +587,8 @@ class ZeroInfinity final : public Policy {
   std::uint64_t persistence_threshold_ = 100'000, reduce_bucket_ = 500'000'000, sub_group_ = 1'000'000'000;
   std::uint64_t buffer_count_ = 5, buffer_size_ = 100'000'000, max_in_cpu_ = 1'000'000'000;
   std::uint64_t optimizer_buffer_count_ = 4;
-  std::string sub_groups_ = "trace", offload_param_ = "cpu", offload_optimizer_ = "cpu", overflow_ = "oom";
+  std::string sub_groups_ = "trace", offload_param_ = "cpu", offload_optimizer_ = "cpu", overflow_ = "oom",
+              buffers_ = "reuse";
   bool pipeline_read_ = false, pipeline_write_ = false, pin_memory_ = false;
   Bytes minimum_swap_ = MiB;
 

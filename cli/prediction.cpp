@@ -9,7 +9,7 @@ namespace tencache {
 Prediction predict(const Workload& workload, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const std::string& file, Timeline* timeline) {
   Prediction prediction;
-  prediction.outcome = simulate_policy(workload, policy, settings, timeline);
+  prediction.outcome = simulate_policy(workload, policy, settings, {.timeline = timeline});
   prediction.references = references_of(workload);
   prediction.file = file;
   prediction.result = result_json(workload, prediction.outcome, prediction.references);

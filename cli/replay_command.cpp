@@ -30,20 +30,36 @@ ExitCode replay(const ReplayArguments& arguments) {
   check_output("--decisions", arguments.decisions,
                {arguments.workload.trace, workload.machine.file, arguments.timeline});
   Timeline timeline;
+  std::vector<Timeline> other_timelines;  // of ranks 1, 2, …
   std::optional<DecisionLog> decisions;
   if (!arguments.decisions.empty()) decisions.emplace(arguments.decisions);
-  const Outcome outcome =
-      simulate_policy(workload, arguments.policy, settings, arguments.timeline.empty() ? nullptr : &timeline,
-                      decisions ? decisions->sink() : DecisionSink());
+  Recorders recorders;
+  if (!arguments.timeline.empty()) {
+    recorders.timeline = &timeline;
+    recorders.other_timelines = &other_timelines;
+  }
+  if (decisions) recorders.on_decision = decisions->sink();
+  const Outcome outcome = simulate_policy(workload, arguments.policy, settings, recorders);
   const bool decided = decisions && (outcome.result.iterations > 0 || decisions->count() > 0);
   if (decided) decisions->commit();
   const References references = references_of(workload);
   const bool drawn = !timeline.spans.empty();  // what never ran leaves an older timeline alone
   if (drawn) {
-    write_chrome_trace(arguments.timeline, {{.name = "predicted: " + outcome.policy,
-                                             .timeline = &timeline,
-                                             .machine = &workload.machine,
-                                             .trace = &outcome.program.trace}});
+    std::vector<TimelineProcess> processes{{.name = "predicted: " + outcome.policy,
+                                            .timeline = &timeline,
+                                            .machine = &workload.machine,
+                                            .trace = &outcome.program.trace}};
+    if (!outcome.ranks.empty()) {
+      processes[0].trace = &outcome.ranks[0].program.trace;
+      processes[0].name += ", rank 0";
+    }
+    for (std::size_t rank = 1; rank < outcome.ranks.size(); ++rank) {
+      processes.push_back({.name = "predicted: " + outcome.policy + ", rank " + std::to_string(rank),
+                           .timeline = &other_timelines[rank - 1],
+                           .machine = &workload.machine.of_rank(rank),
+                           .trace = &outcome.ranks[rank].program.trace});
+    }
+    write_chrome_trace(arguments.timeline, processes);
   }
   const Intervals intervals = sample_intervals(
       workload, {{arguments.policy, settings, outcome.result.iteration_seconds()}}, arguments.sampling);

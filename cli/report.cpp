@@ -88,8 +88,9 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
           {"seed", workload.seed}};
 }
 
-void add_run_figures(Json& json, const Workload& workload, const RunResult& result, const References& references) {
-  const MachineSpec& machine = workload.machine;
+void add_run_figures(Json& json, const Workload& workload, const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   const double iteration = result.iteration_seconds();
   json["iteration_seconds"] = iteration;
   json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
@@ -130,6 +131,35 @@ void add_misfit_figures(Json& json, const RunResult& result, const References& r
   }
   json["iterations"] = result.iterations;
   json["steady"] = false;
+}
+
+// Of several ranks, each; the figures of the slowest are the result's own.
+Json ranks_json(const Workload& workload, const Outcome& outcome) {
+  Json ranks = Json::array();
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    const RunResult& result = outcome.ranks[rank].result;
+    const MachineSpec& machine = workload.machine.of_rank(rank);
+    Json json = {{"rank", rank},
+                 {"slowest", rank == outcome.rank},
+                 {"iterations", result.iterations},
+                 {"steady", result.steady},
+                 {"iteration_seconds", nullptr}};
+    if (result.fits) {
+      json["iteration_seconds"] = result.iteration_seconds();
+      json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
+      json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
+      json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
+      json["stall_seconds"] = stalls_json(result, false);
+      json["attribution"] = attribution_json(result);
+      json["traffic_bytes"] = traffic_json(machine, result);
+      json["mean_utilization"] = utilization_json(machine, result);
+    }
+    Json peak = Json::object();
+    for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
+    json["peak_bytes"] = std::move(peak);
+    ranks.push_back(std::move(json));
+  }
+  return ranks;
 }
 
 Json bytes_json(Bytes bytes) { return bytes >= unlimited ? Json(nullptr) : Json(bytes); }
@@ -190,7 +220,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
     json["misfit"] = {{"op", result.misfit_op}, {"bytes_missing", result.misfit_bytes}};
   }
   if (result.fits) {
-    add_run_figures(json, workload, result, references);
+    add_run_figures(json, workload, outcome, references);
   } else {
     add_misfit_figures(json, result, references);
   }
@@ -199,6 +229,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
        {"interval_seconds", "samples", "misfit_samples", "fastest_samples", "ties_with_best", "depends_on"}) {
     json[key] = nullptr;
   }
+  if (!outcome.ranks.empty()) json["ranks"] = ranks_json(workload, outcome);
   json["simulated_events"] = result.simulated_events;
   json["changes"] = outcome.program.changes;
   json["notes"] = notes_of(workload);
@@ -248,7 +279,7 @@ std::string time_bar(const RunResult& result, double longest_seconds, std::size_
 
 std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
   const RunResult& result = outcome.result;
-  const MachineSpec& machine = workload.machine;
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine.name, outcome.policy);
   for (const std::string& change : outcome.program.changes) text += fmt::format("  lowered: {}\n", change);
   for (const std::string& note : notes_of(workload)) text += fmt::format("  note: {}\n", note);
@@ -261,6 +292,13 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
                         format_seconds(references.ideal_seconds));
   }
   text += fmt::format("; the first one {}\n", format_seconds(to_seconds(result.first_iteration_ns)));
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    const RunResult& of_rank = outcome.ranks[rank].result;
+    const std::string stall = main_stall(of_rank);
+    text += fmt::format("  rank {:<9} {}{}{}\n", rank, format_seconds(of_rank.iteration_seconds()),
+                        stall.empty() ? "" : ", waits most for " + stall,
+                        rank == outcome.rank ? "; the slowest: what follows is its" : "");
+  }
   text +=
       result.steady
           ? fmt::format("  steady         after {} iterations, repeating every {}\n", result.iterations, result.period)

@@ -2,14 +2,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 
+#include "cli/console.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "traces/file_io.h"
 #include "traces/lower.h"
+#include "traces/split_ranks.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -42,6 +45,47 @@ std::string sha256_of_machine(const MachineSpec& machine) {
   if (machine.base_files.empty()) return hash;
   for (const std::string& base : machine.base_files) hash += sha256_of_file(base);
   return sha256_hex(hash);
+}
+
+void simulate_several(const Workload& workload, const MachineSpec& whole,
+                      const std::map<std::string, std::string>& settings, Outcome& outcome,
+                      const Recorders& recorders) {
+  const std::vector<Trace> traces = split_ranks(workload.trace);
+  if (traces.size() > whole.rank_count()) {
+    throw Error("the trace has " + std::to_string(traces.size()) + " ranks, machine '" + whole.name + "' has " +
+                std::to_string(whole.rank_count()) + "; take a machine with as many ranks");
+  }
+  outcome.ranks.resize(traces.size());
+  std::vector<Timeline>* others = recorders.other_timelines;
+  if (others != nullptr) others->assign(traces.size() - 1, {});
+  std::vector<MadePolicy> policies;
+  std::vector<RankRun> runs;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    const MachineSpec& machine = whole.of_rank(rank);
+    policies.push_back(make_policy(outcome.policy, settings));
+    outcome.ranks[rank].program = lower(traces[rank], *policies.back().policy, machine);
+    EngineOptions options;
+    if (rank == 0) {
+      options.timeline = recorders.timeline;
+      options.on_decision = recorders.on_decision;
+    } else if (others != nullptr) {
+      options.timeline = &(*others)[rank - 1];
+    }
+    runs.push_back({.program = &outcome.ranks[rank].program,
+                    .machine = &machine,
+                    .policy = policies.back().policy.get(),
+                    .options = std::move(options)});
+  }
+  RanksResult result = simulate_ranks(runs, limits_of(workload.options));
+  std::uint64_t events = 0;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    outcome.ranks[rank].result = std::move(result.ranks[rank]);
+    events += outcome.ranks[rank].result.simulated_events;
+  }
+  outcome.rank = result.slowest;
+  outcome.program = outcome.ranks[outcome.rank].program;
+  outcome.result = outcome.ranks[outcome.rank].result;
+  outcome.result.simulated_events = events;
 }
 
 }  // namespace
@@ -96,8 +140,12 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   MachineSpec machine = read_machine(options.machine);
   if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
-  set_capacity(machine, Device::gpu, "--gpu-memory", options.gpu_memory);
-  set_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
+  const auto set_capacities = [&options](MachineSpec& rank) {
+    set_capacity(rank, Device::gpu, "--gpu-memory", options.gpu_memory);
+    set_capacity(rank, Device::cpu, "--cpu-memory", options.cpu_memory);
+  };
+  set_capacities(machine);
+  for (MachineSpec& rank : machine.other_ranks) set_capacities(rank);
   return machine;
 }
 
@@ -122,35 +170,40 @@ RunLimits limits_of(const WorkloadOptions& options) {
 }
 
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline,
-                        DecisionSink on_decision) {
-  return simulate_policy(workload, workload.machine, policy, settings, timeline, std::move(on_decision));
+                        const std::map<std::string, std::string>& settings, const Recorders& recorders) {
+  return simulate_policy(workload, workload.machine, policy, settings, recorders);
 }
 
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline,
-                        DecisionSink on_decision) {
+                        const std::map<std::string, std::string>& settings, const Recorders& recorders) {
   const std::int64_t start = tool_clock_ns();
   MadePolicy made = make_policy(policy, settings);
   Outcome outcome;
   outcome.policy = policy;
   outcome.options = std::move(made.options);
-  outcome.program = lower(workload.trace, *made.policy, machine);
-  EngineOptions options;
-  options.timeline = timeline;
-  options.on_decision = std::move(on_decision);
-  outcome.result = simulate(outcome.program, machine, *made.policy, limits_of(workload.options), std::move(options));
+  if (rank_count(workload.trace) > 1) {
+    simulate_several(workload, machine, settings, outcome, recorders);
+  } else {
+    outcome.program = lower(workload.trace, *made.policy, machine);
+    EngineOptions options;
+    options.timeline = recorders.timeline;
+    options.on_decision = recorders.on_decision;
+    outcome.result = simulate(outcome.program, machine, *made.policy, limits_of(workload.options), std::move(options));
+  }
   outcome.seconds = seconds_since(start);
   return outcome;
 }
 
 double compute_bound_seconds(const Trace& trace) {
-  Nanoseconds gpu_ns = 0, cpu_ns = 0;
+  std::vector<std::array<Nanoseconds, 2>> busy_ns(rank_count(trace));  // by device
+  Nanoseconds longest_ns = 0;
   for (const Op& op : trace.ops) {
     if (op.placeable) continue;
-    (op.device == Device::gpu ? gpu_ns : cpu_ns) += op.duration_ns + op.gap_before_ns;
+    Nanoseconds& device_ns = busy_ns[op.rank][static_cast<std::size_t>(op.device)];
+    device_ns += op.duration_ns + op.gap_before_ns;
+    longest_ns = std::max(longest_ns, device_ns);
   }
-  return to_seconds(std::max(gpu_ns, cpu_ns));
+  return to_seconds(longest_ns);
 }
 
 References references_of(const Workload& workload) {

@@ -50,23 +50,37 @@ Workload load_workload(const WorkloadOptions& options);
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
 RunLimits limits_of(const WorkloadOptions& options);
 
+// What one rank of several did.
+struct RankOutcome {
+  Program program;
+  RunResult result;
+};
+
 // One policy's run, simulated or measured.
 struct Outcome {
   std::string policy;
   std::map<std::string, std::string> options;  // resolved
-  Program program;                             // what ran
-  RunResult result;
-  double seconds = 0;  // that the tool took
+  Program program;                             // what ran; of several ranks, on the slowest
+  RunResult result;                            // of the slowest rank
+  std::size_t rank = 0;                        // the slowest
+  std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
+  double seconds = 0;                          // that the tool took
 };
 
-// Lowers and simulates. Throws Error for an unknown policy or option, or if the machine lacks what the policy needs.
+// What a simulation writes beside its result; each if set.
+struct Recorders {
+  Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
+  std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
+  DecisionSink on_decision;                          // of several ranks the first's decisions
+};
+
+// Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Throws Error for an
+// unknown policy or option, or if the machine lacks what the policy needs, or ranks.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr,
-                        DecisionSink on_decision = {});
+                        const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
 // The same on another machine than the workload's.
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, Timeline* timeline = nullptr,
-                        DecisionSink on_decision = {});
+                        const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
 
 // What every result is measured against.
 struct References {
@@ -75,7 +89,7 @@ struct References {
 };
 References references_of(const Workload& workload);
 
-// At least this long, whatever the policy: the ops that no policy may move, on the busier of the two devices.
+// At least this long, whatever the policy: the ops that no policy may move, on the busiest device of any rank.
 double compute_bound_seconds(const Trace& trace);
 
 // Seconds since `start` of the tool's own run time.

@@ -68,8 +68,10 @@ void Engine::load_program() {
   schedule_ = std::make_unique<Schedule>(trace);
   for (OpIndex i = 0; i < trace.ops.size(); ++i) {
     const Op& op = trace.ops[i];
-    if (op.rank != 0)
-      throw Error("op '" + trace.name(op) + "' belongs to rank " + std::to_string(op.rank) + "; one rank is simulated");
+    if (op.rank != trace.ops.front().rank) {
+      throw Error("op '" + trace.name(op) + "' belongs to rank " + std::to_string(op.rank) + ", others to rank " +
+                  std::to_string(trace.ops.front().rank) + "; a program is one rank's (`replay` simulates several)");
+    }
     const std::size_t lane = op.device == Device::gpu ? 0 : 1;
     if (lanes_[lane].tier == no_tier) {
       throw Error("op '" + trace.name(op) + "' runs on the CPU, but machine '" + spec_.name +
@@ -156,6 +158,23 @@ void Engine::compute_dependencies() {
 }
 
 RunResult Engine::run(const RunLimits& limits) {
+  try {
+    start(limits);
+    Completion completion;
+    while (!finished_) {
+      if (machine_.wait(completion)) {
+        handle(completion);
+      } else if (!stand_still()) {
+        throw_out_of_memory();
+      }
+    }
+  } catch (const OutOfMemory& error) {
+    give_up(error);
+  }
+  return result();
+}
+
+void Engine::start(const RunLimits& limits) {
   TENCACHE_CHECK(program_ != nullptr && boundaries_.empty());
   limits_ = limits;
   uint128 iteration_ns = 0;
@@ -164,49 +183,50 @@ RunResult Engine::run(const RunLimits& limits) {
     throw Error("the program's " + std::to_string(limits.max_iterations) +
                 " iterations would take more than 70 years; check the durations, or run fewer");
   }
-  std::string misfit, misfit_op;
-  Bytes misfit_bytes = 0;
-  try {
-    for (TensorId tensor = 0; tensor < memory_.tensor_count(); ++tensor) {
-      machine_.tensor_created(tensor, memory_.bytes(tensor));
-      if (memory_.persistent(tensor)) place_initially(tensor);
-    }
-    advance_time(machine_.now());
-    if (options_.log != nullptr) options_.log->start_ns = now_;
-    lanes_[0].idle_since_ns = lanes_[1].idle_since_ns = now_;
-    boundaries_.push_back(counters_);
-    emit({.kind = EventKind::profile_ready});
-    emit({.kind = EventKind::iteration_begin});
-    pump();
-    Completion completion;
-    const auto all_done = [this](const Lane& lane) { return lane.done == limits_.max_iterations * lane.ops.size(); };
-    while (!finished_) {
-      if (all_done(lanes_[0]) && all_done(lanes_[1])) {  // transfers that no op will need are not part of the iteration
-        cross_boundary();
-        break;
-      }
-      if (machine_.wait(completion)) {
-        handle(completion);
-        continue;
-      }
-      log_input(Input::Kind::standstill);
-      if (!standstill()) throw_out_of_memory();
-    }
-  } catch (const OutOfMemory& error) {
-    misfit = error.what();
-    misfit_op = error.op();
-    misfit_bytes = error.bytes_missing();
+  for (TensorId tensor = 0; tensor < memory_.tensor_count(); ++tensor) {
+    machine_.tensor_created(tensor, memory_.bytes(tensor));
+    if (memory_.persistent(tensor)) place_initially(tensor);
   }
-  RunResult r = result();
-  r.fits = misfit.empty();
-  r.misfit = misfit;
-  r.misfit_op = misfit_op;
-  r.misfit_bytes = misfit_bytes;
-  return r;
+  advance_time(machine_.now());
+  if (options_.log != nullptr) options_.log->start_ns = now_;
+  lanes_[0].idle_since_ns = lanes_[1].idle_since_ns = now_;
+  boundaries_.push_back(counters_);
+  emit({.kind = EventKind::profile_ready});
+  emit({.kind = EventKind::iteration_begin});
+  pump();
+}
+
+bool Engine::stand_still() {
+  log_input(Input::Kind::standstill);
+  const bool moves = standstill();
+  finish_if_done();
+  return moves;
+}
+
+// The last iteration ends with its ops: transfers that none will need are not part of it.
+void Engine::finish_if_done() {
+  const auto all_done = [this](const Lane& lane) { return lane.done == limits_.max_iterations * lane.ops.size(); };
+  if (!live_ && !finished_ && all_done(lanes_[0]) && all_done(lanes_[1])) cross_boundary();
+}
+
+void Engine::give_up(const OutOfMemory& reason) {
+  finished_ = true;
+  misfit_ = reason.what();
+  misfit_op_ = reason.op();
+  misfit_bytes_ = reason.bytes_missing();
+}
+
+void Engine::finish_period(std::size_t first_boundary) {
+  recurs_ = first_boundary;
+  finished_ = true;
 }
 
 RunResult Engine::result() const {
   RunResult r;
+  r.fits = misfit_.empty();
+  r.misfit = misfit_;
+  r.misfit_op = misfit_op_;
+  r.misfit_bytes = misfit_bytes_;
   r.iterations = boundaries_.empty() ? 0 : boundaries_.size() - 1;
   r.simulated_events = counters_.completions;
   for (TierId tier = 0; tier < memory_.tier_count(); ++tier) r.peak_bytes[tier] = memory_.peak(tier);
@@ -299,6 +319,7 @@ bool Engine::issue_next(std::uint8_t index) {
   }
   if (next.gap_before_ns > 0 && !lane.gap_done) {  // host time: what the lane would wait for anyway runs meanwhile
     lane.gap_pending = true;
+    ++commands_;
     machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}}, 0,
                      make_tag(TagKind::gap, index));
     return false;
@@ -309,6 +330,7 @@ bool Engine::issue_next(std::uint8_t index) {
   op.iteration = lane.issued / lane.ops.size();
   op.uses = schedule_->uses(op.op);
   op.duration_ns = next.duration_ns;
+  op.meets = next.rendezvous != 0;
   ++lane.issued;
   issue(index, op);
   return true;
@@ -455,8 +477,16 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   if (op.external) {
     account_late(index, op, now_);
   } else {
-    machine_.execute({.lane = index, .op = op.op, .idle = false, .duration_ns = op.duration_ns, .uses = op.uses}, 0,
-                     make_tag(TagKind::op, (op.tag << 8) | index));
+    const Op* known = live_ ? nullptr : &program_->trace.ops[op.op];
+    ++commands_;
+    machine_.execute({.lane = index,
+                      .op = op.op,
+                      .idle = false,
+                      .duration_ns = op.duration_ns,
+                      .bytes = known == nullptr ? 0 : known->bytes,
+                      .rendezvous = known == nullptr ? NameId{0} : known->rendezvous,
+                      .uses = op.uses},
+                     0, make_tag(TagKind::op, (op.tag << 8) | index));
   }
   return true;
 }
@@ -620,6 +650,7 @@ void Engine::handle(const Completion& completion) {
     }
   }
   pump();
+  finish_if_done();
 }
 
 void Engine::pump() {
@@ -637,12 +668,12 @@ void Engine::pump() {
 
 // Nothing is under way although the program is not over. Lifts what can be lifted; false if the op can never start.
 bool Engine::standstill() {
-  const auto moving = [this] {
-    if (transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
+  const auto moving = [this, before = commands_] {
+    if (commands_ > before || transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
     for (const Lane& lane : lanes_) {
       for (const ActiveOp& op : lane.active) {
-        if (op.started && op.computed_ns < 0 && !op.external)
-          return true;  // an external one runs in the program, which waits
+        // An external one runs in the program, which waits; one that meets others may wait for them.
+        if (op.started && op.computed_ns < 0 && !op.external && !op.meets) return true;
       }
     }
     return finished_;
@@ -681,7 +712,6 @@ void Engine::lift_what_it_waits_for(const Lane& lane) {
 
 void Engine::check_progress() {
   log_input(Input::Kind::check);
-  const auto waiting = [this] { return lanes_[0].waiting || lanes_[1].waiting; };
   if (waiting() && !standstill() && waiting()) throw_out_of_memory();
 }
 

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/event_log.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
@@ -62,6 +63,23 @@ class Engine {
   // ---- Owned program. Persistent tensors are laid out where the policy or the machine says, then it runs.
   // A trace that does not fit is a result (`fits` false), not an exception. Call once.
   RunResult run(const RunLimits& limits);
+
+  // The same in steps, for who drives several engines on one clock: `start`; then, until `finished()`, completions to
+  // `handle`, or `stand_still` when nothing can complete any more. Both throw OutOfMemory, the reason for `give_up`.
+  void start(const RunLimits& limits);
+  bool finished() const { return finished_; }
+  // Starts what can be started after all; false if there is nothing of that kind.
+  bool stand_still();
+  // An op waits for memory.
+  bool waiting() const { return lanes_[0].waiting || lanes_[1].waiting; }
+  [[noreturn]] void throw_out_of_memory();
+  void give_up(const OutOfMemory& reason);
+  // The driver saw that the state recurred: the iterations from this boundary to the last one are the period.
+  void finish_period(std::size_t first_boundary);
+  // Iterations done.
+  std::uint64_t iteration() const { return iteration_; }
+  // A hash of everything that decides what happens next, but for the machine; times relative to `now`.
+  std::uint64_t state_hash(Nanoseconds now) const;
 
   // ---- Intercepted program. `now` is the time of the call. After `begin` and `allocate` the caller waits, feeding
   // completions to `handle`, until `ready()`. One op at a time on the GPU lane.
@@ -174,6 +192,7 @@ class Engine {
     bool late = false;             // something was missing when it was issued
     std::uint32_t overlapped = 0;  // of `missing`: arrivals beside which it computes (Layout::overlap_faults)
     Nanoseconds computed_ns = -1;  // then: when its compute was over; -1: it is not, or nothing overlapped it
+    bool meets = false;            // it starts together with ops of other ranks
     std::span<const Use> uses;
     std::vector<Use> own_uses;     // what `uses` points to for intercepted ops and tasks
     std::vector<ChunkId> outputs;  // need room; from next_output on without it
@@ -231,7 +250,6 @@ class Engine {
   void room_taken(std::uint8_t lane, ActiveOp& op, ChunkId chunk);
   void enter_module(NameId module);
   void cross_boundary();
-  std::uint64_t state_hash() const;
   void count_hits(const ActiveOp& op);
   void count_held();
   void abandon_waiting(std::uint8_t lane);
@@ -249,8 +267,8 @@ class Engine {
   void refuse(Refusal reason, const Action& action, ChunkId chunk);
   void pump();
   bool standstill();
+  void finish_if_done();
   void lift_what_it_waits_for(const Lane& lane);
-  [[noreturn]] void throw_out_of_memory();
   [[noreturn]] void throw_op_failed(std::uint8_t lane);
   View view() const;
   // Appends an input of this kind at the present time to the log, if there is one; `fill` completes it.
@@ -375,6 +393,9 @@ class Engine {
   std::optional<std::size_t> recurs_;  // the earlier boundary with the same state
   RunLimits limits_;
   bool finished_ = false;
+  std::uint64_t commands_ = 0;  // given to the machine, ever
+  std::string misfit_, misfit_op_;
+  Bytes misfit_bytes_ = 0;
   std::vector<TensorId> to_memory_, to_program_;
   bool live_ = false;
 };

@@ -60,6 +60,10 @@ void Engine::account_late(std::uint8_t index, const ActiveOp& op, Nanoseconds st
     account_stall(index, std::min(late.first_hop_ns, ready), late.first_hop, op.op);
     account_stall(index, ready, late.last, op.op);
   }
+  if (op.meets) {
+    account_gap(index, std::min(op.ready_ns, start_ns));
+    account_stall(index, start_ns, StallCause::collective, op.op);
+  }
   account_gap(index, start_ns);
   TENCACHE_CHECK(lane.idle_since_ns >= start_ns);
 }
@@ -91,7 +95,8 @@ void Engine::cross_boundary() {
   if (options_.on_iteration) options_.on_iteration(iteration_);
   if (live_) return;
   if (limits_.until_steady) {
-    const std::uint64_t hash = state_hash();
+    std::uint64_t hash = state_hash(now_);
+    hash = (hash ^ machine_.state()) * 1099511628211ull;
     for (std::size_t i = 0; i < hashes_.size(); ++i) {
       if (hashes_[i] == hash) recurs_ = i + 1;
     }
@@ -100,7 +105,7 @@ void Engine::cross_boundary() {
   if (recurs_ || iteration_ == limits_.max_iterations) finished_ = true;
 }
 
-std::uint64_t Engine::state_hash() const {
+std::uint64_t Engine::state_hash(Nanoseconds now) const {
   std::uint64_t hash = 1469598103934665603ull;
   const auto mix = [&hash](std::uint64_t value) {
     hash ^= value;
@@ -119,7 +124,7 @@ std::uint64_t Engine::state_hash() const {
     if (t.chunk == none) continue;
     const std::uint64_t kind = (std::uint64_t{t.from} << 24) | (std::uint64_t{t.to} << 16) |
                                (std::uint64_t{t.hop} << 8) | (t.in_flight ? 1 : 0);
-    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now_ - t.started_ns : 0);
+    const std::uint64_t progress = static_cast<std::uint64_t>(t.in_flight ? now - t.started_ns : 0);
     under_way += ((t.chunk * 0x9e3779b97f4a7c15ull) ^ kind) * 0xbf58476d1ce4e5b9ull + progress * 0x94d049bb133111ebull;
   }
   mix(under_way);
@@ -128,8 +133,7 @@ std::uint64_t Engine::state_hash() const {
     mix(lane.ops.empty() ? 0 : lane.issued - iteration_ * lane.ops.size());
     mix(lane.ops.empty() ? 0 : lane.done - iteration_ * lane.ops.size());
     const ActiveOp* front = lane.active.empty() ? nullptr : &lane.active.front();
-    mix(static_cast<std::uint64_t>(front == nullptr ? 0
-                                                    : now_ - (front->started ? front->ready_ns : front->issued_ns)));
+    mix(static_cast<std::uint64_t>(front == nullptr ? 0 : now - (front->started ? front->ready_ns : front->issued_ns)));
   }
   mix(policy_.fingerprint());
   return hash;

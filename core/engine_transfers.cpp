@@ -520,6 +520,7 @@ void Engine::submit(TransferId id) {
   ++queues_[t.link()].in_flight;
   ++link_load_[t.link()];
   ++transfers_in_flight_;
+  ++commands_;
   t.fence = machine_.submit(copy, 0, make_tag(TagKind::transfer, id));
 }
 

@@ -79,6 +79,9 @@ class Machine {
   virtual Nanoseconds now() const = 0;
   // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults).
   virtual bool pretends() const { return false; }
+  // A hash of what the machine has in progress and remembers, times relative to now, for the recognition of the steady
+  // state. A machine that cannot say it repeats its answer.
+  virtual std::uint64_t state() const { return 0; }
 
   // Room of a chunk is taken or given back. A real machine maps and unmaps pages; the simulated one does nothing.
   virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}

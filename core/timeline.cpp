@@ -3,8 +3,8 @@
 namespace tencache {
 
 std::string_view to_string(StallCause cause) {
-  constexpr std::string_view texts[stall_cause_count] = {"h2d",        "d2h",           "nvme_read",
-                                                         "nvme_write", "cpu_optimizer", "memory"};
+  constexpr std::string_view texts[stall_cause_count] = {"h2d",           "d2h",    "nvme_read", "nvme_write",
+                                                         "cpu_optimizer", "memory", "collective"};
   return texts[static_cast<std::size_t>(cause)];
 }
 

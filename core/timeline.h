@@ -15,8 +15,9 @@
 namespace tencache {
 
 // The resource that a waiting op's last missing byte waited for.
-enum class StallCause : std::uint8_t { h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory };
-inline constexpr std::size_t stall_cause_count = 6;
+// collective: for other ranks, to start an op together.
+enum class StallCause : std::uint8_t { h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective };
+inline constexpr std::size_t stall_cause_count = 7;
 std::string_view to_string(StallCause cause);
 // By the kinds of tier that the link joins.
 StallCause cause_of(const MachineSpec& machine, LinkId link);

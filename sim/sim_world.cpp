@@ -1,0 +1,367 @@
+#include "sim/sim_world.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::size_t lanes = 2;
+constexpr Nanoseconds longest_ns = std::numeric_limits<Nanoseconds>::max() / 3;  // of one job; about a hundred years
+
+uint128 in_flow_units(Bytes bytes) { return static_cast<uint128>(bytes) * static_cast<uint128>(second_ns); }
+uint128 flow(BytesPerSecond rate, Nanoseconds time_ns) {
+  return static_cast<uint128>(rate) * static_cast<uint128>(time_ns);
+}
+
+BytesPerSecond cap_of_copy(const Link& link, Bytes bytes) {
+  if (link.devices <= 1 || link.stripe_bytes == 0) return link.bandwidth;
+  const std::uint64_t stripes = bytes / link.stripe_bytes + (bytes % link.stripe_bytes == 0 ? 0 : 1);
+  const std::uint64_t reached = std::min<std::uint64_t>(link.devices, stripes);
+  const uint128 cap = static_cast<uint128>(link.bandwidth) * reached / link.devices;
+  return std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(cap));
+}
+
+}  // namespace
+
+SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_bandwidth(ranks)) {
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const MachineSpec& spec = *ranks[rank];
+    ranks_.push_back({&spec, servers_.size()});
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      Server& server = servers_.emplace_back();
+      server.lane = true;
+      server.flows = !spec.lane_uses[lane].empty();
+      server.rank = rank;
+    }
+    for (std::uint32_t link = 0; link < spec.links.size(); ++link) {
+      Server& server = servers_.emplace_back();
+      server.rank = rank;
+      server.link = link;
+      server.queue_depth = std::max<std::uint32_t>(1, spec.links[link].queue_depth);
+      server.sustained = spec.links[link].sustained_bandwidth;
+      server.credit = server.most_credit = in_flow_units(spec.links[link].burst_bytes);
+    }
+  }
+  next_ns_.assign(servers_.size(), never);
+  front_.assign(servers_.size(), 0);
+}
+
+Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks) {
+  std::vector<BytesPerSecond> capacities, usual_caps;
+  std::vector<std::vector<std::uint32_t>> uses;
+  std::map<std::uint32_t, std::uint32_t> shared;  // number -> index into capacities
+  for (const MachineSpec* spec : ranks) {
+    std::vector<std::uint32_t> index;  // of the rank's resources
+    for (const Resource& resource : spec->resources) {
+      const auto fresh = static_cast<std::uint32_t>(capacities.size());
+      if (resource.shared != none) {
+        const auto [known, inserted] = shared.emplace(resource.shared, fresh);
+        if (!inserted && capacities[known->second] != resource.bandwidth) {
+          throw Error("machine '" + spec->name + "': resource '" + resource.name +
+                      "' is shared between ranks, which state different bandwidths for it");
+        }
+        index.push_back(known->second);
+        if (!inserted) continue;
+      } else {
+        index.push_back(fresh);
+      }
+      capacities.push_back(resource.bandwidth);
+    }
+    const auto add = [&](const std::vector<std::uint8_t>& resources, BytesPerSecond usual_cap) {
+      auto& of_flow = uses.emplace_back();
+      for (const std::uint8_t resource : resources) of_flow.push_back(index[resource]);
+      usual_caps.push_back(usual_cap);
+    };
+    for (const auto& of_lane : spec->lane_uses) add(of_lane, 0);
+    for (const Link& link : spec->links) add(link.uses, link.bandwidth);
+  }
+  return Bandwidth(std::move(capacities), std::move(uses), std::move(usual_caps));
+}
+
+// ---- Jobs -----------------------------------------------------------------------------------------------------------
+
+Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag) {
+  const Link& link = ranks_[rank].spec->links[copy.link];
+  const std::size_t server = ranks_[rank].first_server + lanes + copy.link;
+  Job& job = servers_[server].jobs.emplace_back();
+  job.after = after;
+  job.tag = tag;
+  job.bytes = copy.bytes;
+  job.fixed_ns = copy.setup_ns + link.latency_ns;
+  job.cap = cap_of_copy(link, copy.bytes);
+  return take_up(server);
+}
+
+Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Fence after, Tag tag) {
+  const std::size_t server = ranks_[rank].first_server + op.lane;
+  Job& job = servers_[server].jobs.emplace_back();
+  job.after = after;
+  job.tag = tag;
+  job.fixed_ns = op.duration_ns;
+  job.bytes = op.bytes;
+  job.op = op.op;
+  job.rendezvous = op.rendezvous;
+  return take_up(server);
+}
+
+Fence SimWorld::last_of_lane(std::size_t rank, std::uint8_t lane) const {
+  const Server& server = servers_[ranks_[rank].first_server + lane];
+  return server.jobs.empty() ? 0 : server.jobs.back().fence;
+}
+
+// The server's last job is new.
+Fence SimWorld::take_up(std::size_t index) {
+  Server& server = servers_[index];
+  const Fence fence = server.jobs.back().fence = ++last_fence_;
+  if (server.state == State::idle) {
+    begin(index);
+  } else {
+    start_latency(index, server.jobs.size() - 1);
+  }
+  return fence;
+}
+
+// The server's first job, if there is one, begins once its fence has passed and the other ranks have come.
+void SimWorld::begin(std::size_t index) {
+  Server& server = servers_[index];
+  next_ns_[index] = never;
+  server.state = State::idle;
+  if (server.jobs.empty()) return;
+  const Job& job = server.jobs.front();
+  front_[index] = job.fence;
+  if (job.cancelled || !passed(job.after)) {
+    server.state = State::blocked;
+    if (job.cancelled) {
+      next_ns_[index] = now_;
+    } else {
+      ++blocked_;
+    }
+  } else if (job.rendezvous != 0 && !meet_others(index)) {
+    server.state = State::meeting;
+  } else {
+    start(index);
+  }
+}
+
+bool SimWorld::meet_others(std::size_t index) {
+  const auto found = meetings_.find(servers_[index].jobs.front().rendezvous);
+  if (found == meetings_.end()) return true;
+  Meeting& meeting = found->second;
+  if (meeting.arrived.size() + 1 < meeting.rank_count) {
+    meeting.arrived.push_back(index);
+    return false;
+  }
+  for (const std::size_t other : meeting.arrived) start(other);
+  meeting.arrived.clear();
+  return true;
+}
+
+void SimWorld::start(std::size_t index) {
+  Server& server = servers_[index];
+  Job& job = server.jobs.front();
+  server.start_ns = now_;
+  if (server.lane) {
+    if (server.flows && job.bytes > 0 && job.fixed_ns > 0) {
+      job.cap = std::max<BytesPerSecond>(
+          1, static_cast<BytesPerSecond>(in_flow_units(job.bytes) / static_cast<uint128>(job.fixed_ns)));
+      start_flowing(index);
+    } else {
+      server.state = State::fixed;
+      next_ns_[index] = now_ + job.fixed_ns;
+    }
+    return;
+  }
+  if (job.ready_ns == never) job.ready_ns = now_ + job.fixed_ns;
+  if (job.ready_ns <= now_) {
+    start_flowing(index);
+  } else {
+    server.state = State::fixed;
+    next_ns_[index] = job.ready_ns;
+  }
+}
+
+// A copy that has come near enough to the front of its link's queue.
+void SimWorld::start_latency(std::size_t index, std::size_t position) {
+  Server& server = servers_[index];
+  if (server.lane || position >= server.queue_depth || position >= server.jobs.size()) return;
+  Job& job = server.jobs[position];
+  if (job.ready_ns == never && passed(job.after)) job.ready_ns = now_ + job.fixed_ns;
+}
+
+// ---- Flow -----------------------------------------------------------------------------------------------------------
+
+BytesPerSecond SimWorld::cap_of(const Server& server) const {
+  const BytesPerSecond cap = server.jobs.front().cap;
+  return server.sustained == 0 || server.credit > 0 ? cap : std::min(cap, server.sustained);
+}
+
+void SimWorld::start_flowing(std::size_t index) {
+  Server& server = servers_[index];
+  const Job& job = server.jobs.front();
+  server.state = State::flowing;
+  // Of an op: just what flows at its rate in its duration.
+  server.left = server.lane ? flow(job.cap, job.fixed_ns) : in_flow_units(job.bytes);
+  server.rate = 0;
+  if (server.sustained > 0) {
+    server.credit = std::min(server.most_credit, server.credit + flow(server.sustained, now_ - server.updated_ns));
+  }
+  server.updated_ns = now_;
+  bandwidth_.set(static_cast<std::uint32_t>(index), cap_of(server));
+}
+
+void SimWorld::stop_flowing(std::size_t index) {
+  settle(servers_[index]);
+  bandwidth_.stop(static_cast<std::uint32_t>(index));
+}
+
+// Settles what has flowed and gives each its new rate.
+void SimWorld::share_bandwidth() {
+  while (bandwidth_.pending()) {
+    for (const std::uint32_t index : bandwidth_.share()) {
+      Server& server = servers_[index];
+      const BytesPerSecond rate = bandwidth_.rate(index);
+      if (server.rate == rate) continue;
+      settle(server);
+      server.rate = rate;
+      schedule(index);
+    }
+  }
+}
+
+void SimWorld::settle(Server& server) const {
+  const uint128 flowed = flow(server.rate, now_ - server.updated_ns);
+  server.left -= std::min(server.left, flowed);
+  server.credit -= std::min(server.credit, flowed);
+  server.updated_ns = now_;
+}
+
+void SimWorld::schedule(std::size_t index) {
+  Server& server = servers_[index];
+  const uint128 flow_ns = (server.left + server.rate - 1) / server.rate;
+  if (flow_ns > static_cast<uint128>(longest_ns)) {
+    const MachineSpec& spec = *ranks_[server.rank].spec;
+    throw Error("machine '" + spec.name +
+                "': " + (server.lane ? "an op's traffic" : "a copy over link '" + spec.links[server.link].name + "'") +
+                " would take more than a hundred years; check bandwidths and the tensors' sizes");
+  }
+  server.exhausts = server.sustained > 0 && server.credit > 0 && server.credit < server.left;
+  const uint128 next = server.exhausts ? (server.credit + server.rate - 1) / server.rate : flow_ns;
+  next_ns_[index] = server.jobs.front().cancelled ? now_ : now_ + static_cast<Nanoseconds>(next);
+}
+
+// ---- Completions ----------------------------------------------------------------------------------------------------
+
+bool SimWorld::passed(Fence fence) const {
+  if (fence == 0) return true;
+  for (const Server& server : servers_) {
+    for (const Job& job : server.jobs) {
+      if (job.fence == fence) return false;
+    }
+  }
+  return true;
+}
+
+void SimWorld::cancel(Fence fence) {
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    for (Job& job : servers_[i].jobs) {
+      if (job.fence != fence || job.cancelled) continue;
+      job.cancelled = true;
+      if (job.fence != servers_[i].jobs.front().fence) continue;  // it ends when it comes to the front
+      if (servers_[i].state == State::blocked) --blocked_;
+      next_ns_[i] = now_;
+    }
+  }
+}
+
+void SimWorld::release_blocked() {
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    const Server& server = servers_[i];
+    if (server.state != State::blocked || server.jobs.front().cancelled || !passed(server.jobs.front().after)) continue;
+    --blocked_;
+    begin(i);
+  }
+}
+
+bool SimWorld::wait(std::size_t& rank, Completion& completion) {
+  while (true) {
+    if (blocked_ > 0) release_blocked();
+    share_bandwidth();
+    std::size_t next = 0;
+    for (std::size_t i = 1; i < next_ns_.size(); ++i) {
+      if (next_ns_[i] < next_ns_[next] || (next_ns_[i] == next_ns_[next] && front_[i] < front_[next])) next = i;
+    }
+    if (next_ns_[next] == never) return false;
+    TENCACHE_CHECK(next_ns_[next] >= now_);
+    now_ = next_ns_[next];
+    Server& server = servers_[next];
+    rank = server.rank;
+    if (server.jobs.front().cancelled) {
+      complete(next, CompletionStatus::cancelled, completion);
+      return true;
+    }
+    if (server.state == State::fixed && !server.lane) {
+      start_flowing(next);
+    } else if (server.state == State::flowing && server.exhausts) {
+      settle(server);
+      server.credit = 0;
+      server.rate = 0;  // whatever the new one is, what comes next is to be worked out
+      bandwidth_.set(static_cast<std::uint32_t>(next), cap_of(server));
+    } else {
+      complete(next, CompletionStatus::done, completion);
+      return true;
+    }
+  }
+}
+
+void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& completion) {
+  Server& server = servers_[index];
+  const Job& job = server.jobs.front();
+  const bool blocked = server.state == State::blocked;
+  completion = {job.fence, job.tag, status, blocked ? now_ : server.start_ns, now_};
+  const bool flowing = server.state == State::flowing;
+  server.jobs.erase(server.jobs.begin());
+  server.state = State::idle;
+  if (flowing) stop_flowing(index);
+  begin(index);
+  start_latency(index, server.queue_depth - std::size_t{1});
+}
+
+std::vector<SimWorld::Waiting> SimWorld::waiting() const {
+  std::vector<Waiting> result;
+  for (const Server& server : servers_) {
+    if (server.state != State::meeting) continue;
+    result.push_back({server.rank, server.jobs.front().op, server.jobs.front().rendezvous});
+  }
+  return result;
+}
+
+std::uint64_t SimWorld::state(std::size_t rank) const {
+  std::uint64_t hash = 1469598103934665603ull;
+  const auto mix = [&hash](std::uint64_t value) {
+    hash ^= value;
+    hash *= 1099511628211ull;
+    hash ^= hash >> 29;
+  };
+  const std::size_t end = rank + 1 < ranks_.size() ? ranks_[rank + 1].first_server : servers_.size();
+  for (std::size_t i = ranks_[rank].first_server; i < end; ++i) {
+    const Server& server = servers_[i];
+    const bool flowing = server.state == State::flowing;
+    const Nanoseconds passed_ns = now_ - server.updated_ns;
+    mix(static_cast<std::uint64_t>(server.state));
+    mix(server.jobs.size());
+    mix(next_ns_[i] == never ? 0 : static_cast<std::uint64_t>(next_ns_[i] - now_));
+    if (flowing) mix(static_cast<std::uint64_t>(server.left - std::min(server.left, flow(server.rate, passed_ns))));
+    if (server.sustained == 0) continue;
+    const uint128 credit = flowing ? server.credit - std::min(server.credit, flow(server.rate, passed_ns))
+                                   : std::min(server.most_credit, server.credit + flow(server.sustained, passed_ns));
+    mix(static_cast<std::uint64_t>(credit));
+    mix(static_cast<std::uint64_t>(credit >> 64));
+  }
+  return hash;
+}
+
+}  // namespace tencache

@@ -1,0 +1,129 @@
+// The simulated machines of all ranks under one virtual clock: lanes that run ops, links that copy, and the resources
+// that they share, within a rank and between ranks.
+//
+// Links. A link moves the data of its copies one after the other, in order of submission. Before its data a copy has a
+// latency (`setup_ns` and the link's own), during which only the link is busy; the latencies of the first `queue_depth`
+// copies of a link pass at the same time. A copy's start is when it came to the front of its link.
+// Data flows at the link's bandwidth, or less where flows share a resource: max-min fair, sim/bandwidth.h. Of a link
+// over several devices a copy reaches min(devices, ceil(bytes / stripe_bytes)), and as large a part of the bandwidth
+// (rounded down).
+// Burst. A link with a `sustained_bandwidth` has a credit of at most `burst_bytes`, full at first. Each byte that flows
+// takes one off; while no data flows it grows at the sustained bandwidth. While there is credit the link has its full
+// bandwidth, without any the sustained one, from the next whole nanosecond after it has run out. The credit is the
+// link's own, also where ranks share the device.
+// Lanes. An op takes its duration. Where the lane occupies resources (MachineSpec::lane_uses) and the op's traffic is
+// known, that traffic flows over them at most at bytes / duration: alone the op takes exactly its duration, beside
+// copies longer, and they do too.
+// Ops with a rendezvous start when each rank that `meet` names has come to its own.
+//
+// All arithmetic is in integers (bytes x nanoseconds), so a time is exact to the nanosecond, rounded up once.
+// Equal times are ordered by submission, over all ranks.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/machine.h"
+#include "core/metrics.h"
+#include "sim/bandwidth.h"
+
+namespace tencache {
+
+class SimWorld {
+ public:
+  // One machine a rank. Resources with the same `shared` number are one; throws Error if their bandwidths differ. The
+  // specs must outlive the world.
+  explicit SimWorld(std::vector<const MachineSpec*> ranks);
+
+  std::size_t rank_count() const { return ranks_.size(); }
+  // So many ranks have ops with this rendezvous; without this an op waits for nobody.
+  void meet(NameId rendezvous, std::size_t rank_count) { meetings_[rendezvous].rank_count = rank_count; }
+
+  Fence submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag);
+  Fence execute(std::size_t rank, const OpCommand& op, Fence after, Tag tag);
+  Fence last_of_lane(std::size_t rank, std::uint8_t lane) const;
+  void cancel(Fence fence);
+  // The next completion of any rank. False when nothing can complete any more.
+  bool wait(std::size_t& rank, Completion& completion);
+  Nanoseconds now() const { return now_; }
+
+  // A hash of what a rank's links and lanes have in progress, and of their credits; times relative to now.
+  std::uint64_t state(std::size_t rank) const;
+
+  // An op that has come to its rendezvous before others.
+  struct Waiting {
+    std::size_t rank = 0;
+    OpIndex op = none;
+    NameId rendezvous = 0;
+  };
+  std::vector<Waiting> waiting() const;
+
+ private:
+  static constexpr Nanoseconds never = std::numeric_limits<Nanoseconds>::max();
+
+  struct Job {
+    Fence fence = 0, after = 0;
+    Tag tag = 0;
+    Nanoseconds fixed_ns = 0;      // lanes: the op's duration; links: before the data
+    Nanoseconds ready_ns = never;  // links: when the latency is over; never: it has not begun
+    Bytes bytes = 0;
+    BytesPerSecond cap = 0;
+    OpIndex op = none;
+    NameId rendezvous = 0;
+    bool cancelled = false;
+  };
+  enum class State : std::uint8_t { idle, blocked, meeting, fixed, flowing };
+  // A lane or a link: serves the first of its jobs.
+  struct Server {
+    std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
+    State state = State::idle;
+    bool lane = false, flows = false;  // flows: an op's traffic occupies resources
+    bool exhausts = false;             // what comes next is the end of the credit, not of the job
+    std::uint32_t rank = 0, link = 0;
+    std::uint32_t queue_depth = 1;
+    Nanoseconds start_ns = 0;
+    Nanoseconds updated_ns = 0;  // when `left` and `credit` were true
+    uint128 left = 0;            // bytes x 1e9
+    BytesPerSecond rate = 0;
+    BytesPerSecond sustained = 0;  // 0: no burst
+    uint128 credit = 0, most_credit = 0;
+  };
+  struct Rank {
+    const MachineSpec* spec;
+    std::size_t first_server;  // two lanes, then the links
+  };
+  struct Meeting {
+    std::size_t rank_count = 1;
+    std::vector<std::size_t> arrived;  // servers
+  };
+
+  static Bandwidth make_bandwidth(const std::vector<const MachineSpec*>& ranks);
+  Fence take_up(std::size_t server);
+  void begin(std::size_t server);
+  bool meet_others(std::size_t server);
+  void start(std::size_t server);
+  void start_latency(std::size_t server, std::size_t position);
+  void start_flowing(std::size_t server);
+  void stop_flowing(std::size_t server);
+  BytesPerSecond cap_of(const Server& server) const;
+  void share_bandwidth();
+  void settle(Server& server) const;
+  void schedule(std::size_t server);
+  bool passed(Fence fence) const;
+  void release_blocked();
+  void complete(std::size_t server, CompletionStatus status, Completion& completion);
+
+  std::vector<Rank> ranks_;
+  std::vector<Server> servers_;
+  std::vector<Nanoseconds> next_ns_;              // by server: when the state of its first job ends, as things are
+  std::vector<Fence> front_;                      // by server: of its first job
+  Bandwidth bandwidth_;                           // flows are servers
+  std::unordered_map<NameId, Meeting> meetings_;  // looked up only
+  std::size_t blocked_ = 0;                       // servers
+  Nanoseconds now_ = 0;
+  Fence last_fence_ = 0;
+};
+
+}  // namespace tencache

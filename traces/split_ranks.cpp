@@ -1,0 +1,67 @@
+#include "traces/split_ranks.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace tencache {
+
+std::size_t rank_count(const Trace& trace) {
+  std::size_t count = 1;
+  for (const Op& op : trace.ops) count = std::max<std::size_t>(count, op.rank + std::size_t{1});
+  return count;
+}
+
+std::vector<Trace> split_ranks(Trace trace) {
+  const std::size_t count = rank_count(trace);
+  std::vector<Trace> ranks(count);
+  if (count == 1) {
+    ranks[0] = std::move(trace);
+    return ranks;
+  }
+  std::vector<OpIndex> first_user(trace.tensors.size(), none);
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const Op& op = trace.ops[i];
+    const auto claim = [&](std::span<const TensorId> tensors) {
+      for (const TensorId tensor : tensors) {
+        OpIndex& user = first_user[tensor];
+        if (user == none) user = i;
+        if (trace.ops[user].rank == op.rank) continue;
+        throw Error("tensor '" + trace.name(trace.tensors[tensor]) + "' is used by rank " +
+                    std::to_string(trace.ops[user].rank) + " (op '" + trace.name(trace.ops[user]) + "') and by rank " +
+                    std::to_string(op.rank) + " (op '" + trace.name(op) +
+                    "'); each rank has tensors of its own, and a rendezvous joins the ops that exchange them");
+      }
+    };
+    claim(trace.reads(op));
+    claim(trace.writes(op));
+  }
+  std::vector<TensorId> id(trace.tensors.size());
+  for (Trace& rank : ranks) {
+    rank.header = trace.header;
+    rank.names = trace.names;
+  }
+  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    Trace& rank = ranks[first_user[tensor] == none ? 0 : trace.ops[first_user[tensor]].rank];
+    id[tensor] = static_cast<TensorId>(rank.tensors.size());
+    rank.tensors.push_back(trace.tensors[tensor]);
+  }
+  std::vector<TensorId> reads, writes;
+  const auto renumber = [&id](std::span<const TensorId> tensors, std::vector<TensorId>& renumbered) {
+    renumbered.clear();
+    for (const TensorId tensor : tensors) renumbered.push_back(id[tensor]);
+  };
+  for (const Op& op : trace.ops) {
+    renumber(trace.reads(op), reads);
+    renumber(trace.writes(op), writes);
+    ranks[op.rank].add_op(op, reads, writes);
+  }
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    if (ranks[rank].ops.empty()) {
+      throw Error("the trace has ops of " + std::to_string(count) + " ranks, but none of rank " + std::to_string(rank));
+    }
+  }
+  return ranks;
+}
+
+}  // namespace tencache

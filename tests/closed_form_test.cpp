@@ -214,5 +214,135 @@ TEST(ClosedFormTest, TheLastIterationEndsWithItsOps) {
   EXPECT_EQ(run.result.iteration_ns, (std::vector<Nanoseconds>{50, 50}));
 }
 
+// Both directions at once at 1 B/ns each, PCIe's duplex factor 1.5: a resource of 1.5 B/ns that both use. `a` is dirty
+// and leaves in two chunks of 150 while `b` comes: out 150 alone; then out and in at 0.75 B/ns: 200; then in 150 alone.
+TEST(ClosedFormTest, DuplexFactor) {
+  const auto start_of_second = [](bool duplex) {
+    MachineSpec machine = small_machine(300);
+    if (duplex) {
+      machine.resources = {{"duplex", byte_per_ns / 2 * 3}};
+      machine.links[0].uses = machine.links[1].uses = {0};
+    }
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 300, Role::parameter, true);
+    const TensorId b = trace.add_tensor("b", 300, Role::parameter, true);
+    add_op(trace, 50, {a}, {a});
+    add_op(trace, 50, {b}, {});
+    Layout layout;
+    layout.chunk_bytes = 150;
+    return run_small(machine, trace, 1, layout).ops.at(1).start_ns;
+  };
+  EXPECT_EQ(start_of_second(false), 300 + 50 + 150 + 150 + 150);
+  EXPECT_EQ(start_of_second(true), 300 + 50 + 150 + 200 + 150);
+}
+
+// 600 bytes from NVMe in chunks of 100, SSD and PCIe 1 B/ns each, DRAM of D = 1 B/ns.
+//   direct (cut-through): one link that uses SSD and PCIe: 600 ns, DRAM or not;
+//   two hops through DRAM, store and forward: the first chunk 100, then reads and copies to the GPU run side by side,
+//   each with D/2: 5 x 200, then the last chunk alone 100: 1200. With D = 2 B/ns: 100 + 5 x 100 + 100 = 700.
+TEST(ClosedFormTest, TwoHopsThroughMemoryAgainstTheDirectPath) {
+  const auto iteration_ns = [](bool direct, BytesPerSecond dram) {
+    MachineSpec machine = small_machine(1000, true);
+    machine.resources = {{"ssd", byte_per_ns}, {"pcie", byte_per_ns}, {"dram", dram}};
+    machine.links[0].uses = {1, 2};
+    if (direct) {
+      machine.links[2].uses = {0, 1};
+    } else {
+      machine.links.resize(2);
+      machine.links.push_back({"read", 2, 1, byte_per_ns, 0, {0, 2}});
+      machine.staging = {1, 4, 100};
+    }
+    machine.initial_tier = 2;
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 600, Role::parameter, true);
+    add_op(trace, 0, {a}, {});
+    Layout layout;
+    layout.chunk_bytes = 100;
+    return run_small(machine, trace, 1, layout).result.first_iteration_ns;
+  };
+  EXPECT_EQ(iteration_ns(true, byte_per_ns), 600);
+  EXPECT_EQ(iteration_ns(false, byte_per_ns), 1200);
+  EXPECT_EQ(iteration_ns(false, 2 * byte_per_ns), 700);
+}
+
+// The direct path still occupies what it uses: while it reads 600 bytes of NVMe over PCIe, 300 come from the CPU: half
+// of PCIe each until the 300 are over at 600, then the rest of the 600 alone: 900 in all.
+TEST(ClosedFormTest, CutThroughOccupiesBothResources) {
+  MachineSpec machine = small_machine(1000, true);
+  machine.resources = {{"ssd", byte_per_ns}, {"pcie", byte_per_ns}};
+  machine.links[0].uses = {1};
+  machine.links[2].uses = {0, 1};
+  EXPECT_EQ(run_small(machine, two_tensors(300, 600), 1, from_cpu_and_nvme()).result.first_iteration_ns, 900 + 5);
+}
+
+// CPU memory in two tiers: 300 bytes pinned at 2 B/ns, the rest pageable at 0.5 B/ns. Of `a` (300) and `b` (200), b
+// spills: 150 and 400 ns, side by side. What the CPU computes on is the pinned tier.
+TEST(ClosedFormTest, PageableMemoryIsAFurtherTier) {
+  MachineSpec machine = small_machine(1000);
+  machine.tiers[1].capacity = 300;
+  machine.tiers.push_back({"pageable", TierKind::cpu, 1000, 1, {}});
+  machine.links[0].bandwidth = 2 * byte_per_ns;
+  machine.links.push_back({"h2d_pageable", 2, 0, byte_per_ns / 2, 0, {}});
+  machine.links.push_back({"d2h_pageable", 0, 2, byte_per_ns / 2, 0, {}});
+  EXPECT_EQ(machine.tier_of(Device::cpu), 1);
+  const SmallRun run = run_small(machine, two_tensors(300, 200));
+  EXPECT_EQ(run.transfers.at(0).end_ns, 150);
+  EXPECT_EQ(run.transfers.at(1).end_ns, 400);
+  EXPECT_EQ(run.result.first_iteration_ns, 405);
+  EXPECT_EQ(stall(run.result, StallCause::h2d), 400);
+}
+
+// Fresh memory for each copy into the GPU: 50 ns a call, and 2 B/ns of the size rounded up to 128: 50 + 64 + 100.
+TEST(ClosedFormTest, AllocationIsPaidWhereMemoryIsTakenAfresh) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
+  add_op(trace, 10, {a}, {});
+  MachineSpec machine = small_machine(1000);
+  machine.tiers[0].allocation = {.per_call_ns = 50, .bandwidth = 2 * byte_per_ns, .power_of_two = true};
+  EXPECT_EQ(run_small(machine, trace).result.first_iteration_ns, 110);
+  Layout layout = whole_tensors();
+  layout.allocate_each[0] = true;
+  const SmallRun run = run_small(machine, trace, 1, layout);
+  EXPECT_EQ(run.result.first_iteration_ns, 224);
+  EXPECT_EQ(stall(run.result, StallCause::h2d), 214);
+}
+
+// Chunks of 50 at 1 B/ns, latency 100, depth 4: 100 bytes flow in a latency, so the link gets the first chunk and two
+// behind it, and the fourth at 150 when the first is over: 100 + 3 x 50, then 150 + 100 + 50. Depth 1: 4 x 150.
+TEST(ClosedFormTest, AQueueIsKeptAsFullAsTheLatencyNeeds) {
+  const auto iteration_ns = [](std::uint32_t depth) {
+    MachineSpec machine = small_machine(1000);
+    machine.links[0].latency_ns = 100;
+    machine.links[0].queue_depth = depth;
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 200, Role::parameter, true);
+    add_op(trace, 0, {a}, {});
+    Layout layout;
+    layout.chunk_bytes = 50;
+    return run_small(machine, trace, 1, layout).result.first_iteration_ns;
+  };
+  EXPECT_EQ(iteration_ns(4), 300);
+  EXPECT_EQ(iteration_ns(1), 600);
+}
+
+// CPU Adam beside a copy, DRAM of 1.5 B/ns: the update of 100 ns has 200 bytes of traffic, 2 B/ns, so it alone takes
+// 200 / 1.5 = 133.3 ns; beside the GPU's fetch of 60 bytes at 1 B/ns they have 0.75 each: the fetch takes 80 ns, in
+// which the update moves 60; its other 140 take 93.3: 174 ns.
+TEST(ClosedFormTest, CpuAdamAndCopiesShareMemory) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 60, Role::parameter, true);
+  const OpIndex update = add_op(trace, 100, {x}, {x}, Device::cpu);
+  trace.ops[update].bytes = 200;
+  add_op(trace, 10, {y}, {});
+  MachineSpec machine = small_machine(1000);
+  machine.resources = {{"dram", byte_per_ns / 2 * 3}};
+  machine.links[0].uses = {0};
+  machine.lane_uses[1] = {0};
+  const SmallRun run = run_small(machine, trace);
+  EXPECT_EQ(run.transfers.at(0).end_ns, 80);
+  EXPECT_EQ(run.ops.at(1).end_ns, 174);
+}
+
 }  // namespace
 }  // namespace tencache

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "core/error.h"
 #include "policies/registry.h"
 #include "tests/small_cases.h"
@@ -29,6 +31,7 @@ TEST(LowerTest, ZeroOffloadMovesTheUpdateToTheCpu) {
   EXPECT_EQ(program.trace.ops[0].device, Device::gpu);
   EXPECT_EQ(program.trace.ops[1].device, Device::cpu);
   EXPECT_EQ(program.trace.ops[1].duration_ns, 42);
+  EXPECT_EQ(program.trace.ops[1].bytes, 1200U);
   EXPECT_EQ(program.changes.size(), 1U);
 }
 
@@ -36,6 +39,30 @@ TEST(LowerTest, OthersLeaveItAndAMissingRateIsAnError) {
   const MachineSpec machine = small_machine(10'000);
   EXPECT_TRUE(lower(with_update(), *make_policy("on-demand").policy, machine).changes.empty());
   EXPECT_THROW(lower(with_update(), *make_policy("zero-offload").policy, machine), Error);
+}
+
+class WithHooks final : public Policy {
+ public:
+  Requirements requirements() const override { return {.governed = {}, .module_hooks = true}; }
+};
+
+// Modules a a b - b of the GPU and one op of the CPU between: a is entered after b of the iteration before, b twice.
+TEST(LowerTest, ModuleHooksCostTheHostTime) {
+  Trace trace;
+  const std::array<const char*, 6> modules = {"a", "a", "b", "", "b", "c"};
+  for (const char* module : modules) {
+    const OpIndex op = add_op(trace, 10, {}, {}, std::string_view(module) == "c" ? Device::cpu : Device::gpu, 3);
+    trace.ops[op].module = trace.names.intern(module);
+  }
+  MachineSpec machine = small_machine(1000);
+  EXPECT_TRUE(lower(trace, WithHooks(), machine).changes.empty());
+  machine.host_module_ns = 100;
+  const Program program = lower(trace, WithHooks(), machine);
+  std::vector<Nanoseconds> gaps;
+  for (const Op& op : program.trace.ops) gaps.push_back(op.gap_before_ns);
+  EXPECT_EQ(gaps, (std::vector<Nanoseconds>{103, 3, 103, 3, 103, 3}));
+  EXPECT_EQ(program.changes.size(), 1U);
+  EXPECT_EQ(lower(trace, Policy(), machine).trace.ops[0].gap_before_ns, 3);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -175,6 +176,10 @@ class Engine {
     std::array<TransferId, priority_count> first{none, none, none}, last{none, none, none};  // waiting
     std::uint32_t in_flight = 0;
     std::uint32_t length = 0;
+    // A link whose latencies overlap gets more than `copies_in_flight`, up to its queue depth, while the data behind
+    // the first is less than what flows during one latency.
+    std::vector<Bytes> bytes_in_flight;  // in order of submission; only of such a link
+    Bytes per_latency = 0;               // 0: not such a link
   };
 
   // The op does not start while the tensor is on its way to the tier.
@@ -214,6 +219,7 @@ class Engine {
     std::uint64_t sequence;
   };
 
+  static constexpr std::int64_t no_need = std::numeric_limits<std::int64_t>::min() / 2;
   struct Lane {
     TierId tier = no_tier;
     std::vector<OpIndex> ops;  // owned program: in program order
@@ -229,7 +235,7 @@ class Engine {
     NameId module = 0;
   };
 
-  // engine.cpp: program, ops, events.
+  // engine.cpp and engine_program.cpp: program, ops, events.
   void load_program();
   void place_initially(TensorId tensor);
   void compute_dependencies();
@@ -297,7 +303,7 @@ class Engine {
     Why before_;
   };
 
-  // engine_transfers.cpp: routes, requests, queues, copies, room.
+  // engine_transfers.cpp and engine_queues.cpp: routes, requests, queues, copies, room.
   Route find_route(TierId from, TierId to) const;
   TierId source_for(ChunkId chunk, TierId to) const;
   bool request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal);
@@ -318,6 +324,8 @@ class Engine {
   void lift(TransferId id);
   void release_deferred(OpIndex op);
   bool start_transfers(LinkId link);
+  bool takes_another(const Queue& queue, LinkId link) const;
+  Nanoseconds setup_of(Bytes bytes, TierId tier) const;  // of a copy into the tier
   bool source_stands(TransferId id) const;
   void find_new_source(TransferId id);
   bool try_start_transfer(TransferId id);

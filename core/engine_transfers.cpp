@@ -1,5 +1,7 @@
-// The transfer side of the engine: routes, requests, queues, copies and room. The program side is in engine.cpp.
+// The transfer side of the engine: routes, requests, copies and room. Queues are in engine_queues.cpp, the program side
+// in engine.cpp.
 #include <algorithm>
+#include <bit>
 
 #include "core/check.h"
 #include "core/engine.h"
@@ -252,145 +254,12 @@ void Engine::sample_occupancy(TierId tier) {
   if (options_.timeline != nullptr) options_.timeline->occupancy.push_back({now_, tier, memory_.used(tier)});
 }
 
-// ---- Queues ---------------------------------------------------------------------------------------------------------
-
-Engine::TransferId Engine::new_transfer(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority) {
-  TransferId id;
-  if (free_transfers_.empty()) {
-    id = static_cast<TransferId>(transfers_.size());
-    transfers_.emplace_back();
-  } else {
-    id = free_transfers_.back();
-    free_transfers_.pop_back();
-  }
-  Transfer& t = transfers_[id];
-  t = Transfer{};
-  t.chunk = chunk;
-  t.from = from;
-  t.to = to;
-  t.purpose = purpose;
-  t.priority = priority;
-  t.route = routes_[from][to];
-  t.requested_at = position_;
-  t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = now_;
-  t.next_of_chunk = first_of_chunk_[chunk];
-  first_of_chunk_[chunk] = id;
-  return id;
-}
-
-void Engine::free_transfer(TransferId id) {
-  Transfer& t = transfers_[id];
-  if (t.overlapped) --lanes_[t.to == lanes_[0].tier ? 0 : 1].active.back().overlapped;
-  TransferId* at = &first_of_chunk_[t.chunk];
-  while (*at != id) at = &transfers_[*at].next_of_chunk;
-  *at = t.next_of_chunk;
-  const TensorId tensor = memory_.tensor_of(t.chunk);
-  t.chunk = none;
-  free_transfers_.push_back(id);
-  remove_if_gone(tensor);
-}
-
-Engine::TransferId Engine::find_transfer(ChunkId chunk, TierId to) const {
-  for (TransferId id = first_of_chunk_[chunk]; id != none; id = transfers_[id].next_of_chunk) {
-    if (transfers_[id].to == to && !transfers_[id].discard) return id;
-  }
-  return none;
-}
-
-void Engine::enqueue(TransferId id, bool at_front) {
-  Transfer& t = transfers_[id];
-  Queue& queue = queues_[t.link()];
-  t.queued = true;
-  t.previous = t.next = none;
-  TransferId& first = queue.first[t.priority];
-  TransferId& last = queue.last[t.priority];
-  if (first == none) {
-    first = last = id;
-  } else if (at_front) {
-    t.next = first;
-    transfers_[first].previous = id;
-    first = id;
-  } else {
-    t.previous = last;
-    transfers_[last].next = id;
-    last = id;
-  }
-  ++queue.length;
-  ++link_load_[t.link()];
-  ++enqueued_;
-}
-
-void Engine::dequeue(TransferId id) {
-  Transfer& t = transfers_[id];
-  Queue& queue = queues_[t.link()];
-  TENCACHE_CHECK(t.queued);
-  (t.previous == none ? queue.first[t.priority] : transfers_[t.previous].next) = t.next;
-  (t.next == none ? queue.last[t.priority] : transfers_[t.next].previous) = t.previous;
-  t.queued = false;
-  --queue.length;
-  --link_load_[t.link()];
-}
-
-void Engine::withdraw(TransferId id) {
-  Transfer& t = transfers_[id];
-  TENCACHE_CHECK(!t.in_flight);
-  if (t.queued) {
-    dequeue(id);
-  } else {
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
-  }
-  if (t.hop > 0) free_staging(t);
-  const bool destination_taken = t.purpose != Purpose::fetch || t.hop > 0;
-  if (destination_taken) free_copy(t.chunk, t.to);
-  if (t.purpose == Purpose::evict && memory_.valid(t.chunk, t.from) && memory_.copy(t.chunk, t.from).evicting) {
-    memory_.set_evicting(t.chunk, t.from, false);
-  }
-  free_transfer(id);
-}
-
-void Engine::promote(TransferId id) {
-  Transfer& t = transfers_[id];
-  if (layout_.promote) {
-    lift(id);
-  } else if (!t.queued && !t.in_flight) {  // deferred: it takes its place in the queue, but waits no longer for its op
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
-    enqueue(id, false);
-  }
-}
-
-void Engine::lift(TransferId id) {
-  Transfer& t = transfers_[id];
-  if (t.in_flight || t.priority == urgent) {
-    t.priority = urgent;  // a second hop is queued as urgent
-    return;
-  }
-  decide(Decision::Kind::promote, t.chunk, t.from, t.to);
-  if (t.queued) {
-    dequeue(id);
-  } else {
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
-  }
-  t.priority = urgent;
-  enqueue(id, false);
-}
-
-void Engine::release_deferred(OpIndex op) {
-  const auto [begin, end] = deferred_.equal_range(op);
-  std::vector<TransferId> due;
-  for (auto it = begin; it != end; ++it) due.push_back(it->second);
-  deferred_.erase(begin, end);
-  for (const TransferId id : due) enqueue(id, false);
-}
-
 // ---- Copies ---------------------------------------------------------------------------------------------------------
 
 bool Engine::start_transfers(LinkId link) {
   Queue& queue = queues_[link];
   bool progress = false;
-  while (queue.in_flight < spec_.copies_in_flight) {
+  while (takes_another(queue, link)) {
     bool started = false;
     for (std::size_t priority = 0; priority < priority_count && !started; ++priority) {
       while (queue.first[priority] != none && !source_stands(queue.first[priority]))
@@ -401,6 +270,25 @@ bool Engine::start_transfers(LinkId link) {
     progress = true;
   }
   return progress;
+}
+
+bool Engine::takes_another(const Queue& queue, LinkId link) const {
+  if (queue.in_flight < spec_.copies_in_flight) return true;
+  if (queue.per_latency == 0 || queue.in_flight >= spec_.links[link].queue_depth) return false;
+  Bytes behind_first = 0;
+  for (std::size_t i = 1; i < queue.bytes_in_flight.size(); ++i) behind_first += queue.bytes_in_flight[i];
+  return behind_first < queue.per_latency;
+}
+
+// Taking the memory that the copy goes to, where this policy takes it afresh each time.
+Nanoseconds Engine::setup_of(Bytes bytes, TierId tier) const {
+  if (!layout_.allocate_each[tier]) return 0;
+  const AllocationCost& cost = spec_.tiers[tier].allocation;
+  if (cost.power_of_two) bytes = std::bit_ceil(bytes);
+  if (cost.bandwidth == 0) return cost.per_call_ns;
+  const uint128 size_ns =
+      (static_cast<uint128>(bytes) * static_cast<uint128>(second_ns) + cost.bandwidth - 1) / cost.bandwidth;
+  return cost.per_call_ns + static_cast<Nanoseconds>(size_ns);
 }
 
 bool Engine::source_stands(TransferId id) const {
@@ -514,10 +402,13 @@ void Engine::submit(TransferId id) {
   copy.from_staging = !first;
   copy.to_staging = !last;
   copy.urgent = t.priority == urgent;
+  if (last) copy.setup_ns = setup_of(copy.bytes, t.to);
   if (first) memory_.add_reader(t.chunk, t.from);
   t.in_flight = true;
   t.started_ns = now_;
-  ++queues_[t.link()].in_flight;
+  Queue& queue = queues_[t.link()];
+  ++queue.in_flight;
+  if (queue.per_latency > 0) queue.bytes_in_flight.push_back(copy.bytes);
   ++link_load_[t.link()];
   ++transfers_in_flight_;
   ++commands_;
@@ -534,6 +425,10 @@ void Engine::complete_transfer(TransferId id, const Completion& completion) {
   --transfers_in_flight_;
   const bool done = completion.status == CompletionStatus::done;
   const Bytes bytes = memory_.bytes_of(t.chunk);
+  if (queues_[link].per_latency > 0) {  // a link's copies end in order
+    auto& in_flight = queues_[link].bytes_in_flight;
+    in_flight.erase(in_flight.begin());
+  }
   if (done) counters_.link_bytes[link] += bytes;
   counters_.link_busy_ns[link] += completion.end_ns - completion.start_ns;
   add_span({.start_ns = completion.start_ns,

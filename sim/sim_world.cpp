@@ -194,9 +194,13 @@ void SimWorld::start_latency(std::size_t index, std::size_t position) {
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
 
-BytesPerSecond SimWorld::cap_of(const Server& server) const {
-  const BytesPerSecond cap = server.jobs.front().cap;
-  return server.sustained == 0 || server.credit > 0 ? cap : std::min(cap, server.sustained);
+void SimWorld::set_cap(std::size_t index) {
+  Server& server = servers_[index];
+  BytesPerSecond cap = server.jobs.front().cap;
+  server.bursting = server.sustained > 0 && server.credit > 0;
+  if (server.sustained > 0 && !server.bursting) cap = std::min(cap, server.sustained);
+  server.rate = 0;  // whatever the new one is, what comes next is to be worked out
+  bandwidth_.set(static_cast<std::uint32_t>(index), cap);
 }
 
 void SimWorld::start_flowing(std::size_t index) {
@@ -205,12 +209,12 @@ void SimWorld::start_flowing(std::size_t index) {
   server.state = State::flowing;
   // Of an op: just what flows at its rate in its duration.
   server.left = server.lane ? flow(job.cap, job.fixed_ns) : in_flow_units(job.bytes);
-  server.rate = 0;
+  server.rate = 0;  // for `settle`: nothing has flowed yet
   if (server.sustained > 0) {
     server.credit = std::min(server.most_credit, server.credit + flow(server.sustained, now_ - server.updated_ns));
   }
   server.updated_ns = now_;
-  bandwidth_.set(static_cast<std::uint32_t>(index), cap_of(server));
+  set_cap(index);
 }
 
 void SimWorld::stop_flowing(std::size_t index) {
@@ -248,7 +252,7 @@ void SimWorld::schedule(std::size_t index) {
                 "': " + (server.lane ? "an op's traffic" : "a copy over link '" + spec.links[server.link].name + "'") +
                 " would take more than a hundred years; check bandwidths and the tensors' sizes");
   }
-  server.exhausts = server.sustained > 0 && server.credit > 0 && server.credit < server.left;
+  server.exhausts = server.bursting && server.credit < server.left;
   const uint128 next = server.exhausts ? (server.credit + server.rate - 1) / server.rate : flow_ns;
   next_ns_[index] = server.jobs.front().cancelled ? now_ : now_ + static_cast<Nanoseconds>(next);
 }
@@ -308,8 +312,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
     } else if (server.state == State::flowing && server.exhausts) {
       settle(server);
       server.credit = 0;
-      server.rate = 0;  // whatever the new one is, what comes next is to be worked out
-      bandwidth_.set(static_cast<std::uint32_t>(next), cap_of(server));
+      set_cap(next);
     } else {
       complete(next, CompletionStatus::done, completion);
       return true;

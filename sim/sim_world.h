@@ -80,6 +80,7 @@ class SimWorld {
     std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
     State state = State::idle;
     bool lane = false, flows = false;  // flows: an op's traffic occupies resources
+    bool bursting = false;             // runs on its credit
     bool exhausts = false;             // what comes next is the end of the credit, not of the job
     std::uint32_t rank = 0, link = 0;
     std::uint32_t queue_depth = 1;
@@ -107,7 +108,7 @@ class SimWorld {
   void start_latency(std::size_t server, std::size_t position);
   void start_flowing(std::size_t server);
   void stop_flowing(std::size_t server);
-  BytesPerSecond cap_of(const Server& server) const;
+  void set_cap(std::size_t server);
   void share_bandwidth();
   void settle(Server& server) const;
   void schedule(std::size_t server);

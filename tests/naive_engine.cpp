@@ -21,8 +21,10 @@ struct Job {
   int id = 0;
   int transfer = -1;  // -1: an op or a gap
   bool gap = false;
-  Nanoseconds fixed_ns = 0;  // the op, or the latency
+  Nanoseconds fixed_ns = 0;  // the op, or what comes before the data
   uint128 data = 0;          // bytes x 1e9 still to flow
+  BytesPerSecond cap = 0;    // of the flow
+  bool waits = false;        // its fixed time has begun
   bool begun = false, flowing = false, cancelled = false;
   Nanoseconds start_ns = 0, fixed_end_ns = 0;
 };
@@ -35,7 +37,35 @@ struct Ended {
 // Servers 0 and 1 are the lanes, then the links.
 class NaiveMachine {
  public:
-  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(2 + spec.links.size()) {}
+  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(2 + spec.links.size()) {
+    for (const Link& link : spec.links) credits_.push_back(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u);
+  }
+
+  // A copy over the link, `setup_ns` before its latency.
+  Job copy(LinkId link, Bytes bytes, Nanoseconds setup_ns) const {
+    const Link& l = spec_.links[link];
+    Job job;
+    job.fixed_ns = setup_ns + l.latency_ns;
+    job.data = static_cast<uint128>(bytes) * 1'000'000'000u;
+    job.cap = l.bandwidth;
+    if (l.devices > 1 && l.stripe_bytes > 0) {
+      const std::uint64_t stripes = (bytes + l.stripe_bytes - 1) / l.stripe_bytes;
+      job.cap = std::max<BytesPerSecond>(
+          1, static_cast<BytesPerSecond>(static_cast<uint128>(l.bandwidth) *
+                                         std::min<std::uint64_t>(l.devices, stripes) / l.devices));
+    }
+    return job;
+  }
+  Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) const {
+    Job job;
+    job.fixed_ns = duration_ns;
+    if (!spec_.lane_uses[lane].empty() && bytes > 0 && duration_ns > 0) {
+      job.cap = std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(static_cast<uint128>(bytes) * 1'000'000'000u /
+                                                                        static_cast<uint128>(duration_ns)));
+      job.data = static_cast<uint128>(job.cap) * static_cast<uint128>(duration_ns);
+    }
+    return job;
+  }
 
   int push(std::size_t server, Job job) {
     job.id = ++last_id_;
@@ -59,7 +89,10 @@ class NaiveMachine {
         if (servers_[i].empty()) continue;
         const Job& job = servers_[i].front();
         Nanoseconds at = job.fixed_end_ns;
-        if (job.flowing) at = now_ + static_cast<Nanoseconds>((job.data + rates[i] - 1) / rates[i]);
+        if (job.flowing) {
+          const uint128 until = runs_dry(i) ? credits_[i - 2] : job.data;
+          at = now_ + static_cast<Nanoseconds>((until + rates[i] - 1) / rates[i]);
+        }
         if (job.cancelled) at = now_;
         if (first == servers_.size() || at < first_ns || (at == first_ns && job.id < servers_[first].front().id)) {
           first = i;
@@ -67,15 +100,16 @@ class NaiveMachine {
         }
       }
       if (first == servers_.size()) return false;
-      for (std::size_t i = 2; i < servers_.size(); ++i) {
-        if (servers_[i].empty() || !servers_[i].front().flowing) continue;
-        uint128& data = servers_[i].front().data;
-        data -= std::min(data, static_cast<uint128>(rates[i]) * static_cast<uint128>(first_ns - now_));
-      }
+      const bool dry = runs_dry(first);
+      for (std::size_t i = 0; i < servers_.size(); ++i) let_flow(i, rates[i], first_ns - now_);
       now_ = first_ns;
       Job& job = servers_[first].front();
       if (first >= 2 && !job.flowing && !job.cancelled) {
         job.flowing = true;
+        continue;
+      }
+      if (job.flowing && !job.cancelled && dry) {
+        credits_[first - 2] = 0;
         continue;
       }
       ended = {first, job};
@@ -86,35 +120,63 @@ class NaiveMachine {
   }
   void begin_what_can() {
     for (std::size_t i = 0; i < servers_.size(); ++i) {
+      const std::size_t depth = i < 2 ? 1 : std::max<std::size_t>(1, spec_.links[i - 2].queue_depth);
+      for (std::size_t place = 0; place < std::min(depth, servers_[i].size()); ++place) {
+        Job& job = servers_[i][place];
+        if (job.waits) continue;
+        job.waits = true;
+        job.fixed_end_ns = now_ + job.fixed_ns;
+      }
       if (servers_[i].empty() || servers_[i].front().begun) continue;
       Job& job = servers_[i].front();
       job.begun = true;
       job.start_ns = now_;
-      job.fixed_end_ns = now_ + job.fixed_ns;
-      job.flowing = i >= 2 && job.fixed_ns == 0;
+      job.flowing = i >= 2 ? job.fixed_end_ns <= now_ : job.data > 0;
+      if (i >= 2) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
     }
   }
 
  private:
+  bool bursts(std::size_t i) const { return i >= 2 && spec_.links[i - 2].sustained_bandwidth > 0; }
+  // What comes next to the server's flow is the end of its credit.
+  bool runs_dry(std::size_t i) const {
+    return bursts(i) && credits_[i - 2] > 0 && credits_[i - 2] < servers_[i].front().data;
+  }
+  void let_flow(std::size_t i, BytesPerSecond rate, Nanoseconds passed_ns) {
+    const uint128 flowed = static_cast<uint128>(rate) * static_cast<uint128>(passed_ns);
+    if (!servers_[i].empty() && servers_[i].front().flowing) {
+      uint128& data = servers_[i].front().data;
+      data -= std::min(data, flowed);
+      if (bursts(i)) credits_[i - 2] -= std::min(credits_[i - 2], flowed);
+    } else if (bursts(i)) {
+      const Link& link = spec_.links[i - 2];
+      credits_[i - 2] =
+          std::min(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
+                   credits_[i - 2] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
+    }
+  }
+  const std::vector<std::uint8_t>& uses_of(std::size_t i) const {
+    return i < 2 ? spec_.lane_uses[i] : spec_.links[i - 2].uses;
+  }
   // Max-min fairness by filling: whoever is bound first gets its share, the rest is filled further.
   std::vector<BytesPerSecond> share() const {
     std::vector<BytesPerSecond> rates(servers_.size(), 0);
     std::vector<BytesPerSecond> spare;
     for (const Resource& resource : spec_.resources) spare.push_back(resource.bandwidth);
     std::set<std::size_t> open;
-    for (std::size_t i = 2; i < servers_.size(); ++i) {
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
       if (!servers_[i].empty() && servers_[i].front().flowing) open.insert(i);
     }
     while (!open.empty()) {
       std::map<std::size_t, BytesPerSecond>
           offer;  // by link: the least of its own bandwidth and its resources' equal shares
       for (const std::size_t i : open) {
-        const Link& link = spec_.links[i - 2];
-        offer[i] = link.bandwidth;
-        for (const std::uint8_t resource : link.uses) {
+        offer[i] = servers_[i].front().cap;
+        if (bursts(i) && credits_[i - 2] == 0) offer[i] = std::min(offer[i], spec_.links[i - 2].sustained_bandwidth);
+        for (const std::uint8_t resource : uses_of(i)) {
           BytesPerSecond users = 0;
           for (const std::size_t other : open) {
-            const auto& uses = spec_.links[other - 2].uses;
+            const auto& uses = uses_of(other);
             users += static_cast<BytesPerSecond>(std::count(uses.begin(), uses.end(), resource));
           }
           offer[i] = std::min(offer[i], spare[resource] / users);
@@ -125,7 +187,7 @@ class NaiveMachine {
       for (const auto& [i, rate] : offer) {
         if (rate != least) continue;
         rates[i] = std::max<BytesPerSecond>(least, 1);
-        for (const std::uint8_t resource : spec_.links[i - 2].uses) spare[resource] -= std::min(spare[resource], least);
+        for (const std::uint8_t resource : uses_of(i)) spare[resource] -= std::min(spare[resource], least);
         open.erase(i);
       }
     }
@@ -134,6 +196,7 @@ class NaiveMachine {
 
   const MachineSpec& spec_;
   std::vector<std::deque<Job>> servers_;
+  std::vector<uint128> credits_;  // by link, bytes x 1e9
   Nanoseconds now_ = 0;
   int last_id_ = 0;
 };
@@ -641,9 +704,7 @@ class Naive {
   bool start_transfers(LinkId link) {
     bool progress = false;
     while (true) {
-      std::uint32_t flying = 0;
-      for (const auto& [id, move] : moves_) flying += move.flying && move.link() == link ? 1 : 0;
-      if (flying >= spec_.copies_in_flight) return progress;
+      if (!takes_another(link)) return progress;
       bool started = false;
       for (int rank = urgent_rank; rank <= background_rank && !started; ++rank) {
         int id = head(link, rank);
@@ -656,6 +717,33 @@ class Naive {
       if (!started) return progress;
       progress = true;
     }
+  }
+  bool takes_another(LinkId link) {
+    std::map<int, Bytes> flying;  // by job: in order of submission
+    for (const auto& [id, move] : moves_) {
+      if (move.flying && move.link() == link) flying[move.job] = bytes_[move.chunk];
+    }
+    if (flying.size() < spec_.copies_in_flight) return true;
+    const Link& l = spec_.links[link];
+    if (flying.size() >= l.queue_depth) return false;
+    Bytes behind_first = 0;
+    for (auto it = std::next(flying.begin()); it != flying.end(); ++it) behind_first += it->second;
+    const uint128 per_latency =
+        (static_cast<uint128>(l.bandwidth) * static_cast<uint128>(l.latency_ns) + 999'999'999u) / 1'000'000'000u;
+    return static_cast<uint128>(behind_first) < per_latency;
+  }
+  // What taking the memory for the chunk costs.
+  Nanoseconds setup_of(ChunkId chunk, TierId tier) {
+    const AllocationCost& cost = spec_.tiers[tier].allocation;
+    if (!layout_.allocate_each[tier]) return 0;
+    Bytes bytes = bytes_[chunk];
+    if (cost.power_of_two) {
+      bytes = 1;
+      while (bytes < bytes_[chunk]) bytes *= 2;
+    }
+    if (cost.bandwidth == 0) return cost.per_call_ns;
+    return cost.per_call_ns + static_cast<Nanoseconds>(
+                                  (static_cast<uint128>(bytes) * 1'000'000'000u + cost.bandwidth - 1) / cost.bandwidth);
   }
   bool source_stands(const Move& move) {
     return move.hop > 0 || (valid(move.chunk, move.from) && at(move.chunk, move.from).writers == 0);
@@ -682,10 +770,9 @@ class Naive {
     }
     move.queued = false;
     move.flying = true;
-    Job job;
+    const bool last = move.hop + 1 == move.path.size();
+    Job job = machine_.copy(move.link(), bytes_[move.chunk], last ? setup_of(move.chunk, move.to) : 0);
     job.transfer = id;
-    job.fixed_ns = spec_.links[move.link()].latency_ns;
-    job.data = static_cast<uint128>(bytes_[move.chunk]) * 1'000'000'000u;
     move.job = machine_.push(2 + std::size_t{move.link()}, job);
     machine_.begin_what_can();
     return true;
@@ -901,9 +988,8 @@ class Naive {
           .device = index == 0 ? Device::gpu : Device::cpu,
           .op = running.op,
           .uses = schedule_.uses(running.op)});
-    Job job;
-    job.fixed_ns = program_.trace.ops[running.op].duration_ns;
-    machine_.push(index, job);
+    const Op& of_program = program_.trace.ops[running.op];
+    machine_.push(index, machine_.op(index, of_program.duration_ns, of_program.bytes));
     machine_.begin_what_can();
     return true;
   }

@@ -213,6 +213,38 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
   return machine;
 }
 
+// What only the simulator has: queues, stripes, bursts, ops that occupy resources, memory that is taken afresh.
+void add_simulated_features(Random& random, RandomCase& made) {
+  MachineSpec& machine = made.machine;
+  for (Link& link : machine.links) {
+    if (random.one_in(3)) link.queue_depth = static_cast<std::uint32_t>(random.between(2, 5));
+    if (random.one_in(4)) {
+      link.devices = static_cast<std::uint32_t>(random.between(2, 4));
+      link.stripe_bytes = random.between(5, 60);
+    }
+    if (random.one_in(4)) {
+      link.sustained_bandwidth = link.bandwidth / random.between(1, 5) + random.below(3);
+      link.burst_bytes = random.below(300);
+    }
+  }
+  for (auto& uses : machine.lane_uses) {
+    for (std::uint8_t resource = 0; resource < machine.resources.size(); ++resource) {
+      if (random.one_in(2)) uses.push_back(resource);
+    }
+  }
+  for (Op& op : made.program.trace.ops) {
+    if (random.one_in(2)) op.bytes = random.between(1, 400);
+  }
+  for (std::size_t tier = 0; tier < machine.tiers.size(); ++tier) {
+    if (!random.one_in(4)) continue;
+    made.layout.allocate_each[tier] = true;
+    machine.tiers[tier].allocation = {.per_call_ns = static_cast<Nanoseconds>(random.below(30)),
+                                      .bandwidth = random.one_in(3) ? 0 : random.between(1, 8) * 1'000'000'000,
+                                      .power_of_two = random.one_in(2)};
+  }
+  machine.validate();
+}
+
 std::vector<AllocatorSpec> random_allocators(Random& random, const MachineSpec& machine, Bytes largest_chunk) {
   std::vector<AllocatorSpec> allocators;
   for (const Tier& tier : machine.tiers) {
@@ -258,13 +290,21 @@ std::string RandomCase::describe() const {
        << ", initial tier " << int{machine.initial_tier} << ", staging " << machine.staging.count << " x "
        << machine.staging.bytes << "\n";
   for (const Tier& tier : machine.tiers)
-    text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << "\n";
+    text << "tier " << tier.name << " " << tier.capacity << " granularity " << tier.granularity << " allocation "
+         << tier.allocation.per_call_ns << " ns, " << tier.allocation.bandwidth
+         << (tier.allocation.power_of_two ? ", power of two\n" : "\n");
+  for (std::size_t lane = 0; lane < machine.lane_uses.size(); ++lane) {
+    text << "lane " << lane << " uses";
+    for (const std::uint8_t resource : machine.lane_uses[lane]) text << " " << int{resource};
+    text << "\n";
+  }
   for (const Resource& resource : machine.resources)
     text << "resource " << resource.name << " " << resource.bandwidth << "\n";
   for (const Link& link : machine.links) {
     text << "link " << link.name << " " << link.bandwidth << " latency " << link.latency_ns << " uses";
     for (const std::uint8_t resource : link.uses) text << " " << int{resource};
-    text << "\n";
+    text << ", queue " << link.queue_depth << ", devices " << link.devices << " x " << link.stripe_bytes
+         << ", sustained " << link.sustained_bandwidth << " after " << link.burst_bytes << "\n";
   }
   const Schedule schedule(program.trace);
   for (TensorId i = 0; i < program.trace.tensors.size(); ++i) {
@@ -273,7 +313,8 @@ std::string RandomCase::describe() const {
   }
   for (OpIndex i = 0; i < program.trace.ops.size(); ++i) {
     const Op& op = program.trace.ops[i];
-    text << "op " << i << " " << to_string(op.device) << " " << op.duration_ns << " ns gap " << op.gap_before_ns << ":";
+    text << "op " << i << " " << to_string(op.device) << " " << op.duration_ns << " ns gap " << op.gap_before_ns
+         << " bytes " << op.bytes << ":";
     for (const Use& use : schedule.uses(i))
       text << " " << use.tensor << (use.read ? "r" : "") << (use.write ? "w" : "");
     text << "\n";
@@ -314,6 +355,9 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     }
     layout.allocators = random_allocators(random, made.machine, largest);
   }
+  // Drawn apart, so that the rest of the case is the same with and without.
+  Random features(seed ^ 0x6665617475726573);
+  if (!options.real_pages && features.one_in(2)) add_simulated_features(features, made);
   made.limits = {.max_iterations = random.between(1, 4), .until_steady = false};
   const std::vector<std::string>& policies = registered_policies();
   made.policy = !options.policy.empty() ? options.policy

@@ -34,8 +34,8 @@ void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& mach
     ++moved;
     before += op.duration_ns;
     op.device = Device::cpu;
-    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(bytes_touched(trace, op)) /
-                                              (adam_bytes_per_parameter * rate) * 1e9);
+    op.bytes = bytes_touched(trace, op);
+    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(op.bytes) / (adam_bytes_per_parameter * rate) * 1e9);
     op.duration_source = DurationSource::modelled;
     after += op.duration_ns;
   }
@@ -44,6 +44,29 @@ void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& mach
                       ") to the CPU (" + format_duration(after) + " at " +
                       std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
                       " parameters/s of AdamW)");
+  }
+}
+
+// What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
+// op of the iteration coming before the first.
+void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  if (!policy.requirements().module_hooks || machine.host_module_ns == 0) return;
+  NameId module = 0;
+  for (const Op& op : trace.ops) {
+    if (op.device == Device::gpu) module = op.module;
+  }
+  std::uint64_t entered = 0;
+  for (Op& op : trace.ops) {
+    if (op.device != Device::gpu) continue;
+    if (op.module != 0 && op.module != module) {
+      op.gap_before_ns += machine.host_module_ns;
+      ++entered;
+    }
+    module = op.module;
+  }
+  if (entered > 0) {
+    changes.push_back("host time of module hooks: " + format_duration(machine.host_module_ns) + " at each of " +
+                      std::to_string(entered) + " modules entered");
   }
 }
 
@@ -84,6 +107,7 @@ Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};
   place_optimizer(program.trace, policy, machine, program.changes);
   order_groups(program.trace, policy, program.changes);
+  add_host_time(program.trace, policy, machine, program.changes);
   return program;
 }
 

@@ -9,8 +9,9 @@ namespace tencache {
 
 // What is done, each listed in Program::changes:
 //  - optimizer ops that the policy places on the other device move there, with the duration that the machine's CPU
-//    needs (parameters / cpu_adam_parameters_per_second);
-//  - reorderable sub-groups are put into the policy's order.
+//    needs (parameters / cpu_adam_parameters_per_second), and with the bytes that they touch;
+//  - reorderable sub-groups are put into the policy's order;
+//  - where the policy works through module hooks, GPU ops that enter another module get the host time of the hooks.
 // Throws Error when the policy needs a figure that the machine does not state.
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
 

@@ -33,12 +33,12 @@ View Engine::view() const {
 
 // Events are told at once, in order; those that arise while one is being told come after it.
 void Engine::emit(const Event& event) {
-  events_.push_back({event, refusal_depth_});
-  if (draining_) return;
+  if (draining_) {
+    events_.push_back({event, refusal_depth_});
+    return;
+  }
   draining_ = true;
-  while (!events_.empty()) {
-    const PendingEvent next = events_.front();
-    events_.pop_front();
+  const auto tell = [this](const PendingEvent& next) {
     Actions actions;
     std::swap(actions.list(), applying_);
     actions.list().clear();
@@ -48,6 +48,12 @@ void Engine::emit(const Event& event) {
     for (const Action& action : actions.list()) apply(action);
     refusal_depth_ = 0;
     std::swap(actions.list(), applying_);
+  };
+  tell({event, refusal_depth_});
+  while (!events_.empty()) {
+    const PendingEvent next = events_.front();
+    events_.pop_front();
+    tell(next);
   }
   draining_ = false;
 }

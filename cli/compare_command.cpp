@@ -8,7 +8,6 @@
 #include "cli/command_line.h"
 #include "cli/intervals.h"
 #include "cli/report.h"
-#include "policies/registry.h"
 
 namespace tencache {
 namespace {
@@ -23,38 +22,6 @@ struct CompareArguments {
   SampleOptions sampling;
   bool json = false;
 };
-
-// Checks the names before anything runs.
-std::vector<std::string> chosen_policies(const std::string& list) {
-  std::vector<std::string> valid;
-  for (const PolicyInfo& info : list_policies()) valid.push_back(info.name);
-  if (list == "all") return valid;
-  std::vector<std::string> names;
-  std::size_t begin = 0;
-  while (begin <= list.size()) {
-    const std::size_t comma = std::min(list.find(',', begin), list.size());
-    const std::string name = list.substr(begin, comma - begin);
-    if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
-      throw Error(fmt::format("unknown policy '{}'; valid names are {}, or all", name, join(valid)));
-    }
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    begin = comma + 1;
-  }
-  return names;
-}
-
-// A policy that this machine cannot serve is a row with its reason, like one that does not fit.
-Outcome simulate_or_refuse(const Workload& workload, const std::string& policy) {
-  try {
-    return simulate_policy(workload, policy, {});
-  } catch (const Error& error) {
-    Outcome refused;
-    refused.policy = policy;
-    refused.result.fits = false;
-    refused.result.misfit = error.what();
-    return refused;
-  }
-}
 
 bool better(const Outcome& a, const Outcome& b) {
   if (a.result.fits != b.result.fits) return a.result.fits;
@@ -161,7 +128,7 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
 }
 
 ExitCode compare(const CompareArguments& arguments) {
-  const std::vector<std::string> names = chosen_policies(arguments.policies);
+  const std::vector<std::string> names = policies_named(arguments.policies);
   Workload workload = load_workload(arguments.workload);
   note_samples(workload, arguments.sampling);
   const References references = references_of(workload);
@@ -170,8 +137,8 @@ ExitCode compare(const CompareArguments& arguments) {
     ProgressLine progress;
     for (const std::string& name : names) {
       progress.show(fmt::format("{} of {}: {}", outcomes.size() + 1, names.size(), name));
-      outcomes.push_back(simulate_or_refuse(workload, name));
-      outcomes.back().program.trace = {};  // a table needs only what was changed
+      outcomes.push_back(simulate_or_refuse(workload, name, {}));
+      outcomes.back().program.trace = Trace();  // a table needs only what was changed
     }
   }
   std::stable_sort(outcomes.begin(), outcomes.end(), better);
@@ -192,7 +159,7 @@ ExitCode compare(const CompareArguments& arguments) {
   const Intervals intervals = sample_intervals(workload, sampled, arguments.sampling);
   // `ideal` is a row whether it was asked for or not.
   if (std::find(names.begin(), names.end(), "ideal") == names.end()) {
-    outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal"));
+    outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal", {}));
   }
 
   std::vector<const Interval*> interval_of(outcomes.size(), nullptr);

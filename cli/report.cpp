@@ -75,8 +75,13 @@ Json traffic_json(const MachineSpec& machine, const RunResult& result) {
 Json manifest_json(const Workload& workload, const Outcome& outcome) {
   Json options = Json::object();
   for (const auto& [key, value] : outcome.options) options[key] = value;
-  Json run = {
-      {"machine", workload.options.machine}, {"gpu_memory", nullptr}, {"cpu_memory", nullptr}, {"iterations", nullptr}};
+  Json run = {{"trace", workload.options.trace},
+              {"recorded_by", workload.trace.header.recorded_by},
+              {"policy", outcome.policy},
+              {"machine", workload.options.machine},
+              {"gpu_memory", nullptr},
+              {"cpu_memory", nullptr},
+              {"iterations", nullptr}};
   if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;

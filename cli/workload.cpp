@@ -194,6 +194,37 @@ Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, co
   return outcome;
 }
 
+Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
+                           const std::map<std::string, std::string>& settings) {
+  try {
+    return simulate_policy(workload, policy, settings);
+  } catch (const Error& error) {
+    Outcome refused;
+    refused.policy = policy;
+    refused.result.fits = false;
+    refused.result.misfit = error.what();
+    return refused;
+  }
+}
+
+std::vector<std::string> policies_named(const std::string& list) {
+  std::vector<std::string> valid;
+  for (const PolicyInfo& info : list_policies()) valid.push_back(info.name);
+  if (list == "all") return valid;
+  std::vector<std::string> names;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t comma = std::min(list.find(',', begin), list.size());
+    const std::string name = list.substr(begin, comma - begin);
+    if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
+      throw Error("unknown policy '" + name + "'; valid names are " + join(valid) + ", or all");
+    }
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    begin = comma + 1;
+  }
+  return names;
+}
+
 double compute_bound_seconds(const Trace& trace) {
   std::vector<std::array<Nanoseconds, 2>> busy_ns(rank_count(trace));  // by device
   Nanoseconds longest_ns = 0;

@@ -82,6 +82,13 @@ Outcome simulate_policy(const Workload& workload, const std::string& policy,
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
 
+// The same, but what this machine cannot serve or the policy refuses is a run that does not fit, with the reason.
+Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
+                           const std::map<std::string, std::string>& settings);
+
+// Names separated by commas, or "all": each once. Throws Error that lists the valid names for an unknown one.
+std::vector<std::string> policies_named(const std::string& list);
+
 // What every result is measured against.
 struct References {
   double ideal_seconds = 0;

@@ -9,13 +9,19 @@
 namespace tencache {
 namespace {
 
-// The file does not say its model's name: "opt-6.7b/config.json" and "opt-6.7b.json" do.
-std::string name_of(const std::string& file) {
+// The file does not say its model's name: "opt-6.7b/config.json" and "opt-6.7b.json" do. "./config.json" does not and
+// is named after its type.
+std::string name_of(const std::string& file, const std::string& type) {
   const std::filesystem::path path(file);
   std::string name = path.stem().string();
-  if (name == "config" && path.has_parent_path()) name = path.parent_path().filename().string();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
+  if (name == "config") name = path.parent_path().filename().string();
+  for (char& letter : name) {
+    const auto c = static_cast<unsigned char>(letter);
+    const bool kept = c < 0x80 && (std::isalnum(c) != 0 || c == '.' || c == '_');
+    letter = kept ? static_cast<char>(std::tolower(c)) : '-';
+  }
+  while (!name.empty() && std::isalnum(static_cast<unsigned char>(name.front())) == 0) name.erase(0, 1);
+  return name.empty() ? type : name.substr(0, 64);
 }
 
 // What changes the parameters in a way that a description does not cover.
@@ -113,7 +119,7 @@ ModelDescription model_of_config_json(const ModelFields& fields) {
   ModelDescription model;
   model.family = known->family;
   set_family_defaults(model);
-  model.name = name_of(fields.file());
+  model.name = name_of(fields.file(), type);
   model.source = fields.file();
   model.hidden = fields.count_of({"hidden_size", "n_embd", "n_embed", "d_model"});
   model.layers = fields.count_of({"num_hidden_layers", "n_layer", "num_layers"});

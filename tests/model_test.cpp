@@ -245,6 +245,15 @@ TEST(ConfigJson, GivesTheShippedDescription) {
   }
 }
 
+TEST(ConfigJson, IsNamedAfterItsFolderOrFile) {
+  const std::string json = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 100})";
+  EXPECT_EQ(parse_model(json, "models/My Model/config.json").name, "my-model");
+  EXPECT_EQ(parse_model(json, "models/GPT2-tiny.json").name, "gpt2-tiny");
+  for (const char* file : {"config.json", "./config.json", "../config.json"}) {
+    EXPECT_EQ(parse_model(json, file).name, "gpt2") << file;
+  }
+}
+
 TEST(ConfigJson, CountsItsLabels) {
   const std::string start = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 100, )";
   EXPECT_EQ(parse_model(start + R"("id2label": {"0": "a", "1": "b", "2": "c"}})", "m.json").labels, 3u);

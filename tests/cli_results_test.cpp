@@ -1,0 +1,246 @@
+// `models`, `fit`, `diff` and `reproduce` from end to end.
+#include "policies/registry.h"
+#include "tests/cli_fixture.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class Results : public CommandLine {
+ protected:
+  // What the command prints, kept in a file for the next one.
+  Json keep(const std::string& file, const std::vector<std::string>& words) const {
+    const Answer answer = run(words);
+    EXPECT_LE(answer.code, 1) << answer.err;
+    write_file(path(file), answer.out);
+    return answer.json();
+  }
+  void save(const std::string& file, const Json& json) const { write_file(path(file), json.dump()); }
+};
+
+TEST_F(Results, ModelsListsAndShows) {
+  const Json list = run({"models", "--json"}).json();
+  ASSERT_TRUE(list.is_array());
+  bool found = false;
+  for (const Json& model : list) {
+    if (model["name"] != "opt-6.7b") continue;
+    found = true;
+    EXPECT_EQ(model["parameters"], 6'658'473'984);
+    EXPECT_NE(model["source"], "");
+  }
+  EXPECT_TRUE(found);
+  EXPECT_THAT(run({"models"}).out, AllOf(HasSubstr("opt-6.7b"), HasSubstr("6,658,473,984")));
+  const Json mixtral = run({"models", "--model", "mixtral-8x7b", "--json"}).json();
+  EXPECT_EQ(mixtral["tensors"].size(), mixtral["parameter_tensors"].get<std::size_t>());
+  write_file(path("config.json"),
+             R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100})");
+  EXPECT_THAT(run({"models", "--model", "./config.json"}).out, HasSubstr("transformer.h.0.attn.c_attn.weight"));
+  expect_bad_usage({"models", "--model", "opt-6.8b"}, AllOf(HasSubstr("'opt-6.8b'"), HasSubstr("opt-6.7b")));
+  write_file(path("broken.yaml"), "name: x\nfamily: llama\nlayers: -3\n");
+  expect_bad_usage({"models", "--model", "broken.yaml"}, HasSubstr("broken.yaml:3: layers: '-3'"));
+}
+
+// All tensors are of 4 MiB; the optimizer's ops touch three of them, so does `backward 1` with its output a fourth.
+TEST_F(Results, FitSaysWhatOverflowsAndWhatWouldDo) {
+  const Answer answer = run({"fit", "small.trace.jsonl", "-m", "small-host", "--json"});
+  EXPECT_EQ(answer.code, 0);
+  const Json fit = answer.json();
+  EXPECT_EQ(fit["fits"], true);
+  const Json& demand = fit["demand"][0];
+  EXPECT_EQ(demand["persistent"]["bytes"], 20 * MiB);
+  EXPECT_EQ(demand["persistent"]["by_role"]["parameter"], 8 * MiB);
+  // Persistent tensors, both activations and the gradient.
+  EXPECT_EQ(demand["peak"]["bytes"], 32 * MiB);
+  EXPECT_EQ(demand["peak"]["name"], "backward 1");
+  EXPECT_EQ(demand["largest_gpu_op"]["bytes"], 16 * MiB);
+  EXPECT_EQ(demand["largest_gpu_op"]["name"], "backward 1");
+  // 16 MiB on the GPU: the persistent tensors alone are more. The rest has room in CPU memory.
+  EXPECT_EQ(demand["tiers"][0]["left_over_bytes"], 16 * MiB);
+  EXPECT_EQ(demand["tiers"][0]["overflows_first_at"]["name"], "forward 0");
+  EXPECT_EQ(demand["tiers"][1]["left_over_bytes"], 0);
+  EXPECT_EQ(demand["tiers"][1]["overflows_first_at"], nullptr);
+  for (const Json& policy : fit["policies"]) {
+    EXPECT_NE(policy["policy"], "ideal");
+    if (policy["policy"] == "on-demand") {
+      EXPECT_EQ(policy["minimum_gpu_bytes"], 16 * MiB);
+    }
+  }
+  // The least that it says is the least that `replay` accepts.
+  for (const Json& policy : fit["policies"]) {
+    if (policy["minimum_gpu_bytes"].is_null()) continue;
+    const Bytes least = policy["minimum_gpu_bytes"].get<Bytes>();
+    const auto code = [&](Bytes bytes) {
+      return run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", policy["policy"].get<std::string>(),
+                  "--gpu-memory", std::to_string(bytes)})
+          .code;
+    };
+    EXPECT_EQ(code(least), 0) << policy;
+    EXPECT_NE(code(least - MiB), 0) << policy;
+  }
+  EXPECT_THAT(run({"fit", "small.trace.jsonl", "-m", "small-host"}).out,
+              AllOf(HasSubstr("fits"), HasSubstr("least GPU memory"), HasSubstr("backward 1")));
+}
+
+TEST_F(Results, FitNamesTheOpThatDoesNotFit) {
+  const std::vector<std::string> words = {"fit", "small.trace.jsonl", "-m", "small-host", "--gpu-memory", "12MiB"};
+  std::vector<std::string> with_json = words;
+  with_json.push_back("--json");
+  const Answer answer = run(with_json);
+  EXPECT_EQ(answer.code, 1);
+  const Json fit = answer.json();
+  EXPECT_EQ(fit["fits"], false);
+  EXPECT_EQ(fit["demand"][0]["largest_gpu_op_fits"], false);
+  for (const Json& policy : fit["policies"]) {
+    if (policy["policy"] != "on-demand") continue;
+    EXPECT_EQ(policy["op"], "backward 1");
+    EXPECT_EQ(policy["bytes_missing"], 4 * MiB);
+    EXPECT_EQ(policy["minimum_gpu_bytes"], 16 * MiB);
+  }
+  const Answer text = run(words);
+  EXPECT_EQ(text.code, 1);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("does not fit"), HasSubstr("no policy can run it")));
+  expect_bad_usage({"fit", "small.trace.jsonl", "-m", "small-host", "--set", "victim=lru"}, HasSubstr("--policy"));
+  expect_bad_usage({"fit", "small.trace.jsonl", "-m", "small-host", "-p", "best"}, HasSubstr("on-demand"));
+}
+
+// Where no GPU memory helps, because all tiers together are too small, it says so.
+TEST_F(Results, FitSearchesNoMemoryThatIsNotMissing) {
+  const Json fit =
+      run({"fit", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--no-minimum", "--json"}).json();
+  EXPECT_EQ(fit["policies"][0]["minimum_gpu_bytes"], nullptr);
+  EXPECT_EQ(fit["policies"].size(), 1u);
+}
+
+TEST_F(Results, DiffShowsWhatChangedWithRatios) {
+  const Json a = keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
+  const Json b = keep("b.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--gpu-memory",
+                                 "20MiB", "--json"});
+  EXPECT_EQ(run({"diff", "a.json", "a.json"}).code, 0);
+  const Answer answer = run({"diff", "a.json", "b.json", "--json"});
+  EXPECT_EQ(answer.code, 1);
+  const Json diff = answer.json();
+  EXPECT_EQ(diff["same"], false);
+  ASSERT_EQ(diff["pairs"].size(), 1u);
+  const Json& changes = diff["pairs"][0]["changes"];
+  EXPECT_EQ(changes[0],
+            (Json{{"path", "manifest.run.gpu_memory"}, {"a", nullptr}, {"b", "20MiB"}, {"ratio", nullptr}}));
+  bool found = false;
+  for (const Json& change : changes) {
+    EXPECT_NE(change["a"], change["b"]) << change;
+    EXPECT_NE(change["path"].get<std::string>().substr(0, 6), "timing");
+    if (change["path"] != "iteration_seconds") continue;
+    found = true;
+    EXPECT_EQ(change["a"], a["iteration_seconds"]);
+    EXPECT_DOUBLE_EQ(change["ratio"].get<double>(),
+                     b["iteration_seconds"].get<double>() / a["iteration_seconds"].get<double>());
+  }
+  EXPECT_TRUE(found);
+  const Answer text = run({"diff", "a.json", "b.json"});
+  EXPECT_EQ(text.code, 1);
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("manifest.run.gpu_memory"), HasSubstr("iteration_seconds"), HasSubstr("B ÷ A")));
+}
+
+TEST_F(Results, DiffMatchesTheRowsOfLists) {
+  Json list = keep("a.json", {"compare", "small.trace.jsonl", "-m", "small-host", "--json"});
+  std::reverse(list.begin(), list.end());
+  save("reversed.json", list);
+  EXPECT_EQ(run({"diff", "a.json", "reversed.json"}).code, 0);
+  const std::string removed = list[0]["policy"].get<std::string>();
+  list.erase(0);
+  save("fewer.json", list);
+  const Answer answer = run({"diff", "a.json", "fewer.json", "--json"});
+  EXPECT_EQ(answer.code, 1);
+  ASSERT_EQ(answer.json()["only_in_a"].size(), 1u);
+  EXPECT_EQ(answer.json()["only_in_a"][0]["policy"], removed);
+  EXPECT_EQ(run({"diff", "fewer.json", "a.json", "--json"}).json()["only_in_b"].size(), 1u);
+}
+
+TEST_F(Results, DiffRefusesWhatIsNoResult) {
+  keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
+  write_file(path("text"), "{\"policy\":\n oops");
+  expect_bad_usage({"diff", "a.json", "text"}, HasSubstr("text:2: not valid JSON"));
+  write_file(path("list.json"), "[{}, 3]");
+  expect_bad_usage({"diff", "a.json", "list.json"}, HasSubstr("list.json: element 0 is no result"));
+  write_file(path("empty.json"), "[]");
+  expect_bad_usage({"diff", "a.json", "empty.json"}, HasSubstr("empty list"));
+  expect_bad_usage({"diff", "a.json", "absent.json"}, HasSubstr("absent.json"));
+}
+
+// Every policy, those that do not fit too, with sizes, a forced number of iterations and an option.
+TEST_F(Results, ReproduceGivesTheSameBytes) {
+  keep("all.json", {"compare", "small.trace.jsonl", "-m", "small-host", "--gpu-memory", "17MiB", "--cpu-memory",
+                    "12MiB", "--iterations", "5", "--json"});
+  const Answer answer = run({"reproduce", "all.json", "--json"});
+  EXPECT_EQ(answer.code, 0) << answer.out;
+  EXPECT_EQ(answer.json()["reproduced"], true);
+  EXPECT_EQ(answer.json()["results"].size(), list_policies().size());
+  keep("one.json",
+       {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo", "--json"});
+  EXPECT_THAT(run({"reproduce", "one.json"}).out, HasSubstr("reproduced 1 of 1"));
+}
+
+// Intervals say how often a policy was the fastest, so the rows are sampled together again.
+TEST_F(Results, ReproduceGivesTheSameIntervals) {
+  const Json list = keep("all.json", {"compare", "small.trace.jsonl", "-m", "g10-a100", "--gpu-memory", "17MiB",
+                                      "--samples", "8", "--seed", "3", "--json"});
+  bool any = false;
+  for (const Json& result : list) any = any || !result["interval_seconds"].is_null();
+  ASSERT_TRUE(any);
+  const Answer answer = run({"reproduce", "all.json"});
+  EXPECT_EQ(answer.code, 0) << answer.out;
+  keep("one.json", {"replay", "small.trace.jsonl", "-m", "g10-a100", "--gpu-memory", "17MiB", "-p", "on-demand",
+                    "--samples", "5", "--json"});
+  EXPECT_EQ(run({"reproduce", "one.json"}).code, 0);
+}
+
+TEST_F(Results, ReproduceSaysWhatChanged) {
+  const Json result = keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
+  Json changed = result;
+  changed["iteration_seconds"] = 2 * result["iteration_seconds"].get<double>();
+  changed["manifest"]["version"] = "0.0.1";
+  save("changed.json", changed);
+  const Answer answer = run({"reproduce", "changed.json", "--json"});
+  EXPECT_EQ(answer.code, 1);
+  const Json changes = answer.json()["results"][0]["changes"];
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0]["path"], "manifest.version");
+  EXPECT_EQ(changes[1]["path"], "iteration_seconds");
+  EXPECT_DOUBLE_EQ(changes[1]["ratio"].get<double>(), 0.5);
+  EXPECT_THAT(run({"reproduce", "changed.json"}).out,
+              AllOf(HasSubstr("another version"), HasSubstr("reproduced 0 of 1")));
+
+  // Elsewhere the trace is found where --trace says, and its hash is compared.
+  std::filesystem::rename(path("small.trace.jsonl"), path("moved.trace.jsonl"));
+  expect_bad_usage({"reproduce", "a.json"}, HasSubstr("small.trace.jsonl"));
+  EXPECT_EQ(run({"reproduce", "a.json", "--trace", "moved.trace.jsonl"}).code, 0);
+  Trace longer = small_trace();
+  longer.ops[0].duration_ns += 1'000'000;
+  write_trace(longer, path("moved.trace.jsonl"));
+  const Answer other = run({"reproduce", "a.json", "--trace", "moved.trace.jsonl"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.out, AllOf(HasSubstr("the trace is not the one of then"), HasSubstr("iteration_seconds")));
+}
+
+TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
+  const Json result = keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
+  Json measured = result;
+  measured["measured"] = true;
+  save("measured.json", measured);
+  expect_bad_usage({"reproduce", "measured.json"}, HasSubstr("was measured"));
+  Json newer = result;
+  newer["manifest"]["run"]["phase_of_moon"] = "full";
+  save("newer.json", newer);
+  expect_bad_usage({"reproduce", "newer.json"}, HasSubstr("phase_of_moon"));
+  Json poorer = result;
+  poorer["manifest"].erase("run");
+  save("poorer.json", poorer);
+  expect_bad_usage({"reproduce", "poorer.json"}, HasSubstr("lacks manifest.run"));
+}
+
+}  // namespace
+}  // namespace tencache

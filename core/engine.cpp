@@ -264,6 +264,8 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
     Refusal refusal = Refusal::none;
     const ChunkId chunk = op.stranded[i];
     if (request_fetch(chunk, tier, urgent, none, refusal)) {
+      if (const TransferId coming = find_transfer(chunk, tier); coming != none)
+        transfers_[coming].lateness.before = op.stranded_cause;
       op.stranded.erase(op.stranded.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;

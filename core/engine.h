@@ -202,10 +202,11 @@ class Engine {
     std::vector<Use> own_uses;     // what `uses` points to for intercepted ops and tasks
     std::vector<ChunkId> outputs;  // need room; from next_output on without it
     std::size_t next_output = 0;
-    std::vector<ChunkId> stranded;     // to read, but on their way to another tier: fetched when they arrive there
-    std::vector<ChunkId> write_waits;  // to write, but a transfer still reads them
-    std::uint32_t missing = 0;         // chunks without which it cannot start
-    Bytes room_needed = 0;             // of the missing chunks, not reserved yet
+    std::vector<ChunkId> stranded;  // to read, but on their way to another tier: fetched when they arrive there
+    StallCause stranded_cause = StallCause::memory;  // over which link the last of them arrived
+    std::vector<ChunkId> write_waits;                // to write, but a transfer still reads them
+    std::uint32_t missing = 0;                       // chunks without which it cannot start
+    Bytes room_needed = 0;                           // of the missing chunks, not reserved yet
     std::vector<Hold> holds;
     Nanoseconds issued_ns = 0, ready_ns = 0, duration_ns = 0;
     Lateness lateness;
@@ -306,6 +307,7 @@ class Engine {
   // engine_transfers.cpp and engine_queues.cpp: routes, requests, queues, copies, room.
   Route find_route(TierId from, TierId to) const;
   TierId source_for(ChunkId chunk, TierId to) const;
+  bool arrives_on_the_way(ChunkId chunk, TierId from, TierId to) const;
   bool request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_before, Refusal& refusal);
   bool request_out(ChunkId chunk, TierId from, TierId destination, Purpose purpose, Priority priority,
                    Refusal& refusal);

@@ -63,7 +63,7 @@ bool Engine::request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex 
     return false;
   }
   const TierId from = source_for(chunk, to);
-  if (from == no_tier) {
+  if (from == no_tier || arrives_on_the_way(chunk, from, to)) {
     refusal = Refusal::stale;
     return false;
   }
@@ -81,6 +81,13 @@ bool Engine::request_fetch(ChunkId chunk, TierId to, Priority priority, OpIndex 
     enqueue(id, false);
   }
   return true;
+}
+
+// The path leads through a tier into which the chunk is being copied already: no second copy beside it.
+bool Engine::arrives_on_the_way(ChunkId chunk, TierId from, TierId to) const {
+  if (routes_[from][to].hops < 2) return false;
+  const TransferId coming = find_transfer(chunk, spec_.staging.tier);
+  return coming != none && transfers_[coming].in_flight;
 }
 
 // Towards a slower tier: the room there is reserved now, so that nobody else can take it meanwhile.
@@ -499,6 +506,8 @@ void Engine::arrive(TransferId id) {
   for (Lane& lane : lanes_) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
+    if (std::find(op.stranded.begin(), op.stranded.end(), t.chunk) != op.stranded.end())
+      op.stranded_cause = cause_of(spec_, t.link());
     for (const Hold& hold : op.holds) {
       if (hold.tensor != memory_.tensor_of(t.chunk) || hold.tier != t.to) continue;
       op.lateness = t.lateness;

@@ -109,6 +109,7 @@ class ZeroInfinity final : public Policy {
         break;
       case EventKind::iteration_begin:
         head_ = 0;
+        groups_wanted_ = 0;
         for (Parameter& parameter : parameters_) parameter.fetched_for = 0;
         break;
       case EventKind::op_issued:
@@ -219,6 +220,7 @@ class ZeroInfinity final : public Policy {
     learn_modules(trace, *view.schedule);
     groups_.clear();
     group_of_.assign(trace.ops.size(), none);
+    group_of_state_.assign(trace.tensors.size(), none);
     if (offload_optimizer_ == "nvme") learn_groups(trace, *view.schedule);
   }
 
@@ -310,6 +312,7 @@ class ZeroInfinity final : public Policy {
       group.elements += elements;
       group.states.insert(group.states.end(), states.begin(), states.end());
       group_of_[i] = static_cast<std::uint32_t>(groups_.size() - 1);
+      for (const TensorId tensor : states) group_of_state_[tensor] = group_of_[i];
     }
   }
 
@@ -410,9 +413,10 @@ class ZeroInfinity final : public Policy {
         give_buffer(parameters_[tensor]);
       }
     }
-    // Gradients pass CPU memory on their way to NVMe.
-    if (event.from == 0 && event.to == cpu && view.memory.role(event.tensor) == Role::gradient &&
-        goes_to_nvme(Role::gradient, view.memory.bytes(event.tensor))) {
+    // Gradients pass CPU memory on their way to NVMe; those of a sub-group that is being updated stay.
+    const TensorId gradient = view.program_tensor(event.tensor);
+    if (event.from == 0 && event.to == cpu && gradient < group_of_state_.size() && group_of_state_[gradient] != none &&
+        group_of_state_[gradient] >= groups_wanted_) {
       leave(event.tensor, cpu, nvme_of(view.machine, "offload_optimizer"), view, actions);
     }
   }
@@ -506,8 +510,9 @@ class ZeroInfinity final : public Policy {
   }
 
   // The states of a sub-group, for `op`, which waits for all of them; `none`: ahead.
-  void read(std::size_t group, OpIndex op, const View& view, Actions& actions) const {
+  void read(std::uint32_t group, OpIndex op, const View& view, Actions& actions) {
     if (group >= groups_.size()) return;
+    groups_wanted_ = std::max(groups_wanted_, group + 1);
     const TierId cpu = view.machine.tier_of(Device::cpu);
     for (const TensorId tensor : groups_[group].states) {
       const TensorId id = view.memory_tensor(tensor);
@@ -548,7 +553,8 @@ class ZeroInfinity final : public Policy {
     if (pipeline_write_ && group > 0) wait_for(group - 1);
     for (const TensorId tensor : groups_[group].states) {
       const TensorId id = view.memory_tensor(tensor);
-      if (id != none && !view.dead(id)) leave(id, cpu, nvme, view, actions);
+      const bool over = id == none || view.memory.role(id) == Role::gradient;  // its value is used up
+      if (!over) leave(id, cpu, nvme, view, actions);
     }
     if (!pipeline_write_) wait_for(group);
   }
@@ -598,11 +604,13 @@ class ZeroInfinity final : public Policy {
   std::vector<Visit> queue_;
   std::vector<Module> modules_;                      // and one past the end
   std::vector<std::uint32_t> module_of_, group_of_;  // by op
+  std::vector<std::uint32_t> group_of_state_;        // by tensor
   std::vector<Group> groups_;
   OpIndex last_backward_ = none;
 
   std::size_t head_ = 0;                 // of the queue: what comes before was fetched or considered
   std::uint64_t live_ = 0, coming_ = 0;  // elements
+  std::uint32_t groups_wanted_ = 0;      // read, or being read, in this iteration
   std::uint64_t buffers_used_ = 0;
   std::vector<TensorId> bucket_, unscheduled_;  // ids of the memory
   std::uint64_t bucket_elements_ = 0;

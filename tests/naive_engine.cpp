@@ -592,6 +592,10 @@ class Naive {
     }
     if (at(chunk, to).state != CopyState::absent || dead_[owner_[chunk]] != 0 || source(chunk, to) == no_tier)
       return Refusal::stale;
+    if (path(source(chunk, to), to).size() > 1) {  // staged, and it is being copied into that tier already
+      const int coming = arriving(chunk, spec_.staging.tier);
+      if (coming >= 0 && moves_[coming].flying) return Refusal::stale;
+    }
     if (room_of(chunk, to) > capacity(to)) return Refusal::no_room;
     const int id = request(chunk, source(chunk, to), to, Kind::fetch, rank);
     if (rank != urgent_rank && not_before != none && not_before != position_)

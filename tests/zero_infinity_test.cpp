@@ -186,6 +186,55 @@ TEST(ZeroInfinityTest, WhatDoesNotFitIsOutOfMemory) {
   EXPECT_TRUE(replay({}, 2, 200).result.fits);
 }
 
+// States on NVMe, one update a sub-group; gradients follow them there through CPU memory. Backward ends at 1450 as
+// above. u0's sub-group is s0 and g0: s0 is read from 1450 to 1550, g0 comes in that time and is rescued from going on
+// to NVMe.
+//   u0 1550-1750. s0 is written 1750-1850, behind g1, which went on to NVMe when it arrived at 1650.
+//   u1 wants g1, whose write ends as u0 does: it is still there; s1 is read 1750-1850, and s0 must be written: 1850.
+//   u2 2250: after u1, at 2050, g2 and s2 are read one after the other while s1 is written.
+TEST(ZeroInfinityTest, StatesOnNvmeOneSubGroupAfterTheOther) {
+  const Steps plain = replay({{"prefetch_bucket", "25"}, {"offload_optimizer", "nvme"}}, 2);
+  EXPECT_THAT(plain.ops, IsSupersetOf({"b0 1150-1450", "u0 1550-1750", "u1 1850-2050", "u2 2250-2450"}));
+  EXPECT_THAT(plain.copies, IsSupersetOf({"write g2 1250-1350", "read s0 1450-1550", "write g1 1650-1750",
+                                          "write s0 1750-1850", "read s1 1750-1850", "write s1 2050-2150"}));
+}
+
+// Read and written ahead: when u0 has begun, s1 is read 1550-1650, when u1 has begun, g2 and s2 1750-1950. u2 waits for
+// the write of s0 only, which is over. The updates run back to back.
+TEST(ZeroInfinityTest, StatesOnNvmePipelined) {
+  const Steps pipelined = replay({{"prefetch_bucket", "25"},
+                                  {"offload_optimizer", "nvme"},
+                                  {"pipeline_read", "true"},
+                                  {"pipeline_write", "true"},
+                                  {"optimizer_buffer_count", "12"}},
+                                 2);
+  EXPECT_THAT(pipelined.ops, IsSupersetOf({"b0 1150-1450", "u0 1550-1750", "u1 1750-1950", "u2 1950-2150"}));
+  EXPECT_THAT(pipelined.copies,
+              IsSupersetOf({"read s0 1450-1550", "read s1 1550-1650", "write s0 1750-1850", "write s1 1950-2050"}));
+}
+
+// Sub-groups of 50 elements: u0 and u1 are one, u2 the other. Both states are read before u0.
+TEST(ZeroInfinityTest, SubGroupsByCount) {
+  const Steps counted = replay(
+      {{"prefetch_bucket", "25"}, {"offload_optimizer", "nvme"}, {"sub_groups", "count"}, {"sub_group", "50"}}, 2);
+  EXPECT_THAT(counted.ops, IsSupersetOf({"u0 1650-1850", "u1 1850-2050"}));
+  EXPECT_THAT(counted.copies,
+              IsSupersetOf({"read s0 1450-1550", "read s1 1550-1650", "write s0 2050-2150", "write s1 2150-2250"}));
+}
+
+// Parameters on NVMe: f0 waits for p0's read and its copy. Prefetching stops at p1, which is on NVMe; it is read ahead
+// into a buffer meanwhile (one: nothing else is on its way to the GPU), and f1 waits for its copy alone; so does f2.
+// While f2 runs, p1 is read again, which f1's end released; b2 finds it in its buffer, prefetches it, and p0 is read
+// ahead; b1 does the same with p0.
+TEST(ZeroInfinityTest, ParametersOnNvme) {
+  const Steps far = replay({{"prefetch_bucket", "25"}, {"offload_param", "nvme"}}, 2);
+  EXPECT_THAT(far.ops,
+              IsSupersetOf({"f0 200-350", "f1 450-600", "f2 700-850", "b2 850-1150", "b1 1150-1450", "b0 1450-1750"}));
+  EXPECT_THAT(far.copies, IsSupersetOf({"read p0 0-100", "h2d p0 100-200", "read p1 200-300", "h2d p1 350-450",
+                                        "read p2 450-550", "h2d p2 600-700", "read p1 700-800", "h2d p1 850-950",
+                                        "read p0 850-950", "h2d p0 1150-1250"}));
+}
+
 TEST(ZeroInfinityTest, TooFewBuffersAreNamed) {
   EXPECT_THAT(refusal_of({{"offload_optimizer", "nvme"}, {"pipeline_read", "true"}}),
               AllOf(HasSubstr("optimizer_buffer_count=4"), HasSubstr("8 are in use")));

@@ -71,7 +71,7 @@ struct Outcome {
 struct Recorders {
   Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
   std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
-  DecisionSink on_decision;                          // of several ranks the first's decisions
+  DecisionSink on_decision = {};                     // of several ranks the first's decisions
 };
 
 // Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Throws Error for an

@@ -145,7 +145,7 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
   RunningCopy running{command, garbage};
   std::size_t on_link = 1;
   for (const auto& [fence, other] : copies_) on_link += other.command.link == command.link ? 1 : 0;
-  if (on_link > spec_.copies_in_flight) complain(text + ": too many copies on that link");
+  if (on_link > std::max(spec_.copies_in_flight, link.queue_depth)) complain(text + ": too many copies on that link");
   if (command.bytes != chunk.bytes) complain(text + ": wrong size");
   if (link.from != (command.from_staging ? spec_.staging.tier : command.from.tier) ||
       link.to != (command.to_staging ? spec_.staging.tier : command.to.tier)) {

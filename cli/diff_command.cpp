@@ -126,9 +126,10 @@ void add_diff_command(CLI::App& app, Command& chosen) {
       "Results of lists belong together by policy, machine and trace. `timing`, the tool's own run time, is not "
       "compared.\nExit code 1: they differ.\n\n"
       "Examples:\n"
+      "  tencache diff a.json b.json\n"
+      "where a.json and b.json are, for instance, of\n"
       "  tencache replay step.trace.jsonl -m g10-a100 -p on-demand --json > a.json\n"
-      "  tencache replay step.trace.jsonl -m g10-a100 -p on-demand --gpu-memory 24GiB --json > b.json\n"
-      "  tencache diff a.json b.json");
+      "  tencache replay step.trace.jsonl -m g10-a100 -p on-demand --gpu-memory 24GiB --json > b.json");
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return diff(arguments->a, arguments->b, arguments->json); }; });
 }

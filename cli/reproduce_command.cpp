@@ -207,9 +207,10 @@ void add_reproduce_command(CLI::App& app, Command& chosen) {
       "Reproduced means the same bytes but for `timing`. Else it says what changed: version, hashes of trace and "
       "machine,\nfigures. Paths are those of then, from the present folder. Exit code 1: not reproduced.\n\n"
       "Examples:\n"
-      "  tencache compare step.trace.jsonl -m g10-a100 --json > results.json\n"
       "  tencache reproduce results.json\n"
-      "  tencache reproduce results.json --trace elsewhere/step.trace.jsonl");
+      "  tencache reproduce results.json --trace elsewhere/step.trace.jsonl\n"
+      "where results.json is, for instance, of\n"
+      "  tencache compare step.trace.jsonl -m g10-a100 --json > results.json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return reproduce(*arguments); }; });
 }
 

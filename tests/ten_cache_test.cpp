@@ -239,6 +239,20 @@ TEST(TenCacheTest, AblationSwitches) {
   EXPECT_GT(sc_p.result.iteration_seconds(), sc_p_m.result.iteration_seconds());
 }
 
+// Fresh memory at 1 byte/ns and 10 ns a call: each of b3's and b2's gradients leaves in 200 + 200 + 10 ns, and the next
+// op waits for it. Nothing else leaves: all parameters fit.
+TEST(TenCacheTest, FreshMemoryBlocks) {
+  MachineSpec machine = machine_of(100'000, false);
+  machine.tiers[1].allocation = {.per_call_ns = 10, .bandwidth = byte_per_ns, .power_of_two = false};
+  const GoldenRun run = run_golden("10cache", {{"free_gpu", "2000"}, {"buffers", "allocate"}}, layers(4), machine);
+  const Nanoseconds leaves_ns = 2 * copy_ns + 10;
+  EXPECT_EQ(run.waits(0)[5], leaves_ns);
+  EXPECT_EQ(run.waits(0)[6], leaves_ns);
+  machine.tiers[1].allocation.power_of_two = true;  // 256
+  const GoldenRun rounded = run_golden("10cache", {{"free_gpu", "2000"}, {"buffers", "allocate"}}, layers(4), machine);
+  EXPECT_EQ(rounded.waits(0)[5], leaves_ns + 56);
+}
+
 // A parameter that is used first and last, as a tied embedding, with two buffers: it is in the window when the
 // iteration begins, leaves after the first op and comes back as the last row; it is not brought back before.
 TEST(TenCacheTest, WhatIsBehindIsNotBroughtBack) {

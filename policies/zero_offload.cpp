@@ -29,6 +29,7 @@ class ZeroOffload final : public Policy {
   Layout layout(const MachineSpec& machine, const Program*) const override {
     Layout layout;
     layout.chunk_bytes = chunk_bytes_;
+    layout.blocking_step = true;  // DeepSpeed's step() returns when the CPU's Adam is done
     layout.fallback_eviction = overflow_ == "evict";
     layout.initial.fill(0);
     const TierId cpu = machine.tier_of(Device::cpu);

@@ -198,32 +198,28 @@ TEST(PolicyGoldenTest, LayerStreaming) {
   expect_golden("layer_streaming", run.text);
 }
 
-// GPU of 600: the parameters stay, gradients go out as they are made, u0 u1 u2 run on the CPU, 200 each.
+// GPU of 600: the parameters stay, gradients go out as they are made, u0 u1 u2 run on the CPU, 200 each, and the next
+// iteration begins when they are done.
 // First iteration: b2, b1, b0 end at 750, 1050, 1350, and g2, g1, g0 go out. u0 at 1350 reads p0 too, which only the
-//   GPU has: p0 out, g0 out, u0 from 1550 to 1750. f0 of the next iteration must wait for it: that ends this one.
-// Second: p0 comes back before f0 (100). u1 waits for p1 (100) and runs 200, beside f0 until 250: f1 waits 50 for the
-//   optimizer, 100 for p1 to come back; u2 and f2 the same. u0 needs only g0 now (100): 300 after b0 to the end.
-// Third and on: the CPU has the parameters, u1 runs from 0 to 200, u2 to 400; p1 is back at 300, p2 at 500. f0 runs
-// from
-//   100 to 250, f1 from 300 (50 late) to 450, f2 from 500 (50 late).
+//   GPU has: p0 out, g0 out, u0 from 1550 to 1750; p1 out, u1 from 1850 to 2050; p2 out, u2 from 2150 to 2350.
+//   p0 and p1 come back behind their updates.
+// Second: f0 waits from 1350 to 2350. p2 comes back until 2450, f2 is not before 2650. The CPU has the parameters now:
+//   after b0 only g0 goes out (100), then three updates of 200; so it goes on.
 TEST(PolicyGoldenTest, ZeroOffload) {
   const GoldenRun run = run_policy("zero-offload", {}, 600);
-  const Nanoseconds after_backward_ns = copy_ns + cpu_update_ns;  // g0 out, then u0
+  const Nanoseconds step_ns = copy_ns + 3 * cpu_update_ns;  // g0 out, then the updates
   EXPECT_THAT(run.waits(0), ElementsAre(0, 0, 0, 0, 0, 0));
-  EXPECT_THAT(run.waits(1), ElementsAre(copy_ns + after_backward_ns + copy_ns, 150, 150, 0, 0, 0));
-  EXPECT_THAT(run.waits(2), ElementsAre(after_backward_ns + copy_ns, 50, 50, 0, 0, 0));
-  ASSERT_EQ(run.result.iterations, 3U);
-  EXPECT_EQ(run.result.iteration_ns[0], forward_and_backward_ns + copy_ns + after_backward_ns);
-  EXPECT_EQ(run.result.iteration_ns[1], forward_and_backward_ns + copy_ns + 2 * 150 + after_backward_ns);
-  EXPECT_EQ(run.result.iteration_ns[2], forward_and_backward_ns + copy_ns + 2 * 50 + after_backward_ns);
-  EXPECT_EQ(run.stall(StallCause::cpu_optimizer), after_backward_ns);
-  EXPECT_EQ(run.stall(StallCause::h2d), copy_ns + 2 * 50);
+  EXPECT_THAT(run.waits(1), ElementsAre(step_ns + 3 * copy_ns, 0, 0, 0, 0, 0));
+  ASSERT_EQ(run.result.iterations, 2U);
+  EXPECT_EQ(run.result.iteration_ns[0], forward_and_backward_ns + step_ns + 3 * copy_ns);
+  EXPECT_EQ(run.result.iteration_ns[1], forward_and_backward_ns + step_ns);
+  EXPECT_EQ(run.stall(StallCause::cpu_optimizer), step_ns);
+  EXPECT_EQ(run.stall(StallCause::h2d), 0);
   EXPECT_EQ(run.result.window.cpu_compute_ns, 3 * cpu_update_ns);
-  EXPECT_EQ(run.transfers(0, h2d), 0U);
-  EXPECT_EQ(run.transfers(0, d2h), 4U);  // g2, g1, p0, g0
-  EXPECT_EQ(run.transfers(1, d2h), 5U);  // p1, p2, g2, g1, g0
-  EXPECT_EQ(run.transfers(2, h2d), 3U);  // p0, p1, p2
-  EXPECT_EQ(run.transfers(2, d2h), 3U);  // g2, g1, g0
+  EXPECT_EQ(run.transfers(0, h2d), 2U);  // p0, p1
+  EXPECT_EQ(run.transfers(0, d2h), 6U);  // g2, g1, p0, g0, p1, p2
+  EXPECT_EQ(run.transfers(1, h2d), 3U);
+  EXPECT_EQ(run.transfers(1, d2h), 3U);
   EXPECT_TRUE(run.result.steady);
   expect_golden("zero_offload", run.text);
 }

@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "bench/synthetic_trace.h"
+#include "configs/machine_yaml.h"
 #include "traces/csv_import.h"
 #include "traces/trace_file.h"
 
@@ -36,11 +39,13 @@ double run(std::vector<std::string> words) {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
+// `machine`: a file, in configs/machines unless the path is absolute.
 void replay(benchmark::State& state, const std::string& trace, const std::string& machine, const std::string& policy) {
+  const std::filesystem::path machine_folder = TENCACHE_SOURCE_DIR "/configs/machines";
   double peak_bytes = 0;
   for (auto _ : state) {
     const double bytes = run({TENCACHE_BINARY_DIR "/cli/tencache", "replay", trace, "--machine",
-                              TENCACHE_SOURCE_DIR "/configs/machines/" + machine, "--policy", policy});
+                              machine_folder / machine, "--policy", policy});
     if (bytes < 0) state.SkipWithError("tencache replay failed");
     peak_bytes = std::max(peak_bytes, bytes);
   }
@@ -72,6 +77,22 @@ BENCHMARK_CAPTURE(replay_recording, bert_on_demand, "BERT_Base-256", "on-demand"
 BENCHMARK_CAPTURE(replay_recording, bert_g10, "BERT_Base-256", "g10")->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(replay_recording, vit_g10, "VIT-1280", "g10")->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(replay_recording, resnet_g10, "ResNet152-1280", "g10")->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// A million ops, each with a name of its own, on a GPU with half the memory they need.
+void replay_synthetic(benchmark::State& state) {
+  const auto folder = std::filesystem::temp_directory_path() / ("bench-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string trace = folder / "synthetic.trace.jsonl", machine = folder / "machine.yaml";
+  {
+    const SyntheticTrace made = synthetic_trace(static_cast<std::uint32_t>(state.range(0)));
+    write_trace(made.trace, trace);
+    std::ofstream(machine) << write_machine_yaml(synthetic_machine(made));
+  }
+  state.counters["trace_MB"] = static_cast<double>(std::filesystem::file_size(trace)) * 1e-6;
+  replay(state, trace, machine, "lru");
+  std::filesystem::remove_all(folder);
+}
+BENCHMARK(replay_synthetic)->Arg(1'000'000)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
 }  // namespace tencache

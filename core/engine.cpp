@@ -563,8 +563,8 @@ void Engine::throw_out_of_memory() {
     }
     const Bytes free = memory_.free(lane.tier);
     const Bytes missing = op.room_needed > free ? op.room_needed - free : op.room_needed;
-    const std::string name = op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op])
-                                                                  : std::string("unscheduled op");
+    const std::string name(op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op])
+                                                                : "unscheduled op");
     std::string message =
         "out of memory: op '" + name + "'" + (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) +
         " needs " + std::to_string(needs) + " bytes (" + format_bytes(needs) + ") in tier '" + tier.name + "' of " +

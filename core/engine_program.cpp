@@ -25,6 +25,7 @@ void Engine::load_program() {
     lanes_[lane].ops.push_back(i);
   }
   if (lanes_[0].ops.empty()) throw Error("the trace has no op on the GPU");
+  memory_.reserve(trace.tensors);
   for (const Tensor& tensor : trace.tensors) memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent);
   const std::size_t tensors = trace.tensors.size();
   dead_.assign(tensors, 0);

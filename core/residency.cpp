@@ -38,6 +38,18 @@ TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
   return tensor;
 }
 
+void Residency::reserve(std::span<const Tensor> tensors) {
+  std::size_t chunks = tensors.size();
+  if (chunk_bytes_ != 0) {
+    chunks = 0;
+    for (const Tensor& tensor : tensors) chunks += (tensor.bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  }
+  if (chunks >= none) return;  // add_tensor will say so
+  tensors_.reserve(tensors.size());
+  owners_.reserve(chunks);
+  copies_.reserve(chunks * tier_count_);
+}
+
 void Residency::remove_tensor(TensorId tensor) {
   const Entry& entry = tensors_[tensor];
   for (ChunkId chunk = entry.first_chunk; chunk < entry.first_chunk + entry.chunk_count; ++chunk) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/allocator.h"
@@ -43,7 +44,8 @@ class Residency {
 
   // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
   TensorId add_tensor(Bytes bytes, Role role, bool persistent);
-  void remove_tensor(TensorId tensor);  // all its copies must be absent
+  void reserve(std::span<const Tensor> tensors);  // these will be added
+  void remove_tensor(TensorId tensor);            // all its copies must be absent
   std::size_t tensor_count() const { return tensors_.size(); }
   Bytes bytes(TensorId tensor) const { return tensors_[tensor].bytes; }
   Role role(TensorId tensor) const { return tensors_[tensor].role; }

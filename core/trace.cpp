@@ -1,6 +1,8 @@
 #include "core/trace.h"
 
 #include <array>
+#include <cstring>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -30,6 +32,26 @@ std::string join(const std::array<std::string_view, n>& texts) {
   return all;
 }
 
+constexpr std::uint64_t hash_bits = 0xffff'ffff'0000'0000;  // of a name pool's slot
+
+// Eight bytes at a time; names are long and alike, so each byte must reach the bits that choose the slot.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = text.size();
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0x9e37'79b9'7f4a'7c15;
+    hash ^= hash >> 32;
+  };
+  for (; text.size() >= sizeof(std::uint64_t); text.remove_prefix(sizeof(std::uint64_t))) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data(), sizeof word);
+    mix(word);
+  }
+  std::uint64_t rest = 0;
+  if (!text.empty()) std::memcpy(&rest, text.data(), text.size());
+  mix(rest);
+  return hash * 0xbf58'476d'1ce4'e5b9;
+}
+
 }  // namespace
 
 std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }
@@ -46,15 +68,37 @@ std::string role_names() { return join(role_texts); }
 std::string phase_names() { return join(phase_texts); }
 
 NameId NamePool::intern(std::string_view text) {
-  NameId& first = first_of_hash_.try_emplace(std::hash<std::string_view>{}(text), none).first->second;
-  for (NameId id = first; id != none; id = next_of_hash_[id]) {
-    if (names_[id] == text) return id;
+  const std::uint64_t hash = hash_of(text) & hash_bits;
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t at = static_cast<std::size_t>(hash >> 32) & mask;
+  for (; static_cast<NameId>(slots_[at]) != none; at = (at + 1) & mask) {
+    const NameId id = static_cast<NameId>(slots_[at]);
+    if ((slots_[at] & hash_bits) == hash && (*this)[id] == text) return id;
   }
-  const NameId id = static_cast<NameId>(names_.size());
-  names_.emplace_back(text);
-  next_of_hash_.push_back(first);
-  first = id;
+  const NameId id = static_cast<NameId>(size());
+  TENCACHE_CHECK(id != none);
+  texts_ += text;
+  begins_.push_back(texts_.size());
+  slots_[at] = hash | id;
+  if (4 * size() > 3 * slots_.size()) resize_slots(2 * slots_.size());
   return id;
+}
+
+void NamePool::reserve(std::size_t names) {
+  begins_.reserve(names + 1);
+  std::size_t count = slots_.size();
+  while (4 * names > 3 * count) count *= 2;
+  if (count != slots_.size()) resize_slots(count);
+}
+
+void NamePool::resize_slots(std::size_t count) {
+  std::vector<std::uint64_t> old = std::exchange(slots_, std::vector<std::uint64_t>(count, none));
+  for (const std::uint64_t slot : old) {
+    if (static_cast<NameId>(slot) == none) continue;
+    std::size_t at = static_cast<std::size_t>(slot >> 32) & (count - 1);
+    while (static_cast<NameId>(slots_[at]) != none) at = (at + 1) & (count - 1);
+    slots_[at] = slot;
+  }
 }
 
 TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent) {

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/units.h"
@@ -40,20 +39,35 @@ std::optional<DurationSource> parse_duration_source(std::string_view text);
 std::string role_names();
 std::string phase_names();
 
-// Interned strings; ids are dense and in order of first appearance. Id 0 is the empty string.
+// Interned strings; ids are dense and in order of first appearance. Id 0 is the empty string. A name takes its text and
+// about twenty bytes: ten million ops may each have one of their own.
 class NamePool {
  public:
   NamePool() { intern(""); }
   NameId intern(std::string_view text);
-  const std::string& operator[](NameId id) const { return names_[id]; }
-  std::size_t size() const { return names_.size(); }
+  // Valid until the next call of intern.
+  std::string_view operator[](NameId id) const {
+    return {texts_.data() + begins_[id], static_cast<std::size_t>(begins_[id + 1] - begins_[id])};
+  }
+  std::size_t size() const { return begins_.size() - 1; }
+  void reserve(std::size_t names);
 
  private:
-  // By hash, so that each text is stored once and the pool can be copied; ids of equal hash are chained.
-  std::vector<std::string> names_;
-  std::vector<NameId> next_of_hash_;
-  std::unordered_map<std::size_t, NameId> first_of_hash_;
+  static constexpr std::size_t first_slot_count = 64;
+  // Open addressing: id in the low half, hash in the high half; an id of `none` is an empty slot.
+  void resize_slots(std::size_t count);
+
+  std::string texts_;                     // one after the other
+  std::vector<std::uint64_t> begins_{0};  // in texts_; and the end of the last
+  std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(first_slot_count, none);
 };
+
+// Texts are put together from names as from strings (the standard library does so from C++26 on).
+inline std::string operator+(std::string_view left, std::string_view right) {
+  std::string text(left);
+  text += right;
+  return text;
+}
 
 struct Tensor {
   NameId name = 0;
@@ -106,9 +120,9 @@ struct Trace {
   std::span<const TensorId> writes(const Op& op) const {
     return {accesses.data() + op.first_access + op.read_count, op.write_count};
   }
-  const std::string& name(const Op& op) const { return names[op.name]; }
-  const std::string& module(const Op& op) const { return names[op.module]; }
-  const std::string& name(const Tensor& tensor) const { return names[tensor.name]; }
+  std::string_view name(const Op& op) const { return names[op.name]; }
+  std::string_view module(const Op& op) const { return names[op.module]; }
+  std::string_view name(const Tensor& tensor) const { return names[tensor.name]; }
 
   TensorId add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent);
   // Sets the op's access range, in the order given. The ids must exist.

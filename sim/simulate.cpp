@@ -67,7 +67,7 @@ class Ranks {
     for (const RankRun& run : runs) result.push_back(run.machine);
     return result;
   }
-  const std::string& op_name(std::size_t rank, OpIndex op) const {
+  std::string_view op_name(std::size_t rank, OpIndex op) const {
     const Trace& trace = runs_[rank].program->trace;
     return trace.name(trace.ops[op]);
   }

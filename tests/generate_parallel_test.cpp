@@ -123,7 +123,7 @@ TEST(GeneratedRanks, MeetInEveryPlan) {
         }
       }
       for (const auto& [key, ops] : meetings) {
-        const std::string& name = trace.names[key];
+        const std::string_view name = trace.names[key];
         const Count wanted = name.starts_with("tensor") ? plan.tensor
                              : name.starts_with("data") ? plan.data
                              : name.starts_with("all")  ? plan.data * plan.tensor * plan.pipeline

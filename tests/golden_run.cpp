@@ -23,7 +23,7 @@ std::string padded(std::string text, std::size_t width, bool left) {
 }
 
 std::string line_of(const Span& span, const Trace& trace, const MachineSpec& machine) {
-  const std::string op = span.op == none ? "-" : trace.name(trace.ops[span.op]);
+  const std::string op(span.op == none ? "-" : trace.name(trace.ops[span.op]));
   std::string lane = span.lane == 0 ? "gpu" : "cpu", what;
   switch (span.kind) {
     case SpanKind::op:

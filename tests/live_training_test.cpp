@@ -281,7 +281,7 @@ TEST(Recording, IsOneSteadyStepOfTheProgram) {
   std::map<std::string, int> modules;
   int placeable = 0;
   for (const Op& op : trace.ops) {
-    ++modules[trace.module(op)];
+    ++modules[std::string(trace.module(op))];
     if (op.placeable) {
       ++placeable;
       EXPECT_EQ(op.phase, Phase::optimizer);

@@ -305,6 +305,7 @@ class Reader {
     // A wrong count is found at the end; until then it may not cost memory that the file itself does not justify.
     trace_.tensors.reserve(std::min<std::size_t>(tensor_count_, text_.size() / shortest_line_bytes));
     trace_.ops.reserve(std::min<std::size_t>(op_count_, text_.size() / shortest_line_bytes));
+    trace_.names.reserve(trace_.tensors.capacity());  // theirs differ, those of ops mostly do not
   }
 
   void read_tensor(json::object& object) {

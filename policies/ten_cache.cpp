@@ -518,6 +518,7 @@ class TenCache final : public Policy {
 
   // An op of the optimizer and the states that it alone works on.
   struct Unit {
+    OpIndex op = none;
     std::uint32_t first = 0, count = 0;  // in unit_tensors_
     Bytes bytes = 0;                     // of the largest: the parameter in fp32
   };
@@ -529,7 +530,7 @@ class TenCache final : public Policy {
     unit_of_op_.assign(trace.ops.size(), none);
     for (OpIndex op = 0; op < trace.ops.size(); ++op) {
       if (trace.ops[op].device != Device::cpu) continue;
-      Unit unit{static_cast<std::uint32_t>(unit_tensors_.size()), 0, 0};
+      Unit unit{.op = op, .first = static_cast<std::uint32_t>(unit_tensors_.size())};
       for (const Use& use : view.schedule->uses(op)) {
         const Role role = trace.tensors[use.tensor].role;
         if (role != Role::optimizer_state && role != Role::master_parameter) continue;
@@ -595,7 +596,10 @@ class TenCache final : public Policy {
     }
     const std::uint32_t unit = unit_of_op_[event.op];
     if (unit == none || unit < first_sliding_) return;
-    for_states(unit, view, [&](TensorId id, ChunkId) { leave_cpu(id, view, actions); });
+    for_states(unit, view, [&](TensorId id, ChunkId) {
+      leave_cpu(id, view, actions);
+      actions.hold(units_[next_unit_].op, id, nvme_);  // whose states take these buffers
+    });
     for_states(next_unit_, view, [&](TensorId id, ChunkId) { actions.fetch(id, cpu_); });
     if (++next_unit_ == units_.size()) next_unit_ = first_sliding_;
   }

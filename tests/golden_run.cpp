@@ -22,7 +22,7 @@ std::string padded(std::string text, std::size_t width, bool left) {
   return left ? blanks + text : text + blanks;
 }
 
-std::string line_of(const Span& span, const Trace& trace, const MachineSpec& machine) {
+std::string line_of(const Span& span, const Trace& trace, const MachineSpec& machine, Nanoseconds from_ns) {
   const std::string op(span.op == none ? "-" : trace.name(trace.ops[span.op]));
   std::string lane = span.lane == 0 ? "gpu" : "cpu", what;
   switch (span.kind) {
@@ -41,11 +41,14 @@ std::string line_of(const Span& span, const Trace& trace, const MachineSpec& mac
              (span.urgent ? ", urgent" : "") + ", asked for at " + op;
       break;
   }
-  return padded(std::to_string(span.start_ns), 6, true) + padded(std::to_string(span.end_ns), 7, true) + "  " +
-         padded(lane, 5, false) + what + "\n";
+  return padded(std::to_string(span.start_ns - from_ns), 6, true) +
+         padded(std::to_string(span.end_ns - from_ns), 7, true) + "  " + padded(lane, 5, false) + what + "\n";
 }
 
-std::string render(const GoldenRun& run, const Program& program, const MachineSpec& machine, const std::string& title) {
+}  // namespace
+
+std::string render(const GoldenRun& run, const Program& program, const MachineSpec& machine, const std::string& title,
+                   std::size_t first_iteration) {
   std::vector<Span> spans = run.timeline.spans;
   std::stable_sort(spans.begin(), spans.end(), [](const Span& x, const Span& y) {
     return std::tie(x.start_ns, x.end_ns, x.lane) < std::tie(y.start_ns, y.end_ns, y.lane);
@@ -53,12 +56,14 @@ std::string render(const GoldenRun& run, const Program& program, const MachineSp
   std::ostringstream text;
   text << "# " << title << ", GPU of " << machine.tiers[0].capacity << " bytes. Times in simulated ns.\n";
   for (const std::string& change : program.changes) text << "# " << change << "\n";
-  std::size_t iteration = 0;
+  std::size_t iteration = first_iteration;
+  const Nanoseconds from_ns = run.begin_of(first_iteration);
   for (const Span& span : spans) {
+    if (span.start_ns < from_ns) continue;
     while (iteration <= run.result.iterations && span.start_ns >= run.begin_of(iteration)) {
       text << "iteration " << ++iteration << "\n";
     }
-    text << line_of(span, program.trace, machine);
+    text << line_of(span, program.trace, machine, from_ns);
   }
   for (std::size_t i = 0; i < run.result.iteration_ns.size(); ++i) {
     text << "iteration " << i + 1 << " took " << run.result.iteration_ns[i] << "\n";
@@ -74,8 +79,6 @@ std::string render(const GoldenRun& run, const Program& program, const MachineSp
   if (!run.result.fits) text << run.result.misfit << "\n";
   return text.str();
 }
-
-}  // namespace
 
 GoldenRun run_golden(const std::string& name, const Settings& settings, const Trace& trace,
                      const MachineSpec& machine) {

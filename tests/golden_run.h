@@ -53,6 +53,9 @@ inline constexpr LinkId h2d = 0, d2h = 1;  // of small_machine
 // Lowers the trace for the policy and runs it until an iteration ends in the state in which one before ended.
 GoldenRun run_golden(const std::string& policy, const Settings& settings, const Trace& trace,
                      const MachineSpec& machine);
+// The timeline of a run as text, with times from the first iteration that is shown, counted from 0.
+std::string render(const GoldenRun& run, const Program& program, const MachineSpec& machine, const std::string& title,
+                   std::size_t first_iteration = 0);
 void expect_golden(const std::string& name, const std::string& text);
 
 }  // namespace tencache

@@ -381,7 +381,7 @@ void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
     if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
   } catch (const OutOfMemory& error) {
     follower_.end_op(0);
-    give_up(error, follower_.names()[name]);
+    give_up(error, std::string(follower_.names()[name]));
   } catch (...) {
     follower_.end_op(0);
     throw;
@@ -440,7 +440,7 @@ TensorId LiveRuntime::allocate_in_op(Lock& lock, Bytes bytes) {
     if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
   } catch (const OutOfMemory& error) {
     try {
-      give_up(error, follower_.names()[op_name_]);
+      give_up(error, std::string(follower_.names()[op_name_]));
     } catch (...) {
       destroy(tensor);
       throw;
@@ -650,7 +650,7 @@ Bytes LiveRuntime::largest_op_bytes() const {
 }
 std::string LiveRuntime::largest_op() const {
   const Lock lock(mutex_);
-  return follower_.names()[largest_op_];
+  return std::string(follower_.names()[largest_op_]);
 }
 
 }  // namespace tencache

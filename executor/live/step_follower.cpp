@@ -119,7 +119,7 @@ void StepFollower::set_duration(std::uint32_t record, Nanoseconds duration_ns) {
 // ---- Following ------------------------------------------------------------------------------------------------------
 
 bool StepFollower::matches(const OpInfo& op, std::span<const Use> uses, std::string& why) const {
-  const std::string& name = names_[op.name];
+  const std::string_view name = names_[op.name];
   if (cursor_ == program_.trace.ops.size()) {
     why = "op '" + name + "' after the recorded step's last op";
     return false;
@@ -221,7 +221,7 @@ std::vector<std::uint32_t> StepFollower::pair_old_and_new() const {
 
 std::string StepFollower::name_of(std::uint32_t index, const std::vector<std::uint32_t>& ordinals) const {
   const Draft& draft = drafts_[index];
-  if (draft.name != 0) return names_[draft.name];
+  if (draft.name != 0) return std::string(names_[draft.name]);
   if (draft.born_at == none) return "tensor." + std::to_string(index);
   return names_[draft_ops_[draft.born_at].info.name] + "." + std::to_string(draft.born_at) + ":" +
          std::to_string(ordinals[index]);

@@ -1,16 +1,17 @@
 #include "policies/planning.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 
 namespace tencache {
 namespace {
 
-// What the link moves in that time, rounded down.
-Bytes moved_in(Nanoseconds duration_ns, BytesPerSecond bandwidth) {
+// What the link moves in that time, rounded down, but no more than `most`.
+Bytes moved_in(Nanoseconds duration_ns, BytesPerSecond bandwidth, Bytes most) {
   const uint128 bytes = static_cast<uint128>(duration_ns) * bandwidth / second_ns;
-  return static_cast<Bytes>(std::min<uint128>(bytes, unlimited));
+  return static_cast<Bytes>(std::min<uint128>(bytes, most));
 }
 
 // The links of a path: one, two by way of the staging buffers, or none.
@@ -92,11 +93,17 @@ void CyclicSums::set(KernelIndex kernel, std::int64_t value) {
   for (std::size_t i = at + 1; i < tree_.size(); i += i & (~i + 1)) tree_[i] += change;
 }
 
-std::int64_t CyclicSums::before(KernelIndex kernel) const {
+std::int64_t CyclicSums::between(KernelIndex from, KernelIndex to) const {
+  if (to < from) return -between(to, from);
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::min<uint128>(before(to) - before(from), most));
+}
+
+uint128 CyclicSums::before(KernelIndex kernel) const {
   const KernelIndex size = static_cast<KernelIndex>(values_.size());
-  std::int64_t sum = kernel / size * total_;
+  std::int64_t sum = 0;
   for (std::size_t i = static_cast<std::size_t>(kernel % size); i > 0; i &= i - 1) sum += tree_[i];
-  return sum;
+  return static_cast<uint128>(kernel / size) * static_cast<uint128>(total_) + static_cast<uint128>(sum);
 }
 
 std::size_t CyclicSums::descend(std::int64_t amount, bool or_equal) const {
@@ -115,17 +122,18 @@ std::size_t CyclicSums::descend(std::int64_t amount, bool or_equal) const {
 
 KernelIndex CyclicSums::forward(KernelIndex from, std::int64_t amount) const {
   if (total_ == 0) return -1;
-  const std::int64_t target = before(from) + amount;
-  const std::int64_t rounds = (target - 1) / total_;
-  const std::size_t slots = descend(target - rounds * total_, false) + 1;
+  const uint128 total = static_cast<uint128>(total_), target = before(from) + static_cast<uint128>(amount);
+  const KernelIndex rounds = static_cast<KernelIndex>((target - 1) / total);
+  const std::size_t slots = descend(static_cast<std::int64_t>((target - 1) % total) + 1, false) + 1;
   return rounds * static_cast<KernelIndex>(values_.size()) + static_cast<KernelIndex>(slots);
 }
 
 KernelIndex CyclicSums::backward(KernelIndex to, std::int64_t amount) const {
-  const std::int64_t target = before(to) - amount;
-  if (total_ == 0 || target < 0) return -1;
-  const std::int64_t rounds = target / total_;
-  const std::size_t slots = descend(target - rounds * total_, true);
+  const uint128 all = before(to), wanted = static_cast<uint128>(amount);
+  if (total_ == 0 || all < wanted) return -1;
+  const uint128 total = static_cast<uint128>(total_), target = all - wanted;
+  const KernelIndex rounds = static_cast<KernelIndex>(target / total);
+  const std::size_t slots = descend(static_cast<std::int64_t>(target % total), true);
   return rounds * static_cast<KernelIndex>(values_.size()) + static_cast<KernelIndex>(slots);
 }
 
@@ -133,9 +141,10 @@ KernelIndex CyclicSums::backward(KernelIndex to, std::int64_t amount) const {
 
 BandwidthPlan::BandwidthPlan(const Kernels& kernels, const MachineSpec& machine)
     : tier_count_(machine.tiers.size()), paths_(tier_count_ * tier_count_) {
+  const Bytes most = (Bytes{1} << 61) / kernels.ops.size();  // so that an iteration's sum is an int64
   const auto add_part = [&](BytesPerSecond bandwidth) {
     std::vector<Bytes>& part = parts_.emplace_back();
-    for (const Nanoseconds duration_ns : kernels.durations_ns) part.push_back(moved_in(duration_ns, bandwidth));
+    for (const Nanoseconds duration_ns : kernels.durations_ns) part.push_back(moved_in(duration_ns, bandwidth, most));
   };
   for (const Link& link : machine.links) add_part(link.bandwidth);
   for (const Resource& resource : machine.resources) add_part(resource.bandwidth);
@@ -191,11 +200,6 @@ Bytes BandwidthPlan::take(const Path& path, KernelIndex kernel, Bytes bytes) {
 void BandwidthPlan::take_earliest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes) {
   const Path& path = paths_[index(from, to)];
   for (KernelIndex kernel = begin; kernel < end && bytes > 0; ++kernel) bytes -= take(path, kernel, bytes);
-}
-
-void BandwidthPlan::take_latest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes) {
-  const Path& path = paths_[index(from, to)];
-  for (KernelIndex kernel = end; kernel > begin && bytes > 0; --kernel) bytes -= take(path, kernel - 1, bytes);
 }
 
 // ---- MemoryProfile --------------------------------------------------------------------------------------------------

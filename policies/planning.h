@@ -60,7 +60,8 @@ struct InactivePeriod {
 // By tensor, then in order of time. Tensors that no kernel uses have none.
 std::vector<InactivePeriod> inactive_periods(const Kernels& kernels, const Trace& trace);
 
-// Sums over ranges of kernels of a value each, not negative, that may change: O(log K) (a Fenwick tree).
+// Sums over ranges of kernels of a value each, not negative, that may change: O(log K) (a Fenwick tree). All of an
+// iteration must sum to an int64.
 class CyclicSums {
  public:
   explicit CyclicSums(std::vector<std::int64_t> values);
@@ -68,7 +69,8 @@ class CyclicSums {
   std::int64_t at(KernelIndex kernel) const { return values_[slot(kernel)]; }
   void set(KernelIndex kernel, std::int64_t value);
   std::int64_t total() const { return total_; }
-  std::int64_t between(KernelIndex from, KernelIndex to) const { return before(to) - before(from); }
+  // Of [from, to), or less that of [to, from); the greatest int64 if the sum is more.
+  std::int64_t between(KernelIndex from, KernelIndex to) const;
   // The first `to` for which [from, to) sums to `amount` (above 0); -1 if all is 0.
   KernelIndex forward(KernelIndex from, std::int64_t amount) const;
   // The last `from` for which [from, to) sums to `amount` (above 0); -1 if that lies before kernel 0, or all is 0.
@@ -76,7 +78,7 @@ class CyclicSums {
 
  private:
   std::size_t slot(KernelIndex kernel) const { return static_cast<std::size_t>(kernel) % values_.size(); }
-  std::int64_t before(KernelIndex kernel) const;  // of [0, kernel)
+  uint128 before(KernelIndex kernel) const;  // of [0, kernel)
   // The most slots whose sum is less than `amount`, or, with `or_equal`, at most that.
   std::size_t descend(std::int64_t amount, bool or_equal) const;
 
@@ -84,23 +86,20 @@ class CyclicSums {
   std::int64_t total_ = 0;
 };
 
-// What can still be moved between tiers during each kernel. A path takes what it moves from its links (two where it is
-// staged) and from the resources that these share with other paths.
+// What can still be moved between tiers during each kernel, at most 2^61 bytes in an iteration. A path takes what it
+// moves from its links (two where it is staged) and from the resources that these share with other paths.
 class BandwidthPlan {
  public:
   BandwidthPlan(const Kernels& kernels, const MachineSpec& machine);
 
   bool exists(TierId from, TierId to) const { return paths_[index(from, to)].bandwidth > 0; }
   BytesPerSecond bandwidth(TierId from, TierId to) const { return paths_[index(from, to)].bandwidth; }
-  Nanoseconds latency_ns(TierId from, TierId to) const { return paths_[index(from, to)].latency_ns; }
   // Of a copy that has the path for itself.
   Nanoseconds trip_ns(TierId from, TierId to, Bytes bytes) const;
   // Bytes that each kernel has left. The path must exist, here and below.
   const CyclicSums& left(TierId from, TierId to) const { return lefts_[paths_[index(from, to)].left]; }
   // Takes `bytes` from [begin, end): the earliest there is. What does not fit is not taken.
   void take_earliest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes);
-  // The same, the latest there is.
-  void take_latest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes);
 
  private:
   struct Path {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "tests/small_cases.h"
@@ -155,9 +156,31 @@ TEST(PlanningTest, PathsShareWhatTheirLinksShare) {
   plan.take_earliest(0, 2, 0, 3, 70);  // 50 and 20: the resource has 70 and 100 left
   EXPECT_THAT(left(1), ElementsAre(70, 100, 100));
   EXPECT_THAT(left(2), ElementsAre(0, 30, 50));
-  plan.take_latest(0, 1, 1, 3, 120);  // 100 of the last kernel, 20 of the one before
-  EXPECT_THAT(left(1), ElementsAre(70, 80, 0));
+  plan.take_earliest(0, 1, 2, 3, 100);
+  EXPECT_THAT(left(1), ElementsAre(70, 100, 0));
   EXPECT_THAT(left(2), ElementsAre(0, 30, 20));
+}
+
+// Kernels of 2 s, in which a link without a limit would move 2^63 bytes: each has its part of 2^61.
+TEST(PlanningTest, LinksWithoutALimit) {
+  Trace trace;
+  for (int i = 0; i < 4; ++i) add_op(trace, 2 * second_ns, {}, {});
+  const Schedule schedule(trace);
+  const Kernels kernels(trace, schedule);
+  MachineSpec machine = small_machine(100);
+  for (Link& link : machine.links) link.bandwidth = unlimited;
+  const BandwidthPlan plan(kernels, machine);
+  const CyclicSums& left = plan.left(0, 1);
+  constexpr std::int64_t each = std::int64_t{1} << 59;
+  EXPECT_EQ(left.total(), 4 * each);
+  EXPECT_EQ(left.between(2, 5), 3 * each);
+  EXPECT_EQ(left.between(5, 2), -3 * each);
+  EXPECT_EQ(left.between(0, 400), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(left.forward(399, 1), 400);
+  EXPECT_EQ(left.forward(0, 1), 1);
+  EXPECT_EQ(left.backward(400, 1), 399);
+  EXPECT_EQ(left.backward(4, each + 1), 2);
+  EXPECT_EQ(plan.trip_ns(0, 1, GiB), 0);
 }
 
 // Without a direct link the path goes through staging: both links are taken.

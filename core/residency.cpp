@@ -126,10 +126,6 @@ void Residency::set_evicting(ChunkId chunk, TierId tier, bool evicting) {
   }
 }
 
-void Residency::reset_peaks() {
-  for (TierId tier = 0; tier < tier_count_; ++tier) peak_[tier] = used(tier);
-}
-
 void Residency::unlink(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   (c.colder == none ? coldest_[tier] : mutable_copy(c.colder, tier).warmer) = c.warmer;

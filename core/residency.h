@@ -132,7 +132,6 @@ class Residency {
     TENCACHE_CHECK(copy(chunk, tier).readers > 0);
     --mutable_copy(chunk, tier).readers;
   }
-  void reset_peaks();
 
  private:
   struct Entry {

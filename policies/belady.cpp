@@ -67,7 +67,17 @@ class Belady final : public Policy {
   }
 
   std::uint64_t fingerprint() const override {
-    return prefetch_ == "none" ? 0 : ((cursor_.op - std::min(cursor_.op, gpu_)) << 32) + cursor_.use;
+    if (prefetch_ == "none") return 0;
+    std::uint64_t hash = 0;
+    const auto mix = [&hash](std::uint64_t value) {
+      hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+      hash ^= hash >> 32;
+    };
+    mix(cursor_.op - std::min(cursor_.op, gpu_));
+    mix(cursor_.use);
+    mix(cpu_done_ - std::min(cpu_done_, gpu_));  // how far behind it is does not matter: the cursor is before the GPU
+    for (const std::uint8_t writes : cpu_writes_) mix(writes);
+    return hash;
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "policies/layers.h"
 #include "policies/policies.h"
+#include "policies/updates.h"
 
 namespace tencache {
 namespace {
@@ -36,12 +37,7 @@ class LayerToLayer final : public Policy {
   }
 
   Device place(const Trace& trace, const Op& op) const override {
-    if (optimizer_ == "recorded") return op.device;
-    if (op.placeable) return Device::cpu;
-    for (const TensorId tensor : trace.writes(op)) {  // an update that was recorded on the GPU
-      if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return Device::cpu;
-    }
-    return op.device;
+    return optimizer_ == "recorded" ? op.device : updates_on_cpu(trace, op);
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {

@@ -18,8 +18,7 @@
 //    the tensor has left. Parameters that live in CPU memory keep their place there, so they are dropped; without a
 //    window no parameter has a place and all pay.
 //  - free_gpu, unless given, is the GPU's memory less the peak of all that is not a parameter. The driver of the
-//  paper's
-//    L40S must have reported about 30 GB for BLOOM-7B and Falcon-7B: the framework's own cache was in its way.
+//    paper's L40S must have reported about 30 GB for BLOOM-7B and Falcon-7B: the framework's own cache was in its way.
 //  - A parameter that the backward pass does not read (a bias) still has a row there: hooks fetch whole modules.
 #include "policies/ten_cache.h"
 
@@ -28,7 +27,9 @@
 #include <deque>
 #include <map>
 
+#include "core/error.h"
 #include "policies/policies.h"
+#include "policies/updates.h"
 
 namespace tencache {
 
@@ -42,8 +43,8 @@ std::vector<std::uint64_t> ten_cache_buffers(std::span<const TensorClass> classe
     const double share = size * static_cast<double>(c.tensors) / all_bytes;
     const std::uint64_t cap = rule.cap.empty() ? c.tensors : rule.cap[i];
     const double fitting = std::round(share * rule.memory_bytes / (size * rule.buffer_scale));
-    const std::uint64_t wanted = c.tensors <= rule.all_up_to ? c.tensors : static_cast<std::uint64_t>(fitting);
-    counts.push_back(std::min(wanted, cap));
+    const double wanted = c.tensors <= rule.all_up_to ? static_cast<double>(c.tensors) : fitting;
+    counts.push_back(wanted < static_cast<double>(cap) ? static_cast<std::uint64_t>(wanted) : cap);
   }
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const std::uint64_t goal =
@@ -84,6 +85,11 @@ class TenCache final : public Policy {
     options.real("states_share", states_share_, "fraction", "of free_cpu that optimizer states may take");
     options.bytes("free_gpu", free_gpu_, "GPU memory found free after the warm-up iteration", "auto");
     options.bytes("free_cpu", free_cpu_, "CPU memory found free after the warm-up iteration", "auto");
+    if (gpu_share_ <= 0) throw Error("policy '10cache': option gpu_share must be above 0");
+    if (cpu_share_ <= 0) throw Error("policy '10cache': option cpu_share must be above 0");
+    if (states_share_ <= 0 || states_share_ > 1) {
+      throw Error("policy '10cache': option states_share must be above 0 and at most 1");
+    }
   }
 
   Requirements requirements() const override {
@@ -109,13 +115,7 @@ class TenCache final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override {
-    if (op.placeable) return Device::cpu;
-    for (const TensorId tensor : trace.writes(op)) {  // an update that was recorded on the GPU
-      if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return Device::cpu;
-    }
-    return op.device;
-  }
+  Device place(const Trace& trace, const Op& op) const override { return updates_on_cpu(trace, op); }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) learn(view, actions);
@@ -139,13 +139,25 @@ class TenCache final : public Policy {
   void make_room(const RoomRequest&, const View&, std::vector<ChunkId>&) override {}
 
   std::uint64_t fingerprint() const override {
-    return membership_ ^ (std::uint64_t{row_} << 32) ^ (std::uint64_t{next_unit_} << 16) ^ pass_;
+    std::uint64_t hash = membership_;
+    const auto mix = [&hash](std::uint64_t value) { hash = mixed(hash ^ mixed(value)); };
+    for (const std::uint64_t value : {row_, next_unit_, pass_}) mix(value);
+    for (const Class& c : classes_) {
+      for (const std::deque<TensorId>* list : {&c.oldest, &c.cached}) {
+        mix(list->size());
+        for (const TensorId tensor : *list) mix(tensor);
+      }
+    }
+    for (const TensorId id : read_) mix(id);
+    for (const std::uint8_t wanted : wanted_) mix(wanted);
+    return hash;
   }
 
  private:
   struct Class {
     std::uint64_t gpu_buffers = 0, cpu_buffers = 0, gpu_used = 0, cpu_used = 0;
-    std::deque<TensorId> oldest, cached;  // of the CPU buffers: all; those whose tensor the GPU holds too
+    // Of the CPU buffers, each tensor at most once: all; those whose tensor came to the GPU too, and may have left it.
+    std::deque<TensorId> oldest, cached;
   };
 
   bool allocates() const { return buffers_ == "allocate"; }
@@ -316,6 +328,7 @@ class TenCache final : public Policy {
   void place_parameters(const View& view, Actions& actions) {
     in_window_.assign(class_of_.size(), 0);
     in_cpu_.assign(class_of_.size(), 0);
+    in_cached_.assign(class_of_.size(), 0);
     wanted_.assign(class_of_.size(), 0);
     lives_on_gpu_.assign(class_of_.size(), 0);
     read_.clear();
@@ -353,8 +366,7 @@ class TenCache final : public Policy {
     reserve_ = std::min(window_reserve_, capacity_ / 2);
   }
 
-  // ---- The active tensor window
-  // ----------------------------------------------------------------------------------------
+  // ---- The active tensor window -------------------------------------------------------------------------------------
 
   void enter_pass(std::uint32_t pass) {
     pass_ = pass;
@@ -452,7 +464,10 @@ class TenCache final : public Policy {
     const TensorId tensor = view.program_tensor(event.tensor);
     if (tensor == none || tensor >= class_of_.size() || class_of_[tensor] == none) return;
     if (event.to == 0) {
-      if (cpu_is_short_ && in_cpu_[tensor] != 0) classes_[class_of_[tensor]].cached.push_back(tensor);
+      if (cpu_is_short_ && in_cpu_[tensor] != 0 && in_cached_[tensor] == 0) {
+        classes_[class_of_[tensor]].cached.push_back(tensor);
+        in_cached_[tensor] = 1;
+      }
       if (allocates() && lives_on_gpu_[tensor] != 0 && view.memory.resident(event.tensor, cpu_)) {
         actions.drop(event.tensor, cpu_);
       }
@@ -465,8 +480,7 @@ class TenCache final : public Policy {
     }
   }
 
-  // ---- CPU buffers: counted only where parameters live on NVMe
-  // ----------------------------------------------------------
+  // ---- CPU buffers: counted only where parameters live on NVMe ------------------------------------------------------
 
   void enter_cpu(TensorId tensor) {
     Class& c = classes_[class_of_[tensor]];
@@ -480,14 +494,18 @@ class TenCache final : public Policy {
   void shrink_cpu(Class& c, const View& view, Actions& actions) {
     if (!cpu_is_short_) return;
     while (c.cpu_used > c.cpu_buffers && !(c.cached.empty() && c.oldest.empty())) {
-      std::deque<TensorId>& list = c.cached.empty() ? c.oldest : c.cached;
-      const TensorId tensor = list.front();
-      list.pop_front();
+      const bool from_cached = !c.cached.empty();
+      const TensorId tensor = from_cached ? c.cached.front() : c.oldest.front();
+      if (from_cached) {
+        c.cached.pop_front();
+        in_cached_[tensor] = 0;
+      }
       if (in_cpu_[tensor] == 0) continue;
       const TensorId id = view.memory_tensor(tensor);
       const bool gone = id == none || !view.memory.resident(id, cpu_);
-      if (!gone && &list == &c.cached && !view.memory.resident(id, 0)) continue;
+      if (!gone && from_cached && !view.memory.resident(id, 0)) continue;
       in_cpu_[tensor] = 0;
+      c.oldest.erase(std::find(c.oldest.begin(), c.oldest.end(), tensor));
       --c.cpu_used;
       if (!gone) leave_cpu(id, view, actions);
     }
@@ -498,8 +516,7 @@ class TenCache final : public Policy {
     actions.evict(id, nvme_, cpu_);
   }
 
-  // ---- Gradients and the optimizer
-  // --------------------------------------------------------------------------------------
+  // ---- Gradients and the optimizer ----------------------------------------------------------------------------------
 
   void send_gradients(const Event& event, const View& view, Actions& actions) const {
     if (cpu_ == no_tier) return;
@@ -626,7 +643,7 @@ class TenCache final : public Policy {
   std::vector<std::uint32_t> class_of_;  // `none`: not a parameter of the table
   double free_for_states_ = 0;
   // The window.
-  std::vector<std::uint8_t> in_window_, in_cpu_, lives_on_gpu_;
+  std::vector<std::uint8_t> in_window_, in_cpu_, in_cached_, lives_on_gpu_;
   std::vector<std::uint8_t> wanted_;  // on the GPU as soon as it is read from NVMe
   std::vector<TensorId> read_;        // from NVMe since the last release: ids of the memory
   std::uint64_t window_ = 0, capacity_ = 0, reserve_ = 0, membership_ = 0;

@@ -5,6 +5,7 @@
 // It does not offload activations, so running out of GPU memory is a legal outcome; overflow=evict lets the engine move
 // the coldest tensors instead.
 #include "policies/policies.h"
+#include "policies/updates.h"
 
 namespace tencache {
 namespace {
@@ -38,13 +39,7 @@ class ZeroOffload final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override {
-    if (op.placeable) return Device::cpu;
-    for (const TensorId tensor : trace.writes(op)) {  // an update that was recorded on the GPU
-      if (trace.tensors[tensor].persistent && trace.tensors[tensor].role != Role::input) return Device::cpu;
-    }
-    return op.device;
-  }
+  Device place(const Trace& trace, const Op& op) const override { return updates_on_cpu(trace, op); }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind != EventKind::op_done) return;

@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "core/error.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
@@ -15,6 +19,8 @@ namespace tencache {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 // BLOOM-7B1 in fp16: hidden 4096, 30 layers. 14.137 GB of parameters, of which 30.2 GB / 2.5 = 12.08 GB is 85.4 %:
 // 157.2 of 184 vectors, 25.6 of 30 of each kind a layer has once, 51.3 of 60 of the two large ones, and the embedding,
@@ -55,6 +61,24 @@ TEST(TenCacheBuffersTest, CapsAndScale) {
   EXPECT_THAT(ten_cache_buffers(classes, {.memory_bytes = 2'500, .cap = {2, 3}}), ElementsAre(2, 3));
   EXPECT_THAT(ten_cache_buffers(classes, {.memory_bytes = 10'000, .buffer_scale = 4, .all_up_to = 0, .cap = {}}),
               ElementsAre(1, 6));
+}
+
+// More memory than a uint64 counts buffers of.
+TEST(TenCacheBuffersTest, ASmallDivisorIsNoOverflow) {
+  const std::array<TensorClass, 1> classes = {{{100, 24}}};
+  EXPECT_THAT(ten_cache_buffers(classes, {.memory_bytes = 1e300, .cap = {}}), ElementsAre(24));
+  EXPECT_THAT(ten_cache_buffers(classes, {.memory_bytes = 1e300, .cap = {36}}), ElementsAre(36));
+}
+
+TEST(TenCacheTest, SharesOutOfRangeAreNamed) {
+  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
+           {"gpu_share", "0"}, {"cpu_share", "0"}, {"states_share", "0"}, {"states_share", "1.01"}}) {
+    EXPECT_THAT(
+        [&] {
+          make_policy("10cache", {{option, value}});
+        },
+        ThrowsMessage<Error>(HasSubstr("option " + option + " must be above 0")));
+  }
 }
 
 constexpr Nanoseconds forward_ns = 150, backward_ns = 300;
@@ -190,7 +214,7 @@ TEST(TenCacheTest, NothingIsReleasedWhenAllFit) {
 TEST(TenCacheTest, TwoStagesFromNvme) {
   const Trace trace = layers(8, 500);
   const GoldenRun run = run_golden(
-      "10cache", {{"free_gpu", "1000"}, {"free_cpu", "800"}, {"states_share", "1000"}, {"window_reserve", "0"}}, trace,
+      "10cache", {{"free_gpu", "1000"}, {"free_cpu", "80000"}, {"cpu_share", "200"}, {"window_reserve", "0"}}, trace,
       machine_of(100'000, true));
   constexpr OpIndex f0 = 0, f1 = 1;
   ASSERT_GE(run.result.iterations, 2U);

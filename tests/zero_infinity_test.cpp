@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
+#include "tests/golden_run.h"
 #include "tests/small_cases.h"
 #include "traces/lower.h"
 
@@ -20,7 +21,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
-using Settings = std::map<std::string, std::string>;
 
 constexpr Nanoseconds cpu_update_ns = 200;
 
@@ -233,6 +233,18 @@ TEST(ZeroInfinityTest, ParametersOnNvme) {
   EXPECT_THAT(far.copies, IsSupersetOf({"read p0 0-100", "h2d p0 100-200", "read p1 200-300", "h2d p1 350-450",
                                         "read p2 450-550", "h2d p2 600-700", "read p1 700-800", "h2d p1 850-950",
                                         "read p0 850-950", "h2d p0 1150-1250"}));
+}
+
+// All of it: parameters, gradients and states on NVMe.
+TEST(ZeroInfinityTest, Timeline) {
+  Settings settings = bare();
+  settings["prefetch_bucket"] = "25";
+  settings["offload_optimizer"] = settings["offload_param"] = "nvme";
+  settings["sub_groups"] = "trace";
+  settings["buffer_size"] = "25";
+  const GoldenRun run = run_golden("zero-infinity", settings, three_modules(), machine_of(1000));
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("zero_infinity", run.text);
 }
 
 TEST(ZeroInfinityTest, TooFewBuffersAreNamed) {

@@ -31,26 +31,33 @@ void set_gpu_memory(MachineSpec& machine, Bytes bytes) {
   for (MachineSpec& rank : machine.other_ranks) rank.tiers.front().capacity = bytes;
 }
 
-// The least GPU memory, in whole MiB, with which the policy's simulation fits, by bisection: it takes for granted that
-// more never hurts. No policy can do with less than the largest op touches, so the search starts there.
+// The least GPU memory, in whole MiB, with which the policy's simulation fits, by bisection from 1 MiB on: it takes for
+// granted that more never hurts. `fits_machine`: it fits with the machine's own, which is the answer where no whole
+// MiB below does.
 std::optional<Bytes> minimum_gpu_bytes(const Workload& workload, const std::string& policy,
-                                       const std::map<std::string, std::string>& settings, Bytes largest_op,
-                                       bool fits_machine) {
+                                       const std::map<std::string, std::string>& settings, bool fits_machine) {
   Workload trial = workload;
   const auto fits = [&](std::uint64_t mebibytes) {
     set_gpu_memory(trial.machine, mebibytes * MiB);
     return simulate_or_refuse(trial, policy, settings).result.fits;
   };
-  const auto whole = [](Bytes bytes) { return std::max<std::uint64_t>(1, (bytes + MiB - 1) / MiB); };
-  std::uint64_t too_little = whole(largest_op);
-  if (fits(too_little)) return too_little * MiB;
   // With room for every tensor twice over, more GPU memory is not what is missing.
-  std::uint64_t enough = 0;
-  for (const Tensor& tensor : workload.trace.tensors) enough += whole(tensor.bytes) * 2;
-  if (fits_machine && workload.machine.rank_count() == 1) {
-    enough = std::min(enough, whole(workload.machine.tiers.front().capacity));
+  std::uint64_t too_little = 0, enough = 1;
+  for (const Tensor& tensor : workload.trace.tensors) enough += (tensor.bytes + MiB - 1) / MiB * 2;
+  if (fits_machine) {
+    Bytes capacity = 0;
+    for (std::size_t rank = 0; rank < workload.machine.rank_count(); ++rank) {
+      capacity = std::max(capacity, workload.machine.of_rank(rank).tiers.front().capacity);
+    }
+    if (capacity / MiB > enough && !fits(enough)) {
+      too_little = enough;
+      enough = capacity / MiB;
+    }
+    enough = std::min(enough, capacity / MiB);
+    if (enough == 0 || !fits(enough)) return capacity;
+  } else if (!fits(enough)) {
+    return std::nullopt;
   }
-  if (enough <= too_little || !fits(enough)) return std::nullopt;
   while (enough - too_little > 1) {
     const std::uint64_t middle = too_little + (enough - too_little) / 2;
     (fits(middle) ? enough : too_little) = middle;
@@ -192,8 +199,6 @@ ExitCode fit(const FitArguments& arguments) {
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
   const Workload workload = load_workload(arguments.workload);
   const std::vector<Demand> demands = demands_of(workload.trace);
-  Bytes largest_op = 0;
-  for (const Demand& demand : demands) largest_op = std::max(largest_op, demand.largest_gpu_op.bytes);
 
   std::vector<Verdict> verdicts;
   {
@@ -206,8 +211,7 @@ ExitCode fit(const FitArguments& arguments) {
           names.size() == 1 ? simulate_policy(workload, name, settings) : simulate_or_refuse(workload, name, settings);
       verdict.outcome.program.trace = Trace();
       if (!arguments.no_minimum) {
-        verdict.minimum_gpu_bytes =
-            minimum_gpu_bytes(workload, name, settings, largest_op, verdict.outcome.result.fits);
+        verdict.minimum_gpu_bytes = minimum_gpu_bytes(workload, name, settings, verdict.outcome.result.fits);
       }
       verdicts.push_back(std::move(verdict));
     }

@@ -168,7 +168,7 @@ void add_sample_options(CLI::App& command, SampleOptions& options) {
       .add_option("--samples", options.samples,
                   "Simulate so many machines whose figures are drawn within what their sources allow, and report an "
                   "interval (64 or more say something)")
-      ->check(CLI::Range(std::uint64_t{2}, std::uint64_t{100'000}));
+      ->check(CLI::Range(fewest_samples, most_samples));
   command.add_option("--seed", options.seed, "Seed of --samples")->capture_default_str()->needs("--samples");
 }
 
@@ -192,15 +192,16 @@ MachineSampler::MachineSampler(const MachineSpec& machine) : machine_(machine) {
   }
 }
 
-std::vector<double> MachineSampler::factors(std::uint64_t seed, std::uint64_t sample) const {
+std::vector<std::vector<double>> MachineSampler::factors(std::uint64_t seed, std::uint64_t samples) const {
   std::mt19937_64 random(seed);
-  random.discard(sample * figures_.size());
-  std::vector<double> result;
-  for (const UncertainFigure& figure : figures_) {
-    // From -1 to 1, in steps that a double holds exactly; then as far up as down in ratio.
-    const double position = static_cast<double>(random() >> 11) * 0x1p-52 - 1;
-    const double factor = 1 + figure.spread * std::fabs(position);
-    result.push_back(position < 0 ? 1 / factor : factor);
+  std::vector<std::vector<double>> result(samples);
+  for (std::vector<double>& factors : result) {
+    for (const UncertainFigure& figure : figures_) {
+      // From -1 to 1, in steps that a double holds exactly; then as far up as down in ratio.
+      const double position = static_cast<double>(random() >> 11) * 0x1p-52 - 1;
+      const double factor = 1 + figure.spread * std::fabs(position);
+      factors.push_back(position < 0 ? 1 / factor : factor);
+    }
   }
   return result;
 }
@@ -315,10 +316,7 @@ Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>&
   result.samples = options.samples;
   result.seed = options.seed;
 
-  std::vector<std::vector<double>> factors;
-  for (std::uint64_t sample = 0; sample < options.samples; ++sample) {
-    factors.push_back(sampler.factors(options.seed, sample));
-  }
+  const std::vector<std::vector<double>> factors = sampler.factors(options.seed, options.samples);
   for (Interval& policy : result.policies) policy.seconds.assign(options.samples, infinite);
   on_all_cores(options.samples * policies.size(), [&](std::size_t task) {
     const std::size_t sample = task / policies.size(), policy = task % policies.size();

@@ -12,6 +12,8 @@
 
 namespace tencache {
 
+constexpr std::uint64_t fewest_samples = 2, most_samples = 100'000;
+
 struct SampleOptions {
   std::uint64_t samples = 0;  // 0: no intervals
   std::uint64_t seed = 1;
@@ -51,9 +53,9 @@ class MachineSampler {
   explicit MachineSampler(const MachineSpec& machine);
 
   const std::vector<UncertainFigure>& figures() const { return figures_; }
-  // One factor for each figure. The same for the same seed and sample on every computer: mt19937_64 and the four
-  // operations of IEEE arithmetic.
-  std::vector<double> factors(std::uint64_t seed, std::uint64_t sample) const;
+  // Of samples 0 to samples - 1, one factor for each figure. A sample's are the same for the same seed, however many
+  // samples there are, on every computer: mt19937_64 and the four operations of IEEE arithmetic.
+  std::vector<std::vector<double>> factors(std::uint64_t seed, std::uint64_t samples) const;
   MachineSpec machine(const std::vector<double>& factors) const;
 
  private:

@@ -5,11 +5,28 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 namespace tencache {
 namespace {
 
 double per_iteration(const RunResult& result, double window) { return window / static_cast<double>(result.period); }
+
+// Of all ranks together; none: the trace does not say how many tokens an iteration has.
+std::optional<double> tokens_per_second(const Workload& workload, double iteration_seconds) {
+  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
+  if (tokens == 0 || iteration_seconds <= 0) return std::nullopt;
+  return static_cast<double>(tokens) / iteration_seconds;
+}
+
+// At the price on demand of the whole machine, also where the trace leaves some of its GPUs idle; none: unknown, or in
+// another currency.
+std::optional<double> usd_per_million_tokens(const Workload& workload, double iteration_seconds) {
+  const Price& price = workload.machine.price;
+  const std::optional<double> rate = tokens_per_second(workload, iteration_seconds);
+  if (!rate || price.on_demand <= 0 || price.currency != "USD") return std::nullopt;
+  return price.on_demand / 3600 / *rate * 1e6;
+}
 
 Json stalls_json(const RunResult& result, bool nanoseconds) {
   Json stalls = Json::object();
@@ -115,10 +132,9 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
   json["peak_bytes"] = std::move(peak);
   json["mean_utilization"] = utilization_json(machine, result);
-  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
-  json["tokens_per_second"] =
-      tokens != 0 && iteration > 0 ? Json(static_cast<double>(tokens) / iteration) : Json(nullptr);
-  json["usd_per_million_tokens"] = nullptr;
+  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  json["tokens_per_second"] = or_null(tokens_per_second(workload, iteration));
+  json["usd_per_million_tokens"] = or_null(usd_per_million_tokens(workload, iteration));
   json["iterations"] = result.iterations;
   json["steady"] = result.steady;
 }
@@ -335,9 +351,10 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
     text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
                         format_bytes(machine.tiers[i].capacity));
   }
-  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
-  if (tokens != 0 && iteration > 0) {
-    text += fmt::format("  throughput     {:.1f} tokens/s\n", static_cast<double>(tokens) / iteration);
+  if (const std::optional<double> rate = tokens_per_second(workload, iteration)) {
+    const std::optional<double> usd = usd_per_million_tokens(workload, iteration);
+    text += fmt::format("  throughput     {:.1f} tokens/s{}\n", *rate,
+                        usd ? fmt::format(", {:.4g} $/1M tokens", *usd) : std::string());
   }
   return text;
 }

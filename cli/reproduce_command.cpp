@@ -34,6 +34,9 @@ class ManifestReader {
   ManifestReader(const std::string& file, const Json& result) : file_(file), result_(result) {}
 
   Request read() const {
+    if (result_.contains("measured") && !result_["measured"].is_boolean()) {
+      fail("has a 'measured' that is neither true nor false");
+    }
     if (result_.value("measured", false) || result_.contains("training")) {
       fail("was measured, which no run repeats to the byte; `run` it again and look at `diff`");
     }
@@ -61,6 +64,10 @@ class ManifestReader {
     }
     if (run.contains("samples")) {
       request.sampling = {.samples = number(run, "samples"), .seed = number(run, "sample_seed")};
+      if (request.sampling.samples < fewest_samples || request.sampling.samples > most_samples) {
+        fail(fmt::format("has {} samples; it may have {} to {}", request.sampling.samples, fewest_samples,
+                         most_samples));
+      }
     }
     for (const auto& [key, value] : object(manifest, "options").items()) {
       request.settings[key] = text(manifest["options"], key.c_str());

@@ -115,6 +115,43 @@ TEST_F(Results, FitSearchesNoMemoryThatIsNotMissing) {
   EXPECT_EQ(fit["policies"].size(), 1u);
 }
 
+// The optimizer's ops of 40 MiB are more than the GPU has, but run on the CPU.
+TEST_F(Results, FitCountsNoOpsThatRunOnTheCpu) {
+  Trace trace = small_trace();
+  for (Tensor& tensor : trace.tensors) {
+    if (tensor.role == Role::optimizer_state) tensor.bytes = 32 * MiB;
+  }
+  write_trace(trace, path("adam.trace.jsonl"));
+  const auto fit = [&](const std::string& policy, const std::string& gpu_memory) {
+    return run({"fit", "adam.trace.jsonl", "-m", "10cache-l40s", "--gpu-memory", gpu_memory, "-p", policy, "--json"})
+        .json();
+  };
+  const Json offload = fit("zero-offload", "32MiB");
+  EXPECT_EQ(offload["fits"], true);
+  EXPECT_EQ(offload["demand"][0]["largest_gpu_op"]["name"], "backward 1");
+  EXPECT_EQ(offload["demand"][0]["largest_gpu_op_fits"], true);
+  const Bytes least = offload["policies"][0]["minimum_gpu_bytes"].get<Bytes>();
+  EXPECT_LE(least, 32 * MiB);
+  EXPECT_GE(least, 16 * MiB);
+  // The machine's own memory, where that is all that will do.
+  EXPECT_EQ(fit("zero-offload", std::to_string(least))["policies"][0]["minimum_gpu_bytes"], least);
+  // On the GPU they are what decides.
+  EXPECT_EQ(fit("on-demand", "64MiB")["policies"][0]["minimum_gpu_bytes"], 40 * MiB);
+}
+
+// A size between two whole MiB is the answer where it fits and the whole MiB below does not.
+TEST_F(Results, FitNamesTheMachinesOwnMemoryWhereNoLessDoes) {
+  Trace trace = small_trace();
+  for (Tensor& tensor : trace.tensors) tensor.bytes = 4 * MiB + 4096;
+  write_trace(trace, path("odd.trace.jsonl"));
+  const Bytes own = 16 * MiB + 512 * 1024;
+  const Json fit = run({"fit", "odd.trace.jsonl", "-m", "small-host", "--gpu-memory", std::to_string(own), "-p",
+                        "on-demand", "--json"})
+                       .json();
+  EXPECT_EQ(fit["fits"], true);
+  EXPECT_EQ(fit["policies"][0]["minimum_gpu_bytes"], own);
+}
+
 TEST_F(Results, DiffShowsWhatChangedWithRatios) {
   const Json a = keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
   const Json b = keep("b.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--gpu-memory",
@@ -232,6 +269,17 @@ TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
   measured["measured"] = true;
   save("measured.json", measured);
   expect_bad_usage({"reproduce", "measured.json"}, HasSubstr("was measured"));
+  Json odd = result;
+  odd["measured"] = "no";
+  save("odd.json", odd);
+  expect_bad_usage({"reproduce", "odd.json"}, AllOf(HasSubstr("odd.json"), HasSubstr("neither true nor false")));
+  for (const char* samples : {"0", "1", "100001", "18446744073709551615"}) {
+    Json many = result;
+    many["manifest"]["run"]["samples"] = samples;
+    many["manifest"]["run"]["sample_seed"] = "1";
+    save("many.json", many);
+    expect_bad_usage({"reproduce", "many.json"}, AllOf(HasSubstr("many.json"), HasSubstr("2 to 100000")));
+  }
   Json newer = result;
   newer["manifest"]["run"]["phase_of_moon"] = "full";
   save("newer.json", newer);

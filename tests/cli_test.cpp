@@ -143,6 +143,34 @@ TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
   EXPECT_TRUE(manifest.contains("seed"));
 }
 
+// Of all ranks' tokens, at the price of the whole machine.
+TEST_F(CommandLine, TokensHaveAPriceWhereTheMachineHasOne) {
+  write_file(path("priced.yaml"), "base: small-host\nname: priced\nprice: {on_demand: 7.2}\n");
+  write_file(path("two.yaml"), "base: small-host\nname: two\nranks: 2\nprice: {on_demand: 7.2}\n");
+  write_file(path("euro.yaml"), "base: small-host\nname: euro\nprice: {on_demand: 7.2, currency: EUR}\n");
+  Trace two = small_trace();  // 32 tokens an iteration, of which each rank has half
+  const std::size_t ops = two.ops.size();
+  const TensorId input = two.add_tensor("input of rank 1", 4 * MiB, Role::input, true);
+  Op op = two.ops[0];
+  op.rank = 1;
+  for (std::size_t i = 0; i < ops; ++i) two.add_op(op, std::vector<TensorId>{input}, {});
+  write_trace(two, path("two.trace.jsonl"));
+  const auto check = [&](const std::string& trace, const std::string& machine) {
+    const Json result = run({"replay", trace, "-m", machine, "-p", "on-demand", "--json"}).json();
+    EXPECT_DOUBLE_EQ(result["usd_per_million_tokens"].get<double>(),
+                     7.2 / 3600 * result["iteration_seconds"].get<double>() / 32 * 1e6);
+  };
+  check("small.trace.jsonl", "priced.yaml");
+  check("two.trace.jsonl", "two.yaml");
+  EXPECT_EQ(run({"replay", "small.trace.jsonl", "-m", "euro.yaml", "-p", "on-demand", "--json"})
+                .json()["usd_per_million_tokens"],
+            nullptr);
+  EXPECT_THAT(run({"replay", "small.trace.jsonl", "-m", "priced.yaml", "-p", "on-demand"}).out,
+              HasSubstr(" $/1M tokens\n"));
+  EXPECT_THAT(run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand"}).out,
+              AllOf(HasSubstr(" tokens/s\n"), ::testing::Not(HasSubstr("$/1M"))));
+}
+
 TEST_F(CommandLine, SameInputSameBytes) {
   const std::vector<std::string> words = {"compare", "small.trace.jsonl", "-m", "small-host", "--json"};
   const auto without_timing = [&] {

@@ -49,6 +49,18 @@ TEST(Demand, IsWhatIsAliveAtEachOp) {
   EXPECT_EQ(alive_at(small_trace(), 2).bytes, 135u);
 }
 
+// A policy may run it on the CPU, so that it bounds no policy's GPU memory.
+TEST(Demand, PlaceableOpIsNoLargestGpuOp) {
+  Trace trace = small_trace();
+  trace.ops[2].placeable = true;  // a, w, c: 130 bytes
+  const Demand demand = demands_of(trace).front();
+  EXPECT_EQ(demand.largest_gpu_op.bytes, 110u);
+  EXPECT_EQ(demand.largest_gpu_op.op, 0u);
+  for (Op& op : trace.ops) op.placeable = true;
+  EXPECT_EQ(demands_of(trace).front().largest_gpu_op.bytes, 0u);
+  EXPECT_EQ(demands_of(trace).front().largest_gpu_op.op, none);
+}
+
 TEST(Demand, IsCountedForEachRank) {
   Trace trace = small_trace();
   const TensorId other = trace.add_tensor("other", 7, Role::parameter, true);

@@ -537,6 +537,10 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   using O = GenerateOptions;
   EXPECT_THAT(with([](O& o) { o.batch = 0; }), HasSubstr("--batch: is 0"));
   EXPECT_THAT(with([](O& o) { o.micro_batches = 3; }), HasSubstr("--batch: 4 sequences cannot be dealt evenly"));
+  EXPECT_THAT(with([](O& o) { o.micro_batches = 1ull << 62, o.data_parallel = 4; }),
+              HasSubstr("--micro-batches: 4611686018427387904 are more than the 4 sequences"));
+  EXPECT_THAT(with([](O& o) { o.data_parallel = 1ull << 63, o.tensor_parallel = 2; }),
+              HasSubstr("at most 65535 ranks"));
   EXPECT_THAT(with([](O& o) { o.sequence_lengths = {}; }), HasSubstr("--seq: is missing"));
   EXPECT_THAT(with([](O& o) { o.sequence_lengths = {1, 2}; }), HasSubstr("--seq: 2 lengths for 1 micro-batches"));
   EXPECT_THAT(with([](O& o) { o.sequence_lengths = {1u << 20}; }), HasSubstr("longer than the 8192 tokens"));

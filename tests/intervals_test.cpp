@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "configs/machine_yaml.h"
 #include "gmock/gmock.h"
@@ -43,8 +44,9 @@ TEST(Intervals, FactorsStayWithinTheSpreadAndAreTheSameEverywhere) {
   const MachineSpec machine = parse_machine(machine_text, "m.yaml");
   const MachineSampler sampler(machine);
   double smallest = 2, largest = 0;
-  for (std::uint64_t sample = 0; sample < 1000; ++sample) {
-    const std::vector<double> factors = sampler.factors(7, sample);
+  const std::vector<std::vector<double>> samples = sampler.factors(7, 1000);
+  ASSERT_EQ(samples.size(), 1000u);
+  for (const std::vector<double>& factors : samples) {
     ASSERT_EQ(factors.size(), 4u);
     for (std::size_t i = 0; i < factors.size(); ++i) {
       const double spread = sampler.figures()[i].spread;
@@ -57,9 +59,16 @@ TEST(Intervals, FactorsStayWithinTheSpreadAndAreTheSameEverywhere) {
   EXPECT_LT(smallest, 0.775);
   EXPECT_GT(largest, 1.295);
   // mt19937_64(5489) begins with 14514284786278117030: (that >> 11) ÷ 2^52 - 1 = 0.5736419097356038.
-  EXPECT_THAT(sampler.factors(5489, 0)[0], DoubleEq(1 + 0.05 * 0.5736419097356038));
-  EXPECT_NE(sampler.factors(7, 0), sampler.factors(7, 1));
-  EXPECT_NE(sampler.factors(7, 0), sampler.factors(8, 0));
+  EXPECT_THAT(sampler.factors(5489, 1)[0][0], DoubleEq(1 + 0.05 * 0.5736419097356038));
+  // A sample takes up where the one before left off: the third's first figure is the ninth number.
+  std::mt19937_64 random(7);
+  random.discard(2 * 4);
+  const double position = static_cast<double>(random() >> 11) * 0x1p-52 - 1;
+  const double factor = 1 + sampler.figures()[0].spread * std::fabs(position);
+  EXPECT_EQ(samples[2][0], position < 0 ? 1 / factor : factor);
+  EXPECT_EQ(samples[2], sampler.factors(7, 3)[2]);  // however many there are
+  EXPECT_NE(samples[0], samples[1]);
+  EXPECT_NE(samples[0], sampler.factors(8, 1)[0]);
 }
 
 TEST(Intervals, TheSampledMachineHasTheFigures) {

@@ -85,7 +85,7 @@ std::vector<Demand> demands_of(const Trace& trace) {
       demand.peak.bytes = demand.alive.back();
     }
     alive -= dead[index];
-    if (op.device != Device::gpu) continue;
+    if (op.device != Device::gpu || op.placeable) continue;
     BytesAtOp touched;
     touched.op = index;
     each_tensor(trace, op, [&](TensorId tensor) {

@@ -19,9 +19,11 @@ struct BytesAtOp {
 // Of the ops of one rank. A tensor belongs to the rank of the first op that uses it, and lives by the uses of that
 // rank; an unused one belongs to rank 0.
 struct Demand {
-  BytesAtOp persistent;      // always alive; no op
-  BytesAtOp peak;            // alive at once, wherever they are; the first op of equals
-  BytesAtOp largest_gpu_op;  // what one op on the GPU touches: with less GPU memory no policy can run it
+  BytesAtOp persistent;  // always alive; no op
+  BytesAtOp peak;        // alive at once, wherever they are; the first op of equals
+  // What one op touches that every policy runs on the GPU: with less GPU memory no policy can run it. Placeable ops do
+  // not count, since a policy may run them on the CPU.
+  BytesAtOp largest_gpu_op;
   // By op of the rank, in order: the bytes alive. A tensor that is not persistent lives from its first to its last use,
   // both included.
   std::vector<OpIndex> ops;

@@ -46,7 +46,11 @@ void check_batch(const GenerateOptions& o) {
   check_at_least_one("micro-batches", o.micro_batches);
   constexpr std::uint64_t largest = 1u << 30;
   if (o.batch > largest) refuse("batch", number(o.batch) + " is absurd; it may be at most " + number(largest));
-  const std::uint64_t parts = o.micro_batches * o.data_parallel;
+  if (o.micro_batches > o.batch) {
+    refuse("micro-batches",
+           number(o.micro_batches) + " are more than the " + number(o.batch) + " sequences of --batch");
+  }
+  const std::uint64_t parts = o.micro_batches * o.data_parallel;  // at most 2^30 × 65535, which check_parallel ensures
   if (o.batch % parts != 0) {
     refuse("batch", number(o.batch) + " sequences cannot be dealt evenly to " + number(o.micro_batches) +
                         " micro-batches on each of " + number(o.data_parallel) +

@@ -1,4 +1,4 @@
-// Results as JSON (the contract of the command line) and as text. What each figure means: docs/metrics.md.
+// Results as JSON (the contract of the command line) and as text. What each figure means: docs/results.md.
 #pragma once
 
 #include <string>

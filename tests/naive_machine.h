@@ -1,0 +1,199 @@
+// The simulated machine of naive_engine.h, a second time from docs/engine.md: at every step the rates of all flows are
+// found anew. One rank; times in integer nanoseconds, data in bytes x 1e9.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/metrics.h"
+
+namespace tencache {
+
+struct Job {
+  int id = 0;
+  int transfer = -1;  // -1: an op or a gap
+  bool gap = false;
+  Nanoseconds fixed_ns = 0;  // the op, or what comes before the data
+  uint128 data = 0;          // bytes x 1e9 still to flow
+  BytesPerSecond cap = 0;    // of the flow
+  bool waits = false;        // its fixed time has begun
+  bool begun = false, flowing = false, cancelled = false;
+  Nanoseconds start_ns = 0, fixed_end_ns = 0;
+};
+
+struct Ended {
+  std::size_t server = 0;
+  Job job;
+};
+
+// Servers 0 and 1 are the lanes, then the links.
+class NaiveMachine {
+ public:
+  explicit NaiveMachine(const MachineSpec& spec) : spec_(spec), servers_(2 + spec.links.size()) {
+    for (const Link& link : spec.links) credits_.push_back(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u);
+  }
+
+  // A copy over the link, `setup_ns` before its latency.
+  Job copy(LinkId link, Bytes bytes, Nanoseconds setup_ns) const {
+    const Link& l = spec_.links[link];
+    Job job;
+    job.fixed_ns = setup_ns + l.latency_ns;
+    job.data = static_cast<uint128>(bytes) * 1'000'000'000u;
+    job.cap = l.bandwidth;
+    if (l.devices > 1 && l.stripe_bytes > 0) {
+      const std::uint64_t stripes = (bytes + l.stripe_bytes - 1) / l.stripe_bytes;
+      job.cap = std::max<BytesPerSecond>(
+          1, static_cast<BytesPerSecond>(static_cast<uint128>(l.bandwidth) *
+                                         std::min<std::uint64_t>(l.devices, stripes) / l.devices));
+    }
+    return job;
+  }
+  Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) const {
+    Job job;
+    job.fixed_ns = duration_ns;
+    if (!spec_.lane_uses[lane].empty() && bytes > 0 && duration_ns > 0) {
+      job.cap = std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(static_cast<uint128>(bytes) * 1'000'000'000u /
+                                                                        static_cast<uint128>(duration_ns)));
+      job.data = static_cast<uint128>(job.cap) * static_cast<uint128>(duration_ns);
+    }
+    return job;
+  }
+
+  int push(std::size_t server, Job job) {
+    job.id = ++last_id_;
+    servers_[server].push_back(job);
+    return job.id;
+  }
+  void cancel(int id) {
+    for (auto& server : servers_) {
+      for (Job& job : server) job.cancelled |= job.id == id;
+    }
+  }
+  Nanoseconds now() const { return now_; }
+
+  bool next(Ended& ended) {
+    while (true) {
+      begin_what_can();
+      const std::vector<BytesPerSecond> rates = share();
+      Nanoseconds first_ns = std::numeric_limits<Nanoseconds>::max();
+      std::size_t first = servers_.size();
+      for (std::size_t i = 0; i < servers_.size(); ++i) {
+        if (servers_[i].empty()) continue;
+        const Job& job = servers_[i].front();
+        Nanoseconds at = job.fixed_end_ns;
+        if (job.flowing) {
+          const uint128 until = runs_dry(i) ? credits_[i - 2] : job.data;
+          at = now_ + static_cast<Nanoseconds>((until + rates[i] - 1) / rates[i]);
+        }
+        if (job.cancelled) at = now_;
+        if (first == servers_.size() || at < first_ns || (at == first_ns && job.id < servers_[first].front().id)) {
+          first = i;
+          first_ns = at;
+        }
+      }
+      if (first == servers_.size()) return false;
+      const bool dry = runs_dry(first);
+      for (std::size_t i = 0; i < servers_.size(); ++i) let_flow(i, rates[i], first_ns - now_);
+      now_ = first_ns;
+      Job& job = servers_[first].front();
+      if (first >= 2 && !job.flowing && !job.cancelled) {
+        job.flowing = true;
+        continue;
+      }
+      if (job.flowing && !job.cancelled && dry) {
+        credits_[first - 2] = 0;
+        continue;
+      }
+      ended = {first, job};
+      servers_[first].pop_front();
+      begin_what_can();
+      return true;
+    }
+  }
+  void begin_what_can() {
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      const std::size_t depth = i < 2 ? 1 : std::max<std::size_t>(1, spec_.links[i - 2].queue_depth);
+      for (std::size_t place = 0; place < std::min(depth, servers_[i].size()); ++place) {
+        Job& job = servers_[i][place];
+        if (job.waits) continue;
+        job.waits = true;
+        job.fixed_end_ns = now_ + job.fixed_ns;
+      }
+      if (servers_[i].empty() || servers_[i].front().begun) continue;
+      Job& job = servers_[i].front();
+      job.begun = true;
+      job.start_ns = now_;
+      job.flowing = i >= 2 ? job.fixed_end_ns <= now_ : job.data > 0;
+      if (i >= 2) job.fixed_end_ns = std::max(job.fixed_end_ns, now_);
+    }
+  }
+
+ private:
+  bool bursts(std::size_t i) const { return i >= 2 && spec_.links[i - 2].sustained_bandwidth > 0; }
+  // What comes next to the server's flow is the end of its credit.
+  bool runs_dry(std::size_t i) const {
+    return bursts(i) && credits_[i - 2] > 0 && credits_[i - 2] < servers_[i].front().data;
+  }
+  void let_flow(std::size_t i, BytesPerSecond rate, Nanoseconds passed_ns) {
+    const uint128 flowed = static_cast<uint128>(rate) * static_cast<uint128>(passed_ns);
+    if (!servers_[i].empty() && servers_[i].front().flowing) {
+      uint128& data = servers_[i].front().data;
+      data -= std::min(data, flowed);
+      if (bursts(i)) credits_[i - 2] -= std::min(credits_[i - 2], flowed);
+    } else if (bursts(i)) {
+      const Link& link = spec_.links[i - 2];
+      credits_[i - 2] =
+          std::min(static_cast<uint128>(link.burst_bytes) * 1'000'000'000u,
+                   credits_[i - 2] + static_cast<uint128>(link.sustained_bandwidth) * static_cast<uint128>(passed_ns));
+    }
+  }
+  const std::vector<std::uint8_t>& uses_of(std::size_t i) const {
+    return i < 2 ? spec_.lane_uses[i] : spec_.links[i - 2].uses;
+  }
+  // Max-min fairness by filling: whoever is bound first gets its share, the rest is filled further.
+  std::vector<BytesPerSecond> share() const {
+    std::vector<BytesPerSecond> rates(servers_.size(), 0);
+    std::vector<BytesPerSecond> spare;
+    for (const Resource& resource : spec_.resources) spare.push_back(resource.bandwidth);
+    std::set<std::size_t> open;
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (!servers_[i].empty() && servers_[i].front().flowing) open.insert(i);
+    }
+    while (!open.empty()) {
+      std::map<std::size_t, BytesPerSecond>
+          offer;  // by link: the least of its own bandwidth and its resources' equal shares
+      for (const std::size_t i : open) {
+        offer[i] = servers_[i].front().cap;
+        if (bursts(i) && credits_[i - 2] == 0) offer[i] = std::min(offer[i], spec_.links[i - 2].sustained_bandwidth);
+        for (const std::uint8_t resource : uses_of(i)) {
+          BytesPerSecond users = 0;
+          for (const std::size_t other : open) {
+            const auto& uses = uses_of(other);
+            users += static_cast<BytesPerSecond>(std::count(uses.begin(), uses.end(), resource));
+          }
+          offer[i] = std::min(offer[i], spare[resource] / users);
+        }
+      }
+      BytesPerSecond least = std::numeric_limits<BytesPerSecond>::max();
+      for (const auto& [i, rate] : offer) least = std::min(least, rate);
+      for (const auto& [i, rate] : offer) {
+        if (rate != least) continue;
+        rates[i] = std::max<BytesPerSecond>(least, 1);
+        for (const std::uint8_t resource : uses_of(i)) spare[resource] -= std::min(spare[resource], least);
+        open.erase(i);
+      }
+    }
+    return rates;
+  }
+
+  const MachineSpec& spec_;
+  std::vector<std::deque<Job>> servers_;
+  std::vector<uint128> credits_;  // by link, bytes x 1e9
+  Nanoseconds now_ = 0;
+  int last_id_ = 0;
+};
+
+}  // namespace tencache

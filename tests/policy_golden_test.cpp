@@ -21,16 +21,6 @@ constexpr Nanoseconds compute_ns = forward_and_backward_ns + 3 * update_ns;
 constexpr Bytes parameter_bytes = 100, activation_bytes = 50;  // gradients and states are of the parameter's size
 constexpr Nanoseconds copy_ns = 100;                           // of a parameter, gradient or state: 1 byte/ns
 
-Op make_op(Trace& trace, const std::string& name, const std::string& module, Phase phase, Nanoseconds duration_ns) {
-  Op op;
-  op.name = trace.names.intern(name);
-  op.module = trace.names.intern(module);
-  op.phase = phase;
-  op.placeable = phase == Phase::optimizer;
-  op.duration_ns = duration_ns;
-  return op;
-}
-
 // Three layers, nine ops: f0 f1 f2 b2 b1 b0 u0 u1 u2. Layer i has parameter p, activation a, gradient g and state s.
 //   f(i) reads p(i) and a(i-1), writes a(i);  b(i) reads p(i) and a(i), writes g(i);
 //   u(i) reads p(i), g(i), s(i), writes p(i), s(i). f2 and b2 follow each other in the same module.

@@ -28,6 +28,18 @@ inline MachineSpec small_machine(Bytes gpu_bytes, bool nvme = false) {
   return machine;
 }
 
+// Of a module; placeable if it is the optimizer's.
+inline Op make_op(Trace& trace, const std::string& name, const std::string& module, Phase phase,
+                  Nanoseconds duration_ns) {
+  Op op;
+  op.name = trace.names.intern(name);
+  op.module = trace.names.intern(module);
+  op.phase = phase;
+  op.placeable = phase == Phase::optimizer;
+  op.duration_ns = duration_ns;
+  return op;
+}
+
 // An op of so many nanoseconds.
 inline OpIndex add_op(Trace& trace, Nanoseconds duration_ns, std::vector<TensorId> reads, std::vector<TensorId> writes,
                       Device device = Device::gpu, Nanoseconds gap_ns = 0) {

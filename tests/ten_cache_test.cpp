@@ -85,16 +85,6 @@ constexpr Nanoseconds forward_ns = 150, backward_ns = 300;
 constexpr Bytes parameter_bytes = 200;  // gradients and states too
 constexpr Nanoseconds copy_ns = 200;    // 1 byte/ns
 
-Op make_op(Trace& trace, const std::string& name, const std::string& module, Phase phase, Nanoseconds duration_ns) {
-  Op op;
-  op.name = trace.names.intern(name);
-  op.module = trace.names.intern(module);
-  op.phase = phase;
-  op.placeable = phase == Phase::optimizer;
-  op.duration_ns = duration_ns;
-  return op;
-}
-
 // f0 f1 … b1 b0 u0 u1 …: layer i has parameter p, activation a of 50 bytes, gradient g and state s.
 //   f(i) reads p(i) and a(i-1), writes a(i);  b(i) reads p(i) and a(i), writes g(i);  u(i) updates p(i) and s(i) by
 //   g(i).

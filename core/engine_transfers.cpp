@@ -19,20 +19,11 @@ constexpr int failures_tolerated = 3;  // of one chunk in a row, then the I/O er
 
 Engine::Route Engine::find_route(TierId from, TierId to) const {
   Route route;
-  if (from == to) return route;
-  if (const LinkId direct = spec_.link_between(from, to); direct != no_link) {
-    route.links[0] = direct;
-    route.hops = 1;
-    route.bandwidth = spec_.links[direct].bandwidth;
-    return route;
+  for (const LinkId link : spec_.path_between(from, to)) {
+    const BytesPerSecond bandwidth = spec_.links[link].bandwidth;
+    route.bandwidth = route.hops == 0 ? bandwidth : std::min(route.bandwidth, bandwidth);
+    route.links[route.hops++] = link;
   }
-  if (spec_.staging.count == 0 || spec_.staging.tier == from || spec_.staging.tier == to) return route;
-  const LinkId in = spec_.link_between(from, spec_.staging.tier);
-  const LinkId out = spec_.link_between(spec_.staging.tier, to);
-  if (in == no_link || out == no_link) return route;
-  route.links = {in, out};
-  route.hops = 2;
-  route.bandwidth = std::min(spec_.links[in].bandwidth, spec_.links[out].bandwidth);
   return route;
 }
 

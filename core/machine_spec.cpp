@@ -27,6 +27,15 @@ LinkId MachineSpec::link_between(TierId from, TierId to) const {
   return no_link;
 }
 
+std::vector<LinkId> MachineSpec::path_between(TierId from, TierId to) const {
+  if (from == to) return {};
+  if (const LinkId direct = link_between(from, to); direct != no_link) return {direct};
+  if (staging.count == 0 || staging.tier == from || staging.tier == to) return {};
+  const LinkId in = link_between(from, staging.tier), out = link_between(staging.tier, to);
+  if (in == no_link || out == no_link) return {};
+  return {in, out};
+}
+
 void MachineSpec::validate() const {
   const std::string at = file.empty() ? "machine '" + name + "'" : file;
   const auto refuse = [&at](const std::string& message) { throw Error(at, 0, message); };

@@ -110,6 +110,8 @@ struct MachineSpec {
 
   TierId tier_of(Device device) const;                // the first tier of that kind; no_tier if there is none
   LinkId link_between(TierId from, TierId to) const;  // no_link if none
+  // The links from one tier to another: one, two by way of the staging buffers, or none.
+  std::vector<LinkId> path_between(TierId from, TierId to) const;
   // Throws Error (placed at `file`) on a broken graph: no GPU tier, a link of no bandwidth, a tier that cannot be
   // reached …
   void validate() const;

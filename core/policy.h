@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -142,6 +143,14 @@ class Actions {
 // ---- Questions. -----------------------------------------------------------------------------------------------------
 
 struct Requirements {
+  // Only these roles are counted.
+  static Requirements governing(std::initializer_list<Role> roles) {
+    Requirements r;
+    r.governed.fill(false);
+    for (const Role role : roles) r.governed[static_cast<std::size_t>(role)] = true;
+    return r;
+  }
+
   std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
   bool module_hooks = false;  // the system works through hooks of the framework: each module call costs host time
 };

@@ -14,17 +14,6 @@ Bytes moved_in(Nanoseconds duration_ns, BytesPerSecond bandwidth, Bytes most) {
   return static_cast<Bytes>(std::min<uint128>(bytes, most));
 }
 
-// The links of a path: one, two by way of the staging buffers, or none.
-std::vector<LinkId> links_of_path(const MachineSpec& machine, TierId from, TierId to) {
-  if (from == to) return {};
-  if (const LinkId direct = machine.link_between(from, to); direct != no_link) return {direct};
-  const TierId staging = machine.staging.tier;
-  if (machine.staging.count == 0 || staging == from || staging == to) return {};
-  const LinkId in = machine.link_between(from, staging), out = machine.link_between(staging, to);
-  if (in == no_link || out == no_link) return {};
-  return {in, out};
-}
-
 }  // namespace
 
 Kernels::Kernels(const Trace& trace, const Schedule& schedule) {
@@ -152,7 +141,7 @@ BandwidthPlan::BandwidthPlan(const Kernels& kernels, const MachineSpec& machine)
   for (TierId from = 0; from < tier_count_; ++from) {
     for (TierId to = 0; to < tier_count_; ++to) {
       Path& path = paths_[index(from, to)];
-      for (const LinkId id : links_of_path(machine, from, to)) {
+      for (const LinkId id : machine.path_between(from, to)) {
         const Link& link = machine.links[id];
         path.bandwidth = path.bandwidth == 0 ? link.bandwidth : std::min(path.bandwidth, link.bandwidth);
         path.latency_ns += link.latency_ns;

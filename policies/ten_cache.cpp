@@ -93,9 +93,7 @@ class TenCache final : public Policy {
   }
 
   Requirements requirements() const override {
-    Requirements r;
-    r.governed.fill(false);
-    r.governed[static_cast<std::size_t>(Role::parameter)] = true;
+    Requirements r = Requirements::governing({Role::parameter});
     r.module_hooks = true;
     return r;
   }

@@ -19,12 +19,7 @@ class ZeroOffload final : public Policy {
   }
 
   Requirements requirements() const override {
-    Requirements r;
-    r.governed.fill(false);
-    for (const Role role : {Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter}) {
-      r.governed[static_cast<std::size_t>(role)] = true;
-    }
-    return r;
+    return Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {

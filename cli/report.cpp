@@ -253,6 +253,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   if (!outcome.ranks.empty()) json["ranks"] = ranks_json(workload, outcome);
   json["simulated_events"] = result.simulated_events;
   json["changes"] = outcome.program.changes;
+  json["policy_notes"] = outcome.result.policy_notes;
   json["notes"] = notes_of(workload);
   json["manifest"] = manifest_json(workload, outcome);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
@@ -303,6 +304,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine.name, outcome.policy);
   for (const std::string& change : outcome.program.changes) text += fmt::format("  lowered: {}\n", change);
+  for (const std::string& note : outcome.result.policy_notes) text += fmt::format("  plan: {}\n", note);
   for (const std::string& note : notes_of(workload)) text += fmt::format("  note: {}\n", note);
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
 

@@ -14,6 +14,7 @@
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
+#include "sim/rehearse.h"
 #include "traces/lower.h"
 
 namespace tencache {
@@ -127,6 +128,7 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   HostMachine machine(workload.machine, bodies, machine_options);
   ProgressLine progress;
   EngineOptions options;
+  options.rehearse = rehearse;
   options.timeline = timeline;
   options.on_iteration = [&](std::uint64_t iteration) {
     progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));

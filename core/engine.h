@@ -48,6 +48,7 @@ struct EngineOptions {
   EventLog* log = nullptr;                                    // inputs and decisions recorded if given
   std::function<void(std::uint64_t iteration)> on_iteration;  // progress; called at each boundary
   DecisionSink on_decision = {};                              // if given; costs a view each
+  Rehearse rehearse = {};                                     // what the policy's planner may simulate with, if given
 };
 
 struct RunLimits {

@@ -28,6 +28,7 @@ View Engine::view() const {
   }
   v.dead_flags = &dead_;
   v.link_load = {link_load_.data(), spec_.links.size()};
+  v.rehearsals = &options_.rehearse;
   return v;
 }
 

@@ -176,6 +176,7 @@ RunResult Engine::result() const {
   r.iterations = boundaries_.empty() ? 0 : boundaries_.size() - 1;
   r.simulated_events = counters_.completions;
   for (TierId tier = 0; tier < memory_.tier_count(); ++tier) r.peak_bytes[tier] = memory_.peak(tier);
+  policy_.notes(r.policy_notes);
   if (r.iterations == 0) return r;
   for (std::size_t i = 1; i < boundaries_.size(); ++i) {
     r.iteration_ns.push_back(boundaries_[i].time_ns - boundaries_[i - 1].time_ns);

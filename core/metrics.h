@@ -49,6 +49,7 @@ struct RunResult {
   std::vector<Nanoseconds> iteration_ns;  // each one
   std::array<Bytes, max_tiers> peak_bytes{};
   std::uint64_t simulated_events = 0;
+  std::vector<std::string> policy_notes;  // Policy::notes, at the end
 
   double iteration_seconds() const { return static_cast<double>(window.time_ns) * 1e-9 / static_cast<double>(period); }
 };

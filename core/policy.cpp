@@ -22,8 +22,9 @@ std::string_view to_string(Verb verb) {
 
 Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}
-Device Policy::place(const Trace&, const Op& op) const { return op.device; }
-void Policy::order(std::vector<std::int32_t>&) const {}
+void Policy::place(const Trace&, const MachineSpec&, std::vector<Device>&) const {}
+void Policy::order(const Trace&, const MachineSpec&, std::vector<std::int32_t>&) const {}
+void Policy::notes(std::vector<std::string>&) const {}
 
 void Policy::make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) {
   coldest_victims(request, view, victims);

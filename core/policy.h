@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -55,6 +56,21 @@ struct Event {
   std::span<const Use> uses = {};  // op events: the op's tensors (ids of the memory, see View::program_tensor)
 };
 
+class Policy;
+
+// What a rehearsal tells: a program, simulated from its start under another policy object until the state recurs.
+struct Rehearsal {
+  bool fits = false;
+  bool complete = false;         // false: the budget ended it; the figures are of what ran by then
+  Nanoseconds iteration_ns = 0;  // mean of the steady period; 0 if not one iteration was done
+  std::uint64_t events = 0;      // completions simulated: what planning budgets count
+  // By op, in the last whole iteration, since it began: issued (before it waits for what it needs), started, done.
+  std::vector<Nanoseconds> issued_ns, ready_ns, done_ns;
+};
+// The candidate must be an object of its own, and not one that rehearses. A rank of several is rehearsed alone.
+using Rehearse = std::function<Rehearsal(const Program& program, const MachineSpec& machine, Policy& candidate,
+                                         std::uint64_t max_events)>;
+
 // ---- The view: what a policy may look at. ---------------------------------------------------------------------------
 
 struct View {
@@ -81,6 +97,11 @@ struct View {
     return id == none ? none : schedule->distance_to_next_use(id, op);
   }
   bool dead(TensorId tensor) const { return (*dead_flags)[tensor] != 0; }
+  // Whether the run offers rehearsals, and one; needs `program`. A pure function of program, machine and candidate.
+  bool can_rehearse() const { return rehearsals != nullptr && *rehearsals; }
+  Rehearsal rehearse(Policy& candidate, std::uint64_t max_events) const {
+    return (*rehearsals)(*program, machine, candidate, max_events);
+  }
   // Transfers queued or running on the link.
   std::uint32_t transfers_on(LinkId link) const { return link_load[link]; }
 
@@ -88,6 +109,7 @@ struct View {
   const std::vector<TensorId>* to_program = nullptr;
   const std::vector<std::uint8_t>* dead_flags = nullptr;
   std::span<const std::uint32_t> link_load = {};
+  const Rehearse* rehearsals = nullptr;
 };
 
 // ---- Actions: what a policy wants done. -----------------------------------------------------------------------------
@@ -198,12 +220,16 @@ class Policy {
   // Appends victims in the order to evict them; those that are pinned or on their way out already are passed over.
   // Default: the coldest first.
   virtual void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
-  // Where an op that may be placed runs. Default: where the trace has it.
-  virtual Device place(const Trace& trace, const Op& op) const;
-  // The order of the optimizer's sub-groups, where the trace says they may be reordered. Default: as recorded.
-  virtual void order(std::vector<std::int32_t>& groups) const;
+  // Where the optimizer's ops run: changes `devices`, of each op of the trace, from where it was recorded. Only updates
+  // recorded on the GPU can move, to the CPU. Default: nothing does.
+  virtual void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const;
+  // The order of the optimizer's sub-groups, where the trace (ops placed already) says they may be reordered. `groups`:
+  // of one run of reorderable ops, as recorded. Default: as recorded.
+  virtual void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const;
   // Identifies the policy's inner state, so that a steady state can be recognised. Default: it has none.
   virtual std::uint64_t fingerprint() const { return 0; }
+  // What a reader of the result should know of how the policy came to its plan, a sentence each. Default: nothing.
+  virtual void notes(std::vector<std::string>& notes) const;
 };
 
 // The coldest evictable chunks of the tier, until `bytes` are reached: the default of make_room.

@@ -36,8 +36,8 @@ class LayerToLayer final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override {
-    return optimizer_ == "recorded" ? op.device : updates_on_cpu(trace, op);
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
+    if (optimizer_ != "recorded") place_updates_on_cpu(trace, devices);
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {

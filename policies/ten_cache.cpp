@@ -113,7 +113,9 @@ class TenCache final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override { return updates_on_cpu(trace, op); }
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
+    place_updates_on_cpu(trace, devices);
+  }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) learn(view, actions);

@@ -1,12 +1,17 @@
 // What the policies that leave the optimizer to the CPU have in common.
 #pragma once
 
+#include <vector>
+
 #include "core/trace.h"
 
 namespace tencache {
 
-// Policy::place: on the CPU if the trace says that the op may be placed or, an update that was recorded on the GPU, if
-// it writes a persistent tensor other than an input. Else where it was recorded.
-Device updates_on_cpu(const Trace& trace, const Op& op);
+// Whether the op is an update that the CPU can take: one that the trace says may be placed or, recorded on the GPU, one
+// that writes a persistent tensor other than an input.
+bool is_update(const Trace& trace, const Op& op);
+
+// Policy::place: all of these on the CPU.
+void place_updates_on_cpu(const Trace& trace, std::vector<Device>& devices);
 
 }  // namespace tencache

@@ -89,15 +89,17 @@ class ZeroInfinity final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override {
-    if (op.placeable) return Device::cpu;
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
     const auto offloaded = [&](TensorId tensor) {
       const Role role = trace.tensors[tensor].role;
       return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
     };
-    const bool touches =
-        std::ranges::any_of(trace.reads(op), offloaded) || std::ranges::any_of(trace.writes(op), offloaded);
-    return touches ? Device::cpu : op.device;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      const auto reads = trace.reads(trace.ops[op]), writes = trace.writes(trace.ops[op]);
+      if (trace.ops[op].placeable || std::ranges::any_of(reads, offloaded) || std::ranges::any_of(writes, offloaded)) {
+        devices[op] = Device::cpu;
+      }
+    }
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {

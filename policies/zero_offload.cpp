@@ -34,7 +34,9 @@ class ZeroOffload final : public Policy {
     return layout;
   }
 
-  Device place(const Trace& trace, const Op& op) const override { return updates_on_cpu(trace, op); }
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
+    place_updates_on_cpu(trace, devices);
+  }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind != EventKind::op_done) return;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "sim/rehearse.h"
 #include "sim/sim_machine.h"
 
 namespace tencache {
@@ -19,6 +20,7 @@ class Ranks {
     for (std::size_t rank = 0; rank < runs.size(); ++rank) {
       machines_.push_back(std::make_unique<SimMachine>(world_, rank));
       EngineOptions options = runs[rank].options;
+      if (!options.rehearse) options.rehearse = rehearse;
       if (rank == 0 && limits.until_steady) {
         options.on_iteration = [this, inner = std::move(options.on_iteration)](std::uint64_t iteration) {
           if (inner) inner(iteration);
@@ -194,6 +196,7 @@ class Ranks {
 RunResult simulate(const Program& program, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
                    EngineOptions options) {
   SimMachine simulated(machine);
+  if (!options.rehearse) options.rehearse = rehearse;
   Engine engine(machine, simulated, policy, &program, std::move(options));
   return engine.run(limits);
 }

@@ -84,7 +84,13 @@ class WithLayout final : public Policy {
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     inner_->make_room(request, view, victims);
   }
-  Device place(const Trace& trace, const Op& op) const override { return inner_->place(trace, op); }
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    inner_->place(trace, machine, devices);
+  }
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
+    inner_->order(trace, machine, groups);
+  }
+  void notes(std::vector<std::string>& notes) const override { inner_->notes(notes); }
   std::uint64_t fingerprint() const override { return inner_->fingerprint(); }
 
  private:

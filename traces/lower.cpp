@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/error.h"
 
 namespace tencache {
@@ -20,11 +21,16 @@ Bytes bytes_touched(const Trace& trace, const Op& op) {
 
 void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine,
                      std::vector<std::string>& changes) {
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  policy.place(trace, machine, devices);
+  TENCACHE_CHECK(devices.size() == trace.ops.size());
   std::size_t moved = 0;
   Nanoseconds before = 0, after = 0;
-  for (Op& op : trace.ops) {
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    Op& op = trace.ops[index];
     if (op.phase != Phase::optimizer || op.device == Device::cpu) continue;
-    if (policy.place(trace, op) != Device::cpu) continue;
+    if (devices[index] != Device::cpu) continue;
     const double rate = machine.cpu_adam_parameters_per_second;
     if (rate <= 0) {
       throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
@@ -71,7 +77,7 @@ void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machin
 }
 
 // Each run of reorderable ops is put into the policy's order of groups; within a group the order stays.
-void order_groups(Trace& trace, const Policy& policy, std::vector<std::string>& changes) {
+void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
   for (std::size_t begin = 0; begin < trace.ops.size();) {
     if (!trace.ops[begin].reorderable) {
       ++begin;
@@ -84,7 +90,7 @@ void order_groups(Trace& trace, const Policy& policy, std::vector<std::string>& 
       if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
     }
     std::vector<std::int32_t> wanted = groups;
-    policy.order(wanted);
+    policy.order(trace, machine, wanted);
     if (wanted != groups) {
       if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
         throw Error("the policy's order of sub-groups is not a permutation of them");
@@ -106,7 +112,7 @@ void order_groups(Trace& trace, const Policy& policy, std::vector<std::string>& 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};
   place_optimizer(program.trace, policy, machine, program.changes);
-  order_groups(program.trace, policy, program.changes);
+  order_groups(program.trace, policy, machine, program.changes);
   add_host_time(program.trace, policy, machine, program.changes);
   return program;
 }

@@ -537,7 +537,10 @@ std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
     op.placeable = true;
     op.reorderable = task.reorderable;
     op.duration_ns = task.duration_ns;
-    device = policy_.place(trace, trace.ops[trace.add_op(op, reads, writes)]);
+    trace.add_op(op, reads, writes);
+    std::vector<Device> devices = {task.device};
+    policy_.place(trace, spec_, devices);
+    device = devices.front();
   }
   if (device == Device::gpu) return 0;
   if (spec_.tier_of(Device::cpu) == no_tier) {

@@ -23,6 +23,7 @@
 #include "executor/live/record.h"
 #include "executor/live/train.h"
 #include "policies/registry.h"
+#include "sim/rehearse.h"
 #include "traces/file_io.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
@@ -329,6 +330,7 @@ ExitCode train(TrainArguments arguments) {
   choose_directories(workload.machine, arguments.directories);
   Timeline timeline;
   LiveOptions live;
+  live.engine.rehearse = rehearse;
   if (!arguments.timeline.empty()) live.engine.timeline = &timeline;
 
   Outcome outcome;

@@ -1,0 +1,12 @@
+// Simulation as a planner's tool: what EngineOptions::rehearse of simulated and live runs is set to.
+#pragma once
+
+#include "core/policy.h"
+
+namespace tencache {
+
+// Runs the program on a simulated machine of one rank until the state recurs, at most eight iterations or about
+// `max_events` completions. Nothing is kept between calls.
+Rehearsal rehearse(const Program& program, const MachineSpec& machine, Policy& candidate, std::uint64_t max_events);
+
+}  // namespace tencache

@@ -1,0 +1,87 @@
+// Rehearsals: what a planner is told is what the run then does.
+#include "sim/rehearse.h"
+
+#include <gtest/gtest.h>
+
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "tests/small_cases.h"
+
+namespace tencache {
+namespace {
+
+// Two parameters that do not fit together: each is fetched while the GPU waits.
+Program two_parameters() {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true),
+                 b = trace.add_tensor("b", 100, Role::parameter, true);
+  add_op(trace, 10, {a}, {});
+  add_op(trace, 20, {b}, {});
+  return {std::move(trace), {}};
+}
+
+// Rehearses `on-demand` when the schedule is known, and runs as it.
+class Rehearser final : public Policy {
+ public:
+  explicit Rehearser(std::uint64_t budget) : budget_(budget) {}
+  void on(const Event& event, const View& view, Actions&) override {
+    if (event.kind != EventKind::profile_ready) return;
+    ASSERT_TRUE(view.can_rehearse());
+    const auto candidate = make_policy("on-demand").policy;
+    told = view.rehearse(*candidate, budget_);
+  }
+  Rehearsal told;
+
+ private:
+  std::uint64_t budget_;
+};
+
+TEST(Rehearse, TellsWhatTheRunThenDoes) {
+  const Program program = two_parameters();
+  const MachineSpec machine = small_machine(150);
+  Rehearser policy(1'000'000);
+  const RunResult result = simulate(program, machine, policy);
+  EXPECT_TRUE(policy.told.fits);
+  EXPECT_TRUE(policy.told.complete);
+  EXPECT_EQ(policy.told.iteration_ns, result.window.time_ns / static_cast<Nanoseconds>(result.period));
+  // Each op waits for its 100 bytes at 1 byte/ns, then runs.
+  ASSERT_EQ(policy.told.done_ns.size(), 2u);
+  EXPECT_EQ(policy.told.issued_ns[0], 0);
+  EXPECT_EQ(policy.told.ready_ns[0], 100);
+  EXPECT_EQ(policy.told.done_ns[0], 110);
+  EXPECT_EQ(policy.told.ready_ns[1], 210);
+  EXPECT_EQ(policy.told.done_ns[1], 230);
+}
+
+TEST(Rehearse, TheBudgetEndsIt) {
+  Rehearser policy(1);
+  simulate(two_parameters(), small_machine(150), policy);
+  EXPECT_FALSE(policy.told.complete);
+  EXPECT_EQ(policy.told.events, 1u);
+}
+
+TEST(Rehearse, OutOfMemoryIsAnAnswer) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true),
+                 b = trace.add_tensor("b", 100, Role::parameter, true);
+  add_op(trace, 10, {a, b}, {});
+  const Program program{std::move(trace), {}};
+  const auto candidate = make_policy("on-demand").policy;
+  EXPECT_FALSE(rehearse(program, small_machine(150), *candidate, 1000).fits);
+}
+
+TEST(Rehearse, OfferedNowhereElse) {
+  const Program program = two_parameters();
+  class Asks final : public Policy {
+   public:
+    void on(const Event& event, const View& view, Actions&) override {
+      if (event.kind == EventKind::profile_ready) offered = view.can_rehearse();
+    }
+    bool offered = true;
+  } candidate;
+  rehearse(program, small_machine(150), candidate, 1000);
+  EXPECT_FALSE(candidate.offered) << "rehearsals do not nest";
+}
+
+}  // namespace
+}  // namespace tencache

@@ -1,3 +1,5 @@
+#include "cli/generate_command.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -216,50 +218,83 @@ std::string command_text(const CLI::App& command) {
   return text;
 }
 
+// All but where it goes and how it is reported.
+void add_generate_options(CLI::App& command, GenerateArguments& a) {
+  command.add_option("--model", a.model, "Name (tencache models), or a .yaml or config.json file")->required();
+  command.add_option("--batch", a.batch, "Sequences an iteration, over all ranks and micro-batches")->required();
+  command.add_option("--seq", a.sequence, "Tokens a sequence; or a list, one length for each micro-batch");
+  command.add_option("--seq-distribution", a.sequence_distribution,
+                     "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn");
+  command.add_option("--seed", a.seed, "Of --seq-distribution")->capture_default_str();
+  command.add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
+      ->capture_default_str();
+  command.add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
+  command.add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
+      ->capture_default_str();
+  command.add_option("--gradient-precision", a.gradient_precision,
+                     "Of the parameters' gradients (default: --precision)");
+  command.add_option("--optimizer", a.optimizer, optimizer_names())->capture_default_str();
+  command
+      .add_option("--recompute", a.recompute, "Activations computed again in the backward pass: " + recompute_names())
+      ->capture_default_str();
+  command.add_option("--head", a.head, "lm or classification (default: the model's usual one)");
+  command.add_option("--attention", a.attention, attention_names())->capture_default_str();
+  command.add_option("--dropout", a.dropout, dropout_names() + " (family: as published)")->capture_default_str();
+  command
+      .add_option(
+          "--clip", a.clip,
+          "Gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
+      ->capture_default_str();
+  command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
+      ->capture_default_str();
+  command.add_option("--launch-gap", a.launch_gap, "Idle time before each kernel, such as 5us (default: the GPU's)");
+  command.add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen");
+  command.add_option("--lora-targets", a.lora_targets,
+                     "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)");
+  command.add_option("--quantise", a.quantise, "4 or 8: bits of the frozen weights (with --lora-rank)");
+  command.add_option("--data-parallel", a.data_parallel, "Ranks that share the batch")->capture_default_str();
+  command.add_option("--tensor-parallel", a.tensor_parallel, "Ranks that share each layer")->capture_default_str();
+  command.add_option("--pipeline-parallel", a.pipeline_parallel, "Stages of layers")->capture_default_str();
+  command.add_option("--zero", a.zero, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3")->capture_default_str();
+  command.add_option("--interconnect", a.interconnect, "Bandwidth between ranks, such as 300GB/s (default: the GPU's)");
+}
+
 }  // namespace
+
+std::vector<std::string> generate_option_names() {
+  GenerateArguments arguments;
+  CLI::App app;
+  app.set_help_flag();
+  add_generate_options(app, arguments);
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.push_back(option->get_lnames().front());
+  return names;
+}
+
+Trace generate_trace(const GenerateSettings& settings) {
+  GenerateArguments arguments;
+  CLI::App app;
+  app.set_help_flag();
+  add_generate_options(app, arguments);
+  arguments.command = "tencache generate";
+  std::vector<std::string> words;  // CLI11 takes them from the back
+  for (const auto& [name, value] : settings) {
+    arguments.command += " --" + name + " " + value;
+    words.insert(words.begin(), "--" + name + "=" + value);
+  }
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    throw Error(error.what());
+  }
+  return generate(options_of(arguments));
+}
 
 void add_generate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and a GPU's roofline");
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
-  command->add_option("--model", a.model, "Name (tencache models), or a .yaml or config.json file")->required();
-  command->add_option("--batch", a.batch, "Sequences an iteration, over all ranks and micro-batches")->required();
-  command->add_option("--seq", a.sequence, "Tokens a sequence; or a list, one length for each micro-batch");
-  command->add_option("--seq-distribution", a.sequence_distribution,
-                      "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn");
-  command->add_option("--seed", a.seed, "Of --seq-distribution")->capture_default_str();
-  command->add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
-      ->capture_default_str();
-  command->add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
-  command->add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
-      ->capture_default_str();
-  command->add_option("--gradient-precision", a.gradient_precision,
-                      "Of the parameters' gradients (default: --precision)");
-  command->add_option("--optimizer", a.optimizer, optimizer_names())->capture_default_str();
-  command
-      ->add_option("--recompute", a.recompute, "Activations computed again in the backward pass: " + recompute_names())
-      ->capture_default_str();
-  command->add_option("--head", a.head, "lm or classification (default: the model's usual one)");
-  command->add_option("--attention", a.attention, attention_names())->capture_default_str();
-  command->add_option("--dropout", a.dropout, dropout_names() + " (family: as published)")->capture_default_str();
-  command
-      ->add_option(
-          "--clip", a.clip,
-          "Gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
-      ->capture_default_str();
-  command->add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
-      ->capture_default_str();
-  command->add_option("--launch-gap", a.launch_gap, "Idle time before each kernel, such as 5us (default: the GPU's)");
-  command->add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen");
-  command->add_option("--lora-targets", a.lora_targets,
-                      "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)");
-  command->add_option("--quantise", a.quantise, "4 or 8: bits of the frozen weights (with --lora-rank)");
-  command->add_option("--data-parallel", a.data_parallel, "Ranks that share the batch")->capture_default_str();
-  command->add_option("--tensor-parallel", a.tensor_parallel, "Ranks that share each layer")->capture_default_str();
-  command->add_option("--pipeline-parallel", a.pipeline_parallel, "Stages of layers")->capture_default_str();
-  command->add_option("--zero", a.zero, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3")->capture_default_str();
-  command->add_option("--interconnect", a.interconnect,
-                      "Bandwidth between ranks, such as 300GB/s (default: the GPU's)");
+  add_generate_options(*command, a);
   command->add_option("--output,-o", a.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
   command->add_flag("--json", a.json, "What was generated as JSON");
   command->footer(

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "configs/machine_lookup.h"
+#include "configs/machine_node.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 
@@ -305,6 +306,7 @@ class RankReader {
 class MachineReader {
  public:
   MachineReader(std::string_view text, const std::string& file) { load(text, file); }
+  MachineReader(const YAML::Node& root, const std::string& file) { load(root, file); }
 
   MachineSpec read() {
     std::vector<YamlValue> layers;
@@ -336,15 +338,19 @@ class MachineReader {
   };
 
   void load(std::string_view text, const std::string& file) {
-    auto source = std::make_unique<Source>();
-    source->file = file;
+    YAML::Node root;
     try {
-      source->root = YAML::Load(std::string(text));
+      root = YAML::Load(std::string(text));
     } catch (const YAML::Exception& error) {
       // -1: the whole file.
       const int line = error.mark.line;
       throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
     }
+    load(root, file);
+  }
+
+  void load(const YAML::Node& node, const std::string& file) {
+    auto source = std::make_unique<Source>(Source{file, node});
     const YamlValue root{source->root, &source->file};
     if (!source->root.IsMap())
       fail_at(root, "expected a map with the keys of a machine, found " + tencache::describe(root));
@@ -423,5 +429,9 @@ class MachineReader {
 }  // namespace
 
 MachineSpec parse_machine(std::string_view text, const std::string& file) { return MachineReader(text, file).read(); }
+
+MachineSpec machine_of_node(const YAML::Node& root, const std::string& file) {
+  return MachineReader(root, file).read();
+}
 
 }  // namespace tencache

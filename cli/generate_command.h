@@ -1,0 +1,21 @@
+// What `tencache generate` makes, for commands that need the trace and no file.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+
+namespace tencache {
+
+// Options of the command and their texts, the names without dashes: {"batch", "16"}.
+using GenerateSettings = std::vector<std::pair<std::string, std::string>>;
+
+// "model", "batch", …
+std::vector<std::string> generate_option_names();
+
+// Throws Error where the command would refuse the options.
+Trace generate_trace(const GenerateSettings& settings);
+
+}  // namespace tencache

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/policy_library.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
 #include "policies/registry.h"
@@ -77,8 +78,10 @@ ExitCode list_all_machines(bool json) {
 void add_policies_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("policies", "List the policies with their options and sources");
   auto json = std::make_shared<bool>(false);
+  add_policy_library_option(*command);
   command->add_flag("--json", *json, "The list as JSON");
-  command->footer("Examples:\n  tencache policies\n  tencache policies --json");
+  command->footer(
+      "Examples:\n  tencache policies\n  tencache policies --json\n  tencache policies --policy-library my_policy.so");
   command->callback([json, &chosen] { chosen = [json] { return list_all_policies(*json); }; });
 }
 

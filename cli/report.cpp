@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/policy_library.h"
+
 namespace tencache {
 namespace {
 
@@ -103,8 +105,13 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
+  Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
+  if (const PolicyOrigin origin = origin_of_policy(outcome.policy); !origin.file.empty()) {
+    run["policy_library"] = origin.file;
+    hashes["policy_library"] = origin.sha256;
+  }
   return {{"version", TENCACHE_VERSION},
-          {"hashes", {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}}},
+          {"hashes", std::move(hashes)},
           {"options", std::move(options)},
           {"run", std::move(run)},
           {"seed", workload.seed}};

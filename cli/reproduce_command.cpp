@@ -9,6 +9,7 @@
 
 #include "cli/command_line.h"
 #include "cli/intervals.h"
+#include "cli/policy_library.h"
 #include "cli/report.h"
 #include "cli/results.h"
 
@@ -42,8 +43,8 @@ class ManifestReader {
     }
     const Json& manifest = result_["manifest"];
     const Json& run = object(manifest, "run");
-    constexpr const char* known[] = {"trace",      "recorded_by", "policy",    "machine",
-                                     "gpu_memory", "cpu_memory",  "iterations"};
+    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",
+                                     "gpu_memory", "cpu_memory",  "iterations", "policy_library"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -56,6 +57,11 @@ class ManifestReader {
     request.options.gpu_memory = text_or_null(run, "gpu_memory");
     request.options.cpu_memory = text_or_null(run, "cpu_memory");
     request.policy = text(run, "policy");
+    // Code is run only where the user names it, never because a result does.
+    if (const std::string library = text_or_null(run, "policy_library");
+        !library.empty() && origin_of_policy(request.policy).file.empty()) {
+      fail("is of a policy in the library " + library + "; if you trust it, add --policy-library " + library);
+    }
     if (run.contains("iterations") && !run["iterations"].is_null()) {
       if (!run["iterations"].is_number_unsigned() || run["iterations"].get<std::uint64_t>() > 1'000'000) {
         fail("manifest.run.iterations is no number of iterations");
@@ -151,6 +157,8 @@ std::string explanation(const std::vector<Change>& changes) {
   if (changed("manifest.version")) text += "  another version of tencache made it\n";
   if (changed("manifest.hashes.trace")) text += "  the trace is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.policy_library"))
+    text += "  the policy library is not the one of then: its hash differs\n";
   if (text.empty()) text = "  version, trace, machine and options are the same; only what came out differs\n";
   return text;
 }
@@ -209,6 +217,7 @@ void add_reproduce_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--trace", arguments->trace, "Where the trace is now, if not where it was"));
   refuse_empty(
       command->add_option("--machine,-m", arguments->machine, "Where the machine is now, if not where it was"));
+  add_policy_library_option(*command);
   command->add_flag("--json", arguments->json, "What changed, as JSON");
   command->footer(
       "Reproduced means the same bytes but for `timing`. Else it says what changed: version, hashes of trace and "

@@ -11,6 +11,7 @@
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/output_files.h"
+#include "cli/policy_library.h"
 #include "cli/prediction.h"
 #include "cli/torch_program.h"
 #include "configs/machine_yaml.h"
@@ -113,6 +114,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   add("--machine", arguments.workload.machine);
   add("--policy", arguments.policy);
   for (const std::string& setting : arguments.settings) add("--set", setting);
+  for (const std::string& library : loaded_policy_libraries()) add("--policy-library", library);
   add("--gpu-memory", arguments.workload.gpu_memory);
   add("--cpu-memory", arguments.workload.cpu_memory);
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
@@ -200,6 +202,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
                                    "Machine: a name of `tencache machines`, or a YAML file"));
   refuse_empty(command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`"));
   add_settings_option(*command, arguments->settings);
+  add_policy_library_option(*command);
   refuse_empty(command->add_option(
       "--gpu-memory", arguments->workload.gpu_memory,
       "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "cli/console.h"
+#include "cli/policy_library.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "policies/registry.h"
@@ -110,6 +111,7 @@ void add_workload_options(CLI::App& command, WorkloadOptions& options) {
                   "Run exactly so many iterations, the second half of which is the result (default: until the "
                   "state at an iteration's end recurs)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
+  add_policy_library_option(command);
 }
 
 CLI::Option* refuse_empty(CLI::Option* option) {

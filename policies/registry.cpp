@@ -1,5 +1,6 @@
 #include "policies/registry.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/error.h"
@@ -8,12 +9,7 @@
 namespace tencache {
 namespace {
 
-struct Entry {
-  const char* name;
-  const char* summary;
-  const char* source;
-  std::unique_ptr<Policy> (*make)(Options& options);
-};
+using Entry = PolicyEntry;
 
 constexpr std::array entries{
     Entry{"10cache", "an active window of tensors slides over the recorded order; buffers of one size each are reused",
@@ -42,11 +38,31 @@ constexpr std::array entries{
           "ZeRO-Offload (USENIX ATC'21)", make_zero_offload},
 };
 
+std::vector<PolicyEntry>& registered() {
+  static std::vector<PolicyEntry> all(entries.begin(), entries.end());
+  return all;
+}
+
 }  // namespace
+
+void register_policies(std::span<const PolicyEntry> more, const std::string& origin) {
+  std::vector<PolicyEntry> all = registered();
+  for (const PolicyEntry& entry : more) {
+    const std::string name = entry.name;
+    const bool fit = !name.empty() && name != "all" && name != "bound" &&
+                     name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
+    if (!fit) throw Error(origin, 0, "has a policy named '" + name + "'; names are of a-z, 0-9 and -, and not 'all'");
+    if (std::ranges::any_of(all, [&](const PolicyEntry& other) { return name == other.name; })) {
+      throw Error(origin, 0, "has a policy '" + name + "', which there is already; give it another name");
+    }
+    all.push_back(entry);
+  }
+  registered() = std::move(all);
+}
 
 std::vector<PolicyInfo> list_policies() {
   std::vector<PolicyInfo> list;
-  for (const Entry& entry : entries) {
+  for (const PolicyEntry& entry : registered()) {
     Options options(entry.name);
     entry.make(options);
     list.push_back({entry.name, entry.summary, entry.source, options.declared()});
@@ -56,7 +72,7 @@ std::vector<PolicyInfo> list_policies() {
 
 MadePolicy make_policy(const std::string& name, const std::map<std::string, std::string>& settings) {
   std::string valid;
-  for (const Entry& entry : entries) {
+  for (const PolicyEntry& entry : registered()) {
     if (name == entry.name) {
       Options options(name, settings);
       std::unique_ptr<Policy> policy = entry.make(options);

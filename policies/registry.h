@@ -3,11 +3,13 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/policy.h"
 #include "policies/options.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 
@@ -18,7 +20,11 @@ struct PolicyInfo {
   std::vector<Options::Info> options;
 };
 
-// In the order of the listing.
+// More policies, from `origin`; what the entries point to must outlive the process's use of the registry. Not while
+// another thread uses it. Throws Error, and registers nothing, where a name is taken or unfit for the command line.
+void register_policies(std::span<const PolicyEntry> entries, const std::string& origin);
+
+// In the order of the listing: those registered later come last.
 std::vector<PolicyInfo> list_policies();
 
 struct MadePolicy {

@@ -16,6 +16,7 @@
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/policy_library.h"
 #include "cli/report.h"
 #include "cli/workload.h"
 #include "core/error.h"
@@ -411,6 +412,7 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--machine,-m", workload.machine, "Machine: a name of `tencache machines`, or a YAML file");
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`");
   add_settings_option(*command, arguments->settings);
+  add_policy_library_option(*command);
   command->add_option(
       "--gpu-memory", workload.gpu_memory,
       "GPU memory that tensors may use, such as 24MiB, or 50% of what a recorded step has alive at once");

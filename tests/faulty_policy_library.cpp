@@ -1,0 +1,31 @@
+// Policy libraries that must be refused, one a definition.
+#include "policies/policy_library.h"
+
+namespace {
+
+class Nothing final : public tencache::Policy {
+ public:
+  explicit Nothing(tencache::Options&) {}
+};
+
+}  // namespace
+
+#if defined(FAULT_no_entry)
+extern "C" int not_the_function() { return sizeof(Nothing); }
+#elif defined(FAULT_taken_name)
+TENCACHE_POLICY_LIBRARY({"fine", "its first policy is", "", tencache::make_policy_of<Nothing>},
+                        {"lru", "there is one", "", tencache::make_policy_of<Nothing>})
+#elif defined(FAULT_bad_name)
+TENCACHE_POLICY_LIBRARY({"all", "means something else", "", tencache::make_policy_of<Nothing>})
+#else
+extern "C" const tencache::PolicyLibrary* tencache_policy_library() {
+  static tencache::PolicyLibrary library = {tencache::policy_abi_version, 0, tencache::policy_abi_layout(), __VERSION__,
+                                            nullptr};
+#if defined(FAULT_old_version)
+  library.abi_version = 0;
+#elif defined(FAULT_other_layout)
+  library.abi_layout ^= 1;
+#endif
+  return &library;
+}
+#endif

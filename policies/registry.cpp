@@ -27,6 +27,8 @@ constexpr std::array entries{
     Entry{"g10",
           "plans evictions and prefetches over inactive periods of tensors, to the SSD first, then to CPU memory",
           "G10 (MICRO'23)", make_g10},
+    Entry{"deepum", "unified memory that fetches what the kernel 8 further on reads and keeps what comes before it",
+          "DeepUM (ASPLOS'23); comparison mode: G10's baseline (MICRO'23)", make_deepum},
     Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
           "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
     Entry{

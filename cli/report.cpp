@@ -43,6 +43,15 @@ Json stalls_json(const RunResult& result, bool nanoseconds) {
   return stalls;
 }
 
+Json phases_json(const RunResult& result) {
+  const auto seconds = [&](Phase phase) {
+    return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(phase)]);
+  };
+  return {{"forward", seconds(Phase::forward) + seconds(Phase::loss)},
+          {"backward", seconds(Phase::backward)},
+          {"optimizer", seconds(Phase::optimizer)}};
+}
+
 // Exact: compute + gaps + stalls = time, in nanoseconds over the whole window.
 Json attribution_json(const RunResult& result) {
   const Counters& window = result.window;
@@ -130,6 +139,7 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
   json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
   json["stall_seconds"] = stalls_json(result, false);
+  json["phase_seconds"] = phases_json(result);
   json["attribution"] = attribution_json(result);
   json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
                           {"bytes", share(result.window.hit_bytes, result.window.access_bytes)},
@@ -153,8 +163,8 @@ void add_misfit_figures(Json& json, const RunResult& result, const References& r
   json["bound_seconds"] = references.compute_bound_seconds;
   json["bound_term"] = "compute";
   for (const char* key :
-       {"slowdown", "compute_seconds", "gap_seconds", "stall_seconds", "attribution", "gpu_hit_rate", "traffic_bytes",
-        "peak_bytes", "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
+       {"slowdown", "compute_seconds", "gap_seconds", "stall_seconds", "phase_seconds", "attribution", "gpu_hit_rate",
+        "traffic_bytes", "peak_bytes", "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
     json[key] = nullptr;
   }
   json["iterations"] = result.iterations;
@@ -178,6 +188,7 @@ Json ranks_json(const Workload& workload, const Outcome& outcome) {
       json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
       json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
       json["stall_seconds"] = stalls_json(result, false);
+      json["phase_seconds"] = phases_json(result);
       json["attribution"] = attribution_json(result);
       json["traffic_bytes"] = traffic_json(machine, result);
       json["mean_utilization"] = utilization_json(machine, result);

@@ -113,7 +113,7 @@ bool Engine::issue_next(std::uint8_t index) {
   if (lane.blocked_since_ns >= 0) {
     if (index == 0 && lane.active.empty() && now_ > lane.idle_since_ns) {
       const Nanoseconds begin = std::max(lane.blocked_since_ns, lane.idle_since_ns);
-      account_gap(index, begin);
+      account_gap(index, begin, none, true);
       account_stall(index, now_, StallCause::cpu_optimizer,
                     task ? lane.tasks.front().op : lane.ops[lane.issued % lane.ops.size()]);
     }
@@ -298,6 +298,10 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
     return true;
   }
   op.started = true;
+  if (index == 1 && updates_begun_ns_ < 0 && op.op != none && program_ != nullptr &&
+      program_->trace.ops[op.op].phase == Phase::optimizer) {
+    updates_begun_ns_ = now_;
+  }
   emit({.kind = EventKind::op_ready, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
   if (op.external) {
     account_late(index, op, now_);

@@ -264,10 +264,11 @@ class Engine {
   void kill(TensorId tensor);
   void remove_if_gone(TensorId tensor);
   void advance_time(Nanoseconds now);
-  void account_gap(std::uint8_t lane, Nanoseconds until);
+  void account_gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu = false);
   void account_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
   void account_late(std::uint8_t lane, const ActiveOp& op, Nanoseconds start_ns);
   void account_compute(std::uint8_t lane, const ActiveOp& op, Nanoseconds until);
+  void account_phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu);
   void add_span(const Span& span);
   void emit(const Event& event);
   void apply(const Action& action);
@@ -398,6 +399,8 @@ class Engine {
   Nanoseconds now_ = 0;
   std::uint64_t iteration_ = 0;
   OpIndex position_ = none;
+  Phase phase_ = Phase::forward;       // that the GPU lane's time counts for
+  Nanoseconds updates_begun_ns_ = -1;  // the CPU's first of this iteration; -1: none begun since it began
   Counters counters_;
   std::vector<Counters> boundaries_;
   std::vector<std::uint64_t> hashes_;

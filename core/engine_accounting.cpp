@@ -20,9 +20,20 @@ void Engine::advance_time(Nanoseconds now) {
   ++epoch_;
 }
 
-void Engine::account_gap(std::uint8_t index, Nanoseconds until) {
+// The time counts for the op's phase (`none`: for that of the time before), unless the GPU lane waited for the CPU
+// lane. Until that begins its first update it is waiting itself for what the phase before has still to bring, gradients
+// as a rule.
+void Engine::account_phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
+  if (!waits_for_cpu && op != none && program_ != nullptr) phase_ = program_->trace.ops[op].phase;
+  const Nanoseconds updates = waits_for_cpu ? std::clamp(updates_begun_ns_, from, until) : until;
+  counters_.phase_ns[static_cast<std::size_t>(phase_)] += updates - from;
+  counters_.phase_ns[static_cast<std::size_t>(Phase::optimizer)] += until - updates;
+}
+
+void Engine::account_gap(std::uint8_t index, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
   Lane& lane = lanes_[index];
   if (until <= lane.idle_since_ns) return;
+  if (index == 0) account_phase(lane.idle_since_ns, until, op, waits_for_cpu);
   if (index == 0) counters_.gap_ns += until - lane.idle_since_ns;
   if (index == 0)
     add_span({.start_ns = lane.idle_since_ns,
@@ -37,6 +48,7 @@ void Engine::account_gap(std::uint8_t index, Nanoseconds until) {
 void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cause, OpIndex op) {
   Lane& lane = lanes_[index];
   if (until <= lane.idle_since_ns) return;
+  if (index == 0) account_phase(lane.idle_since_ns, until, op, cause == StallCause::cpu_optimizer);
   if (index == 0) counters_.stall_ns[static_cast<std::size_t>(cause)] += until - lane.idle_since_ns;
   add_span({.start_ns = lane.idle_since_ns,
             .end_ns = until,
@@ -51,7 +63,7 @@ void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cau
 // From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
 void Engine::account_late(std::uint8_t index, const ActiveOp& op, Nanoseconds start_ns) {
   Lane& lane = lanes_[index];
-  account_gap(index, std::min(op.issued_ns, start_ns));
+  account_gap(index, std::min(op.issued_ns, start_ns), op.op);
   if (op.late) {
     const Lateness& late = op.lateness;
     const Nanoseconds ready = std::min(op.ready_ns, start_ns);
@@ -61,10 +73,10 @@ void Engine::account_late(std::uint8_t index, const ActiveOp& op, Nanoseconds st
     account_stall(index, ready, late.last, op.op);
   }
   if (op.meets) {
-    account_gap(index, std::min(op.ready_ns, start_ns));
+    account_gap(index, std::min(op.ready_ns, start_ns), op.op);
     account_stall(index, start_ns, StallCause::collective, op.op);
   }
-  account_gap(index, start_ns);
+  account_gap(index, start_ns, op.op);
   TENCACHE_CHECK(lane.idle_since_ns >= start_ns);
 }
 
@@ -72,6 +84,7 @@ void Engine::account_compute(std::uint8_t index, const ActiveOp& op, Nanoseconds
   Lane& lane = lanes_[index];
   const Nanoseconds passed = until - lane.idle_since_ns;
   TENCACHE_CHECK(passed >= 0);
+  if (index == 0) account_phase(lane.idle_since_ns, until, op.op, false);
   (index == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
   add_span({.start_ns = lane.idle_since_ns,
             .end_ns = until,
@@ -87,11 +100,12 @@ void Engine::add_span(const Span& span) {
 }
 
 void Engine::cross_boundary() {
-  if (lanes_[0].active.empty()) account_gap(0, now_);
+  if (lanes_[0].active.empty()) account_gap(0, now_, none, true);
   count_held();
   boundaries_.push_back(counters_);
   emit({.kind = EventKind::iteration_end});
   ++iteration_;
+  updates_begun_ns_ = -1;
   if (options_.on_iteration) options_.on_iteration(iteration_);
   if (live_) return;
   if (limits_.until_steady) {

@@ -20,6 +20,8 @@ struct Counters {
   Nanoseconds compute_ns = 0, gap_ns = 0;                 // of the GPU lane
   std::array<Nanoseconds, stall_cause_count> stall_ns{};  // of the GPU lane; compute + gaps + stalls = time, exactly
   Nanoseconds cpu_compute_ns = 0;                         // of the CPU lane
+  // By Phase, of the GPU lane: the sum is the time, exactly. docs/results.md, "Phases".
+  std::array<Nanoseconds, phase_count> phase_ns{};
   std::uint64_t accesses = 0, hits = 0;                   // of GPU ops to content of governed tensors
   Bytes access_bytes = 0, hit_bytes = 0;
   // Of the governed tensors that GPU ops read: those that were on the GPU, or on their way there, as an iteration

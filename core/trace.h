@@ -23,6 +23,7 @@ inline constexpr std::uint32_t none = 0xffff'ffff;  // "no such id", for every 3
 enum class Role : std::uint8_t { parameter, gradient, activation, optimizer_state, master_parameter, input, workspace };
 inline constexpr int role_count = 7;
 enum class Phase : std::uint8_t { forward, loss, backward, optimizer };
+inline constexpr std::size_t phase_count = 4;
 enum class Device : std::uint8_t { gpu, cpu };
 enum class DurationSource : std::uint8_t { measured, modelled };
 

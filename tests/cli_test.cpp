@@ -88,6 +88,7 @@ TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
                           "bound_seconds",
                           "slowdown",
                           "stall_seconds",
+                          "phase_seconds",
                           "gpu_hit_rate",
                           "traffic_bytes",
                           "peak_bytes",

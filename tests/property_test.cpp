@@ -50,6 +50,11 @@ Outcome run(const RandomCase& made, bool trouble) {
     const Counters& w = r.window;
     Nanoseconds sum = w.compute_ns + w.gap_ns;
     for (const Nanoseconds stall : w.stall_ns) sum += stall;
+    Nanoseconds phases = 0;
+    for (const Nanoseconds phase : w.phase_ns) phases += phase;
+    if (r.fits && phases != sum && outcome.violation.empty()) {
+      outcome.violation = "phases are " + std::to_string(phases) + " ns of " + std::to_string(sum);
+    }
     if (r.fits && made.machine.issue_ahead == 1 && sum != w.time_ns && outcome.violation.empty()) {
       outcome.violation = "compute, gaps and stalls are " + std::to_string(sum) + " ns of " + std::to_string(w.time_ns);
     }

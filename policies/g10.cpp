@@ -68,15 +68,14 @@ class Planner {
         bandwidth_(kernels_, as_planned(machine, options.gib)),
         whole_(kernels_, trace, machine.tiers[0].capacity, allocated_ahead),
         limited_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit),
-                 allocated_ahead) {
+                 allocated_ahead),
+        in_cpu_(kernels_, unlimited) {
     for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
       if (!bandwidth_.exists(0, tier) || !bandwidth_.exists(tier, 0)) continue;
       if (ssd_ == no_tier && machine.tiers[tier].kind == TierKind::nvme) ssd_ = tier;
       if (cpu_ == no_tier && machine.tiers[tier].kind == TierKind::cpu) cpu_ = tier;
     }
-    if (cpu_ != no_tier) {
-      cpu_left_.assign(kernels_.ops.size(), static_cast<std::int64_t>(machine.tiers[cpu_].capacity));
-    }
+    if (cpu_ != no_tier) cpu_capacity_ = static_cast<std::int64_t>(machine.tiers[cpu_].capacity);
   }
 
   const Kernels& kernels() const { return kernels_; }
@@ -136,7 +135,10 @@ class Planner {
   void place(const InactivePeriod& period) {
     if (period.end - period.begin == 1) return;
     if (ssd_ != no_tier && period.length_ns > threshold_ns(ssd_, period.bytes)) {
-      migrate(period, !wraps(period) && ssd_write_slots_taken(period) && cpu_has_room(period) ? cpu_ : ssd_);
+      migrate(period, !wraps(period) && nothing_left_for(kernels_, bandwidth_, 0, ssd_, period.begin, period.bytes) &&
+                              cpu_has_room(period)
+                          ? cpu_
+                          : ssd_);
     } else if (cpu_ != no_tier && period.length_ns > threshold_ns(cpu_, period.bytes) && cpu_has_room(period)) {
       migrate(period, cpu_);
     }
@@ -147,21 +149,9 @@ class Planner {
     return bandwidth_.trip_ns(0, tier, bytes) + in_ns + in_ns / 2;
   }
 
-  // In all kernels that a trip alone on the link would need, but for the one in which it ends.
-  bool ssd_write_slots_taken(const InactivePeriod& period) const {
-    const Nanoseconds begin_ns = kernels_.start_of(period.begin);
-    const KernelIndex end = kernels_.at_time(begin_ns + bandwidth_.trip_ns(0, ssd_, period.bytes));
-    return bandwidth_.left(0, ssd_).between(period.begin, end) == 0;
-  }
-
-  std::int64_t& cpu_left(KernelIndex kernel) { return cpu_left_[static_cast<std::size_t>(kernel % kernels_.count())]; }
-
-  bool cpu_has_room(const InactivePeriod& period) {
-    if (cpu_ == no_tier) return false;
-    for (KernelIndex kernel = period.begin; kernel < period.end; ++kernel) {
-      if (cpu_left(kernel) < static_cast<std::int64_t>(period.bytes)) return false;
-    }
-    return true;
+  bool cpu_has_room(const InactivePeriod& period) const {
+    return cpu_ != no_tier &&
+           in_cpu_.most(period.begin, period.end) + static_cast<std::int64_t>(period.bytes) <= cpu_capacity_;
   }
 
   void migrate(const InactivePeriod& period, TierId tier) {
@@ -182,7 +172,7 @@ class Planner {
     }
     whole_.add(migration.evicted, migration.prefetch_at, -bytes);
     limited_.add(migration.evicted, migration.prefetch_at, -bytes);
-    for (KernelIndex kernel = period.begin; tier == cpu_ && kernel < period.end; ++kernel) cpu_left(kernel) -= bytes;
+    if (tier == cpu_) in_cpu_.add(period.begin, period.end, bytes);
     migrations_.push_back(migration);
   }
 
@@ -204,8 +194,9 @@ class Planner {
   std::vector<InactivePeriod> periods_;
   BandwidthPlan bandwidth_;
   MemoryProfile whole_, limited_;  // against all of the GPU's memory, and against the limit
+  MemoryProfile in_cpu_;           // what the plan keeps there
   TierId ssd_ = no_tier, cpu_ = no_tier;
-  std::vector<std::int64_t> cpu_left_;  // by kernel
+  std::int64_t cpu_capacity_ = 0;
   std::vector<Migration> migrations_;
 };
 
@@ -245,16 +236,7 @@ class G10 final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) make_plan(view);
     if (event.kind != EventKind::op_issued || event.device != Device::gpu || event.op == none) return;
-    const auto at = [&](const std::vector<Hint>& hints) {
-      return std::equal_range(hints.begin(), hints.end(), Hint{event.op, none, no_tier},
-                              [](const Hint& a, const Hint& b) { return a.op < b.op; });
-    };
-    for (auto [hint, end] = at(evictions_); hint != end; ++hint) {
-      if (const TensorId id = view.memory_tensor(hint->tensor); id != none) actions.evict(id, hint->destination);
-    }
-    for (auto [hint, end] = at(prefetches_); hint != end; ++hint) {
-      if (const TensorId id = view.memory_tensor(hint->tensor); id != none) actions.fetch(id);
-    }
+    hints_.give(event.op, view, actions);
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
@@ -262,12 +244,6 @@ class G10 final : public Policy {
   }
 
  private:
-  struct Hint {
-    OpIndex op = none;
-    TensorId tensor = none;
-    TierId destination = no_tier;
-  };
-
   void make_plan(const View& view) {
     Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
     std::vector<Migration> plan = planner.plan();
@@ -275,20 +251,17 @@ class G10 final : public Policy {
     std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
-    evictions_.clear();
-    prefetches_.clear();
+    hints_ = {};
     for (const Migration& migration : plan) {
-      evictions_.push_back({op_of(migration.evict_at), migration.tensor, migration.destination});
-      prefetches_.push_back({op_of(migration.prefetch_at), migration.tensor, 0});
+      hints_.evict(op_of(migration.evict_at), migration.tensor, migration.destination);
+      hints_.fetch(op_of(migration.prefetch_at), migration.tensor);
     }
-    for (std::vector<Hint>* hints : {&evictions_, &prefetches_}) {
-      std::stable_sort(hints->begin(), hints->end(), [](const Hint& a, const Hint& b) { return a.op < b.op; });
-    }
+    hints_.sort();
   }
 
   Layout layout_;
   G10Options plan_options_;
-  std::vector<Hint> evictions_, prefetches_;  // by op
+  Hints hints_;
 };
 
 }  // namespace

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "core/machine_spec.h"
 #include "core/metrics.h"
+#include "core/policy.h"
 #include "core/schedule.h"
 #include "core/trace.h"
 #include "core/units.h"
@@ -22,6 +24,7 @@
 namespace tencache {
 
 using KernelIndex = std::int64_t;
+__extension__ using int128 = __int128;
 
 struct Kernels {
   Kernels(const Trace& trace, const Schedule& schedule);
@@ -98,7 +101,8 @@ class BandwidthPlan {
   Nanoseconds trip_ns(TierId from, TierId to, Bytes bytes) const;
   // Bytes that each kernel has left. The path must exist, here and below.
   const CyclicSums& left(TierId from, TierId to) const { return lefts_[paths_[index(from, to)].left]; }
-  // Takes `bytes` from [begin, end): the earliest there is. What does not fit is not taken.
+  // Takes `bytes` from [begin, end): the earliest there is. What does not fit is not taken. O(log K) for each kernel
+  // that gives something.
   void take_earliest(TierId from, TierId to, KernelIndex begin, KernelIndex end, Bytes bytes);
 
  private:
@@ -118,26 +122,95 @@ class BandwidthPlan {
   std::vector<CyclicSums> lefts_;
 };
 
+// Whether a copy that begins with the kernel finds nothing left in all kernels that it would take if it had the path
+// for itself, but for the one in which it would end.
+bool nothing_left_for(const Kernels& kernels, const BandwidthPlan& bandwidth, TierId from, TierId to, KernelIndex begin,
+                      Bytes bytes);
+
 // The memory that each kernel finds taken if everything alive is resident, and the time for which that is too much.
+// A tree over the kernels: a change of a range costs O(log K), and O(log K) for each kernel that comes to be above the
+// limit or no longer is.
 class MemoryProfile {
  public:
+  // Nothing is taken.
+  MemoryProfile(const Kernels& kernels, Bytes limit);
   // What no kernel uses takes no room. A tensor that is not persistent is there from `allocated_ahead` kernels before
-  // its first use (but not in the iteration before) to its last.
-  MemoryProfile(const Kernels& kernels, const Trace& trace, Bytes limit, KernelIndex allocated_ahead = 0);
+  // its first use (but not in the iteration before) to its last. Each takes a multiple of `granularity`.
+  MemoryProfile(const Kernels& kernels, const Trace& trace, Bytes limit, KernelIndex allocated_ahead = 0,
+                Bytes granularity = 1);
 
-  std::int64_t at(KernelIndex kernel) const { return bytes_[static_cast<std::size_t>(kernel) % bytes_.size()]; }
+  std::int64_t at(KernelIndex kernel) const;
   std::int64_t limit() const { return limit_; }
   bool fits() const { return over_.total() == 0; }
   // Of [from, to), the time with more than the limit.
   Nanoseconds time_over(KernelIndex from, KernelIndex to) const { return over_.between(from, to); }
+  // Of [from, to), the sum of time x what is above the limit, but no more than `most` of it: what a tensor of that size
+  // would relieve by leaving.
+  int128 excess(KernelIndex from, KernelIndex to, Bytes most) const;
+  // The greatest of [from, to), which is not empty.
+  std::int64_t most(KernelIndex from, KernelIndex to) const;
+  // The first kernel with the greatest of all.
+  KernelIndex peak() const;
   // Adds to (or with a negative number takes from) every kernel of [from, to).
   void add(KernelIndex from, KernelIndex to, std::int64_t bytes);
 
  private:
+  struct Node {
+    std::int64_t added = 0;  // to all below, whose figures do not have it yet
+    std::int64_t most = std::numeric_limits<std::int64_t>::min();
+    std::int64_t least_over = std::numeric_limits<std::int64_t>::max();  // of those above the limit, if any
+    std::int64_t most_under = std::numeric_limits<std::int64_t>::min();  // of the others, if any
+    std::uint32_t over_count = 0, under_count = 0;
+    Nanoseconds time_over = 0;
+    int128 excess = 0;
+  };
+  // Kernels of one iteration, in order.
+  struct Range {
+    std::size_t begin, end;
+    std::size_t length() const { return end - begin; }
+  };
+  // A range of kernels as at most two of one iteration; empty ones are not visited.
+  template <typename Visit>
+  void each_part(KernelIndex from, KernelIndex to, Visit visit) const;
+  void build();
+  void set_leaf(std::size_t node, std::int64_t bytes);
+  void raise(Node& node, std::int64_t bytes);
+  void push(std::size_t node);
+  void pull(std::size_t node);
+  void settle(std::size_t node, Range below);
+  void add(std::size_t node, Range below, Range range, std::int64_t bytes);
+  // `added`: by the nodes above.
+  int128 excess(std::size_t node, Range below, Range range, std::int64_t added, std::int64_t most) const;
+  std::int64_t most(std::size_t node, Range below, Range range) const;
+
   std::int64_t limit_;
   std::vector<Nanoseconds> durations_ns_;
-  std::vector<std::int64_t> bytes_;
   CyclicSums over_;
+  std::size_t leaf_count_ = 1;  // a power of two
+  std::vector<Node> nodes_;     // [1] is the root, the children of n are 2n and 2n + 1; leaves from leaf_count_ on
 };
+
+// A plan as what to do when an op is issued: evictions first, then prefetches, each in the order in which they were
+// put in.
+class Hints {
+ public:
+  // Tensors are ids of the program.
+  void evict(OpIndex at, TensorId tensor, TierId destination) { evictions_.push_back({at, tensor, destination}); }
+  void fetch(OpIndex at, TensorId tensor) { prefetches_.push_back({at, tensor, 0}); }
+  void sort();  // when all are put in
+  void give(OpIndex issued, const View& view, Actions& actions) const;
+
+ private:
+  struct Hint {
+    OpIndex op = none;
+    TensorId tensor = none;
+    TierId destination = no_tier;
+  };
+  std::vector<Hint> evictions_, prefetches_;  // by op
+};
+
+// For policies whose plan says which tier evicted tensors go to, when an op is issued (on the GPU): what it lacks room
+// for is made room for by the coldest, which leave for `destination`. Without it the engine chooses the tier.
+void evict_coldest_for(const Event& issued, const View& view, TierId destination, Actions& actions);
 
 }  // namespace tencache

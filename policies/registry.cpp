@@ -31,6 +31,9 @@ constexpr std::array entries{
           "DeepUM (ASPLOS'23); comparison mode: G10's baseline (MICRO'23)", make_deepum},
     Entry{"layer-streaming", "host memory is home; the next layer streams in while this one runs, gradients stream out",
           "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_layer_streaming},
+    Entry{"teraio",
+          "plans offloads and prefetches over inactive periods of tensors by the time they relieve, to the SSD first",
+          "TERAIO (NeurIPS'25), arXiv 2506.06472", make_teraio},
     Entry{
         "zero-infinity",
         "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",

@@ -25,44 +25,12 @@ MachineSpec machine_of(Bytes gpu_bytes) {
   return machine;
 }
 
-// What the policy asks for when each op is issued: "3: evict a to nvme".
 std::vector<std::string> plan_of(const Trace& trace, const MachineSpec& machine, const Settings& settings = {}) {
-  const MadePolicy made = make_policy("g10", settings);
-  const Program program{trace, {}};
-  const Schedule schedule(trace);
-  Residency memory(machine, std::vector<AllocatorSpec>(machine.tiers.size()), 0, false);
-  const View view{.machine = machine, .memory = memory, .program = &program, .schedule = &schedule};
-  std::vector<std::string> plan;
-  Actions actions;
-  made.policy->on({.kind = EventKind::profile_ready}, view, actions);
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    actions.list().clear();
-    made.policy->on({.kind = EventKind::op_issued, .op = op}, view, actions);
-    for (const Action& action : actions.list()) {
-      plan.push_back(std::to_string(op) + ": " + std::string(to_string(action.verb)) + " " +
-                     trace.name(trace.tensors[action.tensor]) +
-                     (action.verb == Verb::evict ? " to " + machine.tiers[action.destination].name : ""));
-    }
-  }
-  return plan;
+  return plan_of("g10", settings, trace, machine);
 }
 
-// Ten kernels of 100 ns: f0 … f4, b4 … b0. f(i) reads a(i-1) and writes a(i), b(i) reads a(i): a(i) is alive from f(i)
-// to b(i), and not used from f(i+2) until then. Periods: a0 kernels [2, 9), a1 [3, 8), a2 [4, 7), a3 [5, 6).
-Trace five_layers() {
-  Trace trace;
-  std::vector<TensorId> a;
-  for (int i = 0; i < 5; ++i) {
-    a.push_back(trace.add_tensor(std::string("a").append(std::to_string(i)), tensor_bytes, Role::activation, false));
-  }
-  for (std::size_t i = 0; i < 5; ++i) {
-    add_op(trace, kernel_ns, i == 0 ? std::vector<TensorId>{} : std::vector{a[i - 1]}, {a[i]});
-  }
-  for (std::size_t i = 5; i-- > 0;) add_op(trace, kernel_ns, {a[i]}, {});
-  return trace;
-}
-
-// GPU of 130: the plan may fill 128. With allocation one kernel ahead the kernels need
+// The ten kernels of five_layers take 100 ns each. GPU of 130: the plan may fill 128. With allocation one kernel ahead
+// the kernels need
 //   80 120 160 200 200 200 160 120 80 40: 2 to 6 are too much.
 // Benefits: a0, half out in kernel 2, half in from 8 on: 500 ns x 40. a1: 3 to 7, 400 ns. a2: 4 to 6, 200 ns. a3: none.
 //   a0, 700 ns long, goes to the SSD: out in kernels 2 (25 bytes) and 3 (15), in from 7 (25) and 8 (15). Free in 4,
@@ -75,7 +43,7 @@ Trace five_layers() {
 //   f4 is issued, 460 to 500, and f4 waits 40 for a4's room. a2 is back at 740 (asked for at 700, b3), a0 at 960 (800,
 //   b2; needed at 1000).
 TEST(G10Test, Golden) {
-  const Trace trace = five_layers();
+  const Trace trace = five_layers(kernel_ns, tensor_bytes);
   const MachineSpec machine = machine_of(130);
   EXPECT_THAT(plan_of(trace, machine),
               ElementsAre("2: evict a0 to nvme", "4: evict a2 to cpu", "6: fetch a2", "7: fetch a0"));
@@ -92,15 +60,17 @@ TEST(G10Test, Golden) {
 // GPU of 170 (168): only kernels 3, 4 and 5 are too much. a0 to the SSD frees 4 and 5; nothing helps 3. Its prefetch
 // moves from 7 to 6, which needs 120 without it, not to 5, which needs 160.
 TEST(G10Test, PrefetchesMoveEarlierWhileMemoryFits) {
-  EXPECT_THAT(plan_of(five_layers(), machine_of(170)), ElementsAre("2: evict a0 to nvme", "6: fetch a0"));
-  EXPECT_THAT(plan_of(five_layers(), machine_of(170), {{"eager", "false"}}),
+  EXPECT_THAT(plan_of(five_layers(kernel_ns, tensor_bytes), machine_of(170)),
+              ElementsAre("2: evict a0 to nvme", "6: fetch a0"));
+  EXPECT_THAT(plan_of(five_layers(kernel_ns, tensor_bytes), machine_of(170), {{"eager", "false"}}),
               ElementsAre("2: evict a0 to nvme", "7: fetch a0"));
 }
 
 TEST(G10Test, NothingMovesWhereEverythingFits) {
-  EXPECT_THAT(plan_of(five_layers(), machine_of(210)), testing::IsEmpty());
-  EXPECT_THAT(plan_of(five_layers(), machine_of(170), {{"limit", "1"}}), testing::Not(testing::IsEmpty()));
-  EXPECT_THAT(plan_of(five_layers(), machine_of(200), {{"limit", "1"}}), testing::IsEmpty());
+  EXPECT_THAT(plan_of(five_layers(kernel_ns, tensor_bytes), machine_of(210)), testing::IsEmpty());
+  EXPECT_THAT(plan_of(five_layers(kernel_ns, tensor_bytes), machine_of(170), {{"limit", "1"}}),
+              testing::Not(testing::IsEmpty()));
+  EXPECT_THAT(plan_of(five_layers(kernel_ns, tensor_bytes), machine_of(200), {{"limit", "1"}}), testing::IsEmpty());
 }
 
 // p and q are not used in kernels [1, 9); kernels 4 and 5 need 100 more (x, allocated one ahead). GPU of 120 (118):

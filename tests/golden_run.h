@@ -53,6 +53,10 @@ inline constexpr LinkId h2d = 0, d2h = 1;  // of small_machine
 // Lowers the trace for the policy and runs it until an iteration ends in the state in which one before ended.
 GoldenRun run_golden(const std::string& policy, const Settings& settings, const Trace& trace,
                      const MachineSpec& machine);
+// What a policy that plans asks for when each op is issued, in the first iteration: "3: evict a to nvme". Nothing is
+// where it could leave or be fetched from, so only the plan shows.
+std::vector<std::string> plan_of(const std::string& policy, const Settings& settings, const Trace& trace,
+                                 const MachineSpec& machine);
 // The timeline of a run as text, with times from the first iteration that is shown, counted from 0.
 std::string render(const GoldenRun& run, const Program& program, const MachineSpec& machine, const std::string& title,
                    std::size_t first_iteration = 0);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -99,6 +100,48 @@ TEST(PlanningTest, IntermediatesMayBeAllocatedAhead) {
   const Kernels kernels(trace, schedule);
   EXPECT_THAT(memory_of(MemoryProfile(kernels, trace, 0), 3), ElementsAre(7, 0, 9));
   EXPECT_THAT(memory_of(MemoryProfile(kernels, trace, 0, 1), 3), ElementsAre(7, 9, 9));
+}
+
+// Against a list of numbers, with ranges over the iteration's end, and more taken than there is.
+TEST(PlanningTest, MemoryChangesByRanges) {
+  std::mt19937 random(11);
+  for (const std::size_t count : {1U, 2U, 5U, 8U, 33U}) {
+    Trace trace;
+    for (std::size_t op = 0; op < count; ++op) add_op(trace, static_cast<Nanoseconds>(random() % 4), {}, {});
+    const Schedule schedule(trace);
+    const Kernels kernels(trace, schedule);
+    constexpr std::int64_t limit = 10;
+    MemoryProfile memory(kernels, limit);
+    std::vector<std::int64_t> bytes(count, 0);
+    for (int step = 0; step < 200; ++step) {
+      const std::size_t from = random() % count, length = random() % (count + 1), asked = random() % count;
+      const std::int64_t change = static_cast<std::int64_t>(random() % 21) - 10, most = 1 + random() % 6;
+      memory.add(static_cast<KernelIndex>(from), static_cast<KernelIndex>(from + length), change);
+      for (std::size_t k = from; k < from + length; ++k) bytes[k % count] += change;
+      Nanoseconds over_ns = 0;
+      std::int64_t excess = 0, greatest = bytes[asked];
+      for (std::size_t k = asked; k < asked + count; ++k) {
+        const Nanoseconds duration_ns = kernels.durations_ns[k % count];
+        if (bytes[k % count] > limit) over_ns += duration_ns;
+        excess += std::clamp<std::int64_t>(bytes[k % count] - limit, 0, most) * duration_ns;
+        greatest = std::max(greatest, bytes[k % count]);
+        const KernelIndex from_k = static_cast<KernelIndex>(asked), to_k = static_cast<KernelIndex>(k + 1);
+        ASSERT_EQ(memory.at(static_cast<KernelIndex>(k)), bytes[k % count]);
+        ASSERT_EQ(memory.time_over(from_k, to_k), over_ns);
+        ASSERT_EQ(memory.most(from_k, to_k), greatest);
+        ASSERT_TRUE(memory.excess(from_k, to_k, static_cast<Bytes>(most)) == excess);
+      }
+      ASSERT_EQ(memory.fits(), over_ns == 0);
+      ASSERT_EQ(memory.peak(), std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
+    }
+  }
+}
+
+TEST(PlanningTest, MemoryIsTakenInMultiplesOfTheGranularity) {
+  const Small small;
+  const Schedule schedule(small.trace);
+  const Kernels kernels(small.trace, schedule);
+  EXPECT_THAT(memory_of(MemoryProfile(kernels, small.trace, 0, 0, 64), 4), ElementsAre(192, 192, 192, 192));
 }
 
 TEST(PlanningTest, SumsOverACycle) {

@@ -51,6 +51,21 @@ inline OpIndex add_op(Trace& trace, Nanoseconds duration_ns, std::vector<TensorI
   return trace.add_op(op, reads, writes);
 }
 
+// Ten kernels: f0 … f4, b4 … b0. f(i) reads a(i-1) and writes a(i), b(i) reads a(i): a(i) is alive from f(i)
+// to b(i), and not used from f(i+2) until then. Periods: a0 kernels [2, 9), a1 [3, 8), a2 [4, 7), a3 [5, 6).
+inline Trace five_layers(Nanoseconds kernel_ns, Bytes tensor_bytes) {
+  Trace trace;
+  std::vector<TensorId> a;
+  for (int i = 0; i < 5; ++i) {
+    a.push_back(trace.add_tensor(std::string("a").append(std::to_string(i)), tensor_bytes, Role::activation, false));
+  }
+  for (std::size_t i = 0; i < 5; ++i) {
+    add_op(trace, kernel_ns, i == 0 ? std::vector<TensorId>{} : std::vector{a[i - 1]}, {a[i]});
+  }
+  for (std::size_t i = 5; i-- > 0;) add_op(trace, kernel_ns, {a[i]}, {});
+  return trace;
+}
+
 // A policy that is a layout and a function.
 class ScriptedPolicy final : public Policy {
  public:

@@ -1,0 +1,254 @@
+// teraio: Yuan et al., "Cost-Efficient LLM Training with Lifetime-Aware Tensor Offloading via GPUDirect Storage"
+// (NeurIPS'25, arXiv 2506.06472), its algorithm for the offloading plan and its migration engine.
+//
+// Before the run, on a clock without stalls:
+//   1. Everything alive is taken to be resident; M' is the memory that each kernel then needs.
+//   2. While M' is above `limit` of the GPU anywhere: of each inactive period (of weights and optimizer states also the
+//      one over the iteration's end)
+//        t_off   the first kernel that can find it offloaded, given the write bandwidth that is left,
+//        t_pref  the last kernel with which its prefetch can begin, given the read bandwidth that is left,
+//        C       the kernels in [t_off, t_pref) with M' above the limit.
+//      Take the one with the greatest benefit / cost; of equal ones the largest, then the first. None left: stop.
+//        benefit=listing  size x time of C, over size (what the paper's algorithm lists)
+//        benefit=text     size x time of C as far as it is above the limit, over the time of both transfers (what its
+//                         text says)
+//   3. It goes to the SSD; if nothing is left of the SSD's bandwidth where its offload would be, or if C is empty on
+//      this way, to CPU memory, as far as `cpu_memory` goes (0: SSD only; what the paper calls Mixed has a size).
+//      Offload and prefetch take the bandwidth; between them M' is less.
+// Run, whole tensors: the offload starts with the period's first kernel, the prefetch with t_pref. What the next kernel
+// needs and has not come is urgent: it overtakes what is pending. What the plan missed is fetched on demand, and only
+// that evicts: the coldest leave, to the SSD. Every offload writes (`copies`).
+//
+// Without an SSD, CPU memory takes its place. Differences: docs/policies.md.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <queue>
+#include <tuple>
+
+#include "core/error.h"
+#include "policies/planning.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+struct TeraioOptions {
+  double limit = 1;  // of the GPU's memory, for the plan
+  bool excess_over_time = false;
+  Bytes cpu_memory = 0;
+};
+
+struct Migration {
+  TensorId tensor = none;
+  TierId destination = no_tier;
+  KernelIndex offload_at = 0, prefetch_at = 0, use_at = 0;
+};
+
+class Planner {
+ public:
+  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const TeraioOptions& options)
+      : options_(options),
+        granularity_(machine.tiers[0].granularity),
+        kernels_(trace, schedule),
+        periods_(inactive_periods(kernels_, trace)),
+        bandwidth_(kernels_, machine),
+        gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit), 0,
+             granularity_),
+        cpu_(kernels_, options.cpu_memory) {
+    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
+      if (!bandwidth_.exists(0, tier) || !bandwidth_.exists(tier, 0)) continue;
+      if (ssd_tier_ == no_tier && machine.tiers[tier].kind == TierKind::nvme) ssd_tier_ = tier;
+      if (cpu_tier_ == no_tier && machine.tiers[tier].kind == TierKind::cpu) cpu_tier_ = tier;
+    }
+    if (ssd_tier_ == no_tier) std::swap(ssd_tier_, cpu_tier_);
+  }
+
+  const Kernels& kernels() const { return kernels_; }
+  TierId destination() const { return ssd_tier_; }
+  bool fits() const { return gpu_.fits(); }
+
+  std::vector<Migration> plan() {
+    // A ratio only falls while memory and bandwidth are taken, unless a period changes from the SSD to CPU memory: that
+    // is noticed when it comes up. So the greatest is an entry that is still right when it comes up.
+    struct Candidate {
+      uint128 ratio;
+      Bytes bytes;
+      std::size_t period;
+      bool operator<(const Candidate& other) const {
+        return std::tie(ratio, bytes, other.period) < std::tie(other.ratio, other.bytes, period);
+      }
+    };
+    std::priority_queue<Candidate> candidates;
+    for (std::size_t i = 0; i < periods_.size(); ++i) {
+      if (const auto way = best_way(periods_[i])) candidates.push({way->ratio, periods_[i].bytes, i});
+    }
+    while (!gpu_.fits() && !candidates.empty()) {
+      const Candidate top = candidates.top();
+      candidates.pop();
+      const InactivePeriod& period = periods_[top.period];
+      const std::optional<Way> way = best_way(period);
+      if (!way) continue;
+      if (way->ratio == top.ratio) {
+        migrate(period, *way);
+      } else {
+        candidates.push({way->ratio, period.bytes, top.period});
+      }
+    }
+    return std::move(migrations_);
+  }
+
+ private:
+  struct Way {
+    TierId tier = no_tier;
+    KernelIndex offloaded = 0, prefetch_at = 0;
+    uint128 ratio = 0;  // above 0
+  };
+
+  std::int64_t footprint(const InactivePeriod& period) const {
+    return static_cast<std::int64_t>((period.bytes + granularity_ - 1) / granularity_ * granularity_);
+  }
+
+  std::optional<Way> best_way(const InactivePeriod& period) const {
+    if (ssd_tier_ == no_tier) return std::nullopt;
+    std::optional<Way> way;
+    const bool cpu_has_room =
+        cpu_tier_ != no_tier &&
+        cpu_.most(period.begin, period.end) + static_cast<std::int64_t>(period.bytes) <= cpu_.limit();
+    const bool saturated =
+        cpu_has_room && nothing_left_for(kernels_, bandwidth_, 0, ssd_tier_, period.begin, period.bytes);
+    if (!saturated) way = way_to(period, ssd_tier_);
+    if (!way && cpu_has_room) way = way_to(period, cpu_tier_);
+    if (!way && saturated) way = way_to(period, ssd_tier_);
+    return way;
+  }
+
+  // None if no kernel between the transfers is above the limit.
+  std::optional<Way> way_to(const InactivePeriod& period, TierId tier) const {
+    Way way{.tier = tier};
+    way.offloaded = bandwidth_.left(0, tier).forward(period.begin, static_cast<std::int64_t>(period.bytes));
+    if (way.offloaded < 0 || way.offloaded >= period.end) return std::nullopt;
+    way.prefetch_at = bandwidth_.left(tier, 0).backward(period.end, static_cast<std::int64_t>(period.bytes));
+    if (way.prefetch_at <= way.offloaded) return std::nullopt;
+    const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
+    if (over_ns == 0) return std::nullopt;
+    way.ratio = static_cast<uint128>(over_ns);
+    if (options_.excess_over_time) {
+      const uint128 relief =
+          static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, static_cast<Bytes>(footprint(period))));
+      const Nanoseconds cost_ns = bandwidth_.trip_ns(0, tier, period.bytes) + bandwidth_.trip_ns(tier, 0, period.bytes);
+      way.ratio = std::max<uint128>(relief / static_cast<uint128>(std::max<Nanoseconds>(cost_ns, 1)), 1);
+    }
+    return way;
+  }
+
+  void migrate(const InactivePeriod& period, const Way& way) {
+    bandwidth_.take_earliest(0, way.tier, period.begin, way.offloaded, period.bytes);
+    bandwidth_.take_earliest(way.tier, 0, way.prefetch_at, period.end, period.bytes);
+    gpu_.add(way.offloaded, way.prefetch_at, -footprint(period));
+    if (way.tier == cpu_tier_) cpu_.add(period.begin, period.end, static_cast<std::int64_t>(period.bytes));
+    migrations_.push_back({period.tensor, way.tier, period.begin, way.prefetch_at, period.end});
+  }
+
+  TeraioOptions options_;
+  Bytes granularity_;
+  Kernels kernels_;
+  std::vector<InactivePeriod> periods_;
+  BandwidthPlan bandwidth_;
+  MemoryProfile gpu_, cpu_;  // M'; what the plan keeps in CPU memory
+  TierId ssd_tier_ = no_tier, cpu_tier_ = no_tier;
+  std::vector<Migration> migrations_;
+};
+
+class Teraio final : public Policy {
+ public:
+  explicit Teraio(Options& options) {
+    std::string benefit = "listing", copies = "exclusive";
+    layout_.chunk_bytes = 0;
+    options.choice("benefit", benefit, {"listing", "text"},
+                   "listing: size x time above the limit, over size; text: the excess that goes, over transfer time");
+    options.bytes("cpu_memory", plan_options_.cpu_memory,
+                  "CPU memory that the plan may use when the SSD is saturated; 0: SSD only");
+    options.real("limit", plan_options_.limit, "share", "of the GPU's memory that the plan may fill");
+    options.choice("copies", copies, {"exclusive", "inclusive"},
+                   "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped");
+    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    if (plan_options_.limit <= 0 || plan_options_.limit > 1) {
+      throw Error("policy 'teraio': option limit must be above 0 and at most 1");
+    }
+    plan_options_.excess_over_time = benefit == "text";
+    layout_.exclusive_copies = copies == "exclusive";
+  }
+
+  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) make_plan(view);
+    if (event.kind != EventKind::op_issued || event.device != Device::gpu || destination_ == no_tier) return;
+    if (event.op != none) {
+      hints_.give(event.op, view, actions);
+      make_urgent(next_op_[event.op], view, actions);
+    }
+    evict_coldest_for(event, view, destination_, actions);
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (!request.prefetch) coldest_victims(request, view, victims);
+  }
+
+  void notes(std::vector<std::string>& notes) const override {
+    if (!fits_) {
+      notes.push_back(
+          "the plan does not bring the memory below the limit everywhere: no inactive period is left whose transfers "
+          "fit the bandwidth; the rest is fetched on demand");
+    }
+  }
+
+ private:
+  void make_plan(const View& view) {
+    Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
+    std::vector<Migration> plan = planner.plan();
+    fits_ = planner.fits();
+    destination_ = planner.destination();
+    const Kernels& kernels = planner.kernels();
+    next_op_.assign(view.program->trace.ops.size(), none);
+    for (KernelIndex kernel = 0; kernel < kernels.count(); ++kernel) {
+      next_op_[kernels.op_of(kernel)] = kernels.op_of(kernel + 1);
+    }
+    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+      return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
+    });
+    hints_ = {};
+    for (const Migration& migration : plan) {
+      hints_.evict(kernels.op_of(migration.offload_at), migration.tensor, migration.destination);
+      hints_.fetch(kernels.op_of(migration.prefetch_at), migration.tensor);
+    }
+    hints_.sort();
+  }
+
+  // The tensors that the op reads and that are not all there.
+  static void make_urgent(OpIndex op, const View& view, Actions& actions) {
+    for (const Use& use : view.schedule->uses(op)) {
+      const TensorId tensor = use.read ? view.memory_tensor(use.tensor) : none;
+      if (tensor == none || view.dead(tensor) || view.memory.resident(tensor, 0)) continue;
+      const ChunkId first = view.memory.first_chunk(tensor);
+      for (ChunkId chunk = first; chunk < first + view.memory.chunk_count(tensor); ++chunk) {
+        if (view.memory.valid(chunk, 0) || !view.memory.valid_elsewhere(chunk, 0)) continue;
+        actions.push({.verb = Verb::fetch, .tier = 0, .urgent = true, .tensor = tensor, .chunk = chunk - first});
+      }
+    }
+  }
+
+  Layout layout_;
+  TeraioOptions plan_options_;
+  bool fits_ = true;
+  TierId destination_ = no_tier;  // of what leaves for lack of room
+  std::vector<OpIndex> next_op_;  // of the GPU, by op
+  Hints hints_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_teraio(Options& options) { return std::make_unique<Teraio>(options); }
+
+}  // namespace tencache

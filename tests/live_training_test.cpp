@@ -185,6 +185,7 @@ class LiveTraining : public testing::Test {
     const Folder folder;
     const Bytes gpu_bytes = percent_of_peak(percent);
     for (const PolicyCase& choice : all_policies()) {
+      if (!files && (choice.name == "flashneuron" || choice.name == "ssdtrain")) continue;  // they need an SSD
       SCOPED_TRACE(choice.name + " at " + std::to_string(percent) + " % of the peak, " +
                    (files ? "files" : "CPU memory") + " behind");
       train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes),

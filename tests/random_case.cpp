@@ -135,6 +135,9 @@ Trace random_trace(Random& random, Bytes unit) {
   return trace;
 }
 
+// Policies that refuse a machine without it.
+bool needs_nvme(const std::string& policy) { return policy == "flashneuron" || policy == "ssdtrain"; }
+
 // The most that one op needs at once in a tier, and all there is.
 std::pair<Bytes, Bytes> demand(const Trace& trace) {
   const Schedule schedule(trace);
@@ -165,7 +168,7 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
   const auto [largest, all] = demand(trace);
   MachineSpec machine;
   machine.name = "random";
-  const bool three = random.one_in(2);
+  const bool three = random.one_in(2) || needs_nvme(options.policy);
   const Bytes granularity = options.real_pages ? 4 * KiB : Bytes{1} << (random.one_in(2) ? 0 : random.between(0, 5));
   const auto capacity = [&](Bytes least, Bytes most) {
     return (std::max<Bytes>(1, random.between(least, std::max(least, most))) + granularity - 1) / granularity *
@@ -362,6 +365,12 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
     layout.allocators = random_allocators(random, made.machine, largest);
   }
   // Drawn apart, so that the rest of the case is the same with and without.
+  Random phases(seed ^ 0x706861736573);
+  std::vector<Op>& ops = made.program.trace.ops;
+  const std::uint64_t first_backward = phases.one_in(3) ? ops.size() : phases.below(ops.size());
+  for (std::uint64_t op = first_backward; op < ops.size(); ++op) {
+    if (ops[op].device == Device::gpu) ops[op].phase = Phase::backward;
+  }
   Random features(seed ^ 0x6665617475726573);
   if (!options.real_pages && features.one_in(2)) add_simulated_features(features, made);
   made.limits = {.max_iterations = random.between(1, 4), .until_steady = false};
@@ -369,6 +378,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   made.policy = !options.policy.empty() ? options.policy
                 : random.one_in(3)      ? "random"
                                         : policies[random.below(policies.size())];
+  if (needs_nvme(made.policy) && made.machine.tiers.size() < 3) made.policy = "random";
   made.settings = options.settings;
   return made;
 }

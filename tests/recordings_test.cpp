@@ -20,6 +20,7 @@ struct Recording {
   double published_uvm_seconds;  // second iteration; ResNet: the steady one
   double published_g10_seconds;
   double published_deepum_seconds;
+  double published_flashneuron_seconds;       // 0: it fails
   double g10_below, g10_above;                // tolerances under our rules, and …
   double g10_simulator_tolerance;             // … with those of G10's simulator
   double published_ssd_gb, published_cpu_gb;  // that its g10 moves in an iteration, each way
@@ -111,11 +112,26 @@ TEST_P(RecordingsTest, DeepUmAsPublished) {
               0.05 * GetParam().published_deepum_seconds);
 }
 
+// Where it fails in G10's runs it does here: its memory is fragmented.
+TEST_P(RecordingsTest, FlashNeuronAsPublished) {
+  const RunResult result = run("flashneuron", {}, {});
+  ASSERT_EQ(result.fits, GetParam().published_flashneuron_seconds > 0) << result.misfit;
+  if (!result.fits) {
+    ASSERT_EQ(result.policy_notes.size(), 2U);
+    EXPECT_NE(result.policy_notes[1].find("fragmented"), std::string::npos);
+    EXPECT_TRUE(run("flashneuron", {{"allocator", "exact"}}, {}).fits);
+    return;
+  }
+  EXPECT_NEAR(result.iteration_seconds(), GetParam().published_flashneuron_seconds,
+              0.05 * GetParam().published_flashneuron_seconds);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     G10, RecordingsTest,
-    testing::Values(Recording{"BERT_Base-256", 8.55, 19.65, 7.311, 9.160, 0.03, 0.03, 0.03, 2.315, 7.248, 0.02},
-                    Recording{"VIT-1280", 6.45, 24.60, 5.540, 7.558, 0.08, 0.03, 0.04, 5.223, 23.61, 0.25},
-                    Recording{"ResNet152-1280", 200.7, 526.8, 114.42, 132.0, 0.03, 0.03, 0.03, 116.87, 146.75, 0.07}),
+    testing::Values(Recording{"BERT_Base-256", 8.55, 19.65, 7.311, 9.160, 10.22, 0.03, 0.03, 0.03, 2.315, 7.248, 0.02},
+                    Recording{"VIT-1280", 6.45, 24.60, 5.540, 7.558, 0, 0.08, 0.03, 0.04, 5.223, 23.61, 0.25},
+                    Recording{"ResNet152-1280", 200.7, 526.8, 114.42, 132.0, 175.3, 0.03, 0.03, 0.03, 116.87, 146.75,
+                              0.07}),
     [](const auto& info) {
       return std::string(info.param.name).substr(0, std::string(info.param.name).find_first_of("_1-"));
     });

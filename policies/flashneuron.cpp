@@ -14,8 +14,8 @@
 // (overflow=evict: the coldest tensors leave instead). Compression, an option of the system, is not modelled.
 #include <algorithm>
 
-#include "core/error.h"
 #include "policies/policies.h"
+#include "policies/storage.h"
 
 namespace tencache {
 namespace {
@@ -32,11 +32,7 @@ class FlashNeuron final : public Policy {
   Requirements requirements() const override { return Requirements::governing({Role::activation}); }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
-    const TierId ssd = ssd_of(machine);
-    if (ssd == no_tier) {
-      throw Error("policy 'flashneuron': machine '" + machine.name +
-                  "' has no tier of kind nvme that the GPU can reach, and it offloads to nothing else");
-    }
+    require_ssd(machine, "flashneuron");
     Layout layout;
     layout.chunk_bytes = 0;
     layout.fallback_eviction = overflow_ == "evict";
@@ -90,17 +86,9 @@ class FlashNeuron final : public Policy {
     Bytes free = 0;
   };
 
-  static TierId ssd_of(const MachineSpec& machine) {
-    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
-      if (machine.tiers[tier].kind != TierKind::nvme) continue;
-      if (!machine.path_between(0, tier).empty() && !machine.path_between(tier, 0).empty()) return tier;
-    }
-    return no_tier;
-  }
-
   void make_plan(const View& view) {
     const Trace& trace = view.program->trace;
-    ssd_ = ssd_of(view.machine);
+    ssd_ = require_ssd(view.machine, "flashneuron");
     next_ = 0;
     asked_.clear();
     offloads_.clear();

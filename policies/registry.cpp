@@ -37,6 +37,8 @@ constexpr std::array entries{
     Entry{"teraio",
           "plans offloads and prefetches over inactive periods of tensors by the time they relieve, to the SSD first",
           "TERAIO (NeurIPS'25), arXiv 2506.06472", make_teraio},
+    Entry{"ssdtrain", "activations are stored on the SSD as they are made and fetched back module by module",
+          "SSDTrain (DAC'25), arXiv 2408.10013", make_ssdtrain},
     Entry{
         "zero-infinity",
         "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",

@@ -1,0 +1,189 @@
+// ssdtrain: Wu et al., "SSDTrain: An Activation Offloading Framework to SSDs for Faster Large Language Model Training"
+// (arXiv 2408.10013, DAC'25). Only what the forward pass saves for the backward pass moves, between GPU and SSD;
+// parameters, gradients and optimizer states stay on the GPU.
+//   1. Stored is an activation of at least `minimum` elements that the backward pass uses, but not what the last `keep`
+//      modules make and what comes after them: it is used again at once.
+//   2. Each is stored when it is made, in that order, over one queue. Its room goes free when it has been stored and
+//   its
+//      last use in the forward pass is over.
+//   3. When the backward pass enters a module, the activations of the next `prefetch` modules are fetched, in the order
+//      of their use: the modules of the forward pass in reverse.
+//   4. An activation that is wanted before it has been stored is still there: it stays (the paper's forwarding).
+// A module is a layer of layers.h; the last ones are counted among those whose name ends in a number, if there are any.
+// Nothing leaves for lack of room: what does not fit is out of memory (overflow=evict: the coldest tensors leave). A
+// tensor is one object here however many modules save it, so deduplication needs no rule.
+#include <algorithm>
+
+#include "policies/layers.h"
+#include "policies/policies.h"
+#include "policies/storage.h"
+
+namespace tencache {
+namespace {
+
+class SsdTrain final : public Policy {
+ public:
+  explicit SsdTrain(Options& options) {
+    options.number("minimum", minimum_, "elements", "of an activation that is worth storing");
+    options.number("keep", keep_, "modules", "at the end of the forward pass whose activations are not stored");
+    options.number("prefetch", prefetch_, "modules", "of the backward pass, after the running one, fetched ahead");
+    options.choice("overflow", overflow_, {"oom", "evict"},
+                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+  }
+
+  Requirements requirements() const override {
+    Requirements r = Requirements::governing({Role::activation});
+    r.module_hooks = true;
+    return r;
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    require_ssd(machine, "ssdtrain");
+    Layout layout;
+    layout.chunk_bytes = chunk_bytes_;
+    layout.fallback_eviction = overflow_ == "evict";
+    layout.initial.fill(0);
+    return layout;
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) make_plan(view);
+    if (event.kind == EventKind::schedule_deviated) activations_.clear();
+    if (activations_.empty()) return;
+    if (event.kind == EventKind::transfer_done && event.to == ssd_) stored(event, view, actions);
+    if (event.kind == EventKind::iteration_begin) entered_ = 0;
+    if (event.device != Device::gpu || event.op == none) return;
+    if (event.kind == EventKind::op_done && event.op < first_backward_) done(event.op, view, actions);
+    if (event.kind == EventKind::op_issued && event.op >= first_backward_) enter(event.op, view, actions);
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (overflow_ == "evict" && !request.prefetch) coldest_victims(request, view, victims);
+  }
+
+  std::uint64_t fingerprint() const override { return entered_; }
+
+  void notes(std::vector<std::string>& notes) const override {
+    if (!plan_.empty()) notes.push_back(plan_);
+  }
+
+ private:
+  struct Activation {
+    OpIndex made_by = none;         // the last op of the forward pass that writes it; none: it is not stored
+    OpIndex last_forward = none;    // that uses it
+    OpIndex first_backward = none;  // that uses it
+    bool room_may_go = false;       // its last use in the forward pass is over, and it is not wanted back yet
+  };
+
+  void make_plan(const View& view) {
+    const Trace& trace = view.program->trace;
+    ssd_ = require_ssd(view.machine, "ssdtrain");
+    entered_ = 0;
+    layers_ = find_layers(*view.program, *view.schedule);
+    first_backward_ = 0;
+    while (first_backward_ < trace.ops.size() && trace.ops[first_backward_].phase != Phase::backward) ++first_backward_;
+    const OpIndex first_kept = find_first_kept(trace);
+    activations_.assign(trace.tensors.size(), {});
+    wanted_in_.assign(layers_.list.size(), {});
+    const auto is_stored = [&](TensorId id) {
+      return activations_[id].first_backward != none && activations_[id].made_by < first_kept &&
+             trace.tensors[id].bytes >= minimum_ * trace.header.element_bytes();
+    };
+    Bytes stored_bytes = 0, saved_bytes = 0;
+    std::size_t count = 0;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      for (const Use& use : view.schedule->uses(op)) {
+        const Tensor& tensor = trace.tensors[use.tensor];
+        if (tensor.persistent || tensor.role != Role::activation) continue;
+        Activation& activation = activations_[use.tensor];
+        if (op < first_backward_) {
+          if (use.write) activation.made_by = op;
+          activation.last_forward = op;
+          continue;
+        }
+        if (activation.made_by == none || activation.first_backward != none) continue;
+        saved_bytes += tensor.bytes;
+        activation.first_backward = op;
+        if (!is_stored(use.tensor)) continue;
+        wanted_in_[layers_.of_op[op]].push_back(use.tensor);
+        stored_bytes += tensor.bytes;
+        ++count;
+      }
+    }
+    for (TensorId id = 0; id < activations_.size(); ++id) {
+      if (!is_stored(id)) activations_[id] = {};
+    }
+    plan_ = std::to_string(count) + " activations, " + format_bytes(stored_bytes) + " of the " +
+            format_bytes(saved_bytes) + " that the backward pass uses, are stored on the SSD";
+  }
+
+  // The first op of the forward pass whose activations, and all later ones, are kept.
+  OpIndex find_first_kept(const Trace& trace) const {
+    std::vector<OpIndex> modules, blocks;  // the first op of each visit
+    for (OpIndex op = 0; op < first_backward_; ++op) {
+      if (trace.ops[op].device != Device::gpu || trace.ops[op].module == 0) continue;
+      if (op > 0 && layers_.of_op[op] == layers_.of_op[op - 1]) continue;
+      modules.push_back(op);
+      const std::string_view layer = layer_of_module(trace.names[trace.ops[op].module]);
+      if (layer.back() >= '0' && layer.back() <= '9') blocks.push_back(op);
+    }
+    const std::vector<OpIndex>& counted = blocks.empty() ? modules : blocks;
+    if (keep_ == 0 || counted.empty()) return first_backward_;
+    return counted[counted.size() - std::min<std::size_t>(keep_, counted.size())];
+  }
+
+  void done(OpIndex op, const View& view, Actions& actions) {
+    for (const Use& use : view.schedule->uses(op)) {
+      Activation& activation = activations_[use.tensor];
+      const TensorId id = activation.made_by == none ? none : view.memory_tensor(use.tensor);
+      if (id == none) continue;
+      if (activation.made_by == op) {
+        activation.room_may_go = false;
+        actions.clean(id, ssd_);
+      }
+      if (activation.last_forward != op) continue;
+      activation.room_may_go = true;
+      const ChunkId begin = view.memory.first_chunk(id);
+      for (std::uint32_t i = 0; i < view.memory.chunk_count(id); ++i) {
+        if (view.memory.valid(begin + i, ssd_)) actions.push({.verb = Verb::drop, .tensor = id, .chunk = i});
+      }
+    }
+  }
+
+  void stored(const Event& event, const View& view, Actions& actions) const {
+    const TensorId tensor = view.program_tensor(event.tensor);
+    if (tensor == none || tensor >= activations_.size() || !activations_[tensor].room_may_go) return;
+    const std::uint32_t chunk = event.chunk - view.memory.first_chunk(event.tensor);
+    actions.push({.verb = Verb::drop, .tensor = event.tensor, .chunk = chunk});
+  }
+
+  // The activations of the layer that the op belongs to, and of those after it, are wanted from now on.
+  void enter(OpIndex op, const View& view, Actions& actions) {
+    const std::uint64_t end = std::min<std::uint64_t>(layers_.of_op[op] + prefetch_ + 1, layers_.list.size());
+    for (entered_ = std::max<std::uint64_t>(entered_, layers_.of_op[op]); entered_ < end; ++entered_) {
+      for (const TensorId tensor : wanted_in_[entered_]) {
+        activations_[tensor].room_may_go = false;
+        const TensorId id = view.memory_tensor(tensor);
+        if (id != none && !view.dead(id) && !view.memory.resident(id, 0)) actions.fetch(id);
+      }
+    }
+  }
+
+  std::uint64_t minimum_ = 1 << 20, keep_ = 1, prefetch_ = 1;
+  std::string overflow_ = "oom";
+  Bytes chunk_bytes_ = 0;
+  TierId ssd_ = no_tier;
+  OpIndex first_backward_ = none;
+  Layers layers_;
+  std::vector<Activation> activations_;           // by tensor of the program; empty: no plan
+  std::vector<std::vector<TensorId>> wanted_in_;  // by layer: what it uses first in the backward pass and is stored
+  std::uint64_t entered_ = 0;                     // the layers before it have been asked for
+  std::string plan_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_ssdtrain(Options& options) { return std::make_unique<SsdTrain>(options); }
+
+}  // namespace tencache

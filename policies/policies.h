@@ -12,6 +12,7 @@ std::unique_ptr<Policy> make_belady(Options& options);
 std::unique_ptr<Policy> make_deepum(Options& options);
 std::unique_ptr<Policy> make_fifo(Options& options);
 std::unique_ptr<Policy> make_flashneuron(Options& options);
+std::unique_ptr<Policy> make_foresight(Options& options);
 std::unique_ptr<Policy> make_g10(Options& options);
 std::unique_ptr<Policy> make_ideal(Options& options);
 std::unique_ptr<Policy> make_l2l(Options& options);

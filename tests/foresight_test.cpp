@@ -1,0 +1,125 @@
+// The rules of foresight (the head of policies/foresight.cpp) on hand-worked traces; timelines in tests/goldens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "policies/foresight_future.h"
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "tests/golden_run.h"
+#include "traces/lower.h"
+
+namespace tencache {
+namespace {
+
+using testing::ElementsAre;
+
+GoldenRun run_foresight(const Trace& trace, Bytes gpu_bytes, const Settings& settings = {}) {
+  return run_golden("foresight", settings, trace, small_machine(gpu_bytes));
+}
+
+std::vector<Nanoseconds> starts(const GoldenRun& run, LinkId link) {
+  std::vector<Nanoseconds> list;
+  for (const Span& span : run.timeline.spans) {
+    if (span.kind == SpanKind::transfer && span.lane == lane_count + link) list.push_back(span.start_ns);
+  }
+  return list;
+}
+
+// Four activations of 100 bytes, made by ops 0-3 and read back by ops 4-7, last made first; the GPU holds three.
+//   The plan counts on 95 % of the GPU, on two of them, while op 3 or op 4 runs: on D and C, whose period is the
+//   shortest. A and B will have to leave.
+//   100: A is made. It goes to the CPU at once, 100-200, beside op 1, then B; both stay until their room is needed.
+//   300: op 3 needs room for D. A is clean and needed last: it is dropped, and op 3 runs without a wait.
+//   400: op 4 reads D, the horizon is at op 7, which needs A: D's room is free at 500, when D is dead.
+//   500: A comes back, 500-600, and op 7 runs at 700: the iteration takes its 800 ns of compute. B never had to go.
+TEST(ForesightTest, CleansAheadSoThatRoomIsFree) {
+  Trace trace;
+  std::vector<TensorId> made;
+  for (const char* name : {"A", "B", "C", "D"}) made.push_back(trace.add_tensor(name, 100, Role::activation, false));
+  for (const TensorId tensor : made) add_op(trace, 100, {}, {tensor});
+  for (std::size_t i = 4; i-- > 0;) add_op(trace, 100, {made[i]}, {});
+  const GoldenRun run = run_foresight(trace, 300);
+  EXPECT_THAT(run.waits(0), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(run.result.iteration_ns.back(), 800);
+  EXPECT_EQ(starts(run, d2h).front(), 100);
+  EXPECT_EQ(starts(run, h2d).front(), 500);
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("foresight_cleans_ahead", run.text);
+}
+
+// Ten ops of 70 ns read A A A B C B D A C D (100 bytes, copies take 100 ns, the GPU holds three): see
+// tests/classic_policies_test.cpp, where the same rules of prefetching give belady the same times.
+TEST(ForesightTest, FetchesInOrderIntoTheRoomOfTheFarthest) {
+  Trace trace;
+  for (const char* name : {"A", "B", "C", "D"}) trace.add_tensor(name, 100, Role::parameter, true);
+  for (const char name : std::string("AAABCBDACD")) add_op(trace, 70, {static_cast<TensorId>(name - 'A')}, {});
+  const GoldenRun run = run_foresight(trace, 300);
+  EXPECT_THAT(run.waits(0), ElementsAre(100, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(run.waits(1), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(starts(run, h2d), ElementsAre(0, 100, 200, 310, 450, 550, 730, 830, 1010, 1150, 1250));
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("foresight_ordered", run.text);
+}
+
+// One period of three is spilled where two fit, the longest; and a weight that is only read is worth a copy once.
+TEST(ForesightTest, SpillsTheLongestPeriods) {
+  Trace trace;
+  for (const char* name : {"A", "B", "C"}) trace.add_tensor(name, 100, Role::parameter, true);
+  for (const char name : std::string("ABCCBA")) add_op(trace, 10, {static_cast<TensorId>(name - 'A')}, {});
+  const Schedule schedule(trace);
+  const std::vector<Device> devices(trace.ops.size(), Device::gpu);
+  const std::vector<Nanoseconds> clock = {0, 10, 20, 30, 40, 50, 60};
+  const Seen seen{trace, schedule, devices, clock, true};
+  // After ops 0 … 5. A is unused in ops 1-4, B in 2-3 and (round the end) 5-0, C from 4 round to 1. With room for two,
+  // B's short ones are kept; then at each op one more fits only where B is the one in use.
+  EXPECT_THAT(spilled(seen, 200), ElementsAre(1, 0, 0, 1, 0, 0));
+  EXPECT_THAT(spilled(seen, 300), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(spilled(seen, 100), ElementsAre(1, 1, 0, 1, 1, 0));
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).up, 200U);
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).down, 0U);  // nothing is ever written
+}
+
+TEST(ForesightTest, FindsOpsOfASet) {
+  OpSet set;
+  set.resize(10'000);
+  EXPECT_EQ(set.last_to(9'999), none);
+  for (const std::uint32_t op : {0U, 63U, 64U, 4'095U, 4'096U, 9'999U}) set.insert(op);
+  EXPECT_EQ(set.last_to(9'998), 4'096U);
+  EXPECT_EQ(set.last_to(4'095), 4'095U);
+  EXPECT_EQ(set.last_to(62), 0U);
+  EXPECT_EQ(set.first_from(65), 4'095U);
+  EXPECT_EQ(set.first_from(4'097), 9'999U);
+  set.erase(9'999);
+  EXPECT_EQ(set.first_from(4'097), none);
+  set.erase(0);
+  EXPECT_EQ(set.last_to(62), none);
+}
+
+// Updates that the links would make slow go to the CPU, so far as it is fast enough; all of them where told to.
+TEST(ForesightTest, SharesUpdatesOut) {
+  Trace trace;
+  const TensorId gradient = trace.add_tensor("gradient", 10, Role::gradient, false);
+  add_op(trace, 100, {}, {gradient});
+  for (int i = 0; i < 8; ++i) {
+    const TensorId state = trace.add_tensor("state" + std::to_string(i), 1'000, Role::optimizer_state, true);
+    trace.add_op(make_op(trace, "adamw", "m", Phase::optimizer, 10), std::vector{state, gradient}, std::vector{state});
+  }
+  MachineSpec machine = small_machine(2'500);
+  const auto on_cpu = [&](const std::string& updates) {
+    const Program program = lower(trace, *make_policy("foresight", {{"updates", updates}}).policy, machine);
+    return std::count_if(program.trace.ops.begin(), program.trace.ops.end(),
+                         [](const Op& op) { return op.device == Device::cpu; });
+  };
+  EXPECT_EQ(on_cpu("auto"), 0);                                       // the machine does not say how fast its CPU is
+  machine.cpu_adam_parameters_per_second = 1e9 * 2'010 / 28 / 1'000;  // 1 µs for one of them, as long as a copy
+  EXPECT_EQ(on_cpu("gpu"), 0);
+  EXPECT_EQ(on_cpu("cpu"), 8);
+  EXPECT_GT(on_cpu("auto"), 1);
+  EXPECT_LT(on_cpu("auto"), 6);
+}
+
+}  // namespace
+}  // namespace tencache

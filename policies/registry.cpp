@@ -42,6 +42,8 @@ constexpr std::array entries{
           "TERAIO (NeurIPS'25), arXiv 2506.06472", make_teraio},
     Entry{"ssdtrain", "activations are stored on the SSD as they are made and fetched back module by module",
           "SSDTrain (DAC'25), arXiv 2408.10013", make_ssdtrain},
+    Entry{"stronghold", "a window of whole layers moves over the model on the GPU; the CPU updates what it has left",
+          "StrongHold (SC'22)", make_stronghold},
     Entry{
         "zero-infinity",
         "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",

@@ -83,8 +83,9 @@ class Estimate {
         if (link.from == tier) read = std::max(read, static_cast<double>(link.bandwidth));
         if (link.to == tier) write = std::max(write, static_cast<double>(link.bandwidth));
       }
-      // What CPU memory cannot hold has no way to there and back.
-      if (only_cpu > 0 && moved.down > 0 && machine_.path_between(host, tier).empty()) {
+      // What the CPU updates has no way there from the SSD: all of its kind has to start, and stay, in CPU memory.
+      if (only_cpu > 0 && machine_.path_between(tier, host).empty() &&
+          (moved.down > 0 || bytes_of(roles_of_cpu(trace_, devices)) > cpu)) {
         return std::numeric_limits<double>::infinity();
       }
     }
@@ -93,6 +94,14 @@ class Estimate {
   }
 
  private:
+  Bytes bytes_of(const std::array<bool, role_count>& roles) const {
+    Bytes bytes = 0;
+    for (const Tensor& tensor : trace_.tensors) {
+      if (tensor.persistent && roles[static_cast<std::size_t>(tensor.role)]) bytes += tensor.bytes;
+    }
+    return bytes;
+  }
+
   const Trace& trace_;
   const MachineSpec& machine_;
   Schedule schedule_;
@@ -100,6 +109,17 @@ class Estimate {
 };
 
 }  // namespace
+
+std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
+  std::array<bool, role_count> roles{};
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (devices[op] != Device::cpu) continue;
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      roles[static_cast<std::size_t>(trace.tensors[tensor].role)] |= trace.tensors[tensor].persistent;
+    }
+  }
+  return roles;
+}
 
 void place_share(const Trace& trace, double share, std::vector<Device>& devices) {
   double owed = 0;
@@ -118,12 +138,12 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
   if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return;
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
   const Estimate estimate(trace, machine);
+  constexpr double worth = 0.98;  // an estimate: for less the CPU is left alone
+  double least = worth * estimate.seconds(devices);
   std::vector<Device> best = devices;
-  double least = estimate.seconds(devices);
   for (int sixteenths = 1; sixteenths <= 16; ++sixteenths) {
     std::vector<Device> moved = devices;
     place_share(trace, sixteenths / 16.0, moved);
-    if (moved == devices) return;
     const double seconds = estimate.seconds(moved);
     if (seconds >= least) continue;
     least = seconds;

@@ -9,6 +9,7 @@
 namespace tencache {
 
 std::unique_ptr<Policy> make_belady(Options& options);
+std::unique_ptr<Policy> make_deep_optimizer_states(Options& options);
 std::unique_ptr<Policy> make_deepum(Options& options);
 std::unique_ptr<Policy> make_fifo(Options& options);
 std::unique_ptr<Policy> make_flashneuron(Options& options);
@@ -19,6 +20,7 @@ std::unique_ptr<Policy> make_l2l(Options& options);
 std::unique_ptr<Policy> make_layer_streaming(Options& options);
 std::unique_ptr<Policy> make_lfu(Options& options);
 std::unique_ptr<Policy> make_lru(Options& options);
+std::unique_ptr<Policy> make_mlp_offload(Options& options);
 std::unique_ptr<Policy> make_on_demand(Options& options);
 std::unique_ptr<Policy> make_ssdtrain(Options& options);
 std::unique_ptr<Policy> make_stronghold(Options& options);

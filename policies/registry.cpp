@@ -44,6 +44,12 @@ constexpr std::array entries{
           "SSDTrain (DAC'25), arXiv 2408.10013", make_ssdtrain},
     Entry{"stronghold", "a window of whole layers moves over the model on the GPU; the CPU updates what it has left",
           "StrongHold (SC'22)", make_stronghold},
+    Entry{"deep-optimizer-states",
+          "as zero-offload, but every second sub-group of the optimizer is updated on the GPU, beside the CPU's",
+          "Deep Optimizer States (Middleware'24), arXiv 2410.21316", make_deep_optimizer_states},
+    Entry{"mlp-offload",
+          "the CPU updates sub-groups whose states are spread over several storage tiers; the last ones stay in memory",
+          "MLP-Offload (SC'25), arXiv 2509.02480", make_mlp_offload},
     Entry{
         "zero-infinity",
         "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",

@@ -36,4 +36,45 @@ void order_as_ready(const Trace& trace, std::vector<std::int32_t>& groups) {
                    [&ready](std::int32_t a, std::int32_t b) { return ready[a] < ready[b]; });
 }
 
+std::vector<SubGroup> sub_groups_of(const Trace& trace) {
+  std::vector<SubGroup> groups;
+  std::vector<std::uint8_t> listed(trace.tensors.size(), 0);
+  std::int32_t recorded = -1;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (op.phase != Phase::optimizer) continue;
+    const auto is_state = [&trace](TensorId tensor) {
+      const Role role = trace.tensors[tensor].role;
+      return role == Role::optimizer_state || role == Role::master_parameter;
+    };
+    const auto reads = trace.reads(op), writes = trace.writes(op);
+    if (std::ranges::none_of(writes, is_state)) continue;
+    const bool goes_on = !groups.empty() && op.group >= 0 && op.group == recorded;
+    if (!goes_on) {
+      const auto number = op.group >= 0 ? std::int64_t{op.group} : static_cast<std::int64_t>(groups.size());
+      groups.push_back({number, op.device, index, index, {}, 0});
+    }
+    recorded = op.group;
+    SubGroup& group = groups.back();
+    group.last_op = index;
+    for (const auto& uses : {reads, writes}) {
+      for (const TensorId tensor : uses) {
+        if (!is_state(tensor) || listed[tensor] != 0) continue;
+        listed[tensor] = 1;
+        group.states.push_back(tensor);
+        group.bytes += trace.tensors[tensor].bytes;
+      }
+    }
+  }
+  return groups;
+}
+
+bool next_used_by_cpu(TensorId gradient, OpIndex op, const View& view) {
+  const TensorId id = view.program_tensor(gradient);
+  if (view.schedule == nullptr || id == none || op == none) return false;
+  const std::uint32_t distance = view.schedule->distance_to_next_use(id, op);
+  if (distance == none) return false;
+  return view.program->trace.ops[(op + distance) % view.schedule->op_count()].device == Device::cpu;
+}
+
 }  // namespace tencache

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/trace.h"
+#include "core/policy.h"
 
 namespace tencache {
 
@@ -17,5 +17,21 @@ void place_updates_on_cpu(const Trace& trace, std::vector<Device>& devices);
 // Policy::order: by the op that completes what the group reads; of equal ones as they were. So in the order of the
 // backward pass, and as recorded where a barrier, such as clipping by the global norm, comes before them all.
 void order_as_ready(const Trace& trace, std::vector<std::int32_t>& groups);
+
+// Ops that update the parameters of one sub-group, one after the other, with what the optimizer keeps for them.
+struct SubGroup {
+  std::int64_t number = 0;  // as recorded; where the trace has no sub-groups each update is one, counted from 0
+  Device device = Device::gpu;
+  OpIndex first_op = none, last_op = none;
+  std::vector<TensorId> states;  // optimizer states and master parameters
+  Bytes bytes = 0;               // of the states
+};
+
+// In the order of the ops. Updates that keep no states are in none.
+std::vector<SubGroup> sub_groups_of(const Trace& trace);
+
+// Of a GPU op that used the gradient: the next one that does runs on the CPU. So it is complete, and its norm, if that
+// is taken early, too. False where the schedule is not known.
+bool next_used_by_cpu(TensorId gradient, OpIndex op, const View& view);
 
 }  // namespace tencache

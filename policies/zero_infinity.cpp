@@ -11,6 +11,8 @@
 //            into the swap buffers, until twice as many elements were looked at as are on their way to the GPU;
 //   release  a module's parameters leave when its last op is done, unless they are small enough to persist, were
 //            fetched for a later module already, or are used again within max_reuse_distance elements.
+// With offload_optimizer=nvme the backward pass is over when all gradients have been written: the step begins then.
+//
 // Nothing is ever driven out by lack of room: what does not fit is out of memory (overflow=evict: the engine may move
 // the coldest tensors instead).
 //
@@ -221,6 +223,7 @@ class ZeroInfinity final : public Policy {
     groups_.clear();
     group_of_.assign(trace.ops.size(), none);
     group_of_state_.assign(trace.tensors.size(), none);
+    first_of_step_ = none;
     if (offload_optimizer_ == "nvme") learn_groups(trace, *view.schedule);
   }
 
@@ -293,6 +296,7 @@ class ZeroInfinity final : public Policy {
     for (OpIndex i = 0; i < trace.ops.size(); ++i) {
       const Op& op = trace.ops[i];
       if (op.device != Device::cpu) continue;
+      if (first_of_step_ == none && op.phase == Phase::optimizer) first_of_step_ = i;
       std::vector<TensorId> states;
       std::uint64_t elements = 0;
       for (const Use& use : schedule.uses(i)) {
@@ -417,7 +421,9 @@ class ZeroInfinity final : public Policy {
     const TensorId gradient = view.program_tensor(event.tensor);
     if (event.from == 0 && event.to == cpu && gradient < group_of_state_.size() && group_of_state_[gradient] != none &&
         group_of_state_[gradient] >= groups_wanted_) {
-      leave(event.tensor, cpu, nvme_of(view.machine, "offload_optimizer"), view, actions);
+      const TierId nvme = nvme_of(view.machine, "offload_optimizer");
+      leave(event.tensor, cpu, nvme, view, actions);
+      if (first_of_step_ != none) actions.hold(first_of_step_, event.tensor, nvme);
     }
   }
 
@@ -475,8 +481,7 @@ class ZeroInfinity final : public Policy {
       if (event.op == none && view.memory.role(use.tensor) == Role::parameter) {
         if (std::ranges::find(unscheduled_, use.tensor) == unscheduled_.end()) unscheduled_.push_back(use.tensor);
       }
-      if (!use.write || view.memory.role(use.tensor) != Role::gradient || !complete(use.tensor, event.op, view))
-        continue;
+      if (view.memory.role(use.tensor) != Role::gradient || !complete(use.tensor, event.op, view)) continue;
       const std::uint64_t elements = view.memory.bytes(use.tensor) / element_bytes_;
       if (bucket_elements_ + elements > reduce_bucket_) flush_bucket(view, actions);
       bucket_.push_back(use.tensor);
@@ -501,6 +506,7 @@ class ZeroInfinity final : public Policy {
     const TierId cpu = view.machine.tier_of(Device::cpu);
     for (const TensorId id : bucket_) {
       leave(id, 0, cpu, view, actions);
+      if (first_of_step_ != none) actions.hold(first_of_step_, id, cpu);
       const bool more = view.op != none && view.schedule != nullptr && view.op + 1 < view.schedule->op_count();
       // Fresh memory keeps the host busy: the next op waits.
       if (buffers_ == "allocate" && cpu != no_tier && more) actions.hold(view.op + 1, id, cpu);
@@ -606,7 +612,7 @@ class ZeroInfinity final : public Policy {
   std::vector<std::uint32_t> module_of_, group_of_;  // by op
   std::vector<std::uint32_t> group_of_state_;        // by tensor
   std::vector<Group> groups_;
-  OpIndex last_backward_ = none;
+  OpIndex last_backward_ = none, first_of_step_ = none;
 
   std::size_t head_ = 0;                 // of the queue: what comes before was fetched or considered
   std::uint64_t live_ = 0, coming_ = 0;  // elements

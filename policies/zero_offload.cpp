@@ -41,12 +41,12 @@ class ZeroOffload final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind != EventKind::op_done) return;
     for (const Use& use : event.uses) {
-      if (use.tensor == none || !use.write) continue;
+      if (use.tensor == none) continue;
       const Role role = view.memory.role(use.tensor);
-      if (event.device == Device::gpu && role == Role::gradient && needed_by_cpu_next(use.tensor, event.op, view)) {
+      if (event.device == Device::gpu && role == Role::gradient && next_used_by_cpu(use.tensor, event.op, view)) {
         actions.evict(use.tensor, view.machine.tier_of(Device::cpu));
       }
-      if (event.device == Device::cpu && role == Role::parameter) actions.fetch(use.tensor);
+      if (event.device == Device::cpu && use.write && role == Role::parameter) actions.fetch(use.tensor);
     }
   }
 
@@ -68,16 +68,6 @@ class ZeroOffload final : public Policy {
   }
 
  private:
-  // The gradient is complete: the next op that uses it runs on the CPU.
-  static bool needed_by_cpu_next(TensorId tensor, OpIndex op, const View& view) {
-    const TensorId id = view.program_tensor(tensor);
-    if (view.schedule == nullptr || id == none || op == none) return false;
-    const std::uint32_t distance = view.schedule->distance_to_next_use(id, op);
-    if (distance == none) return false;
-    const Op& next = view.program->trace.ops[(op + distance) % view.schedule->op_count()];
-    return next.device == Device::cpu;
-  }
-
   std::string overflow_ = "oom";
   Bytes chunk_bytes_ = 16 * MiB;
 };

@@ -188,19 +188,19 @@ TEST(ZeroInfinityTest, WhatDoesNotFitIsOutOfMemory) {
 
 // States on NVMe, one update a sub-group; gradients follow them there through CPU memory. Backward ends at 1450 as
 // above. u0's sub-group is s0 and g0: s0 is read from 1450 to 1550, g0 comes in that time and is rescued from going on
-// to NVMe.
-//   u0 1550-1750. s0 is written 1750-1850, behind g1, which went on to NVMe when it arrived at 1650.
-//   u1 wants g1, whose write ends as u0 does: it is still there; s1 is read 1750-1850, and s0 must be written: 1850.
-//   u2 2250: after u1, at 2050, g2 and s2 are read one after the other while s1 is written.
+// to NVMe. g1 arrives at 1650 and goes on; the step begins when it has been written, at 1750.
+//   u0 1750-1950, then s0 is written.
+//   u1: g1 and s1 are read one after the other meanwhile, until 2150.
+//   u2 2550: after u1, at 2350, g2 and s2 are read while s1 is written.
 TEST(ZeroInfinityTest, StatesOnNvmeOneSubGroupAfterTheOther) {
   const Steps plain = replay({{"prefetch_bucket", "25"}, {"offload_optimizer", "nvme"}}, 2);
-  EXPECT_THAT(plain.ops, IsSupersetOf({"b0 1150-1450", "u0 1550-1750", "u1 1850-2050", "u2 2250-2450"}));
+  EXPECT_THAT(plain.ops, IsSupersetOf({"b0 1150-1450", "u0 1750-1950", "u1 2150-2350", "u2 2550-2750"}));
   EXPECT_THAT(plain.copies, IsSupersetOf({"write g2 1250-1350", "read s0 1450-1550", "write g1 1650-1750",
-                                          "write s0 1750-1850", "read s1 1750-1850", "write s1 2050-2150"}));
+                                          "write s0 1950-2050", "read s1 2050-2150", "write s1 2350-2450"}));
 }
 
-// Read and written ahead: when u0 has begun, s1 is read 1550-1650, when u1 has begun, g2 and s2 1750-1950. u2 waits for
-// the write of s0 only, which is over. The updates run back to back.
+// Read and written ahead: when u0 has begun, g1 and s1 are read 1750-1950, when u1 has begun, g2 and s2 1950-2150. u2
+// waits for the write of s0 only, which is over. The updates run back to back.
 TEST(ZeroInfinityTest, StatesOnNvmePipelined) {
   const Steps pipelined = replay({{"prefetch_bucket", "25"},
                                   {"offload_optimizer", "nvme"},
@@ -208,9 +208,9 @@ TEST(ZeroInfinityTest, StatesOnNvmePipelined) {
                                   {"pipeline_write", "true"},
                                   {"optimizer_buffer_count", "12"}},
                                  2);
-  EXPECT_THAT(pipelined.ops, IsSupersetOf({"b0 1150-1450", "u0 1550-1750", "u1 1750-1950", "u2 1950-2150"}));
+  EXPECT_THAT(pipelined.ops, IsSupersetOf({"b0 1150-1450", "u0 1750-1950", "u1 1950-2150", "u2 2150-2350"}));
   EXPECT_THAT(pipelined.copies,
-              IsSupersetOf({"read s0 1450-1550", "read s1 1550-1650", "write s0 1750-1850", "write s1 1950-2050"}));
+              IsSupersetOf({"read s0 1450-1550", "read s1 1850-1950", "write s0 1950-2050", "write s1 2150-2250"}));
 }
 
 // Sub-groups of 50 elements: u0 and u1 are one, u2 the other. Both states are read before u0.

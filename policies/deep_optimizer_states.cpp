@@ -1,0 +1,166 @@
+// deep-optimizer-states: Deep Optimizer States (Maurya et al., Middleware'24, arXiv 2410.21316; built on DeepSpeed's
+// stage 3). Parameters stay on the GPU, master parameters and optimizer states live in CPU memory, and CPU and GPU
+// share the updates:
+//   1. With a gap of g, sub-group x is updated on the GPU if (x + 1) mod g = 0, the others by the CPU's Adam, both at
+//      once. Gap 0: none on the GPU; 1: all.
+//   2. The GPU's sub-groups come in one ahead: the first one's states when the step begins, each next one's when the
+//      update of the one before is issued. (The system asks for them as its loop passes x mod g = 0. That loop starts
+//      the updates of both devices in order; here each device takes its own at its own pace, so that the copies, not
+//      the CPU, set the GPU's.) States go back to CPU memory as each update is done.
+//   3. Gradients of the CPU's sub-groups leave as the backward pass produces them, without anything waiting for them;
+//      those of the GPU's stay there.
+//   4. Parameters that the CPU has updated are copied back as each update is done. The next iteration begins when the
+//      step is over.
+//
+// Running out of GPU memory is a legal outcome, as with zero-offload; overflow=evict lets the engine move the coldest
+// tensors instead.
+#include "policies/policies.h"
+#include "policies/updates.h"
+
+namespace tencache {
+namespace {
+
+bool offloaded(Role role) {
+  return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
+}
+
+class DeepOptimizerStates final : public Policy {
+ public:
+  explicit DeepOptimizerStates(Options& options) {
+    options.number("gap", gap_, "sub-groups",
+                   "every gap-th sub-group is updated on the GPU (the artifact's runs: 2); 0: none, 1: all");
+    options.choice("overflow", overflow_, {"oom", "evict"},
+                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+  }
+
+  Requirements requirements() const override {
+    return Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+  }
+
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout;
+    layout.chunk_bytes = 0;
+    layout.blocking_step = true;
+    layout.fallback_eviction = overflow_ == "evict";
+    layout.initial.fill(0);
+    const TierId cpu = machine.tier_of(Device::cpu);
+    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = cpu;
+    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = cpu;
+    return layout;
+  }
+
+  // Norms of gradients go with their sub-group. An update of no recorded sub-group counts as one of its own.
+  void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
+    std::uint64_t counted = 0;
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const Op& op = trace.ops[index];
+      if (!is_update(trace, op) || trace.writes(op).empty()) continue;
+      const bool whole_step = op.group < 0 && !trace.tensors[trace.writes(op).front()].persistent;
+      if (whole_step) continue;  // the coefficient that all updates wait for: stays on the GPU
+      const std::uint64_t number = op.group >= 0 ? static_cast<std::uint64_t>(op.group) : counted++;
+      if (gap_ == 0 || (number + 1) % gap_ != 0) devices[index] = Device::cpu;
+    }
+  }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    switch (event.kind) {
+      case EventKind::profile_ready:
+        learn(*view.program);
+        break;
+      case EventKind::schedule_deviated:
+        groups_.clear();
+        break;
+      case EventKind::op_issued:
+        if (event.device == Device::gpu) fetch_ahead(event.op, view, actions);
+        break;
+      case EventKind::op_done:
+        if (event.device == Device::cpu) {
+          cpu_done(event, view, actions);
+        } else {
+          gpu_done(event, view, actions);
+        }
+        break;
+      default:
+        break;
+    }
+  }
+
+  // The engine may drive out what is offloaded, the rest only with overflow=evict.
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (overflow_ == "evict" || request.tier != 0) {
+      coldest_victims(request, view, victims);
+      return;
+    }
+    const Residency& memory = view.memory;
+    Bytes found = 0;
+    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
+      if (!offloaded(memory.role(memory.tensor_of(chunk))) || !memory.evictable(chunk, 0)) continue;
+      victims.push_back(chunk);
+      found += memory.footprint(chunk, 0);
+    }
+  }
+
+ private:
+  void learn(const Program& program) {
+    groups_.clear();
+    for (SubGroup& group : sub_groups_of(program.trace)) {
+      if (group.device == Device::gpu) groups_.push_back(std::move(group));
+    }
+    last_backward_ = none;
+    for (OpIndex op = 0; op < program.trace.ops.size(); ++op) {
+      if (program.trace.ops[op].phase == Phase::backward) last_backward_ = op;
+    }
+    next_ = 0;
+  }
+
+  // `next_`: the sub-group whose first op comes next on the GPU.
+  void fetch_ahead(OpIndex op, const View& view, Actions& actions) {
+    if (next_ < groups_.size() && groups_[next_].first_op == op) {
+      ++next_;
+      if (next_ < groups_.size()) fetch(groups_[next_], view, actions);
+    }
+  }
+
+  static void fetch(const SubGroup& group, const View& view, Actions& actions) {
+    for (const TensorId tensor : group.states) {
+      const TensorId id = view.memory_tensor(tensor);
+      if (id != none && !view.memory.resident(id, 0)) actions.fetch(id);
+    }
+  }
+
+  void gpu_done(const Event& event, const View& view, Actions& actions) {
+    const TierId cpu = view.machine.tier_of(Device::cpu);
+    for (const Use& use : event.uses) {
+      if (use.tensor == none) continue;
+      const Role role = view.memory.role(use.tensor);
+      const bool leaves =
+          role == Role::gradient ? next_used_by_cpu(use.tensor, event.op, view) : use.write && offloaded(role);
+      if (leaves && cpu != no_tier) actions.evict(use.tensor, cpu);
+    }
+    if (event.op != none && event.op == last_backward_) {
+      next_ = 0;
+      if (!groups_.empty()) fetch(groups_.front(), view, actions);
+    }
+  }
+
+  static void cpu_done(const Event& event, const View& view, Actions& actions) {
+    for (const Use& use : event.uses) {
+      if (use.tensor != none && use.write && view.memory.role(use.tensor) == Role::parameter) actions.fetch(use.tensor);
+    }
+  }
+
+  std::uint64_t gap_ = 2;
+  std::string overflow_ = "oom";
+
+  std::vector<SubGroup> groups_;  // the GPU's
+  OpIndex last_backward_ = none;
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_deep_optimizer_states(Options& options) {
+  return std::make_unique<DeepOptimizerStates>(options);
+}
+
+}  // namespace tencache

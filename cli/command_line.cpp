@@ -28,6 +28,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_fit_command(app, chosen);
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);
+  add_validate_command(app, chosen);
   CLI::App* run = app.add_subcommand("run", "Execute on this computer: replay a trace, or train a model");
   run->require_subcommand(1);
   run->footer("Examples:\n  tencache run replay --help\n  tencache run train --help");

@@ -48,10 +48,9 @@ std::string sha256_of_machine(const MachineSpec& machine) {
   return sha256_hex(hash);
 }
 
-void simulate_several(const Workload& workload, const MachineSpec& whole,
-                      const std::map<std::string, std::string>& settings, Outcome& outcome,
-                      const Recorders& recorders) {
-  const std::vector<Trace> traces = split_ranks(workload.trace);
+void simulate_several(const Trace& trace, const MachineSpec& whole, const std::map<std::string, std::string>& settings,
+                      const RunLimits& limits, Outcome& outcome, const Recorders& recorders) {
+  const std::vector<Trace> traces = split_ranks(trace);
   if (traces.size() > whole.rank_count()) {
     throw Error("the trace has " + std::to_string(traces.size()) + " ranks, machine '" + whole.name + "' has " +
                 std::to_string(whole.rank_count()) + "; take a machine with as many ranks");
@@ -77,7 +76,7 @@ void simulate_several(const Workload& workload, const MachineSpec& whole,
                     .policy = policies.back().policy.get(),
                     .options = std::move(options)});
   }
-  RanksResult result = simulate_ranks(runs, limits_of(workload.options));
+  RanksResult result = simulate_ranks(runs, limits);
   std::uint64_t events = 0;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     outcome.ranks[rank].result = std::move(result.ranks[rank]);
@@ -178,19 +177,25 @@ Outcome simulate_policy(const Workload& workload, const std::string& policy,
 
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
+  return simulate_policy(workload.trace, machine, policy, settings, limits_of(workload.options), recorders);
+}
+
+Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                        const std::map<std::string, std::string>& settings, const RunLimits& limits,
+                        const Recorders& recorders) {
   const std::int64_t start = tool_clock_ns();
   MadePolicy made = make_policy(policy, settings);
   Outcome outcome;
   outcome.policy = policy;
   outcome.options = std::move(made.options);
-  if (rank_count(workload.trace) > 1) {
-    simulate_several(workload, machine, settings, outcome, recorders);
+  if (rank_count(trace) > 1) {
+    simulate_several(trace, machine, settings, limits, outcome, recorders);
   } else {
-    outcome.program = lower(workload.trace, *made.policy, machine);
+    outcome.program = lower(trace, *made.policy, machine);
     EngineOptions options;
     options.timeline = recorders.timeline;
     options.on_decision = recorders.on_decision;
-    outcome.result = simulate(outcome.program, machine, *made.policy, limits_of(workload.options), std::move(options));
+    outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options));
   }
   outcome.seconds = seconds_since(start);
   return outcome;

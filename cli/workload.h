@@ -78,6 +78,10 @@ struct Recorders {
 // unknown policy or option, or if the machine lacks what the policy needs, or ranks.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
+// The same on a machine of the caller's choice, of a trace that is no file.
+Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                        const std::map<std::string, std::string>& settings, const RunLimits& limits,
+                        const Recorders& recorders = {});
 // The same on another machine than the workload's.
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders = {});

@@ -1,0 +1,111 @@
+// Published experiments, as the files of configs/validation describe them: workloads, machines, systems (a policy with
+// its options on a machine) and what the paper measured of them. The format is described in docs/validation-format.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/generate_command.h"
+#include "core/machine_spec.h"
+
+namespace tencache {
+
+using Settings = std::map<std::string, std::string>;
+
+struct ValidationWorkload {
+  std::string name;
+  std::string title;                         // what it is in the paper
+  std::string recording;                     // a folder under --traces; empty: generated
+  std::string size_column;                   // of a recording
+  GenerateSettings generate;                 // of a generated one
+  bool slow = false;                         // left out with --quick
+  std::map<std::string, Settings> settings;  // system to options that differ for this workload
+};
+
+struct ValidationSystem {
+  std::string name;
+  std::string policy;
+  Settings settings;
+  MachineSpec machine;
+  std::uint64_t iteration = 0;  // the one whose time counts, the first is 1; 0: the steady state
+};
+
+// What is measured of a run.
+enum class Metric : std::uint8_t {
+  seconds,
+  forward_seconds,
+  backward_seconds,
+  update_seconds,
+  hit_rate_tensors,
+  hit_rate_accesses,
+  hit_rate_bytes,
+  link_bytes,             // an iteration
+  peak_activation_bytes,  // the GPU's peak, less all persistent tensors
+};
+
+// A number, or a range that any number in it agrees with.
+struct Published {
+  double from = 0, to = 0;
+  std::string text;  // as written: "10562/1758"
+
+  // Of the simulated figure: simulated ÷ published - 1; 0 within the range.
+  double error_of(double simulated) const;
+};
+
+enum class RowKind : std::uint8_t {
+  figure,  // `of`'s metric, or its ratio to `over`'s
+  order,   // the systems from fast to slow
+  fails,   // `of` runs out of memory
+};
+
+struct ValidationRow {
+  RowKind kind = RowKind::figure;
+  std::string name;
+  std::vector<std::string> workloads;  // the mean over them
+  Metric metric = Metric::seconds;
+  std::string metric_text;  // "bytes.nvme_write"
+  std::string link;         // of link_bytes
+  std::string of, over;     // systems; `over` may be empty
+  std::vector<std::string> order;
+  Published published;
+  std::string source;  // empty: the experiment's
+  bool fitted = false;
+  std::string not_judged;  // why it is listed only; empty: it counts
+};
+
+struct ValidationExperiment {
+  std::string name, source;
+  std::vector<ValidationRow> rows;
+};
+
+struct FittedParameter {
+  std::string parameter, value, on;
+};
+
+struct ValidationFile {
+  std::string name, system, source, url;  // name: of the file
+  double tolerance_median = 0.10, tolerance_worst = 0.25;
+  std::vector<FittedParameter> fitted;
+  std::vector<std::string> not_modelled, remarks;
+  std::vector<ValidationWorkload> workloads;
+  std::vector<ValidationSystem> systems;
+  std::vector<ValidationExperiment> experiments;
+
+  const ValidationWorkload& workload(const std::string& wanted) const;
+  const ValidationSystem& system_named(const std::string& wanted) const;
+};
+
+// The system that every row may name: all in GPU memory, on the machine of the system it is compared with.
+inline constexpr const char* ideal_system = "ideal";
+
+// Throws Error with file and line; unknown keys, names, policies and options are errors that list the valid ones.
+ValidationFile parse_validation(const std::string& text, const std::string& file);
+
+// Those that ship if `names_or_files` is empty. Throws Error that lists the valid names for an unknown one.
+std::vector<ValidationFile> read_validations(const std::vector<std::string>& names_or_files);
+
+}  // namespace tencache

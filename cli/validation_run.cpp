@@ -1,0 +1,213 @@
+#include "cli/validation_run.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "cli/report.h"
+#include "cli/workload.h"
+#include "core/error.h"
+#include "traces/csv_import.h"
+
+namespace tencache {
+namespace {
+
+// A workload's trace, made when the first of its runs begins and given up when the last is over.
+class SharedTrace {
+ public:
+  SharedTrace(const ValidationFile& file, const ValidationWorkload& workload, std::string recording)
+      : file_(file), workload_(workload), recording_(std::move(recording)) {}
+
+  const ValidationWorkload& workload() const { return workload_; }
+  void add_run() { ++runs_; }
+  std::shared_ptr<const Trace> take() {
+    const std::lock_guard lock(mutex_);
+    if (!trace_) trace_ = std::make_shared<const Trace>(make());
+    std::shared_ptr<const Trace> trace = trace_;
+    if (--runs_ == 0) trace_.reset();
+    return trace;
+  }
+
+ private:
+  Trace make() const {
+    try {
+      if (recording_.empty()) return generate_trace(workload_.generate);
+      CsvImportOptions options;
+      options.ops_file = recording_;
+      options.size_column = workload_.size_column;
+      return import_csv(options);
+    } catch (const Error& error) {
+      throw Error(file_.name + ": workload '" + workload_.name + "': " + error.what());
+    }
+  }
+
+  const ValidationFile& file_;
+  const ValidationWorkload& workload_;
+  std::string recording_;
+  std::size_t runs_ = 0;
+  std::mutex mutex_;
+  std::shared_ptr<const Trace> trace_;
+};
+
+struct Task {
+  const ValidationFile* file = nullptr;
+  RunKey key;
+  std::shared_ptr<SharedTrace> trace;
+  const ValidationSystem* system = nullptr;  // for the ideal: whose machine it is
+  RunFigures figures;
+
+  bool ideal() const { return key.second != system->name; }
+};
+
+Bytes persistent_bytes(const Trace& trace) {
+  Bytes bytes = 0;
+  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  return bytes;
+}
+
+RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::uint64_t iteration) {
+  const RunResult& result = outcome.result;
+  RunFigures figures;
+  figures.state = result.fits ? RunState::done : RunState::out_of_memory;
+  figures.reason = result.misfit;
+  figures.notes = result.policy_notes;
+  if (!result.fits) return figures;
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  figures.seconds = iteration == 0 ? result.iteration_seconds() : to_seconds(result.iteration_ns.at(iteration - 1));
+  const auto phase = [&](Phase wanted) {
+    return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(wanted)]);
+  };
+  figures.forward_seconds = phase(Phase::forward) + phase(Phase::loss);
+  figures.backward_seconds = phase(Phase::backward);
+  figures.update_seconds = phase(Phase::optimizer);
+  figures.hit_rate_tensors = share(result.window.tensors_held, result.window.tensors);
+  figures.hit_rate_accesses = share(result.window.hits, result.window.accesses);
+  figures.hit_rate_bytes = share(result.window.hit_bytes, result.window.access_bytes);
+  const Bytes kept = persistent_bytes(outcome.program.trace);
+  figures.peak_activation_bytes = static_cast<double>(result.peak_bytes[0] - std::min(result.peak_bytes[0], kept));
+  for (std::size_t link = 0; link < machine.links.size(); ++link) {
+    figures.link_bytes[machine.links[link].name] =
+        static_cast<double>(result.window.link_bytes[link]) / static_cast<double>(result.period);
+  }
+  figures.waits_for = main_stall(result);
+  return figures;
+}
+
+RunFigures simulate_task(const Task& task, const Trace& trace) {
+  Settings settings;
+  if (!task.ideal()) {
+    const auto& own = task.trace->workload().settings;
+    if (const auto found = own.find(task.system->name); found != own.end()) settings = found->second;
+    settings.insert(task.system->settings.begin(), task.system->settings.end());
+  }
+  RunLimits limits;
+  const std::uint64_t iteration = task.ideal() ? 0 : task.system->iteration;
+  if (iteration != 0) limits = {.max_iterations = iteration, .until_steady = false};
+  try {
+    const Outcome outcome = simulate_policy(trace, task.system->machine,
+                                            task.ideal() ? ideal_system : task.system->policy, settings, limits);
+    return figures_of(outcome, task.system->machine.of_rank(outcome.rank), iteration);
+  } catch (const Error& error) {
+    RunFigures refused;
+    refused.state = RunState::refused;
+    refused.reason = error.what();
+    return refused;
+  }
+}
+
+const ValidationSystem& system_of(const ValidationFile& file, const RunKey& key) {
+  for (const ValidationSystem& system : file.systems) {
+    if (system.name == key.second || ideal_run(system) == key.second) return system;
+  }
+  throw Error(file.name + ": no system '" + key.second + "'");
+}
+
+// Where the workload's recording is; `why_not` if it is not to be simulated.
+std::string find_recording(const ValidationWorkload& workload, const ValidationOptions& options, std::string& why_not) {
+  if (workload.slow && options.quick) why_not = "left out by --quick";
+  if (workload.recording.empty() || !why_not.empty()) return "";
+  if (options.traces.empty()) {
+    why_not = "needs the recording " + workload.recording + "; give its folder with --traces";
+    return "";
+  }
+  const std::filesystem::path folder = std::filesystem::path(options.traces) / workload.recording;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    why_not = "the folder of --traces has no recording " + workload.recording;
+  }
+  return folder.string();
+}
+
+std::vector<Task> tasks_of(const ValidationFile& file, const ValidationOptions& options, RunTable& runs) {
+  std::vector<Task> tasks;
+  std::map<std::string, std::shared_ptr<SharedTrace>> traces;
+  for (const RunKey& key : runs_needed(file)) {
+    const ValidationWorkload& workload = file.workload(key.first);
+    std::string why_not;
+    const std::string recording = find_recording(workload, options, why_not);
+    if (!why_not.empty()) {
+      runs[key].reason = why_not;
+      continue;
+    }
+    std::shared_ptr<SharedTrace>& trace = traces[key.first];
+    if (!trace) trace = std::make_shared<SharedTrace>(file, workload, recording);
+    trace->add_run();
+    tasks.push_back({.file = &file, .key = key, .trace = trace, .system = &system_of(file, key), .figures = {}});
+  }
+  return tasks;
+}
+
+// Takes the tasks in their order, which keeps those of a workload together.
+void run_tasks(std::vector<Task>& tasks, const ValidationOptions& options) {
+  std::atomic<std::size_t> next = 0, done = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < tasks.size(); i = next++) {
+      Task& task = tasks[i];
+      try {
+        task.figures = simulate_task(task, *task.trace->take());
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        next = tasks.size();
+      }
+      const std::lock_guard lock(mutex);
+      ++done;
+      if (options.progress) {
+        options.progress(fmt::format("{} of {} simulations: {}, {} under {}", done.load(), tasks.size(),
+                                     task.file->name, task.key.first, task.key.second));
+      }
+    }
+  };
+  std::vector<std::jthread> threads;
+  const std::size_t count = std::min<std::size_t>(tasks.size(), std::max(1u, std::thread::hardware_concurrency()));
+  for (std::size_t i = 1; i < count; ++i) threads.emplace_back(work);
+  work();
+  threads.clear();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+std::vector<ValidationResult> run_validations(const std::vector<ValidationFile>& files,
+                                              const ValidationOptions& options) {
+  std::map<const ValidationFile*, RunTable> runs;
+  std::vector<Task> tasks;
+  for (const ValidationFile& file : files) {
+    for (Task& task : tasks_of(file, options, runs[&file])) tasks.push_back(std::move(task));
+  }
+  run_tasks(tasks, options);
+  for (Task& task : tasks) runs[task.file][task.key] = std::move(task.figures);
+  std::vector<ValidationResult> results;
+  for (const ValidationFile& file : files) results.push_back(evaluate(file, std::move(runs[&file])));
+  return results;
+}
+
+}  // namespace tencache

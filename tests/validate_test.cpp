@@ -1,0 +1,292 @@
+// `tencache validate`: what its files may hold, the arithmetic of rows, which rows count, and the command itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "cli/validation_report.h"
+#include "cli/validation_run.h"
+#include "core/error.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Its rows are those of the caller, each on a line, from line 14 on.
+std::string file_of(const std::string& rows) {
+  return "system: tiny\n"
+         "source: none\n"
+         "tolerance: {median: 0.1, worst: 0.25}\n"
+         "machines:\n"
+         "  - {name: small, base: demo-small-gpu, tiers: {gpu: {capacity: 1GiB}, cpu: {capacity: 8GiB}}}\n"
+         "systems:\n"
+         "  - {name: A, policy: lru, machine: small}\n"
+         "  - {name: B, policy: on-demand, set: {chunk: 4MiB}, machine: small}\n"
+         "workloads:\n"
+         "  - {name: w, generate: {model: gpt2, batch: 1, seq: 16, gpu: l40s}}\n"
+         "  - {name: v, recording: elsewhere}\n"
+         "experiments:\n"
+         "  - {name: e, workload: w, rows: [\n" +
+         rows + "]}\n";
+}
+
+ValidationFile parse(const std::string& rows) { return parse_validation(file_of(rows), "t.yaml"); }
+
+std::string complaint(const std::string& text) {
+  try {
+    parse_validation(text, "t.yaml");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+std::string complaint_of(const std::string& rows) { return complaint(file_of(rows)); }
+
+RunFigures took(double seconds) {
+  RunFigures figures;
+  figures.state = RunState::done;
+  figures.seconds = seconds;
+  figures.hit_rate_tensors = 0.5;
+  figures.link_bytes["h2d"] = 3e9;
+  return figures;
+}
+RunFigures did_not(RunState state, const std::string& reason) {
+  RunFigures figures;
+  figures.state = state;
+  figures.reason = reason;
+  return figures;
+}
+
+// A takes 3 s, B takes 2 s, the ideal 1 s; of v nothing is known.
+ValidationResult evaluated(const ValidationFile& file) {
+  RunTable runs;
+  for (const std::string workload : {"w", "v"}) {
+    const bool known = workload == "w";
+    runs[{workload, "A"}] = known ? took(3) : did_not(RunState::skipped, "no recording");
+    runs[{workload, "B"}] = known ? took(2) : did_not(RunState::skipped, "no recording");
+    runs[{workload, "ideal on small"}] = known ? took(1) : did_not(RunState::skipped, "no recording");
+  }
+  return evaluate(file, runs);
+}
+
+TEST(ValidationFile, ReadsRowsOfEachKind) {
+  const ValidationFile file = parse(
+      "{of: A, over: B, published: 3/2, fitted: true},\n{of: ideal, over: A, published: 30 %..40 %},\n"
+      "{of: A, metric: bytes.h2d, published: 2.9e9, workload: [w, v], not_judged: because},\n{order: [ideal, B, A]},\n"
+      "{fails: A, name: too much}");
+  const std::vector<ValidationRow>& rows = file.experiments.at(0).rows;
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0].name, "A ÷ B");
+  EXPECT_EQ(rows[0].published.from, 1.5);
+  EXPECT_TRUE(rows[0].fitted);
+  EXPECT_THAT(rows[1].published.from, DoubleNear(0.3, 1e-12));
+  EXPECT_THAT(rows[1].published.to, DoubleNear(0.4, 1e-12));
+  EXPECT_EQ(rows[2].link, "h2d");
+  EXPECT_THAT(rows[2].workloads, ElementsAre("w", "v"));
+  EXPECT_EQ(rows[2].not_judged, "because");
+  EXPECT_THAT(rows[3].order, ElementsAre("ideal", "B", "A"));
+  EXPECT_EQ(rows[4].kind, RowKind::fails);
+  EXPECT_EQ(rows[4].name, "too much");
+  EXPECT_EQ(file.systems.at(1).settings.at("chunk"), "4MiB");
+  EXPECT_THAT(runs_needed(file),
+              ElementsAre(RunKey{"w", "A"}, RunKey{"w", "B"}, RunKey{"w", "ideal on small"}, RunKey{"v", "A"}));
+}
+
+TEST(ValidationFile, RefusesWhatItDoesNotKnowWithItsLine) {
+  EXPECT_THAT(complaint_of("{of: A, published: 1},\n{of: A, publishd: 1}"),
+              HasSubstr("t.yaml:15: unknown key 'publishd' in a row; valid keys are name, workload"));
+  EXPECT_THAT(complaint_of("{of: C, published: 1}"),
+              HasSubstr("t.yaml:14: rows.of: unknown 'C'; valid are A, B, ideal"));
+  EXPECT_THAT(complaint_of("{of: A, metric: bytes.up, published: 1}"), HasSubstr("bytes.h2d"));
+  EXPECT_THAT(complaint_of("{of: A, published: none}"), HasSubstr("t.yaml:14: rows.published: 'none' is not a number"));
+  EXPECT_THAT(complaint_of("{of: A, published: 2..1}"), HasSubstr("ends below its begin"));
+  EXPECT_THAT(complaint_of("{of: A, published: 3/0}"), HasSubstr("not a number above 0"));
+  EXPECT_THAT(complaint_of("{of: A}"), HasSubstr("key 'published' is missing in a row"));
+  EXPECT_THAT(complaint_of("{of: A, order: [A, B], published: 1}"), HasSubstr("one of 'of'"));
+  EXPECT_THAT(complaint_of("{order: [A, B], fitted: true}"), HasSubstr("'fitted' belongs to a row with 'of'"));
+  EXPECT_THAT(complaint_of("{order: [A]}"), HasSubstr("at least two"));
+  EXPECT_THAT(complaint_of("{of: ideal, published: 1}"), HasSubstr("ideal is compared with a system"));
+  EXPECT_THAT(complaint_of("{of: A, published: 1, workload: u}"), HasSubstr("workload: unknown 'u'; valid are w, v"));
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text = file_of("{of: A, published: 1}");
+    return complaint(text.replace(text.find(from), from.size(), to));
+  };
+  EXPECT_THAT(with("policy: lru", "policy: lrv"), HasSubstr("t.yaml:7: no policy is named 'lrv'"));
+  EXPECT_THAT(with("chunk: 4MiB", "chnk: 4MiB"), HasSubstr("t.yaml:8: "));
+  EXPECT_THAT(with("seq: 16", "sequence: 16"), HasSubstr("t.yaml:10: unknown key 'sequence' in generate"));
+  EXPECT_THAT(with("machine: small", "machine: smal"), HasSubstr("t.yaml:7: systems.machine: unknown machine 'smal'"));
+  EXPECT_THAT(with("recording: elsewhere", "title: x"), HasSubstr("either 'recording'"));
+  EXPECT_THAT(with("base: demo", "bass: demo"), HasSubstr("t.yaml:5: unknown key 'bass'"));
+  EXPECT_THAT(with("worst: 0.25", "worst: 25"), HasSubstr("t.yaml:3: tolerance.worst: must be below 1"));
+  EXPECT_THAT(with("name: B", "name: A"), HasSubstr("'A' stands twice"));
+}
+
+TEST(ValidationRows, RatiosAndErrors) {
+  const ValidationFile file = parse(
+      "{of: A, over: B, published: 1.25},\n{of: ideal, over: A, published: 0.2..0.4},\n{of: ideal, over: B, published: "
+      "0.4},\n"
+      "{of: A, metric: hit_rate.tensors, published: 40 %},\n{of: A, metric: bytes.h2d, published: 3.2e9..4e9}");
+  const ValidationResult result = evaluated(file);
+  const std::vector<RowResult>& rows = result.rows.at(0);
+  EXPECT_THAT(rows[0].simulated.value(), DoubleNear(1.5, 1e-12));
+  EXPECT_THAT(rows[0].error.value(), DoubleNear(0.2, 1e-12));
+  EXPECT_EQ(rows[1].error.value(), 0);  // within the range
+  EXPECT_THAT(rows[2].error.value(), DoubleNear(0.25, 1e-12));
+  EXPECT_THAT(rows[3].error.value(), DoubleNear(0.25, 1e-12));
+  EXPECT_THAT(rows[4].error.value(), DoubleNear(-0.0625, 1e-12));  // from the nearer end
+  EXPECT_THAT(result.median.value(), DoubleNear(0.2, 1e-12));
+  EXPECT_THAT(result.worst.value(), DoubleNear(0.25, 1e-12));
+  EXPECT_EQ(result.judged, 5u);
+  EXPECT_FALSE(result.passed);  // no row is missed, but the median is above 10 %
+}
+
+TEST(ValidationRows, WhatWasFittedOrIsListedOnlyDoesNotCount) {
+  const ValidationFile file = parse(
+      "{of: A, over: B, published: 1.5},\n{of: A, over: B, published: 9, fitted: true},\n"
+      "{of: A, over: B, published: 9, not_judged: no stated rate explains it}");
+  const ValidationResult result = evaluated(file);
+  EXPECT_EQ(result.judged, 1u);
+  EXPECT_EQ(result.fitted, 1u);
+  EXPECT_EQ(result.listed, 1u);
+  EXPECT_EQ(result.worst, 0);
+  EXPECT_TRUE(result.passed);
+  EXPECT_LT(result.rows.at(0)[1].error.value(), -0.8);  // it is shown all the same
+  EXPECT_THAT(validation_text({result}), HasSubstr("[not judged: no stated rate explains it]"));
+}
+
+TEST(ValidationRows, SkippedRowsDoNotCountAndSayWhy) {
+  const ValidationFile file = parse("{of: A, over: B, published: 1.5},\n{of: A, published: 7, workload: [w, v]}");
+  const ValidationResult result = evaluated(file);
+  EXPECT_EQ(result.skipped, 1u);
+  EXPECT_EQ(result.judged, 1u);
+  EXPECT_TRUE(result.passed);
+  EXPECT_EQ(result.rows.at(0)[1].detail, "no recording");
+  EXPECT_THAT(validation_markdown({result}), HasSubstr("| no recording |  | skipped |"));
+}
+
+TEST(ValidationRows, OrdersAndFailures) {
+  const ValidationFile file = parse(
+      "{order: [ideal, B, A]},\n{order: [A, B]},\n{fails: A},\n{fails: B},\n{of: A, over: B, published: 1},\n"
+      "{of: B, over: ideal, published: 2}");
+  RunTable runs;
+  runs[{"w", "A"}] = took(3);
+  runs[{"w", "B"}] = took(2);
+  runs[{"w", "ideal on small"}] = took(1);
+  ValidationResult result = evaluate(file, runs);
+  EXPECT_EQ(result.rows.at(0)[0].verdict, Verdict::within);
+  EXPECT_EQ(result.rows.at(0)[1].verdict, Verdict::missed);
+  EXPECT_THAT(result.rows.at(0)[1].detail, HasSubstr("3 < 2 s"));
+  EXPECT_EQ(result.rows.at(0)[2].verdict, Verdict::missed);
+  runs[{"w", "A"}] = did_not(RunState::out_of_memory, "op 7 needs 1 GiB");
+  runs[{"w", "B"}] = did_not(RunState::refused, "needs an SSD");
+  result = evaluate(file, runs);
+  EXPECT_EQ(result.rows.at(0)[0].verdict, Verdict::missed);
+  EXPECT_EQ(result.rows.at(0)[2].verdict, Verdict::within);
+  EXPECT_EQ(result.rows.at(0)[3].verdict, Verdict::missed);  // refused is not out of memory
+  EXPECT_EQ(result.rows.at(0)[4].verdict, Verdict::missed);
+  EXPECT_THAT(result.rows.at(0)[4].detail, HasSubstr("op 7 needs 1 GiB"));
+  EXPECT_FALSE(result.passed);
+}
+
+TEST(ValidationRows, Median) {
+  EXPECT_EQ(median_of({}), std::nullopt);
+  EXPECT_EQ(median_of({3}), 3);
+  EXPECT_EQ(median_of({9, 1, 2}), 2);
+  EXPECT_EQ(median_of({4, 1, 2, 9}), 3);
+}
+
+TEST(ValidationFile, AllThatShipAreRead) {
+  const std::vector<ValidationFile> files = read_validations({});
+  EXPECT_FALSE(files.empty());
+  for (const ValidationFile& file : files) EXPECT_FALSE(runs_needed(file).empty()) << file.name;
+  EXPECT_THROW(read_validations({"nothing"}), Error);
+}
+
+struct Answer {
+  int code;
+  std::string out, err;
+};
+
+class ValidateCommand : public ::testing::Test {
+ protected:
+  ValidateCommand() { fs::create_directories(folder_); }
+  ~ValidateCommand() override { fs::remove_all(folder_); }
+
+  Answer run(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"tencache", "validate"});
+    std::vector<const char*> arguments;
+    for (const std::string& word : words) arguments.push_back(word.c_str());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    Answer answer{run_command_line(static_cast<int>(arguments.size()), arguments.data()), "", ""};
+    answer.out = ::testing::internal::GetCapturedStdout();
+    answer.err = ::testing::internal::GetCapturedStderr();
+    return answer;
+  }
+  std::string write(const std::string& name, const std::string& rows) const {
+    write_file((folder_ / name).string(), file_of(rows));
+    return (folder_ / name).string();
+  }
+
+  const fs::path folder_ = fs::path(::testing::TempDir()) / ("tencache_validate_test_" + std::to_string(::getpid()));
+};
+
+TEST_F(ValidateCommand, SimulatesReportsAndAnswers) {
+  const std::string good = write("good.yaml", "{of: ideal, over: ideal, published: 1}");
+  EXPECT_EQ(run({good}).code, 2);  // ideal with itself
+  const std::string file =
+      write("good.yaml", "{of: A, over: A, published: 1},\n{order: [ideal, A]},\n{of: A, published: 1, workload: v}");
+  const std::string report = (folder_ / "report.md").string();
+  const Answer answer = run({file, "--json", "--report", report});
+  ASSERT_EQ(answer.code, 0) << answer.err << answer.out;
+  const nlohmann::json json = nlohmann::json::parse(answer.out);
+  EXPECT_EQ(json["summary"]["judged"], 2);
+  EXPECT_EQ(json["summary"]["skipped"], 1);
+  EXPECT_EQ(json["systems"][0]["rows"][0]["simulated"], 1.0);
+  EXPECT_GT(json["systems"][0]["runs"][0]["iteration_seconds"], 0);
+  EXPECT_THAT(json["systems"][0]["runs"][2]["reason"].get<std::string>(), HasSubstr("--traces"));
+  const std::string first = read_file(report);
+  EXPECT_THAT(first, HasSubstr("| A ÷ A | w | 1.000 | 1.000 | +0.0 % |"));
+  EXPECT_EQ(run({file, "--json", "--report", report}).out, answer.out);
+  EXPECT_EQ(read_file(report), first);
+}
+
+TEST_F(ValidateCommand, AnswersNoWhereARowIsMissed) {
+  const std::string file = write("bad.yaml", "{of: A, over: A, published: 2}");
+  const Answer answer = run({file});
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_THAT(answer.out, HasSubstr("-50.0 %"));
+  EXPECT_THAT(answer.out, HasSubstr("Not passed"));
+  EXPECT_EQ(answer.err, "");
+}
+
+TEST_F(ValidateCommand, LeavesSlowWorkloadsOutIfAsked) {
+  std::string text = file_of("{of: A, over: A, published: 1}");
+  text.replace(text.find("gpu: l40s}"), 10, "gpu: l40s}, slow: true");
+  const std::string file = (folder_ / "slow.yaml").string();
+  write_file(file, text);
+  EXPECT_THAT(run({file, "--quick"}).out, HasSubstr("left out by --quick"));
+  EXPECT_THAT(run({file}).out, HasSubstr("1 rows count"));
+}
+
+TEST_F(ValidateCommand, RefusesBadInput) {
+  EXPECT_EQ(run({"nothing"}).code, 2);
+  EXPECT_THAT(run({"nothing"}).err, HasSubstr("valid names are"));
+  EXPECT_EQ(run({(folder_ / "absent.yaml").string()}).code, 2);
+  const std::string file = write("good.yaml", "{of: A, published: 1}");
+  EXPECT_THAT(run({file, "--report", file}).err, HasSubstr("--report"));
+  EXPECT_EQ(run({file, "--traces", "/nowhere"}).code, 2);
+}
+
+}  // namespace
+}  // namespace tencache

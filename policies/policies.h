@@ -22,6 +22,7 @@ std::unique_ptr<Policy> make_lfu(Options& options);
 std::unique_ptr<Policy> make_lru(Options& options);
 std::unique_ptr<Policy> make_mlp_offload(Options& options);
 std::unique_ptr<Policy> make_on_demand(Options& options);
+std::unique_ptr<Policy> make_patrickstar(Options& options);
 std::unique_ptr<Policy> make_ssdtrain(Options& options);
 std::unique_ptr<Policy> make_stronghold(Options& options);
 std::unique_ptr<Policy> make_ten_cache(Options& options);

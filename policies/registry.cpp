@@ -40,6 +40,8 @@ constexpr std::array entries{
     Entry{"teraio",
           "plans offloads and prefetches over inactive periods of tensors by the time they relieve, to the SSD first",
           "TERAIO (NeurIPS'25), arXiv 2506.06472", make_teraio},
+    Entry{"patrickstar", "model data moves in chunks of 64 MiB; the chunk whose next use is farthest leaves the GPU",
+          "PatrickStar (IEEE TPDS 2023), arXiv 2108.05818", make_patrickstar},
     Entry{"ssdtrain", "activations are stored on the SSD as they are made and fetched back module by module",
           "SSDTrain (DAC'25), arXiv 2408.10013", make_ssdtrain},
     Entry{"stronghold", "a window of whole layers moves over the model on the GPU; the CPU updates what it has left",

@@ -18,6 +18,7 @@
 // Activations stay; they move only when room is short.
 #include <algorithm>
 
+#include "policies/footprint.h"
 #include "policies/layers.h"
 #include "policies/policies.h"
 #include "policies/updates.h"
@@ -128,7 +129,7 @@ class StrongHold final : public Policy {
       }
     }
     if (slots_.empty()) return;
-    const Bytes others = peak_of_activations(trace, *view.schedule) + 2 * gradients;
+    const Bytes others = peak_of_intermediates(trace, *view.schedule, false) + 2 * gradients;
     const Bytes capacity = view.machine.tiers[0].capacity;
     size_window(view.machine, capacity > others ? capacity - others : 0);
   }
@@ -139,22 +140,6 @@ class StrongHold final : public Policy {
     const std::uint32_t distance = view.schedule->distance_to_next_use(id, op);
     if (distance == none) return false;
     return view.program->trace.ops[(op + distance) % view.schedule->op_count()].device == Device::cpu;
-  }
-
-  static Bytes peak_of_activations(const Trace& trace, const Schedule& schedule) {
-    Bytes live = 0, peak = 0;
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      Bytes dying = 0;
-      for (const Use& use : schedule.uses(op)) {
-        const Tensor& tensor = trace.tensors[use.tensor];
-        if (tensor.persistent || tensor.role == Role::gradient) continue;
-        if (schedule.ops_of(use.tensor).front() == op) live += tensor.bytes;
-        if (schedule.ops_of(use.tensor).back() == op) dying += tensor.bytes;
-      }
-      peak = std::max(peak, live);
-      live -= dying;
-    }
-    return peak;
   }
 
   // Rule 2. `room`: for the window's parameters.

@@ -90,9 +90,14 @@ std::int64_t CyclicSums::between(KernelIndex from, KernelIndex to) const {
 
 uint128 CyclicSums::before(KernelIndex kernel) const {
   const KernelIndex size = static_cast<KernelIndex>(values_.size());
+  uint128 rounds = 0;
+  if (kernel >= size) {  // rarely: a division takes longer than all the rest
+    rounds = static_cast<uint128>(kernel / size) * static_cast<uint128>(total_);
+    kernel %= size;
+  }
   std::int64_t sum = 0;
-  for (std::size_t i = static_cast<std::size_t>(kernel % size); i > 0; i &= i - 1) sum += tree_[i];
-  return static_cast<uint128>(kernel / size) * static_cast<uint128>(total_) + static_cast<uint128>(sum);
+  for (std::size_t i = static_cast<std::size_t>(kernel); i > 0; i &= i - 1) sum += tree_[i];
+  return rounds + static_cast<uint128>(sum);
 }
 
 std::size_t CyclicSums::descend(std::int64_t amount, bool or_equal) const {
@@ -112,6 +117,7 @@ std::size_t CyclicSums::descend(std::int64_t amount, bool or_equal) const {
 KernelIndex CyclicSums::forward(KernelIndex from, std::int64_t amount) const {
   if (total_ == 0) return -1;
   const uint128 total = static_cast<uint128>(total_), target = before(from) + static_cast<uint128>(amount);
+  if (target <= total) return static_cast<KernelIndex>(descend(static_cast<std::int64_t>(target), false)) + 1;
   const KernelIndex rounds = static_cast<KernelIndex>((target - 1) / total);
   const std::size_t slots = descend(static_cast<std::int64_t>((target - 1) % total) + 1, false) + 1;
   return rounds * static_cast<KernelIndex>(values_.size()) + static_cast<KernelIndex>(slots);
@@ -121,6 +127,7 @@ KernelIndex CyclicSums::backward(KernelIndex to, std::int64_t amount) const {
   const uint128 all = before(to), wanted = static_cast<uint128>(amount);
   if (total_ == 0 || all < wanted) return -1;
   const uint128 total = static_cast<uint128>(total_), target = all - wanted;
+  if (target < total) return static_cast<KernelIndex>(descend(static_cast<std::int64_t>(target), true));
   const KernelIndex rounds = static_cast<KernelIndex>(target / total);
   const std::size_t slots = descend(static_cast<std::int64_t>(target % total), true);
   return rounds * static_cast<KernelIndex>(values_.size()) + static_cast<KernelIndex>(slots);

@@ -21,10 +21,8 @@
 //
 // Without an SSD, CPU memory takes its place. Differences: docs/policies.md.
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <optional>
-#include <queue>
-#include <tuple>
 
 #include "core/error.h"
 #include "policies/planning.h"
@@ -62,6 +60,8 @@ class Planner {
       if (cpu_tier_ == no_tier && machine.tiers[tier].kind == TierKind::cpu) cpu_tier_ = tier;
     }
     if (ssd_tier_ == no_tier) std::swap(ssd_tier_, cpu_tier_);
+    std::stable_sort(periods_.begin(), periods_.end(),
+                     [](const InactivePeriod& a, const InactivePeriod& b) { return a.bytes > b.bytes; });
   }
 
   const Kernels& kernels() const { return kernels_; }
@@ -69,31 +69,36 @@ class Planner {
   bool fits() const { return gpu_.fits(); }
 
   std::vector<Migration> plan() {
-    // A ratio only falls while memory and bandwidth are taken, unless a period changes from the SSD to CPU memory: that
-    // is noticed when it comes up. So the greatest is an entry that is still right when it comes up.
-    struct Candidate {
-      uint128 ratio;
-      Bytes bytes;
-      std::size_t period;
-      bool operator<(const Candidate& other) const {
-        return std::tie(ratio, bytes, other.period) < std::tie(other.ratio, other.bytes, period);
+    // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
+    // which does not lift it here), so the greatest is one that, looked at again, is still on top.
+    if (ssd_tier_ == no_tier) return {};
+    std::vector<Candidate> all;
+    for (std::uint32_t i = 0; i < periods_.size(); ++i) {
+      const InactivePeriod& period = periods_[i];
+      const Nanoseconds alone_ns = bandwidth_.trip_ns(0, ssd_tier_, period.bytes);
+      state_.push_back({.offloaded_alone = kernels_.at_time(kernels_.start_of(period.begin) + alone_ns),
+                        .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_.limit(),
+                        .way = {}});
+      if (const auto way = best_way(i)) {
+        state_[i].way = *way;
+        all.push_back({way->ratio, i});
       }
-    };
-    std::priority_queue<Candidate> candidates;
-    for (std::size_t i = 0; i < periods_.size(); ++i) {
-      if (const auto way = best_way(periods_[i])) candidates.push({way->ratio, periods_[i].bytes, i});
     }
+    Candidates<Candidate> candidates(std::move(all));
     while (!gpu_.fits() && !candidates.empty()) {
       const Candidate top = candidates.top();
-      candidates.pop();
-      const InactivePeriod& period = periods_[top.period];
-      const std::optional<Way> way = best_way(period);
-      if (!way) continue;
-      if (way->ratio == top.ratio) {
-        migrate(period, *way);
-      } else {
-        candidates.push({way->ratio, period.bytes, top.period});
+      // Mostly because less is above the limit: that is quickly seen, and enough to lower it.
+      const std::uint64_t at_most = ratio_of(periods_[top.period], state_[top.period].way);
+      if (at_most > 0 && at_most < top.ratio) {
+        candidates.lower_top({at_most, top.period});
+        continue;
       }
+      const std::optional<Way> way = best_way(top.period);
+      if (way) state_[top.period].way = *way;
+      if (way && !candidates.lower_top({std::min(way->ratio, top.ratio), top.period})) continue;
+      if (way && !has_room(*way, top.period)) continue;
+      candidates.pop();
+      if (way) migrate(periods_[top.period], *way);
     }
     return std::move(migrations_);
   }
@@ -102,25 +107,44 @@ class Planner {
   struct Way {
     TierId tier = no_tier;
     KernelIndex offloaded = 0, prefetch_at = 0;
-    uint128 ratio = 0;  // above 0
+    std::uint64_t ratio = 0;  // above 0
+  };
+  struct PeriodState {
+    KernelIndex offloaded_alone = 0;  // the kernel in which its offload to the SSD would end if nothing else moved
+    bool fits_cpu = false;            // as far as is known
+    Way way;                          // the best when it was looked at last
+  };
+  struct Candidate {
+    std::uint64_t ratio;
+    std::uint32_t period;
+    bool operator<(const Candidate& other) const {
+      return ratio != other.ratio ? ratio < other.ratio : period > other.period;
+    }
   };
 
   std::int64_t footprint(const InactivePeriod& period) const {
     return static_cast<std::int64_t>((period.bytes + granularity_ - 1) / granularity_ * granularity_);
   }
 
-  std::optional<Way> best_way(const InactivePeriod& period) const {
-    if (ssd_tier_ == no_tier) return std::nullopt;
-    std::optional<Way> way;
-    const bool cpu_has_room =
-        cpu_tier_ != no_tier &&
-        cpu_.most(period.begin, period.end) + static_cast<std::int64_t>(period.bytes) <= cpu_.limit();
+  std::optional<Way> best_way(std::uint32_t index) const {
+    const InactivePeriod& period = periods_[index];
+    const bool cpu = cpu_tier_ != no_tier && state_[index].fits_cpu;
     const bool saturated =
-        cpu_has_room && nothing_left_for(kernels_, bandwidth_, 0, ssd_tier_, period.begin, period.bytes);
-    if (!saturated) way = way_to(period, ssd_tier_);
-    if (!way && cpu_has_room) way = way_to(period, cpu_tier_);
-    if (!way && saturated) way = way_to(period, ssd_tier_);
+        cpu && bandwidth_.left(0, ssd_tier_).between(period.begin, state_[index].offloaded_alone) == 0;
+    std::optional<Way> way;
+    if (saturated) way = way_to(period, cpu_tier_);
+    if (!way) way = way_to(period, ssd_tier_);
+    if (!way && cpu && !saturated) way = way_to(period, cpu_tier_);
     return way;
+  }
+
+  // Room in CPU memory only shrinks: a period for which there is none will not find any.
+  bool has_room(const Way& way, std::uint32_t index) {
+    if (way.tier != cpu_tier_) return true;
+    const InactivePeriod& period = periods_[index];
+    const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
+    state_[index].fits_cpu = bytes <= cpu_.limit() && cpu_.most(period.begin, period.end) + bytes <= cpu_.limit();
+    return state_[index].fits_cpu;
   }
 
   // None if no kernel between the transfers is above the limit.
@@ -130,16 +154,20 @@ class Planner {
     if (way.offloaded < 0 || way.offloaded >= period.end) return std::nullopt;
     way.prefetch_at = bandwidth_.left(tier, 0).backward(period.end, static_cast<std::int64_t>(period.bytes));
     if (way.prefetch_at <= way.offloaded) return std::nullopt;
-    const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
-    if (over_ns == 0) return std::nullopt;
-    way.ratio = static_cast<uint128>(over_ns);
-    if (options_.excess_over_time) {
-      const uint128 relief =
-          static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, static_cast<Bytes>(footprint(period))));
-      const Nanoseconds cost_ns = bandwidth_.trip_ns(0, tier, period.bytes) + bandwidth_.trip_ns(tier, 0, period.bytes);
-      way.ratio = std::max<uint128>(relief / static_cast<uint128>(std::max<Nanoseconds>(cost_ns, 1)), 1);
-    }
+    way.ratio = ratio_of(period, way);
+    if (way.ratio == 0) return std::nullopt;
     return way;
+  }
+
+  std::uint64_t ratio_of(const InactivePeriod& period, const Way& way) const {
+    const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
+    if (!options_.excess_over_time || over_ns == 0) return static_cast<std::uint64_t>(over_ns);
+    const Bytes bytes = static_cast<Bytes>(footprint(period));
+    const uint128 relief = static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, bytes));
+    const Nanoseconds cost_ns =
+        bandwidth_.trip_ns(0, way.tier, period.bytes) + bandwidth_.trip_ns(way.tier, 0, period.bytes);
+    const uint128 ratio = relief / static_cast<uint128>(std::max<Nanoseconds>(cost_ns, 1));
+    return static_cast<std::uint64_t>(std::clamp<uint128>(ratio, 1, std::numeric_limits<std::uint64_t>::max()));
   }
 
   void migrate(const InactivePeriod& period, const Way& way) {
@@ -153,7 +181,8 @@ class Planner {
   TeraioOptions options_;
   Bytes granularity_;
   Kernels kernels_;
-  std::vector<InactivePeriod> periods_;
+  std::vector<InactivePeriod> periods_;  // of equal ratios, the first is taken
+  std::vector<PeriodState> state_;
   BandwidthPlan bandwidth_;
   MemoryProfile gpu_, cpu_;  // M'; what the plan keeps in CPU memory
   TierId ssd_tier_ = no_tier, cpu_tier_ = no_tier;

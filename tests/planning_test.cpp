@@ -144,6 +144,28 @@ TEST(PlanningTest, MemoryIsTakenInMultiplesOfTheGranularity) {
   EXPECT_THAT(memory_of(MemoryProfile(kernels, small.trace, 0, 0, 64), 4), ElementsAre(192, 192, 192, 192));
 }
 
+// Against a list that is searched for its greatest.
+TEST(PlanningTest, CandidatesComeGreatestFirst) {
+  std::mt19937 random(3);
+  for (const std::size_t count : {0U, 1U, 2U, 6U, 50U}) {
+    std::vector<int> list;
+    for (std::size_t i = 0; i < count; ++i) list.push_back(static_cast<int>(1000 * (random() % 20) + i));
+    Candidates<int> candidates(list);
+    while (!list.empty()) {
+      const auto greatest = std::max_element(list.begin(), list.end());
+      ASSERT_EQ(candidates.top(), *greatest);
+      if (const int lower = *greatest - 3000; lower > 0 && random() % 3 > 0) {
+        *greatest = lower;
+        ASSERT_EQ(candidates.lower_top(lower), *std::max_element(list.begin(), list.end()) == lower);
+      } else {
+        list.erase(greatest);
+        candidates.pop();
+      }
+    }
+    ASSERT_TRUE(candidates.empty());
+  }
+}
+
 TEST(PlanningTest, SumsOverACycle) {
   std::mt19937 random(7);
   for (const std::size_t size : {1U, 2U, 5U, 8U, 37U}) {

@@ -7,8 +7,9 @@
 //      update of the one before is issued. (The system asks for them as its loop passes x mod g = 0. That loop starts
 //      the updates of both devices in order; here each device takes its own at its own pace, so that the copies, not
 //      the CPU, set the GPU's.) States go back to CPU memory as each update is done.
-//   3. Gradients of the CPU's sub-groups leave as the backward pass produces them, without anything waiting for them;
-//      those of the GPU's stay there.
+//   3. Gradients of the CPU's sub-groups leave as the backward pass produces them; no op of it waits for them, but the
+//      step begins when all are there. Those of the GPU's stay. (The artifact's code copies each gradient to the host
+//      and back for its norm, and then once more in fp32. A trace has it once.)
 //   4. Parameters that the CPU has updated are copied back as each update is done. The next iteration begins when the
 //      step is over.
 //
@@ -34,7 +35,10 @@ class DeepOptimizerStates final : public Policy {
   }
 
   Requirements requirements() const override {
-    return Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+    Requirements r =
+        Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+    r.module_hooks = true;  // DeepSpeed's
+    return r;
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -69,6 +73,7 @@ class DeepOptimizerStates final : public Policy {
         break;
       case EventKind::schedule_deviated:
         groups_.clear();
+        step_ = none;
         break;
       case EventKind::op_issued:
         if (event.device == Device::gpu) fetch_ahead(event.op, view, actions);
@@ -110,6 +115,7 @@ class DeepOptimizerStates final : public Policy {
     for (OpIndex op = 0; op < program.trace.ops.size(); ++op) {
       if (program.trace.ops[op].phase == Phase::backward) last_backward_ = op;
     }
+    step_ = first_of_step(program.trace);
     next_ = 0;
   }
 
@@ -135,7 +141,9 @@ class DeepOptimizerStates final : public Policy {
       const Role role = view.memory.role(use.tensor);
       const bool leaves =
           role == Role::gradient ? next_used_by_cpu(use.tensor, event.op, view) : use.write && offloaded(role);
-      if (leaves && cpu != no_tier) actions.evict(use.tensor, cpu);
+      if (!leaves || cpu == no_tier) continue;
+      actions.evict(use.tensor, cpu);
+      if (role == Role::gradient && step_ != none) actions.hold(step_, use.tensor, cpu);
     }
     if (event.op != none && event.op == last_backward_) {
       next_ = 0;
@@ -153,7 +161,7 @@ class DeepOptimizerStates final : public Policy {
   std::string overflow_ = "oom";
 
   std::vector<SubGroup> groups_;  // the GPU's
-  OpIndex last_backward_ = none;
+  OpIndex last_backward_ = none, step_ = none;
   std::size_t next_ = 0;
 };
 

@@ -14,8 +14,8 @@
 //   for
 //      its own reads and for the write of the sub-group (in_flight - 1) / 2 + 1 before it.
 //   4. No gradient flush. Gradients go to CPU memory in the precision that the backward pass gives them and stay there
-//      until their update, which converts them; nothing waits for them, and storage sees none. (Generate the trace
-//      with 16-bit gradients.)
+//      until their update, which converts them, and storage sees none. No op of the backward pass waits for them; the
+//      step begins when all are there. (Generate the trace with 16-bit gradients.)
 //   5. Parameters are copied back as each update is done. The next iteration begins when the step is over.
 //
 // Left out: one writer a device at a time. Copies of all ranks share a storage tier's bandwidth evenly and nothing is
@@ -47,7 +47,10 @@ class MlpOffload final : public Policy {
   }
 
   Requirements requirements() const override {
-    return Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+    Requirements r =
+        Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+    r.module_hooks = true;  // DeepSpeed's
+    return r;
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -79,6 +82,7 @@ class MlpOffload final : public Policy {
       case EventKind::schedule_deviated:
         groups_.clear();
         group_of_.clear();
+        step_ = none;
         break;
       case EventKind::iteration_begin:
         read_ = 0;
@@ -150,7 +154,8 @@ class MlpOffload final : public Policy {
         homes_.push_back(home < storage.size() ? storage[home] : storage.front());
       }
     }
-    kept_ = storage.empty() ? groups_.size() : kept_of(trace, view.machine);
+    kept_ = storage.empty() || groups_.empty() ? groups_.size() : kept_of(trace, view.machine);
+    step_ = first_of_step(trace);
     read_ = 0;
   }
 
@@ -210,11 +215,13 @@ class MlpOffload final : public Policy {
     }
   }
 
-  static void gpu_done(const Event& event, const View& view, Actions& actions) {
+  void gpu_done(const Event& event, const View& view, Actions& actions) const {
     const TierId cpu = view.machine.tier_of(Device::cpu);
     for (const Use& use : event.uses) {
       if (use.tensor == none || view.memory.role(use.tensor) != Role::gradient) continue;
-      if (next_used_by_cpu(use.tensor, event.op, view)) actions.evict(use.tensor, cpu);
+      if (!next_used_by_cpu(use.tensor, event.op, view)) continue;
+      actions.evict(use.tensor, cpu);
+      if (step_ != none) actions.hold(step_, use.tensor, cpu);
     }
   }
 
@@ -224,6 +231,7 @@ class MlpOffload final : public Policy {
   std::vector<SubGroup> groups_;         // in the order in which the CPU updates them
   std::vector<TierId> homes_;            // of each
   std::vector<std::uint32_t> group_of_;  // by op
+  OpIndex step_ = none;                  // its first op
   std::size_t kept_ = 0;                 // the first so many stay in CPU memory
   std::size_t read_ = 0;                 // read, or being read, in this iteration
 };

@@ -69,6 +69,11 @@ std::vector<SubGroup> sub_groups_of(const Trace& trace) {
   return groups;
 }
 
+OpIndex first_of_step(const Trace& trace) {
+  const auto first = std::ranges::find(trace.ops, Phase::optimizer, &Op::phase);
+  return first == trace.ops.end() ? none : static_cast<OpIndex>(first - trace.ops.begin());
+}
+
 bool next_used_by_cpu(TensorId gradient, OpIndex op, const View& view) {
   const TensorId id = view.program_tensor(gradient);
   if (view.schedule == nullptr || id == none || op == none) return false;

@@ -30,6 +30,9 @@ struct SubGroup {
 // In the order of the ops. Updates that keep no states are in none.
 std::vector<SubGroup> sub_groups_of(const Trace& trace);
 
+// The first op of the optimizer's step; `none`: there is no step.
+OpIndex first_of_step(const Trace& trace);
+
 // Of a GPU op that used the gradient: the next one that does runs on the CPU. So it is complete, and its norm, if that
 // is taken early, too. False where the schedule is not known.
 bool next_used_by_cpu(TensorId gradient, OpIndex op, const View& view);

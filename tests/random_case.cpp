@@ -213,6 +213,17 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
           std::max<Bytes>(machine.staging.bytes, (chunk + machine.staging.count - 1) / machine.staging.count);
       if (options.real_pages) machine.staging.bytes = (machine.staging.bytes + 4095) / 4096 * 4096;
     }
+    if (!options.real_pages && random.one_in(3)) {  // a second storage tier, on the same ways
+      machine.tiers.push_back({"storage", TierKind::nvme, Bytes{1} << 30, granularity, {}});
+      if (kind != 1) {
+        add_link(machine, random, 3, 0);
+        add_link(machine, random, 0, 3);
+      }
+      if (kind != 3) {
+        add_link(machine, random, 3, 1);
+        add_link(machine, random, 1, 3);
+      }
+    }
   }
   machine.initial_tier = static_cast<TierId>(random.one_in(5) ? 0 : random.between(1, machine.tiers.size() - 1));
   machine.cpu_adam_parameters_per_second = 1e9;

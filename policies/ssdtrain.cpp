@@ -4,14 +4,13 @@
 //   1. Stored is an activation of at least `minimum` elements that the backward pass uses, but not what the last `keep`
 //      modules make and what comes after them: it is used again at once.
 //   2. Each is stored when it is made, in that order, over one queue. Its room goes free when it has been stored and
-//   its
-//      last use in the forward pass is over.
+//      its last use in the forward pass is over.
 //   3. When the backward pass enters a module, the activations of the next `prefetch` modules are fetched, in the order
 //      of their use: the modules of the forward pass in reverse.
 //   4. An activation that is wanted before it has been stored is still there: it stays (the paper's forwarding).
-// A module is a layer of layers.h; the last ones are counted among those whose name ends in a number, if there are any.
-// Nothing leaves for lack of room: what does not fit is out of memory (overflow=evict: the coldest tensors leave). A
-// tensor is one object here however many modules save it, so deduplication needs no rule.
+// A module is a layer of layers.h; the last ones of a forward pass are counted among those whose name ends in a number,
+// if there are any. Nothing leaves for lack of room: what does not fit is out of memory (overflow=evict: the coldest
+// tensors leave). A tensor is one object here however many modules save it, so deduplication needs no rule.
 #include <algorithm>
 
 #include "policies/layers.h"
@@ -54,8 +53,9 @@ class SsdTrain final : public Policy {
     if (event.kind == EventKind::transfer_done && event.to == ssd_) stored(event, view, actions);
     if (event.kind == EventKind::iteration_begin) entered_ = 0;
     if (event.device != Device::gpu || event.op == none) return;
-    if (event.kind == EventKind::op_done && event.op < first_backward_) done(event.op, view, actions);
-    if (event.kind == EventKind::op_issued && event.op >= first_backward_) enter(event.op, view, actions);
+    if (event.kind == EventKind::op_done) done(event.op, view, actions);
+    const bool backward = view.program->trace.ops[event.op].phase == Phase::backward;
+    if (event.kind == EventKind::op_issued && backward) enter(event.op, view, actions);
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
@@ -81,56 +81,67 @@ class SsdTrain final : public Policy {
     ssd_ = require_ssd(view.machine, "ssdtrain");
     entered_ = 0;
     layers_ = find_layers(*view.program, *view.schedule);
-    first_backward_ = 0;
-    while (first_backward_ < trace.ops.size() && trace.ops[first_backward_].phase != Phase::backward) ++first_backward_;
-    const OpIndex first_kept = find_first_kept(trace);
+    const std::vector<bool> kept = find_kept(trace);
     activations_.assign(trace.tensors.size(), {});
     wanted_in_.assign(layers_.list.size(), {});
-    const auto is_stored = [&](TensorId id) {
-      return activations_[id].first_backward != none && activations_[id].made_by < first_kept &&
-             trace.tensors[id].bytes >= minimum_ * trace.header.element_bytes();
-    };
     Bytes stored_bytes = 0, saved_bytes = 0;
     std::size_t count = 0;
-    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-      for (const Use& use : view.schedule->uses(op)) {
-        const Tensor& tensor = trace.tensors[use.tensor];
-        if (tensor.persistent || tensor.role != Role::activation) continue;
-        Activation& activation = activations_[use.tensor];
-        if (op < first_backward_) {
-          if (use.write) activation.made_by = op;
-          activation.last_forward = op;
-          continue;
+    for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+      const Tensor& tensor = trace.tensors[id];
+      if (tensor.persistent || tensor.role != Role::activation) continue;
+      Activation activation;
+      for (const OpIndex op : view.schedule->ops_of(id)) {
+        if (trace.ops[op].phase == Phase::backward) {
+          activation.first_backward = op;
+          break;
         }
-        if (activation.made_by == none || activation.first_backward != none) continue;
-        saved_bytes += tensor.bytes;
-        activation.first_backward = op;
-        if (!is_stored(use.tensor)) continue;
-        wanted_in_[layers_.of_op[op]].push_back(use.tensor);
-        stored_bytes += tensor.bytes;
-        ++count;
+        for (const Use& use : view.schedule->uses(op)) {
+          if (use.tensor == id && use.write) activation.made_by = op;
+        }
+        activation.last_forward = op;
       }
+      if (activation.made_by == none || activation.first_backward == none) continue;
+      saved_bytes += tensor.bytes;
+      if (kept[activation.made_by] || tensor.bytes < minimum_ * trace.header.element_bytes()) continue;
+      activations_[id] = activation;
+      wanted_in_[layers_.of_op[activation.first_backward]].push_back(id);
+      stored_bytes += tensor.bytes;
+      ++count;
     }
-    for (TensorId id = 0; id < activations_.size(); ++id) {
-      if (!is_stored(id)) activations_[id] = {};
+    for (std::vector<TensorId>& wanted : wanted_in_) {
+      std::stable_sort(wanted.begin(), wanted.end(), [this](TensorId a, TensorId b) {
+        return activations_[a].first_backward < activations_[b].first_backward;
+      });
     }
     plan_ = std::to_string(count) + " activations, " + format_bytes(stored_bytes) + " of the " +
             format_bytes(saved_bytes) + " that the backward pass uses, are stored on the SSD";
   }
 
-  // The first op of the forward pass whose activations, and all later ones, are kept.
-  OpIndex find_first_kept(const Trace& trace) const {
+  // By op: of the last `keep` modules of its forward pass, or after them. A forward pass, of a micro-batch, ends where
+  // a backward pass begins.
+  std::vector<bool> find_kept(const Trace& trace) const {
+    std::vector<bool> kept(trace.ops.size(), false);
     std::vector<OpIndex> modules, blocks;  // the first op of each visit
-    for (OpIndex op = 0; op < first_backward_; ++op) {
-      if (trace.ops[op].device != Device::gpu || trace.ops[op].module == 0) continue;
-      if (op > 0 && layers_.of_op[op] == layers_.of_op[op - 1]) continue;
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (trace.ops[op].device != Device::gpu || trace.ops[op].phase == Phase::optimizer) continue;
+      if (trace.ops[op].phase == Phase::backward) {
+        const std::vector<OpIndex>& counted = blocks.empty() ? modules : blocks;
+        if (keep_ != 0 && !counted.empty()) {
+          const OpIndex first = counted[counted.size() - std::min<std::size_t>(keep_, counted.size())];
+          std::fill(kept.begin() + first, kept.begin() + op, true);
+        }
+        modules.clear();
+        blocks.clear();
+        continue;
+      }
+      if (trace.ops[op].module == 0 || (op > 0 && layers_.of_op[op] == layers_.of_op[op - 1] && !modules.empty())) {
+        continue;
+      }
       modules.push_back(op);
       const std::string_view layer = layer_of_module(trace.names[trace.ops[op].module]);
       if (layer.back() >= '0' && layer.back() <= '9') blocks.push_back(op);
     }
-    const std::vector<OpIndex>& counted = blocks.empty() ? modules : blocks;
-    if (keep_ == 0 || counted.empty()) return first_backward_;
-    return counted[counted.size() - std::min<std::size_t>(keep_, counted.size())];
+    return kept;
   }
 
   void done(OpIndex op, const View& view, Actions& actions) {
@@ -174,7 +185,6 @@ class SsdTrain final : public Policy {
   std::string overflow_ = "oom";
   Bytes chunk_bytes_ = 0;
   TierId ssd_ = no_tier;
-  OpIndex first_backward_ = none;
   Layers layers_;
   std::vector<Activation> activations_;           // by tensor of the program; empty: no plan
   std::vector<std::vector<TensorId>> wanted_in_;  // by layer: what it uses first in the backward pass and is stored

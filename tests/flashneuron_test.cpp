@@ -28,18 +28,20 @@ void add_phase_op(Trace& trace, Phase phase, const std::vector<TensorId>& reads,
 }
 
 // Ten kernels: f0 … f4, b4 … b0, and a weight w of 20 that each of them reads. f(i) reads a(i-1) and writes a(i), b(i)
-// reads a(i); activations are of 40.
-Trace five_layers() {
+// reads a(i); activations are of 40. So for each micro-batch.
+Trace five_layers(int micro_batches = 1) {
   Trace trace;
   const TensorId w = trace.add_tensor("w", 20, Role::parameter, true);
-  std::vector<TensorId> a;
-  for (int i = 0; i < 5; ++i) {
-    a.push_back(trace.add_tensor(std::string("a").append(std::to_string(i)), 40, Role::activation, false));
+  for (; micro_batches > 0; --micro_batches) {
+    std::vector<TensorId> a;
+    for (int i = 0; i < 5; ++i) {
+      a.push_back(trace.add_tensor(std::string("a").append(std::to_string(i)), 40, Role::activation, false));
+    }
+    for (std::size_t i = 0; i < 5; ++i) {
+      add_phase_op(trace, Phase::forward, i == 0 ? std::vector{w} : std::vector{w, a[i - 1]}, {a[i]});
+    }
+    for (std::size_t i = 5; i-- > 0;) add_phase_op(trace, Phase::backward, {w, a[i]}, {});
   }
-  for (std::size_t i = 0; i < 5; ++i) {
-    add_phase_op(trace, Phase::forward, i == 0 ? std::vector{w} : std::vector{w, a[i - 1]}, {a[i]});
-  }
-  for (std::size_t i = 5; i-- > 0;) add_phase_op(trace, Phase::backward, {w, a[i]}, {});
   return trace;
 }
 
@@ -59,6 +61,12 @@ TEST(FlashNeuronTest, Golden) {
   EXPECT_THAT(run.result.policy_notes, ElementsAre("3 of 5 activations, 120 B of 200 B, go to the SSD"));
   EXPECT_TRUE(run.result.steady);
   expect_golden("flashneuron", run.text);
+}
+
+// Each backward pass begins when its own activations have arrived.
+TEST(FlashNeuronTest, MicroBatches) {
+  const GoldenRun run = run_golden("flashneuron", {}, five_layers(2), machine_of(190));
+  EXPECT_THAT(run.waits(1), ElementsAre(0, 0, 0, 0, 0, 180, 0, 60, 60, 60, 0, 0, 0, 0, 0, 180, 0, 60, 60, 60));
 }
 
 TEST(FlashNeuronTest, NothingMovesWhereEverythingFits) {

@@ -33,20 +33,23 @@ MachineSpec machine_of(Bytes gpu_bytes, Nanoseconds ns_per_byte) {
 }
 
 // Eight kernels of 100 ns: f0 … f3, b3 … b0. f(i) reads a(i-1) and writes a(i), b(i) reads a(i); both are of module
-// layers.i. Activations are of 40 bytes.
-Trace four_layers() {
+// layers.i. Activations are of 40 bytes. So for each micro-batch.
+Trace four_layers(std::size_t micro_batches = 1) {
   Trace trace;
   std::vector<TensorId> a;
   const auto add = [&](std::size_t i, Phase phase, const std::vector<TensorId>& reads,
                        const std::vector<TensorId>& writes) {
     const std::string layer = std::to_string(i), name = phase == Phase::forward ? "f" : "b";
-    trace.add_op(make_op(trace, name + layer, "layers." + layer, phase, 100), reads, writes);
+    trace.add_op(make_op(trace, name + layer, std::string("layers.").append(layer), phase, 100), reads, writes);
   };
-  for (std::size_t i = 0; i < 4; ++i) {
-    a.push_back(trace.add_tensor("a" + std::to_string(i), 40, Role::activation, false));
-    add(i, Phase::forward, i == 0 ? std::vector<TensorId>{} : std::vector{a[i - 1]}, {a[i]});
+  for (std::size_t batch = 0; batch < micro_batches; ++batch) {
+    a.clear();
+    for (std::size_t i = 0; i < 4; ++i) {
+      a.push_back(trace.add_tensor(std::string("a").append(std::to_string(i)), 40, Role::activation, false));
+      add(i, Phase::forward, i == 0 ? std::vector<TensorId>{} : std::vector{a[i - 1]}, {a[i]});
+    }
+    for (std::size_t i = 4; i-- > 0;) add(i, Phase::backward, {a[i]}, {});
   }
-  for (std::size_t i = 4; i-- > 0;) add(i, Phase::backward, {a[i]}, {});
   return trace;
 }
 
@@ -86,6 +89,15 @@ TEST(SsdTrainTest, WhatIsStored) {
   EXPECT_EQ(stored({{"keep", "2"}}), 2U);
   EXPECT_EQ(stored({{"keep", "0"}}), 4U);
   EXPECT_EQ(stored({{"minimum", "11"}}), 0U);
+}
+
+// Each micro-batch has a last module: a3 of both is kept.
+TEST(SsdTrainTest, MicroBatches) {
+  const GoldenRun run = run_golden("ssdtrain", tiny, four_layers(2), machine_of(100, 2));
+  ASSERT_GE(run.result.iterations, 2U);
+  EXPECT_EQ(run.result.iteration_ns[1], 1600);
+  EXPECT_EQ(run.transfers(1, ssd_write), 6U);
+  EXPECT_EQ(run.transfers(1, ssd_read), 6U);
 }
 
 TEST(SsdTrainTest, WithoutAnSsdItCannotWork) {

@@ -12,17 +12,17 @@
 // What the text leaves open, and what is done here:
 //  - `window_reserve` buffers are left free while the window slides; the last rows of a pass use them, so that the
 //    window is full where it rests.
-//  - prefetch=false ("SC") has no window: a parameter is on the GPU while its module runs.
+//  - prefetch=false ("SC") has no window: a parameter is on the GPU while its module runs, fetched on demand.
 //  - buffers=allocate ("SC", "SC+P") takes fresh pinned memory, at the machine's cost, for each gradient and for each
 //    parameter that comes from a place of its own on the GPU; as page-locking blocks the host, the next op waits until
-//    the tensor has left. Parameters that live in CPU memory keep their place there, so they are dropped; without a
-//    window no parameter has a place and all pay.
+//    the tensor has left. Parameters that live in CPU memory keep their place there, so they are dropped.
 //  - free_gpu, unless given, is the GPU's memory less the peak of all that is not a parameter. The driver of the
 //    paper's L40S must have reported about 30 GB for BLOOM-7B and Falcon-7B: the framework's own cache was in its way.
 //  - A parameter that the backward pass does not read (a bias) still has a row there: hooks fetch whole modules.
 #include "policies/ten_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -74,8 +74,10 @@ class TenCache final : public Policy {
     options.flag("prefetch", prefetch_, "the active tensor window; false is the paper's SC");
     options.choice("buffers", buffers_, {"reuse", "allocate"},
                    "reuse pinned buffers (SC+P+M), or take fresh memory for each tensor that leaves the GPU (SC+P)");
-    options.flag("optimizer_states", optimizer_states_,
-                 "keep the first states in CPU memory and slide over the rest; false is the paper's 10Cache+FP16");
+    options.flag(
+        "optimizer_states", optimizer_states_,
+        "keep the first states in CPU memory and slide over the rest; false is the paper's 10Cache+FP16: each is "
+        "read when its update asks for it");
     options.number("window_reserve", window_reserve_, "buffers",
                    "GPU buffers left free for what is on its way, at most half of them");
     options.number("states_window", states_window_, "tensors",
@@ -107,7 +109,6 @@ class TenCache final : public Policy {
       layout.initial[static_cast<std::size_t>(role)] = cpu;
     }
     if (allocates() && cpu != no_tier) {
-      layout.exclusive_copies = !prefetch_;
       layout.allocate_each[cpu] = true;
     }
     return layout;
@@ -137,6 +138,14 @@ class TenCache final : public Policy {
   // The buffers are this policy's own and it keeps within them. When room is short nevertheless, a prefetch waits, and
   // for an op the engine takes the coldest.
   void make_room(const RoomRequest&, const View&, std::vector<ChunkId>&) override {}
+
+  void notes(std::vector<std::string>& notes) const override {
+    if (rows_.empty()) return;
+    notes.push_back("parameters placed: " + std::to_string(placed_[0]) + " on the GPU, " + std::to_string(placed_[1]) +
+                    " in CPU memory, " + std::to_string(placed_[2]) + " on NVMe");
+    notes.push_back("optimizer states: those of " + std::to_string(first_sliding_) +
+                    " tensors stay in CPU memory, of " + std::to_string(units_.size() - first_sliding_) + " slide");
+  }
 
   std::uint64_t fingerprint() const override {
     std::uint64_t hash = membership_;
@@ -337,6 +346,7 @@ class TenCache final : public Policy {
     pass_ = 0;
     bool to_gpu = true, to_cpu = true;
     cpu_is_short_ = false;
+    placed_ = {};
     std::vector<std::uint8_t> placed(class_of_.size(), 0);
     for (const TensorId tensor : rows_) {
       if (placed[tensor] != 0) continue;
@@ -345,6 +355,7 @@ class TenCache final : public Policy {
       to_gpu = to_gpu && prefetch_ && c.gpu_used < c.gpu_buffers;
       const TensorId id = view.memory_tensor(tensor);
       if (to_gpu) {
+        ++placed_[0];
         add_to_window(tensor);
         lives_on_gpu_[tensor] = 1;
         if (id != none) actions.fetch(id);
@@ -352,6 +363,7 @@ class TenCache final : public Policy {
       }
       const bool fits = nvme_ == no_tier || cpu_ == no_tier || c.cpu_used < c.cpu_buffers;
       to_cpu = to_cpu && fits;
+      ++placed_[to_cpu ? 1 : 2];
       if (to_cpu) {
         enter_cpu(tensor);
       } else {
@@ -560,7 +572,8 @@ class TenCache final : public Policy {
       units_.push_back(unit);
     }
     const std::uint32_t all = static_cast<std::uint32_t>(units_.size());
-    const std::uint32_t fitting = nvme_ == no_tier ? all : std::min(all, std::max(fitting_units(), 1u));
+    const std::uint32_t fitting =
+        nvme_ == no_tier ? all : std::min(all, std::max(fitting_units(), optimizer_states_ ? 2u : 1u));
     const std::uint64_t window = optimizer_states_ ? std::max<std::uint64_t>(states_window_, 1) : fitting;
     first_sliding_ =
         fitting == all ? all : fitting - static_cast<std::uint32_t>(std::min<std::uint64_t>(window, fitting));
@@ -575,7 +588,7 @@ class TenCache final : public Policy {
 
   // How many units, from the first on, find buffers in CPU memory.
   std::uint32_t fitting_units() const {
-    if (!optimizer_states_) return 2;  // the one being updated, and the next being read
+    if (!optimizer_states_) return 1;  // the one being updated: none is read ahead, as all miss
     std::map<Bytes, std::uint64_t> histogram;
     for (const Unit& unit : units_) ++histogram[unit.bytes];
     std::vector<TensorClass> sizes;
@@ -649,6 +662,7 @@ class TenCache final : public Policy {
   std::uint64_t window_ = 0, capacity_ = 0, reserve_ = 0, membership_ = 0;
   std::uint32_t row_ = 0, pass_ = 0;
   bool cpu_is_short_ = false;
+  std::array<std::uint64_t, 3> placed_{};  // parameters: GPU, CPU memory, NVMe
   // The optimizer.
   std::vector<Unit> units_;
   std::vector<TensorId> unit_tensors_;

@@ -70,7 +70,7 @@ TEST_P(TenCachePaperTest, HitRateByTensors) {
 TEST_P(TenCachePaperTest, OrderOfTheAblation) {
   const Settings allocate = {{"buffers", "allocate"}};
   const double l2l = seconds(pageable, "l2l", allocate);
-  const double sc = seconds(pinned, "10cache", {{"buffers", "allocate"}, {"prefetch", "false"}});
+  const double sc = seconds(pageable, "10cache", {{"buffers", "allocate"}, {"prefetch", "false"}});
   const double zero_infinity = seconds(pageable, "zero-infinity", allocate);
   const double sc_p = seconds(pinned, "10cache", allocate);
   const double sc_p_m = seconds(pinned, "10cache", {});

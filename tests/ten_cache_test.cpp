@@ -235,18 +235,19 @@ TEST(TenCacheTest, StatesSlide) {
   EXPECT_EQ(all.result.window.link_bytes[read], 6 * parameter_bytes * all.result.period);
 }
 
-// SC: every visit fetches its parameter, but for b3, which needs p3 again before it has begun to leave. What leaves
-// takes fresh memory and is a copy of its own: the seven, and the four gradients. SC+P: p0 and p1, which live on the
-// GPU, leave in the forward pass, and come for their updates; p3 and p2 have their place in CPU memory.
+// SC: each of the eight visits fetches its parameter, which is dropped after it; the four gradients leave to fresh
+// memory. SC+P: p0 and p1, which live on the GPU, leave in the forward pass, and come for their updates; p3 and p2 have
+// their place in CPU memory. Here that costs SC+P more than SC's waits, which the paper's pageable copies make longer
+// (ten_cache_paper_test).
 TEST(TenCacheTest, AblationSwitches) {
   const auto run = [](const char* prefetch, const char* buffers) {
     return run_golden("10cache", {{"free_gpu", "1000"}, {"prefetch", prefetch}, {"buffers", buffers}}, layers(4),
                       machine_of(100'000, false));
   };
   const GoldenRun sc = run("false", "allocate"), sc_p = run("true", "allocate"), sc_p_m = run("true", "reuse");
-  EXPECT_EQ(sc.result.window.hits, sc.result.period);
-  EXPECT_EQ(sc.transfers(1, h2d), 7U);
-  EXPECT_EQ(sc.transfers(1, d2h), 7U + 4U);
+  EXPECT_EQ(sc.result.window.hits, 0U);
+  EXPECT_EQ(sc.transfers(1, h2d), 8U);
+  EXPECT_EQ(sc.transfers(1, d2h), 4U);
   EXPECT_EQ(sc_p.transfers(1, d2h), 2U + 2U + 4U);
   EXPECT_EQ(sc_p_m.transfers(1, d2h), 4U);
   EXPECT_GT(sc.result.iteration_seconds(), sc_p.result.iteration_seconds());

@@ -21,8 +21,8 @@
 // Left out: one writer a device at a time. Copies of all ranks share a storage tier's bandwidth evenly and nothing is
 // lost where they interleave; in the system's logs for 70B the lock is worth 1.4 %.
 //
-// In the first iteration all states come from the first storage tier. Without any storage all are kept. Running out of
-// GPU memory is a legal outcome; overflow=evict lets the engine move the coldest tensors instead.
+// In the first iteration all states come from the first storage tier. Where the CPU reaches none all are kept. Running
+// out of GPU memory is a legal outcome; overflow=evict lets the engine move the coldest tensors instead.
 #include <algorithm>
 #include <string>
 
@@ -128,11 +128,13 @@ class MlpOffload final : public Policy {
   }
 
  private:
-  // Of kind nvme, in the machine's order.
+  // Of kind nvme, in the machine's order; the CPU must be able to read and write it.
   static std::vector<TierId> storage_of(const MachineSpec& machine) {
+    const TierId cpu = machine.tier_of(Device::cpu);
     std::vector<TierId> storage;
-    for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
-      if (machine.tiers[tier].kind == TierKind::nvme) storage.push_back(tier);
+    for (TierId tier = 0; tier < machine.tiers.size() && cpu != no_tier; ++tier) {
+      const bool joined = !machine.path_between(tier, cpu).empty() && !machine.path_between(cpu, tier).empty();
+      if (machine.tiers[tier].kind == TierKind::nvme && joined) storage.push_back(tier);
     }
     return storage;
   }

@@ -354,6 +354,12 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
                           format_seconds(per_iteration_seconds(result, result.window.stall_ns[i])));
   }
   text += fmt::format("  stalls         {}\n", stalls.empty() ? "none" : stalls);
+  const Json seconds_of = phases_json(result);
+  std::string phases;
+  for (const auto& [phase, seconds] : seconds_of.items()) {
+    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, format_seconds(seconds.get<double>()));
+  }
+  text += fmt::format("  phases         {}\n", phases);
   if (result.window.accesses != 0) {
     text += fmt::format("  GPU hit rate   {:.1f} % of accesses, {:.1f} % of bytes\n",
                         100.0 * static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses),

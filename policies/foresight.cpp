@@ -32,6 +32,9 @@ namespace {
 
 // What planning may move.
 struct Knobs {
+  bool follow = false;  // what the plan keeps leaves after what it spills
+  double weight = 0;    // step 2: how much longer a period counts for whose end the GPU waited
+
   std::uint64_t in_flight = 3;  // chunks asked for on a link at once
   double nearness = 0;          // step 6: "soon", as a share of the time until the farthest dirty chunk is needed
   double gpu_share = 0.95, cpu_share = 0.95;  // of the memories that step 2 counts on
@@ -46,8 +49,12 @@ class Foresight final : public Policy {
                  "of the time until the farthest dirty chunk is needed, before which a clean one stays");
     options.real("gpu_share", knobs_.gpu_share, "share", "of GPU memory that the plan counts on");
     options.real("cpu_share", knobs_.cpu_share, "share", "of CPU memory that the plan counts on");
+    plan_events_ = 5'000'000;
+    options.number("plan_events", plan_events_, "events", "simulated completions that planning may take");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
   }
+
+  Foresight(const Layout& layout, const Knobs& knobs) : layout_(layout), knobs_(knobs) {}
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout = layout_;
@@ -74,6 +81,7 @@ class Foresight final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     switch (event.kind) {
       case EventKind::profile_ready:
+        if (plan_events_ > 0 && view.can_rehearse()) plan(view);
         start(view);
         break;
       case EventKind::schedule_deviated:
@@ -111,7 +119,7 @@ class Foresight final : public Policy {
     look_ahead(view);
     fetch(view, actions);
     clean(view, actions);
-    if (two_levels_) tend_host(view, actions);
+    if (cpu_ != no_tier) tend_host(view, actions);
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
@@ -126,6 +134,7 @@ class Foresight final : public Policy {
       if (floor == never) floor = gpu_;
     }
     if (request.prefetch) {
+      choose(request, Shelf::spare, floor, view, victims, found);
       choose(request, Shelf::clean, floor, view, victims, found);
       return;
     }
@@ -137,10 +146,12 @@ class Foresight final : public Policy {
       const Nanoseconds least = static_cast<Nanoseconds>(knobs_.nearness * static_cast<double>(far - time_of(gpu_)));
       Place from = gpu_;
       while (from < gpu_ + op_count_ && time_of(from) - time_of(gpu_) < least) ++from;
+      choose(request, Shelf::spare, from, view, victims, found);
       choose(request, Shelf::clean, from, view, victims, found);
       choose(request, Shelf::due, from, view, victims, found);
       choose(request, Shelf::dirty, from, view, victims, found);
     }
+    choose(request, Shelf::spare, floor, view, victims, found);
     choose(request, Shelf::clean, floor, view, victims, found);
     choose(request, Shelf::due, floor, view, victims, found);
     choose(request, Shelf::dirty, floor, view, victims, found);
@@ -202,6 +213,74 @@ class Foresight final : public Policy {
     return view.program_tensor(view.memory.tensor_of(chunk));
   }
 
+  static std::vector<Nanoseconds> compute_times(const Trace& trace) {
+    std::vector<Nanoseconds> times_ns(1, 0);
+    for (const Op& op : trace.ops) {
+      times_ns.push_back(times_ns.back() + (op.device == Device::gpu ? op.duration_ns + op.gap_before_ns : 0));
+    }
+    return times_ns;
+  }
+
+  // Rehearses itself with other decisions, one changed at a time, as long as that makes the iteration shorter.
+  void plan(const View& view) {
+    std::uint64_t left = plan_events_;
+    const std::vector<Nanoseconds> compute = compute_times(view.program->trace);
+    std::vector<Nanoseconds> stalled;
+    Knobs best = knobs_;
+    Nanoseconds least = 0;
+    bool on_stalled = false;
+    const auto rehearse = [&](const Knobs& knobs, bool use_stalled) {
+      if (left == 0) return false;
+      Foresight candidate(layout_, knobs);
+      candidate.times_ns_ = use_stalled ? stalled : compute;
+      const Rehearsal told = view.rehearse(candidate, left);
+      left -= std::min(left, told.events);
+      if (!told.fits || told.iteration_ns == 0) return false;
+      if (least != 0 && told.iteration_ns >= least - least / 1000) return false;
+      least = told.iteration_ns;
+      best = knobs;
+      on_stalled = use_stalled;
+      next_stalled_.assign(told.issued_ns.begin(), told.issued_ns.end());
+      next_stalled_.push_back(std::max(told.iteration_ns, told.issued_ns.empty() ? 0 : told.issued_ns.back()));
+      for (std::size_t i = 1; i < next_stalled_.size(); ++i)
+        next_stalled_[i] = std::max(next_stalled_[i], next_stalled_[i - 1]);
+      return true;
+    };
+    rehearse(best, false);
+    stalled = next_stalled_;
+    for (bool better = true; better && left > 0;) {
+      better = false;
+      const auto attempt = [&](auto change) {
+        Knobs knobs = best;
+        change(knobs);
+        if (rehearse(knobs, on_stalled)) better = true;
+      };
+      const auto variants = [&](auto member, std::initializer_list<double> values) {
+        for (const double value : values) {
+          if (static_cast<double>(best.*member) != value) {
+            attempt([&](Knobs& k) { k.*member = static_cast<std::remove_reference_t<decltype(k.*member)>>(value); });
+          }
+        }
+      };
+      variants(&Knobs::gpu_share, {1, 0.9, 0.8, 0.6});
+      attempt([](Knobs& k) { k.follow = !k.follow; });
+      if (!stalled.empty() && rehearse(best, !on_stalled)) better = true;
+      variants(&Knobs::nearness, {0, 0.05, 0.2, 0.5});
+      variants(&Knobs::in_flight, {2, 3, 6});
+      if (ssd_of(view) != no_tier) variants(&Knobs::cpu_share, {1, 0.9, 0.8});
+      if (better) stalled = next_stalled_;
+    }
+    knobs_ = best;
+    times_ns_ = on_stalled ? stalled : compute;
+  }
+
+  static TierId ssd_of(const View& view) {
+    for (TierId tier = 1; tier < view.memory.tier_count(); ++tier) {
+      if (view.machine.tiers[tier].kind == TierKind::nvme) return tier;
+    }
+    return no_tier;
+  }
+
   void start(const View& view) {
     known_ = true;
     op_count_ = view.schedule->op_count();
@@ -215,10 +294,7 @@ class Foresight final : public Policy {
       };
       footprints.push_back(tensor.bytes / chunk * rounded(chunk) + rounded(tensor.bytes % chunk));
     }
-    times_ns_.assign(1, 0);
-    for (const Op& op : view.program->trace.ops) {
-      times_ns_.push_back(times_ns_.back() + (op.device == Device::gpu ? op.duration_ns + op.gap_before_ns : 0));
-    }
+    if (times_ns_.size() != op_count_ + 1) times_ns_ = compute_times(view.program->trace);
     ssd_ = no_tier;
     for (TierId tier = 1; tier < view.memory.tier_count(); ++tier) {
       if (view.machine.tiers[tier].kind == TierKind::nvme && ssd_ == no_tier) ssd_ = tier;
@@ -228,7 +304,11 @@ class Foresight final : public Policy {
     for (const Op& op : view.program->trace.ops) devices.push_back(op.device);
     const double room = static_cast<double>(gpu.capacity) * knobs_.gpu_share;
     const Seen by_gpu{view.program->trace, *view.schedule, devices, times_ns_, true};
-    due_ = worth_cleaning(by_gpu, spilled(by_gpu, static_cast<Bytes>(room)));
+    const std::vector<std::uint8_t> away = spilled(by_gpu, static_cast<Bytes>(room));
+    due_ = worth_cleaning(by_gpu, away);
+    away_.clear();
+    if (knobs_.follow) away_ = away;
+    away_now_.assign(view.schedule->tensor_count(), 0);
     ssd_budget_ = ssd_left_ = 0;
     sink_.clear();
     sink_now_.assign(view.schedule->tensor_count(), 0);
@@ -313,7 +393,7 @@ class Foresight final : public Policy {
     const auto bucket = [&](Place place) { return place == never ? shelf.never() : index(place); };
     if (tier == 0) {
       if (view.memory.valid_elsewhere(chunk, 0)) {
-        shelf.put(chunk, Shelf::clean, bucket(needed.gpu), bytes);
+        shelf.put(chunk, away_now_[id] != 0 ? Shelf::spare : Shelf::clean, bucket(needed.gpu), bytes);
       } else if (needed.cpu != never) {
         shelf.put(chunk, Shelf::owed, bucket(needed.cpu), bytes);
       } else {
@@ -328,6 +408,10 @@ class Foresight final : public Policy {
     }
     Place next = std::min(needed.gpu, needed.cpu);
     if (!below && next == never) next = needed.touch;
+    if (tier == cpu_ && view.memory.valid(chunk, 0) && due_now_[id] == 0 && needed.cpu == never) {
+      shelf.put(chunk, Shelf::spare, bucket(next), bytes);  // it stays on the GPU until it is written again
+      return;
+    }
     shelf.put(chunk, below ? Shelf::clean : sink_now_[id] != 0 ? Shelf::due : Shelf::dirty, bucket(next), bytes);
   }
 
@@ -380,6 +464,7 @@ class Foresight final : public Policy {
       if (!gpu || uses[i].write) needed.cpu = ahead(place, after.cpu);
       if (needed.gpu <= gpu_) needed.gpu = gpu_ + 1;
       if (!sink_.empty()) sink_now_[uses[i].tensor] = sink_[future_.use_index(event.op, i)];
+      if (!away_.empty()) away_now_[uses[i].tensor] = away_[future_.use_index(event.op, i)];
       due_now_[uses[i].tensor] = due_[future_.use_index(event.op, i)];
       if (tensor == none) continue;
       if (future_.dies(event.op, i)) {
@@ -589,13 +674,14 @@ class Foresight final : public Policy {
       if (op != shelf.never() && place_of(op) <= floor) return;
       for (ChunkId chunk = shelf.first(kind, op); chunk != none && found < request.bytes;) {
         const ChunkId next = shelf.next(chunk);
-        const bool may = view.memory.evictable(chunk, request.tier) &&
-                         (kind != Shelf::clean || view.memory.valid_elsewhere(chunk, request.tier));
+        const bool free = kind == Shelf::clean || kind == Shelf::spare;
+        const bool may =
+            view.memory.evictable(chunk, request.tier) && (!free || view.memory.valid_elsewhere(chunk, request.tier));
         if (may) {
           victims.push_back(chunk);
           found += view.memory.footprint(chunk, request.tier);
           shelf.take(chunk);
-          if (kind == Shelf::clean && request.tier == 0 && op != shelf.never()) dropped(chunk, place_of(op), view);
+          if (free && request.tier == 0 && op != shelf.never()) dropped(chunk, place_of(op), view);
         } else {
           refresh(chunk, request.tier, view);
         }
@@ -646,6 +732,7 @@ class Foresight final : public Policy {
       actions.push(
           {.verb = Verb::clean, .destination = to, .tensor = tensor, .chunk = chunk - view.memory.first_chunk(tensor)});
       flights_.push_back({chunk, 0, to, bytes});
+      due_now_[view.program_tensor(tensor)] = 1;  // whatever the plan says: its copy will be of use
       if (to == ssd_) ssd_left_ -= std::min(ssd_left_, bytes);
       outgoing_[chunk] |= 1;
       shelf.take(chunk);
@@ -686,30 +773,41 @@ class Foresight final : public Policy {
   void tend_host(const View& view, Actions& actions) {
     host_now_ = host_base();
     host_blocked_ = false;
-    read_ahead(view, actions);
-    while (view.memory.free(cpu_) + dropped_ < reserve(view) && drop_from_host(host_.op, view, actions)) {
-    }
     dropped_ = 0;
-    sink(view, actions);
+    if (two_levels_) read_ahead(view, actions);
+    while (view.memory.free(cpu_) + dropped_ < reserve(view)) {
+      if (!drop_from_host(Shelf::spare, host_now_, view, actions) &&
+          (ssd_ == no_tier || !drop_from_host(Shelf::clean, host_.op, view, actions))) {
+        break;
+      }
+    }
+    if (two_levels_) sink(view, actions);
   }
 
   // Next use, counted from the base: places of a round.
   Place host_place(std::uint32_t op) const { return following(host_now_, op); }
 
-  bool drop_from_host(Place floor, const View& view, Actions& actions) {
+  bool drop_from_host(Shelf::Kind kind, Place floor, const View& view, Actions& actions) {
     Shelf& shelf = shelves_[cpu_];
-    const std::uint32_t op = shelf.farthest(Shelf::clean, index(host_now_));
+    const std::uint32_t op = shelf.farthest(kind, index(host_now_));
     if (op == none || (op != shelf.never() && host_place(op) <= floor)) return false;
-    const ChunkId chunk = shelf.first(Shelf::clean, op);
-    if (!view.memory.evictable(chunk, cpu_) || !view.memory.valid(chunk, ssd_)) {
+    const ChunkId chunk = shelf.first(kind, op);
+    const TierId other = kind == Shelf::spare ? TierId{0} : ssd_;
+    if (!view.memory.evictable(chunk, cpu_) || !view.memory.valid(chunk, other) ||
+        (other == 0 && view.memory.copy(chunk, 0).evicting)) {
       refresh(chunk, cpu_, view);
-      return shelf.kind(chunk) != Shelf::clean;
+      return shelf.kind(chunk) != kind;
     }
     const TensorId tensor = view.memory.tensor_of(chunk);
     actions.push(
         {.verb = Verb::drop, .tier = cpu_, .tensor = tensor, .chunk = chunk - view.memory.first_chunk(tensor)});
     dropped_ += view.memory.footprint(chunk, cpu_);
     shelf.take(chunk);
+    Shelf& gpu = shelves_[0];
+    const bool elsewhere = ssd_ != no_tier && view.memory.valid(chunk, ssd_);
+    if (other == 0 && !elsewhere && gpu.kind(chunk) != Shelf::off) {
+      gpu.put(chunk, Shelf::dirty, gpu.op(chunk), view.memory.footprint(chunk, 0));
+    }
     return true;
   }
 
@@ -734,7 +832,8 @@ class Foresight final : public Policy {
           if (view.transfers_on(link) > 1 || flying(ssd_, cpu_) >= window()) return;
           const Bytes bytes = view.memory.footprint(chunk, cpu_);
           while (view.memory.free(cpu_) + dropped_ < flying(ssd_, cpu_) + bytes + reserve(view) / 2) {
-            if (!drop_from_host(host_.op, view, actions)) {
+            if (!drop_from_host(Shelf::spare, host_now_, view, actions) &&
+                !drop_from_host(Shelf::clean, host_.op, view, actions)) {
               host_blocked_ = true;
               return;
             }
@@ -791,6 +890,8 @@ class Foresight final : public Policy {
   std::string updates_ = "auto";
   Layout layout_;
   Knobs knobs_;
+  std::uint64_t plan_events_ = 0;
+  std::vector<Nanoseconds> next_stalled_;
   bool known_ = false;
   TierId cpu_ = no_tier;
   std::size_t op_count_ = 1;
@@ -798,7 +899,7 @@ class Foresight final : public Policy {
   std::vector<Nanoseconds> times_ns_;
   TierId ssd_ = no_tier;
   bool direct_ = false;
-  std::vector<std::uint8_t> due_, due_now_;
+  std::vector<std::uint8_t> due_, due_now_, away_, away_now_;
   std::vector<std::uint8_t> sink_, sink_now_;
   bool two_levels_ = false, host_blocked_ = false;
   std::vector<OpIndex> cpu_ops_;

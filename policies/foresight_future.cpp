@@ -288,7 +288,7 @@ void Shelf::put(ChunkId chunk, Kind kind, std::uint32_t op, Bytes bytes) {
     if (entry.next != none) entries_[entry.next].previous = entry.previous;
     if (entry.op < op_count_ && heads_[entry.kind][entry.op] == none) ops_[entry.kind].erase(entry.op);
     totals_[entry.kind] -= entry.bytes;
-    if (entry.kind == clean && entry.op < op_count_) add_clean(entry.op, -static_cast<std::int64_t>(entry.bytes));
+    if (free_to_drop(entry.kind) && entry.op < op_count_) add_clean(entry.op, -static_cast<std::int64_t>(entry.bytes));
   }
   entry.kind = kind;
   if (kind == off) return;
@@ -301,7 +301,7 @@ void Shelf::put(ChunkId chunk, Kind kind, std::uint32_t op, Bytes bytes) {
   head = chunk;
   if (op < op_count_) ops_[kind].insert(op);
   totals_[kind] += bytes;
-  if (kind == clean && op < op_count_) add_clean(op, static_cast<std::int64_t>(bytes));
+  if (free_to_drop(kind) && op < op_count_) add_clean(op, static_cast<std::int64_t>(bytes));
 }
 
 std::uint32_t Shelf::farthest(Kind kind, std::uint32_t now) const {
@@ -335,7 +335,7 @@ std::uint32_t Shelf::nearest(Kind kind, std::uint32_t now) const {
 Bytes Shelf::clean_beyond(std::uint32_t now, std::uint32_t op, bool whole_round) const {
   std::int64_t within = clean_to(op) - clean_to(now);
   if (op < now || (op == now && whole_round)) within += clean_to(static_cast<std::uint32_t>(op_count_ - 1));
-  return totals_[clean] - static_cast<Bytes>(within);
+  return totals_[clean] + totals_[spare] - static_cast<Bytes>(within);
 }
 
 void Shelf::add_clean(std::uint32_t op, std::int64_t bytes) {

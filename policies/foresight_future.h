@@ -93,6 +93,7 @@ class OpSet {
 class Shelf {
  public:
   enum Kind : std::uint8_t {
+    spare,  // dropping it costs nothing, and it will have to leave
     clean,  // dropping it costs nothing
     dirty,  // it has to be copied to a lower tier first
     due,    // so it has, and it will have to leave
@@ -114,7 +115,8 @@ class Shelf {
   std::uint32_t nearer(Kind kind, std::uint32_t op, std::uint32_t now) const;
   std::uint32_t nearest(Kind kind, std::uint32_t now) const;  // after `now`; not `never`
   Bytes total(Kind kind) const { return totals_[kind]; }
-  // Clean bytes that no op in (now, op] needs; all of them if the two are the same op and it is the one a round ahead.
+  // Clean and spare bytes that no op in (now, op] needs; all of them if the two are the same op and it is the one a
+  // round ahead.
   Bytes clean_beyond(std::uint32_t now, std::uint32_t op, bool whole_round) const;
 
  private:
@@ -124,6 +126,7 @@ class Shelf {
     Bytes bytes = 0;
     Kind kind = off;
   };
+  static bool free_to_drop(Kind kind) { return kind == clean || kind == spare; }
   void add_clean(std::uint32_t op, std::int64_t bytes);
   std::int64_t clean_to(std::uint32_t op) const;  // of ops 0 … op
 

@@ -26,31 +26,38 @@ class Estimate {
     for (const Op& op : trace.ops) clock_ns_.push_back(clock_ns_.back() + op.duration_ns + op.gap_before_ns);
   }
 
-  // Seconds of an iteration: the passes, then what the updates take beside the CPU's, which may go on in the next
-  // forward pass as far as that leaves time.
+  // Seconds of an iteration: the passes, then the updates. Those of the CPU may go on in the next iteration, each until
+  // its parameters are used.
   double seconds(const std::vector<Device>& devices) const {
     const Seen seen{trace_, schedule_, devices, clock_ns_, true};
     const Moved moved = moved_by(seen, spilled(seen, machine_.tiers[0].capacity / 20 * 19));
-    double forward = 0, passes = 0, updates = 0, cpu = 0;
+    double compute = 0, updates = 0;
+    std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU, after so much compute
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
       const Op& o = trace_.ops[op];
-      const double seconds = static_cast<double>(o.duration_ns + o.gap_before_ns) * 1e-9;
-      if (devices[op] == Device::cpu) {
-        cpu += o.device == Device::cpu ? seconds
-                                       : static_cast<double>(bytes_touched(trace_, o)) /
-                                             (adam_bytes_per_parameter * machine_.cpu_adam_parameters_per_second);
-      } else {
-        (o.phase == Phase::optimizer ? updates : passes) += seconds;
-        if (o.phase == Phase::forward) forward += seconds;
+      if (devices[op] == Device::cpu) continue;
+      for (const Use& use : schedule_.uses(op)) {
+        if (first_used[use.tensor] < 0) first_used[use.tensor] = compute;
       }
+      (o.phase == Phase::optimizer ? updates : compute) += seconds_of(op, Device::gpu);
     }
     const TierId host = machine_.tier_of(Device::cpu);
     const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
     const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
     const auto n = [](Bytes bytes) { return static_cast<double>(bytes); };
-    passes = std::max({passes, n(moved.up - moved.up_for_updates) / in, n(moved.down - moved.down_of_updates) / out});
+    const double passes =
+        std::max({compute, n(moved.up - moved.up_for_updates) / in, n(moved.down - moved.down_of_updates) / out});
     updates = std::max({updates, n(moved.up_for_updates) / in, n(moved.down_of_updates) / out});
-    return std::max(passes + std::max(updates, cpu - forward), storage_seconds(devices, host));
+    double cpu = 0, late = 0;
+    for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
+      if (devices[op] != Device::cpu) continue;
+      cpu += seconds_of(op, Device::cpu);
+      for (const Use& use : schedule_.uses(op)) {
+        const double used = first_used[use.tensor];
+        if (use.write && used >= 0) late = std::max(late, cpu - used * (compute > 0 ? passes / compute : 1));
+      }
+    }
+    return std::max({passes + std::max(updates, late), cpu, storage_seconds(devices, host)});
   }
 
   // Of what neither the GPU, as far as it has a use for it, nor CPU memory can hold.
@@ -94,6 +101,13 @@ class Estimate {
   }
 
  private:
+  double seconds_of(OpIndex op, Device device) const {
+    const Op& o = trace_.ops[op];
+    if (device == o.device) return static_cast<double>(o.duration_ns + o.gap_before_ns) * 1e-9;
+    return static_cast<double>(bytes_touched(trace_, o)) /
+           (adam_bytes_per_parameter * machine_.cpu_adam_parameters_per_second);
+  }
+
   Bytes bytes_of(const std::array<bool, role_count>& roles) const {
     Bytes bytes = 0;
     for (const Tensor& tensor : trace_.tensors) {

@@ -62,7 +62,7 @@ class StrongHold final : public Policy {
       if (tensor == none) continue;
       const Role role = view.memory.role(use.tensor);
       if (event.device == Device::gpu) {
-        if (role == Role::gradient && needed_by_cpu_next(use.tensor, event.op, view)) {
+        if (role == Role::gradient && next_used_by_cpu(use.tensor, event.op, view)) {
           actions.evict(use.tensor, view.machine.tier_of(Device::cpu));
         }
         if (parameters_[tensor].last_gpu_use == event.op) parameters_[tensor].outdated = parameters_[tensor].on_cpu;
@@ -132,14 +132,6 @@ class StrongHold final : public Policy {
     const Bytes others = peak_of_intermediates(trace, *view.schedule, false) + 2 * gradients;
     const Bytes capacity = view.machine.tiers[0].capacity;
     size_window(view.machine, capacity > others ? capacity - others : 0);
-  }
-
-  // The gradient is complete: the next op that uses it runs on the CPU.
-  static bool needed_by_cpu_next(TensorId gradient, OpIndex op, const View& view) {
-    const TensorId id = view.program_tensor(gradient);
-    const std::uint32_t distance = view.schedule->distance_to_next_use(id, op);
-    if (distance == none) return false;
-    return view.program->trace.ops[(op + distance) % view.schedule->op_count()].device == Device::cpu;
   }
 
   // Rule 2. `room`: for the window's parameters.

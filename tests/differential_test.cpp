@@ -93,6 +93,10 @@ TEST(DifferentialTest, EveryPolicy) {
   }
 }
 TEST(DifferentialTest, BeladyOrdered) { compare(13, 600, {.policy = "belady", .settings = {{"prefetch", "ordered"}}}); }
+TEST(DifferentialTest, SmallChunks) {
+  compare(15, 400, {.policy = "patrickstar", .settings = {{"chunk_size", "200"}}});
+}
+TEST(DifferentialTest, SmallActivations) { compare(16, 400, {.policy = "ssdtrain", .settings = {{"minimum", "1"}}}); }
 TEST(DifferentialTest, PrefetchWindow) { compare(14, 400, {.policy = "lfu", .settings = {{"window", "3"}}}); }
 
 }  // namespace

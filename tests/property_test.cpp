@@ -129,6 +129,8 @@ TEST(PropertyTest, RulesHoldUnderEveryPolicy) {
   for (const std::string& policy : registered_policies()) check(2, 400, {.policy = policy}, false, tally);
   check(5, 700, {.policy = "belady", .settings = {{"prefetch", "ordered"}}}, false, tally);
   check(6, 400, {.policy = "lru", .settings = {{"window", "3"}}}, false, tally);
+  check(8, 400, {.policy = "ssdtrain", .settings = {{"minimum", "1"}}}, false, tally);
+  check(9, 400, {.policy = "patrickstar", .settings = {{"chunk_size", "200"}}}, false, tally);
   report(tally);
 }
 

@@ -61,6 +61,11 @@ struct InactivePeriod {
   KernelIndex begin = 0;  // the first kernel that does not use it, less than K
   KernelIndex end = 0;    // the kernel of the next use
   Nanoseconds length_ns = 0;
+
+  // What it takes in a tier that gives out multiples of `granularity`.
+  std::int64_t footprint(Bytes granularity) const {
+    return static_cast<std::int64_t>((bytes + granularity - 1) / granularity * granularity);
+  }
 };
 // By tensor, then in order of time. Tensors that no kernel uses have none.
 std::vector<InactivePeriod> inactive_periods(const Kernels& kernels, const Trace& trace);
@@ -231,6 +236,19 @@ class MemoryProfile {
   std::vector<Node> nodes_;     // [1] is the root, the children of n are 2n and 2n + 1; leaves from leaf_count_ on
 };
 
+// The tiers that a plan may swap to, the fastest first, and what it keeps there.
+class SwapSpace {
+ public:
+  SwapSpace(const Kernels& kernels, const MachineSpec& machine, const BandwidthPlan& bandwidth);
+  // The first with room for the period's tensor, from its eviction to its return; no_tier if there is none.
+  TierId tier_for(const InactivePeriod& period) const;
+  void take(const InactivePeriod& period, TierId tier);
+
+ private:
+  std::vector<TierId> tiers_;
+  std::vector<MemoryProfile> used_;  // of each
+};
+
 // A plan as what to do when an op is issued: evictions first, then prefetches, each in the order in which they were
 // put in.
 class Hints {
@@ -239,6 +257,7 @@ class Hints {
   void evict(OpIndex at, TensorId tensor, TierId destination) { evictions_.push_back({at, tensor, destination}); }
   void fetch(OpIndex at, TensorId tensor) { prefetches_.push_back({at, tensor, 0}); }
   void sort();  // when all are put in
+  bool empty() const { return evictions_.empty() && prefetches_.empty(); }
   void give(OpIndex issued, const View& view, Actions& actions) const;
 
  private:

@@ -9,6 +9,7 @@
 namespace tencache {
 
 std::unique_ptr<Policy> make_belady(Options& options);
+std::unique_ptr<Policy> make_capuchin(Options& options);
 std::unique_ptr<Policy> make_deep_optimizer_states(Options& options);
 std::unique_ptr<Policy> make_deepum(Options& options);
 std::unique_ptr<Policy> make_fifo(Options& options);
@@ -26,6 +27,7 @@ std::unique_ptr<Policy> make_patrickstar(Options& options);
 std::unique_ptr<Policy> make_ssdtrain(Options& options);
 std::unique_ptr<Policy> make_stronghold(Options& options);
 std::unique_ptr<Policy> make_ten_cache(Options& options);
+std::unique_ptr<Policy> make_tensile(Options& options);
 std::unique_ptr<Policy> make_teraio(Options& options);
 std::unique_ptr<Policy> make_zero_infinity(Options& options);
 std::unique_ptr<Policy> make_zero_offload(Options& options);

@@ -122,10 +122,6 @@ class Planner {
     }
   };
 
-  std::int64_t footprint(const InactivePeriod& period) const {
-    return static_cast<std::int64_t>((period.bytes + granularity_ - 1) / granularity_ * granularity_);
-  }
-
   std::optional<Way> best_way(std::uint32_t index) const {
     const InactivePeriod& period = periods_[index];
     const bool cpu = cpu_tier_ != no_tier && state_[index].fits_cpu;
@@ -162,7 +158,7 @@ class Planner {
   std::uint64_t ratio_of(const InactivePeriod& period, const Way& way) const {
     const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
     if (!options_.excess_over_time || over_ns == 0) return static_cast<std::uint64_t>(over_ns);
-    const Bytes bytes = static_cast<Bytes>(footprint(period));
+    const Bytes bytes = static_cast<Bytes>(period.footprint(granularity_));
     const uint128 relief = static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, bytes));
     const Nanoseconds cost_ns =
         bandwidth_.trip_ns(0, way.tier, period.bytes) + bandwidth_.trip_ns(way.tier, 0, period.bytes);
@@ -173,7 +169,7 @@ class Planner {
   void migrate(const InactivePeriod& period, const Way& way) {
     bandwidth_.take_earliest(0, way.tier, period.begin, way.offloaded, period.bytes);
     bandwidth_.take_earliest(way.tier, 0, way.prefetch_at, period.end, period.bytes);
-    gpu_.add(way.offloaded, way.prefetch_at, -footprint(period));
+    gpu_.add(way.offloaded, way.prefetch_at, -period.footprint(granularity_));
     if (way.tier == cpu_tier_) cpu_.add(period.begin, period.end, static_cast<std::int64_t>(period.bytes));
     migrations_.push_back({period.tensor, way.tier, period.begin, way.prefetch_at, period.end});
   }

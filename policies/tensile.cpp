@@ -1,0 +1,152 @@
+// tensile: Zhang et al., "TENSILE: A Tensor granularity dynamic GPU memory scheduling method toward multiple dynamic
+// workloads system" (arXiv 2105.13336), its swapping for one workload; recomputation is the trace's affair.
+//
+// Before the run, on a clock without stalls:
+//   1. Everything alive is taken to be resident.
+//   2. The moment with the highest demand (the first, of equal ones) is looked at. If that fits `limit` of the GPU:
+//   done.
+//   3. Of the tensors that are alive there and not in use, the largest (of equal ones: that with the longest period
+//      without a use) is swapped out for which the link has free slots: one after its last use, as early as possible
+//      and over by then, and one for its return, as late as possible before its next use and not begun by then. Slots
+//      do not overlap: a transfer has the link for itself. Periods of tensors that persist run over the iteration's
+//      end.
+//   4. Again, from 2 on. Where no tensor can be swapped the peak stays, and so does all below it: done.
+// It goes to CPU memory or, if that has no room, to the next tier.
+// Run: each slot begins with its kernel. What the plan missed is fetched on demand, and only that evicts: the coldest
+// leave.
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+#include "policies/planning.h"
+#include "policies/policies.h"
+
+namespace tencache {
+namespace {
+
+class Planner {
+ public:
+  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit)
+      : granularity_(machine.tiers[0].granularity),
+        kernels_(trace, schedule),
+        periods_(inactive_periods(kernels_, trace)),
+        bandwidth_(kernels_, machine),
+        gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * limit), 0,
+             granularity_),
+        space_(kernels_, machine, bandwidth_) {
+    std::stable_sort(periods_.begin(), periods_.end(), [](const InactivePeriod& a, const InactivePeriod& b) {
+      return a.bytes != b.bytes ? a.bytes > b.bytes : a.length_ns > b.length_ns;
+    });
+  }
+
+  bool fits() const { return gpu_.fits(); }
+
+  Hints plan() {
+    while (!gpu_.fits() && lower_the_peak()) {
+    }
+    hints_.sort();
+    return std::move(hints_);
+  }
+
+ private:
+  struct Slots {
+    TierId tier = no_tier;
+    KernelIndex out_end = 0, in_begin = 0;
+  };
+
+  bool lower_the_peak() {
+    const KernelIndex peak = gpu_.peak();
+    const auto covers = [&](KernelIndex begin, KernelIndex end) {
+      return (begin <= peak && peak < end) || (begin <= peak + kernels_.count() && peak + kernels_.count() < end);
+    };
+    for (InactivePeriod& period : periods_) {
+      if (period.tensor == none || !covers(period.begin, period.end)) continue;
+      const std::optional<Slots> slots = slots_of(period);
+      if (slots && !covers(slots->out_end, slots->in_begin)) continue;
+      if (slots) swap(period, *slots);
+      period.tensor = none;  // slots and room only become fewer: where there are none now, there never will be
+      if (2 * ++spent_ > periods_.size()) {
+        std::erase_if(periods_, [](const InactivePeriod& p) { return p.tensor == none; });
+        spent_ = 0;
+        return slots.has_value() || lower_the_peak();
+      }
+      if (slots) return true;
+    }
+    return false;
+  }
+
+  std::optional<Slots> slots_of(const InactivePeriod& period) const {
+    Slots slots{.tier = space_.tier_for(period)};
+    if (slots.tier == no_tier) return std::nullopt;
+    const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
+    slots.out_end = bandwidth_.left(0, slots.tier).forward(period.begin, bytes);
+    slots.in_begin = bandwidth_.left(slots.tier, 0).backward(period.end, bytes);
+    if (slots.out_end < 0 || slots.in_begin <= slots.out_end) return std::nullopt;
+    return slots;
+  }
+
+  void swap(const InactivePeriod& period, const Slots& slots) {
+    bandwidth_.take_earliest(0, slots.tier, period.begin, slots.out_end, period.bytes);
+    bandwidth_.take_earliest(slots.tier, 0, slots.in_begin, period.end, period.bytes);
+    space_.take(period, slots.tier);
+    gpu_.add(slots.out_end, slots.in_begin, -period.footprint(granularity_));
+    hints_.evict(kernels_.op_of(period.begin), period.tensor, slots.tier);
+    hints_.fetch(kernels_.op_of(slots.in_begin), period.tensor);
+  }
+
+  Bytes granularity_;
+  Kernels kernels_;
+  std::vector<InactivePeriod> periods_;  // the largest first; without a tensor: no longer of use
+  std::size_t spent_ = 0;                // of those
+  BandwidthPlan bandwidth_;
+  MemoryProfile gpu_;
+  SwapSpace space_;
+  Hints hints_;
+};
+
+class Tensile final : public Policy {
+ public:
+  explicit Tensile(Options& options) {
+    layout_.chunk_bytes = 0;
+    options.real("limit", limit_, "share", "of the GPU's memory that the plan may fill");
+    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    if (limit_ <= 0 || limit_ > 1) throw Error("policy 'tensile': option limit must be above 0 and at most 1");
+  }
+
+  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (event.kind == EventKind::profile_ready) {
+      Planner planner(view.program->trace, *view.schedule, view.machine, limit_);
+      hints_ = planner.plan();
+      fits_ = planner.fits();
+    }
+    if (event.kind == EventKind::op_issued && event.device == Device::gpu && event.op != none) {
+      hints_.give(event.op, view, actions);
+    }
+  }
+
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    if (!request.prefetch) coldest_victims(request, view, victims);
+  }
+
+  void notes(std::vector<std::string>& notes) const override {
+    if (!fits_) {
+      notes.push_back(
+          "the plan does not bring the memory below the limit: at its peak no tensor that is left can be "
+          "swapped in time; the rest is fetched on demand");
+    }
+  }
+
+ private:
+  Layout layout_;
+  double limit_ = 1;
+  bool fits_ = true;
+  Hints hints_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_tensile(Options& options) { return std::make_unique<Tensile>(options); }
+
+}  // namespace tencache

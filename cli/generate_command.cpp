@@ -23,7 +23,7 @@ namespace {
 struct GenerateArguments {
   std::string model, gpu = "h100", output;
   std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
-  std::string attention = "flash", dropout = "family", clip = "on";
+  std::string attention = "flash", dropout = "family", clip = "on", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect;
@@ -137,6 +137,8 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   options.tensor_parallel = count("tensor-parallel", arguments.tensor_parallel);
   options.pipeline_parallel = count("pipeline-parallel", arguments.pipeline_parallel);
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero", arguments.zero), 99));
+  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", arguments.gradient_reduction,
+                                                         parse_gradient_reduction, gradient_reduction_names());
   if (!arguments.interconnect.empty()) {
     options.interconnect = parse_bandwidth(arguments.interconnect);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
@@ -256,6 +258,10 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--tensor-parallel", a.tensor_parallel, "Ranks that share each layer")->capture_default_str();
   command.add_option("--pipeline-parallel", a.pipeline_parallel, "Stages of layers")->capture_default_str();
   command.add_option("--zero", a.zero, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3")->capture_default_str();
+  command
+      .add_option("--gradient-reduction", a.gradient_reduction,
+                  "Under ZeRO: " + gradient_reduction_names() + " (DeepSpeed's reduce_scatter false)")
+      ->capture_default_str();
   command.add_option("--interconnect", a.interconnect, "Bandwidth between ranks, such as 300GB/s (default: the GPU's)");
 }
 

@@ -246,6 +246,28 @@ TEST(GeneratedRanks, MoveZerosVolume) {
   }
 }
 
+// Stages 1 to 3 with an all-reduce in the scatter's place: one Ψ more, under the same keys.
+TEST(GeneratedRanks, ReduceGradientsByAllReduce) {
+  GenerateOptions options = llama();
+  options.clip = Clip::off;
+  const double model = 2.0 * static_cast<double>(parameter_count(options.model, options.head));
+  const Count n = 4;
+  options.data_parallel = n;
+  for (const int zero : {1, 2, 3}) {
+    options.zero = zero;
+    double moved[2] = {0, 0};
+    for (const GradientReduction reduction : {GradientReduction::reduce_scatter, GradientReduction::all_reduce}) {
+      options.gradient_reduction = reduction;
+      const Trace trace = generate(options);
+      EXPECT_EQ(waits_for_ever(trace), "");
+      for (const Op& op : trace.ops) {
+        if (op.rank == 0 && op.rendezvous != 0) moved[static_cast<int>(reduction)] += static_cast<double>(op.bytes);
+      }
+    }
+    EXPECT_NEAR((moved[1] - moved[0]) / (model * (n - 1) / n), 1, 0.001) << "stage " << zero;
+  }
+}
+
 TEST(GeneratedRanks, TakeTheInterconnectThatIsGiven) {
   GenerateOptions options = llama();
   options.tensor_parallel = 2;

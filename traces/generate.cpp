@@ -15,6 +15,7 @@ constexpr std::array<std::string_view, 3> recompute_texts{"none", "block", "sele
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
 constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
 constexpr std::array<std::string_view, 3> clip_texts{"off", "on", "early"};
+constexpr std::array<std::string_view, 2> gradient_reduction_texts{"reduce-scatter", "all-reduce"};
 
 template <typename Enum, std::size_t n>
 std::optional<Enum> parse_name(std::string_view text, const std::array<std::string_view, n>& texts) {
@@ -200,6 +201,9 @@ std::string_view to_string(Recompute recompute) { return recompute_texts[static_
 std::string_view to_string(AttentionKind attention) { return attention_texts[static_cast<std::size_t>(attention)]; }
 std::string_view to_string(Dropout dropout) { return dropout_texts[static_cast<std::size_t>(dropout)]; }
 std::string_view to_string(Clip clip) { return clip_texts[static_cast<std::size_t>(clip)]; }
+std::string_view to_string(GradientReduction reduction) {
+  return gradient_reduction_texts[static_cast<std::size_t>(reduction)];
+}
 std::optional<Optimizer> parse_optimizer(std::string_view text) { return parse_name<Optimizer>(text, optimizer_texts); }
 std::optional<Recompute> parse_recompute(std::string_view text) { return parse_name<Recompute>(text, recompute_texts); }
 std::optional<AttentionKind> parse_attention(std::string_view text) {
@@ -211,6 +215,10 @@ std::string recompute_names() { return list(recompute_texts); }
 std::string attention_names() { return list(attention_texts); }
 std::optional<Clip> parse_clip(std::string_view text) { return parse_name<Clip>(text, clip_texts); }
 std::string clip_names() { return list(clip_texts); }
+std::optional<GradientReduction> parse_gradient_reduction(std::string_view text) {
+  return parse_name<GradientReduction>(text, gradient_reduction_texts);
+}
+std::string gradient_reduction_names() { return list(gradient_reduction_texts); }
 std::string dropout_names() { return list(dropout_texts); }
 
 Trace generate(const GenerateOptions& given) {

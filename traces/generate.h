@@ -31,23 +31,30 @@ enum class Dropout : std::uint8_t { family, none, hidden, all };
 // clip_grad_norm_); early: the norm of each gradient as soon as it is complete (DeepSpeed).
 enum class Clip : std::uint8_t { off, on, early };
 
+// How ZeRO brings gradients to the ranks that update them. all_reduce: each rank gets all of them and keeps its part,
+// at twice the traffic (DeepSpeed's reduce_scatter false).
+enum class GradientReduction : std::uint8_t { reduce_scatter, all_reduce };
+
 std::string_view to_string(Optimizer optimizer);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(AttentionKind attention);
 std::string_view to_string(Dropout dropout);
 std::string_view to_string(Clip clip);
+std::string_view to_string(GradientReduction reduction);
 // nullopt for an unknown name.
 std::optional<Optimizer> parse_optimizer(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<AttentionKind> parse_attention(std::string_view text);
 std::optional<Dropout> parse_dropout(std::string_view text);
 std::optional<Clip> parse_clip(std::string_view text);
+std::optional<GradientReduction> parse_gradient_reduction(std::string_view text);
 // "adamw, sgd, …": for messages that list the valid names.
 std::string optimizer_names();
 std::string recompute_names();
 std::string attention_names();
 std::string dropout_names();
 std::string clip_names();
+std::string gradient_reduction_names();
 
 struct GenerateOptions {
   ModelDescription model;
@@ -74,7 +81,8 @@ struct GenerateOptions {
   std::uint64_t quantise_bits = 0;        // 4 or 8: of the frozen linear layers of the blocks; needs lora_rank
 
   std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
-  int zero = 0;                     // stage 0 … 3 of ZeRO over the data-parallel ranks
+  int zero = 0;  // stage 0 … 3 of ZeRO over the data-parallel ranks
+  GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
   BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
 
   std::string command;                         // for TraceHeader::recorded_by

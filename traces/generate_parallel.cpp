@@ -72,7 +72,8 @@ void Collectives::reduce_scatter(Group group, const Module& module, std::span<co
   if (n == 1) return;
   reads_.assign(whole.begin(), whole.end());
   reads_.insert(reads_.end(), accumulated.begin(), accumulated.end());
-  collective(group, "reduce_scatter", module, reads_, shards, (n - 1) * bytes / n);
+  const bool all = step_.options.gradient_reduction == GradientReduction::all_reduce;
+  collective(group, all ? "all_reduce" : "reduce_scatter", module, reads_, shards, (all ? 2 : 1) * (n - 1) * bytes / n);
 }
 
 void Collectives::exchange(Count first, const std::string& occurrence, std::string_view name, const Module& module,

@@ -35,7 +35,8 @@ class Collectives {
   void all_reduce(Group group, const Module& module, TensorId tensor);
   void all_reduce(Group group, const Module& module, std::span<const TensorId> tensors, Bytes bytes);
   // Several tensors as one collective. `bytes` is the whole payload: what a rank has after gathering, or before
-  // scattering. `accumulated`: those of the shards that have content, to which is added.
+  // scattering. `accumulated`: those of the shards that have content, to which is added. Scattered by an all-reduce if
+  // the options say so.
   void all_gather(Group group, const Module& module, std::span<const TensorId> shards, std::span<const TensorId> whole,
                   Bytes bytes);
   void reduce_scatter(Group group, const Module& module, std::span<const TensorId> whole,

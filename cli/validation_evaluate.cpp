@@ -187,7 +187,10 @@ class Evaluation {
         [[fallthrough]];
       case Verdict::within:
         ++result_.judged;
-        if (result.error) result_.errors.push_back(std::abs(*result.error));
+        // A range is no number to be near to: only what is outside of it has an error.
+        if (result.error && (*result.error != 0 || !row.published.is_range())) {
+          result_.errors.push_back(std::abs(*result.error));
+        }
         break;
     }
   }

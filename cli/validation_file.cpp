@@ -154,7 +154,7 @@ class ValidationReader {
   }
 
   void read_system(const YamlValue& item) {
-    const YamlMap keys({item}, "a system", {"name", "policy", "set", "machine", "iteration"});
+    const YamlMap keys({item}, "a system", {"name", "policy", "set", "machine", "iteration", "generate"});
     ValidationSystem system;
     system.name = new_name(keys, "systems", names_of(result_.systems));
     system.policy = text(keys.require("policy"), "systems.policy");
@@ -163,6 +163,7 @@ class ValidationReader {
     if (const auto value = keys.get("iteration")) {
       system.iteration = figures_.count(*value, "systems.iteration", 1, 1000);
     }
+    if (const auto value = keys.get("generate")) system.generate = generate_settings(*value, "systems.generate");
     check_policy(item, system.policy, system.settings);
     result_.systems.push_back(std::move(system));
   }
@@ -173,6 +174,16 @@ class ValidationReader {
     } catch (const Error& error) {
       fail_at(where, error.what());
     }
+  }
+
+  GenerateSettings generate_settings(const YamlValue& value, const std::string& path) const {
+    const YamlMap options({value}, path, generate_option_names());
+    GenerateSettings result;
+    for (const auto& entry : value.node) {
+      const std::string& key = entry.first.Scalar();
+      result.emplace_back(key, text({entry.second, value.file}, path + "." + key));
+    }
+    return result;
   }
 
   void read_workload(const YamlValue& item) {
@@ -189,13 +200,7 @@ class ValidationReader {
     }
     if (!workload.size_column.empty() && generate) fail_at(item, "size_column belongs to a recording");
     if (workload.size_column.empty()) workload.size_column = "bytes4k";
-    if (generate) {
-      const YamlMap options({*generate}, "generate", generate_option_names());
-      for (const auto& entry : generate->node) {
-        const std::string& key = entry.first.Scalar();
-        workload.generate.emplace_back(key, text({entry.second, &file_}, "generate." + key));
-      }
-    }
+    if (generate) workload.generate = generate_settings(*generate, "workloads.generate");
     if (const auto value = keys.get("set")) {
       const YamlMap systems({*value}, "workloads.set", names_of(result_.systems));
       for (const auto& entry : value->node) {
@@ -253,7 +258,22 @@ class ValidationReader {
       for (const std::string& name : row.order) row.name += (row.name.empty() ? "" : " < ") + name;
     }
     if (const auto value = keys.get("name")) row.name = text(*value, "rows.name");
+    check_traces(item, row);
     return row;
+  }
+
+  // A recording is as it is.
+  void check_traces(const YamlValue& item, const ValidationRow& row) const {
+    std::vector<std::string> names = row.order;
+    names.insert(names.end(), {row.of, row.over});
+    for (const ValidationSystem& system : result_.systems) {
+      if (system.generate.empty() || std::find(names.begin(), names.end(), system.name) == names.end()) continue;
+      for (const std::string& workload : row.workloads) {
+        if (result_.workload(workload).recording.empty()) continue;
+        fail_at(item,
+                "system '" + system.name + "' changes what is generated, workload '" + workload + "' is recorded");
+      }
+    }
   }
 
   void read_figure(const YamlMap& keys, ValidationRow& row) {
@@ -362,6 +382,20 @@ double Published::error_of(double simulated) const {
 const ValidationWorkload& ValidationFile::workload(const std::string& wanted) const { return named(workloads, wanted); }
 
 const ValidationSystem& ValidationFile::system_named(const std::string& wanted) const { return named(systems, wanted); }
+
+GenerateSettings generate_for(const ValidationWorkload& workload, const GenerateSettings& changes) {
+  GenerateSettings result = workload.generate;
+  for (const auto& [key, value] : changes) {
+    const auto found =
+        std::find_if(result.begin(), result.end(), [&key = key](const auto& o) { return o.first == key; });
+    if (found != result.end()) {
+      found->second = value;
+    } else {
+      result.emplace_back(key, value);
+    }
+  }
+  return result;
+}
 
 ValidationFile parse_validation(const std::string& text, const std::string& file) {
   return ValidationReader(text, file).read();

@@ -31,6 +31,7 @@ struct ValidationSystem {
   std::string policy;
   Settings settings;
   MachineSpec machine;
+  GenerateSettings generate;    // where its traces differ from the workload's: another precision of gradients
   std::uint64_t iteration = 0;  // the one whose time counts, the first is 1; 0: the steady state
 };
 
@@ -52,6 +53,7 @@ struct Published {
   double from = 0, to = 0;
   std::string text;  // as written: "10562/1758"
 
+  bool is_range() const { return from < to; }
   // Of the simulated figure: simulated ÷ published - 1; 0 within the range.
   double error_of(double simulated) const;
 };
@@ -101,6 +103,9 @@ struct ValidationFile {
 
 // The system that every row may name: all in GPU memory, on the machine of the system it is compared with.
 inline constexpr const char* ideal_system = "ideal";
+
+// A workload's options with those of a system over them.
+GenerateSettings generate_for(const ValidationWorkload& workload, const GenerateSettings& changes);
 
 // Throws Error with file and line; unknown keys, names, policies and options are errors that list the valid ones.
 ValidationFile parse_validation(const std::string& text, const std::string& file);

@@ -143,20 +143,26 @@ std::string settings_text(const Settings& settings) {
   return text;
 }
 
+// " --batch 16 …" behind `title`; nothing of nothing.
+std::string generate_text(const std::string& title, const GenerateSettings& settings) {
+  if (settings.empty()) return "";
+  std::string text;
+  for (const auto& [name, value] : settings) text += (text.empty() ? "--" : " --") + name + " " + value;
+  return title + " `" + text + "`";
+}
+
 std::string setup_text(const ValidationFile& file) {
   std::string text = "\n### Setup\n\n| system | policy and options | machine |\n|---|---|---|\n";
   for (const ValidationSystem& system : file.systems) {
     const std::string when = system.iteration == 0 ? "" : fmt::format("; iteration {}", system.iteration);
-    text += fmt::format("| {} | `{}{}`{} | {} |\n", cell(system.name), system.policy, settings_text(system.settings),
-                        when, system.machine.name);
+    text += fmt::format("| {} | `{}{}`{}{} | {} |\n", cell(system.name), system.policy, settings_text(system.settings),
+                        when, generate_text("; traces with", system.generate), system.machine.name);
   }
   text += "\n| workload | | |\n|---|---|---|\n";
   for (const ValidationWorkload& workload : file.workloads) {
     std::string how = "recording " + workload.recording + ", " + workload.size_column;
     if (workload.recording.empty()) {
-      how = "`generate";
-      for (const auto& [name, value] : workload.generate) how += " --" + name + " " + value;
-      how += "`";
+      how = generate_text("generated with", workload.generate);
     }
     for (const auto& [system, settings] : workload.settings) how += "; " + system + ":" + settings_text(settings);
     text += fmt::format("| {} | {} | {} |\n", cell(workload.name), cell(workload.title), cell(how));

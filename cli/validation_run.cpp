@@ -19,8 +19,9 @@ namespace {
 // A workload's trace, made when the first of its runs begins and given up when the last is over.
 class SharedTrace {
  public:
-  SharedTrace(const ValidationFile& file, const ValidationWorkload& workload, std::string recording)
-      : file_(file), workload_(workload), recording_(std::move(recording)) {}
+  SharedTrace(const ValidationFile& file, const ValidationWorkload& workload, GenerateSettings generate,
+              std::string recording)
+      : file_(file), workload_(workload), generate_(std::move(generate)), recording_(std::move(recording)) {}
 
   const ValidationWorkload& workload() const { return workload_; }
   void add_run() { ++runs_; }
@@ -35,7 +36,7 @@ class SharedTrace {
  private:
   Trace make() const {
     try {
-      if (recording_.empty()) return generate_trace(workload_.generate);
+      if (recording_.empty()) return generate_trace(generate_);
       CsvImportOptions options;
       options.ops_file = recording_;
       options.size_column = workload_.size_column;
@@ -47,6 +48,7 @@ class SharedTrace {
 
   const ValidationFile& file_;
   const ValidationWorkload& workload_;
+  GenerateSettings generate_;
   std::string recording_;
   std::size_t runs_ = 0;
   std::mutex mutex_;
@@ -146,7 +148,7 @@ std::string find_recording(const ValidationWorkload& workload, const ValidationO
 
 std::vector<Task> tasks_of(const ValidationFile& file, const ValidationOptions& options, RunTable& runs) {
   std::vector<Task> tasks;
-  std::map<std::string, std::shared_ptr<SharedTrace>> traces;
+  std::map<std::pair<std::string, GenerateSettings>, std::shared_ptr<SharedTrace>> traces;
   for (const RunKey& key : runs_needed(file)) {
     const ValidationWorkload& workload = file.workload(key.first);
     std::string why_not;
@@ -155,10 +157,13 @@ std::vector<Task> tasks_of(const ValidationFile& file, const ValidationOptions& 
       runs[key].reason = why_not;
       continue;
     }
-    std::shared_ptr<SharedTrace>& trace = traces[key.first];
-    if (!trace) trace = std::make_shared<SharedTrace>(file, workload, recording);
+    const ValidationSystem& system = system_of(file, key);
+    const bool ideal = key.second != system.name;
+    const GenerateSettings generate = generate_for(workload, ideal ? GenerateSettings{} : system.generate);
+    std::shared_ptr<SharedTrace>& trace = traces[{key.first, generate}];
+    if (!trace) trace = std::make_shared<SharedTrace>(file, workload, generate, recording);
     trace->add_run();
-    tasks.push_back({.file = &file, .key = key, .trace = trace, .system = &system_of(file, key), .figures = {}});
+    tasks.push_back({.file = &file, .key = key, .trace = trace, .system = &system, .figures = {}});
   }
   return tasks;
 }

@@ -53,29 +53,6 @@ class Future {
   std::int64_t alive_each_ = 0;  // left over by an iteration
 };
 
-// A program as one memory sees it: the uses of some of its ops.
-struct Seen {
-  const Trace& trace;
-  const Schedule& schedule;
-  const std::vector<Device>& devices;
-  const std::vector<Nanoseconds>& clock_ns;  // when each op begins; at last the iteration's end
-  bool gpu_only;  // ops of the GPU, and what the CPU writes in between has to come in; else all ops
-};
-// Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as
-// OPTgen (Jain and Lin, ISCA'16) makes it, but by length: the shortest are kept, as long as what is kept fits at every
-// op in between. The answer is by use, as in Future::after: nonzero where the period after it is not kept. O(accesses ×
-// log ops).
-std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity);
-// Whether what is copied down after a use is of use: the period after it is spilled, or one after that before the
-// tensor is written again.
-std::vector<std::uint8_t> worth_cleaning(const Seen& seen, const std::vector<std::uint8_t>& spilled);
-// What spilling moves in an iteration, at best: each content once down, and up at each use after a spilled period.
-struct Moved {
-  Bytes up = 0, down = 0;                         // in all
-  Bytes up_for_updates = 0, down_of_updates = 0;  // of these, for ops of the optimizer, and what they wrote
-};
-Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
-
 // Numbers below a limit; the greatest up to one, and the least from one on, in constant time (two words up).
 class OpSet {
  public:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policies/foresight_future.h"
+#include "policies/foresight_plan.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "tests/golden_run.h"

@@ -1,13 +1,157 @@
-#include "policies/foresight_updates.h"
+#include "policies/foresight_plan.h"
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
-#include "core/schedule.h"
-#include "policies/foresight_future.h"
 #include "policies/updates.h"
 
 namespace tencache {
+namespace {
+
+// The greatest of a range, and adding to one: a segment tree over the ops.
+class Peaks {
+ public:
+  explicit Peaks(const std::vector<std::int64_t>& values) {
+    while (size_ < values.size()) size_ *= 2;
+    most_.assign(2 * size_, 0);
+    added_.assign(2 * size_, 0);
+    std::copy(values.begin(), values.end(), most_.begin() + static_cast<std::ptrdiff_t>(size_));
+    for (std::size_t i = size_; i-- > 1;) most_[i] = std::max(most_[2 * i], most_[2 * i + 1]);
+  }
+  void add(std::size_t from, std::size_t to, std::int64_t bytes) { change(1, 0, size_, from, to, bytes); }
+  std::int64_t most(std::size_t from, std::size_t to) const { return find(1, 0, size_, from, to); }
+
+ private:
+  void change(std::size_t node, std::size_t begin, std::size_t end, std::size_t from, std::size_t to,
+              std::int64_t bytes) {
+    if (to <= begin || end <= from) return;
+    if (from <= begin && end <= to) {
+      most_[node] += bytes;
+      added_[node] += bytes;
+      return;
+    }
+    const std::size_t middle = (begin + end) / 2;
+    change(2 * node, begin, middle, from, to, bytes);
+    change(2 * node + 1, middle, end, from, to, bytes);
+    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+  }
+  std::int64_t find(std::size_t node, std::size_t begin, std::size_t end, std::size_t from, std::size_t to) const {
+    if (to <= begin || end <= from) return 0;
+    if (from <= begin && end <= to) return most_[node];
+    const std::size_t middle = (begin + end) / 2;
+    return std::max(find(2 * node, begin, middle, from, to), find(2 * node + 1, middle, end, from, to)) + added_[node];
+  }
+
+  std::size_t size_ = 1;
+  std::vector<std::int64_t> most_, added_;
+};
+
+}  // namespace
+
+std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
+  struct Period {
+    Nanoseconds length_ns = 0;
+    std::size_t use = 0;  // index over all
+    std::size_t begin = 0, end = 0;
+    std::int64_t bytes = 0;
+  };
+  const std::size_t ops = seen.schedule.op_count();
+  std::vector<std::int64_t> pinned(ops, 0);
+  std::vector<Period> periods;
+  std::vector<std::size_t> first_use(1, 0);
+  for (OpIndex op = 0; op < ops; ++op) first_use.push_back(first_use.back() + seen.schedule.uses(op).size());
+  std::vector<std::uint8_t> out(first_use.back(), 0);
+  // Backwards over two rounds: the next use in `next`, by tensor; `none`: the content comes from the CPU, or dies.
+  std::vector<std::size_t> next(seen.trace.tensors.size(), none);
+  for (std::size_t place = 2 * ops; place-- > 0;) {
+    const OpIndex op = static_cast<OpIndex>(place % ops);
+    const auto uses = seen.schedule.uses(op);
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      const Use& use = uses[i];
+      const Tensor& tensor = seen.trace.tensors[use.tensor];
+      if (!tensor.persistent && seen.schedule.ops_of(use.tensor).back() == op) next[use.tensor] = none;
+      if (seen.gpu_only && seen.devices[op] == Device::cpu) {
+        if (use.write) next[use.tensor] = none;
+        if (place < ops && use.write) out[first_use[op] + i] = 1;
+        continue;
+      }
+      if (place < ops) {
+        const std::int64_t bytes = static_cast<std::int64_t>(tensor.bytes);
+        pinned[op] += bytes;
+        const std::size_t end = next[use.tensor];
+        if (end != none && end > place + 1) {
+          const Nanoseconds until = end < ops ? seen.clock_ns[end] : seen.clock_ns[end - ops] + seen.clock_ns.back();
+          periods.push_back({until - seen.clock_ns[op + 1], first_use[op] + i, place + 1, end, bytes});
+        }
+      }
+      next[use.tensor] = use.read || tensor.persistent ? place : none;
+    }
+  }
+  std::stable_sort(periods.begin(), periods.end(),
+                   [](const Period& a, const Period& b) { return a.length_ns < b.length_ns; });
+  Peaks peaks(pinned);
+  for (const Period& period : periods) {
+    const std::size_t end = std::min(period.end, ops), wrapped = period.end > ops ? period.end - ops : 0;
+    const std::int64_t most = std::max(peaks.most(period.begin, end), peaks.most(0, wrapped));
+    if (most + period.bytes > static_cast<std::int64_t>(capacity)) {
+      out[period.use] = 1;
+      continue;
+    }
+    peaks.add(period.begin, end, period.bytes);
+    peaks.add(0, wrapped, period.bytes);
+  }
+  return out;
+}
+
+std::vector<std::uint8_t> worth_cleaning(const Seen& seen, const std::vector<std::uint8_t>& spilled) {
+  std::vector<std::uint8_t> worth(spilled.size(), 0), next(seen.trace.tensors.size(), 0);
+  for (int round = 0; round < 2; ++round) {  // the second sees over the iteration's end
+    std::size_t index = spilled.size();
+    for (OpIndex op = static_cast<OpIndex>(seen.schedule.op_count()); op-- > 0;) {
+      const auto uses = seen.schedule.uses(op);
+      for (std::size_t i = uses.size(); i-- > 0;) {
+        --index;
+        if (seen.gpu_only && seen.devices[op] == Device::cpu) {
+          next[uses[i].tensor] = uses[i].read ? 1 : 0;  // it has to get there
+          continue;
+        }
+        std::uint8_t& after = next[uses[i].tensor];
+        worth[index] = spilled[index] != 0 || after != 0 ? 1 : 0;
+        after = uses[i].write ? 0 : worth[index];
+      }
+    }
+  }
+  return worth;
+}
+
+Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled) {
+  const std::vector<std::uint8_t> worth = worth_cleaning(seen, spilled);
+  Moved moved;
+  std::vector<std::uint8_t> away(seen.trace.tensors.size(), 0);
+  for (int round = 0; round < 2; ++round) {
+    std::size_t index = 0;
+    for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
+      const bool here = !seen.gpu_only || seen.devices[op] == Device::gpu;
+      const bool update = seen.trace.ops[op].phase == Phase::optimizer;
+      for (const Use& use : seen.schedule.uses(op)) {
+        const Bytes bytes = seen.trace.tensors[use.tensor].bytes;
+        if (round == 1 && here && use.read && away[use.tensor] != 0) {
+          moved.up += bytes;
+          if (update) moved.up_for_updates += bytes;
+        }
+        if (round == 1 && here && use.write && worth[index] != 0) {
+          moved.down += bytes;
+          if (update) moved.down_of_updates += bytes;
+        }
+        if (here || use.write) away[use.tensor] = spilled[index];
+        ++index;
+      }
+    }
+  }
+  return moved;
+}
+
 namespace {
 
 constexpr double adam_bytes_per_parameter = 28;  // what the CPU's rate counts: lower.cpp
@@ -145,6 +289,22 @@ void place_share(const Trace& trace, double share, std::vector<Device>& devices)
     owed -= bytes;
     devices[op] = Device::cpu;
   }
+}
+
+void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
+  std::vector<OpIndex> first_read(trace.tensors.size(), none);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      if (trace.ops[op].phase != Phase::optimizer) first_read[tensor] = std::min(first_read[tensor], op);
+    }
+  }
+  std::map<std::int32_t, OpIndex> needed;
+  for (const Op& op : trace.ops) {
+    if (!op.reorderable) continue;
+    OpIndex& first = needed.try_emplace(op.group, none).first->second;
+    for (const TensorId tensor : trace.writes(op)) first = std::min(first, first_read[tensor]);
+  }
+  std::stable_sort(groups.begin(), groups.end(), [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
 }
 
 void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) {

@@ -1,0 +1,51 @@
+// The static half of foresight: of a known future, what a memory of a certain size cannot keep; and, from what that
+// would move, where the optimizer's updates run. All of it is pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/schedule.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// A program as one memory sees it: the uses of some of its ops.
+struct Seen {
+  const Trace& trace;
+  const Schedule& schedule;
+  const std::vector<Device>& devices;
+  const std::vector<Nanoseconds>& clock_ns;  // when each op begins; at last the iteration's end
+  bool gpu_only;  // ops of the GPU, and what the CPU writes in between has to come in; else all ops
+};
+// Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as
+// OPTgen (Jain and Lin, ISCA'16) makes it, but by length: the shortest are kept, as long as what is kept fits at every
+// op in between. The answer is by use, as in Future::after: nonzero where the period after it is not kept. O(accesses ×
+// log ops). What is overwritten next has to be kept like all else: the engine throws no content of a living tensor
+// away.
+std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity);
+// Whether what is copied down after a use is of use: the period after it is spilled, or one after that before the
+// tensor is written again.
+std::vector<std::uint8_t> worth_cleaning(const Seen& seen, const std::vector<std::uint8_t>& spilled);
+// What spilling moves in an iteration, at best: each content once down, and up at each use after a spilled period.
+struct Moved {
+  Bytes up = 0, down = 0;                         // in all
+  Bytes up_for_updates = 0, down_of_updates = 0;  // of these, for ops of the optimizer, and what they wrote
+};
+Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
+
+// The roles of persistent tensors that ops of the CPU read.
+std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices);
+
+// Moves that share of the updates' bytes from the GPU to the CPU, evenly over the step.
+void place_share(const Trace& trace, double share, std::vector<Device>& devices);
+
+// Sub-groups in the order in which the next iteration first reads what they write.
+void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
+
+// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate.
+void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
+
+}  // namespace tencache

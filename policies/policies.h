@@ -29,6 +29,7 @@ std::unique_ptr<Policy> make_stronghold(Options& options);
 std::unique_ptr<Policy> make_ten_cache(Options& options);
 std::unique_ptr<Policy> make_tensile(Options& options);
 std::unique_ptr<Policy> make_teraio(Options& options);
+std::unique_ptr<Policy> make_vdnn(Options& options);
 std::unique_ptr<Policy> make_zero_infinity(Options& options);
 std::unique_ptr<Policy> make_zero_offload(Options& options);
 

@@ -56,6 +56,8 @@ constexpr std::array entries{
     Entry{"mlp-offload",
           "the CPU updates sub-groups whose states are spread over several storage tiers; the last ones stay in memory",
           "MLP-Offload (SC'25), arXiv 2509.02480", make_mlp_offload},
+    Entry{"vdnn", "layer inputs leave during their layer's forward pass and return one layer ahead in the backward pass",
+          "vDNN (MICRO'16), its static policies", make_vdnn},
     Entry{
         "zero-infinity",
         "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",

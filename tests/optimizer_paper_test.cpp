@@ -25,7 +25,7 @@ struct Seconds {
   double sum() const { return forward + backward + update; }
 };
 
-// As the artifacts' runs: 2048 tokens a GPU, bf16, checkpointing.
+// As the artifacts' runs: 2048 tokens a GPU, bf16, checkpointing, no flash attention.
 GenerateOptions options_of(const std::string& model, const std::string& gpu, std::uint64_t ranks,
                            std::uint64_t sub_group) {
   GenerateOptions options;
@@ -35,6 +35,7 @@ GenerateOptions options_of(const std::string& model, const std::string& gpu, std
   options.sequence_lengths = {2048};
   options.recompute = Recompute::block;
   options.clip = Clip::early;
+  options.attention = AttentionKind::materialised;
   options.sub_group = sub_group;
   if (ranks > 1) {
     options.data_parallel = ranks;
@@ -96,11 +97,12 @@ TEST(OptimizerPaperTest, DeepOptimizerStatesLogsOf7B) {
   const Trace trace = generate(options_of("deep-optimizer-states-7b", "a100-40g", 1, 10'000'000));
   const Seconds zero =
       replay(trace, "deep-optimizer-states", "zero-infinity", {{"offload_param", "none"}, {"buffers", "allocate"}});
-  const Seconds interleaved = replay(trace, "deep-optimizer-states", "deep-optimizer-states", {});
+  const Seconds interleaved =
+      replay(trace, "deep-optimizer-states", "deep-optimizer-states", {{"gradient_copies", "artifact"}});
   EXPECT_NEAR(zero.backward, 4.75, 0.01 * 4.75);
   EXPECT_NEAR(zero.update, 3.95, 0.05 * 3.95);
   EXPECT_NEAR(interleaved.update, 4.20, 0.15 * 4.20);
-  EXPECT_LT(interleaved.backward, 1.55);  // without what the framework's hooks cost the host
+  EXPECT_NEAR(interleaved.backward, 1.55, 0.25 * 1.55);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using Tensors = std::vector<TensorId>;
 
 constexpr Bytes tensor_bytes = 100;  // of a parameter, a gradient, a state: 100 ns over a link of 1 byte/ns
@@ -122,6 +123,22 @@ TEST(DeepOptimizerStatesTest, BothDevicesUpdateAtOnce) {
   EXPECT_EQ(phase(run, Phase::backward), 4 * 300);
   EXPECT_EQ(phase(run, Phase::optimizer), 500);  // u1's wait and u1, u3's and u3, then until u2 is done
   expect_golden("deep_optimizer_states", run.text);
+}
+
+// As the artifact's code copies gradients: g3 and g1 go out and come back, g2 goes out again, one copy after the other.
+// g0, complete at 1450, is on its way back behind s1 and s3 until 1750; u0, the step's first op, waits for that, and
+// keeps what it has in CPU memory. Then u0 and u2 run until 2150.
+TEST(DeepOptimizerStatesTest, TheArtifactCopiesGradientsOutBackAndOut) {
+  const Trace trace = four_sub_groups();
+  const MachineSpec machine = offloading_machine(1000);
+  const GoldenRun run = run_golden("deep-optimizer-states", {{"gradient_copies", "artifact"}}, trace, machine);
+  ASSERT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_TRUE(run.result.steady);
+  EXPECT_THAT(ops_of(run, trace), ElementsAre("f 100-250", "b3 250-550", "b2 550-850", "b1 850-1150", "b0 1150-1450",
+                                              "u1 1550-1600", "u3 1650-1700", "u0 1750-1950", "u2 1950-2150"));
+  EXPECT_THAT(copies_of(run, trace, machine),
+              IsSupersetOf({"d2h g3 550-650", "h2d g3 650-750", "d2h g2 850-950", "h2d g2 950-1050", "d2h g2 1050-1150",
+                            "d2h g1 1150-1250", "h2d g1 1250-1350", "d2h g0 1450-1550", "h2d g0 1650-1750"}));
 }
 
 // Gradients of the GPU's sub-groups may be driven out, parameters not: b3 needs 100 bytes for g3 beside all four.

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "policies/foresight_future.h"
 #include "policies/foresight_plan.h"
 #include "policies/registry.h"
+#include "sim/rehearse.h"
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
+#include "tests/random_case.h"
 #include "traces/lower.h"
 
 namespace tencache {
@@ -120,6 +124,122 @@ TEST(ForesightTest, SharesUpdatesOut) {
   EXPECT_EQ(on_cpu("cpu"), 8);
   EXPECT_GT(on_cpu("auto"), 1);
   EXPECT_LT(on_cpu("auto"), 6);
+}
+
+// Passes over weights and back, then updates of the weights in place: what a training step does, at random sizes.
+Trace random_step(Random& random) {
+  Trace trace;
+  const std::size_t layers = random.between(4, 12);
+  std::vector<TensorId> weights, activations;
+  for (std::size_t i = 0; i < layers; ++i) {
+    weights.push_back(trace.add_tensor("w" + std::to_string(i), random.between(50, 400), Role::parameter, true));
+    activations.push_back(trace.add_tensor("a" + std::to_string(i), random.between(50, 400), Role::activation, false));
+  }
+  const auto duration = [&] { return static_cast<Nanoseconds>(random.between(20, 400)); };
+  for (std::size_t i = 0; i < layers; ++i) {
+    std::vector<TensorId> reads = {weights[i]};
+    if (i > 0) reads.push_back(activations[i - 1]);
+    add_op(trace, duration(), reads, {activations[i]});
+  }
+  for (std::size_t i = layers; i-- > 0;) add_op(trace, duration(), {weights[i], activations[i]}, {});
+  for (std::size_t i = 0; i < layers; ++i) add_op(trace, duration(), {weights[i]}, {weights[i]});
+  return trace;
+}
+
+// Step 4: what leaves for a prefetch is clean, and needed after what comes in its place.
+TEST(ForesightTest, NothingLeavesForWhatIsNeededLater) {
+  std::size_t seen = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    const Program program{random_step(random), {}};
+    const MachineSpec machine = small_machine(random.between(1'600, 2'400), random.one_in(2));
+    const auto policy = make_policy("foresight", {{"chunk", "100"}, {"plan_events", "0"}}).policy;
+    EngineOptions options;
+    options.on_decision = [&](const Decision& decision, const View& view) {
+      const bool leaves = decision.kind == Decision::Kind::drop || decision.kind == Decision::Kind::evict;
+      if (!leaves || decision.from != 0 || decision.why.reason != Reason::room || !decision.why.prefetch) return;
+      ++seen;
+      EXPECT_EQ(decision.kind, Decision::Kind::drop) << "seed " << seed;
+      EXPECT_GT(view.distance_to_next_use(view.memory.tensor_of(decision.chunk)),
+                view.distance_to_next_use(view.memory.tensor_of(decision.why.chunk)))
+          << "seed " << seed;
+    };
+    ASSERT_TRUE(simulate(program, machine, *policy, {}, options).fits) << "seed " << seed;
+  }
+  EXPECT_GT(seen, 1'000U);
+}
+
+struct Planned {
+  RunResult result;
+  std::uint64_t events = 0;  // of all rehearsals
+  std::size_t rehearsals = 0, of_others = 0;
+};
+
+Planned run_planned(const Program& program, const MachineSpec& machine, std::uint64_t plan_events) {
+  Planned planned;
+  const auto policy = make_policy("foresight", {{"chunk", "100"}, {"plan_events", std::to_string(plan_events)}}).policy;
+  EngineOptions options;
+  options.rehearse = [&](const Program& p, const MachineSpec& m, Policy& candidate, std::uint64_t most) {
+    planned.of_others += typeid(candidate) == typeid(*policy) ? 0 : 1;
+    ++planned.rehearsals;
+    const Rehearsal told = rehearse(p, m, candidate, most);
+    planned.events += told.events;
+    return told;
+  };
+  planned.result = simulate(program, machine, *policy, {}, options);
+  return planned;
+}
+
+// Step 8: no slower than without a plan, within the budget of events, writing little more to storage, the same each
+// time, and nobody but itself is rehearsed.
+TEST(ForesightTest, PlansWithinItsBudgets) {
+  std::size_t faster = 0;
+  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const Program program{random_step(random), {}};
+    MachineSpec machine = small_machine(random.between(1'300, 2'000), true);
+    machine.tiers[1].capacity = random.between(500, 3'000);
+    const Planned without = run_planned(program, machine, 0);
+    const Planned planned = run_planned(program, machine, 20'000);
+    const Planned again = run_planned(program, machine, 20'000);
+    EXPECT_EQ(without.rehearsals, 0U);
+    EXPECT_EQ(planned.of_others, 0U);
+    EXPECT_LE(planned.events, 20'000U);
+    EXPECT_EQ(planned.result.policy_notes, again.result.policy_notes);
+    EXPECT_EQ(planned.result.iteration_ns, again.result.iteration_ns);
+    ASSERT_TRUE(planned.result.fits);
+    ASSERT_GE(planned.result.policy_notes.size(), 2U);
+    const auto iteration = [](const RunResult& r) {
+      return static_cast<double>(r.window.time_ns) / static_cast<double>(r.period);
+    };
+    EXPECT_LE(iteration(planned.result), iteration(without.result) * 1.01);
+    faster += iteration(planned.result) < iteration(without.result) * 0.999 ? 1 : 0;
+    constexpr LinkId write = 3;  // of small_machine
+    const auto written = [](const RunResult& r) {
+      return static_cast<double>(r.window.link_bytes[write]) / static_cast<double>(r.period);
+    };
+    EXPECT_LE(written(planned.result), written(without.result) * 1.1 + 1);
+  }
+  EXPECT_GT(faster, 5U);
+}
+
+// The sub-group that the next forward pass needs first is updated first.
+TEST(ForesightTest, OrdersSubGroupsByTheNextForwardPass) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 10, Role::parameter, true),
+                 b = trace.add_tensor("b", 10, Role::parameter, true);
+  add_op(trace, 10, {a}, {});
+  add_op(trace, 10, {b}, {});
+  for (const auto& [tensor, group] : {std::pair{b, 0}, std::pair{a, 1}}) {
+    Op op = make_op(trace, "adamw", "m", Phase::optimizer, 10);
+    op.group = group;
+    op.reorderable = true;
+    trace.add_op(op, std::vector{tensor}, std::vector{tensor});
+  }
+  std::vector<std::int32_t> groups = {0, 1};
+  make_policy("foresight").policy->order(trace, small_machine(100), groups);
+  EXPECT_THAT(groups, ElementsAre(1, 0));
 }
 
 }  // namespace

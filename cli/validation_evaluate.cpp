@@ -80,7 +80,6 @@ class Evaluation {
       }
     }
     result_.median = median_of(result_.errors);
-    if (!result_.errors.empty()) result_.worst = *std::max_element(result_.errors.begin(), result_.errors.end());
     result_.passed = result_.missed == 0 && (!result_.median || *result_.median <= result_.file->tolerance_median);
     return std::move(result_);
   }
@@ -187,10 +186,9 @@ class Evaluation {
         [[fallthrough]];
       case Verdict::within:
         ++result_.judged;
-        // A range is no number to be near to: only what is outside of it has an error.
-        if (result.error && (*result.error != 0 || !row.published.is_range())) {
-          result_.errors.push_back(std::abs(*result.error));
-        }
+        if (!result.error) break;
+        result_.worst = std::max(result_.worst.value_or(0), std::abs(*result.error));
+        if (!row.published.is_range()) result_.errors.push_back(std::abs(*result.error));
         break;
     }
   }

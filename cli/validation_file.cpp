@@ -228,11 +228,12 @@ class ValidationReader {
   }
 
   ValidationRow read_row(const YamlValue& item, const std::optional<YamlValue>& workloads) {
-    const YamlMap keys(
-        {item}, "a row",
-        {"name", "workload", "metric", "of", "over", "order", "fails", "published", "source", "fitted", "not_judged"});
+    const YamlMap keys({item}, "a row",
+                       {"name", "workload", "metric", "of", "over", "order", "fails", "published", "source", "fitted",
+                        "not_judged", "note"});
     ValidationRow row;
     row.source = optional_text(keys, "source", "rows.source");
+    row.note = optional_text(keys, "note", "rows.note");
     row.not_judged = optional_text(keys, "not_judged", "rows.not_judged");
     row.fitted = flag(keys, "fitted");
     if (const auto own = keys.get("workload"); own || workloads)

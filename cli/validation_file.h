@@ -76,6 +76,7 @@ struct ValidationRow {
   Published published;
   std::string source;  // empty: the experiment's
   bool fitted = false;
+  std::string note;        // where it is missed: why, as far as is known
   std::string not_judged;  // why it is listed only; empty: it counts
 };
 

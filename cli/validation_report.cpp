@@ -66,8 +66,8 @@ std::string remark_of(const ValidationRow& row, const RowResult& result) {
   if (result.verdict == Verdict::skipped) return "skipped";
   if (row.fitted) return "fitted";
   if (!row.not_judged.empty()) return "not judged: " + row.not_judged;
-  if (row.kind != RowKind::figure) return result.verdict == Verdict::within ? "holds" : "does not hold";
-  return result.verdict == Verdict::missed ? "missed" : "";
+  if (result.verdict == Verdict::missed) return row.kind == RowKind::figure ? "missed" : "does not hold";
+  return row.kind == RowKind::figure ? "" : "holds";
 }
 
 std::string workloads_text(const ValidationRow& row) {
@@ -188,6 +188,21 @@ std::string file_markdown(const ValidationResult& result) {
   return text + runs_table(result) + setup_text(file);
 }
 
+// With the reasons that the files name.
+std::vector<std::string> missed_rows(const std::vector<ValidationResult>& results) {
+  std::vector<std::string> missed;
+  for (const ValidationResult& result : results) {
+    each_row(result, [&](const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& of_row) {
+      if (of_row.verdict != Verdict::missed) return;
+      const std::string error = of_row.error ? fmt::format(" ({})", percent(*of_row.error)) : "";
+      missed.push_back(fmt::format("{}, {}, {}: published {}, simulated {}{}.{}", result.file->system, experiment.name,
+                                   row.name, published_text(row), simulated_text(row, of_row), error,
+                                   row.note.empty() ? "" : " " + row.note));
+    });
+  }
+  return missed;
+}
+
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 Json row_json(const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& result) {
@@ -205,6 +220,7 @@ Json row_json(const ValidationExperiment& experiment, const ValidationRow& row, 
   }
   json["source"] = row.source.empty() ? experiment.source : row.source;
   json["fitted"] = row.fitted;
+  json["note"] = row.note.empty() ? Json(nullptr) : Json(row.note);
   json["not_judged"] = row.not_judged.empty() ? Json(nullptr) : Json(row.not_judged);
   json["verdict"] = name_of(result.verdict);
   json["simulated"] = or_null(result.simulated);
@@ -252,10 +268,10 @@ ValidationSummary summarize(const std::vector<ValidationResult>& results) {
     all.skipped += result.skipped;
     all.missed += result.missed;
     all.passed = all.passed && result.passed;
+    if (result.worst) all.worst = std::max(all.worst.value_or(0), *result.worst);
     errors.insert(errors.end(), result.errors.begin(), result.errors.end());
   }
   all.median = median_of(errors);
-  if (!errors.empty()) all.worst = *std::max_element(errors.begin(), errors.end());
   return all;
 }
 
@@ -294,6 +310,7 @@ std::string validation_markdown(const std::vector<ValidationResult>& results) {
   };
   for (const ValidationResult& result : results) add(cell(result.file->system), summarize({result}));
   if (results.size() > 1) add("all", summarize(results));
+  add_list(text, "Missed:", missed_rows(results));
   for (const ValidationResult& result : results) text += file_markdown(result);
   return text;
 }

@@ -50,9 +50,9 @@ struct ValidationResult {
   RunTable runs;
   std::vector<std::vector<RowResult>> rows;                                 // by experiment
   std::size_t judged = 0, fitted = 0, listed = 0, skipped = 0, missed = 0;  // rows
-  std::vector<double> errors;                                               // absolute, of the figures that count
-  std::optional<double> median, worst;                                      // of them
-  bool passed = false;  // no row that counts is missed, and the median is within its tolerance
+  std::vector<double> errors;           // absolute, of the figures that count and have one published number
+  std::optional<double> median, worst;  // of them
+  bool passed = false;                  // no row that counts is missed, and the median is within its tolerance
 };
 
 // The simulations that the file's rows need, in the order of its workloads.

@@ -144,7 +144,7 @@ TEST(ValidationRows, RatiosAndErrors) {
   EXPECT_THAT(rows[2].error.value(), DoubleNear(0.25, 1e-12));
   EXPECT_THAT(rows[3].error.value(), DoubleNear(0.25, 1e-12));
   EXPECT_THAT(rows[4].error.value(), DoubleNear(-0.0625, 1e-12));  // from the nearer end
-  EXPECT_THAT(result.median.value(), DoubleNear(0.225, 1e-12));    // of four: being inside a range is no error of 0
+  EXPECT_THAT(result.median.value(), DoubleNear(0.25, 1e-12));     // of three: ranges have no such error
   EXPECT_THAT(result.worst.value(), DoubleNear(0.25, 1e-12));
   EXPECT_EQ(result.judged, 5u);
   EXPECT_FALSE(result.passed);  // no row is missed, but the median is above 10 %
@@ -274,8 +274,11 @@ TEST_F(ValidateCommand, SimulatesReportsAndAnswers) {
 }
 
 TEST_F(ValidateCommand, AnswersNoWhereARowIsMissed) {
-  const std::string file = write("bad.yaml", "{of: A, over: A, published: 2}");
-  const Answer answer = run({file});
+  const std::string file = write("bad.yaml", "{of: A, over: A, published: 2, note: it is itself}");
+  const std::string report = (folder_ / "report.md").string();
+  const Answer answer = run({file, "--report", report});
+  EXPECT_THAT(read_file(report),
+              HasSubstr("- tiny, e, A ÷ A: published 2.000, simulated 1.000 (-50.0 %). it is itself"));
   EXPECT_EQ(answer.code, 1);
   EXPECT_THAT(answer.out, HasSubstr("-50.0 %"));
   EXPECT_THAT(answer.out, HasSubstr("Not passed"));

@@ -26,6 +26,7 @@ using Command = std::function<ExitCode()>;
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_import_command(CLI::App& app, Command& chosen);
 void add_info_command(CLI::App& app, Command& chosen);
+void add_bound_command(CLI::App& app, Command& chosen);
 void add_replay_command(CLI::App& app, Command& chosen);
 void add_compare_command(CLI::App& app, Command& chosen);
 void add_fit_command(CLI::App& app, Command& chosen);

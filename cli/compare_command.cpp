@@ -101,7 +101,8 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     if (with_intervals) cells.insert(cells.begin() + 2, interval);
     table.add(std::move(cells));
   };
-  row({"(compute bound)", format_seconds(references.compute_bound_seconds), ratio(references.compute_bound_seconds)},
+  row({"(bound)", format_seconds(references.bound_seconds), ratio(references.bound_seconds), "", "",
+       references.bound_term},
       "");
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const Outcome& outcome = outcomes[i];
@@ -171,6 +172,7 @@ ExitCode compare(const CompareArguments& arguments) {
 
   if (arguments.json) {
     Json list = Json::array();
+    list.push_back(bound_row_json(workload, references));
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
       list.push_back(result_json(workload, outcomes[i], references));
       if (interval_of[i] != nullptr) add_interval(list.back(), intervals, *interval_of[i]);
@@ -192,7 +194,8 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   add_sample_options(*command, arguments->sampling);
   command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(
-      "`ideal` is always a row. Exit code 1: the trace fits under none of the policies asked for. Rows that do not fit "
+      "The lower bound and `ideal` are always rows. Exit code 1: the trace fits under none of the policies asked for. "
+      "Rows that do not fit "
       "come last, with the reason.\n\n"
       "Examples:\n"
       "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"

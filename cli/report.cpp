@@ -126,6 +126,13 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
           {"seed", workload.seed}};
 }
 
+// Bound ÷ time. The ideal has memory that the bound does not grant.
+Json efficiency_of(const Outcome& outcome, const References& references) {
+  const double iteration = outcome.result.iteration_seconds();
+  if (outcome.policy == "ideal" || iteration <= 0) return nullptr;
+  return references.bound_seconds / iteration;
+}
+
 void add_run_figures(Json& json, const Workload& workload, const Outcome& outcome, const References& references) {
   const RunResult& result = outcome.result;
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
@@ -133,9 +140,10 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   json["iteration_seconds"] = iteration;
   json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
   json["ideal_seconds"] = references.ideal_seconds;
-  json["bound_seconds"] = references.compute_bound_seconds;
-  json["bound_term"] = "compute";
+  json["bound_seconds"] = references.bound_seconds;
+  json["bound_term"] = references.bound_term;
   json["slowdown"] = references.ideal_seconds > 0 ? Json(iteration / references.ideal_seconds) : Json(nullptr);
+  json["efficiency"] = efficiency_of(outcome, references);
   json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
   json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
   json["stall_seconds"] = stalls_json(result, false);
@@ -160,11 +168,11 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
 void add_misfit_figures(Json& json, const RunResult& result, const References& references) {
   for (const char* key : {"iteration_seconds", "first_iteration_seconds"}) json[key] = nullptr;
   json["ideal_seconds"] = references.ideal_seconds;
-  json["bound_seconds"] = references.compute_bound_seconds;
-  json["bound_term"] = "compute";
-  for (const char* key :
-       {"slowdown", "compute_seconds", "gap_seconds", "stall_seconds", "phase_seconds", "attribution", "gpu_hit_rate",
-        "traffic_bytes", "peak_bytes", "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
+  json["bound_seconds"] = references.bound_seconds;
+  json["bound_term"] = references.bound_term;
+  for (const char* key : {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "phase_seconds",
+                          "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes", "mean_utilization",
+                          "tokens_per_second", "usd_per_million_tokens"}) {
     json[key] = nullptr;
   }
   json["iterations"] = result.iterations;
@@ -245,6 +253,20 @@ std::vector<std::string> notes_of(const Workload& workload) {
   const std::string& gpu = workload.machine.gpu;
   if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
   return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+}
+
+Json bound_row_json(const Workload& workload, const References& references) {
+  Outcome row;
+  row.policy = bound_row;
+  row.result.fits = false;
+  Json json = result_json(workload, row, references);
+  json["fits"] = true;
+  json["reason"] = nullptr;
+  json["iteration_seconds"] = references.bound_seconds;
+  json["slowdown"] =
+      references.ideal_seconds > 0 ? Json(references.bound_seconds / references.ideal_seconds) : Json(nullptr);
+  json["efficiency"] = 1.0;
+  return json;
 }
 
 Json result_json(const Workload& workload, const Outcome& outcome, const References& references) {
@@ -333,6 +355,11 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
                         format_seconds(references.ideal_seconds));
   }
   text += fmt::format("; the first one {}\n", format_seconds(to_seconds(result.first_iteration_ns)));
+  if (const Json efficiency = efficiency_of(outcome, references);
+      !efficiency.is_null() && references.bound_seconds > 0) {
+    text += fmt::format("  efficiency     {:.1f} % of the lower bound of {} ({})\n", 100 * efficiency.get<double>(),
+                        format_seconds(references.bound_seconds), references.bound_term);
+  }
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     const RunResult& of_rank = outcome.ranks[rank].result;
     const std::string stall = main_stall(of_rank);

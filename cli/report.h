@@ -12,6 +12,10 @@ namespace tencache {
 // fit, `fits` is false, `reason` says why and the figures of the run are null.
 Json result_json(const Workload& workload, const Outcome& outcome, const References& references);
 
+// The lower bound as a row of `compare --json`: a result of this policy name, of which only the time is known.
+inline constexpr const char* bound_row = "bound";
+Json bound_row_json(const Workload& workload, const References& references);
+
 // One result for people, several lines.
 std::string result_text(const Workload& workload, const Outcome& outcome, const References& references);
 

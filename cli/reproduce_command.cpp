@@ -127,6 +127,10 @@ void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>&
   std::vector<Sampled> sampled;
   std::vector<std::size_t> sampled_rows;
   for (std::size_t i = begin; i < end; ++i) {
+    if (rows[i].policy == bound_row) {
+      now.push_back(bound_row_json(workload, references));
+      continue;
+    }
     const Outcome outcome = simulate_or_refuse(workload, rows[i].policy, rows[i].settings);
     now.push_back(result_json(workload, outcome, references));
     if (then[i].value("samples", Json()).is_null()) continue;

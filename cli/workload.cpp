@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "cli/console.h"
@@ -10,6 +9,7 @@
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "policies/registry.h"
+#include "sim/bound.h"
 #include "sim/simulate.h"
 #include "traces/file_io.h"
 #include "traces/lower.h"
@@ -97,7 +97,7 @@ std::int64_t tool_clock_ns() {
 
 double seconds_since(std::int64_t start_ns) { return static_cast<double>(tool_clock_ns() - start_ns) * 1e-9; }
 
-void add_workload_options(CLI::App& command, WorkloadOptions& options) {
+void add_machine_options(CLI::App& command, WorkloadOptions& options) {
   command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst)")->required();
   command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file")
       ->required();
@@ -105,6 +105,10 @@ void add_workload_options(CLI::App& command, WorkloadOptions& options) {
       command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
   refuse_empty(
       command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+}
+
+void add_workload_options(CLI::App& command, WorkloadOptions& options) {
+  add_machine_options(command, options);
   command
       .add_option("--iterations", options.iterations,
                   "Run exactly so many iterations, the second half of which is the result (default: until the "
@@ -232,22 +236,10 @@ std::vector<std::string> policies_named(const std::string& list) {
   return names;
 }
 
-double compute_bound_seconds(const Trace& trace) {
-  std::vector<std::array<Nanoseconds, 2>> busy_ns(rank_count(trace));  // by device
-  Nanoseconds longest_ns = 0;
-  for (const Op& op : trace.ops) {
-    if (op.placeable) continue;
-    Nanoseconds& device_ns = busy_ns[op.rank][static_cast<std::size_t>(op.device)];
-    device_ns += op.duration_ns + op.gap_before_ns;
-    longest_ns = std::max(longest_ns, device_ns);
-  }
-  return to_seconds(longest_ns);
-}
-
 References references_of(const Workload& workload) {
   const Outcome ideal = simulate_policy(workload, "ideal", {});
-  return {.ideal_seconds = ideal.result.iteration_seconds(),
-          .compute_bound_seconds = compute_bound_seconds(workload.trace)};
+  const Bound bound = lower_bound_of(workload.trace, workload.machine);
+  return {.ideal_seconds = ideal.result.iteration_seconds(), .bound_seconds = bound.seconds, .bound_term = bound.term};
 }
 
 }  // namespace tencache

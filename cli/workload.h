@@ -25,6 +25,8 @@ struct WorkloadOptions {
   std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
 };
+// TRACE --machine [--gpu-memory] [--cpu-memory]: what is asked of, without a run.
+void add_machine_options(CLI::App& command, WorkloadOptions& options);
 // TRACE --machine [--gpu-memory] [--cpu-memory] [--iterations]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
 // An empty value of this option is bad usage. Returns the option.
@@ -96,12 +98,10 @@ std::vector<std::string> policies_named(const std::string& list);
 // What every result is measured against.
 struct References {
   double ideal_seconds = 0;
-  double compute_bound_seconds = 0;
+  double bound_seconds = 0;  // sim/bound.h
+  std::string bound_term;    // which term binds
 };
 References references_of(const Workload& workload);
-
-// At least this long, whatever the policy: the ops that no policy may move, on the busiest device of any rank.
-double compute_bound_seconds(const Trace& trace);
 
 // Seconds since `start` of the tool's own run time.
 double seconds_since(std::int64_t start_ns);

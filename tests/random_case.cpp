@@ -138,6 +138,42 @@ Trace random_trace(Random& random, Bytes unit) {
 // Policies that refuse a machine without it.
 bool needs_nvme(const std::string& policy) { return policy == "flashneuron" || policy == "ssdtrain"; }
 
+// Updates at the end, some in groups that may be reordered; some ops may be ones of the optimizer that run anywhere.
+void add_optimizer(Random& random, Trace& trace, Bytes unit) {
+  const bool reorderable = random.one_in(2);
+  const std::uint64_t count = random.between(1, 6);
+  const std::size_t tensors = trace.tensors.size();
+  std::vector<bool> written(tensors, false);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const TensorId state = trace.add_tensor(std::string("state").append(std::to_string(i)),
+                                            random.between(20, 200) * unit, Role::optimizer_state, true);
+    std::vector<TensorId> reads = {state}, writes = {state};
+    for (std::uint64_t more = random.below(3); more > 0; --more) {
+      const TensorId tensor = static_cast<TensorId>(random.below(tensors));
+      const bool readable = trace.tensors[tensor].persistent || written[tensor];
+      if (readable) reads.push_back(tensor);
+      if (!readable || random.one_in(2)) writes.push_back(tensor);
+    }
+    Op op;
+    op.name = trace.names.intern(std::string("update").append(std::to_string(i)));
+    op.phase = Phase::optimizer;
+    op.device = random.one_in(5) ? Device::cpu : Device::gpu;
+    op.reorderable = reorderable && !random.one_in(6);
+    op.group = static_cast<std::int32_t>(op.reorderable ? i / 2 : i);
+    op.placeable = random.one_in(2);
+    op.duration_ns = static_cast<Nanoseconds>(random.below(120));
+    op.gap_before_ns = static_cast<Nanoseconds>(random.one_in(4) ? random.between(1, 30) : 0);
+    trace.add_op(op, reads, writes);
+  }
+  // Half of the cases wait for memory rather than compute.
+  const Nanoseconds faster = random.one_in(2) ? 1 : static_cast<Nanoseconds>(random.between(5, 40));
+  for (Op& op : trace.ops) op.duration_ns /= faster, op.gap_before_ns /= faster;
+  trace.validate();
+}
+
 // The most that one op needs at once in a tier, and all there is.
 std::pair<Bytes, Bytes> demand(const Trace& trace) {
   const Schedule schedule(trace);
@@ -231,6 +267,18 @@ MachineSpec random_machine(Random& random, const Trace& trace, Bytes chunk_bytes
   machine.copies_in_flight = random.one_in(3) ? 2 : 1;
   machine.validate();
   return machine;
+}
+
+// A second SSD, and a CPU that may be slow.
+void add_second_storage(Random& random, MachineSpec& machine) {
+  machine.cpu_adam_parameters_per_second = static_cast<double>(random.between(1, 100)) * 1e7;
+  if (machine.tiers.size() != 3 || random.one_in(2)) return;
+  machine.tiers.push_back({"second", TierKind::nvme, Bytes{1} << 30, machine.tiers[2].granularity, {}});
+  add_link(machine, random, 3, 0);
+  add_link(machine, random, 0, 3);
+  if (random.one_in(2)) add_link(machine, random, 3, 1);
+  if (random.one_in(2)) add_link(machine, random, 1, 3);
+  machine.validate();
 }
 
 // What only the simulator has: queues, stripes, bursts, ops that occupy resources, memory that is taken afresh.
@@ -357,6 +405,8 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   made.seed = seed;
   const Bytes unit = options.real_pages ? 512 : 1;
   made.program.trace = random_trace(random, unit);
+  Random more(seed ^ 0x6f7074696d697a65);
+  if (options.optimizer) add_optimizer(more, made.program.trace, unit);
   Layout& layout = made.layout;
   layout.chunk_bytes = random.one_in(3)     ? 0
                        : options.real_pages ? 4 * KiB * random.between(1, 4)
@@ -368,6 +418,10 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   layout.fallback_eviction = !random.one_in(5);
   layout.blocking_step = random.one_in(4);
   made.machine = random_machine(random, made.program.trace, layout.chunk_bytes, options);
+  if (options.optimizer) {
+    add_second_storage(more, made.machine);
+    layout.overlap_faults = made.machine.issue_ahead == 1 && more.one_in(4);
+  }
   if (!options.exact_allocators) {
     Bytes largest = 1;
     for (const Tensor& tensor : made.program.trace.tensors) {

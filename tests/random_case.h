@@ -34,6 +34,7 @@ struct CaseOptions {
   bool deep_issue = true;                            // issue_ahead of 2 occurs
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
+  bool optimizer = false;                            // updates that policies move and reorder, and a second SSD
 };
 
 struct RandomCase {

@@ -41,7 +41,7 @@ void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& mach
     before += op.duration_ns;
     op.device = Device::cpu;
     op.bytes = bytes_touched(trace, op);
-    op.duration_ns = static_cast<Nanoseconds>(static_cast<double>(op.bytes) / (adam_bytes_per_parameter * rate) * 1e9);
+    op.duration_ns = duration_on_cpu(trace, op, machine);
     op.duration_source = DurationSource::modelled;
     after += op.duration_ns;
   }
@@ -108,6 +108,13 @@ void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine
 }
 
 }  // namespace
+
+Nanoseconds duration_on_cpu(const Trace& trace, const Op& op, const MachineSpec& machine) {
+  const double rate = machine.cpu_adam_parameters_per_second;
+  TENCACHE_CHECK(rate > 0);
+  return static_cast<Nanoseconds>(static_cast<double>(bytes_touched(trace, op)) / (adam_bytes_per_parameter * rate) *
+                                  1e9);
+}
 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};

@@ -202,7 +202,8 @@ References references_of_run(const Workload& workload, const std::optional<Given
   };
   if (predicted("ideal_seconds") && predicted("bound_seconds")) {
     return {.ideal_seconds = prediction->result["ideal_seconds"].get<double>(),
-            .compute_bound_seconds = prediction->result["bound_seconds"].get<double>()};
+            .bound_seconds = prediction->result["bound_seconds"].get<double>(),
+            .bound_term = prediction->result.value("bound_term", "compute")};
   }
   return workload.trace.ops.empty() ? References{} : references_of(workload);
 }
@@ -212,7 +213,7 @@ Json misfit_json(const Workload& workload, const Outcome& outcome, const Trainin
                  const std::optional<GivenPrediction>& prediction, std::uint64_t seed) {
   const References references = references_of_run(workload, prediction);
   Json json = result_json(workload, outcome, references);
-  if (references.compute_bound_seconds <= 0) {
+  if (references.bound_seconds <= 0) {
     for (const char* key : {"ideal_seconds", "bound_seconds", "bound_term"}) json[key] = nullptr;
   }
   if (workload.trace_sha256.empty()) json["manifest"]["hashes"]["trace"] = nullptr;

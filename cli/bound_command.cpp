@@ -1,0 +1,138 @@
+// `tencache bound`: the lower bound of the iteration time, its terms, and where they bind. sim/bound.h says why it
+// holds.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/command_line.h"
+#include "cli/report.h"
+#include "sim/bound.h"
+#include "traces/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::size_t windows_shown = 5;
+
+Json op_json(const Trace& trace, OpIndex op) { return {{"op", op}, {"name", trace.name(trace.ops[op])}}; }
+
+Json windows_json(const Trace& trace, const std::vector<BoundWindow>& windows) {
+  Json list = Json::array();
+  for (const BoundWindow& window : windows) {
+    list.push_back({{"first", op_json(trace, window.first)},
+                    {"last", op_json(trace, window.last)},
+                    {"seconds", window.seconds},
+                    {"compute_seconds", window.compute_seconds},
+                    {"bytes", window.bytes}});
+  }
+  return list;
+}
+
+Json bound_json(const Workload& workload, const Bound& bound, double run_seconds) {
+  const MachineSpec& machine = workload.machine.of_rank(bound.rank);
+  Json terms = Json::array();
+  for (const BoundTerm& term : bound.terms) {
+    Json inside = Json::array(), links = Json::array();
+    for (const TierId tier : term.inside) inside.push_back(machine.tiers[tier].name);
+    for (const LinkId link : term.links) links.push_back(machine.links[link].name);
+    terms.push_back(
+        {{"name", term.name},
+         {"seconds", term.seconds},
+         {"inside", std::move(inside)},
+         {"links", std::move(links)},
+         {"bandwidth_bytes_per_second", term.bytes_per_second > 0 ? Json(term.bytes_per_second) : Json(nullptr)},
+         {"windows", windows_json(workload.trace, term.windows)}});
+  }
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  return {{"machine", workload.machine.name},
+          {"trace", workload.options.trace},
+          {"fits", bound.misfit.empty()},
+          {"reason", or_null(bound.misfit)},
+          {"bound_seconds", bound.seconds},
+          {"bound_term", bound.term},
+          {"compute_bound_seconds", bound.compute_seconds},
+          {"rank", bound.rank},
+          {"terms", std::move(terms)},
+          {"windows", windows_json(workload.trace, bound.windows)},
+          {"manifest",
+           {{"version", TENCACHE_VERSION},
+            {"hashes", {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}}},
+            {"run",
+             {{"trace", workload.options.trace},
+              {"machine", workload.options.machine},
+              {"gpu_memory", or_null(workload.options.gpu_memory)},
+              {"cpu_memory", or_null(workload.options.cpu_memory)}}}}},
+          {"timing", {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}}}};
+}
+
+std::string bound_text(const Workload& workload, const Bound& bound) {
+  const MachineSpec& machine = workload.machine.of_rank(bound.rank);
+  const Trace& trace = workload.trace;
+  std::string text = fmt::format("{} on {}\n", trace_title(workload), workload.machine.name);
+  if (!bound.misfit.empty()) text += fmt::format("  fits under no policy: {}\n", bound.misfit);
+  text += fmt::format("  no policy is faster than {} an iteration; what binds: {}\n", format_seconds(bound.seconds),
+                      bound.term);
+  if (rank_count(trace) > 1) text += fmt::format("  of rank {}, whose bound is the greatest\n", bound.rank);
+  Table table({"  term", "alone", "bandwidth", "over", "beyond the compute of"});
+  for (const BoundTerm& term : bound.terms) {
+    std::vector<std::string> links;
+    for (const LinkId link : term.links) links.push_back(machine.links[link].name);
+    std::vector<std::string> row = {"  " + term.name, format_seconds(term.seconds)};
+    if (!links.empty()) {
+      row.push_back(fmt::format("{:.3g} GB/s", term.bytes_per_second * 1e-9));
+      row.push_back(join(links));
+      row.push_back(fmt::format("{} windows", term.windows.size()));
+    }
+    table.add(std::move(row));
+  }
+  text += "\n" + table.text();
+  if (bound.windows.empty()) return text;
+  text +=
+      fmt::format("\nWindows that take longer than their compute, {}:\n",
+                  bound.windows.size() > windows_shown ? fmt::format("{} of {}", windows_shown, bound.windows.size())
+                                                       : std::string("all"));
+  for (std::size_t i = 0; i < std::min(windows_shown, bound.windows.size()); ++i) {
+    const BoundWindow& window = bound.windows[i];
+    text += fmt::format("  ops {} ({}) to {} ({}): {}, compute {}; {} must cross\n", window.first,
+                        trace.name(trace.ops[window.first]), window.last, trace.name(trace.ops[window.last]),
+                        format_seconds(window.seconds), format_seconds(window.compute_seconds),
+                        format_bytes(static_cast<Bytes>(window.bytes)));
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_bound_command(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    WorkloadOptions workload;
+    bool json = false;
+  };
+  CLI::App* command = app.add_subcommand("bound", "The lower bound of the iteration time, and what binds");
+  auto arguments = std::make_shared<Arguments>();
+  add_machine_options(*command, arguments->workload);
+  command->add_flag("--json", arguments->json, "The same as JSON");
+  command->footer(
+      "No policy is faster: the compute of the GPU and of the CPU, and what must cross the machine's links beyond "
+      "what\n"
+      "its memory holds, window by window. Exit code 1: the trace fits under no policy at all.\n\n"
+      "Examples:\n"
+      "  tencache bound step.trace.jsonl.zst --machine g10-a100\n"
+      "  tencache bound step.trace.jsonl.zst -m my-computer.yaml --gpu-memory 8GiB --json");
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      const Workload workload = load_workload(arguments->workload);
+      const std::int64_t start = tool_clock_ns();
+      const Bound bound = lower_bound_of(workload.trace, workload.machine);
+      if (arguments->json) {
+        print_json(bound_json(workload, bound, seconds_since(start)));
+      } else {
+        print(bound_text(workload, bound));
+      }
+      return bound.misfit.empty() ? ExitCode::done : ExitCode::answer_is_no;
+    };
+  });
+}
+
+}  // namespace tencache

@@ -1,0 +1,89 @@
+// The lower bound of the iteration time: no policy can be faster, whatever it moves, where it runs the optimizer and in
+// which order. A relaxation: each term drops some of the machine's rules, so each is a bound; the largest is the
+// result. It holds for the mean over a steady period and for the mean over the second half of a run of any length.
+//
+// Iterations overlap only in this: the CPU's lane may lag behind the GPU's or run ahead. What follows counts, in each
+// iteration, only what lies between its begin and the next one's on the GPU's lane, where nothing overlaps: the end of
+// the op before a window of GPU ops to the end of the window's last op. Such windows never share time, also when
+// several ops are issued ahead.
+//
+//  compute       The GPU's lane: durations and gaps of the ops that no policy moves. An optimizer op recorded on the
+//  GPU
+//                takes its time there, or the CPU's time (traces/lower.h) on the other lane. For any weight w in [0, 1]
+//                  T >= (1 - w) x GPU time + w x CPU time,
+//                and the least of the right side over all placements is a sum of minima, op by op: (1 - w) x fixed GPU
+//                ops + w x fixed CPU ops + sum of min((1 - w) x on the GPU, w x on the CPU). The best of some weights
+//                is taken: weak duality makes every one of them a bound.
+//  cpu           The CPU's lane alone. An op counts only if it, or one before it on that lane, waits for a GPU op of
+//  its
+//                iteration: others might run ahead of the window of a run that never becomes steady.
+//  dependencies  GPU ops from f to g, then CPU ops from c, which waits for g, to u, for which f of the next iteration
+//                waits. With a barrier (a global norm) before the CPU's Adam this is T_backward + Adam + the least
+//                forward time from a parameter's first use, over all orders of reorderable groups. Movable ops are left
+//                out.
+//  fetch, evict  Windows. The tiers inside hold at most M bytes of content, at any moment. Take disjoint windows W that
+//                cover the iteration. In W the GPU reads D bytes that W did not make before. They were inside when W
+//                began, at most M, or came in over the links since, at most B of them a second: time(W) >= (D - M) / B.
+//                What W writes and others read later, P bytes, is inside when W ends, or has gone out: time(W) >= (P -
+//                M) / B. And time(W) >= the compute in W. The sum over windows of the greatest of these is a bound; the
+//                best cut is found by dynamic programming over some hundred places (any cut is a bound).
+//                  - What W makes and reads needs no link, nor does what nobody reads again.
+//                  - A run of reorderable ops is never cut, and what it writes counts as made before it is read.
+//                  - A movable op brings in what only it uses, if it stays on the GPU: weighed against the CPU's time
+//                    as above. Whatever else it needs is free, and what it writes is made on the GPU.
+//                  - What an op of the CPU has written must come in to be read, what it reads must go out.
+//                  - A transfer under way holds room in its destination from its begin, in its source to its end.
+//                  - B: links that share a resource count at most that resource. In and out that share one have a term
+//                    for both together. A link that falls to a sustained rate has a second one with M + burst.
+//  nvme_read, nvme_write  (read, write where a tier outside is no NVMe)
+//                The same with the first tiers together inside: M of all of them (and of staging buffers). If the CPU's
+//                tier is inside, what its lane writes, at whatever time, is made there, and what it reads need not go
+//                out.
+// A trace of several ranks: the greatest bound of any rank.
+//
+// `ideal` has unlimited GPU memory: only compute, cpu and dependencies hold for it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// Ops of the trace, from `first` to `last`, those of one rank, and the least time from the end of the op before to the
+// end of the last.
+struct BoundWindow {
+  OpIndex first = 0, last = 0;
+  double seconds = 0;
+  double compute_seconds = 0;
+  double bytes = 0;  // that must cross, beyond what the tiers inside hold; of a memory term
+};
+
+struct BoundTerm {
+  std::string name;
+  double seconds = 0;
+  // Of a memory term: what is inside, what leads in or out, and how fast.
+  std::vector<TierId> inside = {};
+  std::vector<LinkId> links = {};
+  double bytes_per_second = 0;
+  std::vector<BoundWindow> windows = {};  // in which it takes longer than the compute, the longest first
+};
+
+struct Bound {
+  double seconds = 0;
+  std::string term;            // that binds
+  double compute_seconds = 0;  // the greatest of compute, cpu and dependencies: holds for `ideal` too
+  std::string compute_term;
+  std::size_t rank = 0;              // with the greatest bound
+  std::vector<BoundTerm> terms;      // of that rank, each alone; memory terms with the compute of their windows
+  std::vector<BoundWindow> windows;  // of all terms together: those that are longer than their compute
+  std::string misfit;                // why no policy but `ideal` can run it at all; empty: nothing speaks against it
+};
+
+// The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some tenths of a second for a
+// million ops; the same result for the same input.
+Bound lower_bound_of(const Trace& trace, const MachineSpec& machine);
+
+}  // namespace tencache

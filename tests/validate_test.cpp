@@ -224,6 +224,16 @@ TEST(ValidationFile, AllThatShipAreRead) {
   EXPECT_THROW(read_validations({"nothing"}), Error);
 }
 
+// What takes a fraction of a second of what ships; the rest is for `tencache validate`.
+TEST(ShippedValidations, NoRowOf10CacheAndSsdTrainIsMissed) {
+  const std::vector<ValidationFile> files = read_validations({"10cache", "ssdtrain"});
+  for (const ValidationResult& result : run_validations(files, {})) {
+    EXPECT_EQ(result.missed, 0u) << validation_text({result});
+    EXPECT_EQ(result.skipped, 0u) << validation_text({result});
+    EXPECT_LT(result.median.value_or(0), 0.12) << validation_text({result});
+  }
+}
+
 struct Answer {
   int code;
   std::string out, err;

@@ -105,7 +105,7 @@ void ForesightFlow::make_plan(const View& view) {
     const Bytes all = gpu.capacity + (cpu_ == no_tier ? 0 : share(view.machine.tiers[cpu_].capacity, knobs_.cpu_share));
     const Seen by_both{trace, *view.schedule, devices, times_ns_, false};
     const std::vector<std::uint8_t> stored = spilled(by_both, all);
-    budget_ = moved_by(by_both, stored).down;
+    budget_ = moved_by(by_both, stored).all_down();
     sink_ = worth_cleaning(by_both, stored);
   }
   budget_left_ = budget_;

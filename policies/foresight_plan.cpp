@@ -1,6 +1,7 @@
 #include "policies/foresight_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 
@@ -133,16 +134,14 @@ Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled) {
     std::size_t index = 0;
     for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
       const bool here = !seen.gpu_only || seen.devices[op] == Device::gpu;
-      const bool update = seen.trace.ops[op].phase == Phase::optimizer;
+      const std::size_t phase = static_cast<std::size_t>(seen.trace.ops[op].phase);
       for (const Use& use : seen.schedule.uses(op)) {
         const Bytes bytes = seen.trace.tensors[use.tensor].bytes;
         if (round == 1 && here && use.read && away[use.tensor] != 0) {
-          moved.up += bytes;
-          if (update) moved.up_for_updates += bytes;
+          moved.up[phase] += bytes;
         }
         if (round == 1 && here && use.write && worth[index] != 0) {
-          moved.down += bytes;
-          if (update) moved.down_of_updates += bytes;
+          moved.down[phase] += bytes;
         }
         if (here || use.write) away[use.tensor] = spilled[index];
         ++index;
@@ -170,38 +169,40 @@ class Estimate {
     for (const Op& op : trace.ops) clock_ns_.push_back(clock_ns_.back() + op.duration_ns + op.gap_before_ns);
   }
 
-  // Seconds of an iteration: the passes, then the updates. Those of the CPU may go on in the next iteration, each until
-  // its parameters are used.
+  // Seconds of an iteration: phase by phase what takes longest. The CPU's updates may go on in the next forward pass,
+  // each until its parameters are used.
   double seconds(const std::vector<Device>& devices) const {
     const Seen seen{trace_, schedule_, devices, clock_ns_, true};
     const Moved moved = moved_by(seen, spilled(seen, machine_.tiers[0].capacity / 20 * 19));
-    double compute = 0, updates = 0;
-    std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU, after so much compute
+    std::array<double, 4> phases{};
+    std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU in the forward pass, after so much compute
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
-      const Op& o = trace_.ops[op];
       if (devices[op] == Device::cpu) continue;
+      double& compute = phases[static_cast<std::size_t>(trace_.ops[op].phase)];
       for (const Use& use : schedule_.uses(op)) {
-        if (first_used[use.tensor] < 0) first_used[use.tensor] = compute;
+        if (trace_.ops[op].phase == Phase::forward && first_used[use.tensor] < 0) first_used[use.tensor] = compute;
       }
-      (o.phase == Phase::optimizer ? updates : compute) += seconds_of(op, Device::gpu);
+      compute += seconds_of(op, Device::gpu);
     }
+    const double compute = phases[0];
     const TierId host = machine_.tier_of(Device::cpu);
     const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
     const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
-    const auto n = [](Bytes bytes) { return static_cast<double>(bytes); };
-    const double passes =
-        std::max({compute, n(moved.up - moved.up_for_updates) / in, n(moved.down - moved.down_of_updates) / out});
-    updates = std::max({updates, n(moved.up_for_updates) / in, n(moved.down_of_updates) / out});
+    for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+      phases[phase] = std::max(
+          {phases[phase], static_cast<double>(moved.up[phase]) / in, static_cast<double>(moved.down[phase]) / out});
+    }
     double cpu = 0, late = 0;
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
       if (devices[op] != Device::cpu) continue;
       cpu += seconds_of(op, Device::cpu);
       for (const Use& use : schedule_.uses(op)) {
         const double used = first_used[use.tensor];
-        if (use.write && used >= 0) late = std::max(late, cpu - used * (compute > 0 ? passes / compute : 1));
+        if (use.write && used >= 0) late = std::max(late, cpu - used * (compute > 0 ? phases[0] / compute : 1));
       }
     }
-    return std::max({passes + std::max(updates, late), cpu, storage_seconds(devices, host)});
+    const double updates = std::max(phases[static_cast<std::size_t>(Phase::optimizer)], late);
+    return std::max({phases[0] + phases[1] + phases[2] + updates, cpu, storage_seconds(devices, host)});
   }
 
   // Of what neither the GPU, as far as it has a use for it, nor CPU memory can hold.
@@ -236,12 +237,12 @@ class Estimate {
       }
       // What the CPU updates has no way there from the SSD: all of its kind has to start, and stay, in CPU memory.
       if (only_cpu > 0 && machine_.path_between(tier, host).empty() &&
-          (moved.down > 0 || bytes_of(roles_of_cpu(trace_, devices)) > cpu)) {
+          (moved.all_down() > 0 || bytes_of(roles_of_cpu(trace_, devices)) > cpu)) {
         return std::numeric_limits<double>::infinity();
       }
     }
     if (read == 0 || write == 0) return 0;
-    return std::max(static_cast<double>(moved.up) / read, static_cast<double>(moved.down) / write);
+    return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);
   }
 
  private:
@@ -279,14 +280,18 @@ std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<
   return roles;
 }
 
-void place_share(const Trace& trace, double share, std::vector<Device>& devices) {
-  double owed = 0;
+void place_share(const Trace& trace, double share, bool last, std::vector<Device>& devices) {
+  const auto moves = [&](OpIndex op) { return devices[op] == Device::gpu && is_update(trace, trace.ops[op]); };
+  double left = 0, owed = 0;
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    if (devices[op] != Device::gpu || !is_update(trace, trace.ops[op])) continue;
+    if (last && moves(op)) left += (1 - share) * static_cast<double>(bytes_touched(trace, trace.ops[op]));
+  }
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (!moves(op)) continue;
     const double bytes = static_cast<double>(bytes_touched(trace, trace.ops[op]));
-    owed += share * bytes;
-    if (owed < bytes / 2) continue;
-    owed -= bytes;
+    owed += last ? bytes : share * bytes;
+    if (owed - left < bytes / 2) continue;
+    if (!last) owed -= bytes;
     devices[op] = Device::cpu;
   }
 }
@@ -315,13 +320,15 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
   constexpr double worth = 0.98;  // an estimate: for less the CPU is left alone
   double least = worth * estimate.seconds(devices);
   std::vector<Device> best = devices;
-  for (int sixteenths = 1; sixteenths <= 16; ++sixteenths) {
-    std::vector<Device> moved = devices;
-    place_share(trace, sixteenths / 16.0, moved);
-    const double seconds = estimate.seconds(moved);
-    if (seconds >= least) continue;
-    least = seconds;
-    best = moved;
+  for (const bool last : {true, false}) {
+    for (int sixteenths = 1; sixteenths <= 16; ++sixteenths) {
+      std::vector<Device> moved = devices;
+      place_share(trace, sixteenths / 16.0, last, moved);
+      const double seconds = estimate.seconds(moved);
+      if (seconds >= least) continue;
+      least = seconds;
+      best = moved;
+    }
   }
   devices = best;
 }

@@ -31,21 +31,25 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity);
 std::vector<std::uint8_t> worth_cleaning(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 // What spilling moves in an iteration, at best: each content once down, and up at each use after a spilled period.
 struct Moved {
-  Bytes up = 0, down = 0;                         // in all
-  Bytes up_for_updates = 0, down_of_updates = 0;  // of these, for ops of the optimizer, and what they wrote
+  Bytes all_up() const { return up[0] + up[1] + up[2] + up[3]; }
+  Bytes all_down() const { return down[0] + down[1] + down[2] + down[3]; }
+
+  std::array<Bytes, 4> up{}, down{};  // by phase: of the op that needs it, and of the op that wrote it
 };
 Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 
 // The roles of persistent tensors that ops of the CPU read.
 std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices);
 
-// Moves that share of the updates' bytes from the GPU to the CPU, evenly over the step.
-void place_share(const Trace& trace, double share, std::vector<Device>& devices);
+// Moves that share of the updates' bytes from the GPU to the CPU: evenly over the step, or the last ones, whose
+// parameters the next forward pass needs last.
+void place_share(const Trace& trace, double share, bool last, std::vector<Device>& devices);
 
 // Sub-groups in the order in which the next iteration first reads what they write.
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 
-// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate.
+// Moves the share that an estimate takes to be fastest, evenly or the last ones; none if the machine states no CPU
+// rate.
 void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
 
 }  // namespace tencache

@@ -83,8 +83,8 @@ TEST(ForesightTest, SpillsTheLongestPeriods) {
   EXPECT_THAT(spilled(seen, 200), ElementsAre(1, 0, 0, 1, 0, 0));
   EXPECT_THAT(spilled(seen, 300), ElementsAre(0, 0, 0, 0, 0, 0));
   EXPECT_THAT(spilled(seen, 100), ElementsAre(1, 1, 0, 1, 1, 0));
-  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).up, 200U);
-  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).down, 0U);  // nothing is ever written
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_up(), 200U);
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 0U);  // nothing is ever written
 }
 
 TEST(ForesightTest, FindsOpsOfASet) {

@@ -95,11 +95,16 @@ class Capuchin final : public Policy {
     layout_.chunk_bytes = 0;
     options.real("limit", limit_, "share", "of the GPU's memory that the plan may fill");
     options.flag("persistent", persistent_, "parameters and optimizer states are swapped too");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    options.bytes("chunk", layout_.chunk_bytes,
+                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
     if (limit_ <= 0 || limit_ > 1) throw Error("policy 'capuchin': option limit must be above 0 and at most 1");
   }
 
-  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout = layout_;
+    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
+    return layout;
+  }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {

@@ -406,6 +406,15 @@ void SwapSpace::take(const InactivePeriod& period, TierId tier) {
 
 // ---- At run time ----------------------------------------------------------------------------------------------------
 
+Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes) {
+  for (TierId tier = 1; chunk_bytes == 0 && tier < machine.tiers.size(); ++tier) {
+    if (machine.path_between(0, tier).size() > 1 || machine.path_between(tier, 0).size() > 1) {
+      return machine.staging.bytes;
+    }
+  }
+  return chunk_bytes;
+}
+
 void Hints::sort() {
   for (std::vector<Hint>* hints : {&evictions_, &prefetches_}) {
     std::stable_sort(hints->begin(), hints->end(), [](const Hint& a, const Hint& b) { return a.op < b.op; });

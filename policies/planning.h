@@ -249,6 +249,10 @@ class SwapSpace {
   std::vector<MemoryProfile> used_;  // of each
 };
 
+// The unit in which tensors of any size can move: `chunk_bytes`, or, where that is 0 (whole tensors) and some tier is
+// reached through staging buffers, one buffer.
+Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes);
+
 // A plan as what to do when an op is issued: evictions first, then prefetches, each in the order in which they were
 // put in.
 class Hints {

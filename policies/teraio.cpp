@@ -15,9 +15,9 @@
 //   3. It goes to the SSD; if nothing is left of the SSD's bandwidth where its offload would be, or if C is empty on
 //      this way, to CPU memory, as far as `cpu_memory` goes (0: SSD only; what the paper calls Mixed has a size).
 //      Offload and prefetch take the bandwidth; between them M' is less.
-// Run, whole tensors: the offload starts with the period's first kernel, the prefetch with t_pref. What the next kernel
-// needs and has not come is urgent: it overtakes what is pending. What the plan missed is fetched on demand, and only
-// that evicts: the coldest leave, to the SSD. Every offload writes (`copies`).
+// Run, whole tensors: the offload starts with the period's first kernel, the prefetch with t_pref. While a kernel runs,
+// what the next one needs and has not come is urgent: it overtakes what is pending. What the plan missed is fetched on
+// demand, and only that evicts: the coldest leave, to the SSD (`overflow`). Every offload writes (`copies`).
 //
 // Without an SSD, CPU memory takes its place. Differences: docs/policies.md.
 #include <algorithm>
@@ -194,10 +194,13 @@ class Teraio final : public Policy {
                    "listing: size x time above the limit, over size; text: the excess that goes, over transfer time");
     options.bytes("cpu_memory", plan_options_.cpu_memory,
                   "CPU memory that the plan may use when the SSD is saturated; 0: SSD only");
+    options.choice("overflow", overflow_, {"ssd", "any"},
+                   "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room");
     options.real("limit", plan_options_.limit, "share", "of the GPU's memory that the plan may fill");
     options.choice("copies", copies, {"exclusive", "inclusive"},
                    "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    options.bytes("chunk", layout_.chunk_bytes,
+                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
     if (plan_options_.limit <= 0 || plan_options_.limit > 1) {
       throw Error("policy 'teraio': option limit must be above 0 and at most 1");
     }
@@ -205,16 +208,19 @@ class Teraio final : public Policy {
     layout_.exclusive_copies = copies == "exclusive";
   }
 
-  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+  Layout layout(const MachineSpec& machine, const Program*) const override {
+    Layout layout = layout_;
+    layout.chunk_bytes = unit_that_moves(machine, layout.chunk_bytes);
+    return layout;
+  }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) make_plan(view);
-    if (event.kind != EventKind::op_issued || event.device != Device::gpu || destination_ == no_tier) return;
-    if (event.op != none) {
-      hints_.give(event.op, view, actions);
-      make_urgent(next_op_[event.op], view, actions);
-    }
-    evict_coldest_for(event, view, destination_, actions);
+    if (event.device != Device::gpu || destination_ == no_tier) return;
+    if (event.kind == EventKind::op_ready && event.op != none) make_urgent(next_op_[event.op], view, actions);
+    if (event.kind != EventKind::op_issued) return;
+    if (event.op != none) hints_.give(event.op, view, actions);
+    if (overflow_ == "ssd") evict_coldest_for(event, view, destination_, actions);
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
@@ -251,7 +257,8 @@ class Teraio final : public Policy {
     hints_.sort();
   }
 
-  // The tensors that the op reads and that are not all there.
+  // What the op reads and is not there. Not while the op before still waits: its late demands would queue behind these,
+  // which may find no room.
   static void make_urgent(OpIndex op, const View& view, Actions& actions) {
     for (const Use& use : view.schedule->uses(op)) {
       const TensorId tensor = use.read ? view.memory_tensor(use.tensor) : none;
@@ -265,6 +272,7 @@ class Teraio final : public Policy {
   }
 
   Layout layout_;
+  std::string overflow_ = "ssd";
   TeraioOptions plan_options_;
   bool fits_ = true;
   TierId destination_ = no_tier;  // of what leaves for lack of room

@@ -14,6 +14,7 @@
 // Weights and all else stay on the GPU. Demand is the fallback: the coldest leave.
 #include <algorithm>
 
+#include "policies/planning.h"
 #include "policies/policies.h"
 
 namespace tencache {
@@ -30,12 +31,12 @@ class Vdnn final : public Policy {
   explicit Vdnn(Options& options) {
     options.choice("offload", offload_, {"all", "conv"}, "the inputs of all layers, or of convolutions");
     options.flag("synchronise", synchronise_, "a layer starts when the copies of the one before are over");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
   }
 
-  Layout layout(const MachineSpec&, const Program*) const override {
+  Layout layout(const MachineSpec& machine, const Program*) const override {
     Layout layout;
-    layout.chunk_bytes = chunk_bytes_;
+    layout.chunk_bytes = unit_that_moves(machine, chunk_bytes_);
     return layout;
   }
 

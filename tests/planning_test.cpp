@@ -166,6 +166,15 @@ TEST(PlanningTest, CandidatesComeGreatestFirst) {
   }
 }
 
+TEST(PlanningTest, WholeTensorsMoveInStagingBuffersWhereAPathIsStaged) {
+  MachineSpec machine = small_machine(100, true);
+  EXPECT_EQ(unit_that_moves(machine, 0), 0U);
+  machine.links[2].to = machine.links[3].from = 1;  // NVMe by way of CPU memory
+  machine.staging = {.tier = 1, .count = 4, .bytes = 10};
+  EXPECT_EQ(unit_that_moves(machine, 0), 10U);
+  EXPECT_EQ(unit_that_moves(machine, 7), 7U);
+}
+
 TEST(PlanningTest, SumsOverACycle) {
   std::mt19937 random(7);
   for (const std::size_t size : {1U, 2U, 5U, 8U, 37U}) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "policies/updates.h"
 
@@ -318,18 +319,29 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
   const Estimate estimate(trace, machine);
   constexpr double worth = 0.98;  // an estimate: for less the CPU is left alone
+  constexpr int parts = 16;
   double least = worth * estimate.seconds(devices);
   std::vector<Device> best = devices;
-  for (const bool last : {true, false}) {
-    for (int sixteenths = 1; sixteenths <= 16; ++sixteenths) {
-      std::vector<Device> moved = devices;
-      place_share(trace, sixteenths / 16.0, last, moved);
-      const double seconds = estimate.seconds(moved);
-      if (seconds >= least) continue;
-      least = seconds;
-      best = moved;
-    }
+  int share = 0;
+  const auto attempt = [&](int part, bool last) {
+    if (part < 1 || part > parts) return;
+    std::vector<Device> moved = devices;
+    place_share(trace, static_cast<double>(part) / parts, last, moved);
+    const double seconds = estimate.seconds(moved);
+    if (seconds >= least) return;
+    least = seconds;
+    share = part;
+    best = std::move(moved);
+  };
+  // Coarsely, then around the best, as it has one minimum but for rounding.
+  for (int part = 4; part <= parts; part += 4) attempt(part, true);
+  for (const int step : {2, 1}) {
+    const int around = share;
+    attempt(around - step, true);
+    attempt(around + step, true);
   }
+  const int around = share;
+  for (int part = around - 1; part <= around + 1; ++part) attempt(part, false);
   devices = best;
 }
 

@@ -1,12 +1,14 @@
 #include "sim/bound.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/schedule.h"
+#include "sim/bound_late.h"
 #include "sim/bound_paths.h"
 #include "sim/bound_trace.h"
 #include "traces/split_ranks.h"
@@ -33,6 +35,17 @@ struct Need {
   }
 };
 
+// The CPU's lane: T >= fixed_ns + sum of of_movable over the ops that are moved to it.
+struct CpuSide {
+  double fixed_ns = 0;
+  std::vector<double> of_movable = {};
+};
+// How much the CPU's side counts.
+struct Weight {
+  double weight = 0;
+  const CpuSide* side = nullptr;
+};
+
 class RankBound {
  public:
   RankBound(const Trace& trace, const MachineSpec& machine)
@@ -43,6 +56,7 @@ class RankBound {
     }
     for (std::size_t part = 0; part < cuts_.count(); ++part) compute_[part + 1] += compute_[part];
     add_needs();
+    add_cpu_sides();
     choose_weights();
   }
 
@@ -56,7 +70,7 @@ class RankBound {
       }
     };
     term("compute", best({0}).ns);
-    term("cpu", static_cast<double>(trace_.cpu_ns));
+    term("cpu", std::max(0.0, static_cast<double>(trace_.cpu_ns)));
     term("dependencies", static_cast<double>(trace_.dependencies_ns));
     bound.compute_seconds = bound.seconds;
     bound.compute_term = bound.term;
@@ -75,6 +89,7 @@ class RankBound {
       sort_windows(result.windows);
       bound.terms.push_back(std::move(result));
     }
+    add_late_terms(bound);
     const Best together = best(all);
     std::vector<double> excess_ns(needs_.size(), 0);
     for (const Window& window : together.windows) {
@@ -102,9 +117,33 @@ class RankBound {
   };
   struct Best {
     double ns = 0;
-    double weight = 0;
     std::vector<Window> windows = {};
   };
+
+  // What the CPU's lane and the GPU's later ops need together, where both of their tiers are inside.
+  void add_late_terms(Bound& bound) const {
+    const LateDemand late = late_demand(trace_, machine_);
+    const TierId cpu = machine_.tier_of(Device::cpu);
+    for (const Need& need : needs_) {
+      if (need.name.empty() || std::find(need.inside.begin(), need.inside.end(), cpu) == need.inside.end()) continue;
+      const double bytes = (need.in ? late.in : 0) + (need.out ? late.out : 0) - need.held;
+      if (bytes <= 0) continue;
+      BoundTerm term{.name = need.name + "+late",
+                     .seconds = bytes / need.bytes_per_second,
+                     .inside = need.inside,
+                     .links = need.border.links,
+                     .bytes_per_second = need.bytes_per_second};
+      term.windows.push_back({.first = late.first,
+                              .last = static_cast<OpIndex>(trace_.trace->ops.size() - 1),
+                              .seconds = term.seconds,
+                              .bytes = bytes});
+      if (term.seconds * (1 - 1e-12) > bound.seconds) {
+        bound.seconds = term.seconds * (1 - 1e-12);
+        bound.term = term.name;
+      }
+      bound.terms.push_back(std::move(term));
+    }
+  }
 
   double compute_of(std::size_t i, std::size_t j) const { return compute_[j] - compute_[i]; }
   double base_ns(const Need& need, std::size_t i, std::size_t j) const {
@@ -166,27 +205,83 @@ class RankBound {
     return nvme ? std::string("nvme_") + further : further;
   }
 
-  // Of the CPU's lane against each need: where all movable ops cost as much on either side, and some in between.
-  void choose_weights() {
-    weights_ = {0};
-    double on_cpu = 0;
-    for (const MovableOp& op : trace_.movable) on_cpu += static_cast<double>(op.cpu_ns);
-    if (on_cpu == 0) return;
-    for (const Need& need : needs_) {
-      double on_gpu = 0;
-      for (const double ns : need.of_movable) on_gpu += ns;
-      if (on_gpu > 0) weights_.push_back(on_gpu / (on_gpu + on_cpu));
+  // The whole lane, and of ops that wait for what comes late and are needed early: they fit between the two. For any r
+  // and n, with the ops that are ready at r or later and needed at n or earlier, T >= r - n + their time.
+  void add_cpu_sides() {
+    CpuSide lane{.fixed_ns = static_cast<double>(trace_.cpu_ns)};
+    for (const MovableOp& op : trace_.movable) lane.of_movable.push_back(static_cast<double>(op.cpu_ns));
+    sides_.push_back(lane);
+    std::vector<double> ready, needed;
+    for (const LateOp& op : trace_.late) {
+      if (!std::isfinite(op.ready_ns) || !std::isfinite(op.needed_ns)) continue;
+      ready.push_back(op.ready_ns);
+      needed.push_back(op.needed_ns);
     }
-    for (const double weight : {0.125, 0.25, 0.5, 0.75}) weights_.push_back(weight);
+    if (ready.empty()) return;
+    std::sort(ready.begin(), ready.end());
+    std::sort(needed.begin(), needed.end());
+    CpuSide mean{.of_movable = std::vector<double>(trace_.movable.size(), 0)};
+    constexpr std::array<double, 4> shares = {0.25, 0.5, 0.75, 1};
+    for (const double share : shares) {
+      CpuSide side = cpu_side(ready.front(), quantile(needed, share));
+      mean.fixed_ns += side.fixed_ns / shares.size();
+      for (std::size_t i = 0; i < side.of_movable.size(); ++i) mean.of_movable[i] += side.of_movable[i] / shares.size();
+      sides_.push_back(std::move(side));
+      if (share < 1) sides_.push_back(cpu_side(quantile(ready, 1 - share), needed.back()));
+    }
+    sides_.push_back(std::move(mean));
+  }
+  static double quantile(const std::vector<double>& sorted, double share) {
+    return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+  }
+  CpuSide cpu_side(double ready_ns, double needed_ns) const {
+    CpuSide side{.fixed_ns = ready_ns - needed_ns, .of_movable = std::vector<double>(trace_.movable.size(), 0)};
+    for (const LateOp& op : trace_.late) {
+      if (op.ready_ns < ready_ns || op.needed_ns > needed_ns) continue;
+      if (op.movable == none) {
+        side.fixed_ns += op.cpu_ns;
+      } else {
+        side.of_movable[op.movable] = op.cpu_ns;
+      }
+    }
+    return side;
+  }
+
+  // For each need the weight that is best for the whole iteration as one window: where all movable ops together cost as
+  // much on either side, or some other.
+  void choose_weights() {
+    weights_ = {{.weight = 0, .side = &sides_[0]}};
+    if (trace_.movable.empty()) return;
+    for (const Need& need : needs_) {
+      Weight best;
+      double most = 0;
+      const double base = base_ns(need, 0, cuts_.count());
+      for (const CpuSide& side : sides_) {
+        double on_gpu = 0, on_cpu = 0;
+        for (const double ns : need.of_movable) on_gpu += ns;
+        for (const double ns : side.of_movable) on_cpu += ns;
+        if (on_gpu == 0 || on_cpu == 0) continue;
+        for (const double weight : {on_gpu / (on_gpu + on_cpu), 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8}) {
+          double ns = (1 - weight) * base + weight * side.fixed_ns;
+          for (std::size_t i = 0; i < need.of_movable.size(); ++i) {
+            ns += std::min((1 - weight) * need.of_movable[i], weight * side.of_movable[i]);
+          }
+          if (best.side != nullptr && ns <= most) continue;
+          most = ns;
+          best = {.weight = weight, .side = &side};
+        }
+      }
+      if (best.side != nullptr) weights_.push_back(best);
+    }
   }
 
   // What movable ops add to windows at least, by part: running sums.
-  std::vector<double> movable_sums(const Need& need, double weight) const {
+  std::vector<double> movable_sums(const Need& need, const Weight& weight) const {
     std::vector<double> sums(cuts_.count() + 1, 0);
     for (std::size_t i = 0; i < trace_.movable.size(); ++i) {
       const MovableOp& op = trace_.movable[i];
       sums[cuts_.part_of_unit[op.unit] + 1] +=
-          std::min((1 - weight) * need.of_movable[i], weight * static_cast<double>(op.cpu_ns));
+          std::min((1 - weight.weight) * need.of_movable[i], weight.weight * weight.side->of_movable[i]);
     }
     for (std::size_t part = 0; part < cuts_.count(); ++part) sums[part + 1] += sums[part];
     return sums;
@@ -195,13 +290,13 @@ class RankBound {
   // The best disjoint windows for these needs, over all weights.
   Best best(const std::vector<std::size_t>& needs) const {
     Best result;
-    for (const double weight : weights_) {
+    for (const Weight& weight : weights_) {
       Best one = best(needs, weight);
-      if (weight == 0 || one.ns > result.ns) result = std::move(one);
+      if (weight.weight == 0 || one.ns > result.ns) result = std::move(one);
     }
     return result;
   }
-  Best best(const std::vector<std::size_t>& needs, double weight) const {
+  Best best(const std::vector<std::size_t>& needs, const Weight& weight) const {
     const std::size_t parts = cuts_.count();
     std::vector<std::vector<double>> sums;
     for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
@@ -213,7 +308,7 @@ class RankBound {
         double cost = 0;
         std::size_t which = 0;
         for (std::size_t n = 0; n < needs.size(); ++n) {
-          const double ns = (1 - weight) * base_ns(needs_[needs[n]], i, j) + sums[n][j] - sums[n][i];
+          const double ns = (1 - weight.weight) * base_ns(needs_[needs[n]], i, j) + sums[n][j] - sums[n][i];
           if (ns <= cost) continue;
           cost = ns;
           which = needs[n];
@@ -223,7 +318,7 @@ class RankBound {
         last[j] = {.begin = i, .end = j, .need = which, .ns = cost};
       }
     }
-    Best result{.ns = most[parts] + weight * static_cast<double>(trace_.cpu_ns), .weight = weight};
+    Best result{.ns = most[parts] + weight.weight * weight.side->fixed_ns};
     for (std::size_t j = parts; j > 0; j = last[j].begin) result.windows.push_back(last[j]);
     std::reverse(result.windows.begin(), result.windows.end());
     return result;
@@ -284,7 +379,8 @@ class RankBound {
   BoundCuts cuts_;
   std::vector<double> compute_;  // of the fixed GPU ops before each part, nanoseconds
   std::vector<Need> needs_;      // [0]: compute
-  std::vector<double> weights_;
+  std::vector<CpuSide> sides_;   // [0]: the whole lane
+  std::vector<Weight> weights_;
 };
 
 }  // namespace

@@ -14,6 +14,10 @@
 //                and the least of the right side over all placements is a sum of minima, op by op: (1 - w) x fixed GPU
 //                ops + w x fixed CPU ops + sum of min((1 - w) x on the GPU, w x on the CPU). The best of some weights
 //                is taken: weak duality makes every one of them a bound.
+//                The CPU time is that of the lane, or for any r and n: r - n + what is moved of the ops that wait for a
+//                GPU op r into the iteration and that a GPU op n into the next one waits for. The lane runs them one
+//                after the other between the two. (An op ready at all waits at least for the least such r, the last of
+//                them is needed at the greatest n.)
 //  cpu           The CPU's lane alone. An op counts only if it, or one before it on that lane, waits for a GPU op of
 //  its
 //                iteration: others might run ahead of the window of a run that never becomes steady.
@@ -39,6 +43,11 @@
 //                The same with the first tiers together inside: M of all of them (and of staging buffers). If the CPU's
 //                tier is inside, what its lane writes, at whatever time, is made there, and what it reads need not go
 //                out.
+//  ...+late      For tiers inside that include the CPU's: a window from a place in the iteration to the same place an
+//                iteration later in which every op that may run on the CPU's lane runs once, because it waits for a GPU
+//                op behind the place and a GPU op before it waits for it. Counted are persistent tensors that these and
+//                the GPU ops behind the place read or update, so that it also holds for a run's last iteration, which
+//                ends with them.
 // A trace of several ranks: the greatest bound of any rank.
 //
 // `ideal` has unlimited GPU memory: only compute, cpu and dependencies hold for it.

@@ -4,25 +4,25 @@
 #include <limits>
 
 #include "core/schedule.h"
+#include "sim/bound_late.h"
 #include "traces/lower.h"
 
 namespace tencache {
-namespace {
 
-enum class Kind : std::uint8_t { gpu, movable, cpu };
-
-Kind kind_of(const Op& op, const MachineSpec& machine) {
-  if (op.device == Device::cpu) return Kind::cpu;
+OpKind bound_kind_of(const Op& op, const MachineSpec& machine) {
+  if (op.device == Device::cpu) return OpKind::cpu;
   const bool may_move = op.phase == Phase::optimizer && machine.cpu_adam_parameters_per_second > 0 &&
                         machine.tier_of(Device::cpu) != no_tier;
-  return may_move ? Kind::movable : Kind::gpu;
+  return may_move ? OpKind::movable : OpKind::gpu;
 }
 
-void mark(Touch& touch, Kind kind, const Use& use) {
+namespace {
+
+void mark(Touch& touch, OpKind kind, const Use& use) {
   const bool output = use.write && !use.read;
-  if (kind == Kind::gpu) {
+  if (kind == OpKind::gpu) {
     touch.gpu_read |= use.read, touch.gpu_write |= use.write, touch.gpu_output |= output;
-  } else if (kind == Kind::movable) {
+  } else if (kind == OpKind::movable) {
     touch.movable_read |= use.read, touch.movable_write |= use.write, touch.movable_output |= output;
   } else {
     touch.cpu_read |= use.read, touch.cpu_write |= use.write, touch.cpu_output |= output;
@@ -52,7 +52,7 @@ class Chains {
     double before = 0;
     for (OpIndex index = 0; index < trace.ops.size(); ++index) {
       const Op& op = trace.ops[index];
-      if (kind_of(op, machine) != Kind::gpu) continue;
+      if (bound_kind_of(op, machine) != OpKind::gpu) continue;
       for (const Use& use : schedule.uses(index)) {
         Times& first = first_[use.tensor];
         first.use = std::min(first.use, before);
@@ -151,18 +151,18 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     cpu_ops.clear();
     for (OpIndex index = unit.first; index < unit.end; ++index) {
       const Op& op = of.ops[index];
-      const Kind kind = kind_of(op, machine);
+      const OpKind kind = bound_kind_of(op, machine);
       const Nanoseconds time_ns = op.duration_ns + op.gap_before_ns;
-      const bool waits = kind != Kind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
-      if (kind == Kind::gpu) unit.gpu_ns += time_ns;
-      if (kind == Kind::movable) {
+      const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
+      if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
+      if (kind == OpKind::movable) {
         const Nanoseconds cpu = op.gap_before_ns + duration_on_cpu(of, op, machine);
         movable.push_back({.unit = static_cast<std::uint32_t>(units.size()),
                            .gpu_ns = time_ns,
                            .cpu_ns = waits || cpu_lane_waits ? cpu : 0});
         op_of_movable.push_back(index);
       }
-      if (kind == Kind::cpu) {
+      if (kind == OpKind::cpu) {
         cpu_ops.push_back(index);
         if (waits || cpu_lane_waits) unit.cpu_ns += time_ns;
         waits_here |= waits;
@@ -179,7 +179,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
     unit.touches_end = all_touches.size();
     chains.cpu_ops(cpu_ops);
     for (OpIndex index = unit.first; index < unit.end; ++index) {
-      if (kind_of(of.ops[index], machine) != Kind::gpu) continue;
+      if (bound_kind_of(of.ops[index], machine) != OpKind::gpu) continue;
       chains.gpu_op(index);
       for (const Use& use : schedule.uses(index)) {
         by_gpu[use.tensor].read |= use.read;
@@ -193,6 +193,7 @@ BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of)
   }
   dependencies_ns = static_cast<Nanoseconds>(std::max(0.0, chains.longest()));
   find_own_bytes(*this, of, schedule, op_of_movable);
+  late = late_ops(*this, machine, schedule);
 }
 
 BoundCuts::BoundCuts(const BoundTrace& trace, std::size_t most) {

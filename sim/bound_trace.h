@@ -15,6 +15,9 @@
 
 namespace tencache {
 
+enum class OpKind : std::uint8_t { gpu, movable, cpu };
+OpKind bound_kind_of(const Op& op, const MachineSpec& machine);
+
 // What the ops of a unit do with a tensor. An output is written without being read by the same op.
 struct Touch {
   TensorId tensor = none;
@@ -42,6 +45,17 @@ struct MovableOp {
   Bytes bytes_in = 0, bytes_out = 0;  // of tensors that no other op uses and that it reads, updates: on the GPU only
 };
 
+// An op that runs, or may run, on the CPU's lane: not before `ready_ns`, and done `needed_ns` after the next begin of
+// the iteration. Both in time of the fixed GPU ops (and of what else must lie between) from an iteration's begin.
+struct LateOp {
+  double ready_ns = 0;   // -infinity: it waits for nothing of its iteration
+  double needed_ns = 0;  // infinity: nothing waits for it
+  double after_ns = 0;   // as ready_ns, but of fixed GPU ops alone: it begins after the last of them
+  double cpu_ns = 0;
+  OpIndex op = none;
+  std::uint32_t movable = none;  // which; none: it is fixed to the CPU
+};
+
 class BoundTrace {
  public:
   // The trace of one rank, valid.
@@ -56,6 +70,7 @@ class BoundTrace {
   std::vector<BoundUnit> units;
   std::vector<Touch> all_touches;
   std::vector<MovableOp> movable;
+  std::vector<LateOp> late;
   Nanoseconds gpu_ns = 0, cpu_ns = 0;  // sums
   Nanoseconds dependencies_ns = 0;     // the longest chain that leads round the iteration once
 };

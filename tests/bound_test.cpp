@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "core/error.h"
 #include "sim/simulate.h"
 #include "tests/random_case.h"
@@ -12,6 +15,109 @@
 
 namespace tencache {
 namespace {
+
+using testing::HasSubstr;
+
+// The bound in nanoseconds.
+double bound_ns(const Trace& trace, const MachineSpec& machine, const std::string& term) {
+  trace.validate();
+  const Bound bound = lower_bound_of(trace, machine);
+  EXPECT_EQ(bound.term, term);
+  EXPECT_EQ(bound.misfit, "");
+  return bound.seconds * 1e9;
+}
+
+// Nothing has to move: ten kernels of 50 ns. So it is without a policy's help, too.
+TEST(BoundTest, ComputeWhereEverythingFits) {
+  const Trace trace = five_layers(50, 100);
+  EXPECT_DOUBLE_EQ(bound_ns(trace, small_machine(600), "compute"), 500);
+  EXPECT_DOUBLE_EQ(run_small(small_machine(600), trace, 4).result.iteration_seconds(), 500e-9);
+}
+
+// Three tensors of 100 bytes are read, 150 bytes may be there from before: 150 bytes at a byte a nanosecond.
+TEST(BoundTest, FetchesWhatMemoryDoesNotHold) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) {
+    const TensorId tensor = trace.add_tensor(std::string("p").append(std::to_string(i)), 100, Role::parameter, true);
+    add_op(trace, 10, {tensor}, {});
+  }
+  EXPECT_NEAR(bound_ns(trace, small_machine(150), "fetch"), 150, 1e-6);
+}
+
+// f0 … f4 make 500 bytes that b4 … b0 read; 250 fit: 250 ns to get the others out, 250 ns to get them back in.
+TEST(BoundTest, WindowsAddUp) {
+  const Trace trace = five_layers(1, 100);
+  const Bound bound = lower_bound_of(trace, small_machine(250));
+  EXPECT_NEAR(bound.seconds * 1e9, 500, 1e-6);
+  ASSERT_EQ(bound.windows.size(), 2u);
+  EXPECT_EQ(std::min(bound.windows[0].last, bound.windows[1].last), 4u);
+  EXPECT_NEAR(bound.windows[0].bytes, 250, 1e-6);
+}
+
+// 300 bytes are read, GPU and CPU hold 50 + 100. In by both links 250 bytes take 125 ns, from the SSD 150 bytes 150 ns.
+TEST(BoundTest, NvmeBeyondBothMemories) {
+  Trace trace;
+  for (int i = 0; i < 6; ++i) {
+    const TensorId tensor = trace.add_tensor(std::string("p").append(std::to_string(i)), 50, Role::parameter, true);
+    add_op(trace, 1, {tensor}, {});
+  }
+  MachineSpec machine = small_machine(50, true);
+  machine.tiers[1].capacity = 100;
+  EXPECT_NEAR(bound_ns(trace, machine, "nvme_read"), 150, 1e-6);
+}
+
+// The links carry 1 + 1 bytes a nanosecond, the bus that they share 1.5: 250 bytes take 167 ns.
+TEST(BoundTest, LinksThatShareAResource) {
+  Trace trace;
+  for (int i = 0; i < 3; ++i) {
+    const TensorId tensor = trace.add_tensor(std::string("p").append(std::to_string(i)), 100, Role::parameter, true);
+    add_op(trace, 10, {tensor}, {});
+  }
+  MachineSpec machine = small_machine(100, true);
+  EXPECT_NEAR(bound_ns(trace, machine, "fetch"), 100, 1e-6);
+  machine.resources = {{"bus", byte_per_ns * 3 / 2}};
+  machine.links[0].uses = machine.links[2].uses = {0};
+  EXPECT_NEAR(bound_ns(trace, machine, "fetch"), 200 / 1.5, 1e-6);
+}
+
+// forward 10 ns reads p, backward 20 ns makes g, the CPU's Adam 30 ns reads g and writes p: 60 ns round. Where
+// `forward` does not read p it is one with the next forward pass, until g is written anew: 50 ns.
+TEST(BoundTest, DependenciesThroughTheCpu) {
+  const auto trace = [](bool reads) {
+    Trace made;
+    const TensorId p = made.add_tensor("p", 8, Role::parameter, true),
+                   g = made.add_tensor("g", 8, Role::gradient, false);
+    add_op(made, 10, reads ? std::vector<TensorId>{p} : std::vector<TensorId>{}, {});
+    add_op(made, 20, {}, {g});
+    add_op(made, 30, {p, g}, {p}, Device::cpu);
+    return made;
+  };
+  EXPECT_DOUBLE_EQ(bound_ns(trace(true), small_machine(100), "dependencies"), 60);
+  EXPECT_DOUBLE_EQ(bound_ns(trace(false), small_machine(100), "dependencies"), 50);
+}
+
+// An update takes 100 ns on the GPU, or 50 ns on the CPU (1400 bytes, 28 bytes/ns), beside 10 ns of other work that
+// makes its gradient, and makes it anew in the next iteration. The GPU takes 10 + 100 (1 - x), if x of the update is
+// moved, and from the gradient on the CPU takes 10 + 50 x until the next begins: 43.3 ns where both are the same.
+TEST(BoundTest, UpdatesOnEitherDevice) {
+  MachineSpec machine = small_machine(10'000);
+  machine.cpu_adam_parameters_per_second = 1e9;
+  Trace trace;
+  const TensorId g = trace.add_tensor("g", 200, Role::gradient, false);
+  const TensorId state = trace.add_tensor("m", 600, Role::optimizer_state, true);
+  add_op(trace, 10, {}, {g});
+  const Op update = make_op(trace, "adam", "", Phase::optimizer, 100);
+  trace.add_op(update, std::vector<TensorId>{g, state}, std::vector<TensorId>{state});
+  EXPECT_NEAR(bound_ns(trace, machine, "compute"), 10 + 100 / 3.0, 1e-6);
+  machine.cpu_adam_parameters_per_second = 0;  // it stays
+  EXPECT_NEAR(bound_ns(trace, machine, "compute"), 110, 1e-6);
+}
+
+// What no policy can run.
+TEST(BoundTest, SaysThatNothingFits) {
+  EXPECT_THAT(lower_bound_of(five_layers(1, 100), small_machine(150)).misfit, HasSubstr("op1"));
+  EXPECT_EQ(lower_bound_of(five_layers(1, 100), small_machine(200)).misfit, "");
+}
 
 // TENCACHE_CASES=50 runs fifty times as many.
 std::uint64_t factor() {

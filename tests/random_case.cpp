@@ -418,10 +418,7 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   layout.fallback_eviction = !random.one_in(5);
   layout.blocking_step = random.one_in(4);
   made.machine = random_machine(random, made.program.trace, layout.chunk_bytes, options);
-  if (options.optimizer) {
-    add_second_storage(more, made.machine);
-    layout.overlap_faults = made.machine.issue_ahead == 1 && more.one_in(4);
-  }
+  if (options.optimizer) add_second_storage(more, made.machine);
   if (!options.exact_allocators) {
     Bytes largest = 1;
     for (const Tensor& tensor : made.program.trace.tensors) {
@@ -444,6 +441,9 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
                 : random.one_in(3)      ? "random"
                                         : policies[random.below(policies.size())];
   if (needs_nvme(made.policy) && made.machine.tiers.size() < 3) made.policy = "random";
+  // The two that have a mode for it.
+  const bool simulates_g10 = made.policy == "g10" || made.policy == "deepum";
+  layout.overlap_faults = options.optimizer && simulates_g10 && made.machine.issue_ahead == 1 && more.one_in(2);
   made.settings = options.settings;
   return made;
 }

@@ -530,11 +530,13 @@ void Engine::fail_transfer(TransferId id, bool cancelled) {
   if (t.staging_count > 0) free_staging(t);
   const bool wanted = memory_.copy(chunk, to).pins > 0 && memory_.copy(chunk, to).state == CopyState::reserved;
   free_copy(chunk, to);
-  if (t.purpose == Purpose::evict && memory_.valid(chunk, from) && memory_.copy(chunk, from).evicting) {
-    memory_.set_evicting(chunk, from, false);
+  if (t.hop == 0) {  // later, what lies in that tier is none of this transfer's: perhaps another's on its way there
+    if (t.purpose == Purpose::evict && memory_.valid(chunk, from) && memory_.copy(chunk, from).evicting) {
+      memory_.set_evicting(chunk, from, false);
+    }
+    if (memory_.copy(chunk, from).state == CopyState::condemned && memory_.copy(chunk, from).readers == 0)
+      free_copy(chunk, from);
   }
-  if (memory_.copy(chunk, from).state == CopyState::condemned && memory_.copy(chunk, from).readers == 0)
-    free_copy(chunk, from);
   if (wanted) {  // the op still needs it: ask again
     ActiveOp& op = (to == lanes_[0].tier ? lanes_[0] : lanes_[1]).active.back();
     op.room_needed += memory_.footprint(chunk, to);

@@ -62,14 +62,7 @@ class Foresight final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout = layout_;
-    const TierId host = machine.tier_of(Device::cpu);
-    if (program == nullptr || host == no_tier) return layout;
-    std::vector<Device> devices;
-    for (const Op& op : program->trace.ops) devices.push_back(op.device);
-    const std::array<bool, role_count> of_cpu = roles_of_cpu(program->trace, devices);
-    for (std::size_t role = 0; role < role_count; ++role) {
-      if (of_cpu[role]) layout.initial[role] = host;  // they may have no way there from elsewhere
-    }
+    if (program != nullptr) choose_initial_tiers(program->trace, machine, layout);
     return layout;
   }
 

@@ -163,6 +163,18 @@ Bytes bytes_touched(const Trace& trace, const Op& op) {
   return bytes;
 }
 
+// The roles of persistent tensors that ops of the CPU read.
+std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
+  std::array<bool, role_count> roles{};
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (devices[op] != Device::cpu) continue;
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      roles[static_cast<std::size_t>(trace.tensors[tensor].role)] |= trace.tensors[tensor].persistent;
+    }
+  }
+  return roles;
+}
+
 class Estimate {
  public:
   Estimate(const Trace& trace, const MachineSpec& machine)
@@ -174,7 +186,9 @@ class Estimate {
   // each until its parameters are used.
   double seconds(const std::vector<Device>& devices) const {
     const Seen seen{trace_, schedule_, devices, clock_ns_, true};
-    const Moved moved = moved_by(seen, spilled(seen, machine_.tiers[0].capacity / 20 * 19));
+    const Bytes capacity = machine_.tiers[0].capacity / 20 * 19;
+    const std::vector<std::uint8_t> away = spilled(seen, capacity);
+    Moved moved = moved_by(seen, away);
     std::array<double, 4> phases{};
     std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU in the forward pass, after so much compute
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
@@ -189,6 +203,18 @@ class Estimate {
     const TierId host = machine_.tier_of(Device::cpu);
     const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
     const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
+    // Where there is room, links that a pass leaves idle work for the updates before and after it.
+    const double room = static_cast<double>(capacity - std::min(capacity, kept_at_updates(devices, away)));
+    const auto shift = [&](Phase idle, std::array<Bytes, 4>& bytes, double bandwidth) {
+      Bytes& of_updates = bytes[static_cast<std::size_t>(Phase::optimizer)];
+      const std::size_t pass = static_cast<std::size_t>(idle);
+      const double left = std::max(0.0, phases[pass] * bandwidth - static_cast<double>(bytes[pass]));
+      const Bytes moves = std::min(of_updates, static_cast<Bytes>(std::min(left, room)));
+      of_updates -= moves;
+      bytes[pass] += moves;
+    };
+    shift(Phase::backward, moved.up, in);
+    shift(Phase::forward, moved.down, out);
     for (std::size_t phase = 0; phase < phases.size(); ++phase) {
       phases[phase] = std::max(
           {phases[phase], static_cast<double>(moved.up[phase]) / in, static_cast<double>(moved.down[phase]) / out});
@@ -204,6 +230,25 @@ class Estimate {
     }
     const double updates = std::max(phases[static_cast<std::size_t>(Phase::optimizer)], late);
     return std::max({phases[0] + phases[1] + phases[2] + updates, cpu, storage_seconds(devices, host)});
+  }
+
+  // What the GPU holds when the updates begin.
+  Bytes kept_at_updates(const std::vector<Device>& devices, const std::vector<std::uint8_t>& away) const {
+    const std::size_t ops = trace_.ops.size();
+    std::size_t at = 0;
+    while (at < ops && !is_update(trace_, trace_.ops[at])) ++at;
+    Bytes kept = 0;
+    std::size_t index = 0;
+    for (OpIndex op = 0; op < ops; ++op) {
+      for (const Use& use : schedule_.uses(op)) {
+        const bool held = away[index++] == 0 && devices[op] == Device::gpu;
+        const Tensor& tensor = trace_.tensors[use.tensor];
+        if (!held || (!tensor.persistent && schedule_.ops_of(use.tensor).back() == op)) continue;
+        const std::size_t next = op + schedule_.distance_to_next_use(use.tensor, op);
+        if ((op < at && next >= at) || next >= at + ops) kept += tensor.bytes;
+      }
+    }
+    return kept;
   }
 
   // Of what neither the GPU, as far as it has a use for it, nor CPU memory can hold.
@@ -230,18 +275,18 @@ class Estimate {
     const Seen seen{trace_, schedule_, devices, clock_ns_, false};
     const Moved moved = moved_by(seen, spilled(seen, gpu + cpu));
     double read = 0, write = 0;
+    bool reached = false;  // storage, by the CPU
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
       if (machine_.tiers[tier].kind != TierKind::nvme) continue;
       for (const Link& link : machine_.links) {
         if (link.from == tier) read = std::max(read, static_cast<double>(link.bandwidth));
         if (link.to == tier) write = std::max(write, static_cast<double>(link.bandwidth));
       }
-      // What the CPU updates has no way there from the SSD: all of its kind has to start, and stay, in CPU memory.
-      if (only_cpu > 0 && machine_.path_between(tier, host).empty() &&
-          (moved.all_down() > 0 || bytes_of(roles_of_cpu(trace_, devices)) > cpu)) {
-        return std::numeric_limits<double>::infinity();
-      }
+      reached |= !machine_.path_between(tier, host).empty();
     }
+    // What the CPU updates has no way from anywhere else: all of its kind has to start, and stay, in CPU memory.
+    const bool crowded = (read > 0 && moved.all_down() > 0) || bytes_of(roles_of_cpu(trace_, devices)) > cpu;
+    if (!reached && only_cpu > 0 && crowded) return std::numeric_limits<double>::infinity();
     if (read == 0 || write == 0) return 0;
     return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);
   }
@@ -270,15 +315,23 @@ class Estimate {
 
 }  // namespace
 
-std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
-  std::array<bool, role_count> roles{};
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    if (devices[op] != Device::cpu) continue;
-    for (const TensorId tensor : trace.reads(trace.ops[op])) {
-      roles[static_cast<std::size_t>(trace.tensors[tensor].role)] |= trace.tensors[tensor].persistent;
+void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout) {
+  const TierId host = machine.tier_of(Device::cpu);
+  if (host == no_tier) return;
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  Bytes bytes = 0;
+  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  const bool storage = std::any_of(machine.tiers.begin(), machine.tiers.end(),
+                                   [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+  const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
+  for (std::size_t role = 0; role < role_count; ++role) {
+    if (of_cpu[role]) {
+      layout.initial[role] = host;
+    } else if (!storage && bytes > machine.tiers[host].capacity) {
+      layout.initial[role] = 0;
     }
   }
-  return roles;
 }
 
 void place_share(const Trace& trace, double share, bool last, std::vector<Device>& devices) {

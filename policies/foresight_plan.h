@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/machine_spec.h"
+#include "core/policy.h"
 #include "core/schedule.h"
 #include "core/trace.h"
 
@@ -38,8 +39,9 @@ struct Moved {
 };
 Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 
-// The roles of persistent tensors that ops of the CPU read.
-std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices);
+// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere. Where there is no storage
+// and CPU memory cannot hold all, the rest starts on the GPU.
+void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout);
 
 // Moves that share of the updates' bytes from the GPU to the CPU: evenly over the step, or the last ones, whose
 // parameters the next forward pass needs last.

@@ -288,7 +288,7 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
   if (op.missing > op.overlapped) return false;
   std::erase_if(op.holds, [&](const Hold& hold) { return !on_its_way(hold.tensor, hold.tier); });
-  if (!op.holds.empty()) return false;
+  if (!op.holds.empty() && !out_of_patience()) return false;
   if (op.started && layout_.overlap_faults) return end_beside_arrivals(index, op);
   lane.waiting = op.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come
   op.ready_ns = now_;
@@ -463,6 +463,7 @@ void Engine::handle(const Completion& completion) {
   const std::uint64_t value = tag_value(completion.tag);
   switch (tag_kind(completion.tag)) {
     case TagKind::transfer:
+      copies_waited_ = runs_an_op() ? 0 : copies_waited_ + 1;
       complete_transfer(static_cast<TransferId>(value), completion);
       break;
     case TagKind::op: {
@@ -493,6 +494,16 @@ void Engine::pump() {
     }
     progress |= enqueued_ != enqueued;
   }
+}
+
+bool Engine::runs_an_op() const {
+  for (const Lane& lane : lanes_) {
+    for (const ActiveOp& op : lane.active) {
+      if (op.started && !(lane.waiting && &op == &lane.active.back())) return true;
+    }
+    if (lane.gap_pending) return true;
+  }
+  return false;
 }
 
 // Nothing is under way although the program is not over. Lifts what can be lifted; false if the op can never start.

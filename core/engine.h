@@ -11,7 +11,8 @@
 //   its
 //     way out is free when its copy is over, that of clean and dead chunks at once;
 //   - demand goes before prefetches, prefetches in order of request, cleaning last;
-//   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes.
+//   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes; a policy
+//     that keeps copies going while every op waits is not listened to until one starts.
 // The order of the rules and their tie-breaks: docs/engine.md.
 //
 // Time enters only with an input (a completion or a call), so a log of inputs replayed gives the same decisions.
@@ -276,6 +277,8 @@ class Engine {
   void refuse(Refusal reason, const Action& action, ChunkId chunk);
   void pump();
   bool standstill();
+  bool out_of_patience() const { return copies_waited_ > 1000 + 16 * memory_.chunk_total(); }
+  bool runs_an_op() const;
   void finish_if_done();
   void lift_what_it_waits_for(const Lane& lane);
   [[noreturn]] void throw_op_failed(std::uint8_t lane);
@@ -407,7 +410,8 @@ class Engine {
   std::optional<std::size_t> recurs_;  // the earlier boundary with the same state
   RunLimits limits_;
   bool finished_ = false;
-  std::uint64_t commands_ = 0;  // given to the machine, ever
+  std::uint64_t commands_ = 0;       // given to the machine, ever
+  std::uint64_t copies_waited_ = 0;  // that ended while no op ran
   std::string misfit_, misfit_op_;
   Bytes misfit_bytes_ = 0;
   std::vector<TensorId> to_memory_, to_program_;

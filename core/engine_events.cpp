@@ -77,6 +77,10 @@ void Engine::apply(const Action& action) {
     refuse(Refusal::stale, action, none);
     return;
   }
+  if (out_of_patience()) {
+    refuse(Refusal::no_room, action, none);
+    return;
+  }
   if (action.verb == Verb::hold) {
     for (Lane& lane : lanes_) {
       if (!lane.waiting || lane.active.back().op != action.op) continue;

@@ -268,6 +268,26 @@ TEST(EngineRulesTest, OverlappedArrivalsAreForSimulationsOnly) {
 }
 
 // Times are 64-bit nanoseconds: what would not fit is refused, not wrapped around.
+// The policy holds the op while x is on its way, and copies it to and fro for ever. Without a limit the run never ends.
+TEST(EngineRulesTest, APolicyThatKeepsCopyingCannotHoldAnOpForEver) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  add_op(trace, 50, {x}, {x});
+  add_op(trace, 50, {x}, {});
+  const SmallRun run = run_small(small_machine(200), trace, 1, whole_tensors(),
+                                 [x](const Event& event, const View& view, Actions& actions) {
+                                   if (event.op != 1) return;
+                                   if (event.kind == EventKind::op_issued) actions.hold(1, x, 1);
+                                   if (event.kind != EventKind::op_issued && event.kind != EventKind::transfer_done)
+                                     return;
+                                   if (view.memory.valid(view.memory.first_chunk(x), 1)) actions.drop(x, 1);
+                                   actions.clean(x, 1);
+                                 });
+  EXPECT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_GT(run.result.simulated_events, 1000U) << "the policy did not get as far as to annoy";
+  EXPECT_GT(run.result.window.refusals, 0U);
+}
+
 TEST(EngineRulesTest, TimesBeyondTheClockAreErrors) {
   Trace trace;
   const TensorId a = trace.add_tensor("a", 50, Role::parameter, true);

@@ -288,8 +288,10 @@ class Naive {
             .chunk = chunk});
     }
   }
+  bool out_of_patience() const { return copies_waited_ > 1000 + 16 * std::uint64_t{first_.back()}; }
   void apply(const Action& action) {
     if (action.tensor + 1 >= first_.size() || action.tier >= tiers()) return refuse(Refusal::stale, action, none);
+    if (out_of_patience()) return refuse(Refusal::no_room, action, none);
     if (action.verb == Verb::hold) {
       const Hold hold{action.op, action.tensor, action.tier};
       for (NaiveLane& lane : lanes_) {
@@ -798,7 +800,7 @@ class Naive {
       }
       return true;
     });
-    if (!running.holds.empty()) return false;
+    if (!running.holds.empty() && !out_of_patience()) return false;
     lane.waiting = false;
     running.started = true;
     tell({.kind = EventKind::op_ready,
@@ -849,9 +851,16 @@ class Naive {
 
   // Inputs.
   void handle(const Ended& ended) {
-    if (ended.server >= 2)
+    if (ended.server >= 2) {
+      ++copies_waited_;
+      for (const NaiveLane& lane : lanes_) {
+        if (lane.gap_pending) copies_waited_ = 0;
+        for (const Running& running : lane.running) {
+          if (running.started) copies_waited_ = 0;
+        }
+      }
       transfer_over(ended);
-    else if (ended.job.gap) {
+    } else if (ended.job.gap) {
       lanes_[ended.server].gap_pending = false;
       lanes_[ended.server].gap_done = true;
     } else {
@@ -984,6 +993,7 @@ class Naive {
   std::vector<std::uint32_t> load_;
   std::set<std::pair<TierId, bool>> asked_;
   std::vector<Hold> holds_;
+  std::uint64_t copies_waited_ = 0;
   std::deque<std::pair<Event, int>> events_;
   bool telling_ = false;
   int depth_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -229,7 +228,7 @@ class Estimate {
       }
     }
     const double updates = std::max(phases[static_cast<std::size_t>(Phase::optimizer)], late);
-    return std::max({phases[0] + phases[1] + phases[2] + updates, cpu, storage_seconds(devices, host)});
+    return std::max(phases[0] + phases[1] + phases[2] + updates, cpu);
   }
 
   // What the GPU holds when the updates begin.
@@ -251,44 +250,39 @@ class Estimate {
     return kept;
   }
 
-  // Of what neither the GPU, as far as it has a use for it, nor CPU memory can hold.
-  double storage_seconds(const std::vector<Device>& devices, TierId host) const {
-    Bytes held = 0, only_cpu = 0;  // by persistent tensors that GPU ops use, and the others
+  // Whether the CPU has room to update what it does there: all that is alive fits the two memories with room to spare,
+  // what both devices use counted twice. Else its updates would wait for storage, and push out what the GPU spills.
+  bool comfortable(const std::vector<Device>& devices) const {
+    const TierId host = machine_.tier_of(Device::cpu);
+    Bytes held = 0;   // by persistent tensors that GPU ops use
+    Bytes twice = 0;  // of tensors that both use
     std::int64_t passing = 0, most_passing = 0;
-    std::vector<std::uint8_t> by_gpu(trace_.tensors.size(), 0);
+    std::vector<std::uint8_t> by_gpu(trace_.tensors.size(), 0), by_cpu = by_gpu;
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
       for (const Use& use : schedule_.uses(op)) {
         const Tensor& tensor = trace_.tensors[use.tensor];
         const auto ops = schedule_.ops_of(use.tensor);
-        if (devices[op] == Device::gpu) by_gpu[use.tensor] = 1;
+        (devices[op] == Device::gpu ? by_gpu : by_cpu)[use.tensor] = 1;
         if (tensor.persistent) continue;
-        if (ops.front() == op)
-          most_passing = std::max(most_passing, passing += static_cast<std::int64_t>(tensor.bytes));
+        if (ops.front() == op) passing += static_cast<std::int64_t>(tensor.bytes);
+        most_passing = std::max(most_passing, passing);
         if (ops.back() == op) passing -= static_cast<std::int64_t>(tensor.bytes);
       }
     }
     for (TensorId tensor = 0; tensor < trace_.tensors.size(); ++tensor) {
-      if (trace_.tensors[tensor].persistent) (by_gpu[tensor] != 0 ? held : only_cpu) += trace_.tensors[tensor].bytes;
+      if (by_gpu[tensor] == 0) continue;
+      if (by_cpu[tensor] != 0) twice += trace_.tensors[tensor].bytes;
+      if (trace_.tensors[tensor].persistent) held += trace_.tensors[tensor].bytes;
     }
-    const Bytes gpu = std::min(machine_.tiers[0].capacity, held + static_cast<Bytes>(most_passing));
-    const Bytes cpu = machine_.tiers[host].capacity / 20 * 19;
+    const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, held + static_cast<Bytes>(most_passing));
+    const Bytes cpu = machine_.tiers[host].capacity / 4 * 3;
     const Seen seen{trace_, schedule_, devices, clock_ns_, false};
-    const Moved moved = moved_by(seen, spilled(seen, gpu + cpu));
-    double read = 0, write = 0;
-    bool reached = false;  // storage, by the CPU
+    if (moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice))).all_down() > 0) return false;
+    // Without a way from storage all of its kind has to start in CPU memory.
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
-      if (machine_.tiers[tier].kind != TierKind::nvme) continue;
-      for (const Link& link : machine_.links) {
-        if (link.from == tier) read = std::max(read, static_cast<double>(link.bandwidth));
-        if (link.to == tier) write = std::max(write, static_cast<double>(link.bandwidth));
-      }
-      reached |= !machine_.path_between(tier, host).empty();
+      if (machine_.tiers[tier].kind == TierKind::nvme && !machine_.path_between(tier, host).empty()) return true;
     }
-    // What the CPU updates has no way from anywhere else: all of its kind has to start, and stay, in CPU memory.
-    const bool crowded = (read > 0 && moved.all_down() > 0) || bytes_of(roles_of_cpu(trace_, devices)) > cpu;
-    if (!reached && only_cpu > 0 && crowded) return std::numeric_limits<double>::infinity();
-    if (read == 0 || write == 0) return 0;
-    return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);
+    return bytes_of(roles_of_cpu(trace_, devices)) <= cpu;
   }
 
  private:
@@ -381,7 +375,7 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
     std::vector<Device> moved = devices;
     place_share(trace, static_cast<double>(part) / parts, last, moved);
     const double seconds = estimate.seconds(moved);
-    if (seconds >= least) return;
+    if (seconds >= least || !estimate.comfortable(moved)) return;
     least = seconds;
     share = part;
     best = std::move(moved);

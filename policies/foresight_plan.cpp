@@ -316,13 +316,11 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   for (const Op& op : trace.ops) devices.push_back(op.device);
   Bytes bytes = 0;
   for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
-  const bool storage = std::any_of(machine.tiers.begin(), machine.tiers.end(),
-                                   [](const Tier& tier) { return tier.kind == TierKind::nvme; });
   const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
   for (std::size_t role = 0; role < role_count; ++role) {
     if (of_cpu[role]) {
       layout.initial[role] = host;
-    } else if (!storage && bytes > machine.tiers[host].capacity) {
+    } else if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
       layout.initial[role] = 0;
     }
   }

@@ -39,8 +39,8 @@ struct Moved {
 };
 Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 
-// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere. Where there is no storage
-// and CPU memory cannot hold all, the rest starts on the GPU.
+// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere. Where all would start there
+// and not fit, the rest starts on the GPU: else what need never lie in storage would take iterations to come up.
 void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout);
 
 // Moves that share of the updates' bytes from the GPU to the CPU: evenly over the step, or the last ones, whose

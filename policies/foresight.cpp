@@ -29,6 +29,7 @@
 //      writes not much more to storage stays, and so on until none does, the GPU never waits, or `plan_events`
 //      completions are simulated. Only foresight itself is ever rehearsed.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/error.h"
@@ -57,8 +58,8 @@ class Foresight final : public Policy {
     if (knobs_.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
   }
   // A candidate: it rehearses nothing.
-  Foresight(const Layout& layout, const ForesightKnobs& knobs, std::vector<Nanoseconds> times_ns)
-      : candidate_(true), layout_(layout), knobs_(knobs), flow_(layout.chunk_bytes, knobs, std::move(times_ns)) {}
+  Foresight(const Layout& layout, const ForesightKnobs& knobs, ForesightClock clock)
+      : candidate_(true), layout_(layout), knobs_(knobs), flow_(layout.chunk_bytes, knobs, std::move(clock)) {}
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout = layout_;
@@ -78,9 +79,9 @@ class Foresight final : public Policy {
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
       if (!candidate_) {
-        std::vector<Nanoseconds> times_ns = compute_times(view.program->trace);
-        if (plan_events_ > 0 && view.can_rehearse()) plan(view, times_ns);
-        flow_ = ForesightFlow(layout_.chunk_bytes, knobs_, std::move(times_ns));
+        ForesightClock clock = compute_clock(view.program->trace);
+        if (plan_events_ > 0 && view.can_rehearse()) plan(view, clock);
+        flow_ = ForesightFlow(layout_.chunk_bytes, knobs_, std::move(clock));
       }
       flow_.start(view);
     } else if (event.kind == EventKind::iteration_end) {
@@ -99,8 +100,8 @@ class Foresight final : public Policy {
   }
 
  private:
-  // Step 8. Leaves the best decisions in `knobs_` and the clock that they go by in `times_ns`.
-  void plan(const View& view, std::vector<Nanoseconds>& times_ns);
+  // Step 8. Leaves the best decisions in `knobs_` and what they go by in `clock`.
+  void plan(const View& view, ForesightClock& clock);
 
   bool candidate_ = false;
   std::string updates_ = "auto";
@@ -113,26 +114,45 @@ class Foresight final : public Policy {
   Bytes stored_ = 0, stored_before_ = 0;  // written to storage in the last iteration, and before it
 };
 
-// Of a rehearsal: when each op was issued, made to rise over the lanes, and the iteration's end.
-std::vector<Nanoseconds> clock_of(const Rehearsal& told) {
-  std::vector<Nanoseconds> times_ns = told.issued_ns;
-  times_ns.push_back(told.iteration_ns);
-  for (std::size_t i = 1; i < times_ns.size(); ++i) times_ns[i] = std::max(times_ns[i], times_ns[i - 1]);
-  return times_ns;
+// Of a rehearsal: when each op was issued, made to rise over the lanes, and the iteration's end. Bytes are as dear as
+// `weight` says where the GPU waited for a quarter of the time or more (by parts of the iteration).
+ForesightClock clock_of(const Rehearsal& told, double weight) {
+  ForesightClock clock{told.issued_ns, {}};
+  clock.times_ns.push_back(told.iteration_ns);
+  for (std::size_t i = 1; i < clock.times_ns.size(); ++i) {
+    clock.times_ns[i] = std::max(clock.times_ns[i], clock.times_ns[i - 1]);
+  }
+  if (weight <= 1) return clock;
+  constexpr Nanoseconds parts = 64;
+  std::array<Nanoseconds, parts> waited{};
+  const Nanoseconds part_ns = clock.times_ns.back() / parts + 1;
+  const auto part = [&](std::size_t op) { return static_cast<std::size_t>(clock.times_ns[op] / part_ns); };
+  for (std::size_t op = 0; op < told.issued_ns.size(); ++op) {
+    for (Nanoseconds from = told.issued_ns[op]; from < told.ready_ns[op];) {  // a long wait is spread over its parts
+      const Nanoseconds at = std::min(from / part_ns, parts - 1);
+      const Nanoseconds to = at == parts - 1 ? told.ready_ns[op] : std::min(told.ready_ns[op], (at + 1) * part_ns);
+      waited[static_cast<std::size_t>(at)] += to - from;
+      from = to;
+    }
+  }
+  for (std::size_t op = 0; op < told.issued_ns.size(); ++op) {
+    const std::size_t last = std::min<std::size_t>(static_cast<std::size_t>(told.ready_ns[op] / part_ns), parts - 1);
+    clock.weights.push_back(std::max(waited[part(op)], waited[last]) >= part_ns / 4 ? weight : 1);
+  }
+  return clock;
 }
 
-void Foresight::plan(const View& view, std::vector<Nanoseconds>& times_ns) {
+void Foresight::plan(const View& view, ForesightClock& clock) {
   constexpr Nanoseconds worth = 1000;  // of its thousandths an iteration has to become shorter by one
-  const std::vector<Nanoseconds> without_stalls = times_ns;
-  std::vector<Nanoseconds> stalled;  // of the best rehearsal up to now
+  const Nanoseconds compute_ns = clock.times_ns.back();
+  Rehearsal best;  // up to now
   std::uint64_t used = 0, rehearsals = 0;
   Nanoseconds least_ns = 0;
   double most_written = 0;  // to storage, bytes an iteration
-  const auto rehearse = [&](const ForesightKnobs& knobs, const std::vector<Nanoseconds>& clock_ns,
-                            const std::string& change) {
+  const auto rehearse = [&](const ForesightKnobs& knobs, const ForesightClock& by, const std::string& change) {
     if (used >= plan_events_) return false;
-    Foresight candidate(layout_, knobs, clock_ns);
-    const Rehearsal told = view.rehearse(candidate, plan_events_ - used);
+    Foresight candidate(layout_, knobs, by);
+    Rehearsal told = view.rehearse(candidate, plan_events_ - used);
     used += told.events;
     ++rehearsals;
     if (!told.fits || told.iteration_ns == 0) return false;
@@ -144,27 +164,33 @@ void Foresight::plan(const View& view, std::vector<Nanoseconds>& times_ns) {
     }
     least_ns = told.iteration_ns;
     knobs_ = knobs;
-    times_ns = clock_ns;
-    stalled = clock_of(told);
+    clock = by;
+    best = std::move(told);
     notes_.push_back(format_duration(least_ns) + (change.empty() ? " before planning" : " with " + change));
     return true;
   };
-  const auto never_waits = [&] { return least_ns <= without_stalls.back() + without_stalls.back() / worth; };
-  rehearse(knobs_, times_ns, "");
+  const auto never_waits = [&] { return least_ns <= compute_ns + compute_ns / worth; };
+  rehearse(knobs_, clock, "");
   bool better = least_ns != 0;
   while (better && !never_waits() && used < plan_events_) {
     better = false;
     const auto attempt = [&](auto change, const std::string& what) {
       ForesightKnobs knobs = knobs_;
       change(knobs);
-      if (!never_waits() && rehearse(knobs, times_ns, what)) better = true;
+      if (!never_waits() && rehearse(knobs, clock, what)) better = true;
     };
     for (const double share : {1.0, 0.9, 0.8, 0.6}) {
       attempt([&](ForesightKnobs& knobs) { knobs.gpu_share = share; },
               "gpu_share=" + std::to_string(share).substr(0, 4));
     }
     attempt([](ForesightKnobs& knobs) { knobs.follow = !knobs.follow; }, "follow changed");
-    if (!never_waits() && rehearse(knobs_, stalled, "the stalled clock")) better = true;
+    for (const double weight : {1.0, 4.0, 1000.0}) {
+      ForesightKnobs knobs = knobs_;
+      knobs.follow = knobs.follow || weight > 1;
+      const std::string what =
+          weight > 1 ? "waits weighted " + std::to_string(static_cast<int>(weight)) + " times" : "the stalled clock";
+      if (!never_waits() && rehearse(knobs, clock_of(best, weight), what)) better = true;
+    }
     for (const double share : {0.0, 0.05, 0.2, 0.5}) {
       attempt([&](ForesightKnobs& knobs) { knobs.nearness = share; }, "nearness=" + std::to_string(share).substr(0, 4));
     }

@@ -1,6 +1,7 @@
 #include "policies/foresight_flow.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "policies/foresight_plan.h"
 
@@ -11,12 +12,12 @@ constexpr std::size_t most_flights = 256;
 
 }  // namespace
 
-std::vector<Nanoseconds> compute_times(const Trace& trace) {
+ForesightClock compute_clock(const Trace& trace) {
   std::vector<Nanoseconds> times_ns(1, 0);
   for (const Op& op : trace.ops) {
     times_ns.push_back(times_ns.back() + (op.device == Device::gpu ? op.duration_ns + op.gap_before_ns : 0));
   }
-  return times_ns;
+  return {std::move(times_ns), {}};
 }
 
 // ---- The start ------------------------------------------------------------------------------------------------------
@@ -24,7 +25,7 @@ std::vector<Nanoseconds> compute_times(const Trace& trace) {
 void ForesightFlow::start(const View& view) {
   known_ = true;
   op_count_ = view.schedule->op_count();
-  if (times_ns_.size() != op_count_ + 1) times_ns_ = compute_times(view.program->trace);
+  if (at_.times_ns.size() != op_count_ + 1) at_ = compute_clock(view.program->trace);
   find_tiers(view);
   make_plan(view);
   shelves_.assign(cpu_ == no_tier ? 1 : cpu_ + 1u, {});
@@ -95,7 +96,7 @@ void ForesightFlow::make_plan(const View& view) {
   }
   future_ = Future(trace, *view.schedule, footprints);
   const auto share = [](Bytes bytes, double of) { return static_cast<Bytes>(static_cast<double>(bytes) * of); };
-  const Seen by_gpu{trace, *view.schedule, devices, times_ns_, true};
+  const Seen by_gpu{trace, *view.schedule, devices, at_.times_ns, at_.weights, true};
   const std::vector<std::uint8_t> away = spilled(by_gpu, share(gpu.capacity, knobs_.gpu_share));
   due_ = worth_cleaning(by_gpu, away);
   away_ = knobs_.follow ? away : std::vector<std::uint8_t>(away.size(), 0);
@@ -103,7 +104,7 @@ void ForesightFlow::make_plan(const View& view) {
   budget_ = 0;
   if (!stores_.empty()) {
     const Bytes all = gpu.capacity + (cpu_ == no_tier ? 0 : share(view.machine.tiers[cpu_].capacity, knobs_.cpu_share));
-    const Seen by_both{trace, *view.schedule, devices, times_ns_, false};
+    const Seen by_both{trace, *view.schedule, devices, at_.times_ns, at_.weights, false};
     const std::vector<std::uint8_t> stored = spilled(by_both, all);
     budget_ = moved_by(by_both, stored).all_down();
     sink_ = worth_cleaning(by_both, stored);

@@ -19,14 +19,18 @@ struct ForesightKnobs {
   bool follow = false;                     // what step 2 keeps leaves after what it spills
 };
 
-// When each op begins, and at last the iteration's end, if the GPU never waits.
-std::vector<Nanoseconds> compute_times(const Trace& trace);
+// What step 2 goes by.
+struct ForesightClock {
+  // When each op begins, and at last the iteration's end: if the GPU never waits, or as a rehearsal found it.
+  std::vector<Nanoseconds> times_ns;
+  std::vector<double> weights;  // by op: how dear bytes are that it needs, 1 or more; empty: all the same
+};
+ForesightClock compute_clock(const Trace& trace);
 
 class ForesightFlow {
  public:
-  // `times_ns` as compute_times, or as a rehearsal found them: what step 2 goes by.
-  ForesightFlow(Bytes chunk_bytes, const ForesightKnobs& knobs, std::vector<Nanoseconds> times_ns)
-      : chunk_bytes_(chunk_bytes), knobs_(knobs), times_ns_(std::move(times_ns)) {}
+  ForesightFlow(Bytes chunk_bytes, const ForesightKnobs& knobs, ForesightClock clock)
+      : chunk_bytes_(chunk_bytes), knobs_(knobs), at_(std::move(clock)) {}
 
   // From here on the schedule is known. O(accesses × log ops).
   void start(const View& view);
@@ -71,7 +75,7 @@ class ForesightFlow {
   Place place_of(std::uint32_t op) const { return following(gpu_, op); }         // after the GPU's position
   Place host_place(std::uint32_t op) const { return following(host_now_, op); }  // after that of the slower device
   Nanoseconds time_of(Place place) const {
-    return times_ns_[index(place)] + static_cast<Nanoseconds>(place / op_count_) * times_ns_.back();
+    return at_.times_ns[index(place)] + static_cast<Nanoseconds>(place / op_count_) * at_.times_ns.back();
   }
   std::uint32_t shelf_op(Place place) const {
     return place == never ? static_cast<std::uint32_t>(op_count_) : index(place);
@@ -124,7 +128,7 @@ class ForesightFlow {
 
   Bytes chunk_bytes_;
   ForesightKnobs knobs_;
-  std::vector<Nanoseconds> times_ns_;
+  ForesightClock at_;
   bool known_ = false;
   std::size_t op_count_ = 1;
   Future future_;

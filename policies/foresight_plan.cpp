@@ -65,6 +65,7 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
   std::vector<std::uint8_t> out(first_use.back(), 0);
   // Backwards over two rounds: the next use in `next`, by tensor; `none`: the content comes from the CPU, or dies.
   std::vector<std::size_t> next(seen.trace.tensors.size(), none);
+  std::vector<std::uint8_t> read_next(seen.trace.tensors.size(), 0);
   for (std::size_t place = 2 * ops; place-- > 0;) {
     const OpIndex op = static_cast<OpIndex>(place % ops);
     const auto uses = seen.schedule.uses(op);
@@ -83,10 +84,16 @@ std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
         const std::size_t end = next[use.tensor];
         if (end != none && end > place + 1) {
           const Nanoseconds until = end < ops ? seen.clock_ns[end] : seen.clock_ns[end - ops] + seen.clock_ns.back();
-          periods.push_back({until - seen.clock_ns[op + 1], first_use[op] + i, place + 1, end, bytes});
+          const double weight = seen.weights.empty() ? 1 : seen.weights[end % ops];
+          // What is overwritten next need not come back: it leaves before all that has to.
+          const Nanoseconds cheap = read_next[use.tensor] != 0 ? 0 : 2 * seen.clock_ns.back();
+          const Nanoseconds length = until - seen.clock_ns[op + 1] + cheap;
+          periods.push_back({static_cast<Nanoseconds>(static_cast<double>(length) / weight), first_use[op] + i,
+                             place + 1, end, bytes});
         }
       }
       next[use.tensor] = use.read || tensor.persistent ? place : none;
+      read_next[use.tensor] = use.read ? 1 : 0;
     }
   }
   std::stable_sort(periods.begin(), periods.end(),
@@ -184,7 +191,7 @@ class Estimate {
   // Seconds of an iteration: phase by phase what takes longest. The CPU's updates may go on in the next forward pass,
   // each until its parameters are used.
   double seconds(const std::vector<Device>& devices) const {
-    const Seen seen{trace_, schedule_, devices, clock_ns_, true};
+    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, true};
     const Bytes capacity = machine_.tiers[0].capacity / 20 * 19;
     const std::vector<std::uint8_t> away = spilled(seen, capacity);
     Moved moved = moved_by(seen, away);
@@ -276,7 +283,7 @@ class Estimate {
     }
     const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, held + static_cast<Bytes>(most_passing));
     const Bytes cpu = machine_.tiers[host].capacity / 4 * 3;
-    const Seen seen{trace_, schedule_, devices, clock_ns_, false};
+    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, false};
     if (moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice))).all_down() > 0) return false;
     // Without a way from storage all of its kind has to start in CPU memory.
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {

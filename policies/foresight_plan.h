@@ -19,6 +19,7 @@ struct Seen {
   const Schedule& schedule;
   const std::vector<Device>& devices;
   const std::vector<Nanoseconds>& clock_ns;  // when each op begins; at last the iteration's end
+  const std::vector<double>& weights;  // by op: a period before it counts as so many times shorter; empty: as it is
   bool gpu_only;  // ops of the GPU, and what the CPU writes in between has to come in; else all ops
 };
 // Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as

@@ -77,12 +77,15 @@ TEST(ForesightTest, SpillsTheLongestPeriods) {
   const Schedule schedule(trace);
   const std::vector<Device> devices(trace.ops.size(), Device::gpu);
   const std::vector<Nanoseconds> clock = {0, 10, 20, 30, 40, 50, 60};
-  const Seen seen{trace, schedule, devices, clock, true};
+  const Seen seen{trace, schedule, devices, clock, {}, true};
   // After ops 0 … 5. A is unused in ops 1-4, B in 2-3 and (round the end) 5-0, C from 4 round to 1. With room for two,
   // B's short ones are kept; then at each op one more fits only where B is the one in use.
   EXPECT_THAT(spilled(seen, 200), ElementsAre(1, 0, 0, 1, 0, 0));
   EXPECT_THAT(spilled(seen, 300), ElementsAre(0, 0, 0, 0, 0, 0));
   EXPECT_THAT(spilled(seen, 100), ElementsAre(1, 1, 0, 1, 1, 0));
+  // Where op 0 is dear, the period before it counts as a tenth as long, and A's stays in B's and C's place.
+  const std::vector<double> weights = {10, 1, 1, 1, 1, 1};
+  EXPECT_THAT(spilled({trace, schedule, devices, clock, weights, true}, 100), ElementsAre(1, 1, 0, 1, 1, 0));
   EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_up(), 200U);
   EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 0U);  // nothing is ever written
 }

@@ -24,10 +24,11 @@
 // Planning, when the schedule is known and a rehearsal is to be had:
 //   8. The policy is simulated, on the clock that has the stalls in it, then again with one decision changed: how much
 //   of
-//      the memories step 2 counts on, and whether by the clock of the last rehearsal; whether what it keeps leaves
-//      last; how soon is "soon"; how many chunks are asked for at once. A change that makes the iteration shorter and
-//      writes not much more to storage stays, and so on until none does, the GPU never waits, or `plan_events`
-//      completions are simulated. Only foresight itself is ever rehearsed.
+//      the memories step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the best
+//      rehearsal, and holds bytes dearer that are needed where the GPU waited in it; how soon is "soon"; how many
+//      chunks are asked for at once. A change that makes the iteration shorter and writes not much more to storage
+//      stays, and so on until none does, the GPU never waits, or `plan_events` completions are simulated. Only
+//      foresight itself is ever rehearsed.
 #include <algorithm>
 #include <array>
 #include <utility>

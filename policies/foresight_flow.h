@@ -1,5 +1,6 @@
 // The running half of foresight: what to fetch, clean and drop whenever something has happened (the numbered steps are
-// those of foresight.cpp). foresight_flow.cpp has the GPU's memory, foresight_host.cpp the CPU's.
+// those of foresight.cpp). foresight_flow.cpp has the GPU's memory, foresight_host.cpp the CPU's, foresight_start.cpp
+// what comes before.
 #pragma once
 
 #include <deque>
@@ -82,10 +83,12 @@ class ForesightFlow {
   }
   Bytes window() const { return knobs_.in_flight * (chunk_bytes_ == 0 ? 64 * MiB : chunk_bytes_); }
 
-  // foresight_flow.cpp: what is known.
-  void make_plan(const View& view);
+  // foresight_start.cpp.
   void find_tiers(const View& view);
+  void make_plan(const View& view);
   Needed needed_at(TensorId tensor, OpIndex op, const View& view) const;
+
+  // foresight_flow.cpp: what is known.
   void issued(const Event& event, const View& view);
   void done(const Event& event, const View& view);
   void arrived(const Event& event, const View& view);

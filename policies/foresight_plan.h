@@ -24,9 +24,9 @@ struct Seen {
 };
 // Which periods between two uses a memory of that many bytes cannot bridge: Belady's choice for a known future as
 // OPTgen (Jain and Lin, ISCA'16) makes it, but by length: the shortest are kept, as long as what is kept fits at every
-// op in between. The answer is by use, as in Future::after: nonzero where the period after it is not kept. O(accesses ×
-// log ops). What is overwritten next has to be kept like all else: the engine throws no content of a living tensor
-// away.
+// op in between. Those at whose end the content is overwritten come last: they leave before all that has to come back
+// (the engine throws no content of a living tensor away, so they have to be copied down all the same). The answer is by
+// use, as in Future::after: nonzero where the period after it is not kept. O(accesses × log ops).
 std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity);
 // Whether what is copied down after a use is of use: the period after it is spilled, or one after that before the
 // tensor is written again.

@@ -90,6 +90,27 @@ TEST(ForesightTest, SpillsTheLongestPeriods) {
   EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 0U);  // nothing is ever written
 }
 
+// W is read by op 0 and overwritten by op 3, X is read by ops 1 and 4: its period is as long, but W need not come back.
+TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
+  Trace trace;
+  const TensorId w = trace.add_tensor("W", 100, Role::parameter, true),
+                 x = trace.add_tensor("X", 100, Role::optimizer_state, true),
+                 t = trace.add_tensor("T", 100, Role::activation, false);
+  add_op(trace, 10, {w}, {});
+  add_op(trace, 10, {x}, {});
+  add_op(trace, 10, {}, {t});
+  add_op(trace, 10, {}, {w});
+  add_op(trace, 10, {x}, {x});
+  const Schedule schedule(trace);
+  const std::vector<Device> devices(trace.ops.size(), Device::gpu);
+  const std::vector<Nanoseconds> clock = {0, 10, 20, 30, 40, 50};
+  const Seen seen{trace, schedule, devices, clock, {}, true};
+  // After W in op 0, X in op 1, T, W in op 3, X in op 4; room for two while T is there.
+  EXPECT_THAT(spilled(seen, 200), ElementsAre(1, 0, 0, 0, 0));
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_up(), 0U);
+  EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 100U);
+}
+
 TEST(ForesightTest, FindsOpsOfASet) {
   OpSet set;
   set.resize(10'000);

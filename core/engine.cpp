@@ -529,6 +529,10 @@ bool Engine::standstill() {
   }
   ++epoch_;
   pump();
+  if (moving()) return true;
+  ++epoch_;
+  start_behind_blocked();
+  pump();
   return moving();
 }
 

@@ -331,6 +331,8 @@ class Engine {
   void lift(TransferId id);
   void release_deferred(OpIndex op);
   bool start_transfers(LinkId link);
+  void start_behind_blocked();
+  bool start_behind_blocked(LinkId link);
   bool takes_another(const Queue& queue, LinkId link) const;
   Nanoseconds setup_of(Bytes bytes, TierId tier) const;  // of a copy into the tier
   bool source_stands(TransferId id) const;

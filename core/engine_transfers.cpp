@@ -270,6 +270,36 @@ bool Engine::start_transfers(LinkId link) {
   return progress;
 }
 
+// Of a link's queue only the first of each priority may start, and one that finds no room stops those behind it. When
+// nothing else is under way, what an op waits for and what makes room go past such prefetches.
+void Engine::start_behind_blocked() {
+  for (bool progress = true; progress;) {
+    const std::uint64_t enqueued = enqueued_;
+    progress = false;
+    for (LinkId link = 0; link < spec_.links.size(); ++link) progress |= start_behind_blocked(link);
+    progress |= enqueued_ != enqueued;
+  }
+}
+
+bool Engine::start_behind_blocked(LinkId link) {
+  const Queue& queue = queues_[link];
+  bool progress = false;
+  for (std::size_t priority = 0; priority < priority_count; ++priority) {
+    for (TransferId id = queue.first[priority]; id != none && takes_another(queue, link);) {
+      const Transfer& t = transfers_[id];
+      const TransferId next = t.next;
+      const bool prefetch = t.purpose == Purpose::fetch && t.hop == 0 && memory_.copy(t.chunk, t.to).pins == 0;
+      if (!prefetch && !source_stands(id)) {
+        find_new_source(id);
+      } else if (!prefetch) {
+        progress |= try_start_transfer(id);
+      }
+      id = next;
+    }
+  }
+  return progress;
+}
+
 bool Engine::takes_another(const Queue& queue, LinkId link) const {
   if (queue.in_flight < spec_.copies_in_flight) return true;
   if (queue.per_latency == 0 || queue.in_flight >= spec_.links[link].queue_depth) return false;

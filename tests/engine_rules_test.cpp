@@ -49,6 +49,25 @@ TEST(EngineRulesTest, AFetchOfAWaitingOpsOutputIsRefused) {
   EXPECT_GT(run.result.window.refusals, 0U);
 }
 
+// GPU of 100 with x of 60: the policy's urgent fetch of 80 finds no room and is the first of its link. y, which op 1
+// waits for, would fit and is behind it: nothing else being under way, y passes, from 60 + 10 until 110.
+TEST(EngineRulesTest, DemandPassesAnUrgentFetchThatFindsNoRoom) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 60, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 40, Role::parameter, true);
+  const TensorId large = trace.add_tensor("large", 80, Role::parameter, true);
+  add_op(trace, 10, {x}, {});
+  add_op(trace, 10, {x, y}, {});
+  const SmallRun run = run_small(small_machine(100), trace, 1, whole_tensors(),
+                                 [large](const Event& event, const View&, Actions& actions) {
+                                   if (event.kind != EventKind::op_issued || event.op != 0) return;
+                                   actions.push({.verb = Verb::fetch, .tier = 0, .urgent = true, .tensor = large});
+                                 });
+  EXPECT_TRUE(run.result.fits) << run.result.misfit;
+  ASSERT_EQ(run.ops.size(), 2U);
+  EXPECT_EQ(run.ops.at(1).start_ns, 110);
+}
+
 // Demand for a prefetch that is deferred to an op that never comes, without `promote`.
 TEST(EngineRulesTest, DemandReleasesADeferredPrefetch) {
   Trace trace;

@@ -26,12 +26,8 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t steps = 20;
-// The third is the first whose schedule the policy knows.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::uint64_t paged_steps = 5;
-#else
-constexpr std::uint64_t paged_steps = 8;
-#endif
+// The third is the first whose schedule the policy knows, the fourth begins where that one left the tensors.
+constexpr std::uint64_t paged_steps = 4;
 
 // Short sequences: most of the memory is parameters, gradients and optimizer states, and a step is quick.
 TrainingConfig five_million_parameters() {
@@ -125,7 +121,8 @@ std::vector<PolicyCase> all_policies() {
     PolicyCase& added = cases.emplace_back();
     added.name = info.name;
     for (const Options::Info& option : info.options) {
-      if (option.name == "overflow") added.settings = {{"overflow", "evict"}};
+      const bool evicts = std::find(option.choices.begin(), option.choices.end(), "evict") != option.choices.end();
+      if (option.name == "overflow" && evicts) added.settings = {{"overflow", "evict"}};
     }
   }
   return cases;
@@ -188,8 +185,12 @@ class LiveTraining : public testing::Test {
       if (!files && (choice.name == "flashneuron" || choice.name == "ssdtrain")) continue;  // they need an SSD
       SCOPED_TRACE(choice.name + " at " + std::to_string(percent) + " % of the peak, " +
                    (files ? "files" : "CPU memory") + " behind");
-      train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes),
-                        choice);
+      try {
+        train_and_compare(files ? with_files_behind(gpu_bytes, folder.path()) : with_cpu_memory_behind(gpu_bytes),
+                          choice);
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
     }
   }
 
@@ -208,12 +209,13 @@ TEST_F(LiveTraining, TheProgramIsLargeEnoughAndLearns) {
   EXPECT_GE(demand_->peak_live_bytes, 16 * plain_->parameter_count);
 }
 
+// Three of the six pairs, for time: mapping and unmapping memory is most of it. At 100 % there is room for all but what
+// a policy fetches or keeps without need; at 25 % an op's room is a large part of all there is, and evictions and late
+// demands are everywhere. Files bring copies of two hops, staging buffers and a CPU tier that is full at times: at half
+// of the peak prefetches still have room to get in the way of demand.
 TEST_F(LiveTraining, AllOfThePeakWithCpuMemoryBehind) { train_at(100, false); }
-TEST_F(LiveTraining, HalfOfThePeakWithCpuMemoryBehind) { train_at(50, false); }
 TEST_F(LiveTraining, QuarterOfThePeakWithCpuMemoryBehind) { train_at(25, false); }
-TEST_F(LiveTraining, AllOfThePeakWithFilesBehind) { train_at(100, true); }
 TEST_F(LiveTraining, HalfOfThePeakWithFilesBehind) { train_at(50, true); }
-TEST_F(LiveTraining, QuarterOfThePeakWithFilesBehind) { train_at(25, true); }
 
 TEST_F(LiveTraining, TheLargestOpIsEnoughAndLessIsNot) {
   LiveOptions live;

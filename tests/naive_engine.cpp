@@ -537,6 +537,28 @@ class Naive {
       progress = true;
     }
   }
+  // Past prefetches that find no room.
+  void start_behind_blocked() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      const long long queued = back_place_ - front_place_;
+      for (LinkId link = 0; link < spec_.links.size(); ++link) {
+        for (int rank = urgent_rank; rank <= background_rank; ++rank) {
+          for (int id = head(link, rank); id >= 0 && takes_another(link);) {
+            const Move& move = moves_[id];
+            const int next = head(link, rank, move.place);
+            const bool prefetch = move.kind == Kind::fetch && move.hop == 0 && at(move.chunk, move.to).pins == 0;
+            if (!prefetch && !source_stands(move))
+              look_elsewhere(id);
+            else if (!prefetch)
+              progress |= try_copy(id);
+            id = next;
+          }
+        }
+      }
+      progress |= back_place_ - front_place_ != queued;
+    }
+  }
   bool takes_another(LinkId link) {
     std::map<int, Bytes> flying;  // by job: in order of submission
     for (const auto& [id, move] : moves_) {
@@ -967,6 +989,10 @@ class Naive {
       lane.running.back().holds.clear();
     }
     asked_.clear();
+    pump();
+    if (moving()) return true;
+    asked_.clear();
+    start_behind_blocked();
     pump();
     return moving();
   }

@@ -6,12 +6,10 @@
 //        (time of the back access - swap time) - (time of the evicted access + swap time),
 //      on a clock without stalls, the swap time being bytes / bandwidth as if the link were free.
 //   3. The pair with the largest free time (of equal ones: the largest tensor) is swapped, if memory is above `limit`
-//   of
-//      the GPU somewhere between its transfers; and so on until it fits. Pairs without free time are left: for those
+//      of the GPU somewhere between its transfers; and so on until it fits. Pairs without free time are left: for those
 //      Capuchin recomputes.
 //   4. From the second iteration on a tensor leaves after its evicted access, and its return begins with the kernel
-//   that
-//      runs at its swap-in time. Demand is the fallback.
+//      that runs at its swap-in time. Demand is the fallback.
 // Only intermediate results are swapped, not what persists (`persistent`: that too, over the end of the iteration). It
 // goes to CPU memory or, if that has no room, to the next tier.
 #include <algorithm>

@@ -23,10 +23,6 @@
 namespace tencache {
 namespace {
 
-bool offloaded(Role role) {
-  return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
-}
-
 class DeepOptimizerStates final : public Policy {
  public:
   explicit DeepOptimizerStates(Options& options) {
@@ -122,14 +118,8 @@ class DeepOptimizerStates final : public Policy {
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (overflow_ == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
-      return;
-    }
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-      if (!offloaded(memory.role(memory.tensor_of(chunk))) || !memory.evictable(chunk, 0)) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, 0);
+    } else {
+      coldest_victims_of(goes_with_optimizer, request, view, victims);
     }
   }
 
@@ -168,7 +158,7 @@ class DeepOptimizerStates final : public Policy {
       if (use.tensor == none || cpu == no_tier) continue;
       const Role role = view.memory.role(use.tensor);
       if (role != Role::gradient) {
-        if (use.write && offloaded(role)) actions.evict(use.tensor, cpu);
+        if (use.write && goes_with_optimizer(role)) actions.evict(use.tensor, cpu);
       } else if (gradient_copies_ == "once") {
         if (!next_used_by_cpu(use.tensor, event.op, view)) continue;
         actions.evict(use.tensor, cpu);

@@ -2,18 +2,17 @@
 // G10 (MICRO'23, section 7 and its public simulator) has it. Unified memory whose driver has learned which blocks each
 // kernel uses:
 //   1. When kernel i is issued, what kernel i + `lookahead` reads and the GPU lacks is queued to be fetched, and room
-//   is
-//      made for what the kernels up to there write.
+//      is made for what the kernels up to there write.
 //   2. What misses all the same is fetched on demand, before the queue.
 //   3. Who leaves for any of these is the least recently used of those that neither this kernel nor the next
-//   `lookahead` use.
-//      If nobody is left, a prefetch waits; for a demand the coldest leaves.
+//      `lookahead` use. If nobody is left, a prefetch waits; for a demand the coldest leaves.
 //   4. What is dead is dropped without being written.
 // Kernels are the GPU's ops; the iteration's end is followed by its beginning. Until the iteration is known it is
 // `on-demand`.
 //
 // mode=g10-simulator repeats more of that simulator, to compare with its published times. Differences:
 // docs/policies.md.
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -63,8 +62,8 @@ class DeepUm final : public Policy {
     // Normally the next one; after a live program was lost and found it may be another.
     const std::uint64_t slot = kernel_of_[event.op];
     running_ += (slot + kernels_.size() - running_ % kernels_.size()) % kernels_.size();
-    for (; seen_ <= running_ + lookahead_; ++seen_) {
-      const bool fetch = seen_ == running_ + lookahead_;
+    for (; seen_ <= running_ + reach_; ++seen_) {
+      const bool fetch = seen_ == running_ + reach_;
       for (const Use& use : view.schedule->uses(kernels_[seen_ % kernels_.size()])) {
         needed_until_[use.tensor] = seen_;
         const TensorId id = use.read && fetch ? view.memory_tensor(use.tensor) : none;
@@ -125,6 +124,7 @@ class DeepUm final : public Policy {
       kernel_of_[op] = static_cast<std::uint32_t>(kernels_.size());
       kernels_.push_back(op);
     }
+    reach_ = std::min<std::uint64_t>(lookahead_, kernels_.size());  // once round is everything
     // Numbers start one iteration late, so that 0 means never.
     running_ = seen_ = kernels_.size();
     needed_until_.assign(view.schedule->tensor_count(), 0);
@@ -136,7 +136,7 @@ class DeepUm final : public Policy {
     return id != none && !view.dead(tensor) && needed_until_[id] >= running_;
   }
 
-  std::uint64_t lookahead_ = 8;
+  std::uint64_t lookahead_ = 8, reach_ = 8;
   bool pre_evict_ = true;
   Layout layout_;
   std::vector<OpIndex> kernels_;             // ops of the GPU; empty: not known

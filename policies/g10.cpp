@@ -5,8 +5,7 @@
 //   1. Everything alive is taken to be resident; intermediates are allocated one kernel before their first use and
 //      freed after their last.
 //   2. While some kernel needs more than `limit` of the GPU: of all inactive periods with such a kernel between "half
-//   of
-//      it has left" and "half of it must return" (over the SSD, given the bandwidth that is left), take the one with
+//      of it has left" and "half of it must return" (over the SSD, given the bandwidth that is left), take the one with
 //      the greatest benefit: bytes x the time in there for which the whole GPU would not be enough; of equal ones
 //      (benefits may be 0, as the limit is less than the whole) the greatest bytes x length. A period that does not
 //      lead to a migration is not looked at again.

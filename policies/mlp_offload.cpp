@@ -11,8 +11,7 @@
 //      and the steady state is the same but for which K they are; only the last sub-group's write trails into the next
 //      iteration, where the system's last one is kept.
 //   3. While sub-group x is updated, (in_flight - 1) / 2 of those that are not kept are read ahead; its update waits
-//   for
-//      its own reads and for the write of the sub-group (in_flight - 1) / 2 + 1 before it.
+//      for its own reads and for the write of the sub-group (in_flight - 1) / 2 + 1 before it.
 //   4. No gradient flush. Gradients go to CPU memory in the precision that the backward pass gives them and stay there
 //      until their update, which converts them, and storage sees none. No op of the backward pass waits for them; the
 //      step begins when all are there. (Generate the trace with 16-bit gradients.)
@@ -104,16 +103,8 @@ class MlpOffload final : public Policy {
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (overflow_ == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
-      return;
-    }
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-      const Role role = memory.role(memory.tensor_of(chunk));
-      const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
-      if (!offloaded || !memory.evictable(chunk, 0)) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, 0);
+    } else {
+      coldest_victims_of(goes_with_optimizer, request, view, victims);
     }
   }
 

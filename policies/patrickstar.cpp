@@ -23,10 +23,7 @@
 namespace tencache {
 namespace {
 
-bool is_model_data(Role role) {
-  return role == Role::parameter || role == Role::gradient || role == Role::master_parameter ||
-         role == Role::optimizer_state;
-}
+bool is_model_data(Role role) { return role == Role::parameter || goes_with_optimizer(role); }
 
 class PatrickStar final : public Policy {
  public:
@@ -114,7 +111,7 @@ class PatrickStar final : public Policy {
       return;
     }
     if (recording_) {
-      coldest_model_data(request, view, victims);
+      coldest_victims_of(is_model_data, request, view, victims);
     } else {
       ranking_.choose(request, view.memory, victims);
     }
@@ -221,16 +218,6 @@ class PatrickStar final : public Policy {
       }
     }
     return false;
-  }
-
-  static void coldest_model_data(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) {
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-      if (!memory.evictable(chunk, 0) || !is_model_data(memory.role(memory.tensor_of(chunk)))) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, 0);
-    }
   }
 
   Bytes chunk_size_ = 64 * MiB;

@@ -171,7 +171,8 @@ class SsdTrain final : public Policy {
 
   // The activations of the layer that the op belongs to, and of those after it, are wanted from now on.
   void enter(OpIndex op, const View& view, Actions& actions) {
-    const std::uint64_t end = std::min<std::uint64_t>(layers_.of_op[op] + prefetch_ + 1, layers_.list.size());
+    const std::uint64_t ahead = std::min<std::uint64_t>(prefetch_, layers_.list.size());
+    const std::uint64_t end = std::min<std::uint64_t>(layers_.of_op[op] + ahead + 1, layers_.list.size());
     for (entered_ = std::max<std::uint64_t>(entered_, layers_.of_op[op]); entered_ < end; ++entered_) {
       for (const TensorId tensor : wanted_in_[entered_]) {
         activations_[tensor].room_may_go = false;

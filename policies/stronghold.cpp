@@ -4,16 +4,14 @@
 //   1. When a layer begins, the window is that layer and those after it, `window` in all, over the iteration's end too.
 //      What comes into it is fetched, what leaves it is dropped.
 //   2. The window (window=0) is the smallest for which every fetch is hidden: the computing of the layers that are in
-//   it
-//      before the last takes at least as long as fetching the last one's parameters. If memory does not allow that, it
-//      is the largest that fits: the GPU's memory without the peak of the activations, and without the gradients of
+//      it before the last takes at least as long as fetching the last one's parameters. If memory does not allow that,
+//      it is the largest that fits: the GPU's memory without the peak of the activations, and without the gradients of
 //      two layers.
 //   3. A gradient goes to the CPU as soon as it is made. The CPU updates sub-groups in the order in which their
-//   gradients
-//      are complete, beside the backward pass; a barrier, such as clipping by the global norm, is kept where the
-//      trace has one.
+//      gradients are complete, beside the backward pass; a barrier, such as clipping by the global norm, is kept where
+//      the trace has one.
 //   4. A parameter that is in the window comes back as soon as it has been updated, others when the window reaches
-//   them.
+//      them.
 // A layer is one of layers.h with parameters; what runs after it, before the next begins, counts as its computing.
 // Activations stay; they move only when room is short.
 #include <algorithm>

@@ -53,29 +53,27 @@ class Planner {
         bandwidth_(kernels_, machine),
         gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit), 0,
              granularity_),
-        cpu_(kernels_, options.cpu_memory) {
-    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
-      if (!bandwidth_.exists(0, tier) || !bandwidth_.exists(tier, 0)) continue;
-      if (ssd_tier_ == no_tier && machine.tiers[tier].kind == TierKind::nvme) ssd_tier_ = tier;
-      if (cpu_tier_ == no_tier && machine.tiers[tier].kind == TierKind::cpu) cpu_tier_ = tier;
-    }
-    if (ssd_tier_ == no_tier) std::swap(ssd_tier_, cpu_tier_);
+        ssd_tier_(reached(machine, TierKind::nvme)),
+        cpu_tier_(reached(machine, TierKind::cpu)),
+        cpu_(kernels_,
+             ssd_tier_ == no_tier && cpu_tier_ != no_tier ? machine.tiers[cpu_tier_].capacity : options.cpu_memory) {
     std::stable_sort(periods_.begin(), periods_.end(),
                      [](const InactivePeriod& a, const InactivePeriod& b) { return a.bytes > b.bytes; });
   }
 
   const Kernels& kernels() const { return kernels_; }
-  TierId destination() const { return ssd_tier_; }
+  // Where what is on no list goes, too: the SSD or, without one, CPU memory.
+  TierId destination() const { return ssd_tier_ != no_tier ? ssd_tier_ : cpu_tier_; }
   bool fits() const { return gpu_.fits(); }
 
   std::vector<Migration> plan() {
     // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
     // which does not lift it here), so the greatest is one that, looked at again, is still on top.
-    if (ssd_tier_ == no_tier) return {};
+    if (destination() == no_tier) return {};
     std::vector<Candidate> all;
     for (std::uint32_t i = 0; i < periods_.size(); ++i) {
       const InactivePeriod& period = periods_[i];
-      const Nanoseconds alone_ns = bandwidth_.trip_ns(0, ssd_tier_, period.bytes);
+      const Nanoseconds alone_ns = bandwidth_.trip_ns(0, destination(), period.bytes);
       state_.push_back({.offloaded_alone = kernels_.at_time(kernels_.start_of(period.begin) + alone_ns),
                         .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_.limit(),
                         .way = {}});
@@ -122,9 +120,18 @@ class Planner {
     }
   };
 
+  // The first tier of the kind that copies reach from the GPU and back.
+  TierId reached(const MachineSpec& machine, TierKind kind) const {
+    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
+      if (machine.tiers[tier].kind == kind && bandwidth_.exists(0, tier) && bandwidth_.exists(tier, 0)) return tier;
+    }
+    return no_tier;
+  }
+
   std::optional<Way> best_way(std::uint32_t index) const {
     const InactivePeriod& period = periods_[index];
     const bool cpu = cpu_tier_ != no_tier && state_[index].fits_cpu;
+    if (ssd_tier_ == no_tier) return cpu ? way_to(period, cpu_tier_) : std::nullopt;
     const bool saturated =
         cpu && bandwidth_.left(0, ssd_tier_).between(period.begin, state_[index].offloaded_alone) == 0;
     std::optional<Way> way;
@@ -180,8 +187,9 @@ class Planner {
   std::vector<InactivePeriod> periods_;  // of equal ratios, the first is taken
   std::vector<PeriodState> state_;
   BandwidthPlan bandwidth_;
-  MemoryProfile gpu_, cpu_;  // M'; what the plan keeps in CPU memory
-  TierId ssd_tier_ = no_tier, cpu_tier_ = no_tier;
+  MemoryProfile gpu_;  // M'
+  TierId ssd_tier_, cpu_tier_;
+  MemoryProfile cpu_;  // what the plan keeps in CPU memory; its limit is the plan's or, without an SSD, the tier's
   std::vector<Migration> migrations_;
 };
 

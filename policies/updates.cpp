@@ -5,6 +5,21 @@
 
 namespace tencache {
 
+bool goes_with_optimizer(Role role) {
+  return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
+}
+
+void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
+                        std::vector<ChunkId>& victims) {
+  const Residency& memory = view.memory;
+  Bytes found = 0;
+  for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
+    if (!memory.evictable(chunk, 0) || !may_leave(memory.role(memory.tensor_of(chunk)))) continue;
+    victims.push_back(chunk);
+    found += memory.footprint(chunk, 0);
+  }
+}
+
 bool is_update(const Trace& trace, const Op& op) {
   if (op.phase != Phase::optimizer) return false;
   if (op.placeable) return true;

@@ -7,6 +7,14 @@
 
 namespace tencache {
 
+// What leaves the GPU with the optimizer: gradients, optimizer states and master parameters.
+bool goes_with_optimizer(Role role);
+
+// make_room of the GPU's memory for a policy that lets nothing else leave: the coldest chunks of roles that
+// `may_leave`.
+void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
+                        std::vector<ChunkId>& victims);
+
 // Whether the op is an update that the CPU can take: one that the trace says may be placed or, recorded on the GPU, one
 // that writes a persistent tensor other than an input.
 bool is_update(const Trace& trace, const Op& op);

@@ -7,10 +7,9 @@
 //   1. offload=all: the inputs of each layer leave while its own forward pass runs; offload=conv: of convolutions only,
 //      where names of modules or ops say so. Not what the layer that follows at once uses.
 //   2. When the layer is over their room goes free; the next layer does not start before they have left
-//   (`synchronise`).
+//      (`synchronise`).
 //   3. A layer of the backward pass fetches the inputs of the nearest earlier layer that are away: those that are
-//   needed
-//      first after it, none twice. The next layer does not start before they are there (`synchronise`).
+//      needed first after it, none twice. The next layer does not start before they are there (`synchronise`).
 // Weights and all else stay on the GPU. Demand is the fallback: the coldest leave.
 #include <algorithm>
 

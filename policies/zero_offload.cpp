@@ -51,19 +51,10 @@ class ZeroOffload final : public Policy {
   }
 
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (overflow_ == "evict") {
+    if (overflow_ == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
-      return;
-    }
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(request.tier); chunk != none && found < request.bytes;
-         chunk = memory.warmer(chunk, request.tier)) {
-      const Role role = memory.role(memory.tensor_of(chunk));
-      const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
-      if (!memory.evictable(chunk, request.tier) || (request.tier == 0 && !offloaded)) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, request.tier);
+    } else {
+      coldest_victims_of(goes_with_optimizer, request, view, victims);
     }
   }
 

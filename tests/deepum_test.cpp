@@ -67,6 +67,15 @@ TEST(DeepUmTest, WhatTheNextKernelsNeedStays) {
   EXPECT_THAT(on_demand.waits(0), ElementsAre(0, 0, 40, 80, 40, 0));
 }
 
+TEST(DeepUmTest, FurtherThanOnceRoundIsOnceRound) {
+  const auto timeline = [](const char* lookahead) {
+    const std::string text = run_golden("deepum", {{"lookahead", lookahead}}, five_layers(), small_machine(130)).text;
+    return text.substr(text.find('\n'));  // the first line names the options
+  };
+  EXPECT_EQ(timeline("100000000"), timeline("10"));
+  EXPECT_EQ(timeline("18446744073709551615"), timeline("10"));
+}
+
 TEST(DeepUmTest, LooksAheadByOneKernelAtLeast) { EXPECT_THROW(make_policy("deepum", {{"lookahead", "0"}}), Error); }
 
 }  // namespace

@@ -91,6 +91,18 @@ TEST(SsdTrainTest, WhatIsStored) {
   EXPECT_EQ(stored({{"minimum", "11"}}), 0U);
 }
 
+// The greatest number is as good as the number of modules.
+TEST(SsdTrainTest, PrefetchesNoMoreThanThereIs) {
+  const auto timeline = [](const char* prefetch) {
+    Settings settings = {{"prefetch", prefetch}};
+    settings.insert(tiny.begin(), tiny.end());
+    const std::string text = run_golden("ssdtrain", settings, four_layers(), machine_of(200, 2)).text;
+    return text.substr(text.find('\n'));  // the first line names the options
+  };
+  EXPECT_EQ(timeline("18446744073709551615"), timeline("8"));
+  EXPECT_NE(timeline("18446744073709551615"), timeline("0"));
+}
+
 // Each micro-batch has a last module: a3 of both is kept.
 TEST(SsdTrainTest, MicroBatches) {
   const GoldenRun run = run_golden("ssdtrain", tiny, four_layers(2), machine_of(100, 2));

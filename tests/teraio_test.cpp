@@ -105,11 +105,14 @@ TEST(TeraioTest, PeriodsRunOverTheIterationsEnd) {
   EXPECT_THAT(plan_of("teraio", {}, trace, machine_of(120)), ElementsAre("0: fetch w", "3: evict w to nvme"));
 }
 
-// Without an SSD: CPU memory, without a limit of its own.
+// Without an SSD: CPU memory, as far as it goes.
 TEST(TeraioTest, CpuMemoryTakesTheSsdsPlace) {
   const Trace trace = five_layers(kernel_ns, tensor_bytes);
   EXPECT_THAT(plan_of("teraio", {}, trace, small_machine(130)),
               ElementsAre("2: evict a0 to cpu", "3: evict a1 to cpu", "7: fetch a1", "8: fetch a0"));
+  MachineSpec machine = small_machine(130);
+  machine.tiers[1].capacity = tensor_bytes;
+  EXPECT_EQ(plan_of("teraio", {}, trace, machine).size(), 2U);  // one of the two
 }
 
 TEST(TeraioTest, NothingMovesWhereEverythingFits) {

@@ -194,9 +194,9 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   add_sample_options(*command, arguments->sampling);
   command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(
-      "The lower bound and `ideal` are always rows. Exit code 1: the trace fits under none of the policies asked for. "
-      "Rows that do not fit "
-      "come last, with the reason.\n\n"
+      "The lower bound and `ideal` are always rows; the bound is no policy and cannot be named in --policies. "
+      "Exit code 1: the trace fits under none of the policies asked for. Rows that do not fit come last, with the "
+      "reason.\n\n"
       "Examples:\n"
       "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache compare step.trace.jsonl.zst --machine g5.xlarge --samples 100\n"

@@ -227,6 +227,7 @@ std::vector<std::string> policies_named(const std::string& list) {
   while (begin <= list.size()) {
     const std::size_t comma = std::min(list.find(',', begin), list.size());
     const std::string name = list.substr(begin, comma - begin);
+    if (name == "bound") throw Error("'bound' is no policy: the lower bound is a row of every table; see also `bound`");
     if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
       throw Error("unknown policy '" + name + "'; valid names are " + join(valid) + ", or all");
     }

@@ -57,6 +57,7 @@ TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,idle"},
                    AllOf(HasSubstr("'idle'"), HasSubstr("on-demand"), HasSubstr("all")));
   expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,"}, HasSubstr("unknown policy ''"));
+  expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "bound"}, HasSubstr("'bound' is no policy"));
   expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victims=lru"},
                    AllOf(HasSubstr("'victims'"), HasSubstr("victim, free_dead")));
   expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victim=mru"},

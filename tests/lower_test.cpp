@@ -1,8 +1,11 @@
 #include "traces/lower.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 #include "core/error.h"
 #include "policies/registry.h"
@@ -10,6 +13,9 @@
 
 namespace tencache {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Trace with_update() {
   Trace trace;
@@ -35,10 +41,43 @@ TEST(LowerTest, ZeroOffloadMovesTheUpdateToTheCpu) {
   EXPECT_EQ(program.changes.size(), 1U);
 }
 
+std::string complaint_of(const MachineSpec& machine) {
+  try {
+    lower(with_update(), *make_policy("zero-offload").policy, machine);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(LowerTest, OthersLeaveItAndAMissingRateIsAnError) {
   const MachineSpec machine = small_machine(10'000);
   EXPECT_TRUE(lower(with_update(), *make_policy("on-demand").policy, machine).changes.empty());
-  EXPECT_THROW(lower(with_update(), *make_policy("zero-offload").policy, machine), Error);
+  EXPECT_THAT(complaint_of(machine), HasSubstr("state cpu.adam_parameters_per_second"));
+  MachineSpec without_cpu = machine;
+  without_cpu.tiers.resize(1);
+  EXPECT_THAT(complaint_of(without_cpu), HasSubstr("the machine has no CPU memory"));
+}
+
+class Reversing final : public Policy {
+ public:
+  void order(const Trace&, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
+    std::reverse(groups.begin(), groups.end());
+  }
+};
+
+// Two runs of the same two groups, and an op between them that must stay where it is.
+TEST(LowerTest, GroupsInSeveralRunsAreCountedOnce) {
+  Trace trace;
+  for (const std::int32_t group : {0, 1, -1, 0, 1}) {
+    const OpIndex op = add_op(trace, 10, {}, {});
+    trace.ops[op].group = group;
+    trace.ops[op].reorderable = group >= 0;
+  }
+  const Program program = lower(trace, Reversing(), small_machine(1000));
+  EXPECT_THAT(program.changes, ElementsAre("2 optimizer sub-groups put into the policy's order"));
+  EXPECT_EQ(program.trace.ops[0].group, 1);
+  EXPECT_EQ(program.trace.ops[3].group, 1);
 }
 
 class WithHooks final : public Policy {

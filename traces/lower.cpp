@@ -1,6 +1,7 @@
 #include "traces/lower.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -33,6 +34,11 @@ void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& mach
     if (devices[index] != Device::cpu) continue;
     const double rate = machine.cpu_adam_parameters_per_second;
     if (rate <= 0) {
+      if (machine.tier_of(Device::cpu) == no_tier) {
+        throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
+                    "the policy runs the optimizer on the CPU, and the machine has no CPU memory: take a machine with "
+                    "a tier of kind 'cpu' or another policy");
+      }
       throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
                   "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache "
                   "calibrate' to measure it)");
@@ -78,6 +84,7 @@ void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machin
 
 // Each run of reorderable ops is put into the policy's order of groups; within a group the order stays.
 void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  std::set<std::int32_t> ordered;  // a group may be in several runs: its gradients' norms, its updates
   for (std::size_t begin = 0; begin < trace.ops.size();) {
     if (!trace.ops[begin].reorderable) {
       ++begin;
@@ -101,9 +108,12 @@ void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine
       std::stable_sort(trace.ops.begin() + static_cast<std::ptrdiff_t>(begin),
                        trace.ops.begin() + static_cast<std::ptrdiff_t>(end),
                        [&rank](const Op& a, const Op& b) { return rank(a) < rank(b); });
-      changes.push_back(std::to_string(groups.size()) + " optimizer sub-groups put into the policy's order");
+      ordered.insert(groups.begin(), groups.end());
     }
     begin = end;
+  }
+  if (!ordered.empty()) {
+    changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
   }
 }
 

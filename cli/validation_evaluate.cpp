@@ -126,9 +126,11 @@ class Evaluation {
     result.simulated = simulated;
     result.error = row.published.error_of(simulated);
     const bool counts = !row.fitted && row.not_judged.empty();
-    result.verdict = !counts                                                    ? Verdict::listed
-                     : std::abs(*result.error) <= result_.file->tolerance_worst ? Verdict::within
-                                                                                : Verdict::missed;
+    // A range has its own tolerance: what is outside of it is missed.
+    const double tolerated = row.published.is_range() ? 0 : result_.file->tolerance_worst;
+    result.verdict = !counts                                ? Verdict::listed
+                     : std::abs(*result.error) <= tolerated ? Verdict::within
+                                                            : Verdict::missed;
     return result;
   }
 

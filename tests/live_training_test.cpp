@@ -85,10 +85,11 @@ Link link(const char* name, TierId from, TierId to) {
   return link;
 }
 
+// All of it is taken at the start, which costs time: room for everything alive, and half as much again.
 MachineSpec with_cpu_memory_behind(Bytes gpu_bytes) {
   MachineSpec machine;
   machine.name = "cpu-behind";
-  machine.tiers = {tier("gpu", TierKind::gpu, gpu_bytes), tier("cpu", TierKind::cpu, 512 * MiB)};
+  machine.tiers = {tier("gpu", TierKind::gpu, gpu_bytes), tier("cpu", TierKind::cpu, 160 * MiB)};
   machine.links = {link("h2d", 1, 0), link("d2h", 0, 1)};
   machine.initial_tier = 0;
   machine.cpu_adam_parameters_per_second = 1e8;
@@ -100,7 +101,7 @@ MachineSpec with_files_behind(Bytes gpu_bytes, const std::string& folder) {
   MachineSpec machine = with_cpu_memory_behind(gpu_bytes);
   machine.name = "files-behind";
   machine.tiers[1].capacity = 16 * MiB;  // the CPU's optimizer needs that much at once, the rest goes to files
-  machine.tiers.push_back(tier("nvme", TierKind::nvme, 512 * MiB));
+  machine.tiers.push_back(tier("nvme", TierKind::nvme, 160 * MiB));
   machine.tiers[2].directories = {folder};
   machine.links.push_back(link("nvme_read", 2, 1));
   machine.links.push_back(link("nvme_write", 1, 2));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -257,9 +258,9 @@ class Estimate {
     return kept;
   }
 
-  // Whether the CPU has room to update what it does there: all that is alive fits the two memories with room to spare,
-  // what both devices use counted twice. Else its updates would wait for storage, and push out what the GPU spills.
-  bool comfortable(const std::vector<Device>& devices) const {
+  // If the CPU updates: what storage then takes for what the two memories do not hold with room to spare, tensors that
+  // both devices use counted twice. Infinite if it could not get to the CPU.
+  double storage_seconds(const std::vector<Device>& devices) const {
     const TierId host = machine_.tier_of(Device::cpu);
     Bytes held = 0;   // by persistent tensors that GPU ops use
     Bytes twice = 0;  // of tensors that both use
@@ -284,12 +285,18 @@ class Estimate {
     const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, held + static_cast<Bytes>(most_passing));
     const Bytes cpu = machine_.tiers[host].capacity / 4 * 3;
     const Seen seen{trace_, schedule_, devices, clock_ns_, {}, false};
-    if (moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice))).all_down() > 0) return false;
-    // Without a way from storage all of its kind has to start in CPU memory.
+    const Moved moved = moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice)));
+    double read = 0, write = 0;
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
-      if (machine_.tiers[tier].kind == TierKind::nvme && !machine_.path_between(tier, host).empty()) return true;
+      if (machine_.tiers[tier].kind != TierKind::nvme || machine_.path_between(tier, host).empty()) continue;
+      read += static_cast<double>(machine_.links[machine_.path_between(tier, host).front()].bandwidth);
+      write += static_cast<double>(machine_.links[machine_.path_between(host, tier).front()].bandwidth);
     }
-    return bytes_of(roles_of_cpu(trace_, devices)) <= cpu;
+    if (read > 0)
+      return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);
+    // All that the CPU's updates are of has to start, and stay, in CPU memory.
+    const bool fits = moved.all_down() == 0 && bytes_of(roles_of_cpu(trace_, devices)) <= cpu;
+    return fits ? 0 : std::numeric_limits<double>::infinity();
   }
 
  private:
@@ -379,8 +386,8 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
     if (part < 1 || part > parts) return;
     std::vector<Device> moved = devices;
     place_share(trace, static_cast<double>(part) / parts, last, moved);
-    const double seconds = estimate.seconds(moved);
-    if (seconds >= least || !estimate.comfortable(moved)) return;
+    const double seconds = std::max(estimate.seconds(moved), estimate.storage_seconds(moved));
+    if (seconds >= least) return;
     least = seconds;
     share = part;
     best = std::move(moved);

@@ -130,7 +130,7 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
 Json efficiency_of(const Outcome& outcome, const References& references) {
   const double iteration = outcome.result.iteration_seconds();
   if (outcome.policy == "ideal" || iteration <= 0) return nullptr;
-  return references.bound_seconds / iteration;
+  return references.bound_of(outcome.result) / iteration;
 }
 
 void add_run_figures(Json& json, const Workload& workload, const Outcome& outcome, const References& references) {
@@ -140,7 +140,7 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   json["iteration_seconds"] = iteration;
   json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
   json["ideal_seconds"] = references.ideal_seconds;
-  json["bound_seconds"] = references.bound_seconds;
+  json["bound_seconds"] = references.bound_of(result);
   json["bound_term"] = references.bound_term;
   json["slowdown"] = references.ideal_seconds > 0 ? Json(iteration / references.ideal_seconds) : Json(nullptr);
   json["efficiency"] = efficiency_of(outcome, references);
@@ -358,7 +358,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   if (const Json efficiency = efficiency_of(outcome, references);
       !efficiency.is_null() && references.bound_seconds > 0) {
     text += fmt::format("  efficiency     {:.1f} % of the lower bound of {} ({})\n", 100 * efficiency.get<double>(),
-                        format_seconds(references.bound_seconds), references.bound_term);
+                        format_seconds(references.bound_of(outcome.result)), references.bound_term);
   }
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     const RunResult& of_rank = outcome.ranks[rank].result;

@@ -240,7 +240,15 @@ std::vector<std::string> policies_named(const std::string& list) {
 References references_of(const Workload& workload) {
   const Outcome ideal = simulate_policy(workload, "ideal", {});
   const Bound bound = lower_bound_of(workload.trace, workload.machine);
-  return {.ideal_seconds = ideal.result.iteration_seconds(), .bound_seconds = bound.seconds, .bound_term = bound.term};
+  return {.ideal_seconds = ideal.result.iteration_seconds(),
+          .bound_seconds = bound.seconds,
+          .bound_term = bound.term,
+          .any_run_bound_seconds = bound.any_run_seconds};
+}
+
+double References::bound_of(const RunResult& result) const {
+  if (!any_run_bound_seconds) return bound_seconds;
+  return least_seconds(bound_seconds, *any_run_bound_seconds, result.steady, result.period);
 }
 
 }  // namespace tencache

@@ -100,6 +100,10 @@ struct References {
   double ideal_seconds = 0;
   double bound_seconds = 0;  // sim/bound.h
   std::string bound_term;    // which term binds
+  // What holds for runs that do not become steady; none: the same.
+  std::optional<double> any_run_bound_seconds = {};
+
+  double bound_of(const RunResult& result) const;
 };
 References references_of(const Workload& workload);
 

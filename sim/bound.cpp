@@ -89,7 +89,7 @@ class RankBound {
       sort_windows(result.windows);
       bound.terms.push_back(std::move(result));
     }
-    add_late_terms(bound);
+    add_late_terms(bound, false);
     const Best together = best(all);
     std::vector<double> excess_ns(needs_.size(), 0);
     for (const Window& window : together.windows) {
@@ -105,6 +105,8 @@ class RankBound {
       const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
       bound.term = *most > 0 ? needs_[static_cast<std::size_t>(most - excess_ns.begin())].name : "compute";
     }
+    bound.any_run_seconds = bound.seconds;
+    add_late_terms(bound, true);
     bound.misfit = misfit();
     return bound;
   }
@@ -120,23 +122,41 @@ class RankBound {
     std::vector<Window> windows = {};
   };
 
-  // What the CPU's lane and the GPU's later ops need together, where both of their tiers are inside.
-  void add_late_terms(Bound& bound) const {
-    const LateDemand late = late_demand(trace_, machine_);
+  // What the CPU's lane and the GPU's ops need together, where both of their tiers are inside. For any run; or, as a
+  // whole round, for a run that goes on.
+  void add_late_terms(Bound& bound, bool rounds) const {
     const TierId cpu = machine_.tier_of(Device::cpu);
+    const std::size_t plain_terms = bound.terms.size();
+    const LateDemand late = late_demand(trace_, machine_);
     for (const Need& need : needs_) {
-      if (need.name.empty() || std::find(need.inside.begin(), need.inside.end(), cpu) == need.inside.end()) continue;
-      const double bytes = (need.in ? late.in : 0) + (need.out ? late.out : 0) - need.held;
-      if (bytes <= 0) continue;
-      BoundTerm term{.name = need.name + "+late",
-                     .seconds = bytes / need.bytes_per_second,
+      if (need.name.empty()) continue;
+      const bool with_cpu = std::find(need.inside.begin(), need.inside.end(), cpu) != need.inside.end();
+      if (!with_cpu && !trace_.late.empty()) continue;
+      const std::vector<double>&in = rounds ? late.round_in : late.in, &out = rounds ? late.round_out : late.out;
+      double most = 0;
+      std::size_t place = 0;
+      for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
+        const double bytes = (need.in ? in[unit] : 0) + (need.out ? out[unit] : 0) - need.held;
+        if (bytes <= most) continue;
+        most = bytes;
+        place = unit;
+      }
+      BoundTerm term{.name = need.name + (rounds ? "+round" : "+late"),
+                     .seconds = most / need.bytes_per_second,
                      .inside = need.inside,
                      .links = need.border.links,
                      .bytes_per_second = need.bytes_per_second};
-      term.windows.push_back({.first = late.first,
-                              .last = static_cast<OpIndex>(trace_.trace->ops.size() - 1),
+      const bool tells = std::none_of(
+          bound.terms.begin(), bound.terms.begin() + static_cast<std::ptrdiff_t>(plain_terms),
+          [&](const BoundTerm& other) {
+            return other.seconds >= term.seconds && other.links == term.links && other.inside == term.inside;
+          });
+      if (!tells) continue;
+      const OpIndex first = trace_.units[place].first;
+      term.windows.push_back({.first = first,
+                              .last = static_cast<OpIndex>(rounds && first > 0 ? first : trace_.trace->ops.size()) - 1,
                               .seconds = term.seconds,
-                              .bytes = bytes});
+                              .bytes = most});
       if (term.seconds * (1 - 1e-12) > bound.seconds) {
         bound.seconds = term.seconds * (1 - 1e-12);
         bound.term = term.name;
@@ -385,6 +405,11 @@ class RankBound {
 
 }  // namespace
 
+double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations) {
+  if (steady || iterations == 0) return seconds;
+  return std::max(any_run_seconds, seconds * static_cast<double>(iterations - 1) / static_cast<double>(iterations));
+}
+
 Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   const std::size_t count = rank_count(trace);
   if (count == 1) return RankBound(trace, machine).bound();
@@ -394,7 +419,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   }
   const std::vector<Trace> traces = split_ranks(trace);
   Bound result;
-  double compute_seconds = 0;
+  double compute_seconds = 0, any_run_seconds = 0;
   std::string compute_term, misfit;
   for (std::size_t rank = 0; rank < count; ++rank) {
     Bound one = RankBound(traces[rank], machine.of_rank(rank)).bound();
@@ -402,6 +427,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
       compute_seconds = one.compute_seconds;
       compute_term = one.compute_term;
     }
+    any_run_seconds = std::max(any_run_seconds, one.any_run_seconds);
     if (misfit.empty() && !one.misfit.empty()) misfit = "rank " + std::to_string(rank) + ": " + one.misfit;
     if (rank > 0 && one.seconds <= result.seconds) continue;
     result = std::move(one);
@@ -420,6 +446,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
   renumber(result.windows);
   for (BoundTerm& term : result.terms) renumber(term.windows);
   result.compute_seconds = compute_seconds;
+  result.any_run_seconds = any_run_seconds;
   result.compute_term = compute_term;
   result.misfit = misfit;
   return result;

@@ -1,6 +1,7 @@
 // The lower bound of the iteration time: no policy can be faster, whatever it moves, where it runs the optimizer and in
 // which order. A relaxation: each term drops some of the machine's rules, so each is a bound; the largest is the
-// result. It holds for the mean over a steady period and for the mean over the second half of a run of any length.
+// result. It holds for the mean over a steady period; without the terms `...+round` also for the mean over the second
+// half of a run of any length.
 //
 // Iterations overlap only in this: the CPU's lane may lag behind the GPU's or run ahead. What follows counts, in each
 // iteration, only what lies between its begin and the next one's on the GPU's lane, where nothing overlaps: the end of
@@ -43,16 +44,24 @@
 //                The same with the first tiers together inside: M of all of them (and of staging buffers). If the CPU's
 //                tier is inside, what its lane writes, at whatever time, is made there, and what it reads need not go
 //                out.
-//  ...+late      For tiers inside that include the CPU's: a window from a place in the iteration to the same place an
-//                iteration later in which every op that may run on the CPU's lane runs once, because it waits for a GPU
-//                op behind the place and a GPU op before it waits for it. Counted are persistent tensors that these and
-//                the GPU ops behind the place read or update, so that it also holds for a run's last iteration, which
-//                ends with them.
+//  ...+late      For tiers inside that include the CPU's (all, where no op may run on the CPU): a window from a place
+//  in
+//                the iteration to the same place an iteration later, in which every op that may run on the CPU's lane
+//                runs once, because it waits for a GPU op behind the place and a GPU op before it waits for it. Counted
+//                is what these and the GPU ops behind the place read: persistent tensors, and what GPU ops before the
+//                place have made; or the persistent tensors that they update. A run's last iteration ends with them.
+//                The best place is taken: often the peak between forward and backward pass.
+//  ...+round     The same window with all that it reads, or writes and leaves alive, also in the next iteration before
+//                the place: what the optimizer has updated must have gone out before the peak, as far as the tiers
+//                inside do not hold it beside the activations. A steady period repeats for ever, so any place will do.
+//                Of the m iterations of a second half only m - 1 such windows end in it: what the first of them writes
+//                out may go before the half begins. So they hold there for (m - 1) / m (least_seconds).
 // A trace of several ranks: the greatest bound of any rank.
 //
 // `ideal` has unlimited GPU memory: only compute, cpu and dependencies hold for it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -61,8 +70,8 @@
 
 namespace tencache {
 
-// Ops of the trace, from `first` to `last`, those of one rank, and the least time from the end of the op before to the
-// end of the last.
+// Ops of the trace, from `first` to `last` (over the iteration's end if `last` comes first), those of one rank, and the
+// least time from the end of the op before to the end of the last.
 struct BoundWindow {
   OpIndex first = 0, last = 0;
   double seconds = 0;
@@ -83,6 +92,7 @@ struct BoundTerm {
 struct Bound {
   double seconds = 0;
   std::string term;            // that binds
+  double any_run_seconds = 0;  // without the terms that hold for a steady period only
   double compute_seconds = 0;  // the greatest of compute, cpu and dependencies: holds for `ideal` too
   std::string compute_term;
   std::size_t rank = 0;              // with the greatest bound
@@ -90,6 +100,9 @@ struct Bound {
   std::vector<BoundWindow> windows;  // of all terms together: those that are longer than their compute
   std::string misfit;                // why no policy but `ideal` can run it at all; empty: nothing speaks against it
 };
+
+// The least mean time of a steady period, or of the last `iterations` of a run that did not become steady.
+double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations);
 
 // The trace must be valid. Throws Error if the machine has fewer ranks than the trace. Some tenths of a second for a
 // million ops; the same result for the same input.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "traces/lower.h"
@@ -11,7 +12,6 @@ namespace tencache {
 namespace {
 
 constexpr double forever = std::numeric_limits<double>::infinity();
-constexpr std::size_t places = 64;
 
 // When ops that may run on the CPU's lane are ready and needed, also by way of each other. Conflicts within a unit do
 // not count: a policy may choose the order there.
@@ -135,64 +135,145 @@ std::vector<LateOp> late_ops(const BoundTrace& trace, const MachineSpec& machine
   return LateOps(*trace.trace, machine, schedule, trace.units).find(trace.movable);
 }
 
-LateDemand late_demand(const BoundTrace& of, const MachineSpec& machine) {
-  LateDemand demand;
-  const Trace& trace = *of.trace;
-  const Schedule schedule(trace);
-  std::vector<OpIndex> gpu_ops;
-  std::vector<double> ends_ns;
-  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
-    const Op& op = trace.ops[index];
-    if (bound_kind_of(op, machine) != OpKind::gpu) continue;
-    gpu_ops.push_back(index);
-    ends_ns.push_back((ends_ns.empty() ? 0 : ends_ns.back()) + static_cast<double>(op.duration_ns + op.gap_before_ns));
-  }
-  if (of.late.empty() || gpu_ops.empty()) return demand;
-  const auto belongs = [](const LateOp& op, double place_ns) {
-    return op.needed_ns < place_ns && place_ns < op.after_ns;
-  };
-  double most = 0, place_ns = -1;
-  for (std::size_t i = 1; i < places; ++i) {
-    const double candidate_ns = ends_ns[(ends_ns.size() - 1) * i / places];
-    double bytes = 0;
+namespace {
+
+// The places of the iteration, cuts before a unit, from which on a tensor counts.
+struct Span {
+  TensorId tensor = none;
+  std::size_t begin = 0, end = 0;
+};
+
+class Rounds {
+ public:
+  Rounds(const BoundTrace& of, const MachineSpec& machine)
+      : of_(of), trace_(*of.trace), schedule_(trace_), tensors_(trace_.tensors.size()) {
+    double gpu_ns = 0;
+    for (std::size_t unit = 0; unit < of.units.size(); ++unit) {
+      begins_ns_.push_back(gpu_ns);
+      for (OpIndex index = of.units[unit].first; index < of.units[unit].end; ++index) {
+        const Op& op = trace_.ops[index];
+        if (bound_kind_of(op, machine) == OpKind::gpu) gpu_ns += static_cast<double>(op.duration_ns + op.gap_before_ns);
+      }
+      for (const Touch& touch : of.touches(unit)) mark(touch, unit);
+    }
     for (const LateOp& op : of.late) {
-      if (!belongs(op, candidate_ns)) continue;
-      for (const Use& use : schedule.uses(op.op)) {
-        if (trace.tensors[use.tensor].persistent) bytes += static_cast<double>(trace.tensors[use.tensor].bytes);
+      for (const Use& use : schedule_.uses(op.op)) tensors_[use.tensor].late_writes += use.write ? 1 : 0;
+    }
+  }
+
+  LateDemand demand() const {
+    std::vector<Span> in, out, round_in, round_out;
+    const auto add = [](std::vector<Span>& spans, TensorId tensor, std::size_t begin, std::size_t end) {
+      if (begin < end) spans.push_back({.tensor = tensor, .begin = begin, .end = end});
+    };
+    const std::size_t units = of_.units.size();
+    for (const LateOp& op : of_.late) {
+      const std::size_t begin = place_after(op.needed_ns), end = place_at(op.after_ns);
+      for (const Use& use : schedule_.uses(op.op)) {
+        const Tensor& tensor = tensors_[use.tensor];
+        if (tensor.made_late) {
+          // Of the iteration before, and made anew behind the place: while the GPU uses it behind the place.
+          if (!use.write) continue;
+          add(in, use.tensor, begin, std::min(end, tensor.uses_end));
+          add(round_in, use.tensor, begin, std::min(end, tensor.uses_end));
+          add(round_out, use.tensor, begin, std::min(end, tensor.uses_end));
+          continue;
+        }
+        const bool writes = use.write || tensor.makers > 0;
+        add(in, use.tensor, begin, end);
+        add(round_in, use.tensor, begin, end);
+        if (use.write) add(out, use.tensor, begin, end);
+        if (writes) add(round_out, use.tensor, begin, end);
       }
     }
-    if (bytes <= most) continue;
-    most = bytes;
-    place_ns = candidate_ns;
-  }
-  if (most == 0) return demand;
-
-  std::vector<std::uint8_t> read(trace.tensors.size(), 0), written(trace.tensors.size(), 0);
-  const auto use = [&](OpIndex index) {
-    for (const Use& one : schedule.uses(index)) {
-      read[one.tensor] = 1;
-      if (one.write) written[one.tensor] = 1;
+    for (TensorId id = 0; id < tensors_.size(); ++id) {
+      const Tensor& tensor = tensors_[id];
+      if (tensor.made_late) continue;
+      add(in, id, 0, tensor.uses_end);
+      if (tensor.makers > 0) {
+        add(round_in, id, 0, tensor.uses_end);
+        add(round_out, id, 0, tensor.uses_end);
+      } else {
+        add(out, id, 0, tensor.writes_end);
+        add(round_in, id, 0, tensor.uses_end > 0 ? units : 0);
+        add(round_out, id, 0, tensor.writes_end > 0 ? units : 0);
+      }
     }
+    return {.in = bytes(in), .out = bytes(out), .round_in = bytes(round_in), .round_out = bytes(round_out)};
+  }
+
+ private:
+  struct Tensor {
+    std::uint32_t late_writes = 0;                 // ops
+    std::uint32_t makers = 0;                      // units that write it without reading it
+    std::size_t made_end = 0;                      // behind the last of them
+    std::size_t uses_end = 0, writes_end = 0;      // behind the last fixed GPU op of these
+    bool made_late = false, updated_late = false;  // on the CPU's lane, or maybe there
+    bool used_later = false;                       // by the GPU, in the unit of a late maker or behind it
   };
-  demand.first = none;
-  for (std::size_t i = 0; i < gpu_ops.size(); ++i) {
-    if ((i == 0 ? 0 : ends_ns[i - 1]) < place_ns) continue;
-    demand.first = std::min(demand.first, gpu_ops[i]);
-    use(gpu_ops[i]);
+
+  void mark(const Touch& touch, std::size_t unit) {
+    Tensor& tensor = tensors_[touch.tensor];
+    if (touch.output()) {
+      ++tensor.makers;
+      tensor.made_end = unit + 1;
+      tensor.made_late |= touch.movable_output || touch.cpu_output;
+    } else {
+      tensor.updated_late |= touch.asynchronous_write();
+    }
+    if (!touch.gpu()) return;
+    tensor.uses_end = unit + 1;
+    if (touch.gpu_write) tensor.writes_end = unit + 1;
+    tensor.used_later |= tensor.made_late;
   }
-  for (const LateOp& op : of.late) {
-    if (belongs(op, place_ns)) use(op.op);
+  // What the GPU makes; what a single late op makes for the GPU ops of the next iteration; what is only updated.
+  bool counts(TensorId id) const {
+    const Tensor& tensor = tensors_[id];
+    if (tensor.makers == 0) return trace_.tensors[id].persistent;
+    if (tensor.updated_late) return false;
+    return !tensor.made_late ||
+           (tensor.makers == 1 && tensor.late_writes == 1 && !tensor.used_later && tensor.writes_end == 0);
   }
-  for (const Touch& touch : of.all_touches) {
-    if (touch.output()) read[touch.tensor] = written[touch.tensor] = 0;
+
+  // The first place later than this time, or not earlier.
+  std::size_t place_after(double ns) const {
+    return static_cast<std::size_t>(std::upper_bound(begins_ns_.begin(), begins_ns_.end(), ns) - begins_ns_.begin());
   }
-  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-    if (!trace.tensors[tensor].persistent) continue;
-    const double bytes = static_cast<double>(trace.tensors[tensor].bytes);
-    demand.in += read[tensor] != 0 ? bytes : 0;
-    demand.out += written[tensor] != 0 ? bytes : 0;
+  std::size_t place_at(double ns) const {
+    return static_cast<std::size_t>(std::lower_bound(begins_ns_.begin(), begins_ns_.end(), ns) - begins_ns_.begin());
   }
-  return demand;
-}
+
+  // By place: of each tensor once, however many spans it has there.
+  std::vector<double> bytes(std::vector<Span>& spans) const {
+    std::sort(spans.begin(), spans.end(),
+              [](const Span& a, const Span& b) { return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin); });
+    std::vector<double> result(of_.units.size() + 1, 0);
+    TensorId tensor = none;
+    std::size_t covered = 0;
+    for (const Span& span : spans) {
+      if (!counts(span.tensor)) continue;
+      if (span.tensor != tensor) covered = tensors_[span.tensor].made_late ? 0 : tensors_[span.tensor].made_end;
+      tensor = span.tensor;
+      const std::size_t begin = std::max(span.begin, covered);
+      if (begin >= span.end) continue;
+      result[begin] += static_cast<double>(trace_.tensors[tensor].bytes);
+      result[span.end] -= static_cast<double>(trace_.tensors[tensor].bytes);
+      covered = span.end;
+    }
+    for (std::size_t place = 1; place < result.size(); ++place) result[place] += result[place - 1];
+    result.pop_back();
+    return result;
+  }
+
+  const BoundTrace& of_;
+  const Trace& trace_;
+  const Schedule schedule_;
+  std::vector<double> begins_ns_;  // of the units, in time of the fixed GPU ops
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace
+
+LateDemand late_demand(const BoundTrace& trace, const MachineSpec& machine) { return Rounds(trace, machine).demand(); }
 
 }  // namespace tencache

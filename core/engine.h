@@ -418,6 +418,7 @@ class Engine {
   Bytes misfit_bytes_ = 0;
   std::vector<TensorId> to_memory_, to_program_;
   bool live_ = false;
+  bool deviated_ = false;  // in this iteration or before, and not planned again since
 };
 
 }  // namespace tencache

@@ -136,6 +136,10 @@ void Engine::iteration_boundary(Nanoseconds now) {
   } else {
     cross_boundary();
   }
+  if (deviated_ && program_ != nullptr) {  // the program is expected to follow the recording again
+    deviated_ = false;
+    emit({.kind = EventKind::profile_ready});
+  }
   emit({.kind = EventKind::iteration_begin});
   pump();
 }
@@ -151,6 +155,7 @@ void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory
   to_memory_ = std::move(to_memory);
   to_program_ = std::move(to_program);
   to_program_.resize(std::max(to_program_.size(), memory_.tensor_count()), none);
+  deviated_ = false;
   emit({.kind = EventKind::profile_ready});
   pump();
 }
@@ -169,6 +174,7 @@ void Engine::schedule_deviated(Nanoseconds now) {
   advance_time(std::max(now, now_));
   log_input(Input::Kind::deviated);
   position_ = none;
+  deviated_ = true;
   emit({.kind = EventKind::schedule_deviated});
   pump();
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -143,6 +144,53 @@ TEST_F(Live, ADeviationIsNoticedAndTheScheduleFoundAgain) {
   EXPECT_EQ(live.deviations, 2u) << "one in forward, one in backward: " << live.first_deviation;
   EXPECT_THAT(live.first_deviation, HasSubstr("step 4: op 'aten::"));
   EXPECT_EQ(run(recurrent_net, machine_of(64 * MiB)).deviations, 0u) << "the same step again and again";
+}
+
+// A policy of the registry, and how often it was told that the schedule is known.
+class Counted final : public Policy {
+ public:
+  explicit Counted(const PolicyInfo& info) {
+    std::map<std::string, std::string> settings;
+    for (const Options::Info& option : info.options) {
+      if (option.name == "overflow" && std::ranges::count(option.choices, "evict") == 1) settings["overflow"] = "evict";
+    }
+    inner_ = make_policy(info.name, settings).policy;
+  }
+  Requirements requirements() const override { return inner_->requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    return inner_->layout(machine, program);
+  }
+  void on(const Event& event, const View& view, Actions& actions) override {
+    profiles += event.kind == EventKind::profile_ready ? 1 : 0;
+    inner_->on(event, view, actions);
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    inner_->make_room(request, view, victims);
+  }
+  std::uint64_t fingerprint() const override { return inner_->fingerprint(); }
+
+  int profiles = 0;
+
+ private:
+  std::unique_ptr<Policy> inner_;
+};
+
+// The fourth step leaves the recorded order; from the fifth on every policy follows a plan again.
+TEST_F(Live, EveryPolicyPlansAgainAfterADeviation) {
+  const std::vector<std::string> plain = run_plain(branching_net);
+  const LiveRun ample = run(branching_net, machine_of(64 * MiB));
+  const Folder folder;
+  const Bytes gpu = std::max(pages(0.6 * static_cast<double>(ample.peak_live_bytes)),
+                             pages(1.2 * static_cast<double>(ample.largest_op_bytes)));
+  for (const PolicyInfo& info : list_policies()) {
+    SCOPED_TRACE(info.name);
+    if (info.name == "ideal") continue;  // has no plan, and no limit
+    Counted policy(info);
+    const LiveRun live = run_live(branching_net, machine_of(gpu, folder.path()), policy, {});
+    expect_same(plain, live, info.name);
+    EXPECT_EQ(live.deviations, 2u) << live.first_deviation;
+    EXPECT_EQ(policy.profiles, 2);
+  }
 }
 
 // The least memory: exactly the largest op's working set. One page less, and the message names the op and the bytes.

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""foresight against every other policy at its best options, on a grid of traces, machines and GPU memories.
+
+Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
+With --report a summary as Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+MODELS = [  # name of the row, options of `tencache generate`
+    ("opt-6.7b", "--model opt-6.7b --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("opt-13b", "--model opt-13b --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("opt-66b", "--model opt-66b --batch 4 --seq 1024 --gpu h100 --sub-group 200000000"),
+    ("bloom-7b1", "--model bloom-7b1 --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("falcon-7b", "--model falcon-7b --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("llama-3-8b", "--model llama-3-8b --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("llama-3-70b", "--model llama-3-70b --batch 4 --seq 1024 --gpu h100 --sub-group 200000000"),
+    ("granite-8b", "--model granite-8b-code-base --batch 8 --seq 1024 --gpu a100-40g --sub-group 100000000"),
+    ("gpt2-xl", "--model gpt2-xl --batch 16 --seq 1024 --gpu a100-40g --sub-group 50000000"),
+    ("gpt2-xl, recomputed",
+     "--model gpt2-xl --batch 16 --seq 1024 --gpu a100-40g --recompute block --sub-group 50000000"),
+]
+RECORDINGS = ["BERT_Base-256", "VIT-1280", "Inceptionv3-1536", "ResNet152-1280", "SENet154-1024"]
+MACHINES = ["g10-a100", "teraio-h100", "10cache-l40s", "p5.4xlarge", "p4d.24xlarge", "gpu_1x_gh200", "mlp-offload",
+            "ssdtrain-a100"]
+FRACTIONS = [0.3, 0.5, 0.7, 0.9]  # of the trace's peak demand
+EVICT = {"overflow": "evict"}
+# Options beside the defaults that are tried; the best of a policy counts.
+TUNED = {
+    "belady": [{"prefetch": "ordered", "chunk": "16MiB"}, {"prefetch": "ordered"}],
+    "deepum": [{"lookahead": "32"}],
+    "g10": [{"limit": "0.95"}],
+    "lru": [{"window": "32", "chunk": "16MiB"}],
+    "stronghold": [{"optimizer": "recorded"}],
+    "teraio": [{"copies": "inclusive", "chunk": "16MiB", "cpu_memory": "100TB"}],
+    "zero-infinity": [EVICT], "zero-offload": [EVICT], "ssdtrain": [EVICT], "mlp-offload": [EVICT],
+    "deep-optimizer-states": [EVICT],
+}
+OURS, REFERENCES = "foresight", ("ideal", "bound")
+
+
+def run(tencache, *words):
+    return subprocess.run([tencache, *words], capture_output=True, text=True)
+
+
+def simulate(tencache, trace, machine, gpu_bytes, policy, settings):
+    """The result, or why there is none."""
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    try:
+        done = subprocess.run([tencache, "replay", trace, "-m", machine, "-p", policy, "--gpu-memory", str(gpu_bytes),
+                               "--json", *words], capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        return None, "no result in 10 minutes"
+    if not done.stdout.startswith("{"):
+        return None, done.stderr.strip()
+    result = json.loads(done.stdout)
+    return (result, "") if result["fits"] else (None, result.get("reason") or "does not fit")
+
+
+def written_to_storage(result):
+    return sum(bytes_ for link, bytes_ in result["traffic_bytes"].items() if link.endswith("write"))
+
+
+def make_traces(arguments):
+    traces = {}
+    os.makedirs(arguments.work, exist_ok=True)
+    for name, options in MODELS:
+        path = os.path.join(arguments.work, name.replace(", ", "-") + ".trace.jsonl.zst")
+        if not os.path.exists(path):
+            run(arguments.tencache, "generate", *options.split(), "-o", path)
+        traces[name] = path
+    for name in RECORDINGS if arguments.recordings else []:
+        path = os.path.join(arguments.work, name + ".trace.jsonl.zst")
+        if not os.path.exists(path):
+            run(arguments.tencache, "import", "csv", os.path.join(arguments.recordings, name), "-o", path)
+        traces[name] = path
+    return traces
+
+
+def measure(arguments, name, trace, machine, fraction, policies):
+    peak = json.loads(run(arguments.tencache, "info", trace, "--json").stdout)["peak_demand"]["bytes"]
+    gpu_bytes = int(peak * fraction)
+    row = {"trace": name, "machine": machine, "fraction": fraction, "ours": None, "best": None}
+    result, row["reason"] = simulate(arguments.tencache, trace, machine, gpu_bytes, OURS, {})
+    if result:
+        row.update(ours=result["iteration_seconds"], bound=result["bound_seconds"], term=result["bound_term"],
+                   written=written_to_storage(result), steady=result["steady"])
+    for policy in policies:
+        for settings in [{}] + TUNED.get(policy, []):
+            result, _ = simulate(arguments.tencache, trace, machine, gpu_bytes, policy, settings)
+            if result and (row["best"] is None or result["iteration_seconds"] < row["best"]):
+                row.update(best=result["iteration_seconds"], policy=policy, settings=settings,
+                           best_written=written_to_storage(result))
+    return row
+
+
+def summary(rows):
+    ran = [row for row in rows if row["ours"]]
+    rivals = [row for row in ran if row["best"]]
+    ratio = lambda row: row["ours"] / row["best"]
+    efficiency = lambda row: row["bound"] / row["ours"]
+    lost = sorted((row for row in rivals if ratio(row) > 1.01), key=ratio, reverse=True)
+    lost += [row for row in rows if row["best"] and not row["ours"]]
+    more = [row for row in rivals if row["written"] > 1.1 * row["best_written"] + 1e6]
+    text = [f"{len(rows)} pairs of trace, machine and GPU memory; in {len(rows) - len(ran)} foresight does not fit, in "
+            f"{sum(1 for row in rows if not row['ours'] and not row['best'])} nothing does.", "",
+            "- First, or within 1 % of the fastest other policy at the best of its tried options: "
+            f"{len(rivals) - sum(1 for row in lost if row['ours'])} of {len(rivals)}.",
+            f"- Median of its time ÷ the best other's: {statistics.median(map(ratio, rivals)):.3f}.",
+            f"- Efficiency (bound ÷ time): median {statistics.median(map(efficiency, ran)):.3f}; below 0.85 in "
+            f"{sum(1 for row in ran if efficiency(row) < 0.85)}, below 0.5 in "
+            f"{sum(1 for row in ran if efficiency(row) < 0.5)}.",
+            f"- Writes more than 1.1 times what the fastest other writes to storage: {len(more)}.", ""]
+    text += ["| trace | pairs | first or tied | time ÷ best other, median | worst | efficiency, median | least |",
+             "|---|---|---|---|---|---|---|"]
+    for name in dict.fromkeys(row["trace"] for row in rows):
+        of = [row for row in ran if row["trace"] == name]
+        compared = [row for row in of if row["best"]]
+        if not compared:
+            continue
+        text.append(f"| {name} | {len(of)} | {sum(1 for row in compared if ratio(row) <= 1.01)} | "
+                    f"{statistics.median(map(ratio, compared)):.3f} | {max(map(ratio, compared)):.3f} | "
+                    f"{statistics.median(map(efficiency, of)):.3f} | {min(map(efficiency, of)):.3f} |")
+    text += ["", "The same by machine:", "", "| machine | pairs | first or tied | time ÷ best other, median | efficiency, "
+             "median |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(row["machine"] for row in rows):
+        of = [row for row in rivals if row["machine"] == name]
+        if of:
+            text.append(f"| {name} | {len(of)} | {sum(1 for row in of if ratio(row) <= 1.01)} | "
+                        f"{statistics.median(map(ratio, of)):.3f} | {statistics.median(map(efficiency, of)):.3f} |")
+    if lost:
+        text += ["", "Lost:", "", "| trace | machine | GPU memory ÷ peak | foresight | best other | |", "|---|---|---|---|---|---|"]
+        for row in lost:
+            ours = f"{row['ours']:.4g} s" if row["ours"] else "does not fit"
+            text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {ours} | {row['best']:.4g} s | "
+                        f"{row['policy']} {' '.join(f'{k}={v}' for k, v in row['settings'].items())} |")
+    return "\n".join(text) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tencache", default="build/release/cli/tencache", help="the program (default: %(default)s)")
+    parser.add_argument("--recordings", help="folder of G10's recordings; without it only generated traces")
+    parser.add_argument("--work", default="build/grid", help="where traces are kept (default: %(default)s)")
+    parser.add_argument("--rows", default="build/grid/rows.jsonl", help="a line a pair (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only traces whose name contains this")
+    parser.add_argument("--report", help="write the summary of all rows to this file")
+    arguments = parser.parse_args()
+    listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
+    policies = [name for name in listed if name != OURS and name not in REFERENCES]
+    traces = make_traces(arguments)
+    rows = [json.loads(line) for line in open(arguments.rows)] if os.path.exists(arguments.rows) else []
+    done = {(row["trace"], row["machine"], row["fraction"]) for row in rows}
+    todo = [(name, machine, fraction) for name in traces for machine in MACHINES for fraction in FRACTIONS
+            if arguments.only in name and (name, machine, fraction) not in done]
+    with open(arguments.rows, "a") as file:
+        for count, (name, machine, fraction) in enumerate(todo):
+            if sys.stderr.isatty():
+                print(f"\r{count + 1} of {len(todo)}: {name} on {machine} at {fraction}\033[K", end="", file=sys.stderr)
+            rows.append(measure(arguments, name, traces[name], machine, fraction, policies))
+            file.write(json.dumps(rows[-1]) + "\n")
+            file.flush()
+    text = summary(rows)
+    if arguments.report:
+        with open(arguments.report, "w") as file:
+            file.write("# foresight against the others\n\nWritten by `bench/policy_grid.py`; what is compared stands at its "
+                       "head. Simulated.\n\n" + text)
+    print(text)
+
+
+main()

@@ -2,9 +2,8 @@
 //
 // Before the run:
 //   1. Updates of the optimizer are shared out between the GPU and the CPU, evenly over the step: the share for which
-//   an
-//      estimate of compute, links and CPU is least. Sub-groups are updated in the order in which the next forward pass
-//      needs them (foresight_plan.h).
+//      an estimate of compute, links and CPU is least. Sub-groups are updated in the order in which the next forward
+//      pass needs them (foresight_plan.h).
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
 //      (Belady's choice; foresight_plan.h).
 // In the run, whenever something has happened (foresight_flow.h):
@@ -14,21 +13,19 @@
 //   4. Up to there, missing chunks are fetched in the order of their ops, on each link a few at a time. What leaves for
 //      them is clean, needed farthest in the future, and never before what is fetched.
 //   5. Whenever a way out is idle, it cleans: first what the CPU waits for, then what step 2 says will have to leave,
-//   of
-//      that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To CPU
-//      memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
+//      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To
+//      CPU memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
 //   6. What an op itself has no room for: clean chunks that are not needed soon, the farthest first, then dirty ones.
 //   7. CPU memory over storage is such a cache too: the next chunk that is in neither memory is read ahead, what step 2
 //      says is copied down whenever the store is idle, and a reserve is kept free: first of copies that the GPU holds
 //      and will write, then of what lies in storage too.
 // Planning, when the schedule is known and a rehearsal is to be had:
 //   8. The policy is simulated, on the clock that has the stalls in it, then again with one decision changed: how much
-//   of
-//      the memories step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the best
+//      of the memories step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the best
 //      rehearsal, and holds bytes dearer that are needed where the GPU waited in it; how soon is "soon"; how many
 //      chunks are asked for at once. A change that makes the iteration shorter and writes not much more to storage
-//      stays, and so on until none does, the GPU never waits, or `plan_events` completions are simulated. Only
-//      foresight itself is ever rehearsed.
+//      stays, and so on until none does, the GPU never waits, or `plan_events` completions are simulated. A rehearsal
+//      that the budget cuts off counts for nothing. Only foresight itself is ever rehearsed.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -57,6 +54,7 @@ class Foresight final : public Policy {
     options.flag("follow", knobs_.follow, "what the plan keeps leaves after what it spills; planning may");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
     if (knobs_.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
+    knobs_.in_flight = std::min<std::uint64_t>(knobs_.in_flight, 1'000'000);
   }
   // A candidate: it rehearses nothing.
   Foresight(const Layout& layout, const ForesightKnobs& knobs, ForesightClock clock)
@@ -156,7 +154,7 @@ void Foresight::plan(const View& view, ForesightClock& clock) {
     Rehearsal told = view.rehearse(candidate, plan_events_ - used);
     used += told.events;
     ++rehearsals;
-    if (!told.fits || told.iteration_ns == 0) return false;
+    if (!told.fits || !told.complete || told.iteration_ns == 0) return false;  // of a part of a run nothing follows
     const double stored = static_cast<double>(candidate.stored_);
     if (least_ns == 0) {
       most_written = storage_limit_ * stored;
@@ -205,10 +203,14 @@ void Foresight::plan(const View& view, ForesightClock& clock) {
   }
   notes_.push_back("planning stopped after " + std::to_string(rehearsals) + " rehearsals, " + std::to_string(used) +
                    " of " + std::to_string(plan_events_) + " events: " +
-                   (least_ns == 0          ? "none came to an iteration's end"
+                   (least_ns == 0          ? "no rehearsal came to its end, so nothing was changed"
                     : never_waits()        ? "the GPU never waits"
                     : used >= plan_events_ ? "the budget is used"
                                            : "no change makes the iteration shorter"));
+  const auto share = [](double value) { return std::to_string(value).substr(0, 4); };
+  notes_.push_back("it runs with gpu_share=" + share(knobs_.gpu_share) + " cpu_share=" + share(knobs_.cpu_share) +
+                   " nearness=" + share(knobs_.nearness) + " in_flight=" + std::to_string(knobs_.in_flight) +
+                   " follow=" + (knobs_.follow ? "true" : "false"));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace tencache {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 GoldenRun run_foresight(const Trace& trace, Bytes gpu_bytes, const Settings& settings = {}) {
   return run_golden("foresight", settings, trace, small_machine(gpu_bytes));
@@ -246,6 +247,27 @@ TEST(ForesightTest, PlansWithinItsBudgets) {
     EXPECT_LE(written(planned.result), written(without.result) * 1.1 + 1);
   }
   EXPECT_GT(faster, 5U);
+}
+
+// What fits into the rest of a budget may be a part of a run, and look fast.
+TEST(ForesightTest, ARehearsalThatIsCutOffCountsForNothing) {
+  Random random(1);
+  const Program program{random_step(random), {}};
+  const auto policy = make_policy("foresight", {{"chunk", "100"}}).policy;
+  std::size_t rehearsals = 0;
+  EngineOptions options;
+  options.rehearse = [&](const Program& p, const MachineSpec& m, Policy& candidate, std::uint64_t most) {
+    Rehearsal told = rehearse(p, m, candidate, most);
+    if (++rehearsals > 1) {
+      told.complete = false;
+      told.iteration_ns = 1;
+    }
+    return told;
+  };
+  const RunResult result = simulate(program, small_machine(1'300, true), *policy, {}, options);
+  EXPECT_GT(rehearsals, 1U);
+  ASSERT_EQ(result.policy_notes.size(), 3U) << "before planning, why it stopped, and what it runs with";
+  EXPECT_THAT(result.policy_notes[0], HasSubstr("before planning"));
 }
 
 // The sub-group that the next forward pass needs first is updated first.

@@ -331,8 +331,24 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   Bytes bytes = 0;
   for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
   const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
+  // What no op writes stays where it starts: nothing evicts it, and reading it from storage leaves no copy on the way.
+  std::vector<bool> written(trace.tensors.size(), false);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
+  }
+  std::array<Bytes, role_count> persistent{}, frozen{};
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    const Tensor& tensor = trace.tensors[id];
+    if (!tensor.persistent) continue;
+    persistent[static_cast<std::size_t>(tensor.role)] += tensor.bytes;
+    if (!written[id]) frozen[static_cast<std::size_t>(tensor.role)] += tensor.bytes;
+  }
+  Bytes taken = 0;
+  for (std::size_t role = 0; role < role_count; ++role) taken += of_cpu[role] ? persistent[role] : 0;
   for (std::size_t role = 0; role < role_count; ++role) {
-    if (of_cpu[role]) {
+    const bool stays = frozen[role] > persistent[role] / 2 && taken + persistent[role] <= machine.tiers[host].capacity;
+    if (stays && !of_cpu[role]) taken += persistent[role];
+    if (of_cpu[role] || stays) {
       layout.initial[role] = host;
     } else if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
       layout.initial[role] = 0;

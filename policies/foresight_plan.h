@@ -40,7 +40,8 @@ struct Moved {
 };
 Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 
-// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere. Where all would start there
+// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere; so does a role most of
+// which no op writes (frozen weights), if it fits, since nothing would ever bring it there. Where all would start there
 // and not fit, the rest starts on the GPU: else what need never lie in storage would take iterations to come up.
 void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout);
 

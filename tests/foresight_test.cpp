@@ -270,6 +270,27 @@ TEST(ForesightTest, ARehearsalThatIsCutOffCountsForNothing) {
   EXPECT_THAT(result.policy_notes[0], HasSubstr("before planning"));
 }
 
+// Frozen weights: read in each pass, written by nobody, so nothing would bring them from storage into CPU memory.
+TEST(ForesightTest, WhatIsNeverWrittenStartsInCpuMemoryIfItFits) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 300, Role::parameter, true),
+                 b = trace.add_tensor("b", 300, Role::parameter, true),
+                 s = trace.add_tensor("s", 10, Role::optimizer_state, true);
+  add_op(trace, 10, {a}, {});
+  add_op(trace, 10, {b}, {});
+  add_op(trace, 10, {s}, {s});
+  MachineSpec machine = small_machine(400, true);
+  machine.initial_tier = 2;
+  const Program program{trace, {}};
+  const auto start_of = [&](Role role) {
+    return make_policy("foresight").policy->layout(machine, &program).initial[static_cast<std::size_t>(role)];
+  };
+  EXPECT_EQ(start_of(Role::parameter), 1);
+  EXPECT_EQ(start_of(Role::optimizer_state), no_tier) << "where the machine says";
+  machine.tiers[1].capacity = 500;
+  EXPECT_EQ(start_of(Role::parameter), no_tier);
+}
+
 // The sub-group that the next forward pass needs first is updated first.
 TEST(ForesightTest, OrdersSubGroupsByTheNextForwardPass) {
   Trace trace;

@@ -26,7 +26,7 @@ MODELS = [  # name of the row, options of `tencache generate`
 RECORDINGS = ["BERT_Base-256", "VIT-1280", "Inceptionv3-1536", "ResNet152-1280", "SENet154-1024"]
 MACHINES = ["g10-a100", "teraio-h100", "10cache-l40s", "p5.4xlarge", "p4d.24xlarge", "gpu_1x_gh200", "mlp-offload",
             "ssdtrain-a100"]
-FRACTIONS = [0.3, 0.5, 0.7, 0.9]  # of the trace's peak demand
+FRACTIONS = [0.5, 0.9, 0.3, 0.7]  # of the trace's peak demand
 EVICT = {"overflow": "evict"}
 # Options beside the defaults that are tried; the best of a policy counts.
 TUNED = {
@@ -147,6 +147,7 @@ def main():
     parser.add_argument("--work", default="build/grid", help="where traces are kept (default: %(default)s)")
     parser.add_argument("--rows", default="build/grid/rows.jsonl", help="a line a pair (default: %(default)s)")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
+    parser.add_argument("--shard", default="0/1", help="i/n: only this part of what is to do, beside other parts")
     parser.add_argument("--report", help="write the summary of all rows to this file")
     arguments = parser.parse_args()
     listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
@@ -154,8 +155,11 @@ def main():
     traces = make_traces(arguments)
     rows = [json.loads(line) for line in open(arguments.rows)] if os.path.exists(arguments.rows) else []
     done = {(row["trace"], row["machine"], row["fraction"]) for row in rows}
-    todo = [(name, machine, fraction) for name in traces for machine in MACHINES for fraction in FRACTIONS
+    # By memory first: what is interrupted has seen all traces and machines.
+    todo = [(name, machine, fraction) for fraction in FRACTIONS for name in traces for machine in MACHINES
             if arguments.only in name and (name, machine, fraction) not in done]
+    part, parts = (int(number) for number in arguments.shard.split("/"))
+    todo = todo[part::parts]
     with open(arguments.rows, "a") as file:
         for count, (name, machine, fraction) in enumerate(todo):
             if sys.stderr.isatty():

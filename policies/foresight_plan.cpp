@@ -288,9 +288,11 @@ class Estimate {
     const Moved moved = moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice)));
     double read = 0, write = 0;
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
-      if (machine_.tiers[tier].kind != TierKind::nvme || machine_.path_between(tier, host).empty()) continue;
-      read += static_cast<double>(machine_.links[machine_.path_between(tier, host).front()].bandwidth);
-      write += static_cast<double>(machine_.links[machine_.path_between(host, tier).front()].bandwidth);
+      if (machine_.tiers[tier].kind != TierKind::nvme) continue;
+      const std::vector<LinkId> up = machine_.path_between(tier, host), down = machine_.path_between(host, tier);
+      if (up.empty() || down.empty()) continue;
+      read += static_cast<double>(machine_.links[up.front()].bandwidth);
+      write += static_cast<double>(machine_.links[down.front()].bandwidth);
     }
     if (read > 0)
       return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);

@@ -17,13 +17,7 @@ constexpr Bytes tensor_bytes = 40;
 
 // To the CPU 1 byte/ns: a trip of 40 bytes takes 40 ns, two and a half take 100. To the SSD a quarter of it: 160 and
 // 400, 25 bytes a kernel.
-MachineSpec machine_of(Bytes gpu_bytes) {
-  MachineSpec machine = small_machine(gpu_bytes, true);
-  machine.links[2].bandwidth = machine.links[3].bandwidth = byte_per_ns / 4;
-  machine.initial_tier = 2;
-  machine.validate();
-  return machine;
-}
+constexpr auto machine_of = small_machine_with_slow_storage;
 
 std::vector<std::string> plan_of(const Trace& trace, const MachineSpec& machine, const Settings& settings = {}) {
   return plan_of("g10", settings, trace, machine);

@@ -28,6 +28,15 @@ inline MachineSpec small_machine(Bytes gpu_bytes, bool nvme = false) {
   return machine;
 }
 
+// With an SSD of a quarter of the links' bandwidth, where persistent tensors start.
+inline MachineSpec small_machine_with_slow_storage(Bytes gpu_bytes) {
+  MachineSpec machine = small_machine(gpu_bytes, true);
+  machine.links[2].bandwidth = machine.links[3].bandwidth = byte_per_ns / 4;
+  machine.initial_tier = 2;
+  machine.validate();
+  return machine;
+}
+
 // Of a module; placeable if it is the optimizer's.
 inline Op make_op(Trace& trace, const std::string& name, const std::string& module, Phase phase,
                   Nanoseconds duration_ns) {

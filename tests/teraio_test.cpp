@@ -17,13 +17,7 @@ constexpr Nanoseconds kernel_ns = 100;
 constexpr Bytes tensor_bytes = 40;
 
 // CPU memory: 100 bytes a kernel each way; the SSD: 25. No latencies.
-MachineSpec machine_of(Bytes gpu_bytes) {
-  MachineSpec machine = small_machine(gpu_bytes, true);
-  machine.links[2].bandwidth = machine.links[3].bandwidth = byte_per_ns / 4;
-  machine.initial_tier = 2;
-  machine.validate();
-  return machine;
-}
+constexpr auto machine_of = small_machine_with_slow_storage;
 
 // GPU of 130. The kernels f0 … f4, b4 … b0 need 40 80 120 160 200 200 160 120 80 40: 3 to 6 are too much. Periods:
 // a0 [2, 9), a1 [3, 8), a2 [4, 7), a3 [5, 6). Benefit / size is the time above the limit between the transfers:

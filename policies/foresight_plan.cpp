@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "core/cpu_update.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -161,15 +162,6 @@ Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled) {
 
 namespace {
 
-constexpr double adam_bytes_per_parameter = 28;  // what the CPU's rate counts: lower.cpp
-
-Bytes bytes_touched(const Trace& trace, const Op& op) {
-  Bytes bytes = 0;
-  for (const TensorId tensor : trace.reads(op)) bytes += trace.tensors[tensor].bytes;
-  for (const TensorId tensor : trace.writes(op)) bytes += trace.tensors[tensor].bytes;
-  return bytes;
-}
-
 // The roles of persistent tensors that ops of the CPU read.
 std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
   std::array<bool, role_count> roles{};
@@ -305,8 +297,7 @@ class Estimate {
   double seconds_of(OpIndex op, Device device) const {
     const Op& o = trace_.ops[op];
     if (device == o.device) return static_cast<double>(o.duration_ns + o.gap_before_ns) * 1e-9;
-    return static_cast<double>(bytes_touched(trace_, o)) /
-           (adam_bytes_per_parameter * machine_.cpu_adam_parameters_per_second);
+    return static_cast<double>(duration_on_cpu(trace_, o, machine_)) * 1e-9;
   }
 
   Bytes bytes_of(const std::array<bool, role_count>& roles) const {

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "traces/lower.h"
+#include "core/cpu_update.h"
 
 namespace tencache {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/cpu_update.h"
 #include "core/schedule.h"
 #include "sim/bound_late.h"
-#include "traces/lower.h"
 
 namespace tencache {
 

@@ -7,9 +7,6 @@
 
 namespace tencache {
 
-// What an optimizer op recorded on the GPU takes on the CPU. The machine must state cpu_adam_parameters_per_second.
-Nanoseconds duration_on_cpu(const Trace& trace, const Op& op, const MachineSpec& machine);
-
 // What is done, each listed in Program::changes:
 //  - optimizer ops that the policy places on the other device move there, with the duration that the machine's CPU
 //    needs (parameters / cpu_adam_parameters_per_second), and with the bytes that they touch;

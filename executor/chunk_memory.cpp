@@ -18,6 +18,7 @@ namespace {
 
 constexpr Bytes smallest_region = 64 * GiB;  // of addresses; costs nothing
 constexpr Bytes memory_step = 256 * MiB;     // how often the computer's free memory is looked at while usage grows
+constexpr Bytes segment_bytes = 256 * MiB;   // locked at once for an accelerator
 
 Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
@@ -79,6 +80,10 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
 }
 
 ChunkMemory::~ChunkMemory() {
+  for (std::size_t i = 0; i < segments_.size(); i++) {
+    if (segment_pinned_[i]) options_.accelerator->unpin(segments_[i]);
+    ::munmap(segments_[i], std::min(segment_bytes, pages_.capacity() - i * segment_bytes));
+  }
   for (const Extent& region : regions_) ::munmap(reinterpret_cast<void*>(region.offset), region.bytes);
 }
 
@@ -159,6 +164,44 @@ void ChunkMemory::check_memory_left() {
   checked_high_water_ = pages_.high_water() + memory_step;
 }
 
+void ChunkMemory::add_segments() {
+  if (options_.accelerator == nullptr) return;
+  while (segments_.size() * segment_bytes < pages_.high_water()) {
+    const Bytes offset = segments_.size() * segment_bytes;
+    const Bytes bytes = std::min(segment_bytes, pages_.capacity() - offset);
+    void* segment =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), static_cast<off_t>(offset));
+    if (segment == MAP_FAILED) {
+      throw Error("tier '" + name_ + "': cannot map " + format_bytes(bytes) + " for copies: " + std::strerror(errno));
+    }
+    segments_.push_back(static_cast<std::byte*>(segment));
+    // What was refused once is refused again.
+    segment_pinned_.push_back(pin_refusal_.empty() && options_.accelerator->pin(segments_.back(), bytes, pin_refusal_));
+  }
+}
+
+std::vector<HostPiece> ChunkMemory::pieces(TensorId tensor, Bytes begin, Bytes bytes) const {
+  const Record& of = record(tensor);
+  const auto mapping = find(of.mappings, begin);
+  TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
+  TENCACHE_CHECK(options_.accelerator != nullptr && bytes <= mapping->bytes);
+  std::vector<HostPiece> result;
+  const auto add = [&](const Extent& extent) {
+    for (Bytes done = 0; done < extent.bytes && bytes != 0;) {
+      const Bytes offset = extent.offset + done;
+      const Bytes part = std::min({extent.bytes - done, bytes, segment_bytes - offset % segment_bytes});
+      result.push_back({segments_[offset / segment_bytes] + offset % segment_bytes, part});
+      done += part;
+      bytes -= part;
+    }
+  };
+  add(mapping->first);
+  if (mapping->more != nullptr) {
+    for (const Extent& extent : *mapping->more) add(extent);
+  }
+  return result;
+}
+
 void ChunkMemory::protect(std::byte* at, Bytes bytes) {
   if (::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     throw Error("tier '" + name_ + "': cannot unmap " + format_bytes(bytes) + ": " + std::strerror(errno) +
@@ -208,6 +251,7 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   }
   try {
     check_memory_left();
+    add_segments();
     map_extents(of.address + begin, scratch_, mapping.bytes);
   } catch (...) {
     for (const Extent& extent : scratch_) pages_.give(extent);

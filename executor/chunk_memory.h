@@ -9,7 +9,10 @@
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
 // machine): `prefault` does that in the constructor.
 //
-// Threading: one thread at a time calls everything but `address`, which any thread may call.
+// With an accelerator the pages are locked for it, in segments, as they come into use: all of the memfd is mapped a
+// second time for that, once, and `pieces` says where a chunk's pages lie there.
+//
+// Threading: as tier_memory.h says.
 #pragma once
 
 #include <memory>
@@ -19,8 +22,10 @@
 
 #include "core/trace.h"
 #include "core/units.h"
+#include "executor/accelerator.h"
 #include "executor/extent_allocator.h"
 #include "executor/file_descriptor.h"
+#include "executor/tier_memory.h"
 
 namespace tencache {
 
@@ -30,46 +35,35 @@ struct ChunkMemoryOptions {
   bool addressed = false;  // the caller gives offsets (best fit, fixed buffers, …); otherwise pages come from anywhere
   bool populate = true;    // map pages at once; false leaves it to page faults
   bool prefault = false;   // touch the whole capacity in the constructor
+  std::shared_ptr<Accelerator> accelerator = nullptr;  // that copies from and to these pages
 };
 
-struct ChunkMemoryStatistics {
-  std::uint64_t maps = 0, unmaps = 0;
-  Bytes mapped_bytes = 0;  // sum over all maps
-  Nanoseconds map_ns = 0, unmap_ns = 0;
-  std::uint64_t extents = 0;  // sum over all maps; ÷ maps = pieces per chunk
-  Bytes used_bytes = 0, peak_used_bytes = 0;
-};
-
-class ChunkMemory {
+class ChunkMemory final : public TierMemory {
  public:
   using Options = ChunkMemoryOptions;
 
   // `name` is the tier's, for messages. The capacity is rounded down to the granularity, a power of two of at least
   // 4 KiB; every chunk occupies a multiple of it. Throws Error if the computer refuses that much.
   ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Options options = {});
-  ~ChunkMemory();
+  ~ChunkMemory() override;
   ChunkMemory(const ChunkMemory&) = delete;
   ChunkMemory& operator=(const ChunkMemory&) = delete;
 
-  // Reserves the tensor's addresses. Ids are small numbers: they index a table. 0 bytes are allowed and take nothing.
-  void create(TensorId tensor, Bytes bytes);
-  // Unmaps what is still mapped and gives the addresses back; they are reused for tensors of similar size.
-  void destroy(TensorId tensor);
+  void create(TensorId tensor, Bytes bytes) override;
+  void destroy(TensorId tensor) override;
+  // `begin` is a multiple of 4 KiB. With `addressed` the pages are those at `offset`.
+  void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
+  void unmap(TensorId tensor, Bytes begin, Bytes bytes) override;
+  std::byte* address(TensorId tensor) const override;
+  Bytes bytes(TensorId tensor) const override;
+  bool mapped(TensorId tensor, Bytes begin) const override;
+  Bytes capacity() const override { return pages_.capacity(); }
+  ChunkMemoryStatistics statistics() const override;
 
-  // Puts pages at [begin, begin + bytes) of the tensor; `begin` is a multiple of 4 KiB, the range is not mapped yet.
-  // With `addressed` the pages are those at `offset`. Content is undefined. Throws OutOfMemory beyond the cap, Error
-  // when the kernel refuses (too many mappings). A range of pages that others use is a broken invariant.
-  void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
-  // The same range as in `map`.
-  void unmap(TensorId tensor, Bytes begin, Bytes bytes);
-
-  // Constant from create to destroy; aligned to 4 KiB.
-  std::byte* address(TensorId tensor) const;
-  Bytes bytes(TensorId tensor) const;
-  // Is a chunk that begins here mapped?
-  bool mapped(TensorId tensor, Bytes begin) const;
-  Bytes capacity() const { return pages_.capacity(); }
-  ChunkMemoryStatistics statistics() const;
+  // With an accelerator: where the pages of a mapped chunk lie for its copies, in order.
+  std::vector<HostPiece> pieces(TensorId tensor, Bytes begin, Bytes bytes) const;
+  // Why pages could not be locked; empty if all of them are.
+  const std::string& pin_refusal() const { return pin_refusal_; }
 
  private:
   struct Mapping {
@@ -98,6 +92,7 @@ class ChunkMemory {
   void protect(std::byte* at, Bytes bytes);
   void give_pages(Mapping& mapping);
   void check_memory_left();
+  void add_segments();
 
   std::string name_;
   Bytes granularity_;
@@ -113,6 +108,9 @@ class ChunkMemory {
   std::vector<Extent> scratch_;
   Bytes checked_high_water_ = 0;
   ChunkMemoryStatistics statistics_;
+  std::vector<std::byte*> segments_;  // second mappings of the memfd, locked for the accelerator
+  std::vector<bool> segment_pinned_;
+  std::string pin_refusal_;
 };
 
 // MemAvailable of this computer; `unlimited` where it is not told.

@@ -14,8 +14,13 @@ constexpr Nanoseconds worth_sleeping_ns = 100'000;  // a lane this far ahead of 
 
 }  // namespace
 
-CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files)
-    : link_(link), pace_(pace), files_(files == nullptr ? nullptr : std::make_unique<FileLane>(*files)) {}
+CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator)
+    : link_(link),
+      pace_(pace),
+      files_(files == nullptr ? nullptr : std::make_unique<FileLane>(*files)),
+      accelerator_(accelerator == nullptr ? nullptr
+                                          : std::make_unique<AcceleratorLane>(
+                                                *accelerator, files == nullptr ? 0 : files->options().block_bytes)) {}
 
 Nanoseconds CopyLane::end_ns(Nanoseconds start_ns, Bytes bytes) const {
   if (link_.bandwidth >= unlimited) return start_ns + link_.latency_ns;
@@ -43,13 +48,25 @@ bool CopyLane::run(const CopyWork& work, Nanoseconds start_ns, const std::atomic
     }
     return true;
   }
-  TENCACHE_CHECK(files_ != nullptr);
   // Whole sectors move; the link is charged for the chunk's own bytes.
   const Progress after_block = [&](Bytes done) {
     return progress(start_ns, std::min(done, work.bytes), done >= work.bytes, cancelled);
   };
-  if (work.kind == CopyWork::Kind::file_read) return files_->read(work.blocks, work.to, after_block);
-  return files_->write(work.blocks, work.from, after_block);
+  switch (work.kind) {
+    case CopyWork::Kind::upload:
+      return accelerator_->upload(work.to, work.pieces, after_block);
+    case CopyWork::Kind::download:
+      return accelerator_->download(work.pieces, work.from, after_block);
+    case CopyWork::Kind::file_read:
+      if (work.on_accelerator) return accelerator_->read(*files_, work.blocks, work.to, work.bytes, after_block);
+      return files_->read(work.blocks, work.to, after_block);
+    case CopyWork::Kind::file_write:
+      if (work.on_accelerator) return accelerator_->write(*files_, work.blocks, work.from, work.bytes, after_block);
+      return files_->write(work.blocks, work.from, after_block);
+    case CopyWork::Kind::memory:
+      break;
+  }
+  TENCACHE_CHECK(false);
 }
 
 }  // namespace tencache

@@ -7,26 +7,29 @@
 #include <vector>
 
 #include "core/machine_spec.h"
+#include "executor/accelerator_lane.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
 
 // A copy with its places resolved: between two pieces of memory, or between memory and blocks of a file.
 struct CopyWork {
-  enum class Kind : std::uint8_t { memory, file_read, file_write };
+  enum class Kind : std::uint8_t { memory, upload, download, file_read, file_write };
   Kind kind = Kind::memory;
+  bool on_accelerator = false;      // file_read and file_write: `to` or `from` is the accelerator's memory
   const std::byte* from = nullptr;  // unused by file_read
   std::byte* to = nullptr;          // unused by file_write
   Bytes bytes = 0;
   std::vector<FileBlock> blocks;
+  std::vector<HostPiece> pieces;  // upload and download: the host's end
 };
 
 // Used by one thread.
 class CopyLane {
  public:
-  // `files`: of the tier of kind nvme at one end of the link, or nullptr. `pace`: keep to the link's bandwidth and
-  // latency.
-  CopyLane(const Link& link, bool pace, const SwapFiles* files);
+  // `files`: of the tier of kind nvme at one end of the link, or nullptr; `accelerator`: whose memory is at one end, or
+  // nullptr. `pace`: keep to the link's bandwidth and latency.
+  CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelerator* accelerator = nullptr);
 
   // Copies. Paced, it returns no earlier than start_ns + latency + bytes / bandwidth, and the bytes come spread over
   // that time. False when `cancelled` turned true in time; the destination's content is then undefined. Throws Error on
@@ -44,6 +47,7 @@ class CopyLane {
   Link link_;
   bool pace_;
   std::unique_ptr<FileLane> files_;
+  std::unique_ptr<AcceleratorLane> accelerator_;
 };
 
 }  // namespace tencache

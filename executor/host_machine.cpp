@@ -38,8 +38,11 @@ void OpBodies::initialise(TensorId /*tensor*/, Bytes /*begin*/, std::span<std::b
   std::memset(content.data(), 0, content.size());
 }
 
-MachineSpec with_real_pages(MachineSpec spec) {
-  for (Tier& tier : spec.tiers) tier.granularity = std::max(tier.granularity, page_bytes);
+MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator) {
+  for (Tier& tier : spec.tiers) {
+    const bool there = accelerator != nullptr && tier.kind == TierKind::gpu;
+    tier.granularity = std::max(tier.granularity, there ? accelerator->granularity() : page_bytes);
+  }
   return spec;
 }
 
@@ -67,6 +70,7 @@ HostMachine::~HostMachine() {
   }
   for (const auto& lane : links_) lane->thread.join();
   for (const auto& lane : op_lanes_) lane->thread.join();
+  if (staging_pinned_) options_.accelerator->unpin(staging_);
   if (staging_ != nullptr) ::munmap(staging_, staging_stride_ * spec_.staging.count);
 }
 
@@ -78,6 +82,10 @@ void HostMachine::build_tiers() {
     if (spec_.tiers[link.from].kind == TierKind::nvme && spec_.tiers[link.to].kind == TierKind::nvme) {
       throw Error(spec_.file, 0,
                   "link '" + link.name + "' joins two tiers of files; on a real machine copies go through memory");
+    }
+    if (options_.accelerator != nullptr && spec_.tiers[link.from].kind == TierKind::gpu &&
+        spec_.tiers[link.to].kind == TierKind::gpu) {
+      throw Error(spec_.file, 0, "link '" + link.name + "' joins two tiers of kind gpu; a run uses one device");
     }
   }
   for (std::size_t i = 0; i < spec_.tiers.size(); i++) {
@@ -95,8 +103,15 @@ void HostMachine::build_tiers() {
     memory.addressed = !options_.addressed.empty() && options_.addressed[i];
     memory.populate = options_.populate;
     memory.prefault = options_.prefault;
+    memory.accelerator = options_.accelerator;
     const Bytes capacity = i == 0 && options_.unlimited_gpu ? unlimited : tier.capacity;
-    tiers_[i].memory = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
+    if (options_.accelerator != nullptr && tier.kind == TierKind::gpu) {
+      tiers_[i].memory = options_.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
+    } else {
+      auto pages = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
+      tiers_[i].pages = pages.get();
+      tiers_[i].memory = std::move(pages);
+    }
   }
 }
 
@@ -111,7 +126,11 @@ void HostMachine::build_staging() {
                     "; lower the staging count or bytes");
   }
   staging_ = static_cast<std::byte*>(memory);
-  staging_locked_ = ::mlock(memory, bytes) == 0;  // beyond RLIMIT_MEMLOCK they are ordinary memory
+  if (options_.accelerator != nullptr) {
+    std::string reason;  // of CPU memory, too, and said there
+    staging_pinned_ = options_.accelerator->pin(staging_, bytes, reason);
+  }
+  staging_locked_ = staging_pinned_ || ::mlock(memory, bytes) == 0;  // beyond RLIMIT_MEMLOCK: ordinary memory
 }
 
 void HostMachine::build_lanes() {
@@ -119,7 +138,9 @@ void HostMachine::build_lanes() {
     const SwapFiles* from = tiers_[link.from].files.get();
     const SwapFiles* to = tiers_[link.to].files.get();
     auto lane = std::make_unique<Lane>();
-    lane->copy = std::make_unique<CopyLane>(link, options_.pace, from != nullptr ? from : to);
+    Accelerator* accelerator =
+        tiers_[link.from].on_accelerator() || tiers_[link.to].on_accelerator() ? options_.accelerator.get() : nullptr;
+    lane->copy = std::make_unique<CopyLane>(link, options_.pace, from != nullptr ? from : to, accelerator);
     links_.push_back(std::move(lane));
   }
   for (std::uint8_t i = 0; i < op_lanes_.size(); i++) {
@@ -149,10 +170,15 @@ std::byte* HostMachine::memory_of(const CopyCommand& copy, Place place, bool sta
     return staging_ + place.offset * staging_stride_;
   }
   TENCACHE_CHECK(place.tier < spec_.tiers.size());
-  const ChunkMemory* memory = tiers_[place.tier].memory.get();
+  const TierMemory* memory = tiers_[place.tier].memory.get();
   if (memory == nullptr) return nullptr;  // a file
   TENCACHE_CHECK(memory->mapped(copy.tensor, copy.begin));
   return memory->address(copy.tensor) + copy.begin;
+}
+
+std::vector<HostPiece> HostMachine::pieces_of(const CopyCommand& copy, Place place, bool staging) const {
+  if (staging) return {{memory_of(copy, place, true), copy.bytes}};
+  return tiers_[place.tier].pages->pieces(copy.tensor, copy.begin, copy.bytes);
 }
 
 CopyWork HostMachine::resolve(const CopyCommand& copy) {
@@ -160,7 +186,19 @@ CopyWork HostMachine::resolve(const CopyCommand& copy) {
   work.bytes = copy.bytes;
   work.from = memory_of(copy, copy.from, copy.from_staging);
   work.to = memory_of(copy, copy.to, copy.to_staging);
-  if (work.from != nullptr && work.to != nullptr) return work;
+  const bool from_accelerator = !copy.from_staging && tiers_[copy.from.tier].on_accelerator();
+  const bool to_accelerator = !copy.to_staging && tiers_[copy.to.tier].on_accelerator();
+  work.on_accelerator = from_accelerator || to_accelerator;
+  if (work.from != nullptr && work.to != nullptr) {
+    if (from_accelerator) {
+      work.kind = CopyWork::Kind::download;
+      work.pieces = pieces_of(copy, copy.to, copy.to_staging);
+    } else if (to_accelerator) {
+      work.kind = CopyWork::Kind::upload;
+      work.pieces = pieces_of(copy, copy.from, copy.from_staging);
+    }
+    return work;
+  }
   work.kind = work.from == nullptr ? CopyWork::Kind::file_read : CopyWork::Kind::file_write;
   SwapFiles& files = *tiers_[work.from == nullptr ? copy.from.tier : copy.to.tier].files;
   if (work.to == nullptr && !files.has(copy.tensor, copy.begin)) files.take(copy.tensor, copy.begin, copy.bytes);
@@ -368,7 +406,7 @@ std::string HostMachine::last_error() const {
 // --- Room -----------------------------------------------------------------------------------------------------------
 
 void HostMachine::map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
-  TierMemory& tier = tiers_[place.tier];
+  TierStore& tier = tiers_[place.tier];
   if (tier.files != nullptr) {
     tier.files->take(tensor, begin, bytes);
   } else {
@@ -377,7 +415,7 @@ void HostMachine::map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes byt
 }
 
 void HostMachine::unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
-  TierMemory& tier = tiers_[place.tier];
+  TierStore& tier = tiers_[place.tier];
   if (tier.files != nullptr) {
     tier.files->give(tensor, begin);
   } else {
@@ -386,29 +424,42 @@ void HostMachine::unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes b
 }
 
 void HostMachine::tensor_created(TensorId tensor, Bytes bytes) {
-  for (const TierMemory& tier : tiers_) {
+  for (const TierStore& tier : tiers_) {
     if (tier.memory != nullptr) tier.memory->create(tensor, bytes);
   }
 }
 
 void HostMachine::tensor_destroyed(TensorId tensor) {
-  for (const TierMemory& tier : tiers_) {
+  for (const TierStore& tier : tiers_) {
     if (tier.memory != nullptr) tier.memory->destroy(tensor);
     if (tier.files != nullptr) tier.files->give_all(tensor);
   }
 }
 
 void HostMachine::initialise(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
-  TierMemory& tier = tiers_[place.tier];
-  if (tier.memory != nullptr) {
+  TierStore& tier = tiers_[place.tier];
+  if (tier.pages != nullptr) {
     bodies_.initialise(tensor, begin, {tier.memory->address(tensor) + begin, bytes});
     return;
   }
-  if (!tier.files->has(tensor, begin)) tier.files->take(tensor, begin, bytes);
   const AlignedBuffer buffer = aligned_buffer(bytes);
   bodies_.initialise(tensor, begin, {buffer.get(), bytes});
+  if (tier.on_accelerator()) {
+    transfer_directly(tensor, begin, place.tier, buffer.get(), bytes, true);
+    return;
+  }
+  if (!tier.files->has(tensor, begin)) tier.files->take(tensor, begin, bytes);
   FileLane lane(*tier.files);
   lane.write(tier.files->blocks(tensor, begin, bytes), buffer.get(), [](Bytes) { return true; });
+}
+
+// On the calling thread, past the lanes.
+void HostMachine::transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes,
+                                    bool upload) {
+  const std::unique_ptr<CopyEngine> engine = options_.accelerator->copy_engine();
+  std::byte* device = address(tensor, tier) + begin;
+  upload ? engine->upload(device, content, bytes) : engine->download(content, device, bytes);
+  engine->wait(0);
 }
 
 std::byte* HostMachine::address(TensorId tensor, TierId tier) const {
@@ -420,6 +471,10 @@ Bytes HostMachine::bytes(TensorId tensor) const { return tiers_[0].memory->bytes
 
 std::vector<std::byte> HostMachine::content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier) {
   std::vector<std::byte> result(bytes);
+  if (tiers_[tier].on_accelerator()) {
+    transfer_directly(tensor, begin, tier, result.data(), bytes, false);
+    return result;
+  }
   if (tiers_[tier].memory != nullptr) {
     std::memcpy(result.data(), address(tensor, tier) + begin, bytes);
     return result;
@@ -436,7 +491,13 @@ std::string HostMachine::describe() const {
   std::string text;
   for (std::size_t i = 0; i < spec_.tiers.size(); i++) {
     const Tier& tier = spec_.tiers[i];
-    text += tier.name + ": " + format_bytes(tier.capacity) + (tier.kind == TierKind::nvme ? " of files" : " of memory");
+    const char* what = tier.kind == TierKind::nvme ? " of files" : " of memory";
+    text += tier.name + ": " + format_bytes(tier.capacity) + what;
+    if (tiers_[i].on_accelerator()) text += " of " + options_.accelerator->describe();
+    if (tiers_[i].pages != nullptr && options_.accelerator != nullptr) {
+      const std::string& refusal = tiers_[i].pages->pin_refusal();
+      text += refusal.empty() ? ", page-locked" : ", not page-locked, so that copies are slower: " + refusal;
+    }
     for (const std::string& directory : tier.directories) text += " " + directory;
     text += "\n";
   }
@@ -444,7 +505,7 @@ std::string HostMachine::describe() const {
     const Link& link = spec_.links[i];
     text += link.name + ": ";
     if (spec_.tiers[link.from].kind != TierKind::nvme && spec_.tiers[link.to].kind != TierKind::nvme) {
-      text += "memcpy";
+      text += tiers_[link.from].on_accelerator() || tiers_[link.to].on_accelerator() ? "copy engine" : "memcpy";
     } else {
       const std::string reason = links_[i]->copy->fallback_reason();
       text += reason.empty() ? "io_uring with O_DIRECT" : "pread and pwrite, " + reason;

@@ -1,10 +1,12 @@
 // The real machine: the port of core/machine.h on threads, mapped memory and files of this computer.
 //
 // Tiers of kind gpu and cpu are ChunkMemory (the GPU's is a capped arena of ordinary memory that stands in for it),
-// tiers of kind nvme are SwapFiles. Each link is a thread that copies (CopyLane), each of the two op lanes a thread
-// that runs bodies. With `pace` a link takes latency + bytes / bandwidth of wall time for a transfer, so that a machine
-// slower than this computer can be stood in for. A transfer that was ready behind another one is paced from the moment
-// the other should have ended: waking up late does not add up.
+// tiers of kind nvme are SwapFiles. With an accelerator (accelerator.h) tiers of kind gpu are its memory, CPU memory is
+// page-locked for it, and links from and to them copy with its engines; all else is the same. Each link is a thread
+// that copies (CopyLane), each of the two op lanes a thread that runs bodies. With `pace` a link takes latency + bytes
+// / bandwidth of wall time for a transfer, so that a machine slower than this computer can be stood in for. A transfer
+// that was ready behind another one is paced from the moment the other should have ended: waking up late does not add
+// up.
 //
 // Limits: shared resources (MachineSpec::resources) are not enforced, only each link's own bandwidth and latency; links
 // faster than this computer's memory run as fast as that. Links between two nvme tiers are refused.
@@ -32,6 +34,7 @@
 #include <vector>
 
 #include "core/machine.h"
+#include "executor/accelerator.h"
 #include "executor/chunk_memory.h"
 #include "executor/copy_lane.h"
 #include "executor/swap_file.h"
@@ -45,7 +48,8 @@ class OpBodies {
  public:
   virtual ~OpBodies() = default;
   // On the lane's thread; the two lanes run at the same time. The tensors' addresses are
-  // machine.address(tensor, machine.tier_of_lane(lane)); every chunk of them is mapped. An exception fails the op.
+  // machine.address(tensor, machine.tier_of_lane(lane)); every chunk of them is mapped. With an accelerator those of
+  // lane 0 are its addresses: an op that runs there returns when it is over. An exception fails the op.
   virtual void run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) = 0;
   // Content that a persistent tensor has before the first op: fill `content`, the bytes from `begin` on. On the
   // engine's thread. Without an override it is zeros.
@@ -59,12 +63,14 @@ struct HostMachineOptions {
   bool prefault = false;
   bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
   SwapFileOptions files;
+  std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
   // For tests: true makes the copy fail. Called with 0, 1, … in order of submission.
   std::function<bool(std::uint64_t copy)> fail_copy;
 };
 
-// The same machine with what real memory asks for: granularities of at least 4 KiB. Simulate this one to predict a run.
-MachineSpec with_real_pages(MachineSpec spec);
+// The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages.
+// Simulate this one to predict a run.
+MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator = nullptr);
 
 class HostMachine final : public Machine {
  public:
@@ -105,6 +111,7 @@ class HostMachine final : public Machine {
   // How files are read and written, and what was fallen back to; a line per tier.
   std::string describe() const;
   const MachineSpec& spec() const { return spec_; }
+  Accelerator* accelerator() const { return options_.accelerator.get(); }
   ChunkMemoryStatistics memory_statistics(TierId tier) const;  // memory tiers only
   const SwapFiles& files(TierId tier) const;                   // nvme tiers only
 
@@ -136,9 +143,12 @@ class HostMachine final : public Machine {
     Work* work = nullptr;
     std::vector<Fence> dependants;
   };
-  struct TierMemory {
-    std::unique_ptr<ChunkMemory> memory;
+  // Memory or files.
+  struct TierStore {
+    std::unique_ptr<TierMemory> memory;
+    const ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
     std::unique_ptr<SwapFiles> files;
+    bool on_accelerator() const { return memory != nullptr && pages == nullptr; }
   };
   struct Outcome {
     CompletionStatus status = CompletionStatus::done;
@@ -160,16 +170,18 @@ class HostMachine final : public Machine {
   bool take_completion(Completion& completion);
   CopyWork resolve(const CopyCommand& copy);
   std::byte* memory_of(const CopyCommand& copy, Place place, bool staging) const;
+  std::vector<HostPiece> pieces_of(const CopyCommand& copy, Place place, bool staging) const;
+  void transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes, bool upload);
 
   MachineSpec spec_;
   OpBodies& bodies_;
   Options options_;
   Nanoseconds origin_ns_;
   TierId cpu_tier_ = no_tier;
-  std::array<TierMemory, max_tiers> tiers_;
+  std::array<TierStore, max_tiers> tiers_;
   std::byte* staging_ = nullptr;
   Bytes staging_stride_ = 0;
-  bool staging_locked_ = false;
+  bool staging_locked_ = false, staging_pinned_ = false;
   std::uint64_t copies_ = 0;
 
   mutable std::mutex mutex_;  // everything below, and the lanes' queues

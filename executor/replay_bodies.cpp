@@ -69,8 +69,35 @@ Bytes find_difference(TensorId tensor, std::uint64_t version, Bytes begin, std::
   return unlimited;
 }
 
-ReplayBodies::ReplayBodies(const Trace& trace, ReplayOptions options)
-    : trace_(trace), options_(options), versions_(trace.tensors.size(), 0), verdicts_(trace.tensors.size(), 0) {
+namespace {
+
+class HostKernels final : public ReplayKernels {
+ public:
+  Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) override {
+    const Nanoseconds start_ns = clock_ns();
+    for (ReplayAccess& access : accesses) {
+      if (access.read) {
+        access.wrong_at = find_difference(access.tensor, access.version, 0, access.content, options.check_everything);
+      }
+      if (access.write) {
+        write_pattern(access.tensor, access.version + 1, 0, access.content, options.write_everything);
+      }
+    }
+    const Nanoseconds reached_ns = clock_ns();
+    while (clock_ns() < start_ns + duration_ns) {  // computing: the core is busy as it would be
+    }
+    return reached_ns - start_ns;
+  }
+};
+
+}  // namespace
+
+ReplayBodies::ReplayBodies(const Trace& trace, ReplayOptions options, ReplayKernels* gpu)
+    : trace_(trace),
+      options_(options),
+      gpu_(gpu),
+      versions_(trace.tensors.size(), 0),
+      verdicts_(trace.tensors.size(), 0) {
   // What only stamps were written of can only be checked by its stamps.
   TENCACHE_CHECK(options.write_everything || !options.check_everything);
 }
@@ -79,51 +106,50 @@ void ReplayBodies::initialise(TensorId tensor, Bytes begin, std::span<std::byte>
   write_pattern(tensor, 0, begin, content, options_.write_everything);
 }
 
-void ReplayBodies::check(OpIndex op, TensorId tensor, std::uint64_t version, std::span<const std::byte> content) {
-  const Bytes wrong_at = find_difference(tensor, version, 0, content, options_.check_everything);
-  const std::lock_guard lock(mutex_);
+// Under the lock.
+void ReplayBodies::count_check(OpIndex op, const ReplayAccess& access) {
   counts_.tensor_checks++;
-  counts_.page_checks += (content.size() + page_bytes - 1) / page_bytes;
-  std::uint8_t& verdict = verdicts_[tensor];
+  counts_.page_checks += (access.content.size() + page_bytes - 1) / page_bytes;
+  std::uint8_t& verdict = verdicts_[access.tensor];
   if (verdict == 0) counts_.verified_tensors++;
   verdict = std::max<std::uint8_t>(verdict, 1);
-  if (wrong_at == unlimited) return;
+  if (access.wrong_at == unlimited) return;
   counts_.corrupted_checks++;
   if (verdict != 2) counts_.corrupted_tensors++;
   verdict = 2;
   if (!counts_.first_corruption.empty()) return;
   counts_.first_corruption = "op " + std::to_string(op) + " (" + trace_.name(trace_.ops[op]) + ") read tensor " +
-                             std::to_string(tensor) + " (" + trace_.name(trace_.tensors[tensor]) + ") wrong at byte " +
-                             std::to_string(wrong_at) + ", version " + std::to_string(version);
+                             std::to_string(access.tensor) + " (" + trace_.name(trace_.tensors[access.tensor]) +
+                             ") wrong at byte " + std::to_string(access.wrong_at) + ", version " +
+                             std::to_string(access.version);
 }
 
 void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) {
-  const Nanoseconds start_ns = clock_ns();
   const TierId tier = machine.tier_of_lane(lane);
-  for (const Use& use : uses) {
-    std::uint64_t version;
-    {
-      const std::lock_guard lock(mutex_);
-      version = versions_[use.tensor];
-    }
-    const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
-    if (use.read) check(op, use.tensor, version, content);
-    if (!use.write) continue;
-    write_pattern(use.tensor, version + 1, 0, content, options_.write_everything);
+  std::vector<ReplayAccess> accesses;
+  accesses.reserve(uses.size());
+  {
     const std::lock_guard lock(mutex_);
-    versions_[use.tensor] = version + 1;
+    for (const Use& use : uses) {
+      const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
+      accesses.push_back({use.tensor, versions_[use.tensor], content, use.read, use.write, unlimited});
+    }
   }
   const auto duration_ns =
       static_cast<Nanoseconds>(static_cast<double>(trace_.ops[op].duration_ns) * options_.duration_scale);
-  const Nanoseconds due_ns = start_ns + duration_ns;
-  const Nanoseconds reached_ns = clock_ns();
-  while (clock_ns() < due_ns) {  // computing: the core is busy as it would be
-  }
+  HostKernels host;
+  TENCACHE_CHECK(lane != 0 || gpu_ != nullptr || machine.accelerator() == nullptr);
+  ReplayKernels& kernels = lane == 0 && gpu_ != nullptr ? *gpu_ : host;
+  const Nanoseconds work_ns = kernels.run(accesses, duration_ns, options_);
   const std::lock_guard lock(mutex_);
+  for (const ReplayAccess& access : accesses) {
+    if (access.read) count_check(op, access);
+    if (access.write) versions_[access.tensor] = access.version + 1;
+  }
   counts_.ops++;
-  if (reached_ns <= due_ns) return;
+  if (work_ns <= duration_ns) return;
   counts_.late_ops++;
-  counts_.late_ns += reached_ns - due_ns;
+  counts_.late_ns += work_ns - duration_ns;
 }
 
 ReplayCounts ReplayBodies::counts() const {

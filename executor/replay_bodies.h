@@ -32,10 +32,29 @@ struct ReplayCounts {
   std::string first_corruption;         // op, tensor and position
 };
 
+// A tensor of an op that is replayed.
+struct ReplayAccess {
+  TensorId tensor = none;
+  std::uint64_t version = 0;     // to be found, if it is read; the next one is written
+  std::span<std::byte> content;  // addresses of the lane's device
+  bool read = false, write = false;
+  Bytes wrong_at = unlimited;  // result: the first page that differs, if one does
+};
+
+// An op's work on the device of a lane. Used by one thread.
+class ReplayKernels {
+ public:
+  virtual ~ReplayKernels() = default;
+  // Checks what is read and writes what is written, one tensor after the other, then computes until `duration_ns` after
+  // its start. Returns when all of it is over, with the time that checking and writing took.
+  virtual Nanoseconds run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns, const ReplayOptions& options) = 0;
+};
+
 class ReplayBodies final : public OpBodies {
  public:
-  // The trace, as lowered for the run, outlives the bodies.
-  explicit ReplayBodies(const Trace& trace, ReplayOptions options = {});
+  // The trace, as lowered for the run, outlives the bodies, and so do the kernels of lane 0, which an accelerator
+  // needs.
+  explicit ReplayBodies(const Trace& trace, ReplayOptions options = {}, ReplayKernels* gpu = nullptr);
 
   void run(std::uint8_t lane, OpIndex op, std::span<const Use> uses, HostMachine& machine) override;
   void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content) override;
@@ -45,10 +64,11 @@ class ReplayBodies final : public OpBodies {
   std::string summary() const;
 
  private:
-  void check(OpIndex op, TensorId tensor, std::uint64_t version, std::span<const std::byte> content);
+  void count_check(OpIndex op, const ReplayAccess& access);
 
   const Trace& trace_;
   ReplayOptions options_;
+  ReplayKernels* gpu_;
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> versions_;
   std::vector<std::uint8_t> verdicts_;  // by tensor: 0 not checked, 1 right, 2 wrong

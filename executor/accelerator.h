@@ -1,0 +1,54 @@
+// A GPU as the real machine sees it: memory whose content the host cannot touch, and engines that copy to and from it.
+// HostMachine without one lets ordinary memory stand in for the GPU's; executor/cuda implements it.
+//
+// Errors: everything throws Error (or OutOfMemory) with the driver's own words. Threading: any thread may call, each
+// CopyEngine is one thread's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "core/units.h"
+#include "executor/tier_memory.h"
+
+namespace tencache {
+
+// Copies in order, while other engines and the GPU's ops go on.
+class CopyEngine {
+ public:
+  virtual ~CopyEngine() = default;  // waits for what was started
+  // Starts a copy and returns; the bytes may be touched after `wait`.
+  virtual void upload(std::byte* device, const std::byte* host, Bytes bytes) = 0;
+  virtual void download(std::byte* host, const std::byte* device, Bytes bytes) = 0;
+  // Waits until no more than `left` of the copies started are under way.
+  virtual void wait(std::size_t left) = 0;
+};
+
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+
+  // The device, for people: "NVIDIA H200, 139.8 GiB, driver 13.0".
+  virtual std::string describe() const = 0;
+  // Memory that can be mapped now.
+  virtual Bytes free_bytes() const = 0;
+  // Chunks occupy multiples of this, a power of two.
+  virtual Bytes granularity() const = 0;
+  // `addressed` as in ChunkMemoryOptions. It must not outlive this object.
+  virtual std::unique_ptr<TierMemory> memory(const std::string& name, Bytes capacity, Bytes granularity,
+                                             bool addressed) = 0;
+  // Locks pages of the host so that copies run at the link's speed. False if that is refused (`reason` says why):
+  // copies work all the same, slower. The range does not overlap one that is pinned.
+  virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;
+  virtual void unpin(std::byte* host) = 0;  // the start of what was pinned; nothing under way touches it
+  virtual std::unique_ptr<CopyEngine> copy_engine() = 0;
+};
+
+// A contiguous part of host memory, pinned where that was possible.
+struct HostPiece {
+  std::byte* address = nullptr;
+  Bytes bytes = 0;
+};
+
+}  // namespace tencache

@@ -1,0 +1,162 @@
+#include "executor/accelerator_lane.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <string>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes part_bytes = 4 * MiB;       // well above what it takes to start a copy, well below a chunk
+constexpr std::size_t parts_in_flight = 2;  // one copies while the next is started
+constexpr Bytes smallest_buffer = 4 * MiB;  // of each of the two for files
+constexpr std::size_t buffer_count = 2;
+
+// The blocks of a transfer in groups that fit into a buffer, their positions counted from the group's begin.
+struct Group {
+  Bytes begin = 0;  // in the chunk
+  Bytes bytes = 0;  // of the chunk
+  std::vector<FileBlock> blocks;
+};
+
+std::vector<Group> groups_of(const std::vector<FileBlock>& blocks, Bytes bytes, Bytes buffer_bytes) {
+  std::vector<Group> groups;
+  for (FileBlock block : blocks) {
+    TENCACHE_CHECK(block.bytes <= buffer_bytes);
+    if (groups.empty() || block.begin + block.bytes - groups.back().begin > buffer_bytes) {
+      groups.push_back({block.begin, 0, {}});
+    }
+    Group& group = groups.back();
+    group.bytes = std::min(block.begin + block.bytes, bytes) - group.begin;
+    block.begin -= group.begin;
+    group.blocks.push_back(block);
+  }
+  return groups;
+}
+
+// Whichever way a transfer ends, nothing of it is under way any more.
+class Settle {
+ public:
+  explicit Settle(CopyEngine& engine) : engine_(engine) {}
+  ~Settle() {
+    try {
+      engine_.wait(0);
+    } catch (...) {  // the transfer has failed already, or the next one will say it
+    }
+  }
+  Settle(const Settle&) = delete;
+  Settle& operator=(const Settle&) = delete;
+
+ private:
+  CopyEngine& engine_;
+};
+
+}  // namespace
+
+AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block)
+    : accelerator_(accelerator),
+      buffer_bytes_(std::max(smallest_buffer, largest_block)),
+      engine_(accelerator.copy_engine()) {}
+
+AcceleratorLane::~AcceleratorLane() {
+  engine_.reset();
+  if (buffers_ == nullptr) return;
+  if (pinned_) accelerator_.unpin(buffers_);
+  ::munmap(buffers_, buffer_count * buffer_bytes_);
+}
+
+std::byte* AcceleratorLane::buffer(std::size_t index) {
+  if (buffers_ == nullptr) {
+    void* memory = ::mmap(nullptr, buffer_count * buffer_bytes_, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) throw Error(std::string("buffers between files and the GPU: ") + std::strerror(errno));
+    buffers_ = static_cast<std::byte*>(memory);
+    std::string reason;  // unpinned they are slower, and that CPU memory cannot be pinned has been said
+    pinned_ = accelerator_.pin(buffers_, buffer_count * buffer_bytes_, reason);
+  }
+  return buffers_ + index * buffer_bytes_;
+}
+
+// `start` gets a part of the host's memory and its position.
+template <typename Start>
+bool AcceleratorLane::move(std::span<const HostPiece> host, const Progress& progress, const Start& start) {
+  const Settle settle(*engine_);
+  std::deque<Bytes> under_way;
+  Bytes position = 0, arrived = 0;
+  const auto wait_for_first = [&] {
+    engine_->wait(under_way.size() - 1);
+    arrived += under_way.front();
+    under_way.pop_front();
+    return progress(arrived);
+  };
+  for (const HostPiece& piece : host) {
+    for (Bytes done = 0; done < piece.bytes;) {
+      const Bytes part = std::min(part_bytes, piece.bytes - done);
+      start(piece.address + done, position, part);
+      under_way.push_back(part);
+      done += part;
+      position += part;
+      if (under_way.size() > parts_in_flight && !wait_for_first()) return false;
+    }
+  }
+  while (!under_way.empty()) {
+    if (!wait_for_first()) return false;
+  }
+  return true;
+}
+
+bool AcceleratorLane::upload(std::byte* device, std::span<const HostPiece> host, const Progress& progress) {
+  return move(host, progress,
+              [&](std::byte* from, Bytes position, Bytes bytes) { engine_->upload(device + position, from, bytes); });
+}
+
+bool AcceleratorLane::download(std::span<const HostPiece> host, const std::byte* device, const Progress& progress) {
+  return move(host, progress,
+              [&](std::byte* to, Bytes position, Bytes bytes) { engine_->download(to, device + position, bytes); });
+}
+
+bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
+                           const Progress& progress) {
+  const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
+  const Settle settle(*engine_);
+  for (std::size_t i = 0; i < groups.size(); i++) {
+    const Group& group = groups[i];
+    std::byte* between = buffer(i % buffer_count);
+    engine_->wait(1);  // the upload of two groups ago has left this buffer
+    const bool last = i + 1 == groups.size();
+    const Progress filled = [&](Bytes done) {
+      return last && done >= group.bytes ? true : progress(group.begin + done);  // that all is there is said below
+    };
+    if (!files.read(group.blocks, between, filled)) return false;
+    engine_->upload(device + group.begin, between, group.bytes);
+  }
+  engine_->wait(0);
+  return progress(bytes);
+}
+
+bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
+                            const Progress& progress) {
+  const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
+  const auto start = [&](std::size_t i) {
+    engine_->download(buffer(i % buffer_count), device + groups[i].begin, groups[i].bytes);
+  };
+  const Settle settle(*engine_);
+  if (!groups.empty()) start(0);
+  for (std::size_t i = 0; i < groups.size(); i++) {
+    engine_->wait(0);
+    if (i + 1 < groups.size()) start(i + 1);
+    const Progress written = [&](Bytes done) { return progress(groups[i].begin + done); };
+    if (!files.write(groups[i].blocks, buffer(i % buffer_count), written)) return false;
+  }
+  return true;
+}
+
+}  // namespace tencache

@@ -1,0 +1,47 @@
+// Copies of one link between an accelerator's memory and host memory or files, in parts: a few are under way at a time,
+// between them the copy can be paced and stopped.
+//
+// Files reach the accelerator through two page-locked buffers of the lane's own: the file fills one while the other is
+// uploaded.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "executor/accelerator.h"
+#include "executor/swap_file.h"
+
+namespace tencache {
+
+// Used by one thread. All functions return when the bytes are there, or false when `progress`, called with the bytes
+// done, stopped them; then nothing touches the memory any more and the destination's content is undefined. They throw
+// Error on failures of the device or the disk.
+class AcceleratorLane {
+ public:
+  // No block of a file is larger than `largest_block`.
+  explicit AcceleratorLane(Accelerator& accelerator, Bytes largest_block);
+  ~AcceleratorLane();
+  AcceleratorLane(const AcceleratorLane&) = delete;
+  AcceleratorLane& operator=(const AcceleratorLane&) = delete;
+
+  bool upload(std::byte* device, std::span<const HostPiece> host, const Progress& progress);
+  bool download(std::span<const HostPiece> host, const std::byte* device, const Progress& progress);
+  bool read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
+            const Progress& progress);
+  bool write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
+             const Progress& progress);
+
+ private:
+  template <typename Start>
+  bool move(std::span<const HostPiece> host, const Progress& progress, const Start& start);
+  std::byte* buffer(std::size_t index);
+
+  Accelerator& accelerator_;
+  Bytes buffer_bytes_;
+  std::unique_ptr<CopyEngine> engine_;
+  std::byte* buffers_ = nullptr;  // mapped at first use
+  bool pinned_ = false;
+};
+
+}  // namespace tencache

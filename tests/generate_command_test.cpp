@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/command_line.h"
 #include "tests/generate_cases.h"
+#include "tests/in_process.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -19,33 +19,21 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-struct Answer {
-  int code;
-  std::string out, err;
-};
-
 class GenerateCommand : public ::testing::Test {
  protected:
   GenerateCommand() { fs::create_directories(folder_); }
   ~GenerateCommand() override { fs::remove_all(folder_); }
 
   // The words after "tencache generate", separated by spaces.
-  Answer run(const std::string& words) const {
-    std::vector<std::string> list{"tencache", "generate"};
+  InProcessAnswer run(const std::string& words) const {
+    std::vector<std::string> list{"generate"};
     std::istringstream stream(words);
     for (std::string word; stream >> word;) list.push_back(word);
-    std::vector<const char*> arguments;
-    for (const std::string& word : list) arguments.push_back(word.c_str());
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    Answer answer{run_command_line(static_cast<int>(arguments.size()), arguments.data()), "", ""};
-    answer.out = ::testing::internal::GetCapturedStdout();
-    answer.err = ::testing::internal::GetCapturedStderr();
-    return answer;
+    return run_in_process(list);
   }
 
   void expect_refused(const std::string& words, const std::string& message) const {
-    const Answer answer = run(words + " -o " + path("refused.trace.jsonl"));
+    const InProcessAnswer answer = run(words + " -o " + path("refused.trace.jsonl"));
     EXPECT_EQ(answer.code, 2) << words;
     EXPECT_EQ(answer.out, "") << words;
     EXPECT_THAT(answer.err, HasSubstr(message)) << words;
@@ -61,7 +49,7 @@ TEST_F(GenerateCommand, WritesTheTraceThatItsRecordMakesAgain) {
   const std::string words =
       "--model gpt2 --batch 8 --micro-batches 2 --seq 64,32 --precision fp16 --gpu l40s --recompute selective "
       "--attention materialised --head classification --lora-rank 4 --lora-targets c_attn,c_fc";
-  const Answer answer = run(words + " -o " + path("a.trace.jsonl.zst"));
+  const InProcessAnswer answer = run(words + " -o " + path("a.trace.jsonl.zst"));
   ASSERT_EQ(answer.code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("gpt2, 0.124 billion parameters"));
   EXPECT_THAT(answer.out, HasSubstr("a step on l40s"));
@@ -70,13 +58,13 @@ TEST_F(GenerateCommand, WritesTheTraceThatItsRecordMakesAgain) {
   EXPECT_EQ(trace.header.hardware, "modelled: l40s");
   const std::string start = "tencache generate ";
   ASSERT_TRUE(trace.header.recorded_by.starts_with(start)) << trace.header.recorded_by;
-  const Answer again = run(trace.header.recorded_by.substr(start.size()) + " -o " + path("b.trace.jsonl"));
+  const InProcessAnswer again = run(trace.header.recorded_by.substr(start.size()) + " -o " + path("b.trace.jsonl"));
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(format_trace(read_trace(path("b.trace.jsonl"))), format_trace(trace));
 }
 
 TEST_F(GenerateCommand, PrintsOneDocumentWithJson) {
-  const Answer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
+  const InProcessAnswer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
   ASSERT_EQ(answer.code, 0) << answer.err;
   EXPECT_EQ(answer.err, "");
   const nlohmann::json json = nlohmann::json::parse(answer.out);
@@ -126,7 +114,7 @@ TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
   expect_refused(gpt2 + " --tensor-parallel 5", "5 does not divide the 12 heads");
   expect_refused(gpt2 + " --interconnect 0", "--interconnect: must be above 0");
   expect_refused("--model vit-base-patch16-224 --batch 4 --head lm", "has no language-model head");
-  const Answer folder = run(gpt2 + " -o " + path("none/x.trace.jsonl"));
+  const InProcessAnswer folder = run(gpt2 + " -o " + path("none/x.trace.jsonl"));
   EXPECT_EQ(folder.code, 2);
   EXPECT_TRUE(fs::is_empty(folder_));
 }

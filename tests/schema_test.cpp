@@ -12,6 +12,7 @@
 #include "configs/machine_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/in_process.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -189,6 +190,30 @@ TEST(Schema, Results) {
   Json without = result;
   without.erase("manifest");
   checked.refused(without, "'manifest' is a required property");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, Bounds) {
+  Checked checked("bound");
+  Json bound;
+  for (const char* gpu_memory : {"64MiB", "8MiB"}) {
+    bound = Json::parse(
+        run_in_process({"bound", sample_trace(), "-m", "demo-small-gpu", "--gpu-memory", gpu_memory, "--json"}).out);
+    checked.valid(bound);
+  }
+  EXPECT_EQ(bound["fits"], false);
+  bound["terms"][0]["seconds"] = -1;
+  checked.refused(bound, "$.terms");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, Validations) {
+  Checked checked("validation");
+  Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);
+  ASSERT_FALSE(validation["systems"].empty());
+  checked.valid(validation);
+  validation["systems"][0]["rows"][0]["verdict"] = "right";
+  checked.refused(validation, "$.systems");
   CHECK_OR_SKIP(checked);
 }
 

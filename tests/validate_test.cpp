@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/command_line.h"
 #include "cli/validation_report.h"
 #include "cli/validation_run.h"
 #include "core/error.h"
+#include "tests/in_process.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -246,26 +246,14 @@ TEST(ShippedValidations, OneRowOf10CacheAndSsdTrainIsMissed) {
   EXPECT_EQ(results.at(1).rows.at(0).at(2).verdict, Verdict::missed);  // the widest of SSDTrain's models
 }
 
-struct Answer {
-  int code;
-  std::string out, err;
-};
-
 class ValidateCommand : public ::testing::Test {
  protected:
   ValidateCommand() { fs::create_directories(folder_); }
   ~ValidateCommand() override { fs::remove_all(folder_); }
 
-  Answer run(std::vector<std::string> words) const {
-    words.insert(words.begin(), {"tencache", "validate"});
-    std::vector<const char*> arguments;
-    for (const std::string& word : words) arguments.push_back(word.c_str());
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    Answer answer{run_command_line(static_cast<int>(arguments.size()), arguments.data()), "", ""};
-    answer.out = ::testing::internal::GetCapturedStdout();
-    answer.err = ::testing::internal::GetCapturedStderr();
-    return answer;
+  InProcessAnswer run(std::vector<std::string> words) const {
+    words.insert(words.begin(), "validate");
+    return run_in_process(words);
   }
   std::string write(const std::string& name, const std::string& rows) const {
     write_file((folder_ / name).string(), file_of(rows));
@@ -281,7 +269,7 @@ TEST_F(ValidateCommand, SimulatesReportsAndAnswers) {
   const std::string file =
       write("good.yaml", "{of: A, over: A, published: 1},\n{order: [ideal, A]},\n{of: A, published: 1, workload: v}");
   const std::string report = (folder_ / "report.md").string();
-  const Answer answer = run({file, "--json", "--report", report});
+  const InProcessAnswer answer = run({file, "--json", "--report", report});
   ASSERT_EQ(answer.code, 0) << answer.err << answer.out;
   const nlohmann::json json = nlohmann::json::parse(answer.out);
   EXPECT_EQ(json["summary"]["judged"], 2);
@@ -298,7 +286,7 @@ TEST_F(ValidateCommand, SimulatesReportsAndAnswers) {
 TEST_F(ValidateCommand, AnswersNoWhereARowIsMissed) {
   const std::string file = write("bad.yaml", "{of: A, over: A, published: 2, note: it is itself}");
   const std::string report = (folder_ / "report.md").string();
-  const Answer answer = run({file, "--report", report});
+  const InProcessAnswer answer = run({file, "--report", report});
   EXPECT_THAT(read_file(report),
               HasSubstr("- tiny, e, A ÷ A: published 2.000, simulated 1.000 (-50.0 %). it is itself"));
   EXPECT_EQ(answer.code, 1);

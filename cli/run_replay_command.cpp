@@ -1,21 +1,20 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 #include <memory>
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/output_files.h"
 #include "cli/prediction.h"
+#include "cli/room.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "traces/lower.h"
+#include "traces/scale.h"
 
 namespace tencache {
 namespace {
@@ -30,69 +29,16 @@ struct RunReplayArguments {
   std::string timeline;
   std::string prediction;
   std::string verify = "pages";
-  std::uint64_t shrink = 1;
+  std::string scale_bytes = "1", scale_time = "1";
   bool predict = false;
   bool json = false;
 };
 
-// So that a large recording fits: every tensor and every time is divided.
-void shrink_trace(Trace& trace, std::uint64_t divisor) {
-  for (Tensor& tensor : trace.tensors) tensor.bytes = std::max<Bytes>(1, tensor.bytes / divisor);
-  for (Op& op : trace.ops) {
-    op.duration_ns /= static_cast<Nanoseconds>(divisor);
-    op.gap_before_ns /= static_cast<Nanoseconds>(divisor);
-  }
-}
-
-// Where the files of nvme tiers lie: what the user said, else the machine file, else the folder for large temporaries.
-void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
-  for (const std::string& directory : directories) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(directory, error)) throw Error("--directory " + directory + ": is no folder");
-    if (access(directory.c_str(), W_OK | X_OK) != 0)
-      throw Error("--directory " + directory + ": " + std::strerror(errno));
-  }
-  for (Tier& tier : machine.tiers) {
-    if (tier.kind != TierKind::nvme) continue;
-    if (!directories.empty()) tier.directories = directories;
-    if (tier.directories.empty()) tier.directories = {"/var/tmp"};
-  }
-}
-
-// Memory and disk that the run may take at most, against what is there. Says both; throws Error if it cannot work.
-void check_room(const MachineSpec& machine, const Trace& trace) {
+// What a tier can come to hold: every tensor, in whole pages.
+Bytes most_demand(const Trace& trace) {
   Bytes demand = 0;
   for (const Tensor& tensor : trace.tensors) demand += tensor.bytes + 4 * KiB;
-  Bytes memory = machine.staging.count * machine.staging.bytes;
-  for (const Tier& tier : machine.tiers) {
-    const Bytes needed = std::min(demand, tier.capacity);
-    if (tier.kind != TierKind::nvme) {
-      memory += needed;
-      continue;
-    }
-    for (const std::string& directory : tier.directories) {
-      std::error_code error;
-      const std::filesystem::space_info space = std::filesystem::space(directory, error);
-      if (error)
-        throw Error(fmt::format("tier {}: {}: {}; give another folder with --directory", tier.name, directory,
-                                error.message()));
-      const Bytes part = needed / tier.directories.size();
-      remark(fmt::format("tier {}: up to {} of {} free in {}", tier.name, format_bytes(part),
-                         format_bytes(space.available), directory));
-      if (part > space.available) {
-        throw Error(
-            fmt::format("tier {}: {} may be needed, {} has {} free; give another folder with --directory, or --shrink",
-                        tier.name, format_bytes(part), directory, format_bytes(space.available)));
-      }
-    }
-  }
-  const Bytes available = available_memory();
-  remark(fmt::format("memory: up to {} of {} available", format_bytes(memory), format_bytes(available)));
-  if (memory > available) {
-    throw Error(fmt::format(
-        "{} of memory may be needed, {} are available; make it smaller with --shrink, --gpu-memory or --cpu-memory",
-        format_bytes(memory), format_bytes(available)));
-  }
+  return demand;
 }
 
 ReplayOptions replay_options(const std::string& verify) {
@@ -121,7 +67,9 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   outcome.program = lowered != nullptr ? *lowered : lower(workload.trace, *made.policy, workload.machine);
 
   HostMachineOptions machine_options;
-  for (const AllocatorSpec& allocator : made.policy->layout(workload.machine, &outcome.program).allocators) {
+  const Layout layout = made.policy->layout(workload.machine, &outcome.program);
+  machine_options.unlimited_gpu = layout.unlimited_gpu;
+  for (const AllocatorSpec& allocator : layout.allocators) {
     machine_options.addressed.push_back(allocator.kind != AllocatorKind::exact);
   }
   ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify));
@@ -146,7 +94,8 @@ Json measurement_json(const Workload& workload, const RunReplayArguments& argume
                       const References& references, const Prediction* prediction) {
   Json json = result_json(workload, measurement.outcome, references);
   json["measured"] = true;
-  json["shrink"] = arguments.shrink;
+  json["scale_bytes"] = arguments.scale_bytes;
+  json["scale_time"] = arguments.scale_time;
   json["verification"] = {{"tensors", measurement.counts.verified_tensors},
                           {"corrupted", measurement.counts.corrupted_tensors},
                           {"first_corruption", measurement.counts.first_corruption}};
@@ -183,6 +132,8 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
 ExitCode run_replay(RunReplayArguments arguments) {
   const auto settings = parse_settings(arguments.settings);
   make_policy(arguments.policy, settings);  // complains about names before anything is read or run
+  const double scale_bytes = parse_scale("--scale-bytes", arguments.scale_bytes);
+  const double scale_time = parse_scale("--scale-time", arguments.scale_time);
   const bool timelines = !arguments.timeline.empty();
   const bool predicting = arguments.predict || !arguments.prediction.empty();
   if (predicting && arguments.prediction.empty() && timelines) {
@@ -193,15 +144,17 @@ ExitCode run_replay(RunReplayArguments arguments) {
   check_output("--prediction", arguments.prediction, {arguments.workload.trace, machine_file});
   if (arguments.workload.iterations == 0) arguments.workload.iterations = default_iterations;
   Workload workload = load_workload(arguments.workload);
-  if (arguments.shrink > 1) {
-    shrink_trace(workload.trace, arguments.shrink);
-    remark(fmt::format("bytes and times of the trace are divided by {}", arguments.shrink));
+  if (scale_bytes != 1 || scale_time != 1) {
+    scale_trace(workload.trace, scale_bytes, scale_time);
+    remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", arguments.scale_bytes,
+                       arguments.scale_time));
   }
   workload.machine = with_real_pages(workload.machine);
   choose_directories(workload.machine, arguments.directories);
-  check_room(workload.machine, workload.trace);
+  state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory");
 
-  workload.run_options = {{"shrink", std::to_string(arguments.shrink)}, {"verify", arguments.verify}};
+  workload.run_options = {
+      {"scale_bytes", arguments.scale_bytes}, {"scale_time", arguments.scale_time}, {"verify", arguments.verify}};
   for (const Tier& tier : workload.machine.tiers) {
     for (const std::string& directory : tier.directories) {
       std::string& all = workload.run_options["directory"];
@@ -215,6 +168,11 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (predicting) {
     const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
     prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
+  }
+  if (std::ranges::any_of(workload.machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
+    const RunResult expected =
+        prediction ? prediction->outcome.result : simulate_policy(workload, arguments.policy, settings).result;
+    state_expected_writes(workload.machine, expected, workload.options.iterations);
   }
   const References references = prediction ? prediction->references : references_of(workload);
   const Measurement measurement =
@@ -259,10 +217,12 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                    "(default: the machine's, else /var/tmp)")
       ->allow_extra_args(false)
       ->take_all();
-  command
-      ->add_option("--shrink", arguments->shrink,
-                   "Divide the trace's bytes and times by this, so that a large one fits")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
+  refuse_empty(command->add_option("--scale-bytes", arguments->scale_bytes,
+                                   "Multiply the trace's bytes by this, such as 1/1024, so that a large one fits"))
+      ->capture_default_str();
+  refuse_empty(command->add_option("--scale-time", arguments->scale_time,
+                                   "Multiply the trace's durations by this, such as 1/128 or 0 (no computing)"))
+      ->capture_default_str();
   command
       ->add_option("--verify", arguments->verify,
                    "What ops write and check of their tensors: stamps (cheapest), pages (all written, a word a page "
@@ -278,12 +238,12 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
   command->add_flag("--json", arguments->json, "The measured result as JSON");
   command->footer(
       "Ordinary memory stands in for the GPU's; links are slowed down to the machine's bandwidths.\n"
-      "Starting an op costs this computer tens of microseconds, which --shrink does not divide: where it leaves ops "
-      "not\n"
-      "much longer than that, the measured time is mostly this cost. Prefer a small --shrink.\n"
+      "Starting an op costs this computer tens of microseconds, which --scale-time does not scale: where it leaves\n"
+      "ops not much longer than that, the measured time is mostly this cost.\n"
       "Exit code 1: it does not fit, or a tensor came back corrupted.\n\nExamples:\n"
       "  tencache run replay step.trace.jsonl.zst -m small-host -p on-demand --predict\n"
-      "  tencache run replay gpt.trace.jsonl.zst -m small-host -p on-demand --shrink 2 --gpu-memory 200MiB --timeline "
+      "  tencache run replay gpt.trace.jsonl.zst -m small-host -p on-demand --scale-bytes 1/2 "
+      "--scale-time 1/2 --gpu-memory 200MiB --timeline "
       "t.json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run_replay(*arguments); }; });
 }

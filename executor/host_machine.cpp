@@ -42,6 +42,7 @@ MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator) {
   for (Tier& tier : spec.tiers) {
     const bool there = accelerator != nullptr && tier.kind == TierKind::gpu;
     tier.granularity = std::max(tier.granularity, there ? accelerator->granularity() : page_bytes);
+    if (tier.capacity < unlimited) tier.capacity -= tier.capacity % tier.granularity;
   }
   return spec;
 }

@@ -68,8 +68,8 @@ struct HostMachineOptions {
   std::function<bool(std::uint64_t copy)> fail_copy;
 };
 
-// The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages.
-// Simulate this one to predict a run.
+// The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
+// capacities in multiples of them. Simulate this one to predict a run.
 MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator = nullptr);
 
 class HostMachine final : public Machine {

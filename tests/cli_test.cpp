@@ -488,7 +488,8 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   EXPECT_THAT(answer.err, HasSubstr(sha256_of_file(path("p.json"))));
   EXPECT_EQ(Json::parse(content(path("p.json")))["iteration_seconds"], result["prediction"]["iteration_seconds"]);
   EXPECT_TRUE(result["prediction"]["error"].is_number());
-  EXPECT_THAT(answer.err, AllOf(HasSubstr("memory: up to "), HasSubstr("tier nvme: up to ")));
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("memory: up to "), HasSubstr("tier nvme: up to "),
+                                HasSubstr(" will be written over nvme_write"), HasSubstr(" a day at that rate")));
   std::map<int, std::string> processes;
   const Json timeline = Json::parse(content(path("t.json")));
   for (const Json& event : timeline["traceEvents"]) {
@@ -511,11 +512,13 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   EXPECT_EQ(sha256_of_file(path("p2.json")), hash);
 
   const Answer text = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
-                           "--shrink", "2", "--directory", path("")});
+                           "--scale-bytes", "1/2", "--scale-time", "0.5", "--directory", path("")});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("9 tensors verified, 0 corrupted"));
-  EXPECT_THAT(text.err, HasSubstr("divided by 2"));
+  EXPECT_THAT(text.err, HasSubstr("scaled by 1/2, its times by 0.5"));
   expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"}, HasSubstr("on-demand"));
+  expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--scale-bytes", "2"},
+                   HasSubstr("--scale-bytes 2: give a factor from 0 to 1"));
   const Answer misfit = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
                              "--gpu-memory", "15MiB", "--directory", path("")});
   EXPECT_EQ(misfit.code, 1);

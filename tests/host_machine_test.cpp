@@ -409,6 +409,8 @@ TEST_F(HostMachineTest, WhatARealMachineCannotDoIsAnError) {
   fine.tiers[gpu].granularity = 1;
   EXPECT_NE(message(fine).find("test.yaml: tier 'gpu': granularity"), std::string::npos) << message(fine);
   EXPECT_EQ(message(with_real_pages(fine)), "no error");
+  fine.tiers[gpu].capacity = MiB + 1;
+  EXPECT_EQ(with_real_pages(fine).tiers[gpu].capacity, MiB) << "the high end of contiguous memory would be no page's";
   MachineSpec between_files = spec_;
   between_files.tiers.push_back(between_files.tiers[nvme]);
   between_files.links.push_back({"ssd_to_ssd", nvme, 3, unlimited, 0, {}});

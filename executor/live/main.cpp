@@ -18,6 +18,7 @@
 #include "cli/console.h"
 #include "cli/policy_library.h"
 #include "cli/report.h"
+#include "cli/room.h"
 #include "cli/workload.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
@@ -91,16 +92,6 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
                      format_bytes(peak), format_bytes(bytes), demand.largest_op,
                      format_bytes(demand.largest_op_bytes)));
   return std::to_string(bytes);
-}
-
-// Where files lie that stand in for SSDs: the user's choice, else the machine's, else where temporary files may be
-// large.
-void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
-  for (Tier& tier : machine.tiers) {
-    if (tier.kind != TierKind::nvme) continue;
-    if (!directories.empty()) tier.directories = directories;
-    if (tier.directories.empty()) tier.directories = {"/var/tmp"};
-  }
 }
 
 // Prints each step, or shows that something goes on where stdout is kept for JSON.
@@ -330,6 +321,7 @@ ExitCode train(TrainArguments arguments) {
   workload.options.iterations = options.steps;
   workload.machine = with_real_pages(load_machine(workload.options, &workload.machine_sha256));
   choose_directories(workload.machine, arguments.directories);
+  state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory");
   Timeline timeline;
   LiveOptions live;
   live.engine.rehearse = rehearse;

@@ -14,7 +14,6 @@
 // goes to CPU memory or, if that has no room, to the next tier.
 #include <algorithm>
 
-#include "core/error.h"
 #include "policies/planning.h"
 #include "policies/policies.h"
 
@@ -91,11 +90,10 @@ class Capuchin final : public Policy {
  public:
   explicit Capuchin(Options& options) {
     layout_.chunk_bytes = 0;
-    options.real("limit", limit_, "share", "of the GPU's memory that the plan may fill");
+    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
     options.flag("persistent", persistent_, "parameters and optimizer states are swapped too");
     options.bytes("chunk", layout_.chunk_bytes,
                   "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
-    if (limit_ <= 0 || limit_ > 1) throw Error("policy 'capuchin': option limit must be above 0 and at most 1");
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {

@@ -34,23 +34,10 @@ class DeepOptimizerStates final : public Policy {
                    "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
   }
 
-  Requirements requirements() const override {
-    Requirements r =
-        Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
-    r.module_hooks = true;  // DeepSpeed's
-    return r;
-  }
+  Requirements requirements() const override { return govern_model_states(true); }  // module hooks: DeepSpeed's
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout;
-    layout.chunk_bytes = 0;
-    layout.blocking_step = true;
-    layout.fallback_eviction = overflow_ == "evict";
-    layout.initial.fill(0);
-    const TierId cpu = machine.tier_of(Device::cpu);
-    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = cpu;
-    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = cpu;
-    return layout;
+    return states_with_optimizer(machine.tier_of(Device::cpu), 0, overflow_ == "evict");
   }
 
   // Norms of gradients go with their sub-group, the coefficient that all updates wait for is the CPU's. An update of no

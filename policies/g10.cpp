@@ -26,7 +26,6 @@
 #include <queue>
 #include <tuple>
 
-#include "core/error.h"
 #include "policies/planning.h"
 #include "policies/policies.h"
 
@@ -217,14 +216,11 @@ class G10 final : public Policy {
                  "an op computes beside its own prefetches that are late; in simulation only");
     options.choice("planner_units", units, {"GB", "GiB"},
                    "GiB: the planner takes links to be 7 % faster than they are, as G10's does");
-    options.real("limit", plan_options_.limit, "share", "of the GPU's memory that the plan may fill");
+    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
     options.flag("eager", plan_options_.eager, "prefetches move earlier while memory fits");
     options.flag("reserve_wrapping", plan_options_.reserve_wrapping,
                  "periods over the iteration's end reserve bandwidth, as all others do; not so in G10");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
-    if (plan_options_.limit <= 0 || plan_options_.limit > 1) {
-      throw Error("policy 'g10': option limit must be above 0 and at most 1");
-    }
     plan_options_.gib = units == "GiB";
     layout_.use_touches = victim == "lru";
     layout_.exclusive_copies = true;

@@ -45,24 +45,12 @@ class MlpOffload final : public Policy {
     in_flight_ = std::max<std::uint64_t>(in_flight_, 1);
   }
 
-  Requirements requirements() const override {
-    Requirements r =
-        Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
-    r.module_hooks = true;  // DeepSpeed's
-    return r;
-  }
+  Requirements requirements() const override { return govern_model_states(true); }  // module hooks: DeepSpeed's
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout;
-    layout.chunk_bytes = 0;
-    layout.blocking_step = true;
-    layout.fallback_eviction = overflow_ == "evict";
-    layout.initial.fill(0);
     const std::vector<TierId> storage = storage_of(machine);
     const TierId home = storage.empty() ? machine.tier_of(Device::cpu) : storage.front();
-    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = home;
-    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = home;
-    return layout;
+    return states_with_optimizer(home, 0, overflow_ == "evict");
   }
 
   void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {

@@ -53,6 +53,11 @@ void Options::real(std::string_view name, double& value, std::string_view unit, 
   }
 }
 
+void Options::share(std::string_view name, double& value, std::string_view help) {
+  real(name, value, "share", help);
+  if (value <= 0 || value > 1) refuse(name, values_.at(std::string(name)), "a share above 0 and at most 1");
+}
+
 void Options::bytes(std::string_view name, Bytes& value, std::string_view help, std::string_view zero) {
   const std::string word(zero);
   const std::string* text = declare(name, "bytes", value == 0 ? word : std::to_string(value), "bytes", help);

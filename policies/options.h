@@ -28,6 +28,7 @@ class Options {
   void flag(std::string_view name, bool& value, std::string_view help);
   void number(std::string_view name, std::uint64_t& value, std::string_view unit, std::string_view help);
   void real(std::string_view name, double& value, std::string_view unit, std::string_view help);  // positive or 0
+  void share(std::string_view name, double& value, std::string_view help);                        // above 0, at most 1
   // `zero`: what 0 is written as.
   void bytes(std::string_view name, Bytes& value, std::string_view help, std::string_view zero = "whole");
   void choice(std::string_view name, std::string& value, std::vector<std::string> choices, std::string_view help);

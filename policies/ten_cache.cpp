@@ -84,14 +84,11 @@ class TenCache final : public Policy {
                    "states that slide when not all fit into CPU memory; the others live there for good");
     options.real("gpu_share", gpu_share_, "divisor", "parameters may take free_gpu divided by this");
     options.real("cpu_share", cpu_share_, "divisor", "parameters may take free_cpu divided by this");
-    options.real("states_share", states_share_, "fraction", "of free_cpu that optimizer states may take");
+    options.share("states_share", states_share_, "of free_cpu that optimizer states may take");
     options.bytes("free_gpu", free_gpu_, "GPU memory found free after the warm-up iteration", "auto");
     options.bytes("free_cpu", free_cpu_, "CPU memory found free after the warm-up iteration", "auto");
     if (gpu_share_ <= 0) throw Error("policy '10cache': option gpu_share must be above 0");
     if (cpu_share_ <= 0) throw Error("policy '10cache': option cpu_share must be above 0");
-    if (states_share_ <= 0 || states_share_ > 1) {
-      throw Error("policy '10cache': option states_share must be above 0 and at most 1");
-    }
   }
 
   Requirements requirements() const override {

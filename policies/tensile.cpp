@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/error.h"
 #include "policies/planning.h"
 #include "policies/policies.h"
 
@@ -108,10 +107,9 @@ class Tensile final : public Policy {
  public:
   explicit Tensile(Options& options) {
     layout_.chunk_bytes = 0;
-    options.real("limit", limit_, "share", "of the GPU's memory that the plan may fill");
+    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
     options.bytes("chunk", layout_.chunk_bytes,
                   "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
-    if (limit_ <= 0 || limit_ > 1) throw Error("policy 'tensile': option limit must be above 0 and at most 1");
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {

@@ -24,7 +24,6 @@
 #include <limits>
 #include <optional>
 
-#include "core/error.h"
 #include "policies/planning.h"
 #include "policies/policies.h"
 
@@ -204,14 +203,11 @@ class Teraio final : public Policy {
                   "CPU memory that the plan may use when the SSD is saturated; 0: SSD only");
     options.choice("overflow", overflow_, {"ssd", "any"},
                    "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room");
-    options.real("limit", plan_options_.limit, "share", "of the GPU's memory that the plan may fill");
+    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
     options.choice("copies", copies, {"exclusive", "inclusive"},
                    "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped");
     options.bytes("chunk", layout_.chunk_bytes,
                   "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
-    if (plan_options_.limit <= 0 || plan_options_.limit > 1) {
-      throw Error("policy 'teraio': option limit must be above 0 and at most 1");
-    }
     plan_options_.excess_over_time = benefit == "text";
     layout_.exclusive_copies = copies == "exclusive";
   }

@@ -9,6 +9,24 @@ bool goes_with_optimizer(Role role) {
   return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
 }
 
+Requirements govern_model_states(bool module_hooks) {
+  Requirements r =
+      Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
+  r.module_hooks = module_hooks;
+  return r;
+}
+
+Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict) {
+  Layout layout;
+  layout.chunk_bytes = chunk_bytes;
+  layout.blocking_step = true;
+  layout.fallback_eviction = evict;
+  layout.initial.fill(0);
+  layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = home;
+  layout.initial[static_cast<std::size_t>(Role::master_parameter)] = home;
+  return layout;
+}
+
 void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
                         std::vector<ChunkId>& victims) {
   const Residency& memory = view.memory;

@@ -10,6 +10,13 @@ namespace tencache {
 // What leaves the GPU with the optimizer: gradients, optimizer states and master parameters.
 bool goes_with_optimizer(Role role);
 
+// Governs the model's states: these and the parameters.
+Requirements govern_model_states(bool module_hooks);
+
+// Parameters live on the GPU, states that go with the optimizer in `home`, and the step blocks the program until it is
+// done, as DeepSpeed's does. With `evict`, what does not fit leaves the GPU instead of ending the run.
+Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict);
+
 // make_room of the GPU's memory for a policy that lets nothing else leave: the coldest chunks of roles that
 // `may_leave`.
 void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,

@@ -18,20 +18,10 @@ class ZeroOffload final : public Policy {
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
   }
 
-  Requirements requirements() const override {
-    return Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
-  }
+  Requirements requirements() const override { return govern_model_states(false); }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
-    Layout layout;
-    layout.chunk_bytes = chunk_bytes_;
-    layout.blocking_step = true;  // DeepSpeed's step() returns when the CPU's Adam is done
-    layout.fallback_eviction = overflow_ == "evict";
-    layout.initial.fill(0);
-    const TierId cpu = machine.tier_of(Device::cpu);
-    layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = cpu;
-    layout.initial[static_cast<std::size_t>(Role::master_parameter)] = cpu;
-    return layout;
+    return states_with_optimizer(machine.tier_of(Device::cpu), chunk_bytes_, overflow_ == "evict");
   }
 
   void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {

@@ -14,6 +14,8 @@
 
 namespace tencache {
 
+class ReplayKernels;
+
 // Copies in order, while other engines and the GPU's ops go on.
 class CopyEngine {
  public:
@@ -43,6 +45,8 @@ class Accelerator {
   virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;
   virtual void unpin(std::byte* host) = 0;  // the start of what was pinned; nothing under way touches it
   virtual std::unique_ptr<CopyEngine> copy_engine() = 0;
+  // What ops of a replay do on the device (replay_bodies.h).
+  virtual std::unique_ptr<ReplayKernels> replay_kernels() = 0;
 };
 
 // A contiguous part of host memory, pinned where that was possible.

@@ -5,24 +5,16 @@
 
 #include "core/check.h"
 #include "executor/clock.h"
+#include "executor/replay_pattern.h"
 
 namespace tencache {
 namespace {
 
-constexpr std::uint64_t golden = 0x9e37'79b9'7f4a'7c15;  // odd, without pattern
+using replay_pattern::golden;
+using replay_pattern::stamp;
 
-// The mixer of splitmix64.
-std::uint64_t mix(std::uint64_t value) {
-  value = (value ^ value >> 30) * 0xbf58'476d'1ce4'e5b9;
-  value = (value ^ value >> 27) * 0x94d0'49bb'1331'11eb;
-  return value ^ value >> 31;
-}
+static_assert(replay_pattern::page_size == page_bytes);
 
-std::uint64_t stamp(TensorId tensor, std::uint64_t version, Bytes page) {
-  return mix(mix(mix(tensor + golden) + version) + page);
-}
-
-// Word `index` of a page is stamp + index · golden. The last bytes of a tensor may be a part of a word.
 void fill_page(std::uint64_t word, std::span<std::byte> page, bool everything) {
   std::byte* at = page.data();
   const Bytes whole = everything ? page.size() / sizeof word : std::min<Bytes>(1, page.size() / sizeof word);
@@ -52,18 +44,20 @@ bool page_is_right(std::uint64_t word, std::span<const std::byte> page, bool eve
 
 void write_pattern(TensorId tensor, std::uint64_t version, Bytes begin, std::span<std::byte> content, bool everything) {
   TENCACHE_CHECK(begin % page_bytes == 0);
+  const std::uint64_t seed = replay_pattern::seed(tensor, version);
   for (Bytes done = 0; done < content.size(); done += page_bytes) {
     const Bytes part = std::min<Bytes>(page_bytes, content.size() - done);
-    fill_page(stamp(tensor, version, (begin + done) / page_bytes), content.subspan(done, part), everything);
+    fill_page(stamp(seed, (begin + done) / page_bytes), content.subspan(done, part), everything);
   }
 }
 
 Bytes find_difference(TensorId tensor, std::uint64_t version, Bytes begin, std::span<const std::byte> content,
                       bool everything) {
   TENCACHE_CHECK(begin % page_bytes == 0);
+  const std::uint64_t seed = replay_pattern::seed(tensor, version);
   for (Bytes done = 0; done < content.size(); done += page_bytes) {
     const Bytes part = std::min<Bytes>(page_bytes, content.size() - done);
-    const std::uint64_t word = stamp(tensor, version, (begin + done) / page_bytes);
+    const std::uint64_t word = stamp(seed, (begin + done) / page_bytes);
     if (!page_is_right(word, content.subspan(done, part), everything)) return begin + done;
   }
   return unlimited;

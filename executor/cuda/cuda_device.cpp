@@ -1,0 +1,174 @@
+#include "executor/cuda/cuda_device.h"
+
+#include <array>
+#include <bit>
+#include <deque>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "executor/cuda/cuda_backend.h"
+#include "executor/cuda/cuda_memory.h"
+#include "executor/cuda/cuda_replay_kernels.h"
+
+namespace tencache {
+namespace {
+
+constexpr const char* what_to_do = "; see nvidia-smi, or let ordinary memory stand in for the GPU's (--device host)";
+
+CUdeviceptr pointer(const std::byte* device) { return reinterpret_cast<CUdeviceptr>(device); }
+
+class CudaCopyEngine final : public CopyEngine {
+ public:
+  explicit CudaCopyEngine(CudaDevice& device) : device_(device), driver_(device.driver()) {
+    device_.bind();
+    check_cuda(driver_, driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "making a stream for copies");
+  }
+  ~CudaCopyEngine() override {
+    device_.bind();
+    driver_.cuStreamSynchronize(stream_);
+    for (const CUevent event : under_way_) driver_.cuEventDestroy(event);
+    for (const CUevent event : spare_) driver_.cuEventDestroy(event);
+    driver_.cuStreamDestroy(stream_);
+  }
+  CudaCopyEngine(const CudaCopyEngine&) = delete;
+  CudaCopyEngine& operator=(const CudaCopyEngine&) = delete;
+
+  void upload(std::byte* device, const std::byte* host, Bytes bytes) override {
+    device_.bind();
+    check_cuda(driver_, driver_.cuMemcpyHtoDAsync(pointer(device), host, bytes, stream_), "a copy to the GPU");
+    mark();
+  }
+  void download(std::byte* host, const std::byte* device, Bytes bytes) override {
+    device_.bind();
+    check_cuda(driver_, driver_.cuMemcpyDtoHAsync(host, pointer(device), bytes, stream_), "a copy from the GPU");
+    mark();
+  }
+  void wait(std::size_t left) override {
+    device_.bind();
+    while (under_way_.size() > left) {
+      const CUevent first = under_way_.front();
+      under_way_.pop_front();
+      spare_.push_back(first);
+      check_cuda(driver_, driver_.cuEventSynchronize(first), "waiting for a copy");
+    }
+  }
+
+ private:
+  void mark() {
+    CUevent event = nullptr;
+    if (spare_.empty()) {
+      // Waiting must not burn a core: several lanes wait most of the time.
+      check_cuda(driver_, driver_.cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING),
+                 "making an event");
+    } else {
+      event = spare_.front();
+      spare_.pop_front();
+    }
+    under_way_.push_back(event);
+    check_cuda(driver_, driver_.cuEventRecord(event, stream_), "recording an event");
+  }
+
+  CudaDevice& device_;
+  const CudaDriver& driver_;
+  CUstream stream_ = nullptr;
+  std::deque<CUevent> under_way_, spare_;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver) {
+  const auto check = [&](CUresult result, const char* what) {
+    if (result == CUDA_SUCCESS) return;
+    throw Error(std::string("CUDA: ") + what + ": " + cuda_error(driver_, result) + what_to_do);
+  };
+  const CUresult started = driver_.cuInit(0);
+  if (started == CUDA_ERROR_NO_DEVICE) throw Error(std::string("the CUDA driver finds no GPU") + what_to_do);
+  check(started, "the driver does not start");
+  int count = 0;
+  check(driver_.cuDeviceGetCount(&count), "counting devices");
+  if (count == 0) throw Error(std::string("the CUDA driver finds no GPU") + what_to_do);
+  if (ordinal >= count) {
+    throw Error("GPU " + std::to_string(ordinal) + " is asked for and there are " + std::to_string(count) +
+                ", counted from 0");
+  }
+  check(driver_.cuDeviceGet(&device_, ordinal), "opening the device");
+  int can_map = 0;
+  check(driver_.cuDeviceGetAttribute(&can_map, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device_),
+        "asking the device what it can do");
+  if (can_map == 0) {
+    throw Error("the GPU or its driver cannot map memory into reserved addresses (virtual memory management)");
+  }
+  check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "making a context");
+  bind();
+  const CUmemAllocationProp properties = allocation_properties();
+  std::size_t granularity = 0;
+  const CUresult asked =
+      driver_.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (asked != CUDA_SUCCESS) driver_.cuDevicePrimaryCtxRelease(device_);
+  check(asked, "asking for the size of its pages");
+  granularity_ = std::bit_ceil(granularity);
+}
+
+CudaDevice::~CudaDevice() { driver_.cuDevicePrimaryCtxRelease(device_); }
+
+void CudaDevice::bind() const { check_cuda(driver_, driver_.cuCtxSetCurrent(context_), "making the context current"); }
+
+CUmemAllocationProp CudaDevice::allocation_properties() const {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device_;
+  return properties;
+}
+
+CUmemAccessDesc CudaDevice::access() const {
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device_;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
+}
+
+std::string CudaDevice::describe() const {
+  std::array<char, 128> name = {};
+  std::size_t total = 0;
+  int version = 0;
+  check_cuda(driver_, driver_.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device_), "its name");
+  check_cuda(driver_, driver_.cuDeviceTotalMem(&total, device_), "the size of its memory");
+  check_cuda(driver_, driver_.cuDriverGetVersion(&version), "the driver's version");
+  return std::string(name.data()) + ", " + format_bytes(total) + ", driver for CUDA " + std::to_string(version / 1000) +
+         "." + std::to_string(version % 1000 / 10);
+}
+
+Bytes CudaDevice::free_bytes() const {
+  bind();
+  std::size_t free = 0, total = 0;
+  check_cuda(driver_, driver_.cuMemGetInfo(&free, &total), "asking for free memory");
+  return free;
+}
+
+std::unique_ptr<TierMemory> CudaDevice::memory(const std::string& name, Bytes capacity, Bytes granularity,
+                                               bool addressed) {
+  return std::make_unique<CudaMemory>(*this, name, capacity, granularity, addressed);
+}
+
+bool CudaDevice::pin(std::byte* host, Bytes bytes, std::string& reason) {
+  bind();
+  const CUresult result = driver_.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  if (result == CUDA_SUCCESS) return true;
+  reason = "page-locking " + format_bytes(bytes) + ": " + cuda_error(driver_, result) + " (see ulimit -l)";
+  return false;
+}
+
+void CudaDevice::unpin(std::byte* host) {
+  bind();
+  driver_.cuMemHostUnregister(host);
+}
+
+std::unique_ptr<CopyEngine> CudaDevice::copy_engine() { return std::make_unique<CudaCopyEngine>(*this); }
+
+std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return std::make_unique<CudaReplayKernels>(*this); }
+
+std::shared_ptr<Accelerator> open_cuda(int ordinal) { return std::make_shared<CudaDevice>(cuda_driver(), ordinal); }
+
+}  // namespace tencache

@@ -1,0 +1,49 @@
+// A CUDA device as the accelerator of the real machine, through the driver alone: no CUDA runtime is needed, only a
+// driver. It works in the device's primary context, which is LibTorch's, too.
+//
+// Copies run on a stream of their engine's own; what is waited for are events. HostMachine orders work of different
+// streams: an op or a copy starts when the host has seen the end of what it waits for.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "executor/accelerator.h"
+#include "executor/cuda/cuda_driver.h"
+
+namespace tencache {
+
+class CudaDevice final : public Accelerator {
+ public:
+  // The driver table outlives the device. Throws Error that says what is missing: a device, its support of mapped
+  // memory, a driver that works.
+  CudaDevice(const CudaDriver& driver, int ordinal);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  std::string describe() const override;
+  Bytes free_bytes() const override;
+  Bytes granularity() const override { return granularity_; }
+  std::unique_ptr<TierMemory> memory(const std::string& name, Bytes capacity, Bytes granularity,
+                                     bool addressed) override;
+  bool pin(std::byte* host, Bytes bytes, std::string& reason) override;
+  void unpin(std::byte* host) override;
+  std::unique_ptr<CopyEngine> copy_engine() override;
+  std::unique_ptr<ReplayKernels> replay_kernels() override;
+
+  const CudaDriver& driver() const { return driver_; }
+  // Makes the context the calling thread's. Cheap; before every use of the driver.
+  void bind() const;
+  CUmemAllocationProp allocation_properties() const;
+  CUmemAccessDesc access() const;
+
+ private:
+  const CudaDriver& driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  Bytes granularity_ = 0;
+};
+
+}  // namespace tencache

@@ -1,0 +1,220 @@
+#include "executor/cuda/cuda_memory.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "executor/clock.h"
+#include "executor/cuda/cuda_device.h"
+
+namespace tencache {
+namespace {
+
+Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// `unlimited`: all that is free but for what kernels and libraries still load.
+Bytes limit(Bytes capacity, Bytes free) { return capacity < unlimited ? capacity : free - free / 16; }
+
+}  // namespace
+
+CudaMemory::CudaMemory(CudaDevice& device, std::string name, Bytes capacity, Bytes granularity, bool addressed)
+    : device_(device),
+      driver_(device.driver()),
+      name_(std::move(name)),
+      page_(device.granularity()),
+      granularity_(granularity),
+      addressed_(addressed),
+      room_(limit(capacity, device.free_bytes()), granularity) {
+  TENCACHE_CHECK(granularity % page_ == 0);
+  const Bytes free = device.free_bytes();
+  if (capacity < unlimited && capacity > free) {
+    throw Error("tier '" + name_ + "': " + format_bytes(capacity) + " are asked for and the GPU has " +
+                format_bytes(free) + " free; lower the tier's capacity (--gpu-memory)");
+  }
+}
+
+CudaMemory::~CudaMemory() {
+  try {
+    device_.bind();
+    for (TensorId tensor = 0; tensor < records_.size(); tensor++) {
+      if (records_[tensor].exists) destroy(tensor);
+    }
+  } catch (const Error&) {
+    return;  // after a fault of a kernel nothing works any more; the driver frees all with the process
+  }
+  while (release_one_waiting()) {
+  }
+  for (const auto& [bytes, addresses] : free_addresses_) {
+    for (const CUdeviceptr address : addresses) driver_.cuMemAddressFree(address, bytes);
+  }
+}
+
+CudaMemory::Record& CudaMemory::record(TensorId tensor) {
+  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
+  return records_[tensor];
+}
+
+const CudaMemory::Record& CudaMemory::record(TensorId tensor) const {
+  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
+  return records_[tensor];
+}
+
+void CudaMemory::create(TensorId tensor, Bytes bytes) {
+  CUdeviceptr address = 0;
+  if (bytes != 0) {
+    std::vector<CUdeviceptr>& free = free_addresses_[round_up(bytes, page_)];
+    if (free.empty()) {
+      device_.bind();
+      check_cuda(driver_, driver_.cuMemAddressReserve(&address, round_up(bytes, page_), page_, 0, 0),
+                 "reserving addresses");
+    } else {
+      address = free.back();
+      free.pop_back();
+    }
+  }
+  const std::lock_guard lock(records_mutex_);
+  if (tensor >= records_.size()) records_.resize(static_cast<std::size_t>(tensor) + 1);
+  Record& record = records_[tensor];
+  TENCACHE_CHECK(!record.exists);
+  record.address = address;
+  record.bytes = bytes;
+  record.exists = true;
+}
+
+void CudaMemory::destroy(TensorId tensor) {
+  Record& gone = record(tensor);
+  while (!gone.mappings.empty()) unmap(tensor, gone.mappings.begin()->first, gone.mappings.begin()->second.bytes);
+  if (gone.bytes != 0) free_addresses_[round_up(gone.bytes, page_)].push_back(gone.address);
+  const std::lock_guard lock(records_mutex_);
+  gone.address = 0;
+  gone.exists = false;
+}
+
+std::vector<Extent> CudaMemory::take_room(Bytes room, Bytes offset) {
+  std::vector<Extent> taken;
+  if (addressed_) {
+    TENCACHE_CHECK(offset + room <= room_.capacity() && room_.take_at({offset, room}));
+    taken.push_back({offset, room});
+  } else if (!room_.take(room, taken)) {
+    const Bytes left = room_.capacity() - room_.used();
+    throw OutOfMemory("tier '" + name_ + "': " + format_bytes(room) + " are asked for and " + format_bytes(left) +
+                          " of " + format_bytes(room_.capacity()) + " are free",
+                      "", room - left);
+  }
+  return taken;
+}
+
+void CudaMemory::give_room(const std::vector<Extent>& room) {
+  for (const Extent& extent : room) room_.give(extent);
+}
+
+CUresult CudaMemory::create_handle(Bytes bytes, CUmemGenericAllocationHandle& handle) {
+  const CUmemAllocationProp properties = device_.allocation_properties();
+  const CUresult result = driver_.cuMemCreate(&handle, bytes, &properties, 0);
+  if (result == CUDA_SUCCESS) created_bytes_ += bytes;
+  return result;
+}
+
+bool CudaMemory::release_one_waiting() {
+  if (waiting_.empty()) return false;
+  const auto largest = std::prev(waiting_.end());
+  driver_.cuMemRelease(largest->second.back());
+  created_bytes_ -= largest->first;
+  largest->second.pop_back();
+  if (largest->second.empty()) waiting_.erase(largest);
+  return true;
+}
+
+CUmemGenericAllocationHandle CudaMemory::take_handle(Bytes bytes) {
+  CUmemGenericAllocationHandle handle = 0;
+  if (const auto same = waiting_.find(bytes); same != waiting_.end()) {
+    handle = same->second.back();
+    same->second.pop_back();
+    if (same->second.empty()) waiting_.erase(same);
+    return handle;
+  }
+  while (created_bytes_ + bytes > room_.capacity()) TENCACHE_CHECK(release_one_waiting());
+  CUresult result = create_handle(bytes, handle);
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && release_one_waiting()) result = create_handle(bytes, handle);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    throw Error("tier '" + name_ + "': the GPU's memory is used up (" + format_bytes(device_.free_bytes()) +
+                " free; is another program using it?); lower the tier's capacity of " + format_bytes(room_.capacity()) +
+                " (--gpu-memory)");
+  }
+  check_cuda(driver_, result, "taking memory");
+  return handle;
+}
+
+void CudaMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
+  const Nanoseconds start = clock_ns();
+  Record& of = record(tensor);
+  TENCACHE_CHECK(bytes != 0 && begin + bytes <= round_up(of.bytes, page_));
+  if (begin % page_ != 0) {
+    throw Error("tier '" + name_ + "': chunks begin at multiples of the GPU's pages of " + format_bytes(page_) +
+                "; choose a chunk size (chunk_bytes) that is one");
+  }
+  Mapping mapping;
+  mapping.bytes = round_up(bytes, page_);
+  const auto next = of.mappings.lower_bound(begin);
+  TENCACHE_CHECK(next == of.mappings.end() || begin + mapping.bytes <= next->first);
+  TENCACHE_CHECK(next == of.mappings.begin() || std::prev(next)->first + std::prev(next)->second.bytes <= begin);
+  device_.bind();
+  mapping.room = take_room(round_up(bytes, granularity_), offset);
+  try {
+    mapping.handle = take_handle(mapping.bytes);
+    const CUdeviceptr at = of.address + begin;
+    CUresult result = driver_.cuMemMap(at, mapping.bytes, 0, mapping.handle, 0);
+    if (result == CUDA_SUCCESS) {
+      const CUmemAccessDesc access = device_.access();
+      result = driver_.cuMemSetAccess(at, mapping.bytes, &access, 1);
+      if (result != CUDA_SUCCESS) driver_.cuMemUnmap(at, mapping.bytes);
+    }
+    if (result != CUDA_SUCCESS) {
+      waiting_[mapping.bytes].push_back(mapping.handle);
+      check_cuda(driver_, result, "mapping memory");
+    }
+  } catch (...) {
+    give_room(mapping.room);
+    throw;
+  }
+  of.mappings.emplace_hint(next, begin, std::move(mapping));
+  statistics_.maps++;
+  statistics_.mapped_bytes += bytes;
+  statistics_.extents++;
+  statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, room_.used());
+  statistics_.map_ns += clock_ns() - start;
+}
+
+void CudaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
+  const Nanoseconds start = clock_ns();
+  Record& of = record(tensor);
+  const auto found = of.mappings.find(begin);
+  TENCACHE_CHECK(found != of.mappings.end() && found->second.bytes == round_up(bytes, page_));
+  device_.bind();
+  check_cuda(driver_, driver_.cuMemUnmap(of.address + begin, found->second.bytes), "unmapping memory");
+  waiting_[found->second.bytes].push_back(found->second.handle);
+  give_room(found->second.room);
+  of.mappings.erase(found);
+  statistics_.unmaps++;
+  statistics_.unmap_ns += clock_ns() - start;
+}
+
+std::byte* CudaMemory::address(TensorId tensor) const {
+  const std::lock_guard lock(records_mutex_);
+  return reinterpret_cast<std::byte*>(record(tensor).address);
+}
+
+Bytes CudaMemory::bytes(TensorId tensor) const {
+  const std::lock_guard lock(records_mutex_);
+  return record(tensor).bytes;
+}
+
+bool CudaMemory::mapped(TensorId tensor, Bytes begin) const { return record(tensor).mappings.contains(begin); }
+
+ChunkMemoryStatistics CudaMemory::statistics() const {
+  ChunkMemoryStatistics result = statistics_;
+  result.used_bytes = room_.used();
+  return result;
+}
+
+}  // namespace tencache

@@ -55,10 +55,11 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
   }
 }
 
-void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice) {
+void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice, const Accelerator* accelerator) {
   Bytes memory = machine.staging.count * machine.staging.bytes;
   bool known = true;
   for (const Tier& tier : machine.tiers) {
+    if (accelerator != nullptr && tier.kind == TierKind::gpu) continue;
     const Bytes needed = std::min(demand, tier.capacity);
     if (tier.kind == TierKind::nvme) {
       state_disk(tier, needed, demand < unlimited, advice);

@@ -9,14 +9,17 @@
 
 namespace tencache {
 
+class Accelerator;
+
 // Where the files of nvme tiers lie: what the user said, else the machine file, else the folder for large temporaries.
 // Throws Error for what is no folder, or none that may be written.
 void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories);
 
 // Memory and disk that the run may take at most, against what is there. `demand`: bytes that a tier can come to hold;
 // `unlimited`: unknown, then tiers count with their capacity. Says both on stderr; throws Error, ending in `advice`, if
-// a known demand may not be met.
-void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice);
+// a known demand may not be met. With an accelerator the tiers of kind gpu take none of this computer's memory.
+void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice,
+                const Accelerator* accelerator = nullptr);
 
 // Says on stderr what a run of `iterations` is expected to write into files, going by a simulation of it.
 void state_expected_writes(const MachineSpec& machine, const RunResult& expected, std::uint64_t iterations);

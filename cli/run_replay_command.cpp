@@ -6,6 +6,7 @@
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/device.h"
 #include "cli/output_files.h"
 #include "cli/prediction.h"
 #include "cli/room.h"
@@ -29,6 +30,7 @@ struct RunReplayArguments {
   std::string timeline;
   std::string prediction;
   std::string verify = "pages";
+  std::string device = "auto";
   std::string scale_bytes = "1", scale_time = "1";
   bool predict = false;
   bool json = false;
@@ -57,7 +59,8 @@ struct Measurement {
 
 // `lowered`: the program that was predicted; null: none was.
 Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
-                    const std::map<std::string, std::string>& settings, const Program* lowered, Timeline* timeline) {
+                    const std::map<std::string, std::string>& settings, const std::shared_ptr<Accelerator>& accelerator,
+                    const Program* lowered, Timeline* timeline) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
   MadePolicy made = make_policy(arguments.policy, settings);
@@ -72,7 +75,9 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   for (const AllocatorSpec& allocator : layout.allocators) {
     machine_options.addressed.push_back(allocator.kind != AllocatorKind::exact);
   }
-  ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify));
+  machine_options.accelerator = accelerator;
+  const std::unique_ptr<ReplayKernels> kernels = accelerator != nullptr ? accelerator->replay_kernels() : nullptr;
+  ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify), kernels.get());
   HostMachine machine(workload.machine, bodies, machine_options);
   ProgressLine progress;
   EngineOptions options;
@@ -149,12 +154,16 @@ ExitCode run_replay(RunReplayArguments arguments) {
     remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", arguments.scale_bytes,
                        arguments.scale_time));
   }
-  workload.machine = with_real_pages(workload.machine);
+  const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.device, workload.machine);
+  workload.machine = with_real_pages(workload.machine, accelerator.get());
   choose_directories(workload.machine, arguments.directories);
-  state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory");
+  state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
+             accelerator.get());
 
-  workload.run_options = {
-      {"scale_bytes", arguments.scale_bytes}, {"scale_time", arguments.scale_time}, {"verify", arguments.verify}};
+  workload.run_options = {{"scale_bytes", arguments.scale_bytes},
+                          {"scale_time", arguments.scale_time},
+                          {"verify", arguments.verify},
+                          {"device", accelerator != nullptr ? "cuda" : "host"}};
   for (const Tier& tier : workload.machine.tiers) {
     for (const std::string& directory : tier.directories) {
       std::string& all = workload.run_options["directory"];
@@ -176,7 +185,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
   }
   const References references = prediction ? prediction->references : references_of(workload);
   const Measurement measurement =
-      measure(workload, arguments, settings, prediction ? &prediction->outcome.program : nullptr,
+      measure(workload, arguments, settings, accelerator, prediction ? &prediction->outcome.program : nullptr,
               timelines ? &measured : nullptr);
 
   if (timelines) {
@@ -204,7 +213,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
 
 void add_run_replay_command(CLI::App& run, Command& chosen) {
   CLI::App* command =
-      run.add_subcommand("replay", "Replay a trace on this computer's memory and files, and verify every tensor");
+      run.add_subcommand("replay", "Replay a trace on this computer's GPU, memory and files, and verify every tensor");
   auto arguments = std::make_shared<RunReplayArguments>();
   add_workload_options(*command, arguments->workload);
   command->get_option("--iterations")
@@ -229,6 +238,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                    "checked), words (everything)")
       ->check(CLI::IsMember({"stamps", "pages", "words"}))
       ->capture_default_str();
+  add_device_option(*command, arguments->device);
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(command->add_option("--prediction", arguments->prediction,
@@ -237,7 +247,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                                    "Write predicted and measured timelines, for https://ui.perfetto.dev"));
   command->add_flag("--json", arguments->json, "The measured result as JSON");
   command->footer(
-      "Ordinary memory stands in for the GPU's; links are slowed down to the machine's bandwidths.\n"
+      "Without a GPU ordinary memory stands in for its memory; links are slowed down to the machine's bandwidths.\n"
       "Starting an op costs this computer tens of microseconds, which --scale-time does not scale: where it leaves\n"
       "ops not much longer than that, the measured time is mostly this cost.\n"
       "Exit code 1: it does not fit, or a tensor came back corrupted.\n\nExamples:\n"

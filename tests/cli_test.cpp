@@ -476,8 +476,8 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
     GTEST_SKIP() << "built without the executor";
   }
   const Answer answer =
-      run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--iterations", "4",
-           "--directory", path(""), "--prediction", "p.json", "--timeline", "t.json", "--json"});
+      run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+           "--iterations", "4", "--directory", path(""), "--prediction", "p.json", "--timeline", "t.json", "--json"});
   ASSERT_EQ(answer.code, 0) << answer.err;
   const Json result = answer.json();
   EXPECT_EQ(result["measured"], true);
@@ -505,28 +505,43 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   // The same again: the same bytes.
   const std::string hash = sha256_of_file(path("p.json"));
   EXPECT_FALSE(Json::parse(content(path("p.json"))).contains("timing"));
-  EXPECT_EQ(run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--iterations", "4",
-                 "--directory", path(""), "--prediction", "p2.json"})
+  EXPECT_EQ(run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+                 "--iterations", "4", "--directory", path(""), "--prediction", "p2.json"})
                 .code,
             0);
   EXPECT_EQ(sha256_of_file(path("p2.json")), hash);
 
-  const Answer text = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
-                           "--scale-bytes", "1/2", "--scale-time", "0.5", "--directory", path("")});
+  const Answer text = run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p",
+                           "layer-streaming", "--scale-bytes", "1/2", "--scale-time", "0.5", "--directory", path("")});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("9 tensors verified, 0 corrupted"));
   EXPECT_THAT(text.err, HasSubstr("scaled by 1/2, its times by 0.5"));
-  expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"}, HasSubstr("on-demand"));
-  expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--scale-bytes", "2"},
-                   HasSubstr("--scale-bytes 2: give a factor from 0 to 1"));
-  const Answer misfit = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
-                             "--gpu-memory", "15MiB", "--directory", path("")});
+  expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"},
+                   HasSubstr("on-demand"));
+  expect_bad_usage(
+      {"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--scale-bytes", "2"},
+      HasSubstr("--scale-bytes 2: give a factor from 0 to 1"));
+  const Answer misfit = run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p",
+                             "on-demand", "--gpu-memory", "15MiB", "--directory", path("")});
   EXPECT_EQ(misfit.code, 1);
   EXPECT_THAT(misfit.out, HasSubstr("backward 1"));
-  EXPECT_EQ(
-      run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--directory", "/no/such"})
-          .code,
-      2);
+  EXPECT_EQ(run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+                 "--directory", "/no/such"})
+                .code,
+            2);
+}
+
+TEST_F(CommandLine, WithoutAGpuTheReasonIsSaid) {
+  if (run({"calibrate", "--help"}).out.find("Not part of this build") != std::string::npos) {
+    GTEST_SKIP() << "built without the executor";
+  }
+  const Answer answer = run({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--device",
+                             "cuda", "--gpu-memory", "64MiB", "--directory", path("")});
+  if (answer.code == 0) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(answer.code, 2);
+  EXPECT_THAT(answer.err, AllOf(::testing::ContainsRegex("CUDA"), HasSubstr("--device host")));
+  expect_bad_usage({"run", "replay", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--device", "tpu"},
+                   HasSubstr("host"));
 }
 
 TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {

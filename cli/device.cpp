@@ -1,0 +1,47 @@
+#include "cli/device.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/console.h"
+#include "core/error.h"
+#include "executor/cuda/cuda_backend.h"
+
+namespace tencache {
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command
+      .add_option(
+          "--device", device,
+          "Where the GPU's memory lies: cuda (a GPU), host (ordinary memory stands in), auto (a GPU where there "
+          "is one with enough memory)")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}))
+      ->capture_default_str();
+}
+
+std::shared_ptr<Accelerator> choose_device(const std::string& device, const MachineSpec& machine) {
+  if (device == "host") return nullptr;
+  std::shared_ptr<Accelerator> accelerator;
+  try {
+    accelerator = open_cuda();
+  } catch (const Error&) {
+    if (device == "cuda") throw;
+    return nullptr;
+  }
+  if (device == "cuda") return accelerator;
+  Bytes asked = 0;
+  for (const Tier& tier : machine.tiers) {
+    if (tier.kind == TierKind::gpu && tier.capacity < unlimited) asked += tier.capacity;
+  }
+  const Bytes free = accelerator->free_bytes();
+  if (asked > free) {
+    remark(fmt::format("ordinary memory stands in for the GPU's: the machine has {}, {} has {} free",
+                       format_bytes(asked), accelerator->describe(), format_bytes(free)));
+    return nullptr;
+  }
+  remark(fmt::format("GPU: {} (--device host: ordinary memory instead)", accelerator->describe()));
+  return accelerator;
+}
+
+}  // namespace tencache

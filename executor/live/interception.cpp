@@ -98,21 +98,11 @@ c10::DataPtr hand_out(std::size_t bytes) {
   return {storage.address, storage.address, &let_go, c10::Device(c10::DeviceType::CPU)};
 }
 
-// c10::Allocator::allocate is const in some versions of LibTorch and not in others; copy_data came later.
-template <typename Signature>
-class PagedAllocator;
-
-template <>
-class PagedAllocator<c10::DataPtr (c10::Allocator::*)(std::size_t) const> final : public c10::Allocator {
+// c10::Allocator::allocate is const in some versions of LibTorch and not in others; copy_data came later. Of each pair
+// the one that the base class knows overrides it.
+class PagedAllocator final : public c10::Allocator {
  public:
-  c10::DataPtr allocate(std::size_t bytes) const override { return hand_out(bytes); }
-  c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
-  virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
-};
-
-template <>
-class PagedAllocator<c10::DataPtr (c10::Allocator::*)(std::size_t)> final : public c10::Allocator {
- public:
+  c10::DataPtr allocate(std::size_t bytes) const { return hand_out(bytes); }
   c10::DataPtr allocate(std::size_t bytes) { return hand_out(bytes); }
   c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
   virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
@@ -120,7 +110,7 @@ class PagedAllocator<c10::DataPtr (c10::Allocator::*)(std::size_t)> final : publ
 
 void install_allocator() {
   static const bool installed = [] {
-    static PagedAllocator<decltype(&c10::Allocator::allocate)> allocator;
+    static PagedAllocator allocator;
     plain_allocator = c10::GetCPUAllocator();
     c10::SetCPUAllocator(&allocator, 100);
     return true;

@@ -35,6 +35,8 @@ struct TrainArguments {
   std::int64_t steps = 0;  // 0: those of the configuration
   std::string timeline;
   std::string prediction;
+  std::string checkpoint, resume;
+  std::int64_t checkpoint_every = 0;  // 0: after the last step only
   bool predict = false;
   bool plain = false;
   bool json = false;
@@ -120,6 +122,11 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
   for (const std::string& directory : arguments.directories) add("--directory", directory);
   add("--timeline", arguments.timeline);
+  add("--checkpoint", arguments.checkpoint);
+  if (arguments.checkpoint_every != 0) {
+    words.insert(words.end(), {"--checkpoint-every", std::to_string(arguments.checkpoint_every)});
+  }
+  add("--resume", arguments.resume);
   if (arguments.json) words.push_back("--json");
   if (arguments.plain) words.push_back("--plain");
   return words;
@@ -149,6 +156,8 @@ ExitCode train(TrainArguments arguments) {
     check_output("--timeline", arguments.timeline, others);
     check_output("--prediction", arguments.prediction, inputs);
   }
+  check_output("--checkpoint", arguments.checkpoint,
+               {arguments.config, arguments.workload.trace, arguments.prediction});
   const std::string program = find_torch_program();
   if (!predicting) {
     if (!arguments.workload.trace.empty()) throw Error("--trace is for a prediction; give --predict as well");
@@ -217,6 +226,14 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       ->take_all();
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev"));
+  refuse_empty(command->add_option(
+      "--checkpoint", arguments->checkpoint,
+      "Write weights, optimizer states, random numbers and position to this file after the last step"));
+  command->add_option("--checkpoint-every", arguments->checkpoint_every, "… and after every so many steps")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+  refuse_empty(command->add_option(
+      "--resume", arguments->resume,
+      "Go on from this checkpoint, under any policy and machine; --steps counts from the beginning"));
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "core/check.h"
@@ -19,28 +20,31 @@ double power(double base, std::uint64_t exponent) {
   return result;
 }
 
+float value_of(float value) { return value; }
+float value_of(Bfloat16 value) { return to_float(value); }
+
 // Eight running sums, one for each index modulo 8, then a tree. Compilers turn the lanes into vectors without changing
 // the order of any addition.
-double block_sum_of_squares(const float* values, std::size_t count) {
+template <class Element>
+double block_sum_of_squares(const Element* values, std::size_t count) {
   constexpr std::size_t lanes = 8;
   std::array<double, lanes> sums{};
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     for (std::size_t lane = 0; lane < lanes; ++lane) {
-      const double value = values[i + lane];
+      const double value = value_of(values[i + lane]);
       sums[lane] += value * value;
     }
   }
   for (std::size_t lane = 0; i < count; ++i, ++lane) {
-    const double value = values[i];
+    const double value = value_of(values[i]);
     sums[lane] += value * value;
   }
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-}  // namespace
-
-void grad_norm(std::span<const float> gradient, std::span<double> partials) {
+template <class Element>
+void sum_blocks(std::span<const Element> gradient, std::span<double> partials) {
   TENCACHE_CHECK(partials.size() == norm_blocks(gradient.size()));
   for (std::size_t block = 0; block < partials.size(); ++block) {
     const std::size_t begin = block * norm_block_elements;
@@ -48,6 +52,44 @@ void grad_norm(std::span<const float> gradient, std::span<double> partials) {
         block_sum_of_squares(gradient.data() + begin, std::min(norm_block_elements, gradient.size() - begin));
   }
 }
+
+// What is the same for all elements of a step.
+struct Factors {
+  Factors(const AdamWOptions& options, std::uint64_t step, float clip)
+      : coefficient(clip),
+        decay(static_cast<float>(1.0 - options.learning_rate * options.weight_decay)),
+        step_size(static_cast<float>(options.learning_rate / (1.0 - power(options.beta1, step)))),
+        root_correction2(static_cast<float>(std::sqrt(1.0 - power(options.beta2, step)))),
+        beta1(static_cast<float>(options.beta1)),
+        rest1(static_cast<float>(1.0 - options.beta1)),
+        beta2(static_cast<float>(options.beta2)),
+        rest2(static_cast<float>(1.0 - options.beta2)),
+        epsilon(static_cast<float>(options.epsilon)) {}
+  float coefficient, decay, step_size, root_correction2, beta1, rest1, beta2, rest2, epsilon;
+};
+
+// One element. Moments are changed in place.
+float updated(float parameter, float gradient, float& first_moment, float& second_moment, const Factors& by) {
+  const float clipped = gradient * by.coefficient;
+  first_moment = first_moment * by.beta1 + clipped * by.rest1;
+  second_moment = second_moment * by.beta2 + clipped * clipped * by.rest2;
+  const float denominator = std::sqrt(second_moment) / by.root_correction2 + by.epsilon;
+  return parameter * by.decay - first_moment / denominator * by.step_size;
+}
+
+}  // namespace
+
+Bfloat16 to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+  return {static_cast<std::uint16_t>(nan ? 0x7fc0u : rounded)};
+}
+
+float to_float(Bfloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
+
+void grad_norm(std::span<const float> gradient, std::span<double> partials) { sum_blocks(gradient, partials); }
+void grad_norm(std::span<const Bfloat16> gradient, std::span<double> partials) { sum_blocks(gradient, partials); }
 
 double add_partials(double sum, std::span<const double> partials) {
   for (const double partial : partials) sum += partial;
@@ -66,25 +108,29 @@ void adamw_step(std::span<float> parameter, std::span<const float> gradient, std
   const std::size_t count = parameter.size();
   TENCACHE_CHECK(step >= 1 && gradient.size() == count && first_moment.size() == count &&
                  second_moment.size() == count);
-  const double correction1 = 1.0 - power(options.beta1, step);
-  const double correction2 = 1.0 - power(options.beta2, step);
-  const float decay = static_cast<float>(1.0 - options.learning_rate * options.weight_decay);
-  const float step_size = static_cast<float>(options.learning_rate / correction1);
-  const float root_correction2 = static_cast<float>(std::sqrt(correction2));
-  const float beta1 = static_cast<float>(options.beta1), rest1 = static_cast<float>(1.0 - options.beta1);
-  const float beta2 = static_cast<float>(options.beta2), rest2 = static_cast<float>(1.0 - options.beta2);
-  const float epsilon = static_cast<float>(options.epsilon);
-
+  const Factors by(options, step, coefficient);
   float* __restrict p = parameter.data();
   const float* __restrict g = gradient.data();
   float* __restrict m = first_moment.data();
   float* __restrict v = second_moment.data();
+  for (std::size_t i = 0; i < count; ++i) p[i] = updated(p[i], g[i], m[i], v[i], by);
+}
+
+void adamw_step(std::span<float> master, std::span<Bfloat16> parameter, std::span<const Bfloat16> gradient,
+                std::span<float> first_moment, std::span<float> second_moment, float coefficient, std::uint64_t step,
+                const AdamWOptions& options) {
+  const std::size_t count = master.size();
+  TENCACHE_CHECK(step >= 1 && parameter.size() == count && gradient.size() == count && first_moment.size() == count &&
+                 second_moment.size() == count);
+  const Factors by(options, step, coefficient);
+  float* __restrict w = master.data();
+  Bfloat16* __restrict p = parameter.data();
+  const Bfloat16* __restrict g = gradient.data();
+  float* __restrict m = first_moment.data();
+  float* __restrict v = second_moment.data();
   for (std::size_t i = 0; i < count; ++i) {
-    const float clipped = g[i] * coefficient;
-    m[i] = m[i] * beta1 + clipped * rest1;
-    v[i] = v[i] * beta2 + clipped * clipped * rest2;
-    const float denominator = std::sqrt(v[i]) / root_correction2 + epsilon;
-    p[i] = p[i] * decay - m[i] / denominator * step_size;
+    w[i] = updated(w[i], to_float(g[i]), m[i], v[i], by);
+    p[i] = to_bfloat16(w[i]);
   }
 }
 

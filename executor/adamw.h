@@ -1,4 +1,5 @@
-// AdamW with gradient clipping by global norm, as plain functions on spans of floats.
+// AdamW with gradient clipping by global norm, as plain functions on spans of floats; with weights and gradients in
+// bfloat16, on float masters of the weights.
 //
 // The same bits wherever, in whatever order and in whatever split into sub-groups it runs: every step is one correctly
 // rounded IEEE operation (add, subtract, multiply, divide, square root; no contraction, no library function), the
@@ -16,6 +17,14 @@ namespace tencache {
 
 inline constexpr std::size_t norm_block_elements = 4096;
 
+// The upper half of a float.
+struct Bfloat16 {
+  std::uint16_t bits = 0;
+};
+// To the nearest, ties to even; a NaN stays one. As LibTorch rounds.
+Bfloat16 to_bfloat16(float value);
+float to_float(Bfloat16 value);
+
 // Defaults are those of PyTorch's AdamW.
 struct AdamWOptions {
   double learning_rate = 1e-3;
@@ -32,6 +41,7 @@ constexpr std::size_t norm_blocks(std::size_t elements) {
 
 // The sum of squares of each block of the gradient, in order. `partials` has norm_blocks(gradient.size()) elements.
 void grad_norm(std::span<const float> gradient, std::span<double> partials);
+void grad_norm(std::span<const Bfloat16> gradient, std::span<double> partials);
 
 // Adds partials to a running sum, one after the other: call it for all parameters in their order, starting with 0.
 double add_partials(double sum, std::span<const double> partials);
@@ -45,5 +55,9 @@ float clip_coefficient(double sum_of_squares, double max_norm);
 // multiplied with `coefficient` on the fly and stays as it is. All spans have the same size and do not overlap.
 void adamw_step(std::span<float> parameter, std::span<const float> gradient, std::span<float> first_moment,
                 std::span<float> second_moment, float coefficient, std::uint64_t step, const AdamWOptions& options);
+// The same of the master, which is then rounded to the parameter; what the parameter was does not matter.
+void adamw_step(std::span<float> master, std::span<Bfloat16> parameter, std::span<const Bfloat16> gradient,
+                std::span<float> first_moment, std::span<float> second_moment, float coefficient, std::uint64_t step,
+                const AdamWOptions& options);
 
 }  // namespace tencache

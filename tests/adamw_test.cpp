@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -162,6 +163,43 @@ TEST(AdamW, AlignmentDoesNotChangeBits) {
                coefficient, 1, {});
   }
   EXPECT_TRUE(same_bits(aligned.parameter, shifted.parameter));
+}
+
+TEST(Bfloat16, RoundsAsLibTorchDoes) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 100'000; ++i) {
+    auto bits = static_cast<std::uint32_t>(random());
+    if (i % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;  // ties
+    if (i % 64 == 1) bits |= 0x7f800000;                  // infinities and NaNs
+    const auto value = std::bit_cast<float>(bits);
+    ASSERT_EQ(to_bfloat16(value).bits, c10::BFloat16(value).x) << std::hex << bits;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(to_float(to_bfloat16(value))),
+              std::bit_cast<std::uint32_t>(static_cast<float>(c10::BFloat16(value))));
+  }
+}
+
+TEST(AdamW, OfBfloat16IsThatOfItsMasterAndGradientWidened) {
+  constexpr std::size_t count = norm_block_elements + 123;
+  State master(count), reference(count);
+  std::vector<Bfloat16> parameter(count), gradient(count);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    std::vector<float> widened(count);
+    for (std::size_t i = 0; const float value : random_values(count, 40 + step)) {
+      gradient[i] = to_bfloat16(value);
+      widened[i] = to_float(gradient[i]);
+      ++i;
+    }
+    std::vector<double> partials(norm_blocks(count)), expected(norm_blocks(count));
+    grad_norm(std::span<const Bfloat16>(gradient), partials);
+    grad_norm(widened, expected);
+    EXPECT_EQ(partials, expected);
+    adamw_step(master.parameter, parameter, gradient, master.first_moment, master.second_moment, 0.3f, step, {});
+    adamw_step(reference.parameter, widened, reference.first_moment, reference.second_moment, 0.3f, step, {});
+  }
+  EXPECT_TRUE(same_bits(master.parameter, reference.parameter));
+  EXPECT_TRUE(same_bits(master.first_moment, reference.first_moment));
+  EXPECT_TRUE(same_bits(master.second_moment, reference.second_moment));
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(parameter[i].bits, to_bfloat16(master.parameter[i]).bits);
 }
 
 TEST(GradNorm, IsTheSumOfSquares) {

@@ -3,10 +3,8 @@
 // replayed through a new engine and a new policy object, gives the same decisions.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,84 +16,16 @@
 #include "executor/live/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
+#include "tests/live_training_support.h"
 
-namespace tencache {
+namespace tencache::training_test {
 namespace {
 
 using testing::HasSubstr;
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t steps = 20;
 // The third is the first whose schedule the policy knows, the fourth begins where that one left the tensors.
 constexpr std::uint64_t paged_steps = 4;
-
-// Short sequences: most of the memory is parameters, gradients and optimizer states, and a step is quick.
-TrainingConfig five_million_parameters() {
-  TrainingConfig config;
-  config.name = "gpt-test";
-  config.layers = 7;
-  config.width = 256;
-  config.heads = 8;
-  config.context = 16;
-  config.batch = 4;
-  config.seed = 11;
-  config.sub_group_parameters = 200'000;
-  return config;
-}
-
-TrainingConfig tiny() {
-  TrainingConfig config = five_million_parameters();
-  config.layers = 2;
-  config.width = 64;
-  config.sub_group_parameters = 20'000;
-  return config;
-}
-
-TextData text_for(const TrainingConfig& config) {
-  return TextData(read_text(TENCACHE_SOURCE_DIR "/README.md"), config.batch, config.context, config.seed);
-}
-
-class Folder {
- public:
-  Folder() : path_(fs::path(testing::TempDir()) / ("tencache-training-" + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
-
-Tier tier(const char* name, TierKind kind, Bytes capacity) {
-  Tier tier;
-  tier.name = name;
-  tier.kind = kind;
-  tier.capacity = capacity;
-  tier.granularity = 4 * KiB;
-  return tier;
-}
-
-Link link(const char* name, TierId from, TierId to) {
-  Link link;
-  link.name = name;
-  link.from = from;
-  link.to = to;
-  link.bandwidth = 10'000'000'000;
-  return link;
-}
-
-// All of it is taken at the start, which costs time: room for everything alive, and half as much again.
-MachineSpec with_cpu_memory_behind(Bytes gpu_bytes) {
-  MachineSpec machine;
-  machine.name = "cpu-behind";
-  machine.tiers = {tier("gpu", TierKind::gpu, gpu_bytes), tier("cpu", TierKind::cpu, 160 * MiB)};
-  machine.links = {link("h2d", 1, 0), link("d2h", 0, 1)};
-  machine.initial_tier = 0;
-  machine.cpu_adam_parameters_per_second = 1e8;
-  machine.validate();
-  return machine;
-}
 
 MachineSpec with_files_behind(Bytes gpu_bytes, const std::string& folder) {
   MachineSpec machine = with_cpu_memory_behind(gpu_bytes);
@@ -127,10 +57,6 @@ std::vector<PolicyCase> all_policies() {
     }
   }
   return cases;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && !a.empty() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 class LiveTraining : public testing::Test {
@@ -386,13 +312,16 @@ class TrainingConfigFile : public testing::Test {
 };
 
 TEST_F(TrainingConfigFile, IsRead) {
-  const TrainingConfig config = read_training_config(
-      write("name: a\nmodel: {layers: 3, width: 32, heads: 2, dropout: 0.25}\ndata:\n  text: some/text.md\n  batch: 5\n"
-            "optimizer: {learning_rate: 0.5, clip: 0}\nsteps: 7\n"));
+  const TrainingConfig config =
+      read_training_config(write("name: a\nmodel: {layers: 3, width: 32, heads: 2, dropout: 0.25, precision: bf16, "
+                                 "recompute: block}\ndata:\n  text: some/text.md\n  batch: 5\n"
+                                 "optimizer: {learning_rate: 0.5, clip: 0}\nsteps: 7\n"));
   EXPECT_EQ(config.layers, 3);
   EXPECT_EQ(config.batch, 5);
   EXPECT_EQ(config.steps, 7);
   EXPECT_EQ(config.dropout, 0.25);
+  EXPECT_EQ(config.precision, TrainingPrecision::bf16);
+  EXPECT_EQ(config.recompute, Recompute::block);
   EXPECT_EQ(config.clip, 0.0);
   EXPECT_EQ(config.adamw.learning_rate, 0.5);
   EXPECT_EQ(config.text, fs::path(folder_.path() + "/some/text.md").lexically_normal().string());
@@ -401,13 +330,14 @@ TEST_F(TrainingConfigFile, IsRead) {
 TEST_F(TrainingConfigFile, UnknownKeysAreErrorsThatListTheValidOnes) {
   const std::string error = error_of(rest_ + "model:\n  layers: 2\n  widht: 3\n");
   EXPECT_THAT(error, HasSubstr("config.yaml:6: unknown key 'widht'"));
-  EXPECT_THAT(error, HasSubstr("valid keys: layers, width, heads, context, dropout, tied_head"));
+  EXPECT_THAT(error, HasSubstr("valid keys: layers, width, heads, context, dropout, tied_head, precision, recompute"));
 }
 
 TEST_F(TrainingConfigFile, BadValuesAreErrorsWithTheirLine) {
   EXPECT_THAT(error_of(rest_ + "model: {layers: 0}"), HasSubstr("config.yaml:4: layers must be a whole number from 1"));
   EXPECT_THAT(error_of(rest_ + "model: {layers: many}"), HasSubstr("config.yaml:4: layers must be"));
   EXPECT_THAT(error_of(rest_ + "model: {dropout: 1}"), HasSubstr("config.yaml:4: dropout must be a number"));
+  EXPECT_THAT(error_of(rest_ + "model: {precision: fp16}"), HasSubstr("precision must be fp32 or bf16"));
   EXPECT_THAT(error_of(rest_ + "model: {width: 10, heads: 3}"), HasSubstr("not a multiple of heads"));
   EXPECT_THAT(error_of(rest_ + "model: {}\nsteps: 1\nsteps: 2"), HasSubstr("config.yaml:6: 'steps' is given twice"));
   EXPECT_THAT(error_of("name: a\n"), HasSubstr("the key 'model' is missing"));
@@ -439,4 +369,4 @@ TEST(Text, BatchesAreAFunctionOfTheStep) {
 }
 
 }  // namespace
-}  // namespace tencache
+}  // namespace tencache::training_test

@@ -3,9 +3,49 @@
 #include <cmath>
 #include <limits>
 
+#include "executor/live/random_state.h"
 #include "executor/live/text_data.h"
 
 namespace tencache {
+namespace {
+
+// Runs a block and keeps its input only. Backward runs it again, on the random numbers of the first time, and then its
+// backward pass, which adds to the gradients of its parameters.
+struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
+  struct Segment : torch::CustomClassHolder {
+    Segment(BlockImpl* of, const RandomState& state) : block(of), random(state) {}
+    BlockImpl* block;
+    RandomState random;
+  };
+
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& hidden,
+                               const torch::Tensor& mask, BlockImpl* block) {
+    context->save_for_backward({hidden, mask});
+    context->saved_data["segment"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Segment>(block, RandomState::capture()));
+    return block->forward(hidden, mask);  // without a graph: a Function's forward has none
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto capsule = context->saved_data["segment"].toCapsule();
+    const auto& segment = static_cast<const Segment&>(*capsule);
+    const torch::Tensor hidden = saved[0].detach().requires_grad_();
+    const RandomState after = RandomState::capture();
+    torch::Tensor output;
+    {
+      const torch::AutoGradMode with_graph(true);
+      segment.random.restore();
+      output = segment.block->forward(hidden, saved[1]);
+      after.restore();
+    }
+    output.backward(gradients[0]);
+    return {hidden.grad(), torch::Tensor(), torch::Tensor()};
+  }
+};
+
+}  // namespace
 
 BlockImpl::BlockImpl(const TrainingConfig& config) : heads_(config.heads) {
   const std::int64_t width = config.width;
@@ -37,7 +77,7 @@ torch::Tensor BlockImpl::forward(const torch::Tensor& hidden, const torch::Tenso
   return attended + dropout_(contract_(torch::gelu(expand_(norm2_(attended)))));
 }
 
-GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head) {
+GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head), recompute_(config.recompute) {
   const auto embedding = [&](std::int64_t count) {
     torch::nn::Embedding result(count, config.width);
     torch::NoGradGuard no_gradient;
@@ -57,6 +97,10 @@ GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head) {
   }
   mask_ = register_buffer("mask", torch::ones({config.context, config.context}, torch::kBool).triu(1));
   position_ids_ = register_buffer("position_ids", torch::arange(config.context));
+  if (config.precision == TrainingPrecision::bf16) {
+    // The weights are drawn as for fp32 and then rounded. Module::to would take the integers along.
+    for (torch::Tensor& parameter : parameters()) parameter.set_data(parameter.detach().to(torch::kBFloat16));
+  }
 }
 
 torch::Tensor GptImpl::loss(const torch::Tensor& tokens, const torch::Tensor& targets) {
@@ -68,14 +112,16 @@ torch::Tensor GptImpl::loss(const torch::Tensor& tokens, const torch::Tensor& ta
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const std::string module = "block." + std::to_string(i);
     announce(module, true);
-    hidden = blocks_[i](hidden, mask_);
+    hidden = recompute_ == Recompute::block ? RecomputedBlock::apply(hidden, mask_, blocks_[i].get())
+                                            : blocks_[i](hidden, mask_);
     announce(module, false);
     watch(hidden, module);
   }
   announce("head", true);
   hidden = norm_(hidden);
   const torch::Tensor logits = tied_head_ ? torch::matmul(hidden, tokens_->weight.t()) : head_(hidden);
-  const torch::Tensor result = torch::nn::functional::cross_entropy(logits.flatten(0, -2), targets.flatten());
+  const torch::Tensor result =
+      torch::nn::functional::cross_entropy(logits.flatten(0, -2).to(torch::kFloat32), targets.flatten());
   announce("head", false);
   watch(result, "head");
   return result;

@@ -1,4 +1,5 @@
-// A small decoder-only transformer (GPT): byte vocabulary, learned positions, pre-norm blocks, causal attention, GELU.
+// A decoder-only transformer (GPT): byte vocabulary, learned positions, pre-norm blocks, causal attention, GELU. Its
+// weights and activations are of the configuration's precision, the loss is fp32.
 //
 // Plain LibTorch code that knows nothing of paging. It announces where its modules begin and end, in forward and in
 // backward, to whoever listens; without a listener it is an ordinary module.
@@ -53,6 +54,7 @@ class GptImpl : public torch::nn::Module {
   void watch(const torch::Tensor& boundary, const std::string& module);
 
   bool tied_head_;
+  Recompute recompute_;
   torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
   torch::nn::Dropout dropout_{nullptr};
   std::vector<Block> blocks_;

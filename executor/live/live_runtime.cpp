@@ -205,7 +205,13 @@ void LiveRuntime::hear_of_frees() {
       std::swap(released_, releasing_);
       any_released_ = false;
     }
-    for (const TensorId tensor : releasing_) destroy(tensor);
+    for (const TensorId tensor : releasing_) {
+      if (failure_ == nullptr) {
+        destroy(tensor);
+      } else {
+        entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
+      }
+    }
     releasing_.clear();
   }
   if (failure_ != nullptr) std::rethrow_exception(failure_);
@@ -258,6 +264,12 @@ void LiveRuntime::module_end() {
   const Lock lock(mutex_);
   enter();
   engine_->module_end(follower_.module_end(), machine_->now());
+}
+
+void LiveRuntime::set_aside(bool on) {
+  const Lock lock(mutex_);
+  enter();
+  follower_.set_aside(on);
 }
 
 void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {

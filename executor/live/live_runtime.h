@@ -77,6 +77,10 @@ class LiveRuntime {
   // What a tensor is: for policies, and as its name in recordings. Until then it is an activation.
   void mark(TensorId tensor, Role role, std::string_view name);
 
+  // While on, ops belong to no step (a checkpoint between two of them): they are not recorded, and the policy knows no
+  // schedule until the next step begins.
+  void set_aside(bool on);
+
   // ---- Tensors without a LibTorch storage, and tasks.
   // Undefined content until a task writes it.
   TensorId create_owned(Bytes bytes, Role role, std::string_view name);
@@ -199,6 +203,18 @@ class LiveRuntime {
 
   std::atomic<bool> stopping_ = false;
   std::thread feeder_;
+};
+
+// What runs while it lives belongs to no step.
+class AsideScope {
+ public:
+  explicit AsideScope(LiveRuntime& runtime) : runtime_(runtime) { runtime_.set_aside(true); }
+  ~AsideScope() { runtime_.set_aside(false); }
+  AsideScope(const AsideScope&) = delete;
+  AsideScope& operator=(const AsideScope&) = delete;
+
+ private:
+  LiveRuntime& runtime_;
 };
 
 // Announces a module for as long as it lives.

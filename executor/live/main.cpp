@@ -39,6 +39,8 @@ struct TrainArguments {
   std::vector<std::string> settings;
   std::uint64_t steps = 0;
   std::string timeline, prediction;
+  std::string checkpoint, resume;
+  std::uint64_t checkpoint_every = 0;
   std::vector<std::string> directories;
   bool json = false, plain = false;
 };
@@ -301,11 +303,20 @@ void require_writable(const std::string& file) {
   if (!pipe_or_device) const AtomicFile attempt(file);
 }
 
-ExitCode train(TrainArguments arguments) {
+// `saved`: the steps of the last checkpoint.
+ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   const TrainingConfig config = read_training_config(arguments.workload.trace);
   const TextData data(read_text(config.text), config.batch, config.context, config.seed);
   TrainingOptions options;
   options.steps = arguments.steps != 0 ? arguments.steps : static_cast<std::uint64_t>(config.steps);
+  if (arguments.checkpoint_every != 0 && arguments.checkpoint.empty()) {
+    throw Error("--checkpoint-every has no meaning without --checkpoint");
+  }
+  if (!arguments.checkpoint.empty()) require_writable(arguments.checkpoint);
+  options.checkpoint = arguments.checkpoint;
+  options.checkpoint_every = arguments.checkpoint_every;
+  options.resume = arguments.resume;
+  options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
   if (arguments.plain) return train_without_paging(arguments, config, data, options);
   if (arguments.policy.empty() || arguments.workload.machine.empty()) {
     throw Error("train: --machine and --policy are missing (or --plain for LibTorch alone)");
@@ -366,6 +377,24 @@ ExitCode train(TrainArguments arguments) {
   return ExitCode::done;
 }
 
+// A run that fails says where it can be taken up again.
+ExitCode train(const TrainArguments& arguments) {
+  std::uint64_t saved = 0;
+  const auto hint = [&] {
+    return fmt::format("; {} has the first {} steps: go on with --resume {}", arguments.checkpoint, saved,
+                       arguments.checkpoint);
+  };
+  try {
+    return run_training(arguments, saved);
+  } catch (const OutOfMemory& error) {
+    if (saved == 0) throw;
+    throw OutOfMemory(error.what() + hint(), error.op(), error.bytes_missing());
+  } catch (const Error& error) {
+    if (saved == 0) throw;
+    throw Error(error.what() + hint());
+  }
+}
+
 // ---- record ---------------------------------------------------------------------------------------------------------
 
 ExitCode record(const RecordArguments& arguments) {
@@ -416,6 +445,11 @@ void add_training_command(CLI::App& app, Command& chosen) {
       "--timeline", arguments->timeline,
       "Write the timeline from the third step on (before, the schedule is not known; of fewer steps all) to this "
       "file, for https://ui.perfetto.dev");
+  command->add_option("--checkpoint", arguments->checkpoint,
+                      "Write weights, optimizer states, random numbers and position to this file after the last step");
+  command->add_option("--checkpoint-every", arguments->checkpoint_every, "… and after every so many steps")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
+  command->add_option("--resume", arguments->resume, "Go on from this checkpoint; --steps counts from the beginning");
   command->add_option("--prediction", arguments->prediction,
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
   command->add_option("--directory", arguments->directories,

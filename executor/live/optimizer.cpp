@@ -1,5 +1,7 @@
 #include "executor/live/optimizer.h"
 
+#include <optional>
+
 #include "core/check.h"
 
 namespace tencache {
@@ -39,18 +41,19 @@ std::size_t blocks_of(const torch::Tensor& tensor) { return norm_blocks(static_c
 }  // namespace
 
 Optimizer::Optimizer(std::vector<std::pair<std::string, torch::Tensor>> parameters, const TrainingConfig& config)
-    : options_(config.adamw), clip_(config.clip) {
+    : options_(config.adamw), clip_(config.clip), low_(config.precision == TrainingPrecision::bf16) {
   torch::NoGradGuard no_gradient;
   std::uint64_t in_group = config.sub_group_parameters;  // the first parameter opens the first sub-group
   for (auto& [name, value] : parameters) {
-    TENCACHE_CHECK(value.is_contiguous() && value.scalar_type() == torch::kFloat32);
+    TENCACHE_CHECK(value.is_contiguous() && value.scalar_type() == (low_ ? torch::kBFloat16 : torch::kFloat32));
     if (in_group >= config.sub_group_parameters) {
       groups_.emplace_back();
       in_group = 0;
     }
     groups_.back().members.push_back(parameters_.size());
     in_group += static_cast<std::uint64_t>(value.numel());
-    parameters_.push_back({name, value, torch::zeros_like(value), torch::zeros_like(value)});
+    const auto zeros = [&value = value] { return torch::zeros(value.sizes(), torch::kFloat32); };
+    parameters_.push_back({name, value, zeros(), zeros(), low_ ? value.detach().to(torch::kFloat32) : torch::Tensor()});
   }
   for (Group& group : groups_) {
     std::size_t blocks = 0;
@@ -63,6 +66,9 @@ Optimizer::Optimizer(std::vector<std::pair<std::string, torch::Tensor>> paramete
 std::vector<Optimizer::State> Optimizer::states() const {
   std::vector<State> states;
   for (const Parameter& parameter : parameters_) {
+    if (parameter.master.defined()) {
+      states.push_back({parameter.name + ".master", parameter.master, Role::master_parameter});
+    }
     states.push_back({parameter.name + ".first_moment", parameter.first_moment});
     states.push_back({parameter.name + ".second_moment", parameter.second_moment});
   }
@@ -90,11 +96,15 @@ Optimizer::Task Optimizer::norm_task(std::size_t group) const {
     gradients.push_back(use(task, parameters_[member].value.grad(), true, false));
   }
   const Slice partials = use(task, groups_[group].partials, false, true);
-  task.body = [gradients = std::move(gradients), partials](std::span<std::byte* const> addresses) {
+  task.body = [gradients = std::move(gradients), partials, low = low_](std::span<std::byte* const> addresses) {
     std::span<double> rest = partials.in<double>(addresses);
     for (const Slice& gradient : gradients) {
       const std::size_t blocks = norm_blocks(gradient.elements);
-      grad_norm(gradient.in<const float>(addresses), rest.first(blocks));
+      if (low) {
+        grad_norm(gradient.in<const Bfloat16>(addresses), rest.first(blocks));
+      } else {
+        grad_norm(gradient.in<const float>(addresses), rest.first(blocks));
+      }
       rest = rest.subspan(blocks);
     }
   };
@@ -118,6 +128,7 @@ Optimizer::Task Optimizer::update_task(std::size_t group) const {
   Task task{.name = "adamw." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
   struct Member {
     Slice value, gradient, first_moment, second_moment;
+    std::optional<Slice> master{};
   };
   const Slice coefficient = use(task, coefficient_, true, false);
   std::vector<Member> members;
@@ -125,7 +136,8 @@ Optimizer::Task Optimizer::update_task(std::size_t group) const {
     const Parameter& parameter = parameters_[member];
     Member& slices = members.emplace_back();
     slices.gradient = use(task, parameter.value.grad(), true, false);
-    slices.value = use(task, parameter.value, true, true);
+    if (parameter.master.defined()) slices.master = use(task, parameter.master, true, true);
+    slices.value = use(task, parameter.value, !slices.master, true);  // of a master the parameter is but a copy
     slices.first_moment = use(task, parameter.first_moment, true, true);
     slices.second_moment = use(task, parameter.second_moment, true, true);
   }
@@ -133,9 +145,15 @@ Optimizer::Task Optimizer::update_task(std::size_t group) const {
                options = options_](std::span<std::byte* const> addresses) {
     const float factor = coefficient.in<const float>(addresses)[0];
     for (const Member& member : members) {
-      adamw_step(member.value.in<float>(addresses), member.gradient.in<const float>(addresses),
-                 member.first_moment.in<float>(addresses), member.second_moment.in<float>(addresses), factor, step,
-                 options);
+      const std::span<float> first_moment = member.first_moment.in<float>(addresses);
+      const std::span<float> second_moment = member.second_moment.in<float>(addresses);
+      if (member.master) {
+        adamw_step(member.master->in<float>(addresses), member.value.in<Bfloat16>(addresses),
+                   member.gradient.in<const Bfloat16>(addresses), first_moment, second_moment, factor, step, options);
+      } else {
+        adamw_step(member.value.in<float>(addresses), member.gradient.in<const float>(addresses), first_moment,
+                   second_moment, factor, step, options);
+      }
     }
   };
   return task;

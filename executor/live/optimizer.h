@@ -1,4 +1,5 @@
-// AdamW with clipping as a list of tasks: what the runtime orders, places and runs, and what plain training calls.
+// AdamW with clipping, on fp32 parameters or on bf16 ones with fp32 masters, as a list of tasks: what the runtime
+// orders, places and runs, and what plain training calls.
 //
 // Parameters are taken in sub-groups of whole parameters. A step is, in this order: `grad_norm.k` of each sub-group
 // (gradients → sums of squares), `clip` (sums of squares → coefficient), `adamw.k` of each sub-group. Split, order and
@@ -39,7 +40,8 @@ class Optimizer {
     Role role = Role::optimizer_state;
   };
 
-  // Allocates the states and sets them to zero. The parameters are float, contiguous, and stay the same tensors.
+  // Allocates the states: moments of zero, masters that equal the parameters. The parameters are all of the
+  // configuration's precision, contiguous, and stay the same tensors.
   Optimizer(std::vector<std::pair<std::string, torch::Tensor>> parameters, const TrainingConfig& config);
 
   // The tasks of the next step, for the gradients that the parameters have now. Every parameter has one. Run them once,
@@ -47,12 +49,15 @@ class Optimizer {
   std::vector<Task> next_step();
   // What it has allocated, with names.
   std::vector<State> states() const;
+  // Steps done; a resumed run sets it, together with the content of `states`.
+  void set_steps(std::uint64_t steps) { step_ = steps; }
   std::size_t group_count() const { return groups_.size(); }
 
  private:
   struct Parameter {
     std::string name;
     torch::Tensor value, first_moment, second_moment;
+    torch::Tensor master;  // of bf16 parameters only
   };
   struct Group {
     std::vector<std::size_t> members;  // of parameters_
@@ -65,6 +70,7 @@ class Optimizer {
 
   AdamWOptions options_;
   double clip_;
+  bool low_;  // parameters and gradients are bf16
   std::uint64_t step_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<Group> groups_;

@@ -66,6 +66,12 @@ OpIndex StepFollower::begin_op(const OpInfo& op, std::span<const Use> uses, Nano
   TENCACHE_CHECK(!in_op_);
   in_op_ = true;
   signal = Signal::nothing;
+  running_ = none;
+  if (aside_) {
+    if (cursor_ != none) signal = Signal::deviated;
+    cursor_ = none;
+    return none;
+  }
   if (recording_) {
     DraftOp& draft = draft_ops_.emplace_back();
     draft.info = op;
@@ -74,7 +80,6 @@ OpIndex StepFollower::begin_op(const OpInfo& op, std::span<const Use> uses, Nano
     draft.gap_before_ns = gap_before_ns;
     for (const Use& use : uses) draft.uses.push_back({live_[use.tensor].draft, use.read, use.write});
   }
-  running_ = none;
   if (cursor_ == none) return none;
   std::string why;
   if (!matches(op, uses, why)) {
@@ -88,7 +93,7 @@ OpIndex StepFollower::begin_op(const OpInfo& op, std::span<const Use> uses, Nano
 
 TensorId StepFollower::born(TensorId tensor) {
   Live& live = live_[tensor];
-  if (recording_ && in_op_) {
+  if (recording_ && in_op_ && !aside_) {
     drafts_[live.draft].born_at = static_cast<std::uint32_t>(draft_ops_.size() - 1);
     draft_ops_.back().births.push_back(live.draft);
   }
@@ -105,7 +110,7 @@ void StepFollower::end_op(Nanoseconds duration_ns) {
   TENCACHE_CHECK(in_op_);
   in_op_ = false;
   running_ = none;
-  if (recording_) draft_ops_.back().duration_ns = duration_ns;
+  if (recording_ && !aside_) draft_ops_.back().duration_ns = duration_ns;
 }
 
 std::uint32_t StepFollower::recorded_op() const {

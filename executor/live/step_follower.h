@@ -38,6 +38,9 @@ class StepFollower {
   void set_phase(Phase phase) { phase_ = phase; }
   void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
+  // While on, ops belong to no step: they are not recorded; on the schedule they leave it until the next boundary,
+  // which is no deviation of the program.
+  void set_aside(bool on) { aside_ = on; }
 
   // ---- What happens. Ids are the memory's.
   void created(TensorId tensor, Bytes bytes, Role role);
@@ -123,6 +126,7 @@ class StepFollower {
   std::vector<DraftOp> draft_ops_;
   std::vector<Boundary> draft_boundaries_;
   bool in_op_ = false;
+  bool aside_ = false;
 
   // The recording that is followed.
   Program program_;

@@ -25,6 +25,7 @@ class TextData {
   TextData(std::string text, std::int64_t batch, std::int64_t context, std::uint64_t seed);
   TokenBatch batch(std::uint64_t step) const;
   std::size_t size() const { return text_.size(); }
+  const std::string& text() const { return text_; }
 
  private:
   std::string text_;

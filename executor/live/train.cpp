@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "core/error.h"
 #include "executor/clock.h"
 #include "executor/live/interception.h"
 #include "policies/registry.h"
+#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -20,16 +22,27 @@ std::span<const Nanoseconds> counted_steps(const std::vector<Nanoseconds>& steps
   return std::span(steps).subspan(steps.size() > 2 ? 2 : 0);
 }
 
-// Runs the steps; `before` is called before each one, counted from 0.
+// Runs the steps; `before` is called before each one, counted from 0 where this run begins.
 void run_steps(TrainingProgram& program, std::uint64_t steps, const TrainingOptions& options, TrainingResult& result,
                const std::function<void(std::uint64_t)>& before) {
   result.parameter_count = program.parameter_count();
-  for (std::uint64_t step = 0; step < steps; ++step) {
+  if (!options.resume.empty()) result.resumed_steps = program.resume(options.resume);
+  if (result.resumed_steps >= steps) {
+    throw Error(options.resume, 0,
+                "this checkpoint has " + std::to_string(result.resumed_steps) + " steps behind it, and " +
+                    std::to_string(steps) + " are asked for: nothing is left to do");
+  }
+  for (std::uint64_t step = result.resumed_steps; step < steps; ++step) {
     const Nanoseconds start_ns = clock_ns();
-    before(step);
+    before(step - result.resumed_steps);
     result.losses.push_back(program.step(step));
     result.step_ns.push_back(clock_ns() - start_ns);
     if (options.on_step) options.on_step(step + 1, result.losses.back(), result.step_ns.back());
+    const bool due = options.checkpoint_every != 0 && (step + 1) % options.checkpoint_every == 0;
+    if (!options.checkpoint.empty() && (due || step + 1 == steps)) {
+      program.save(options.checkpoint, step + 1);
+      if (options.on_checkpoint) options.on_checkpoint(step + 1);
+    }
   }
 }
 
@@ -142,11 +155,41 @@ void TrainingProgram::run_optimizer() {
   for (torch::Tensor& parameter : model_->parameters()) parameter.mutable_grad().reset();
 }
 
+Checkpoint TrainingProgram::state() {
+  Checkpoint checkpoint;
+  for (const auto& parameter : model_->named_parameters()) {
+    checkpoint.tensors.emplace_back(parameter.key(), parameter.value());
+  }
+  for (const Optimizer::State& state : optimizer_->states()) {
+    if (state.role != Role::workspace) checkpoint.tensors.emplace_back(state.name, state.tensor);
+  }
+  if (text_sha256_.empty()) text_sha256_ = sha256_hex(data_.text());
+  return checkpoint;
+}
+
+void TrainingProgram::save(const std::string& path, std::uint64_t steps) {
+  Checkpoint checkpoint = state();
+  checkpoint.steps = steps;
+  checkpoint.random = RandomState::capture();
+  std::optional<AsideScope> aside;
+  if (runtime_ != nullptr) aside.emplace(*runtime_);
+  write_checkpoint(path, config_, text_sha256_, checkpoint, runtime_);
+}
+
+std::uint64_t TrainingProgram::resume(const std::string& path) {
+  Checkpoint checkpoint = state();
+  read_checkpoint(path, config_, text_sha256_, checkpoint);
+  checkpoint.random.restore();
+  optimizer_->set_steps(checkpoint.steps);
+  return checkpoint.steps;
+}
+
 std::vector<float> TrainingProgram::weights() {
   std::vector<float> weights;
   weights.reserve(parameter_count_);
   for (const torch::Tensor& parameter : model_->parameters()) {
-    const torch::Tensor value = runtime_ != nullptr ? bring_back(*runtime_, parameter.detach()) : parameter.detach();
+    const torch::Tensor whole = parameter.detach().to(torch::kFloat32);
+    const torch::Tensor value = runtime_ != nullptr ? bring_back(*runtime_, whole) : whole;
     const float* first = value.data_ptr<float>();
     weights.insert(weights.end(), first, first + value.numel());
   }
@@ -187,16 +230,15 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
   const ThreadGuard guard(runtime);
   TrainingProgram program(config, data, &runtime);
   const std::uint64_t steps = steps_of(config, options);
-  const std::uint64_t first_counted = steps > 2 ? 2 : 0;
   Counters window_begin;
   run_steps(program, steps, options, result.training, [&](std::uint64_t step) {
     runtime.iteration_boundary();
-    if (step == first_counted) window_begin = runtime.counters();
+    if (step == 0 || step == 2) window_begin = runtime.counters();
   });
   runtime.iteration_boundary();
   result.run = runtime.result();
   result.run.window = runtime.counters() - window_begin;
-  result.run.period = steps - first_counted;
+  result.run.period = counted_steps(result.training.step_ns).size();
   if (runtime.has_recorded()) result.program.trace = runtime.recorded();
   result.peak_live_bytes = runtime.peak_live_bytes();
   result.largest_op_bytes = runtime.largest_op_bytes();
@@ -212,7 +254,7 @@ TraceHeader recording_header(const TrainingConfig& config) {
   header.model = config.name;
   header.batch = static_cast<std::uint64_t>(config.batch);
   header.sequence_length = static_cast<std::uint64_t>(config.context);
-  header.precision = "fp32";
+  header.precision = config.precision == TrainingPrecision::bf16 ? "bf16" : "fp32";
   header.hardware = processor_name();
   header.recorded_by = "tencache record";
   return header;

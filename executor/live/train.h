@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/live/checkpoint.h"
 #include "executor/live/gpt.h"
 #include "executor/live/live_runtime.h"
 #include "executor/live/optimizer.h"
@@ -25,7 +26,11 @@ class TrainingProgram {
 
   // One training step, counted from 0; returns the loss before the update.
   float step(std::uint64_t number);
-  // All parameters one after the other, in LibTorch's order.
+  // Everything that the next step depends on, after `steps` of them. Between two steps; it is no part of either.
+  void save(const std::string& path, std::uint64_t steps);
+  // Goes on from what `save` wrote; returns the number of the next step. Before the first step, once.
+  std::uint64_t resume(const std::string& path);
+  // All parameters one after the other, in LibTorch's order; bf16 ones widened.
   std::vector<float> weights();
   std::uint64_t parameter_count() const { return parameter_count_; }
 
@@ -33,6 +38,7 @@ class TrainingProgram {
   void announce_state();
   void enter(Phase phase);
   void run_optimizer();
+  Checkpoint state();
 
   const TrainingConfig& config_;
   const TextData& data_;
@@ -40,17 +46,24 @@ class TrainingProgram {
   Gpt model_{nullptr};
   std::unique_ptr<Optimizer> optimizer_;
   std::uint64_t parameter_count_ = 0;
+  std::string text_sha256_;  // once it was asked for
 };
 
 struct TrainingOptions {
-  std::uint64_t steps = 0;  // 0: the configuration's
+  std::uint64_t steps = 0;  // from the program's beginning, before what is resumed; 0: the configuration's
   bool keep_weights = false;
   // After each step, counted from 1.
   std::function<void(std::uint64_t step, float loss, Nanoseconds duration_ns)> on_step;
+  std::string checkpoint{};            // a file to write; empty: none
+  std::uint64_t checkpoint_every = 0;  // steps; 0: after the last one only
+  std::string resume{};                // a file to go on from; empty: the beginning
+  // After each checkpoint: steps done.
+  std::function<void(std::uint64_t steps)> on_checkpoint{};
 };
 
 struct TrainingResult {
-  std::vector<float> losses;
+  std::uint64_t resumed_steps = 0;  // done before
+  std::vector<float> losses;        // of the steps since
   std::vector<Nanoseconds> step_ns;
   std::vector<float> weights;  // if asked for
   std::uint64_t parameter_count = 0;
@@ -61,6 +74,7 @@ struct TrainingResult {
   Nanoseconds mean_step_ns() const;
 };
 
+// Both throw Error when the checkpoint to go on from does not suit or has no fewer steps than are asked for.
 TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options);
 
 struct PagedTraining {

@@ -72,6 +72,20 @@ class Reader {
               value = static_cast<Integer>(number);
             }};
   }
+  template <class Choice>
+  Key choice(const char* name, Choice& value, std::vector<std::pair<std::string, Choice>> choices) const {
+    return {name, [this, name, choices = std::move(choices), &value](const YAML::Node& node) {
+              std::string valid;
+              for (const auto& [text, choice] : choices) {
+                if (node.IsScalar() && node.Scalar() == text) {
+                  value = choice;
+                  return;
+                }
+                valid += (valid.empty() ? "" : " or ") + text;
+              }
+              fail(node, std::string(name) + " must be " + valid);
+            }};
+  }
   // From `minimum` to below `limit`.
   Key real(const char* name, double& value, double minimum, double limit) const {
     return {name, [this, name, minimum, limit, &value](const YAML::Node& node) {
@@ -115,10 +129,15 @@ TrainingConfig read_training_config(const std::string& path) {
   const Reader reader(path);
   const std::vector<Key> keys = {
       reader.text("name", config.name),
-      reader.map("model",
-                 {reader.integer("layers", config.layers, 1, 1000), reader.integer("width", config.width, 1, 65536),
-                  reader.integer("heads", config.heads, 1, 1024), reader.integer("context", config.context, 1, 65536),
-                  reader.real("dropout", config.dropout, 0.0, 1.0), reader.flag("tied_head", config.tied_head)}),
+      reader.map(
+          "model",
+          {reader.integer("layers", config.layers, 1, 1000), reader.integer("width", config.width, 1, 65536),
+           reader.integer("heads", config.heads, 1, 1024), reader.integer("context", config.context, 1, 65536),
+           reader.real("dropout", config.dropout, 0.0, 1.0), reader.flag("tied_head", config.tied_head),
+           reader.choice<TrainingPrecision>("precision", config.precision,
+                                            {{"fp32", TrainingPrecision::fp32}, {"bf16", TrainingPrecision::bf16}}),
+           reader.choice<Recompute>("recompute", config.recompute,
+                                    {{"none", Recompute::none}, {"block", Recompute::block}})}),
       reader.map("data", {reader.text("text", config.text), reader.integer("batch", config.batch, 1, 65536)}),
       reader.map(
           "optimizer",

@@ -8,6 +8,15 @@
 
 namespace tencache {
 
+enum class TrainingPrecision : std::uint8_t {
+  fp32,
+  bf16,  // weights, activations and gradients; the optimizer keeps masters and moments in fp32, the loss is fp32
+};
+enum class Recompute : std::uint8_t {
+  none,
+  block,  // of a block only the input is kept; backward runs its forward again, on the same random numbers
+};
+
 struct TrainingConfig {
   std::string name;  // of the model, for reports
 
@@ -18,6 +27,9 @@ struct TrainingConfig {
   std::int64_t context = 128;  // tokens a sequence
   double dropout = 0.1;
   bool tied_head = false;  // the head uses the embedding's weights
+
+  TrainingPrecision precision = TrainingPrecision::fp32;
+  Recompute recompute = Recompute::none;  // which does not change a bit
 
   // Data and run.
   std::int64_t batch = 8;  // sequences a step

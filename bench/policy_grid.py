@@ -2,6 +2,7 @@
 """foresight against every other policy at its best options, on a grid of traces, machines and GPU memories.
 
 Each pair is a line of the output file; what is there already is not run again, so that an interrupted grid goes on.
+With --others the other policies' figures come from the rows of an earlier grid, and only foresight is measured.
 With --report a summary as Markdown (docs/foresight-grid.md). Simulated figures: they do not depend on this computer."""
 import argparse
 import json
@@ -64,6 +65,10 @@ def written_to_storage(result):
     return sum(bytes_ for link, bytes_ in result["traffic_bytes"].items() if link.endswith("write"))
 
 
+def read_rows(path):
+    return [json.loads(line) for line in open(path)] if path and os.path.exists(path) else []
+
+
 def make_traces(arguments):
     traces = {}
     os.makedirs(arguments.work, exist_ok=True)
@@ -80,14 +85,19 @@ def make_traces(arguments):
     return traces
 
 
-def measure(arguments, name, trace, machine, fraction, policies):
+def measure(arguments, name, trace, machine, fraction, policies, known):
     peak = json.loads(run(arguments.tencache, "info", trace, "--json").stdout)["peak_demand"]["bytes"]
     gpu_bytes = int(peak * fraction)
     row = {"trace": name, "machine": machine, "fraction": fraction, "ours": None, "best": None}
     result, row["reason"] = simulate(arguments.tencache, trace, machine, gpu_bytes, OURS, {})
     if result:
+        links = {link: share for link, share in result["mean_utilization"].items() if link in result["traffic_bytes"]}
         row.update(ours=result["iteration_seconds"], bound=result["bound_seconds"], term=result["bound_term"],
-                   written=written_to_storage(result), steady=result["steady"])
+                   written=written_to_storage(result), steady=result["steady"], busy=links,
+                   stalls=result["stall_seconds"], phases=result["phase_seconds"])
+    if known:
+        row.update({key: known[key] for key in ("best", "policy", "settings", "best_written") if key in known})
+        return row
     for policy in policies:
         for settings in [{}] + TUNED.get(policy, []):
             result, _ = simulate(arguments.tencache, trace, machine, gpu_bytes, policy, settings)
@@ -146,6 +156,7 @@ def main():
     parser.add_argument("--recordings", help="folder of G10's recordings; without it only generated traces")
     parser.add_argument("--work", default="build/grid", help="where traces are kept (default: %(default)s)")
     parser.add_argument("--rows", default="build/grid/rows.jsonl", help="a line a pair (default: %(default)s)")
+    parser.add_argument("--others", help="rows of an earlier grid, whose figures of the other policies stand")
     parser.add_argument("--only", default="", help="only traces whose name contains this")
     parser.add_argument("--shard", default="0/1", help="i/n: only this part of what is to do, beside other parts")
     parser.add_argument("--report", help="write the summary of all rows to this file")
@@ -153,8 +164,10 @@ def main():
     listed = [policy["name"] for policy in json.loads(run(arguments.tencache, "policies", "--json").stdout)]
     policies = [name for name in listed if name != OURS and name not in REFERENCES]
     traces = make_traces(arguments)
-    rows = [json.loads(line) for line in open(arguments.rows)] if os.path.exists(arguments.rows) else []
-    done = {(row["trace"], row["machine"], row["fraction"]) for row in rows}
+    rows = read_rows(arguments.rows)
+    pair = lambda row: (row["trace"], row["machine"], row["fraction"])
+    done = set(map(pair, rows))
+    known = {pair(row): row for row in read_rows(arguments.others)}
     # By memory first: what is interrupted has seen all traces and machines.
     todo = [(name, machine, fraction) for fraction in FRACTIONS for name in traces for machine in MACHINES
             if arguments.only in name and (name, machine, fraction) not in done]
@@ -164,7 +177,8 @@ def main():
         for count, (name, machine, fraction) in enumerate(todo):
             if sys.stderr.isatty():
                 print(f"\r{count + 1} of {len(todo)}: {name} on {machine} at {fraction}\033[K", end="", file=sys.stderr)
-            rows.append(measure(arguments, name, traces[name], machine, fraction, policies))
+            rows.append(measure(arguments, name, traces[name], machine, fraction, policies,
+                                known.get((name, machine, fraction))))
             file.write(json.dumps(rows[-1]) + "\n")
             file.flush()
     text = summary(rows)

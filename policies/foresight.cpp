@@ -1,9 +1,9 @@
 // foresight: TenCache's own policy. What the others do one by one, at once; and planned by rehearsing itself.
 //
 // Before the run:
-//   1. Updates of the optimizer are shared out between the GPU and the CPU, evenly over the step: the share for which
-//      an estimate of compute, links and CPU is least. Sub-groups are updated in the order in which the next forward
-//      pass needs them (foresight_plan.h).
+//   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: the share for which
+//      an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the next
+//      forward pass needs them (foresight_plan.h).
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
 //      (Belady's choice; foresight_plan.h).
 // In the run, whenever something has happened (foresight_flow.h):
@@ -15,17 +15,18 @@
 //   5. Whenever a way out is idle, it cleans: first what the CPU waits for, then what step 2 says will have to leave,
 //      of that what is needed last; and, if the horizon is held up for want of room, whatever is needed beyond it. To
 //      CPU memory if there is room; to storage that the GPU reaches, as many bytes an iteration as step 2 sends there.
-//   6. What an op itself has no room for: clean chunks that are not needed soon, the farthest first, then dirty ones.
-//   7. CPU memory over storage is such a cache too: the next chunk that is in neither memory is read ahead, what step 2
-//      says is copied down whenever the store is idle, and a reserve is kept free: first of copies that the GPU holds
-//      and will write, then of what lies in storage too.
+//   6. What an op itself has no room for: clean chunks, the farthest first, then dirty ones.
+//   7. CPU memory over storage is such a cache too: the next chunk that is in neither memory is read ahead if there is
+//      room beside what the GPU will have to copy down, what step 2 says is copied down whenever the store is idle, and
+//      a reserve is kept free: first of copies that the GPU holds and will write, then of what lies in storage too and
+//      is needed later than what the GPU will have to copy down.
 // Planning, when the schedule is known and a rehearsal is to be had:
 //   8. The policy is simulated, on the clock that has the stalls in it, then again with one decision changed: how much
-//      of the memories step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the best
-//      rehearsal, and holds bytes dearer that are needed where the GPU waited in it; how soon is "soon"; how many
-//      chunks are asked for at once. A change that makes the iteration shorter and writes not much more to storage
-//      stays, and so on until none does, the GPU never waits, or `plan_events` completions are simulated. A rehearsal
-//      that the budget cuts off counts for nothing. Only foresight itself is ever rehearsed.
+//      of the GPU's memory step 2 counts on; whether what it keeps leaves last; whether it goes by the clock of the
+//      best rehearsal, and holds bytes dearer that are needed where the GPU waited in it. A change that makes the
+//      iteration shorter and writes not much more to storage stays, and so on until none does, the GPU never waits, or
+//      `plan_events` completions are simulated. A rehearsal that the budget cuts off counts for nothing. Only foresight
+//      itself is ever rehearsed.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -46,11 +47,8 @@ class Foresight final : public Policy {
     options.number("plan_events", plan_events_, "events", "simulated completions that planning may take; 0: no plan");
     options.real("storage_limit", storage_limit_, "times",
                  "of the bytes that the first rehearsal writes to storage: a plan may write no more");
-    options.number("in_flight", knobs_.in_flight, "chunks", "asked for on each link at once; planning may change it");
-    options.real("nearness", knobs_.nearness, "share",
-                 "of the time until the farthest dirty chunk is needed, before which a clean one stays; planning may");
+    options.number("in_flight", knobs_.in_flight, "chunks", "asked for on each link at once");
     options.real("gpu_share", knobs_.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
-    options.real("cpu_share", knobs_.cpu_share, "share", "of CPU memory that the plan counts on; planning may");
     options.flag("follow", knobs_.follow, "what the plan keeps leaves after what it spills; planning may");
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
     if (knobs_.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
@@ -190,16 +188,6 @@ void Foresight::plan(const View& view, ForesightClock& clock) {
           weight > 1 ? "waits weighted " + std::to_string(static_cast<int>(weight)) + " times" : "the stalled clock";
       if (!never_waits() && rehearse(knobs, clock_of(best, weight), what)) better = true;
     }
-    for (const double share : {0.0, 0.05, 0.2, 0.5}) {
-      attempt([&](ForesightKnobs& knobs) { knobs.nearness = share; }, "nearness=" + std::to_string(share).substr(0, 4));
-    }
-    for (const std::uint64_t chunks : {2, 3, 6}) {
-      attempt([&](ForesightKnobs& knobs) { knobs.in_flight = chunks; }, "in_flight=" + std::to_string(chunks));
-    }
-    for (const double share : {1.0, 0.9, 0.8}) {
-      attempt([&](ForesightKnobs& knobs) { knobs.cpu_share = share; },
-              "cpu_share=" + std::to_string(share).substr(0, 4));
-    }
   }
   notes_.push_back("planning stopped after " + std::to_string(rehearsals) + " rehearsals, " + std::to_string(used) +
                    " of " + std::to_string(plan_events_) + " events: " +
@@ -208,8 +196,7 @@ void Foresight::plan(const View& view, ForesightClock& clock) {
                     : used >= plan_events_ ? "the budget is used"
                                            : "no change makes the iteration shorter"));
   const auto share = [](double value) { return std::to_string(value).substr(0, 4); };
-  notes_.push_back("it runs with gpu_share=" + share(knobs_.gpu_share) + " cpu_share=" + share(knobs_.cpu_share) +
-                   " nearness=" + share(knobs_.nearness) + " in_flight=" + std::to_string(knobs_.in_flight) +
+  notes_.push_back("it runs with gpu_share=" + share(knobs_.gpu_share) +
                    " follow=" + (knobs_.follow ? "true" : "false"));
 }
 

@@ -395,30 +395,7 @@ void ForesightFlow::make_room(const RoomRequest& request, const View& view, std:
     add({Shelf::spare, Shelf::clean}, needed == never ? gpu_ : needed);
     return;
   }
-  add({Shelf::spare, Shelf::clean, Shelf::due, Shelf::dirty}, not_soon());
   add({Shelf::spare, Shelf::clean, Shelf::due, Shelf::dirty, Shelf::owed}, gpu_);
-}
-
-// Where "soon" ends.
-ForesightFlow::Place ForesightFlow::not_soon() const {
-  const Shelf& shelf = shelves_[0];
-  std::uint32_t dirty = shelf.farthest(Shelf::due, index(gpu_));
-  if (dirty == none) dirty = shelf.farthest(Shelf::dirty, index(gpu_));
-  if (dirty == none || knobs_.nearness == 0) return gpu_;
-  const Place farthest = dirty == shelf.never() ? gpu_ + op_count_ : place_of(dirty);
-  const Nanoseconds now = time_of(gpu_);
-  const Nanoseconds until =
-      now + static_cast<Nanoseconds>(knobs_.nearness * static_cast<double>(time_of(farthest) - now));
-  Place low = gpu_, high = gpu_ + op_count_;  // the first place from then on
-  while (low < high) {
-    const Place middle = low + (high - low) / 2;
-    if (time_of(middle) < until) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
 }
 
 // Those needed after `floor`, the farthest first.

@@ -15,9 +15,8 @@ namespace tencache {
 // The decisions that planning may move.
 struct ForesightKnobs {
   std::uint64_t in_flight = 3;  // chunks asked for on a link at once
-  double nearness = 0;          // step 6: "soon", as a share of the time until the farthest dirty chunk is needed
-  double gpu_share = 0.95, cpu_share = 1;  // of the memories that step 2 counts on
-  bool follow = false;                     // what step 2 keeps leaves after what it spills
+  double gpu_share = 0.95;      // of GPU memory that step 2 counts on
+  bool follow = false;          // what step 2 keeps leaves after what it spills
 };
 
 // What step 2 goes by.
@@ -65,7 +64,6 @@ class ForesightFlow {
     TierId tier = no_tier;
     bool by_gpu = false, by_cpu = false;  // whether it has links both ways to that tier
     Cursor read;                          // up to here it has nothing that is in neither memory
-    bool held_up = false;                 // for want of room in CPU memory
   };
 
   OpIndex index(Place place) const { return static_cast<OpIndex>(place % op_count_); }
@@ -75,9 +73,6 @@ class ForesightFlow {
   }
   Place place_of(std::uint32_t op) const { return following(gpu_, op); }         // after the GPU's position
   Place host_place(std::uint32_t op) const { return following(host_now_, op); }  // after that of the slower device
-  Nanoseconds time_of(Place place) const {
-    return at_.times_ns[index(place)] + static_cast<Nanoseconds>(place / op_count_) * at_.times_ns.back();
-  }
   std::uint32_t shelf_op(Place place) const {
     return place == never ? static_cast<std::uint32_t>(op_count_) : index(place);
   }
@@ -110,7 +105,6 @@ class ForesightFlow {
   ChunkId to_clean(TierId to, Bytes underway) const;
   void choose(const RoomRequest& request, Shelf::Kind kind, Place floor, const View& view,
               std::vector<ChunkId>& victims, Bytes& found);
-  Place not_soon() const;
 
   // Transfers asked for.
   bool coming(ChunkId chunk, TierId to) const;
@@ -121,6 +115,7 @@ class ForesightFlow {
   // foresight_host.cpp.
   void tend_host(const View& view, Actions& actions);
   Place host_base() const;
+  Place host_floor() const;
   Bytes reserve(const View& view) const;
   bool drop_from_host(Shelf::Kind kind, Place floor, const View& view, Actions& actions);
   bool make_host_room(Bytes bytes, Place floor, const View& view, Actions& actions);

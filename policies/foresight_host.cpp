@@ -11,9 +11,7 @@ void ForesightFlow::tend_host(const View& view, Actions& actions) {
   for (Store& store : stores_) {
     if (store.by_cpu) read_ahead(store, view, actions);
   }
-  Place floor = gpu_ + op_count_;
-  for (const Store& store : stores_) floor = std::min(floor, store.read.op);
-  make_host_room(0, floor, view, actions);
+  make_host_room(0, host_floor(), view, actions);
   for (Store& store : stores_) {
     if (store.by_cpu) sink(store, view, actions);
   }
@@ -24,6 +22,15 @@ ForesightFlow::Place ForesightFlow::host_base() const {
   if (cpu_ops_.empty()) return gpu_;
   const auto next = std::upper_bound(cpu_ops_.begin(), cpu_ops_.end(), index(cpu_done_));
   return std::min(gpu_, following(cpu_done_, next == cpu_ops_.end() ? cpu_ops_.front() : *next) - 1);
+}
+
+// What is needed up to there stays: it was read ahead, or the GPU has nothing to copy down that is needed earlier.
+ForesightFlow::Place ForesightFlow::host_floor() const {
+  Place floor = gpu_ + op_count_;
+  for (const Store& store : stores_) floor = std::min(floor, store.read.op);
+  const std::uint32_t due = shelves_[0].farthest(Shelf::due, index(gpu_));
+  if (due != none && due != shelves_[0].never()) floor = std::min(floor, place_of(due));
+  return floor;
 }
 
 // For what comes from the GPU.
@@ -72,7 +79,6 @@ TierId ForesightFlow::store_of(ChunkId chunk, const View& view) const {
 
 void ForesightFlow::read_ahead(Store& store, const View& view, Actions& actions) {
   const LinkId link = view.machine.link_between(store.tier, cpu_);
-  store.held_up = false;
   Cursor& cursor = store.read;
   if (cursor.op <= host_now_) cursor = {host_now_ + 1, 0, 0};
   for (; cursor.op < host_now_ + op_count_; cursor = {cursor.op + 1, 0, 0}) {
@@ -91,11 +97,7 @@ void ForesightFlow::read_ahead(Store& store, const View& view, Actions& actions)
         if (view.memory.copy(chunk, 0).state != CopyState::absent || coming(chunk, 0) || coming(chunk, cpu_)) continue;
         if (view.transfers_on(link) > 1 || flying(store.tier, cpu_) >= window()) return;
         const Bytes bytes = view.memory.footprint(chunk, cpu_) + flying(store.tier, cpu_);
-        if (!make_host_room(bytes, cursor.op, view, actions) &&
-            view.memory.free(cpu_) + dropped_ < bytes + reserve(view) / 2) {
-          store.held_up = true;
-          return;
-        }
+        if (!make_host_room(bytes + shelves_[0].total(Shelf::due), cursor.op, view, actions)) return;
         ask(Verb::fetch, chunk, store.tier, cpu_, view, actions);
       }
     }
@@ -108,7 +110,7 @@ void ForesightFlow::sink(Store& store, const View& view, Actions& actions) {
   const LinkId link = view.machine.link_between(cpu_, store.tier);
   Shelf& shelf = shelves_[cpu_];
   const OpIndex now = index(host_now_);
-  const bool is_short = store.held_up || view.memory.free(cpu_) < reserve(view);
+  const bool is_short = view.memory.free(cpu_) < reserve(view);
   for (Bytes underway = flying(cpu_, store.tier); underway < window() && view.transfers_on(link) < 2;) {
     Shelf::Kind kind = Shelf::due;
     std::uint32_t op = shelf.farthest(kind, now);

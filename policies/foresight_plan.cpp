@@ -1,115 +1,93 @@
 #include "policies/foresight_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <utility>
 
 #include "core/cpu_update.h"
+#include "policies/planning.h"
 #include "policies/updates.h"
 
 namespace tencache {
 namespace {
 
-// The greatest of a range, and adding to one: a segment tree over the ops.
-class Peaks {
- public:
-  explicit Peaks(const std::vector<std::int64_t>& values) {
-    while (size_ < values.size()) size_ *= 2;
-    most_.assign(2 * size_, 0);
-    added_.assign(2 * size_, 0);
-    std::copy(values.begin(), values.end(), most_.begin() + static_cast<std::ptrdiff_t>(size_));
-    for (std::size_t i = size_; i-- > 1;) most_[i] = std::max(most_[2 * i], most_[2 * i + 1]);
-  }
-  void add(std::size_t from, std::size_t to, std::int64_t bytes) { change(1, 0, size_, from, to, bytes); }
-  std::int64_t most(std::size_t from, std::size_t to) const { return find(1, 0, size_, from, to); }
+bool sees(const Seen& seen, OpIndex op) { return !seen.gpu_only || seen.devices[op] == Device::gpu; }
 
- private:
-  void change(std::size_t node, std::size_t begin, std::size_t end, std::size_t from, std::size_t to,
-              std::int64_t bytes) {
-    if (to <= begin || end <= from) return;
-    if (from <= begin && end <= to) {
-      most_[node] += bytes;
-      added_[node] += bytes;
-      return;
-    }
-    const std::size_t middle = (begin + end) / 2;
-    change(2 * node, begin, middle, from, to, bytes);
-    change(2 * node + 1, middle, end, from, to, bytes);
-    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+Kernels kernels_of(const Seen& seen) {
+  std::vector<OpIndex> ops;
+  std::vector<Nanoseconds> starts_ns;
+  for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
+    if (!sees(seen, op)) continue;
+    ops.push_back(op);
+    starts_ns.push_back(seen.clock_ns[op]);
   }
-  std::int64_t find(std::size_t node, std::size_t begin, std::size_t end, std::size_t from, std::size_t to) const {
-    if (to <= begin || end <= from) return 0;
-    if (from <= begin && end <= to) return most_[node];
-    const std::size_t middle = (begin + end) / 2;
-    return std::max(find(2 * node, begin, middle, from, to), find(2 * node + 1, middle, end, from, to)) + added_[node];
-  }
+  starts_ns.push_back(seen.clock_ns.back());
+  return Kernels(seen.schedule, std::move(ops), std::move(starts_ns));
+}
 
-  std::size_t size_ = 1;
-  std::vector<std::int64_t> most_, added_;
-};
+std::size_t place_of(const Schedule& schedule, OpIndex op, TensorId tensor) {
+  const auto uses = schedule.uses(op);
+  const auto found = std::find_if(uses.begin(), uses.end(), [tensor](const Use& use) { return use.tensor == tensor; });
+  return static_cast<std::size_t>(found - uses.begin());
+}
+
+// Whether an op that is not seen writes the tensor after `from` and before `to`, round the iteration's end if need be.
+bool replaced_between(const Seen& seen, TensorId tensor, OpIndex from, OpIndex to) {
+  if (!seen.gpu_only) return false;
+  const auto ops = seen.schedule.ops_of(tensor);
+  return std::any_of(ops.begin(), ops.end(), [&](OpIndex op) {
+    const bool between = from < to ? from < op && op < to : op > from || op < to;
+    return between && !sees(seen, op) && seen.schedule.uses(op)[place_of(seen.schedule, op, tensor)].write;
+  });
+}
 
 }  // namespace
 
 std::vector<std::uint8_t> spilled(const Seen& seen, Bytes capacity) {
   struct Period {
     Nanoseconds length_ns = 0;
+    InactivePeriod of;
     std::size_t use = 0;  // index over all
-    std::size_t begin = 0, end = 0;
-    std::int64_t bytes = 0;
   };
-  const std::size_t ops = seen.schedule.op_count();
-  std::vector<std::int64_t> pinned(ops, 0);
-  std::vector<Period> periods;
+  const Kernels kernels = kernels_of(seen);
+  MemoryProfile memory(kernels, capacity);
   std::vector<std::size_t> first_use(1, 0);
-  for (OpIndex op = 0; op < ops; ++op) first_use.push_back(first_use.back() + seen.schedule.uses(op).size());
-  std::vector<std::uint8_t> out(first_use.back(), 0);
-  // Backwards over two rounds: the next use in `next`, by tensor; `none`: the content comes from the CPU, or dies.
-  std::vector<std::size_t> next(seen.trace.tensors.size(), none);
-  std::vector<std::uint8_t> read_next(seen.trace.tensors.size(), 0);
-  for (std::size_t place = 2 * ops; place-- > 0;) {
-    const OpIndex op = static_cast<OpIndex>(place % ops);
-    const auto uses = seen.schedule.uses(op);
-    for (std::size_t i = 0; i < uses.size(); ++i) {
-      const Use& use = uses[i];
-      const Tensor& tensor = seen.trace.tensors[use.tensor];
-      if (!tensor.persistent && seen.schedule.ops_of(use.tensor).back() == op) next[use.tensor] = none;
-      if (seen.gpu_only && seen.devices[op] == Device::cpu) {
-        if (use.write) next[use.tensor] = none;
-        if (place < ops && use.write) out[first_use[op] + i] = 1;
-        continue;
-      }
-      if (place < ops) {
-        const std::int64_t bytes = static_cast<std::int64_t>(tensor.bytes);
-        pinned[op] += bytes;
-        const std::size_t end = next[use.tensor];
-        if (end != none && end > place + 1) {
-          const Nanoseconds until = end < ops ? seen.clock_ns[end] : seen.clock_ns[end - ops] + seen.clock_ns.back();
-          const double weight = seen.weights.empty() ? 1 : seen.weights[end % ops];
-          // What is overwritten next need not come back: it leaves before all that has to.
-          const Nanoseconds cheap = read_next[use.tensor] != 0 ? 0 : 2 * seen.clock_ns.back();
-          const Nanoseconds length = until - seen.clock_ns[op + 1] + cheap;
-          periods.push_back({static_cast<Nanoseconds>(static_cast<double>(length) / weight), first_use[op] + i,
-                             place + 1, end, bytes});
-        }
-      }
-      next[use.tensor] = use.read || tensor.persistent ? place : none;
-      read_next[use.tensor] = use.read ? 1 : 0;
+  std::vector<std::uint8_t> out;
+  KernelIndex kernel = 0;
+  for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
+    Bytes used = 0;
+    for (const Use& use : seen.schedule.uses(op)) {
+      used += seen.trace.tensors[use.tensor].bytes;
+      out.push_back(!sees(seen, op) && use.write ? 1 : 0);
     }
+    first_use.push_back(out.size());
+    if (!sees(seen, op)) continue;
+    memory.add(kernel, kernel + 1, static_cast<std::int64_t>(used));
+    ++kernel;
   }
-  std::stable_sort(periods.begin(), periods.end(),
-                   [](const Period& a, const Period& b) { return a.length_ns < b.length_ns; });
-  Peaks peaks(pinned);
-  for (const Period& period : periods) {
-    const std::size_t end = std::min(period.end, ops), wrapped = period.end > ops ? period.end - ops : 0;
-    const std::int64_t most = std::max(peaks.most(period.begin, end), peaks.most(0, wrapped));
-    if (most + period.bytes > static_cast<std::int64_t>(capacity)) {
-      out[period.use] = 1;
-      continue;
+  std::vector<Period> periods;
+  for (const InactivePeriod& period : inactive_periods(kernels, seen.trace)) {
+    const OpIndex from = kernels.op_of(period.begin + kernels.count() - 1), to = kernels.op_of(period.end);
+    const bool read = seen.schedule.uses(to)[place_of(seen.schedule, to, period.tensor)].read;
+    if (!read && !seen.trace.tensors[period.tensor].persistent) continue;
+    if (replaced_between(seen, period.tensor, from, to)) continue;
+    // What is overwritten next need not come back: it leaves before all that has to.
+    const Nanoseconds length_ns = period.length_ns + (read ? 0 : 2 * seen.clock_ns.back());
+    const double weight = seen.weights.empty() ? 1 : seen.weights[to];
+    periods.push_back({static_cast<Nanoseconds>(static_cast<double>(length_ns) / weight), period,
+                       first_use[from] + place_of(seen.schedule, from, period.tensor)});
+  }
+  std::sort(periods.begin(), periods.end(), [](const Period& a, const Period& b) {
+    return a.length_ns != b.length_ns ? a.length_ns < b.length_ns : a.use > b.use;
+  });
+  for (const auto& [length_ns, period, use] : periods) {
+    const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
+    if (memory.most(period.begin, period.end) + bytes > memory.limit()) {
+      out[use] = 1;
+    } else {
+      memory.add(period.begin, period.end, bytes);
     }
-    peaks.add(period.begin, end, period.bytes);
-    peaks.add(0, wrapped, period.bytes);
   }
   return out;
 }
@@ -142,7 +120,7 @@ Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled) {
   for (int round = 0; round < 2; ++round) {
     std::size_t index = 0;
     for (OpIndex op = 0; op < seen.schedule.op_count(); ++op) {
-      const bool here = !seen.gpu_only || seen.devices[op] == Device::gpu;
+      const bool here = sees(seen, op);
       const std::size_t phase = static_cast<std::size_t>(seen.trace.ops[op].phase);
       for (const Use& use : seen.schedule.uses(op)) {
         const Bytes bytes = seen.trace.tensors[use.tensor].bytes;
@@ -192,23 +170,23 @@ class Estimate {
     std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU in the forward pass, after so much compute
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
       if (devices[op] == Device::cpu) continue;
-      double& compute = phases[static_cast<std::size_t>(trace_.ops[op].phase)];
+      double& taken = phases[static_cast<std::size_t>(trace_.ops[op].phase)];
       for (const Use& use : schedule_.uses(op)) {
-        if (trace_.ops[op].phase == Phase::forward && first_used[use.tensor] < 0) first_used[use.tensor] = compute;
+        if (trace_.ops[op].phase == Phase::forward && first_used[use.tensor] < 0) first_used[use.tensor] = taken;
       }
-      compute += seconds_of(op, Device::gpu);
+      taken += seconds_of(op, Device::gpu);
     }
-    const double compute = phases[0];
+    const std::array<double, 4> compute = phases;
+    const auto stretch = [&](std::size_t phase) { return compute[phase] > 0 ? phases[phase] / compute[phase] : 1; };
     const TierId host = machine_.tier_of(Device::cpu);
     const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
     const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
-    // Where there is room, links that a pass leaves idle work for the updates before and after it.
-    const double room = static_cast<double>(capacity - std::min(capacity, kept_at_updates(devices, away)));
+    // Links that a pass leaves idle work for the updates before and after it.
     const auto shift = [&](Phase idle, std::array<Bytes, 4>& bytes, double bandwidth) {
       Bytes& of_updates = bytes[static_cast<std::size_t>(Phase::optimizer)];
       const std::size_t pass = static_cast<std::size_t>(idle);
       const double left = std::max(0.0, phases[pass] * bandwidth - static_cast<double>(bytes[pass]));
-      const Bytes moves = std::min(of_updates, static_cast<Bytes>(std::min(left, room)));
+      const Bytes moves = std::min(of_updates, static_cast<Bytes>(left));
       of_updates -= moves;
       bytes[pass] += moves;
     };
@@ -218,66 +196,38 @@ class Estimate {
       phases[phase] = std::max(
           {phases[phase], static_cast<double>(moved.up[phase]) / in, static_cast<double>(moved.down[phase]) / out});
     }
-    double cpu = 0, late = 0;
+    // The two lanes: an update on the CPU begins when what it reads is written, and must end before the next forward
+    // pass uses what it writes.
+    std::vector<double> written(trace_.tensors.size(), 0);
+    double gpu = 0, cpu = 0, busy = 0, least = 0;
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
-      if (devices[op] != Device::cpu) continue;
-      cpu += seconds_of(op, Device::cpu);
+      const std::size_t phase = static_cast<std::size_t>(trace_.ops[op].phase);
+      const bool on_cpu = devices[op] == Device::cpu;
+      double& done = on_cpu ? cpu : gpu;
+      if (on_cpu) {
+        for (const Use& use : schedule_.uses(op)) done = std::max(done, use.read ? written[use.tensor] : 0);
+        busy += seconds_of(op, Device::cpu);
+      }
+      done += on_cpu ? seconds_of(op, Device::cpu) : seconds_of(op, Device::gpu) * stretch(phase);
       for (const Use& use : schedule_.uses(op)) {
+        if (!use.write) continue;
+        written[use.tensor] = done;
         const double used = first_used[use.tensor];
-        if (use.write && used >= 0) late = std::max(late, cpu - used * (compute > 0 ? phases[0] / compute : 1));
+        if (on_cpu && used >= 0) least = std::max(least, done - used * stretch(0));
       }
     }
-    const double updates = std::max(phases[static_cast<std::size_t>(Phase::optimizer)], late);
-    return std::max(phases[0] + phases[1] + phases[2] + updates, cpu);
+    return std::max({phases[0] + phases[1] + phases[2] + phases[3], least, busy});
   }
 
-  // What the GPU holds when the updates begin.
-  Bytes kept_at_updates(const std::vector<Device>& devices, const std::vector<std::uint8_t>& away) const {
-    const std::size_t ops = trace_.ops.size();
-    std::size_t at = 0;
-    while (at < ops && !is_update(trace_, trace_.ops[at])) ++at;
-    Bytes kept = 0;
-    std::size_t index = 0;
-    for (OpIndex op = 0; op < ops; ++op) {
-      for (const Use& use : schedule_.uses(op)) {
-        const bool held = away[index++] == 0 && devices[op] == Device::gpu;
-        const Tensor& tensor = trace_.tensors[use.tensor];
-        if (!held || (!tensor.persistent && schedule_.ops_of(use.tensor).back() == op)) continue;
-        const std::size_t next = op + schedule_.distance_to_next_use(use.tensor, op);
-        if ((op < at && next >= at) || next >= at + ops) kept += tensor.bytes;
-      }
-    }
-    return kept;
-  }
-
-  // If the CPU updates: what storage then takes for what the two memories do not hold with room to spare, tensors that
-  // both devices use counted twice. Infinite if it could not get to the CPU.
+  // What storage takes for what the two memories do not hold. Infinite if it could not get to the CPU.
   double storage_seconds(const std::vector<Device>& devices) const {
     const TierId host = machine_.tier_of(Device::cpu);
-    Bytes held = 0;   // by persistent tensors that GPU ops use
-    Bytes twice = 0;  // of tensors that both use
-    std::int64_t passing = 0, most_passing = 0;
-    std::vector<std::uint8_t> by_gpu(trace_.tensors.size(), 0), by_cpu = by_gpu;
-    for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
-      for (const Use& use : schedule_.uses(op)) {
-        const Tensor& tensor = trace_.tensors[use.tensor];
-        const auto ops = schedule_.ops_of(use.tensor);
-        (devices[op] == Device::gpu ? by_gpu : by_cpu)[use.tensor] = 1;
-        if (tensor.persistent) continue;
-        if (ops.front() == op) passing += static_cast<std::int64_t>(tensor.bytes);
-        most_passing = std::max(most_passing, passing);
-        if (ops.back() == op) passing -= static_cast<std::int64_t>(tensor.bytes);
-      }
-    }
-    for (TensorId tensor = 0; tensor < trace_.tensors.size(); ++tensor) {
-      if (by_gpu[tensor] == 0) continue;
-      if (by_cpu[tensor] != 0) twice += trace_.tensors[tensor].bytes;
-      if (trace_.tensors[tensor].persistent) held += trace_.tensors[tensor].bytes;
-    }
-    const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, held + static_cast<Bytes>(most_passing));
-    const Bytes cpu = machine_.tiers[host].capacity / 4 * 3;
+    const Kernels kernels = kernels_of({trace_, schedule_, devices, clock_ns_, {}, true});
+    const std::int64_t used = MemoryProfile(kernels, trace_, 0).most(0, kernels.count());
+    const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, static_cast<Bytes>(used));
+    const Bytes cpu = machine_.tiers[host].capacity / 20 * 19;
     const Seen seen{trace_, schedule_, devices, clock_ns_, {}, false};
-    const Moved moved = moved_by(seen, spilled(seen, gpu + cpu - std::min(cpu, twice)));
+    const Moved moved = moved_by(seen, spilled(seen, gpu + cpu));
     double read = 0, write = 0;
     for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
       if (machine_.tiers[tier].kind != TierKind::nvme) continue;
@@ -349,20 +299,19 @@ void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout
   }
 }
 
-void place_share(const Trace& trace, double share, bool last, std::vector<Device>& devices) {
-  const auto moves = [&](OpIndex op) { return devices[op] == Device::gpu && is_update(trace, trace.ops[op]); };
-  double left = 0, owed = 0;
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    if (last && moves(op)) left += (1 - share) * static_cast<double>(bytes_touched(trace, trace.ops[op]));
-  }
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    if (!moves(op)) continue;
-    const double bytes = static_cast<double>(bytes_touched(trace, trace.ops[op]));
-    owed += last ? bytes : share * bytes;
-    if (owed - left < bytes / 2) continue;
-    if (!last) owed -= bytes;
-    devices[op] = Device::cpu;
-  }
+void place_share(const Trace& trace, double share, std::vector<Device>& devices) {
+  double stays = 0, seen = 0;
+  const auto each_update = [&](auto visit) {
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (devices[op] != Device::gpu || !is_update(trace, trace.ops[op])) continue;
+      visit(op, static_cast<double>(bytes_touched(trace, trace.ops[op])));
+    }
+  };
+  each_update([&](OpIndex, double bytes) { stays += (1 - share) * bytes; });
+  each_update([&](OpIndex op, double bytes) {
+    seen += bytes;
+    if (seen - stays >= bytes / 2) devices[op] = Device::cpu;
+  });
 }
 
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
@@ -386,30 +335,28 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
   if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return;
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
   const Estimate estimate(trace, machine);
-  constexpr double worth = 0.98;  // an estimate: for less the CPU is left alone
+  constexpr double worth = 0.995;  // an estimate: for less the CPU is left alone
   constexpr int parts = 16;
   double least = worth * estimate.seconds(devices);
   std::vector<Device> best = devices;
   int share = 0;
-  const auto attempt = [&](int part, bool last) {
+  const auto attempt = [&](int part) {
     if (part < 1 || part > parts) return;
     std::vector<Device> moved = devices;
-    place_share(trace, static_cast<double>(part) / parts, last, moved);
-    const double seconds = std::max(estimate.seconds(moved), estimate.storage_seconds(moved));
+    place_share(trace, static_cast<double>(part) / parts, moved);
+    const double seconds = estimate.seconds(moved) + estimate.storage_seconds(moved);
     if (seconds >= least) return;
     least = seconds;
     share = part;
     best = std::move(moved);
   };
   // Coarsely, then around the best, as it has one minimum but for rounding.
-  for (int part = 4; part <= parts; part += 4) attempt(part, true);
+  for (int part = 4; part <= parts; part += 4) attempt(part);
   for (const int step : {2, 1}) {
     const int around = share;
-    attempt(around - step, true);
-    attempt(around + step, true);
+    attempt(around - step);
+    attempt(around + step);
   }
-  const int around = share;
-  for (int part = around - 1; part <= around + 1; ++part) attempt(part, false);
   devices = best;
 }
 

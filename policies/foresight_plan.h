@@ -45,15 +45,14 @@ Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 // and not fit, the rest starts on the GPU: else what need never lie in storage would take iterations to come up.
 void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout);
 
-// Moves that share of the updates' bytes from the GPU to the CPU: evenly over the step, or the last ones, whose
-// parameters the next forward pass needs last.
-void place_share(const Trace& trace, double share, bool last, std::vector<Device>& devices);
+// Moves that share of the updates' bytes from the GPU to the CPU: the last ones, whose parameters the next forward pass
+// needs last.
+void place_share(const Trace& trace, double share, std::vector<Device>& devices);
 
 // Sub-groups in the order in which the next iteration first reads what they write.
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 
-// Moves the share that an estimate takes to be fastest, evenly or the last ones; none if the machine states no CPU
-// rate.
+// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate.
 void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
 
 }  // namespace tencache

@@ -96,7 +96,7 @@ void ForesightFlow::make_plan(const View& view) {
   sink_.assign(due_.size(), 0);
   budget_ = 0;
   if (!stores_.empty()) {
-    const Bytes all = gpu.capacity + (cpu_ == no_tier ? 0 : share(view.machine.tiers[cpu_].capacity, knobs_.cpu_share));
+    const Bytes all = gpu.capacity + (cpu_ == no_tier ? 0 : view.machine.tiers[cpu_].capacity);
     const Seen by_both{trace, *view.schedule, devices, at_.times_ns, at_.weights, false};
     const std::vector<std::uint8_t> stored = spilled(by_both, all);
     budget_ = moved_by(by_both, stored).all_down();

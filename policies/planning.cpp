@@ -14,23 +14,37 @@ Bytes moved_in(Nanoseconds duration_ns, BytesPerSecond bandwidth, Bytes most) {
   return static_cast<Bytes>(std::min<uint128>(bytes, most));
 }
 
+std::vector<OpIndex> ops_of_gpu(const Trace& trace) {
+  std::vector<OpIndex> ops;
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (trace.ops[op].device == Device::gpu) ops.push_back(op);
+  }
+  return ops;
+}
+
+std::vector<Nanoseconds> starts_without_stalls(const Trace& trace) {
+  std::vector<Nanoseconds> starts_ns(1, 0);
+  for (const OpIndex op : ops_of_gpu(trace)) {
+    starts_ns.push_back(starts_ns.back() + trace.ops[op].gap_before_ns + trace.ops[op].duration_ns);
+  }
+  return starts_ns;
+}
+
 }  // namespace
 
-Kernels::Kernels(const Trace& trace, const Schedule& schedule) {
-  std::vector<KernelIndex> kernel_of(trace.ops.size(), -1);
-  Nanoseconds time_ns = 0;
-  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
-    if (trace.ops[op].device != Device::gpu) continue;
-    kernel_of[op] = count();
-    ops.push_back(op);
-    durations_ns.push_back(trace.ops[op].gap_before_ns + trace.ops[op].duration_ns);
-    starts_ns.push_back(time_ns);
-    time_ns += durations_ns.back();
+Kernels::Kernels(const Trace& trace, const Schedule& schedule)
+    : Kernels(schedule, ops_of_gpu(trace), starts_without_stalls(trace)) {}
+
+Kernels::Kernels(const Schedule& schedule, std::vector<OpIndex> of, std::vector<Nanoseconds> starts)
+    : ops(std::move(of)), starts_ns(std::move(starts)) {
+  TENCACHE_CHECK(!ops.empty() && starts_ns.size() == ops.size() + 1);
+  std::vector<KernelIndex> kernel_of(schedule.op_count(), -1);
+  for (std::size_t kernel = 0; kernel < ops.size(); ++kernel) {
+    kernel_of[ops[kernel]] = static_cast<KernelIndex>(kernel);
+    durations_ns.push_back(starts_ns[kernel + 1] - starts_ns[kernel]);
   }
-  TENCACHE_CHECK(!ops.empty());
-  starts_ns.push_back(time_ns);
   first_use.push_back(0);
-  for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+  for (TensorId tensor = 0; tensor < schedule.tensor_count(); ++tensor) {
     for (const OpIndex op : schedule.ops_of(tensor)) {
       if (kernel_of[op] >= 0) uses.push_back(kernel_of[op]);
     }

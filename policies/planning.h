@@ -30,6 +30,8 @@ __extension__ using int128 = __int128;
 
 struct Kernels {
   Kernels(const Trace& trace, const Schedule& schedule);
+  // Of some ops, ascending, on any clock: when each begins, and at last the iteration's end.
+  Kernels(const Schedule& schedule, std::vector<OpIndex> ops, std::vector<Nanoseconds> starts_ns);
 
   KernelIndex count() const { return static_cast<KernelIndex>(ops.size()); }
   // The kernels that use the tensor, ascending.

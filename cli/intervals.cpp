@@ -23,7 +23,9 @@ constexpr double smallest_share = 0.05;
 
 enum class FigureKind { gpu_memory, capacity, bandwidth, time, rate };
 
-double spread_of(FigureKind kind, const std::string& confidence) {
+double spread_of(FigureKind kind, const Fact& fact) {
+  const std::string& confidence = fact.confidence;
+  if (fact.spread > 0) return fact.spread;
   if (confidence == "published") return 0.02;
   // Even an estimate of a GPU's memory is about what the driver and libraries take of a size that is on the box.
   if (confidence == "measured" || kind == FigureKind::gpu_memory) return 0.05;
@@ -62,6 +64,7 @@ std::vector<FigureReference> figures_of(MachineSpec& machine) {
   }
   add("cpu.adam_parameters_per_second", FigureKind::rate, &machine.cpu_adam_parameters_per_second);
   add("host.per_module", FigureKind::time, &machine.host_module_ns);
+  add("host.per_transfer", FigureKind::time, &machine.host_transfer_ns);
   return figures;
 }
 
@@ -173,16 +176,16 @@ void add_sample_options(CLI::App& command, SampleOptions& options) {
 }
 
 MachineSampler::MachineSampler(const MachineSpec& machine) : machine_(machine) {
-  std::map<std::tuple<FigureKind, double, std::string>, std::size_t> known;
+  std::map<std::tuple<FigureKind, double, std::string, double>, std::size_t> known;
   for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) {
     MachineSpec spec = machine.of_rank(rank);
     for (const FigureReference& figure : figures_of(spec)) {
       const auto fact = std::find_if(spec.facts.begin(), spec.facts.end(),
                                      [&](const Fact& candidate) { return candidate.path == figure.path; });
       if (fact == spec.facts.end() || is_unlimited(figure.value) || value_of(figure.value) == 0) continue;
-      const auto key = std::make_tuple(figure.kind, value_of(figure.value), fact->confidence);
+      const auto key = std::make_tuple(figure.kind, value_of(figure.value), fact->confidence, fact->spread);
       const auto [at, is_new] = known.emplace(key, figures_.size());
-      if (is_new) figures_.push_back({{}, fact->confidence, spread_of(figure.kind, fact->confidence)});
+      if (is_new) figures_.push_back({{}, fact->confidence, spread_of(figure.kind, *fact)});
       std::vector<std::string>& paths = figures_[at->second].paths;
       // Ranks that differ are told apart.
       const std::string path = rank == 0 ? figure.path : fmt::format("ranks.{}.{}", rank, figure.path);

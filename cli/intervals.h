@@ -46,8 +46,8 @@ struct Interval {
   std::uint64_t misfits() const;  // samples in which it does not fit
 };
 
-// The figures of a machine's file, and what their confidence allows: ±2 % (published), ±5 % (measured), ±30 %
-// (estimated; a GPU's memory ±5 %). docs/intervals.md says why.
+// The figures of a machine's file, and what their spread or else their confidence allows: ±2 % (published), ±5 %
+// (measured), ±30 % (estimated; a GPU's memory ±5 %). docs/intervals.md says why.
 class MachineSampler {
  public:
   explicit MachineSampler(const MachineSpec& machine);

@@ -38,9 +38,12 @@ class RankReader {
     if (const auto value = keys.get("initial_tier")) machine_.initial_tier = tier(*value, "initial_tier");
     if (keys.get("cpu")) read_cpu(keys.layers_of("cpu"));
     if (keys.get("host")) {
-      const YamlMap host(keys.layers_of("host"), "host", {"per_module"});
+      const YamlMap host(keys.layers_of("host"), "host", {"per_module", "per_transfer"});
       if (const auto value = host.get("per_module")) {
         machine_.host_module_ns = figures_.duration(*value, "host.per_module");
+      }
+      if (const auto value = host.get("per_transfer")) {
+        machine_.host_transfer_ns = figures_.duration(*value, "host.per_transfer");
       }
     }
     if (const auto value = keys.get("issue_ahead")) {

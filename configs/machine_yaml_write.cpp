@@ -152,8 +152,9 @@ class RankWriter {
       cpu = map({{"adam_parameters_per_second", rate > 0 ? figure(path, write_number(rate)) : ""},
                  {"uses", uses(machine_.lane_uses[1])}});
     }
-    if (machine_.host_module_ns != 0) {
-      host = map({{"per_module", figure("host.per_module", write_duration(machine_.host_module_ns))}});
+    if (machine_.host_module_ns != 0 || machine_.host_transfer_ns != 0) {
+      host = map({{"per_module", figure("host.per_module", write_duration(machine_.host_module_ns))},
+                  {"per_transfer", figure("host.per_transfer", write_duration(machine_.host_transfer_ns))}});
     }
     return {{"gpu", gpu},
             {"staging", staging},
@@ -171,6 +172,7 @@ class RankWriter {
     std::string result = "{value: " + value;
     if (!known->source.empty()) result += ", source: " + quote(known->source);
     if (!known->retrieved.empty()) result += ", retrieved: " + quote(known->retrieved);
+    if (known->spread > 0) result += ", spread: " + write_number(known->spread);
     return result + ", confidence: " + known->confidence + "}";
   }
 

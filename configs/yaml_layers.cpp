@@ -174,13 +174,17 @@ YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) 
     if (!value.node.IsScalar()) fail_at(value, path + ": expected a value, found " + describe(value));
     return value;
   }
-  const YamlMap keys({value}, path, {"value", "source", "retrieved", "confidence"});
-  Fact fact{.path = path, .source = {}, .confidence = {}, .retrieved = {}};
+  const YamlMap keys({value}, path, {"value", "source", "retrieved", "confidence", "spread"});
+  Fact fact{.path = path, .source = {}, .confidence = {}, .retrieved = {}, .spread = 0};
   if (const auto source = keys.get("source")) fact.source = text(*source, path + ".source");
   if (const auto retrieved = keys.get("retrieved")) fact.retrieved = text(*retrieved, path + ".retrieved");
   const YamlValue confidence = keys.require("confidence");
   fact.confidence = text(confidence, path + ".confidence");
   choice(confidence, path + ".confidence", {"published", "measured", "estimated"});
+  if (const auto spread = keys.get("spread")) {
+    fact.spread = positive_number(*spread, path + ".spread");
+    if (fact.spread > 10) fail_at(*spread, path + ".spread: above 10, which leaves nothing known of the figure");
+  }
   const YamlValue plain = keys.require("value");
   if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain));
   facts_.push_back(std::move(fact));

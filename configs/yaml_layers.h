@@ -64,7 +64,7 @@ class FigureReader {
   // The position in `valid`.
   std::size_t choice(const YamlValue& value, const std::string& path, const std::vector<std::string>& valid) const;
 
-  // Figures: a plain value, or a map of `value`, `source`, `retrieved`, `confidence`, which becomes a fact.
+  // Figures: a plain value, or a map of `value`, `source`, `retrieved`, `confidence`, `spread`, which becomes a fact.
   // All refuse what no machine has: sizes above 1 EiB, bandwidths of 0 or above 1 EiB/s, times above an hour.
   Bytes bytes(const YamlValue& value, const std::string& path);
   BytesPerSecond bandwidth(const YamlValue& value, const std::string& path);

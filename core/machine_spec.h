@@ -75,6 +75,7 @@ struct Fact {
   std::string source;
   std::string confidence;  // published, measured, estimated
   std::string retrieved;   // date, may be empty
+  double spread = 0;       // how far repeated measurements lie apart, relative to the figure; 0: not known
 };
 
 // What an hour of the whole machine costs, all its ranks together; 0: unknown. Source and date are facts.
@@ -99,6 +100,7 @@ struct MachineSpec {
   std::uint32_t issue_ahead = 1;              // ops issued ahead of the one that runs
   std::uint32_t copies_in_flight = 1;         // transfers handed to a link at once
   Nanoseconds host_module_ns = 0;             // host time that a policy driven by module hooks adds per module call
+  Nanoseconds host_transfer_ns = 0;           // host time that each copy costs the GPU's lane: mapping, waking up
   // Shared resources that a lane's op occupies while it runs (its bytes over its duration): CPU Adam and DRAM.
   std::array<std::vector<std::uint8_t>, 2> lane_uses;  // 0: GPU, 1: CPU
   Price price;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -30,7 +31,7 @@ BytesPerSecond cap_of_copy(const Link& link, Bytes bytes) {
 SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_bandwidth(ranks)) {
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
     const MachineSpec& spec = *ranks[rank];
-    ranks_.push_back({&spec, servers_.size()});
+    ranks_.push_back({.spec = &spec, .first_server = servers_.size()});
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       Server& server = servers_.emplace_back();
       server.lane = true;
@@ -93,6 +94,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, T
   job.bytes = copy.bytes;
   job.fixed_ns = copy.setup_ns + link.latency_ns;
   job.cap = cap_of_copy(link, copy.bytes);
+  if (ranks_[rank].spec->host_transfer_ns > 0) ++ranks_[rank].uncharged;
   return take_up(server);
 }
 
@@ -102,6 +104,10 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Fence after, Tag 
   job.after = after;
   job.tag = tag;
   job.fixed_ns = op.duration_ns;
+  if (op.lane == 0) {
+    Rank& at = ranks_[rank];
+    job.fixed_ns += at.spec->host_transfer_ns * static_cast<Nanoseconds>(std::exchange(at.uncharged, 0));
+  }
   job.bytes = op.bytes;
   job.op = op.op;
   job.rendezvous = op.rendezvous;
@@ -350,6 +356,7 @@ std::uint64_t SimWorld::state(std::size_t rank) const {
     hash ^= hash >> 29;
   };
   const std::size_t end = rank + 1 < ranks_.size() ? ranks_[rank + 1].first_server : servers_.size();
+  mix(ranks_[rank].uncharged);
   for (std::size_t i = ranks_[rank].first_server; i < end; ++i) {
     const Server& server = servers_[i];
     const bool flowing = server.state == State::flowing;

@@ -14,7 +14,9 @@
 // Lanes. An op takes its duration. Where the lane occupies resources (MachineSpec::lane_uses) and the op's traffic is
 // known, that traffic flows over them at most at bytes / duration: alone the op takes exactly its duration, beside
 // copies longer, and they do too.
-// Ops with a rendezvous start when each rank that `meet` names has come to its own.
+// What each copy costs the host (`host_transfer_ns`) is added to the next thing that the rank's GPU lane does, an op or
+// a gap: the thread that submits copies is the one that runs ops. Ops with a rendezvous start when each rank that
+// `meet` names has come to its own.
 //
 // All arithmetic is in integers (bytes x nanoseconds), so a time is exact to the nanosecond, rounded up once.
 // Equal times are ordered by submission, over all ranks.
@@ -93,7 +95,8 @@ class SimWorld {
   };
   struct Rank {
     const MachineSpec* spec;
-    std::size_t first_server;  // two lanes, then the links
+    std::size_t first_server;     // two lanes, then the links
+    std::uint64_t uncharged = 0;  // copies submitted since the GPU's lane got something to do
   };
   struct Meeting {
     std::size_t rank_count = 1;

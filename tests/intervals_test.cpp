@@ -40,6 +40,14 @@ TEST(Intervals, FiguresOfOneValueAreOne) {
                                    "cpu.adam_parameters_per_second 1 2"));
 }
 
+TEST(Intervals, AFiguresOwnSpreadCountsForItsConfidences) {
+  std::string text = machine_text;
+  const std::string latency = "20us, confidence: measured";
+  text.replace(text.find(latency), latency.size(), latency + ", spread: 0.4");
+  const MachineSpec machine = parse_machine(text, "m.yaml");
+  EXPECT_EQ(MachineSampler(machine).figures()[2].spread, 0.4);
+}
+
 TEST(Intervals, FactorsStayWithinTheSpreadAndAreTheSameEverywhere) {
   const MachineSpec machine = parse_machine(machine_text, "m.yaml");
   const MachineSampler sampler(machine);

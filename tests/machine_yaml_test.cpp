@@ -63,6 +63,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.lane_uses, b.lane_uses);
   EXPECT_EQ(a.host_module_ns, b.host_module_ns);
+  EXPECT_EQ(a.host_transfer_ns, b.host_transfer_ns);
   EXPECT_EQ(a.price.on_demand, b.price.on_demand);
   EXPECT_EQ(a.price.spot, b.price.spot);
   EXPECT_EQ(a.price.currency, b.price.currency);
@@ -116,6 +117,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.facts[i].path, b.facts[i].path);
     EXPECT_EQ(a.facts[i].source, b.facts[i].source);
     EXPECT_EQ(a.facts[i].confidence, b.facts[i].confidence);
+    EXPECT_EQ(a.facts[i].spread, b.facts[i].spread);
     EXPECT_EQ(a.facts[i].retrieved, b.facts[i].retrieved);
   }
 }
@@ -251,7 +253,7 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
       "initial_tier: cpu\n"
       "staging: {tier: cpu, count: 4, bytes: 1MiB}\n"
       "cpu: {adam_parameters_per_second: 2e9, uses: [dram]}\n"
-      "host: {per_module: 40us}\n"
+      "host: {per_module: 40us, per_transfer: {value: 30us, confidence: measured, spread: 0.25}}\n"
       "price: {on_demand: {value: 1.006, source: a list, retrieved: 2026-07, confidence: published}, spot: 0.5}\n",
       "m.yaml");
   EXPECT_EQ(machine.gpu, "l40s");
@@ -267,6 +269,9 @@ TEST(MachineYaml, ReadsStorageAllocationHostAndPrice) {
   EXPECT_EQ(machine.links[2].sustained_bandwidth, 2'000'000'000u);
   EXPECT_EQ(machine.links[2].burst_bytes, 100'000'000'000u);
   EXPECT_EQ(machine.host_module_ns, 40'000);
+  EXPECT_EQ(machine.host_transfer_ns, 30'000);
+  ASSERT_NE(fact_of(machine, "host.per_transfer"), nullptr);
+  EXPECT_EQ(fact_of(machine, "host.per_transfer")->spread, 0.25);
   EXPECT_EQ(machine.price.on_demand, 1.006);
   EXPECT_EQ(machine.price.spot, 0.5);
   EXPECT_EQ(machine.price.currency, "USD");
@@ -449,8 +454,9 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (tier.kind == TierKind::nvme && below(2)) tier.directories = {"/a b/\"c\"", "d: e"};
     machine.tiers.push_back(tier);
     if (below(2)) {
-      machine.facts.push_back(
-          {"tiers." + tier.name + ".capacity", "a: \"b\"\n'c'", "estimated", below(2) ? "2026-01-02" : ""});
+      machine.facts.push_back({"tiers." + tier.name + ".capacity", "a: \"b\"\n'c'", "estimated",
+                               below(2) ? "2026-01-02" : "",
+                               below(2) ? static_cast<double>(1 + below(1000)) / 700.0 : 0.0});
     }
   }
   const std::size_t resources = below(3);
@@ -479,6 +485,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (resources > 0 && below(2)) uses = {static_cast<std::uint8_t>(below(resources))};
   }
   if (below(2)) machine.host_module_ns = static_cast<Nanoseconds>(below(1'000'000));
+  if (below(2)) machine.host_transfer_ns = static_cast<Nanoseconds>(below(1'000'000));
   if (below(2)) machine.price = {static_cast<double>(1 + below(1'000'000)) / 7.0, 0.5, "EUR"};
   if (below(2)) machine.staging = {1, static_cast<std::uint32_t>(1 + below(100)), 1 + below(1ull << 30)};
   machine.initial_tier = static_cast<TierId>(1 + below(tiers - 1));
@@ -519,7 +526,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"capacity: 40GiB", "capacity: {value: 40GiB}", "m.yaml:4:", "key 'confidence' is missing"},
       {"capacity: 40GiB", "capacity: {value: 40GiB, confidence: sure}", "m.yaml:4:", "published, measured, estimated"},
       {"capacity: 40GiB", "capacity: {valu: 40GiB}",
-       "m.yaml:4:", "valid keys are value, source, retrieved, confidence"},
+       "m.yaml:4:", "valid keys are value, source, retrieved, confidence, spread"},
       {"capacity: 40GiB", "capacity: 0", "m.yaml:4:", "reserved: leaves nothing"},
       {"capacity: 128GiB", "capacity: 0", "m.yaml:5:", "must be above 0"},
       {"capacity: 128GiB", "capacity: -1", "m.yaml:5:", "not a size"},
@@ -568,7 +575,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"issue_ahead: 2", "ranks: 65", "m.yaml:13:", "from 1 to 64"},
       {"issue_ahead: 2", "ranks: -1", "m.yaml:13:", "from 1 to 64"},
       {"issue_ahead: 2", "ranks: []", "m.yaml:13:", "from 1 to 64"},
-      {"issue_ahead: 2", "host: {per_call: 1us}", "m.yaml:13:", "valid keys are per_module"},
+      {"issue_ahead: 2", "host: {per_call: 1us}", "m.yaml:13:", "valid keys are per_module, per_transfer"},
       {"issue_ahead: 2", "price: {on_demand: 0}", "m.yaml:13:", "not a number above 0"},
       {"issue_ahead: 2", "price: {hourly: 1}", "m.yaml:13:", "valid keys are on_demand, spot, currency"},
       {"gpu: a100-40g", "gpu: {name: a, uses: [hbm]}", "m.yaml:2:", "there is no resource 'hbm'; valid are pcie"},

@@ -716,9 +716,8 @@ class Naive {
     }
     if (op.gap_before_ns > 0 && !lane.gap_done) {
       lane.gap_pending = true;
-      Job job;
+      Job job = machine_.op(index, op.gap_before_ns, 0);
       job.gap = true;
-      job.fixed_ns = op.gap_before_ns;
       machine_.push(index, job);
       machine_.begin_what_can();
       return false;

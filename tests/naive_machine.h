@@ -51,7 +51,12 @@ class NaiveMachine {
     }
     return job;
   }
-  Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) const {
+  // `duration_ns` of an op or a gap, and the host's cost of the copies before it.
+  Job op(std::size_t lane, Nanoseconds duration_ns, Bytes bytes) {
+    if (lane == 0) {
+      duration_ns += uncharged_ * spec_.host_transfer_ns;
+      uncharged_ = 0;
+    }
     Job job;
     job.fixed_ns = duration_ns;
     if (!spec_.lane_uses[lane].empty() && bytes > 0 && duration_ns > 0) {
@@ -64,6 +69,7 @@ class NaiveMachine {
 
   int push(std::size_t server, Job job) {
     job.id = ++last_id_;
+    if (server >= 2) ++uncharged_;
     servers_[server].push_back(job);
     return job.id;
   }
@@ -194,6 +200,7 @@ class NaiveMachine {
   std::vector<uint128> credits_;  // by link, bytes x 1e9
   Nanoseconds now_ = 0;
   int last_id_ = 0;
+  int uncharged_ = 0;  // copies
 };
 
 }  // namespace tencache

@@ -310,6 +310,7 @@ void add_simulated_features(Random& random, RandomCase& made) {
                                       .bandwidth = random.one_in(3) ? 0 : random.between(1, 8) * 1'000'000'000,
                                       .power_of_two = random.one_in(2)};
   }
+  if (random.one_in(4)) machine.host_transfer_ns = static_cast<Nanoseconds>(random.between(1, 30));
   machine.validate();
 }
 

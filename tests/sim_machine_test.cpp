@@ -181,6 +181,27 @@ TEST(SimMachineTest, AResourceListedTwiceIsTakenTwice) {
 }
 
 // Before the data: 5 ns of taking memory and 30 of latency.
+// Two copies cost the host 2 x 7 before the lane's next op, and none before the one after it; the other lane is free of
+// it.
+TEST(SimMachineTest, WhatCopiesCostTheHostComesBeforeTheNextOp) {
+  MachineSpec spec = small_machine(1000);
+  spec.host_transfer_ns = 7;
+  SimMachine machine(spec);
+  const std::uint64_t before = machine.state();
+  machine.submit(copy(0, 10), 0, 1);
+  machine.submit(copy(1, 10), 0, 2);
+  EXPECT_EQ(next(machine).end_ns, 10);
+  EXPECT_EQ(next(machine).end_ns, 10);
+  EXPECT_NE(machine.state(), before);
+  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 5, .uses = {}}, 0, 3);
+  EXPECT_EQ(next(machine).end_ns, 15);
+  machine.execute({.lane = 0, .op = 1, .idle = false, .duration_ns = 20, .uses = {}}, 0, 4);
+  EXPECT_EQ(next(machine).end_ns, 15 + 20 + 14);
+  EXPECT_EQ(machine.state(), before);
+  machine.execute({.lane = 0, .op = 2, .idle = false, .duration_ns = 20, .uses = {}}, 0, 5);
+  EXPECT_EQ(next(machine).end_ns, 49 + 20);
+}
+
 TEST(SimMachineTest, SetupComesBeforeTheData) {
   MachineSpec spec = small_machine(1000);
   spec.links[0].latency_ns = 30;

@@ -274,10 +274,11 @@ TEST(MeasuredTimeline, NamesTheRecordingsOpsAndTensors) {
   EXPECT_GT(transfer_count, 0u);
 }
 
-TEST(MedianTrace, TakesEachOpsMedian) {
+// The ops' medians are 20 and 7, the steps take 15, 37 and 1020: both ops are scaled by 37 / 27.
+TEST(MedianTrace, TakesEachOpsMedianAndTheMedianStep) {
   const Trace median = median_trace({two_ops(10, 5), two_ops(30, 7), two_ops(20, 1000)});
-  EXPECT_EQ(median.ops[0].duration_ns, 20);
-  EXPECT_EQ(median.ops[1].duration_ns, 7);
+  EXPECT_EQ(median.ops[0].duration_ns, 27);
+  EXPECT_EQ(median.ops[1].duration_ns, 9);
   EXPECT_EQ(median.ops[1].gap_before_ns, 14);
 }
 

@@ -36,21 +36,36 @@ void require_same_program(const Trace& first, const Trace& other, std::size_t st
   }
 }
 
+Nanoseconds median(std::vector<Nanoseconds>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace
 
 Trace median_trace(const std::vector<Trace>& traces) {
   Trace result = traces.front();
   for (std::size_t i = 1; i < traces.size(); ++i) require_same_program(result, traces[i], i);
-  std::vector<Nanoseconds> values(traces.size());
-  const auto median_of = [&](OpIndex op, Nanoseconds Op::*figure) {
-    for (std::size_t i = 0; i < traces.size(); ++i) values[i] = traces[i].ops[op].*figure;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-  };
-  for (OpIndex op = 0; op < result.ops.size(); ++op) {
-    result.ops[op].duration_ns = median_of(op, &Op::duration_ns);
-    result.ops[op].gap_before_ns = median_of(op, &Op::gap_before_ns);
+  for (const auto figure : {&Op::duration_ns, &Op::gap_before_ns}) {
+    std::vector<Nanoseconds> steps;
+    for (const Trace& trace : traces) {
+      Nanoseconds sum = 0;
+      for (const Op& op : trace.ops) sum += op.*figure;
+      steps.push_back(sum);
+    }
+    Nanoseconds sum_of_medians = 0;
+    for (OpIndex op = 0; op < result.ops.size(); ++op) {
+      std::vector<Nanoseconds> values;
+      for (const Trace& trace : traces) values.push_back(trace.ops[op].*figure);
+      sum_of_medians += result.ops[op].*figure = median(values);
+    }
+    const Nanoseconds step = median(steps);
+    if (sum_of_medians == 0) continue;
+    for (Op& op : result.ops) {
+      op.*figure = static_cast<Nanoseconds>(static_cast<double>(op.*figure) * static_cast<double>(step) /
+                                            static_cast<double>(sum_of_medians));
+    }
   }
   return result;
 }

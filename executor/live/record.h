@@ -23,12 +23,13 @@ struct Recording {
   std::string largest_op;
 };
 
-// Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are, op by op, the median
-// of the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
+// Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are those of median_trace
+// over the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
 Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options);
 
-// The first trace with each op's duration and gap replaced by the median over all. Throws Error where their ops or
-// tensors differ. `traces` is not empty.
+// The first trace with each op's duration replaced by the median over all, then all of them scaled so that their sum is
+// that of the median step; gaps likewise. Delays hit some ops of every step and few ops in most: the sum of medians
+// alone is of a step faster than any. Throws Error where their ops or tensors differ. `traces` is not empty.
 Trace median_trace(const std::vector<Trace>& traces);
 
 }  // namespace tencache

@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <memory>
 
+#include "cli/calibrate_program.h"
 #include "cli/command_line.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
@@ -17,9 +20,10 @@ namespace {
 struct CalibrateArguments {
   std::string output;
   std::string name = "this-computer";
-  std::string gpu_memory;
+  std::string gpu_memory, file_bytes;
   std::vector<std::string> directories;
   bool no_files = false;
+  bool quick = false;
   bool json = false;
 };
 
@@ -49,18 +53,147 @@ class AdamStep {
   std::uint64_t step_ = 0;
 };
 
+Bytes size_of_option(const char* option, const std::string& text) {
+  if (text.empty()) return 0;
+  try {
+    const Bytes bytes = parse_bytes(text);
+    if (bytes == 0) throw Error("must be above 0");
+    return bytes;
+  } catch (const Error& error) {
+    throw Error(std::string(option) + ": " + error.what());
+  }
+}
+
+Json measured_json(const Measured& figure) {
+  if (figure.value <= 0) return nullptr;
+  return {{"value", figure.value}, {"spread", figure.spread}};
+}
+
+Json calibration_json(const Calibration& calibration, const Measured& host_cost) {
+  const MachineSpec& machine = calibration.machine;
+  Json json = machine_json(machine);
+  Json copies = Json::object();
+  for (std::size_t link = 0; link < machine.links.size(); ++link) {
+    Json times = Json::array();
+    for (const CopyTime& time : calibration.copies[link]) {
+      times.push_back({{"bytes", time.bytes}, {"seconds", to_seconds(time.time_ns)}, {"spread", time.spread}});
+    }
+    copies[machine.links[link].name] = std::move(times);
+  }
+  Json memory = Json::array(), files = Json::array();
+  for (const MemoryCost& cost : calibration.memory) {
+    memory.push_back({{"bytes", cost.bytes},
+                      {"pageable_copy_bytes_per_second", measured_json(cost.pageable_copy)},
+                      {"pinned_copy_bytes_per_second", measured_json(cost.pinned_copy)},
+                      {"allocate_seconds", measured_json(cost.allocate)},
+                      {"allocate_pinned_seconds", measured_json(cost.allocate_pinned)},
+                      {"map_seconds", measured_json(cost.map)},
+                      {"unmap_seconds", measured_json(cost.unmap)}});
+  }
+  for (const FileRate& rate : calibration.files) {
+    files.push_back({{"block_bytes", rate.block_bytes},
+                     {"queue_depth", rate.queue_depth},
+                     {"read_bytes_per_second", measured_json(rate.read)},
+                     {"write_bytes_per_second", measured_json(rate.write)},
+                     {"mixed_bytes_per_second", measured_json(rate.mixed)}});
+  }
+  const Contention& contention = calibration.contention;
+  json["copies"] = std::move(copies);
+  json["memory"] = std::move(memory);
+  json["files"] = {{"bytes", calibration.file_bytes}, {"rates", std::move(files)}};
+  json["beside_computing"] = {{"h2d_bytes_per_second", measured_json(contention.h2d)},
+                              {"d2h_bytes_per_second", measured_json(contention.d2h)},
+                              {"both_bytes_per_second", measured_json(contention.both)},
+                              {"duplex_factor", contention.duplex_factor},
+                              {"matmul_slowdown", contention.matmul_slowdown},
+                              {"triad_slowdown", contention.triad_slowdown}};
+  json["compute"] = {{"matmul_flops_per_second", measured_json(calibration.matmul_flops)},
+                     {"triad_bytes_per_second", measured_json(calibration.triad_bytes)}};
+  json["op_round_trip_seconds"] = measured_json(calibration.op_round_trip);
+  json["host_seconds_per_transfer"] = measured_json(host_cost);
+  json["not_measured"] = calibration.not_measured;
+  json["description"] = calibration.description;
+  return json;
+}
+
+// "12.3 ±4 %", with a number before the spread as `format` writes it.
+std::string with_spread(const Measured& figure, const auto& format) {
+  if (figure.value <= 0) return "-";
+  return fmt::format("{} ±{:.0f} %", format(figure.value), 100 * figure.spread);
+}
+std::string rate_text(const Measured& figure) {
+  return with_spread(figure, [](double value) { return format_bandwidth(static_cast<BytesPerSecond>(value)); });
+}
+std::string time_text(const Measured& figure) { return with_spread(figure, format_seconds); }
+
+std::string calibration_text(const Calibration& calibration, const Measured& host_cost) {
+  const MachineSpec& machine = calibration.machine;
+  std::string text;
+  for (const Tier& tier : machine.tiers) text += fmt::format("  {:<14} {}\n", tier.name, format_bytes(tier.capacity));
+  for (const Link& link : machine.links) {
+    text +=
+        fmt::format("  {:<14} {} to {}: {}, latency {}\n", link.name, machine.tiers[link.from].name,
+                    machine.tiers[link.to].name, format_bandwidth(link.bandwidth), format_duration(link.latency_ns));
+  }
+  for (const Resource& resource : machine.resources) {
+    text +=
+        fmt::format("  {:<14} {} for the links that share it\n", resource.name, format_bandwidth(resource.bandwidth));
+  }
+  const auto millions = [](double value) { return fmt::format("{:.0f} million parameters/s", value * 1e-6); };
+  if (machine.cpu_adam_parameters_per_second > 0) {
+    text += fmt::format("  {:<14} {}\n", "CPU Adam", millions(machine.cpu_adam_parameters_per_second));
+  }
+  text += fmt::format("  {:<14} {} of host time\n", "each copy", time_text(host_cost));
+  text += fmt::format(
+      "  {:<14} {} (plain loops on one core), memory {}\n", "matrix product",
+      with_spread(calibration.matmul_flops, [](double value) { return fmt::format("{:.1f} GFLOP/s", value * 1e-9); }),
+      rate_text(calibration.triad_bytes));
+  const Contention& contention = calibration.contention;
+  text += fmt::format(
+      "  {:<14} h2d {}, d2h {}, both at once {}: {:.2f} of their sum;\n"
+      "  {:<14} copies slow matrix products by {:.1f} %, memory traffic by {:.1f} %\n",
+      "beside compute", rate_text(contention.h2d), rate_text(contention.d2h), rate_text(contention.both),
+      contention.duplex_factor, "", 100 * contention.matmul_slowdown, 100 * contention.triad_slowdown);
+  text += fmt::format("  {:<14} {} from execute to wait\n\n", "an empty op", time_text(calibration.op_round_trip));
+
+  Table copies([&] {
+    std::vector<std::string> header = {"  copies of"};
+    for (const Link& link : machine.links) header.push_back(link.name);
+    return header;
+  }());
+  for (std::size_t i = 0; i < calibration.copies.front().size(); ++i) {
+    std::vector<std::string> row = {"  " + format_bytes(calibration.copies.front()[i].bytes)};
+    for (const std::vector<CopyTime>& times : calibration.copies) {
+      row.push_back(time_text({to_seconds(times[i].time_ns), times[i].spread}));
+    }
+    copies.add(std::move(row));
+  }
+  text += copies.text();
+  Table memory({"  memory of", "copied", "copied, locked", "fresh", "fresh, locked", "mapped", "unmapped"});
+  for (const MemoryCost& cost : calibration.memory) {
+    memory.add({"  " + format_bytes(cost.bytes), rate_text(cost.pageable_copy), rate_text(cost.pinned_copy),
+                time_text(cost.allocate), time_text(cost.allocate_pinned), time_text(cost.map), time_text(cost.unmap)});
+  }
+  text += "\n" + memory.text();
+  if (!calibration.files.empty()) {
+    Table files({"  files in blocks of", "in flight", "read", "write", "both at once"});
+    for (const FileRate& rate : calibration.files) {
+      files.add({"  " + format_bytes(rate.block_bytes), std::to_string(rate.queue_depth), rate_text(rate.read),
+                 rate_text(rate.write), rate_text(rate.mixed)});
+    }
+    text += fmt::format("\n{}  on {} of files\n", files.text(), format_bytes(calibration.file_bytes));
+  }
+  for (const std::string& missing : calibration.not_measured) text += "  not measured: " + missing + "\n";
+  return text;
+}
+
 ExitCode measure(const CalibrateArguments& arguments) {
   CalibrateOptions options;
   options.name = arguments.name;
   options.date = today();
-  if (!arguments.gpu_memory.empty()) {
-    try {
-      options.gpu_bytes = parse_bytes(arguments.gpu_memory);
-    } catch (const Error& error) {
-      throw Error(std::string("--gpu-memory: ") + error.what());
-    }
-    if (options.gpu_bytes == 0) throw Error("--gpu-memory: must be above 0");
-  }
+  options.gpu_bytes = size_of_option("--gpu-memory", arguments.gpu_memory);
+  options.file_bytes = size_of_option("--file-bytes", arguments.file_bytes);
+  options.quick = arguments.quick;
   options.directories = arguments.directories;
   if (options.directories.empty() && !arguments.no_files) options.directories = {"/var/tmp"};
   AdamStep adam;
@@ -68,43 +201,35 @@ ExitCode measure(const CalibrateArguments& arguments) {
 
   // Before seconds are spent on measuring: the file can be written, and its name can be read back.
   AtomicFile file(arguments.output);
+  MachineSpec nameless;
+  nameless.name = arguments.name;
+  nameless.tiers.push_back({"gpu", TierKind::gpu, 1, 1, {}});
+  nameless.initial_tier = 0;
+  parse_machine(write_machine_yaml(nameless), arguments.output);
   Calibration calibration;
+  Measured host_cost;
   {
     ProgressLine progress;
-    progress.show("measuring copies, files and compute; this takes a few seconds");
+    options.progress = [&progress](const std::string& what) { progress.show("measuring " + what); };
     calibration = calibrate(options);
+    options.progress("what copies cost a program, beside the links' time");
+    host_cost = measure_host_cost(calibration.machine, options.quick);
   }
+  calibration.machine.host_transfer_ns = std::llround(host_cost.value * 1e9);
+  calibration.machine.facts.push_back({"host.per_transfer", "a small program with and without room, less simulated",
+                                       "measured", options.date, std::min(host_cost.spread, 10.0)});
   const std::string text = write_machine_yaml(calibration.machine);
-  MachineSpec machine = parse_machine(text, arguments.output);
+  parse_machine(text, arguments.output);
   file.write(text);
   file.commit();
 
   if (arguments.json) {
-    Json json = machine_json(machine);
+    Json json = calibration_json(calibration, host_cost);
     json["file"] = arguments.output;
-    json["notes"] = calibration.notes;
-    json["op_round_trip_seconds"] = to_seconds(calibration.op_round_trip_ns);
     print_json(json);
-    return ExitCode::done;
+  } else {
+    print(arguments.output + "\n" + calibration_text(calibration, host_cost));
   }
-  std::string report = fmt::format("{}\n", arguments.output);
-  for (const Tier& tier : machine.tiers) report += fmt::format("  {:<14} {}\n", tier.name, format_bytes(tier.capacity));
-  for (const Link& link : machine.links) {
-    report +=
-        fmt::format("  {:<14} {} to {}: {}, latency {}\n", link.name, machine.tiers[link.from].name,
-                    machine.tiers[link.to].name, format_bandwidth(link.bandwidth), format_duration(link.latency_ns));
-  }
-  if (machine.cpu_adam_parameters_per_second > 0) {
-    report += fmt::format("  {:<14} {:.0f} million parameters/s\n", "CPU Adam",
-                          machine.cpu_adam_parameters_per_second * 1e-6);
-  }
-  std::size_t begin = 0;
-  while (begin < calibration.notes.size()) {
-    const std::size_t end = std::min(calibration.notes.find('\n', begin), calibration.notes.size());
-    report += "  " + calibration.notes.substr(begin, end - begin) + "\n";
-    begin = end + 1;
-  }
-  print(report);
   return ExitCode::done;
 }
 
@@ -123,10 +248,16 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
                                             "Folder for files, one a device, any number of times (default: /var/tmp)")
                                ->allow_extra_args(false)
                                ->take_all();
-  command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory);
+  refuse_empty(command->add_option("--file-bytes", arguments->file_bytes,
+                                   "Data that files are measured with (default 2GiB); more than the drive's cache"))
+      ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
+  command->add_flag("--quick", arguments->quick, "A few seconds instead of most of a minute; coarser");
   command->add_flag("--json", arguments->json, "What was measured as JSON");
   command->footer(
-      "Takes a few seconds; ordinary memory stands in for the GPU's.\n\nExamples:\n"
+      "Takes less than a minute on a quiet computer; anything else that runs shows in the figures. Each figure comes\n"
+      "with its spread, which `--samples` of replay and compare draws from. Ordinary memory stands in for the "
+      "GPU's.\n\n"
+      "Examples:\n"
       "  tencache calibrate -o this-computer.yaml\n"
       "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1");
   command->callback([arguments, &chosen] { chosen = [arguments] { return measure(*arguments); }; });

@@ -2,39 +2,39 @@
 
 #include <sys/statvfs.h>
 
+#include <Eigen/Dense>
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cmath>
+#include <thread>
 
 #include "core/check.h"
 #include "core/error.h"
 #include "executor/clock.h"
 #include "executor/host_machine.h"
+#include "executor/swap_file.h"
 
 namespace tencache {
 namespace {
 
-constexpr Bytes large_copy = 16 * MiB;
-constexpr std::array<Bytes, 3> copy_sizes{64 * KiB, 1 * MiB, large_copy};
-constexpr Bytes arena_bytes = 4 * large_copy;         // of each tier while measuring
-constexpr std::uint64_t adam_parameters = 4'000'000;  // 64 MB of state: beyond any cache
-constexpr TensorId measured_tensor = 0;
+constexpr TensorId first_tensor = 0, second_tensor = 1;  // the two directions at once need one each
+constexpr std::uint64_t adam_parameters = 16'000'000;    // 256 MB of state: beyond a core's caches
+constexpr Bytes usual_file_bytes = 2 * GiB, quick_file_bytes = 128 * MiB;
 
 class NoBodies final : public OpBodies {
   void run(std::uint8_t, OpIndex, std::span<const Use>, HostMachine&) override {}
 };
 
-Nanoseconds median(std::vector<Nanoseconds>& times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+double seconds_since(Nanoseconds start_ns) {
+  return static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1)) * 1e-9;
 }
 
 // The graph that is measured and written, its figures still open.
-MachineSpec graph(const CalibrateOptions& options) {
+MachineSpec graph(const CalibrateOptions& options, Bytes largest_copy) {
   MachineSpec machine;
   machine.name = options.name;
   machine.description = "Measured on this computer; the GPU is a capped arena of its memory";
+  const Bytes arena_bytes = 2 * largest_copy;
   machine.tiers.push_back({"gpu", TierKind::gpu, arena_bytes, page_bytes, {}});
   machine.tiers.push_back({"cpu", TierKind::cpu, arena_bytes, page_bytes, {}});
   machine.links.push_back({"h2d", 1, 0, unlimited, 0, {}});
@@ -45,37 +45,41 @@ MachineSpec graph(const CalibrateOptions& options) {
   machine.tiers.push_back({"nvme", TierKind::nvme, file_bytes, page_bytes, options.directories});
   machine.links.push_back({"nvme_read", 2, 1, unlimited, 0, {}});
   machine.links.push_back({"nvme_write", 1, 2, unlimited, 0, {}});
-  machine.staging = {1, 4, large_copy};
+  machine.staging = {1, 4, 16 * MiB};
   return machine;
 }
 
-void expect_done(HostMachine& host) {
-  Completion completion;
+void expect_done(HostMachine& host, Completion& completion) {
   const bool arrived = host.wait(completion);
   TENCACHE_CHECK(arrived);
   if (completion.status != CompletionStatus::done) throw Error("calibration: " + host.last_error());
 }
 
-Nanoseconds time_copy(HostMachine& host, LinkId index, Bytes bytes) {
+void submit(HostMachine& host, LinkId index, TensorId tensor, Bytes bytes) {
   const Link& link = host.spec().links[index];
   CopyCommand copy;
   copy.link = index;
-  copy.tensor = measured_tensor;
-  copy.chunk = 0;
+  copy.tensor = tensor;
+  copy.chunk = tensor;
   copy.bytes = bytes;
   copy.from = {link.from, 0};
   copy.to = {link.to, 0};
+  host.submit(copy, 0, index);
+}
+
+double time_copy(HostMachine& host, LinkId link, Bytes bytes) {
   const Nanoseconds start_ns = clock_ns();
-  host.submit(copy, 0, 0);
-  expect_done(host);
-  return clock_ns() - start_ns;
+  submit(host, link, first_tensor, bytes);
+  Completion completion;
+  expect_done(host, completion);
+  return seconds_since(start_ns);
 }
 
 // What a run moves has mostly left the caches; a copy repeated on the same bytes would run from them, at twice the
 // speed.
 class CacheFlusher {
  public:
-  CacheFlusher() : bytes_(arena_bytes) {}  // beyond a core's own caches and its share of the common one
+  CacheFlusher() : bytes_(64 * MiB) {}  // beyond a core's own caches and its share of the common one
   void flush() { std::fill(bytes_.begin(), bytes_.end(), ++value_); }
 
  private:
@@ -83,47 +87,102 @@ class CacheFlusher {
   unsigned char value_ = 0;
 };
 
-std::vector<CopyTime> time_link(HostMachine& host, LinkId link, int repetitions, CacheFlusher& caches) {
+std::vector<CopyTime> time_link(HostMachine& host, LinkId link, const std::vector<Bytes>& sizes, int repetitions,
+                                CacheFlusher& caches) {
   std::vector<CopyTime> result;
   const MachineSpec& machine = host.spec();
   const bool in_memory = machine.tiers[machine.links[link].from].kind != TierKind::nvme &&
                          machine.tiers[machine.links[link].to].kind != TierKind::nvme;
-  for (const Bytes bytes : copy_sizes) {
-    std::vector<Nanoseconds> times;
+  for (const Bytes bytes : sizes) {
+    std::vector<double> times;
     time_copy(host, link, bytes);  // touches pages, reserves the file
     for (int i = 0; i < repetitions; i++) {
       if (in_memory) caches.flush();
       times.push_back(time_copy(host, link, bytes));
     }
-    result.push_back({bytes, median(times)});
+    const Measured time = measured_median(std::move(times));
+    result.push_back({bytes, std::llround(time.value * 1e9), time.spread});
   }
   return result;
 }
 
-MappingCost time_mapping(Bytes bytes, int repetitions) {
-  ChunkMemory memory("mapping", arena_bytes, page_bytes);
-  memory.create(measured_tensor, bytes);
-  memory.map(measured_tensor, 0, bytes, 0);
-  memory.unmap(measured_tensor, 0, bytes);  // its pages exist from here on
-  const ChunkMemoryStatistics before = memory.statistics();
-  for (int i = 0; i < repetitions; i++) {
-    memory.map(measured_tensor, 0, bytes, 0);
-    memory.unmap(measured_tensor, 0, bytes);
-  }
-  const ChunkMemoryStatistics after = memory.statistics();
-  return {static_cast<double>(after.map_ns - before.map_ns) / repetitions,
-          static_cast<double>(after.unmap_ns - before.unmap_ns) / repetitions, bytes};
+// Copies over the links, each always busy, for as long as `kernel` runs: bytes per second of all links together, and
+// the kernel's seconds.
+struct Beside {
+  double bytes_per_second = 0, kernel_seconds = 0;
+};
+Beside run_beside(HostMachine& host, const std::vector<LinkId>& links, Bytes bytes, double (*kernel)(), int kernels) {
+  Beside result;
+  std::atomic<bool> computing = true;
+  std::exception_ptr failure;
+  std::thread copies([&] {
+    try {
+      const Nanoseconds start_ns = clock_ns();
+      Bytes moved = 0;
+      for (const LinkId link : links) submit(host, link, link == links.front() ? first_tensor : second_tensor, bytes);
+      for (std::size_t under_way = links.size(); under_way > 0;) {
+        Completion completion;
+        expect_done(host, completion);
+        moved += bytes;
+        if (computing) {
+          const auto link = static_cast<LinkId>(completion.tag);
+          submit(host, link, link == links.front() ? first_tensor : second_tensor, bytes);
+        } else {
+          --under_way;
+        }
+      }
+      result.bytes_per_second = static_cast<double>(moved) / seconds_since(start_ns);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  std::vector<double> times;
+  for (int i = 0; i < kernels; i++) times.push_back(kernel());
+  computing = false;
+  copies.join();
+  if (failure) std::rethrow_exception(failure);
+  result.kernel_seconds = measured_median(std::move(times)).value;
+  return result;
 }
 
-Nanoseconds time_empty_op(HostMachine& host) {
-  std::vector<Nanoseconds> times;
+Contention measure_contention(HostMachine& host, Bytes bytes, bool quick, double matmul_alone, double triad_alone) {
+  const int kernels = quick ? 4 : 25, repetitions = quick ? 2 : 7;
+  std::vector<double> h2d, d2h, both, matmul, triad;
+  for (int i = 0; i < repetitions; i++) {  // interleaved: what else the computer does hits all alike
+    h2d.push_back(run_beside(host, {0}, bytes, time_matmul, kernels).bytes_per_second);
+    d2h.push_back(run_beside(host, {1}, bytes, time_matmul, kernels).bytes_per_second);
+    const Beside at_once = run_beside(host, {0, 1}, bytes, time_matmul, kernels);
+    both.push_back(at_once.bytes_per_second);
+    matmul.push_back(at_once.kernel_seconds);
+    triad.push_back(run_beside(host, {0, 1}, bytes, time_triad, std::max(1, kernels / 5)).kernel_seconds);
+  }
+  Contention contention;
+  contention.h2d = measured_median(std::move(h2d));
+  contention.d2h = measured_median(std::move(d2h));
+  contention.both = measured_median(std::move(both));
+  contention.duplex_factor = contention.both.value / (contention.h2d.value + contention.d2h.value);
+  contention.matmul_slowdown = measured_median(std::move(matmul)).value / matmul_alone - 1;
+  contention.triad_slowdown = measured_median(std::move(triad)).value / triad_alone - 1;
+  return contention;
+}
+
+Measured repeat(double (*kernel)(), double amount, int repetitions) {
+  std::vector<double> rates;
+  kernel();
+  for (int i = 0; i < repetitions; i++) rates.push_back(amount / kernel());
+  return measured_median(std::move(rates));
+}
+
+Measured time_empty_op(HostMachine& host) {
+  std::vector<double> times;
+  Completion completion;
   for (int i = 0; i < 2000; i++) {
     const Nanoseconds start_ns = clock_ns();
     host.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 0, .uses = {}}, 0, 0);
-    expect_done(host);
-    times.push_back(clock_ns() - start_ns);
+    expect_done(host, completion);
+    times.push_back(seconds_since(start_ns));
   }
-  return median(times);
+  return measured_median(std::move(times));
 }
 
 Bytes free_disk(const std::vector<std::string>& directories) {
@@ -136,9 +195,35 @@ Bytes free_disk(const std::vector<std::string>& directories) {
   return least * directories.size();  // chunks go to them in turn
 }
 
+// What a run may take for a while: a quarter of what is free.
+Bytes choose_file_bytes(const CalibrateOptions& options) {
+  const Bytes most = free_disk(options.directories) / 4;
+  if (options.file_bytes > most) {
+    throw Error("calibration: files of " + format_bytes(options.file_bytes) + ", but no more than " +
+                format_bytes(most) + " are taken, a quarter of what the disks have free; ask for less");
+  }
+  if (options.file_bytes != 0) return options.file_bytes;
+  return std::min(options.quick ? quick_file_bytes : usual_file_bytes, most);
+}
+
 Bytes whole_mib(Bytes bytes) { return bytes / MiB * MiB; }
 
-void set_capacities(MachineSpec& machine, const CalibrateOptions& options, const auto& add_fact) {
+// Adds the measured figures and where they come from to the machine.
+class FactWriter {
+ public:
+  FactWriter(MachineSpec& machine, std::string date) : machine_(machine), date_(std::move(date)) {}
+  void add(const std::string& path, const std::string& source, double spread = 0) {
+    // To three digits; a repetition that gave the same time again is no proof of an exact figure.
+    const double rounded = std::round(std::min(spread, 10.0) * 1000) / 1000;
+    machine_.facts.push_back({path, source, "measured", date_, rounded});
+  }
+
+ private:
+  MachineSpec& machine_;
+  std::string date_;
+};
+
+void set_capacities(MachineSpec& machine, const CalibrateOptions& options, FactWriter& facts) {
   const Bytes memory = available_memory();
   const Bytes gpu = options.gpu_bytes != 0 ? options.gpu_bytes : whole_mib(memory / 4);
   if (gpu >= memory) {
@@ -147,95 +232,163 @@ void set_capacities(MachineSpec& machine, const CalibrateOptions& options, const
   }
   machine.tiers[0].capacity = gpu;
   machine.tiers[1].capacity = whole_mib((memory - gpu) / 4 * 3);
-  add_fact("tiers.gpu.capacity", options.gpu_bytes != 0 ? "as asked for" : "a quarter of MemAvailable");
-  add_fact("tiers.cpu.capacity", "three quarters of what MemAvailable leaves");
+  facts.add("tiers.gpu.capacity", options.gpu_bytes != 0 ? "as asked for" : "a quarter of MemAvailable");
+  facts.add("tiers.cpu.capacity", "three quarters of what MemAvailable leaves");
   if (machine.tiers.size() < 3) return;
   machine.tiers[2].capacity = whole_mib(free_disk(options.directories) / 10 * 9);
-  add_fact("tiers.nvme.capacity", "nine tenths of what the disks have free");
+  facts.add("tiers.nvme.capacity", "nine tenths of what the disks have free");
 }
 
-std::string line_of(const std::string& what, Nanoseconds time_ns) {
-  return what + ": " + format_duration(time_ns) + "\n";
+// A resource that both links use, where together they are slower than the sum of the two.
+void add_resource(MachineSpec& machine, FactWriter& facts, const std::string& name, const Measured& together, LinkId a,
+                  LinkId b, const std::string& source) {
+  constexpr double worth_a_resource = 0.9;
+  const double apart =
+      static_cast<double>(machine.links[a].bandwidth) + static_cast<double>(machine.links[b].bandwidth);
+  if (together.value <= 0 || together.value >= worth_a_resource * apart) return;
+  const auto index = static_cast<std::uint8_t>(machine.resources.size());
+  machine.resources.push_back({name, static_cast<BytesPerSecond>(std::llround(together.value)), none});
+  machine.links[a].uses.push_back(index);
+  machine.links[b].uses.push_back(index);
+  facts.add("resources." + name + ".bandwidth", source, together.spread);
+}
+
+std::string sizes_text(const std::vector<Bytes>& sizes, int repetitions) {
+  return "copies of " + format_bytes(sizes.front()) + " to " + format_bytes(sizes.back()) + ", medians of " +
+         std::to_string(repetitions) + ", from submission to completion";
+}
+
+Measured time_adam(const CalibrateOptions& options) {
+  const std::uint64_t parameters = options.quick ? adam_parameters / 4 : adam_parameters;
+  options.adam_step(parameters);
+  std::vector<double> rates;
+  for (int i = 0; i < (options.quick ? 5 : 11); i++) {
+    const Nanoseconds start_ns = clock_ns();
+    options.adam_step(parameters);
+    rates.push_back(static_cast<double>(parameters) / seconds_since(start_ns));
+  }
+  return measured_median(std::move(rates));
 }
 
 }  // namespace
 
+Measured measured_median(std::vector<double> values) {
+  TENCACHE_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const auto quantile = [&](double part) {
+    const double at = part * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(at);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
+  };
+  const double median = quantile(0.5);
+  return {median, median > 0 ? (quantile(0.75) - quantile(0.25)) / median : 0};
+}
+
 LinkFigures fit_link(const std::vector<CopyTime>& times) {
   TENCACHE_CHECK(!times.empty());
-  // Minimise Σ ((a + b x − t) / t)²: weights 1 / t².
-  double weight = 0, x_sum = 0, t_sum = 0, xx_sum = 0, xt_sum = 0;
-  for (const CopyTime& time : times) {
+  // Minimise Σ ((a + b x - t) / t)²: each row over its time.
+  const auto rows = static_cast<Eigen::Index>(times.size());
+  Eigen::MatrixXd design(rows, 2);
+  for (Eigen::Index i = 0; i < rows; i++) {
+    const CopyTime& time = times[static_cast<std::size_t>(i)];
     const double t = static_cast<double>(std::max<Nanoseconds>(time.time_ns, 1));
-    const double x = static_cast<double>(time.bytes);
-    const double w = 1 / (t * t);
-    weight += w;
-    x_sum += w * x;
-    t_sum += w * t;
-    xx_sum += w * x * x;
-    xt_sum += w * x * t;
+    design(i, 0) = 1 / t;
+    design(i, 1) = static_cast<double>(time.bytes) / t;
   }
-  const double determinant = weight * xx_sum - x_sum * x_sum;
-  double slope = determinant > 0 ? (weight * xt_sum - x_sum * t_sum) / determinant : 0;
-  double latency = slope > 0 ? (t_sum - slope * x_sum) / weight : -1;
-  if (latency < 0) {  // a line through the origin
+  const Eigen::VectorXd ones = Eigen::VectorXd::Ones(rows);
+  double latency = -1, slope = 0;
+  if (rows > 1) {
+    const Eigen::VectorXd line = design.colPivHouseholderQr().solve(ones);
+    latency = line(0);
+    slope = line(1);
+  }
+  if (latency < 0 || slope <= 0) {  // a line through the origin
     latency = 0;
-    slope = xt_sum / xx_sum;
+    const Eigen::MatrixXd bytes = design.col(1);
+    slope = bytes.colPivHouseholderQr().solve(ones)(0);
   }
   return {static_cast<BytesPerSecond>(std::llround(1e9 / slope)), std::llround(latency)};
 }
 
 Calibration calibrate(const CalibrateOptions& options) {
-  Calibration result;
-  result.machine = graph(options);
-  MachineSpec& machine = result.machine;
-  const auto add_fact = [&](const std::string& path, const std::string& source) {
-    machine.facts.push_back({path, source, "measured", options.date});
+  const auto say = [&options](const std::string& what) {
+    if (options.progress) options.progress(what);
   };
+  Calibration result;
+  if (!options.directories.empty()) result.file_bytes = choose_file_bytes(options);
+  const Bytes largest_copy = options.quick ? 16 * MiB : 64 * MiB;
+  const int repetitions = options.quick ? 5 : 15;
+  std::vector<Bytes> sizes = {4 * KiB, 64 * KiB, 256 * KiB, 1 * MiB, 4 * MiB, 16 * MiB, 64 * MiB};
+  if (options.quick) sizes = {64 * KiB, 1 * MiB, 16 * MiB};
+  result.machine = graph(options, largest_copy);
+  MachineSpec& machine = result.machine;
+  FactWriter facts(machine, options.date);
+
+  say("compute: matrix products and memory traffic");
+  result.matmul_flops = repeat(time_matmul, matmul_operations, options.quick ? 5 : 100);
+  result.triad_bytes = repeat(time_triad, triad_traffic, options.quick ? 3 : 15);
   {
     NoBodies bodies;
     HostMachineOptions host_options;
     host_options.pace = false;
     host_options.prefault = true;
     HostMachine host(machine, bodies, host_options);
-    host.tensor_created(measured_tensor, large_copy);
-    for (TierId tier = 0; tier < machine.tiers.size(); tier++) {
-      host.map(measured_tensor, 0, 0, large_copy, {tier, 0});
-      host.initialise(measured_tensor, 0, 0, large_copy, {tier, 0});
+    for (const TensorId tensor : {first_tensor, second_tensor}) {
+      host.tensor_created(tensor, largest_copy);
+      for (TierId tier = 0; tier < machine.tiers.size(); tier++) {
+        host.map(tensor, tensor, 0, largest_copy, {tier, 0});
+        host.initialise(tensor, tensor, 0, largest_copy, {tier, 0});
+      }
     }
     CacheFlusher caches;
     for (LinkId link = 0; link < machine.links.size(); link++) {
-      result.copies.push_back(time_link(host, link, options.repetitions, caches));
+      say("link " + machine.links[link].name + ": " + sizes_text(sizes, repetitions));
+      result.copies.push_back(time_link(host, link, sizes, repetitions, caches));
     }
-    result.op_round_trip_ns = time_empty_op(host);
-    result.notes += host.describe();
+    say("both directions at once, beside computing");
+    result.contention =
+        measure_contention(host, largest_copy / 4, options.quick, matmul_operations / result.matmul_flops.value,
+                           triad_traffic / result.triad_bytes.value);
+    result.op_round_trip = time_empty_op(host);
+    result.description = host.describe();
   }
-  const std::string method = "copies of 64 KiB, 1 MiB and 16 MiB, caches cold, medians of " +
-                             std::to_string(options.repetitions) + ", from submission to completion";
   for (LinkId link = 0; link < machine.links.size(); link++) {
-    const LinkFigures figures = fit_link(result.copies[link]);
+    const std::vector<CopyTime>& times = result.copies[link];
+    const LinkFigures figures = fit_link(times);
     machine.links[link].bandwidth = figures.bandwidth;
     machine.links[link].latency_ns = figures.latency_ns;
-    add_fact("links." + machine.links[link].name + ".bandwidth", method);
-    add_fact("links." + machine.links[link].name + ".latency", method);
+    const std::string path = "links." + machine.links[link].name, method = sizes_text(sizes, repetitions);
+    facts.add(path + ".bandwidth", method, times.back().spread);
+    facts.add(path + ".latency", method, times.front().spread);
   }
-  set_capacities(machine, options, add_fact);
-  result.mapping = {time_mapping(page_bytes, 1000), time_mapping(large_copy, 50)};
-  if (options.adam_step) {
-    options.adam_step(adam_parameters);
-    std::vector<Nanoseconds> times;
-    for (int i = 0; i < 5; i++) {
-      const Nanoseconds start_ns = clock_ns();
-      options.adam_step(adam_parameters);
-      times.push_back(clock_ns() - start_ns);
+  add_resource(machine, facts, "copies", result.contention.both, 0, 1, "both directions at once while a core computes");
+
+  say("memory: copies, allocation and mapping");
+  result.memory = time_memory(options.quick, result.not_measured);
+  if (options.directories.empty()) {
+    result.not_measured.push_back("files: there is no folder for them (--no-files)");
+  } else {
+    say("files of " + format_bytes(result.file_bytes) + ": by block size and queue depth");
+    Tier files = machine.tiers[2];
+    result.files = time_files(files, result.file_bytes, options.quick);
+    const SwapFileOptions usual;
+    const auto as_used = std::find_if(result.files.begin(), result.files.end(), [&usual](const FileRate& rate) {
+      return rate.block_bytes == usual.block_bytes && rate.queue_depth == usual.queue_depth;
+    });
+    if (as_used != result.files.end()) {
+      add_resource(machine, facts, "files", as_used->mixed, 2, 3, "reads and writes at once, blocks as in a run");
     }
-    machine.cpu_adam_parameters_per_second =
-        static_cast<double>(adam_parameters) / to_seconds(std::max<Nanoseconds>(median(times), 1));
-    add_fact("cpu.adam_parameters_per_second", "an AdamW step on 4 million parameters, median of 5");
   }
-  result.notes += line_of("an empty op, from execute to wait", result.op_round_trip_ns);
-  for (const MappingCost& cost : result.mapping) {
-    result.notes += line_of("mapping " + format_bytes(cost.bytes), std::llround(cost.map_ns));
-    result.notes += line_of("unmapping " + format_bytes(cost.bytes), std::llround(cost.unmap_ns));
+  set_capacities(machine, options, facts);
+  if (options.adam_step) {
+    say("the optimizer on the CPU");
+    const Measured rate = time_adam(options);
+    machine.cpu_adam_parameters_per_second = rate.value;
+    facts.add("cpu.adam_parameters_per_second", "AdamW steps on state beyond a core's caches, one core, median",
+              rate.spread);
+  } else {
+    result.not_measured.push_back("the optimizer on the CPU");
   }
   return result;
 }

@@ -1,4 +1,8 @@
-// Measures this computer into a machine description: the same lanes, files and memory that a run uses, unpaced.
+// Measures this computer into a machine description: the same lanes, files and memory that a run uses, unpaced. What a
+// machine file has no place for (rates by block size, computing beside copies, …) is returned beside it.
+//
+// Figures are medians; their spread is the interquartile range over the median, of the machine's figures as
+// Fact::spread, which `--samples` draws from.
 #pragma once
 
 #include <functional>
@@ -14,31 +18,65 @@ struct CalibrateOptions {
   Bytes gpu_bytes = 0;                   // capacity of the GPU's stand-in; 0: a quarter of the memory that is free
   std::vector<std::string> directories;  // for files; empty: no tier of files
   std::string date;                      // written to every figure's `retrieved`
-  int repetitions = 15;                  // of each copy; their median counts
+  Bytes file_bytes = 0;  // of the files that rates are measured on; 0: 2 GiB, less where the disk is full
+  bool quick = false;    // a few seconds: fewer repetitions, less data, fewer sizes
   // Runs an Adam step on so many parameters on the CPU and returns when it is done; empty: not measured.
   std::function<void(std::uint64_t parameters)> adam_step;
+  std::function<void(const std::string& what)> progress;  // what is measured next; may be empty
 };
+
+// A median with the interquartile range over it.
+struct Measured {
+  double value = 0;  // 0: not measured
+  double spread = 0;
+};
+Measured measured_median(std::vector<double> values);  // not empty
 
 // Time of one copy against its size; the link is the line through them.
 struct CopyTime {
   Bytes bytes = 0;
   Nanoseconds time_ns = 0;  // median, from submission to completion
+  double spread = 0;
 };
 
-struct MappingCost {
-  double map_ns = 0, unmap_ns = 0;  // of one chunk of this size, its pages touched before
+// Files, in bytes per second. `mixed`: one lane reads while another writes, both together.
+struct FileRate {
+  Bytes block_bytes = 0;
+  std::uint32_t queue_depth = 0;
+  Measured read, write, mixed;
+};
+
+// A thread's copies in memory, and what memory costs before it can be used, by size.
+struct MemoryCost {
   Bytes bytes = 0;
+  Measured pageable_copy, pinned_copy;  // bytes per second, caches cold; pinned: locked with mlock
+  Measured allocate, allocate_pinned;   // seconds: mmap with its pages touched; the same and mlock
+  Measured map, unmap;                  // seconds: of a tier's memory whose pages exist
+};
+
+// What runs at the same time slows each other down: both directions beside a computing core, and that core.
+struct Contention {
+  Measured h2d, d2h, both;     // bytes per second beside matrix products; both: the two links together
+  double duplex_factor = 0;    // both ÷ (h2d + d2h)
+  double matmul_slowdown = 0;  // of matrix products beside both links: time ÷ time alone - 1
+  double triad_slowdown = 0;   // of memory traffic
 };
 
 struct Calibration {
   MachineSpec machine;  // every figure has a Fact of confidence "measured"; write it with configs/machine_yaml.h
   std::vector<std::vector<CopyTime>> copies;  // by link
-  std::vector<MappingCost> mapping;           // 4 KiB and 16 MiB
-  Nanoseconds op_round_trip_ns = 0;           // execute → wait of an empty op, median
-  std::string notes;                          // for people: a line per figure that the machine file has no place for
+  std::vector<MemoryCost> memory;
+  std::vector<FileRate> files;
+  Bytes file_bytes = 0;  // that they were measured on
+  Contention contention;
+  Measured matmul_flops;                  // per second, 256 × 256 × 256 floats in plain loops on one core: not a BLAS
+  Measured triad_bytes;                   // per second, a[i] = b[i] + s c[i] over 3 × 64 MiB on one core
+  Measured op_round_trip;                 // seconds, execute → wait of an empty op
+  std::string description;                // how files are accessed, a line a tier and link
+  std::vector<std::string> not_measured;  // what, and why
 };
 
-// Takes a few seconds. Throws Error when a directory cannot be used.
+// Less than a minute on one SSD, a few seconds if `quick`. Throws Error when a directory cannot be used.
 Calibration calibrate(const CalibrateOptions& options);
 
 struct LinkFigures {
@@ -47,5 +85,16 @@ struct LinkFigures {
 };
 // The line latency + bytes / bandwidth through the times, by least squares of the relative error, latency not below 0.
 LinkFigures fit_link(const std::vector<CopyTime>& times);
+
+// ---- Parts of it, each in a file of its own.
+// calibrate_memory.cpp. Says in `not_measured` where locking memory is refused.
+std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_measured);
+// One matrix product, one triad; seconds each takes.
+double time_matmul();
+double time_triad();
+inline constexpr double matmul_operations = 2.0 * 256 * 256 * 256;
+inline constexpr double triad_traffic = 3.0 * 64 * 1024 * 1024;
+// calibrate_files.cpp. The tier's files are written once over `bytes`, then read and written for `seconds` each way.
+std::vector<FileRate> time_files(const Tier& tier, Bytes bytes, bool quick);
 
 }  // namespace tencache

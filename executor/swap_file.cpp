@@ -166,7 +166,7 @@ Bytes SwapFiles::used_bytes() const {
 // The lane's io_uring with a descriptor of every file.
 class FileLane::Ring {
  public:
-  explicit Ring(const SwapFiles& files) : context_(1), queue_depth_(files.options().queue_depth) {
+  Ring(const SwapFiles& files, std::uint32_t queue_depth) : context_(1), queue_depth_(queue_depth) {
     for (std::size_t i = 0; i < files.file_count(); i++) {
       files_.emplace_back(context_);  // throws where io_uring is denied
       FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
@@ -227,7 +227,7 @@ class FileLane::Ring {
   boost::system::error_code error_;
 };
 
-FileLane::FileLane(const SwapFiles& files) : files_(files) {
+FileLane::FileLane(const SwapFiles& files, std::uint32_t queue_depth) : files_(files) {
   for (std::size_t i = 0; i < files.file_count(); i++) {
     if (!files.direct(i)) {
       fallback_reason_ = files.options().direct ? "the file system refuses O_DIRECT" : "O_DIRECT is switched off";
@@ -239,7 +239,7 @@ FileLane::FileLane(const SwapFiles& files) : files_(files) {
     return;
   }
   try {
-    ring_ = std::make_unique<Ring>(files);
+    ring_ = std::make_unique<Ring>(files, queue_depth != 0 ? queue_depth : files.options().queue_depth);
   } catch (const std::exception& error) {
     fallback_reason_ = std::string("io_uring is refused (") + error.what() + ")";
   }

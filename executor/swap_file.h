@@ -90,7 +90,8 @@ using Progress = std::function<bool(Bytes done)>;
 class FileLane {
  public:
   // Falls back as said above; `fallback_reason` is empty while io_uring with O_DIRECT works.
-  explicit FileLane(const SwapFiles& files);
+  // `queue_depth`: blocks in flight, 0 as the files' options say.
+  explicit FileLane(const SwapFiles& files, std::uint32_t queue_depth = 0);
   ~FileLane();
   FileLane(const FileLane&) = delete;
   FileLane& operator=(const FileLane&) = delete;

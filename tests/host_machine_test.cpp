@@ -543,16 +543,26 @@ TEST(Calibrate, FitsALineThroughTheTimes) {
   EXPECT_NEAR(static_cast<double>(origin.bandwidth), 1e9, 1e8);
 }
 
+TEST(Calibrate, TheSpreadIsTheInterquartileRangeOverTheMedian) {
+  const Measured measured = measured_median({10, 1000, 8, 12, 9});
+  EXPECT_EQ(measured.value, 10);
+  EXPECT_DOUBLE_EQ(measured.spread, (12.0 - 9.0) / 10.0);
+}
+
 TEST_F(HostMachineTest, CalibrationMeasuresEveryFigure) {
   CalibrateOptions options;
   options.gpu_bytes = 64 * MiB;
   options.directories = {folder_.string()};
-  options.repetitions = 3;
+  options.quick = true;
+  options.file_bytes = 64 * MiB;
   options.date = "2026-01-01";
   std::uint64_t stepped = 0;
   options.adam_step = [&](std::uint64_t parameters) { stepped += parameters; };
+  std::size_t said = 0;
+  options.progress = [&said](const std::string&) { ++said; };
   const Calibration calibration = calibrate(options);
   const MachineSpec& machine = calibration.machine;
+  machine.validate();
   ASSERT_EQ(machine.links.size(), 4u);
   for (const Link& link : machine.links) {
     EXPECT_GT(link.bandwidth, 1'000'000u) << link.name;
@@ -563,12 +573,31 @@ TEST_F(HostMachineTest, CalibrationMeasuresEveryFigure) {
   EXPECT_GT(machine.tiers[nvme].capacity, 0u);
   EXPECT_GT(machine.cpu_adam_parameters_per_second, 0);
   EXPECT_GT(stepped, 0u);
-  EXPECT_EQ(machine.facts.size(), 4 * 2 + 3 + 1u);
+  EXPECT_GT(said, 5u);
+  EXPECT_EQ(machine.facts.size(), 4 * 2 + 3 + 1 + machine.resources.size());
   for (const Fact& fact : machine.facts) {
     EXPECT_EQ(fact.confidence, "measured");
     EXPECT_EQ(fact.retrieved, "2026-01-01");
+    EXPECT_GE(fact.spread, 0);
   }
-  EXPECT_GT(calibration.op_round_trip_ns, 0);
+  for (const Measured& figure : {calibration.op_round_trip, calibration.matmul_flops, calibration.triad_bytes,
+                                 calibration.contention.both, calibration.contention.h2d, calibration.contention.d2h}) {
+    EXPECT_GT(figure.value, 0);
+  }
+  ASSERT_FALSE(calibration.files.empty());
+  for (const FileRate& rate : calibration.files) {
+    for (const Measured& figure : {rate.read, rate.write, rate.mixed}) EXPECT_GT(figure.value, 1e5);
+  }
+  ASSERT_FALSE(calibration.memory.empty());
+  for (const MemoryCost& cost : calibration.memory) {
+    for (const Measured& figure : {cost.pageable_copy, cost.allocate, cost.map, cost.unmap}) {
+      EXPECT_GT(figure.value, 0) << cost.bytes;
+    }
+    // Where memory cannot be locked, that is said.
+    EXPECT_EQ(cost.pinned_copy.value > 0, calibration.not_measured.empty());
+  }
+  options.file_bytes = Bytes{1} << 50;
+  EXPECT_THROW(calibrate(options), Error);
 }
 
 }  // namespace

@@ -250,7 +250,8 @@ void StepFollower::build_program() {
     successor[stands_for[i]] = i;
   }
 
-  program_ = Program{};
+  const Program empty;
+  program_ = empty;
   Trace& trace = program_.trace;
   trace.header = header_;
   trace.names = names_;

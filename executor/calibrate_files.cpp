@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "executor/calibrate.h"
+#include "executor/clock.h"
+#include "executor/swap_file.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes segment_bytes = 32 * MiB;  // one sample of a rate
+constexpr TensorId measured_tensor = 0;
+
+// The blocks of a segment, none larger than `block_bytes`.
+std::vector<FileBlock> split(const std::vector<FileBlock>& blocks, Bytes block_bytes) {
+  std::vector<FileBlock> result;
+  for (const FileBlock& block : blocks) {
+    for (Bytes done = 0; done < block.bytes; done += block_bytes) {
+      FileBlock part = block;
+      part.offset += done;
+      part.begin += done;
+      part.bytes = std::min(block_bytes, block.bytes - done);
+      result.push_back(part);
+    }
+  }
+  return result;
+}
+
+bool go_on(Bytes) { return true; }
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using AlignedBuffer = std::unique_ptr<std::byte, Free>;
+
+AlignedBuffer aligned_buffer() {
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(4 * KiB, segment_bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::fill_n(memory, segment_bytes, std::byte{0x5a});
+  return AlignedBuffer(memory);
+}
+
+// One thread's reads or writes, segment after segment, from one end of the files to the other and round again.
+class Stream {
+ public:
+  Stream(const SwapFiles& files, Bytes bytes, Bytes block_bytes, std::uint32_t queue_depth, bool write, Bytes begin)
+      : files_(files),
+        bytes_(bytes),
+        block_bytes_(block_bytes),
+        write_(write),
+        at_(begin),
+        lane_(files, queue_depth),
+        buffer_(aligned_buffer()) {}
+
+  // Moves the next segment; returns its bytes per second.
+  double move() {
+    const std::vector<FileBlock> blocks = split(files_.blocks(measured_tensor, at_, segment_bytes), block_bytes_);
+    at_ = at_ + 2 * segment_bytes > bytes_ ? 0 : at_ + segment_bytes;
+    const Nanoseconds start_ns = clock_ns();
+    if (write_) {
+      lane_.write(blocks, buffer_.get(), go_on);
+    } else {
+      lane_.read(blocks, buffer_.get(), go_on);
+    }
+    return static_cast<double>(segment_bytes) * 1e9 /
+           static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1));
+  }
+
+  Measured rate(Nanoseconds time_ns) {
+    std::vector<double> rates;
+    for (const Nanoseconds end_ns = clock_ns() + time_ns; rates.size() < 3 || clock_ns() < end_ns;) {
+      rates.push_back(move());
+    }
+    return measured_median(std::move(rates));
+  }
+
+ private:
+  const SwapFiles& files_;
+  Bytes bytes_, block_bytes_;
+  bool write_;
+  Bytes at_;
+  FileLane lane_;
+  AlignedBuffer buffer_;
+};
+
+// Both together, in five parts.
+Measured mixed_rate(Stream& reader, Stream& writer, Nanoseconds time_ns) {
+  std::vector<double> rates;
+  for (int part = 0; part < 5; part++) {
+    std::atomic<std::uint64_t> moved = 0;
+    std::exception_ptr failure;
+    const Nanoseconds start_ns = clock_ns(), end_ns = start_ns + time_ns / 5;
+    std::thread other([&] {
+      try {
+        for (; clock_ns() < end_ns; moved++) writer.move();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    std::exception_ptr own_failure;
+    try {
+      for (; clock_ns() < end_ns; moved++) reader.move();
+    } catch (...) {
+      own_failure = std::current_exception();
+    }
+    other.join();
+    if (failure || own_failure) std::rethrow_exception(failure ? failure : own_failure);
+    rates.push_back(static_cast<double>(moved * segment_bytes) * 1e9 / static_cast<double>(clock_ns() - start_ns));
+  }
+  return measured_median(std::move(rates));
+}
+
+}  // namespace
+
+std::vector<FileRate> time_files(const Tier& tier, Bytes bytes, bool quick) {
+  bytes = std::max<Bytes>(bytes / segment_bytes, 4) * segment_bytes;
+  Tier measured = tier;
+  measured.capacity = bytes + segment_bytes * tier.directories.size();
+  SwapFiles files(measured);
+  for (Bytes begin = 0; begin < bytes; begin += segment_bytes) files.take(measured_tensor, begin, segment_bytes);
+  const SwapFileOptions usual = files.options();
+  {
+    Stream first(files, bytes, usual.block_bytes, usual.queue_depth, true, 0);
+    for (Bytes begin = 0; begin < bytes; begin += segment_bytes) first.move();  // blocks that exist can be read
+  }
+  std::vector<Bytes> blocks = {64 * KiB, 256 * KiB, usual.block_bytes};
+  std::vector<std::uint32_t> depths = {1, usual.queue_depth, 16};
+  if (quick) blocks = {usual.block_bytes}, depths = {usual.queue_depth};
+  const Nanoseconds time_ns = quick ? 200'000'000 : 500'000'000;
+  std::vector<FileRate> rates;
+  for (const Bytes block : blocks) {
+    for (const std::uint32_t depth : depths) {
+      Stream reader(files, bytes, block, depth, false, 0);
+      Stream writer(files, bytes, block, depth, true, bytes / segment_bytes / 2 * segment_bytes);
+      FileRate& rate = rates.emplace_back();
+      rate.block_bytes = block;
+      rate.queue_depth = depth;
+      rate.read = reader.rate(time_ns);
+      rate.write = writer.rate(time_ns);
+      rate.mixed = mixed_rate(reader, writer, time_ns);
+    }
+  }
+  return rates;
+}
+
+}  // namespace tencache

@@ -1,0 +1,136 @@
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "executor/calibrate.h"
+#include "executor/chunk_memory.h"
+#include "executor/clock.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes largest = 64 * MiB;
+constexpr TensorId measured_tensor = 0;
+
+// Pages of this process, there for as long as the object lives.
+class Pages {
+ public:
+  explicit Pages(Bytes bytes) : bytes_(bytes) {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory != MAP_FAILED) address_ = static_cast<unsigned char*>(memory);
+  }
+  ~Pages() {
+    if (address_ != nullptr) ::munmap(address_, bytes_);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  bool lock() { return address_ != nullptr && ::mlock(address_, bytes_) == 0; }
+  unsigned char* address() const { return address_; }
+
+ private:
+  Bytes bytes_;
+  unsigned char* address_ = nullptr;
+};
+
+double seconds_of(const auto& work) {
+  const Nanoseconds start_ns = clock_ns();
+  work();
+  return static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1)) * 1e-9;
+}
+
+Measured repeat(int repetitions, const auto& seconds) {
+  std::vector<double> values;
+  for (int i = 0; i < repetitions; i++) values.push_back(seconds());
+  return measured_median(std::move(values));
+}
+
+// Pieces of 64 MiB one after the other, so that a piece has left the caches when it comes again.
+Measured copy_rate(const Pages& from, const Pages& to, Bytes bytes, int repetitions) {
+  Bytes at = 0;
+  return repeat(repetitions, [&] {
+    const double seconds = seconds_of([&] { std::memcpy(to.address() + at, from.address() + at, bytes); });
+    at = at + 2 * bytes > largest ? 0 : at + bytes;
+    return static_cast<double>(bytes) / seconds;
+  });
+}
+
+void time_mapping(MemoryCost& cost, int repetitions) {
+  ChunkMemory memory("mapping", cost.bytes, page_bytes);
+  memory.create(measured_tensor, cost.bytes);
+  std::vector<double> map, unmap;
+  for (int i = 0; i <= repetitions; i++) {
+    const double mapped = seconds_of([&] { memory.map(measured_tensor, 0, cost.bytes, 0); });
+    const double unmapped = seconds_of([&] { memory.unmap(measured_tensor, 0, cost.bytes); });
+    if (i == 0) continue;  // its pages exist from here on
+    map.push_back(mapped);
+    unmap.push_back(unmapped);
+  }
+  cost.map = measured_median(std::move(map));
+  cost.unmap = measured_median(std::move(unmap));
+}
+
+}  // namespace
+
+std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_measured) {
+  const Pages from(largest), to(largest);
+  Pages locked_from(largest), locked_to(largest);
+  if (from.address() == nullptr || to.address() == nullptr) {
+    not_measured.push_back("copies in memory: there is no room for 128 MiB");
+    return {};
+  }
+  std::memset(from.address(), 1, largest);
+  if (locked_from.address() != nullptr) std::memset(locked_from.address(), 1, largest);
+  const bool locked = locked_from.lock() && locked_to.lock();
+  if (!locked) {
+    not_measured.push_back(std::string("locked (pinned) memory: mlock: ") + std::strerror(errno) +
+                           "; raise the limit with ulimit -l");
+  }
+  std::vector<Bytes> sizes = {4 * KiB, 64 * KiB, 1 * MiB, 16 * MiB, 64 * MiB};
+  if (quick) sizes = {64 * KiB, 16 * MiB};
+  std::vector<MemoryCost> costs;
+  for (const Bytes bytes : sizes) {
+    MemoryCost& cost = costs.emplace_back();
+    cost.bytes = bytes;
+    const int repetitions = quick ? 7 : bytes > 1 * MiB ? 15 : 101;
+    cost.pageable_copy = copy_rate(from, to, bytes, repetitions);
+    cost.allocate = repeat(repetitions, [bytes] { return seconds_of([bytes] { const Pages fresh(bytes); }); });
+    time_mapping(cost, repetitions);
+    if (!locked) continue;
+    cost.pinned_copy = copy_rate(locked_from, locked_to, bytes, repetitions);
+    cost.allocate_pinned = repeat(repetitions, [bytes] {
+      return seconds_of([bytes] {
+        Pages fresh(bytes);
+        fresh.lock();
+      });
+    });
+  }
+  return costs;
+}
+
+double time_matmul() {
+  constexpr std::size_t n = 256;
+  static std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f), c(n * n);
+  std::fill(c.begin(), c.end(), 0.0f);
+  return seconds_of([] {
+    for (std::size_t i = 0; i < n; i++) {
+      for (std::size_t k = 0; k < n; k++) {
+        const float factor = a[i * n + k];
+        for (std::size_t j = 0; j < n; j++) c[i * n + j] += factor * b[k * n + j];
+      }
+    }
+  });
+}
+
+double time_triad() {
+  constexpr std::size_t n = 64 * MiB / sizeof(float);
+  static std::vector<float> a(n, 0.0f), b(n, 1.0f), c(n, 2.0f);
+  return seconds_of([] {
+    for (std::size_t i = 0; i < n; i++) a[i] = b[i] + 3.0f * c[i];
+  });
+}
+
+}  // namespace tencache

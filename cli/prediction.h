@@ -1,6 +1,7 @@
 // The rule of predictions: written and hashed before the measured run starts.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cli/report.h"
@@ -19,8 +20,12 @@ struct Prediction {
 Prediction predict(const Workload& workload, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const std::string& file, Timeline* timeline);
 
-// (predicted - measured) / measured of the seconds an iteration; null where one of them did not fit. What was measured
-// is the mean of the window for a replay, and for training the median step from the third on.
-Json prediction_error(const RunResult& predicted, const RunResult& measured);
+// The figures of two results of `result_json` side by side, each as {predicted, measured, error}, where error is
+// predicted / measured - 1, null where nothing was measured: `iteration_seconds`, and by name `time_seconds` (compute,
+// gaps), `stall_seconds`, `busy_seconds`, `traffic_bytes`, `peak_bytes`. `measured_seconds` replaces the measured
+// iteration: training compares its median step. Null where one of the two did not fit.
+Json comparison_json(const Json& predicted, const Json& measured, std::optional<double> measured_seconds = {});
+// As a table; what is zero on both sides is left out. Empty for null.
+std::string comparison_text(const Json& comparison);
 
 }  // namespace tencache

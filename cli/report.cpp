@@ -86,6 +86,16 @@ Json utilization_json(const MachineSpec& machine, const RunResult& result) {
   return utilization;
 }
 
+// How long each lane and link was at work, an iteration.
+Json busy_json(const MachineSpec& machine, const RunResult& result) {
+  Json busy = {{"gpu_lane", per_iteration_seconds(result, result.window.compute_ns)},
+               {"cpu_lane", per_iteration_seconds(result, result.window.cpu_compute_ns)}};
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    busy[machine.links[i].name] = per_iteration_seconds(result, result.window.link_busy_ns[i]);
+  }
+  return busy;
+}
+
 Json traffic_json(const MachineSpec& machine, const RunResult& result) {
   Json traffic = Json::object();
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
@@ -112,6 +122,7 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
               {"iterations", nullptr}};
   if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
+  if (!workload.options.limits.empty()) run["limits"] = workload.options.limits;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
   Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
@@ -147,6 +158,7 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
   json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
   json["stall_seconds"] = stalls_json(result, false);
+  json["busy_seconds"] = busy_json(machine, result);
   json["phase_seconds"] = phases_json(result);
   json["attribution"] = attribution_json(result);
   json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
@@ -170,9 +182,9 @@ void add_misfit_figures(Json& json, const RunResult& result, const References& r
   json["ideal_seconds"] = references.ideal_seconds;
   json["bound_seconds"] = references.bound_seconds;
   json["bound_term"] = references.bound_term;
-  for (const char* key : {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "phase_seconds",
-                          "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes", "mean_utilization",
-                          "tokens_per_second", "usd_per_million_tokens"}) {
+  for (const char* key : {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "busy_seconds",
+                          "phase_seconds", "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes",
+                          "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
     json[key] = nullptr;
   }
   json["iterations"] = result.iterations;
@@ -229,6 +241,7 @@ Json machine_json(const MachineSpec& machine) {
   for (const Fact& fact : machine.facts) {
     facts.push_back(
         {{"path", fact.path}, {"source", fact.source}, {"retrieved", fact.retrieved}, {"confidence", fact.confidence}});
+    if (fact.spread > 0) facts.back()["spread"] = fact.spread;
   }
   const auto hourly = [](double price) { return price > 0 ? Json(price) : Json(nullptr); };
   return {{"name", machine.name},

@@ -43,8 +43,8 @@ class ManifestReader {
     }
     const Json& manifest = result_["manifest"];
     const Json& run = object(manifest, "run");
-    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",
-                                     "gpu_memory", "cpu_memory",  "iterations", "policy_library"};
+    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",       "gpu_memory",
+                                     "cpu_memory", "limits",      "iterations", "policy_library"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -56,6 +56,13 @@ class ManifestReader {
     request.options.machine = text(run, "machine");
     request.options.gpu_memory = text_or_null(run, "gpu_memory");
     request.options.cpu_memory = text_or_null(run, "cpu_memory");
+    if (run.contains("limits")) {
+      if (!run["limits"].is_array()) fail("manifest.run.limits is no list of limits");
+      for (const Json& limit : run["limits"]) {
+        if (!limit.is_string()) fail("manifest.run.limits is no list of limits");
+        request.options.limits.push_back(limit.get<std::string>());
+      }
+    }
     request.policy = text(run, "policy");
     // Code is run only where the user names it, never because a result does.
     if (const std::string library = text_or_null(run, "policy_library");
@@ -109,8 +116,8 @@ class ManifestReader {
 bool same_run(const Request& a, const Request& b) {
   return a.options.trace == b.options.trace && a.options.machine == b.options.machine &&
          a.options.gpu_memory == b.options.gpu_memory && a.options.cpu_memory == b.options.cpu_memory &&
-         a.options.iterations == b.options.iterations && a.sampling.samples == b.sampling.samples &&
-         a.sampling.seed == b.sampling.seed;
+         a.options.limits == b.options.limits && a.options.iterations == b.options.iterations &&
+         a.sampling.samples == b.sampling.samples && a.sampling.seed == b.sampling.seed;
 }
 
 // Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an

@@ -107,13 +107,13 @@ Json measurement_json(const Workload& workload, const RunReplayArguments& argume
   json["late_ops"] = {{"count", measurement.counts.late_ops}, {"seconds", to_seconds(measurement.counts.late_ns)}};
   json["host"] = measurement.machine;
   if (prediction == nullptr) return json;
-  json["prediction"] = {
-      {"file", arguments.prediction.empty() ? Json(nullptr) : Json(arguments.prediction)},
-      {"sha256", prediction->sha256},
-      {"iteration_seconds",
-       prediction->outcome.result.fits ? Json(prediction->outcome.result.iteration_seconds()) : Json(nullptr)},
-      {"error", prediction_error(prediction->outcome.result, measurement.outcome.result)},
-      {"result", prediction->result}};
+  const Json comparison = comparison_json(prediction->result, json);
+  json["prediction"] = {{"file", arguments.prediction.empty() ? Json(nullptr) : Json(arguments.prediction)},
+                        {"sha256", prediction->sha256},
+                        {"iteration_seconds", prediction->result["iteration_seconds"]},
+                        {"error", comparison.is_null() ? Json() : comparison["iteration_seconds"]["error"]},
+                        {"comparison", comparison},
+                        {"result", prediction->result}};
   return json;
 }
 
@@ -128,10 +128,9 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
                         measurement.counts.late_ops, format_duration(measurement.counts.late_ns));
   }
   if (prediction == nullptr) return text;
-  text += "\npredicted: " + result_text(workload, prediction->outcome, references);
-  const Json error = prediction_error(prediction->outcome.result, measurement.outcome.result);
-  if (!error.is_null()) text += fmt::format("\npredicted against measured: {:+.1f} %\n", 100 * error.get<double>());
-  return text;
+  text += "\npredicted: " + result_text(workload, prediction->outcome, references) + "\n";
+  return text +
+         comparison_text(comparison_json(prediction->result, result_json(workload, measurement.outcome, references)));
 }
 
 ExitCode run_replay(RunReplayArguments arguments) {

@@ -119,6 +119,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   for (const std::string& library : loaded_policy_libraries()) add("--policy-library", library);
   add("--gpu-memory", arguments.workload.gpu_memory);
   add("--cpu-memory", arguments.workload.cpu_memory);
+  for (const std::string& limit : arguments.workload.limits) add("--limit", limit);
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
   for (const std::string& directory : arguments.directories) add("--directory", directory);
   add("--timeline", arguments.timeline);
@@ -135,9 +136,11 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
 ExitCode train(TrainArguments arguments) {
   const bool predicting = arguments.predict || !arguments.prediction.empty();
   if (arguments.plain && predicting) throw Error("--plain runs without paging, so there is nothing to predict");
-  if (arguments.plain && !(arguments.policy.empty() && arguments.workload.machine.empty() &&
-                           arguments.settings.empty() && arguments.directories.empty())) {
-    throw Error("--plain runs without paging; --machine, --policy, --set and --directory have no meaning with it");
+  if (arguments.plain &&
+      !(arguments.policy.empty() && arguments.workload.machine.empty() && arguments.settings.empty() &&
+        arguments.directories.empty() && arguments.workload.limits.empty())) {
+    throw Error(
+        "--plain runs without paging; --machine, --policy, --set, --limit and --directory have no meaning with it");
   }
   if (!arguments.plain && (arguments.policy.empty() || arguments.workload.machine.empty())) {
     throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
@@ -217,6 +220,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));
   refuse_empty(command->add_option("--cpu-memory", arguments->workload.cpu_memory,
                                    "CPU memory that tensors may use, such as 1GiB"));
+  add_limit_option(*command, arguments->workload.limits);
   command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
   command

@@ -40,6 +40,35 @@ void set_capacity(MachineSpec& machine, Device device, const char* option, const
   std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
 }
 
+// "h2d=12GB/s": the link is no faster than that.
+void set_limit(MachineSpec& machine, const std::string& limit) {
+  const std::size_t equals = limit.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw Error("--limit " + limit + ": write it as LINK=BANDWIDTH, such as h2d=12GB/s");
+  }
+  const std::string name = limit.substr(0, equals);
+  const auto link = std::find_if(machine.links.begin(), machine.links.end(),
+                                 [&](const Link& candidate) { return candidate.name == name; });
+  if (link == machine.links.end()) {
+    std::vector<std::string> valid;
+    for (const Link& candidate : machine.links) valid.push_back(candidate.name);
+    throw Error("--limit " + limit + ": machine " + machine.name + " has no link '" + name + "'; valid names are " +
+                join(valid));
+  }
+  BytesPerSecond bandwidth = 0;
+  try {
+    bandwidth = parse_bandwidth(limit.substr(equals + 1));
+    if (bandwidth == 0) throw Error("must be above 0");
+  } catch (const Error& error) {
+    throw Error("--limit " + limit + ": " + error.what());
+  }
+  if (bandwidth >= link->bandwidth) return;
+  link->bandwidth = bandwidth;
+  link->sustained_bandwidth = std::min(link->sustained_bandwidth, bandwidth);
+  // What the user says is exact.
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == "links." + name + ".bandwidth"; });
+}
+
 // Of its file; where that builds on others, of the SHA-256 of all of them.
 std::string sha256_of_machine(const MachineSpec& machine) {
   std::string hash = sha256_of_file(machine.file);
@@ -105,6 +134,15 @@ void add_machine_options(CLI::App& command, WorkloadOptions& options) {
       command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
   refuse_empty(
       command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+  add_limit_option(command, options.limits);
+}
+
+void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
+  command
+      .add_option("--limit", limits,
+                  "A link is no faster than this, LINK=BANDWIDTH such as h2d=12GB/s, any number of times")
+      ->allow_extra_args(false)
+      ->take_all();
 }
 
 void add_workload_options(CLI::App& command, WorkloadOptions& options) {
@@ -145,12 +183,13 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   MachineSpec machine = read_machine(options.machine);
   if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
-  const auto set_capacities = [&options](MachineSpec& rank) {
+  const auto change = [&options](MachineSpec& rank) {
     set_capacity(rank, Device::gpu, "--gpu-memory", options.gpu_memory);
     set_capacity(rank, Device::cpu, "--cpu-memory", options.cpu_memory);
+    for (const std::string& limit : options.limits) set_limit(rank, limit);
   };
-  set_capacities(machine);
-  for (MachineSpec& rank : machine.other_ranks) set_capacities(rank);
+  change(machine);
+  for (MachineSpec& rank : machine.other_ranks) change(rank);
   return machine;
 }
 

@@ -23,11 +23,14 @@ struct WorkloadOptions {
   std::string trace;
   std::string machine;
   std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
+  std::vector<std::string> limits;     // LINK=BANDWIDTH each
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
 };
-// TRACE --machine [--gpu-memory] [--cpu-memory]: what is asked of, without a run.
+// TRACE --machine [--gpu-memory] [--cpu-memory] [--limit]: what is asked of, without a run.
 void add_machine_options(CLI::App& command, WorkloadOptions& options);
-// TRACE --machine [--gpu-memory] [--cpu-memory] [--iterations]
+// --limit LINK=BANDWIDTH, any number.
+void add_limit_option(CLI::App& command, std::vector<std::string>& limits);
+// TRACE --machine [--gpu-memory] [--cpu-memory] [--limit] [--iterations]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
 // An empty value of this option is bad usage. Returns the option.
 CLI::Option* refuse_empty(CLI::Option* option);
@@ -40,7 +43,7 @@ struct Workload {
   WorkloadOptions options;
   Trace trace;
   std::string trace_sha256;
-  MachineSpec machine;  // with the user's memory sizes
+  MachineSpec machine;  // with the user's memory sizes and limits
   std::string machine_sha256;
   double load_seconds = 0;
   std::uint64_t seed = 0;                          // of the training program that the trace was recorded from

@@ -89,6 +89,7 @@ TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
                           "bound_seconds",
                           "slowdown",
                           "stall_seconds",
+                          "busy_seconds",
                           "phase_seconds",
                           "gpu_hit_rate",
                           "traffic_bytes",
@@ -113,6 +114,7 @@ TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
   }
   for (const char* link : {"h2d", "d2h", "nvme_read", "nvme_write"}) {
     EXPECT_TRUE(result["traffic_bytes"][link].is_number_unsigned()) << link;
+    EXPECT_TRUE(result["busy_seconds"][link].is_number()) << link;
     EXPECT_TRUE(result["mean_utilization"][link].is_number()) << link;
   }
   for (const char* tier : {"gpu", "cpu", "nvme"}) {
@@ -196,6 +198,20 @@ TEST_F(CommandLine, OptionsTakeEffect) {
   // Everything fits into 64 MiB: nothing moves any more.
   EXPECT_DOUBLE_EQ(seconds({"--gpu-memory", "64MiB"})["iteration_seconds"].get<double>(), to_seconds(small_ideal_ns));
   EXPECT_GT(seconds({"--cpu-memory", "4MiB"})["iteration_seconds"].get<double>(), small);
+  const Json limited = seconds({"--limit", "h2d=100MB/s", "--limit", "d2h=300MB/s"});
+  EXPECT_GT(limited["iteration_seconds"].get<double>(), small);
+  EXPECT_EQ(limited["manifest"]["run"]["limits"], (Json{"h2d=100MB/s", "d2h=300MB/s"}));
+  EXPECT_EQ(seconds({"--limit", "h2d=9GB/s"})["iteration_seconds"], small);  // above the link's own 400 MB/s
+  const std::vector<std::string> replay = {"replay", "small.trace.jsonl", "-m",     "small-host",
+                                           "-p",     "on-demand",         "--limit"};
+  for (const auto& [limit, message] : {std::pair("h2d", "LINK=BANDWIDTH"),
+                                       {"pcie=1GB/s", "valid names are h2d, d2h, nvme_read, nvme_write"},
+                                       {"h2d=fast", "h2d=fast"},
+                                       {"h2d=0", "above 0"}}) {
+    std::vector<std::string> words = replay;
+    words.push_back(limit);
+    expect_bad_usage(words, AllOf(HasSubstr("--limit"), HasSubstr(message)));
+  }
   const Json never = seconds({"--set", "free_dead=never", "--set", "victim=fifo"});
   EXPECT_EQ(never["manifest"]["options"]["free_dead"], "never");
   EXPECT_NE(never["traffic_bytes"], seconds({})["traffic_bytes"]);
@@ -487,7 +503,24 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   EXPECT_EQ(result["prediction"]["sha256"], sha256_of_file(path("p.json")));
   EXPECT_THAT(answer.err, HasSubstr(sha256_of_file(path("p.json"))));
   EXPECT_EQ(Json::parse(content(path("p.json")))["iteration_seconds"], result["prediction"]["iteration_seconds"]);
-  EXPECT_TRUE(result["prediction"]["error"].is_number());
+  const Json comparison = result["prediction"]["comparison"];
+  EXPECT_EQ(comparison["iteration_seconds"]["error"], result["prediction"]["error"]);
+  for (const auto& [group, name] : {std::pair("time_seconds", "compute"),
+                                    {"time_seconds", "gaps"},
+                                    {"stall_seconds", "h2d"},
+                                    {"busy_seconds", "gpu_lane"},
+                                    {"busy_seconds", "d2h"},
+                                    {"traffic_bytes", "h2d"},
+                                    {"peak_bytes", "cpu"}}) {
+    for (const char* side : {"predicted", "measured"}) {
+      EXPECT_TRUE(comparison[group][name][side].is_number()) << group << " " << name << " " << side;
+    }
+  }
+  const Json& iteration = comparison["iteration_seconds"];
+  EXPECT_DOUBLE_EQ(iteration["error"].get<double>(),
+                   iteration["predicted"].get<double>() / iteration["measured"].get<double>() - 1);
+  EXPECT_EQ(iteration["measured"], result["iteration_seconds"]);
+  EXPECT_EQ(comparison["peak_bytes"]["gpu"]["measured"], result["peak_bytes"]["gpu"]);
   EXPECT_THAT(answer.err, AllOf(HasSubstr("memory: up to "), HasSubstr("tier nvme: up to "),
                                 HasSubstr(" will be written over nvme_write"), HasSubstr(" a day at that rate")));
   std::map<int, std::string> processes;
@@ -511,11 +544,15 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
             0);
   EXPECT_EQ(sha256_of_file(path("p2.json")), hash);
 
-  const Answer text = run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p",
-                           "layer-streaming", "--scale-bytes", "1/2", "--scale-time", "0.5", "--directory", path("")});
+  const Answer text =
+      run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "layer-streaming",
+           "--scale-bytes", "1/2", "--scale-time", "0.5", "--predict", "--directory", path("")});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("9 tensors verified, 0 corrupted"));
   EXPECT_THAT(text.err, HasSubstr("scaled by 1/2, its times by 0.5"));
+  for (const char* row : {"predicted against measured", "  iteration", "  gpu_lane busy", "  gpu peak"}) {
+    EXPECT_THAT(text.out, HasSubstr(row));
+  }
   expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"},
                    HasSubstr("on-demand"));
   expect_bad_usage(
@@ -552,14 +589,29 @@ TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
   expect_bad_usage({"calibrate", "-o", "m.yaml", "--directory", "/no/such"}, HasSubstr("/no/such"));
   expect_bad_usage({"calibrate", "-o", "m.yaml", "--name", "a b"}, HasSubstr("a b"));
   EXPECT_FALSE(fs::exists(path("m.yaml")));
-  const Answer answer = run({"calibrate", "-o", "m.yaml", "--gpu-memory", "64MiB", "--directory", path(""), "--json"});
+  expect_bad_usage({"calibrate", "-o", "m.yaml", "--directory", path(""), "--file-bytes", "1PiB"},
+                   HasSubstr("quarter"));
+  const Answer answer = run({"calibrate", "-o", "m.yaml", "--quick", "--gpu-memory", "64MiB", "--directory", path(""),
+                             "--file-bytes", "64MiB", "--json"});
   ASSERT_EQ(answer.code, 0) << answer.err;
   const MachineSpec machine = read_machine(path("m.yaml"));
   EXPECT_EQ(machine.tiers[0].capacity, 64 * MiB);
   EXPECT_GT(machine.cpu_adam_parameters_per_second, 1e6);
   EXPECT_GE(machine.links.size(), 4u);
   for (const Fact& fact : machine.facts) EXPECT_EQ(fact.confidence, "measured") << fact.path;
-  EXPECT_EQ(answer.json()["name"], "this-computer");
+  const Json json = answer.json();
+  EXPECT_EQ(json["name"], "this-computer");
+  EXPECT_EQ(json["copies"]["h2d"].size(), 3u);
+  EXPECT_GT(json["beside_computing"]["duplex_factor"].get<double>(), 0.1);
+  EXPECT_TRUE(json["files"]["rates"][0]["read_bytes_per_second"]["value"].is_number());
+  EXPECT_TRUE(std::any_of(machine.facts.begin(), machine.facts.end(),
+                          [](const Fact& fact) { return fact.path == "host.per_transfer"; }));
+  // Measured figures come with their spread, which intervals are drawn from.
+  EXPECT_TRUE(
+      std::any_of(machine.facts.begin(), machine.facts.end(), [](const Fact& fact) { return fact.spread > 0; }));
+  const Answer sampled = run({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "on-demand", "--gpu-memory", "16MiB",
+                              "--samples", "8", "--json"});
+  EXPECT_LT(sampled.json()["interval_seconds"][0], sampled.json()["interval_seconds"][1]);
   EXPECT_EQ(run({"replay", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-offload"}).code, 0);
 }
 
@@ -583,15 +635,15 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
          "exit 7\n";
   fs::permissions(bin / "tencache-torch", fs::perms::owner_all);
   std::ofstream(path("c.yaml")) << "name: three layers\nseed: 5\n";
-  const Answer plain =
-      run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--set", "victim=fifo", "--steps", "3",
-           "--gpu-memory", "50%", "--directory", ".", "--timeline", "t.json", "--json"},
-          copy);
+  const Answer plain = run({"run",       "train",       "c.yaml",  "-m",         "small-host",   "-p",    "on-demand",
+                            "--set",     "victim=fifo", "--steps", "3",          "--gpu-memory", "50%",   "--limit",
+                            "h2d=1GB/s", "--directory", ".",       "--timeline", "t.json",       "--json"},
+                           copy);
   EXPECT_EQ(plain.code, 7) << plain.err;
   EXPECT_EQ(plain.out, "{\"trained\": true}\n");
   EXPECT_EQ(content(path("calls")),
-            "train c.yaml --machine small-host --policy on-demand --set victim=fifo --gpu-memory 50% --steps 3 "
-            "--directory . --timeline t.json --json\n");
+            "train c.yaml --machine small-host --policy on-demand --set victim=fifo --gpu-memory 50% --limit "
+            "h2d=1GB/s --steps 3 --directory . --timeline t.json --json\n");
 
   fs::remove(path("calls"));
   const Answer predicted = run({"run", "train", "c.yaml", "-m", "small-host", "-p", "on-demand", "--gpu-memory", "80%",

@@ -17,6 +17,7 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/policy_library.h"
+#include "cli/prediction.h"
 #include "cli/report.h"
 #include "cli/room.h"
 #include "cli/workload.h"
@@ -133,29 +134,36 @@ std::optional<double> comparable_seconds(const TrainingResult& training) {
   return to_seconds(training.median_step_ns());
 }
 
-Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training) {
+// `measured`: the run's result, null where there is none.
+Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training, const Json& measured) {
   Json json = {{"file", prediction.file},
                {"sha256", prediction.sha256},
                {"iteration_seconds", nullptr},
                {"measured_seconds", nullptr},
-               {"error", nullptr}};
-  const std::optional<double> measured = comparable_seconds(training);
-  if (measured) json["measured_seconds"] = *measured;
+               {"error", nullptr},
+               {"comparison", nullptr}};
+  const std::optional<double> seconds = comparable_seconds(training);
+  if (seconds) json["measured_seconds"] = *seconds;
   if (prediction.iteration_seconds) {
     json["iteration_seconds"] = *prediction.iteration_seconds;
-    if (measured) json["error"] = *prediction.iteration_seconds / *measured - 1;
+    if (seconds) json["error"] = *prediction.iteration_seconds / *seconds - 1;
+    if (seconds && measured.is_object()) {
+      json["comparison"] = comparison_json(prediction.result, measured, seconds);
+    }
   }
   json["result"] = prediction.result;
   return json;
 }
 
-std::string prediction_text(const GivenPrediction& prediction, const TrainingResult& training) {
+std::string prediction_text(const GivenPrediction& prediction, const TrainingResult& training, const Json& measured) {
   if (!prediction.iteration_seconds) return "predicted: does not fit\n";
-  const std::string predicted = format_seconds(*prediction.iteration_seconds);
-  const std::optional<double> measured = comparable_seconds(training);
-  if (!measured) return fmt::format("predicted {}; steps are comparable from the third on, so none was\n", predicted);
-  return fmt::format("predicted {}, measured {} (median from step 3 on): error {:+.1f} %\n", predicted,
-                     format_seconds(*measured), 100 * (*prediction.iteration_seconds / *measured - 1));
+  const std::optional<double> seconds = comparable_seconds(training);
+  if (!seconds) {
+    return fmt::format("predicted {}; steps are comparable from the third on, so none was\n",
+                       format_seconds(*prediction.iteration_seconds));
+  }
+  return comparison_text(comparison_json(prediction.result, measured, seconds)) +
+         "  the iteration measured is the median step from the third on, all else means over the second half\n";
 }
 
 ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
@@ -168,6 +176,7 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
                                    {"--cpu-memory", arguments.workload.cpu_memory}}) {
     if (!text.empty()) throw Error(std::string(name) + " has no meaning with --plain, LibTorch alone");
   }
+  if (!arguments.workload.limits.empty()) throw Error("--limit has no meaning with --plain, LibTorch alone");
   if (!arguments.settings.empty()) throw Error("--set has no meaning with --plain, LibTorch alone");
   TrainingResult training;
   {
@@ -223,7 +232,7 @@ Json misfit_json(const Workload& workload, const Outcome& outcome, const Trainin
                     {"largest_op_bytes", nullptr},
                     {"evictions_per_step", nullptr},
                     {"schedule_deviations", nullptr}};
-  if (prediction) json["prediction"] = prediction_json(*prediction, training);
+  if (prediction) json["prediction"] = prediction_json(*prediction, training, nullptr);
   return json;
 }
 
@@ -239,7 +248,7 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
                       {"largest_op_bytes", paged.largest_op_bytes},
                       {"evictions_per_step", evictions_per_step(outcome.result)},
                       {"schedule_deviations", paged.deviations}};
-    if (prediction) json["prediction"] = prediction_json(*prediction, paged.training);
+    if (prediction) json["prediction"] = prediction_json(*prediction, paged.training, json);
     print_json(json);
     return;
   }
@@ -251,7 +260,9 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
     text +=
         fmt::format("  left the recorded schedule {} times, first in {}\n", paged.deviations, paged.first_deviation);
   }
-  if (prediction) text += "\n" + prediction_text(*prediction, paged.training);
+  if (prediction) {
+    text += "\n" + prediction_text(*prediction, paged.training, result_json(workload, outcome, references));
+  }
   print(text);
 }
 
@@ -439,6 +450,7 @@ void add_training_command(CLI::App& app, Command& chosen) {
       "--gpu-memory", workload.gpu_memory,
       "GPU memory that tensors may use, such as 24MiB, or 50% of what a recorded step has alive at once");
   command->add_option("--cpu-memory", workload.cpu_memory, "CPU memory that tensors may use, such as 1GiB");
+  add_limit_option(*command, workload.limits);
   command->add_option("--steps", arguments->steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}));
   command->add_option(

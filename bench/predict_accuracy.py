@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-POLICIES = ["on-demand", "zero-infinity:overflow=evict", "10cache", "teraio", "foresight"]
+POLICIES = ["on-demand", "zero-infinity:overflow=evict", "10cache", "teraio:cpu_memory=1GiB", "foresight"]
 
 
 def processor_seconds():

@@ -1,16 +1,15 @@
+// What foresight does whenever something has happened, step by step as numbered in foresight.cpp:
+//   3. look_ahead moves the horizon.
+//   4. fetch_from, for every tier, fetches what is missing up to it.
+//   5. clean_to copies down what will have to leave.
+//   6. make_room names who leaves, for a prefetch or an op.
+//   7. tend_host does the same between CPU memory and storage: read_ahead, make_host_room, sink.
 #include "policies/foresight_flow.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace tencache {
-namespace {
-
-constexpr std::size_t most_flights = 256;
-
-}  // namespace
-
-// ---- What happens ---------------------------------------------------------------------------------------------------
 
 void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
   const bool gpu = event.device == Device::gpu;
@@ -58,133 +57,20 @@ void ForesightFlow::on(const Event& event, const View& view, Actions& actions) {
   if (cpu_ != no_tier) tend_host(view, actions);
 }
 
-void ForesightFlow::issued(const Event& event, const View& view) {
-  const bool gpu = event.device == Device::gpu;
-  if (gpu) {
-    if (event.op <= index(gpu_)) budget_left_ = budget_;  // another iteration
-    gpu_ = following(gpu_, event.op);
-    while (!peaks_.empty() && peaks_.front().first <= gpu_) peaks_.pop_front();
-    got(event.op, needed_at_[event.op]);
-    in_use_ = future_.alive(gpu_) - static_cast<std::int64_t>(future_.born(event.op));
-    waits_for_ = 0;
-  }
-  for (const Use& use : event.uses) {
-    if (use.tensor == none) continue;
-    refresh_all(use.tensor, view);
-    if (!gpu || !(use.read || view.memory.persistent(use.tensor))) continue;
-    const ChunkId begin = view.memory.first_chunk(use.tensor);
-    for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(use.tensor); ++chunk) {
-      if (view.memory.copy(chunk, 0).state == CopyState::absent) waits_for_ += view.memory.footprint(chunk, 0);
+// Takes the cursor through the chunks of the uses that are wanted, up to `end`; false where `visit` stops it.
+template <typename Wanted, typename Visit>
+bool ForesightFlow::walk(Cursor& cursor, Cursor end, const View& view, Wanted wanted, Visit visit) {
+  for (; cursor < end; cursor = {cursor.op + 1, 0, 0}) {
+    const auto uses = view.schedule->uses(index(cursor.op));
+    for (; cursor.use < uses.size(); ++cursor.use, cursor.chunk = 0) {
+      const TensorId tensor = view.memory_tensor(uses[cursor.use].tensor);
+      if (tensor == none || !wanted(uses[cursor.use], tensor)) continue;
+      for (; cursor.chunk < view.memory.chunk_count(tensor); ++cursor.chunk) {
+        if (!(cursor < end) || !visit(view.memory.first_chunk(tensor) + cursor.chunk)) return false;
+      }
     }
   }
-}
-
-void ForesightFlow::done(const Event& event, const View& view) {
-  const bool gpu = event.device == Device::gpu;
-  if (gpu) {
-    in_use_ = future_.alive(gpu_) - static_cast<std::int64_t>(future_.died(event.op));
-  } else {
-    cpu_done_ = following(cpu_done_, event.op);
-  }
-  const Place from = gpu ? gpu_ : cpu_done_;
-  const auto place = [from](std::uint32_t distance) { return distance == none ? never : from + distance; };
-  const auto uses = view.schedule->uses(event.op);
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    const TensorId id = uses[i].tensor;
-    const Needs& after = future_.after(event.op, i);
-    Needed& needed = needed_[id];
-    if (gpu || uses[i].write) {
-      needed.gpu = std::max(place(after.gpu), gpu_ + 1);  // a CPU op may be far behind
-      needed.touch = place(after.touch);
-    }
-    if (!gpu || uses[i].write) needed.cpu = place(after.cpu);
-    const std::size_t index = future_.use_index(event.op, i);
-    away_now_[id] = away_[index];
-    due_now_[id] = due_[index];
-    sink_now_[id] = sink_[index];
-    const TensorId tensor = view.memory_tensor(id);
-    if (tensor == none) continue;
-    if (future_.dies(event.op, i)) {
-      forget(tensor, view);
-      continue;
-    }
-    const ChunkId begin = view.memory.first_chunk(tensor), end = begin + view.memory.chunk_count(tensor);
-    for (ChunkId chunk = begin; chunk < end && uses[i].write; ++chunk) {
-      if (chunk < outgoing_.size()) outgoing_[chunk] = 0;  // stopped: it was about to be written
-      if (!gpu) absent(chunk, needed.gpu, view);
-    }
-    refresh_all(tensor, view);
-  }
-}
-
-void ForesightFlow::arrived(const Event& event, const View& view) {
-  std::erase_if(flights_, [&](const Flight& f) { return f.chunk == event.chunk && f.to == event.to; });
-  if (event.chunk < outgoing_.size() && event.from != no_tier) {
-    outgoing_[event.chunk] = static_cast<std::uint8_t>(outgoing_[event.chunk] & ~(1u << event.from));
-  }
-  for (TierId tier = 0; tier < shelves_.size(); ++tier) refresh(event.chunk, tier, view);
-  if (event.to == 0) return;
-  if (view.machine.tiers[event.to].kind == TierKind::nvme) {
-    stored_ += view.memory.bytes_of(event.chunk);
-    gone_from_memory(event.chunk, view);
-  }
-  if (const TensorId id = view.program_tensor(event.tensor); id != none) absent(event.chunk, needed_[id].gpu, view);
-}
-
-void ForesightFlow::forget(TensorId tensor, const View& view) {
-  if (shelves_.empty() || tensor == none || tensor >= view.memory.tensor_count()) return;
-  const ChunkId begin = view.memory.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(tensor); ++chunk) {
-    for (Shelf& shelf : shelves_) shelf.take(chunk);
-    if (chunk < outgoing_.size()) outgoing_[chunk] = 0;
-  }
-}
-
-// ---- Where every chunk stands ---------------------------------------------------------------------------------------
-
-void ForesightFlow::refresh_all(TensorId tensor, const View& view) {
-  const ChunkId begin = view.memory.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(tensor); ++chunk) {
-    for (TierId tier = 0; tier < shelves_.size(); ++tier) refresh(chunk, tier, view);
-  }
-}
-
-void ForesightFlow::refresh(ChunkId chunk, TierId tier, const View& view) {
-  if (chunk >= outgoing_.size()) outgoing_.resize(view.memory.chunk_total(), 0);
-  const TensorId tensor = view.memory.tensor_of(chunk);
-  const TensorId id = view.program_tensor(tensor);
-  Shelf& shelf = shelves_[tier];
-  if (id == none || (tier != 0 && tier != cpu_) || !view.memory.evictable(chunk, tier) || view.dead(tensor) ||
-      (outgoing_[chunk] >> tier & 1) != 0) {
-    shelf.take(chunk);
-    return;
-  }
-  const Needed& needed = needed_[id];
-  const Bytes bytes = view.memory.footprint(chunk, tier);
-  if (tier == 0) {
-    const Shelf::Kind kind = kind_on_gpu(chunk, id, view);
-    Place next = kind == Shelf::owed ? needed.cpu : needed.gpu;
-    if (next == never && (kind == Shelf::due || kind == Shelf::dirty)) next = needed.touch;
-    shelf.put(chunk, kind, shelf_op(next), bytes);
-    return;
-  }
-  const bool stored = store_of(chunk, view) != no_tier;
-  Place next = std::min(needed.gpu, needed.cpu);
-  if (!stored && next == never) next = needed.touch;
-  // What stays on the GPU until it is written again needs no copy here.
-  const bool useless = view.memory.valid(chunk, 0) && due_now_[id] == 0 && needed.cpu == never;
-  shelf.put(chunk,
-            useless              ? Shelf::spare
-            : stored             ? Shelf::clean
-            : sink_now_[id] != 0 ? Shelf::due
-                                 : Shelf::dirty,
-            shelf_op(next), bytes);
-}
-
-Shelf::Kind ForesightFlow::kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const {
-  if (view.memory.valid_elsewhere(chunk, 0)) return away_now_[id] != 0 ? Shelf::spare : Shelf::clean;
-  if (needed_[id].cpu != never) return Shelf::owed;
-  return due_now_[id] != 0 ? Shelf::due : Shelf::dirty;
+  return true;
 }
 
 // ---- Step 3: the horizon --------------------------------------------------------------------------------------------
@@ -231,39 +117,29 @@ void ForesightFlow::look_ahead(const View& view) {
     std::fill(needed_at_.begin(), needed_at_.end(), 0);
     needed_bytes_ = 0;
   }
-  held_up_by_ = 0;
-  for (; horizon_.op < gpu_ + op_count_; horizon_ = {horizon_.op + 1, 0, 0}) {
-    const OpIndex op = index(horizon_.op);
-    if (future_.device(op) == Device::gpu && !admit(op, view)) return;
-    const std::int64_t alive = future_.alive(horizon_.op);
-    while (!peaks_.empty() && peaks_.back().second <= alive) peaks_.pop_back();
-    peaks_.emplace_back(horizon_.op, alive);
-  }
-}
-
-// Chunk by chunk; false where the horizon is held up.
-bool ForesightFlow::admit(OpIndex op, const View& view) {
   const auto fits = [&](Bytes more) {
     held_up_by_ = std::max<std::int64_t>(0, excess(horizon_.op, more, view));
     return held_up_by_ == 0;
   };
-  if (!fits(0)) return false;
-  const auto uses = view.schedule->uses(op);
-  for (; horizon_.use < uses.size(); ++horizon_.use, horizon_.chunk = 0) {
-    const Use& use = uses[horizon_.use];
-    const TensorId tensor = view.memory_tensor(use.tensor);
-    if (tensor == none) continue;
-    if (use.read ? needed_[use.tensor].gpu != horizon_.op : !view.memory.persistent(tensor)) continue;
-    const ChunkId begin = view.memory.first_chunk(tensor);
-    for (; horizon_.chunk < view.memory.chunk_count(tensor); ++horizon_.chunk) {
-      const ChunkId chunk = begin + horizon_.chunk;
-      if (view.memory.copy(chunk, 0).state != CopyState::absent) continue;
-      const Bytes bytes = view.memory.footprint(chunk, 0);
-      if (!fits(bytes)) return false;
-      need(op, bytes);
-    }
+  const auto wanted = [&](const Use& use, TensorId tensor) {
+    return use.read ? needed_[use.tensor].gpu == horizon_.op : view.memory.persistent(tensor);
+  };
+  const auto admit = [&](ChunkId chunk) {
+    if (view.memory.copy(chunk, 0).state != CopyState::absent) return true;
+    if (!fits(view.memory.footprint(chunk, 0))) return false;
+    need(index(horizon_.op), view.memory.footprint(chunk, 0));
+    return true;
+  };
+  held_up_by_ = 0;
+  while (horizon_.op < gpu_ + op_count_) {
+    const Cursor next{horizon_.op + 1, 0, 0};
+    if (future_.device(index(horizon_.op)) == Device::gpu && !fits(0)) return;
+    const std::int64_t alive = future_.alive(horizon_.op);
+    if (future_.device(index(horizon_.op)) == Device::gpu && !walk(horizon_, next, view, wanted, admit)) return;
+    horizon_ = next;
+    while (!peaks_.empty() && peaks_.back().second <= alive) peaks_.pop_back();
+    peaks_.emplace_back(next.op - 1, alive);
   }
-  return true;
 }
 
 // ---- Step 4: fetching -----------------------------------------------------------------------------------------------
@@ -279,27 +155,20 @@ void ForesightFlow::fetch_from(TierId tier, const View& view, Actions& actions) 
   Cursor& cursor = fetched_[tier];
   if (cursor.op <= gpu_) cursor = {gpu_ + 1, 0, 0};
   Bytes underway = flying(tier, 0);
-  for (; cursor < horizon_; cursor = {cursor.op + 1, 0, 0}) {
-    const OpIndex op = index(cursor.op);
-    if (future_.device(op) != Device::gpu) continue;
-    const auto uses = view.schedule->uses(op);
-    for (; cursor.use < uses.size(); ++cursor.use, cursor.chunk = 0) {
-      const Use& use = uses[cursor.use];
-      const TensorId tensor = view.memory_tensor(use.tensor);
-      if (!use.read || tensor == none || view.dead(tensor) || needed_[use.tensor].gpu != cursor.op) continue;
-      const ChunkId begin = view.memory.first_chunk(tensor);
-      for (; cursor.chunk < view.memory.chunk_count(tensor); ++cursor.chunk) {
-        if (!(cursor < horizon_)) return;
-        const ChunkId chunk = begin + cursor.chunk;
-        if (view.memory.copy(chunk, 0).state != CopyState::absent || source_of(chunk, view) != tier) continue;
-        if (coming(chunk, 0) || (cpu_ != no_tier && coming(chunk, cpu_))) continue;
-        if (underway >= window() || flights_.size() > most_flights) return;
-        ask(Verb::fetch, chunk, tier, 0, view, actions);
-        underway += view.memory.footprint(chunk, 0);
-        got(op, view.memory.footprint(chunk, 0));
-      }
-    }
-  }
+  const auto wanted = [&](const Use& use, TensorId tensor) {
+    return future_.device(index(cursor.op)) == Device::gpu && use.read && !view.dead(tensor) &&
+           needed_[use.tensor].gpu == cursor.op;
+  };
+  walk(cursor, horizon_, view, wanted, [&](ChunkId chunk) {
+    if (view.memory.copy(chunk, 0).state != CopyState::absent || source_of(chunk, view) != tier) return true;
+    if (coming(chunk, 0) || (cpu_ != no_tier && coming(chunk, cpu_))) return true;
+    constexpr std::size_t most_flights = 256;
+    if (underway >= window() || flights_.size() > most_flights) return false;
+    ask(Verb::fetch, chunk, tier, 0, view, actions);
+    underway += view.memory.footprint(chunk, 0);
+    got(index(cursor.op), view.memory.footprint(chunk, 0));
+    return true;
+  });
 }
 
 // ---- Transfers asked for --------------------------------------------------------------------------------------------
@@ -431,23 +300,139 @@ void ForesightFlow::choose(const RoomRequest& request, Shelf::Kind kind, Place f
   }
 }
 
-std::uint64_t ForesightFlow::fingerprint() const {
-  std::uint64_t hash = 0;
-  const auto mix = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-    hash ^= hash >> 32;
+// ---- Step 7: CPU memory as a cache of what lies in storage ----------------------------------------------------------
+
+void ForesightFlow::tend_host(const View& view, Actions& actions) {
+  host_now_ = host_base();
+  dropped_ = 0;
+  for (Store& store : stores_) {
+    if (store.by_cpu) read_ahead(store, view, actions);
+  }
+  make_host_room(0, host_floor(), view, actions);
+  for (Store& store : stores_) {
+    if (store.by_cpu) sink(store, view, actions);
+  }
+}
+
+// The op before the first that one of the devices has to do yet: needs are counted from there.
+ForesightFlow::Place ForesightFlow::host_base() const {
+  if (cpu_ops_.empty()) return gpu_;
+  const auto next = std::upper_bound(cpu_ops_.begin(), cpu_ops_.end(), index(cpu_done_));
+  return std::min(gpu_, following(cpu_done_, next == cpu_ops_.end() ? cpu_ops_.front() : *next) - 1);
+}
+
+// What is needed up to there stays: it was read ahead, or the GPU has nothing to copy down that is needed earlier.
+ForesightFlow::Place ForesightFlow::host_floor() const {
+  Place floor = gpu_ + op_count_;
+  for (const Store& store : stores_) floor = std::min(floor, store.read.op);
+  const std::uint32_t due = shelves_[0].farthest(Shelf::due, index(gpu_));
+  if (due != none && due != shelves_[0].never()) floor = std::min(floor, place_of(due));
+  return floor;
+}
+
+// For what comes from the GPU.
+Bytes ForesightFlow::reserve(const View& view) const {
+  constexpr Bytes most_share = 8, windows = 8;
+  return std::min(view.memory.capacity(cpu_) / most_share, windows * window());
+}
+
+// Until there are so many bytes and the reserve. What is dropped is needed after `floor`.
+bool ForesightFlow::make_host_room(Bytes bytes, Place floor, const View& view, Actions& actions) {
+  while (view.memory.free(cpu_) + dropped_ < bytes + reserve(view)) {
+    if (drop_from_host(Shelf::spare, host_now_, view, actions)) continue;
+    if (stores_.empty() || !drop_from_host(Shelf::clean, floor, view, actions)) return false;
+  }
+  return true;
+}
+
+bool ForesightFlow::drop_from_host(Shelf::Kind kind, Place floor, const View& view, Actions& actions) {
+  Shelf& shelf = shelves_[cpu_];
+  const std::uint32_t op = shelf.farthest(kind, index(host_now_));
+  if (op == none || (op != shelf.never() && host_place(op) <= floor)) return false;
+  const ChunkId chunk = shelf.first(kind, op);
+  const bool stored = store_of(chunk, view) != no_tier;
+  const bool on_gpu = view.memory.valid(chunk, 0) && !view.memory.copy(chunk, 0).evicting;
+  if (!view.memory.evictable(chunk, cpu_) || !(kind == Shelf::spare ? on_gpu : stored)) {
+    refresh(chunk, cpu_, view);
+    return shelf.kind(chunk) != kind;
+  }
+  const TensorId tensor = view.memory.tensor_of(chunk);
+  actions.push({.verb = Verb::drop, .tier = cpu_, .tensor = tensor, .chunk = chunk - view.memory.first_chunk(tensor)});
+  dropped_ += view.memory.footprint(chunk, cpu_);
+  shelf.take(chunk);
+  Shelf& gpu = shelves_[0];
+  if (!stored && gpu.kind(chunk) != Shelf::off) {  // the GPU's is now the only copy
+    gpu.put(chunk, Shelf::dirty, gpu.op(chunk), view.memory.footprint(chunk, 0));
+  }
+  return true;
+}
+
+TierId ForesightFlow::store_of(ChunkId chunk, const View& view) const {
+  for (const Store& store : stores_) {
+    if (view.memory.valid(chunk, store.tier)) return store.tier;
+  }
+  return no_tier;
+}
+
+void ForesightFlow::read_ahead(Store& store, const View& view, Actions& actions) {
+  const LinkId link = view.machine.link_between(store.tier, cpu_);
+  Cursor& cursor = store.read;
+  if (cursor.op <= host_now_) cursor = {host_now_ + 1, 0, 0};
+  const auto wanted = [&](const Use& use, TensorId tensor) {
+    const Needed& needed = needed_[use.tensor];
+    const bool gpu = future_.device(index(cursor.op)) == Device::gpu;
+    return use.read && !view.dead(tensor) && (gpu ? needed.gpu : needed.cpu) == cursor.op;
   };
-  const auto mix_cursor = [&](const Cursor& cursor) {
-    mix(cursor.op - std::min(cursor.op, gpu_));
-    mix(cursor.use);
-    mix(cursor.chunk);
-  };
-  mix_cursor(horizon_);
-  for (const Cursor& cursor : fetched_) mix_cursor(cursor);
-  for (const Store& store : stores_) mix_cursor(store.read);
-  mix(needed_bytes_);
-  mix(budget_left_);
-  return hash;
+  walk(cursor, {std::max(cursor.op, host_now_ + op_count_), 0, 0}, view, wanted, [&](ChunkId chunk) {
+    if (view.memory.copy(chunk, cpu_).state != CopyState::absent || store_of(chunk, view) != store.tier) return true;
+    if (view.memory.copy(chunk, 0).state != CopyState::absent || coming(chunk, 0) || coming(chunk, cpu_)) return true;
+    if (view.transfers_on(link) > 1 || flying(store.tier, cpu_) >= window()) return false;
+    const Bytes bytes = view.memory.footprint(chunk, cpu_) + flying(store.tier, cpu_);
+    if (!make_host_room(bytes + shelves_[0].total(Shelf::due), cursor.op, view, actions)) return false;
+    ask(Verb::fetch, chunk, store.tier, cpu_, view, actions);
+    return true;
+  });
+}
+
+// Copies down what will have to leave CPU memory, or, if it is short, whatever is needed last.
+void ForesightFlow::sink(Store& store, const View& view, Actions& actions) {
+  land_lost(cpu_, store.tier, view);
+  const LinkId link = view.machine.link_between(cpu_, store.tier);
+  Shelf& shelf = shelves_[cpu_];
+  const OpIndex now = index(host_now_);
+  const bool is_short = view.memory.free(cpu_) < reserve(view);
+  for (Bytes underway = flying(cpu_, store.tier); underway < window() && view.transfers_on(link) < 2;) {
+    Shelf::Kind kind = Shelf::due;
+    std::uint32_t op = shelf.farthest(kind, now);
+    if (op == none && is_short) {
+      kind = Shelf::dirty;
+      op = shelf.farthest(kind, now);
+      if (op != none && op != shelf.never() && host_place(op) <= store.read.op) return;
+    }
+    if (op == none) return;
+    const ChunkId chunk = shelf.first(kind, op);
+    bool stored = false;
+    for (const Store& other : stores_) stored |= view.memory.copy(chunk, other.tier).state != CopyState::absent;
+    if (!view.memory.evictable(chunk, cpu_) || stored) {
+      refresh(chunk, cpu_, view);
+      if (shelf.kind(chunk) == kind) return;
+      continue;
+    }
+    const Bytes bytes = view.memory.footprint(chunk, store.tier);
+    if (view.memory.free(store.tier) < bytes + flying(cpu_, store.tier)) return;
+    ask(Verb::clean, chunk, cpu_, store.tier, view, actions);
+    underway += bytes;
+  }
+}
+
+// The only copy is in storage: cursors that have passed where it is needed go back.
+void ForesightFlow::gone_from_memory(ChunkId chunk, const View& view) {
+  const TensorId id = view.program_tensor(view.memory.tensor_of(chunk));
+  if (id == none || view.memory.valid(chunk, 0) || (cpu_ != no_tier && view.memory.valid(chunk, cpu_))) return;
+  const Place place = std::min(needed_[id].gpu, needed_[id].cpu);
+  for (Store& store : stores_) {
+    if (place <= store.read.op) store.read = {place, 0, 0};
+  }
 }
 
 }  // namespace tencache

@@ -1,16 +1,112 @@
-// The running half of foresight: what to fetch, clean and drop whenever something has happened (the numbered steps are
-// those of foresight.cpp). foresight_flow.cpp has the GPU's memory, foresight_host.cpp the CPU's, foresight_start.cpp
-// what comes before.
+// The running half of foresight, steps 3 to 7 of foresight.cpp:
+//   1. Future: when each tensor's content is needed next, on which device; bytes that are born and die with each op.
+//   2. Shelf: the chunks of a tier that may leave, by the op that needs them next and by what it costs to drop them.
+//   3. ForesightFlow keeps both up to date with every event (foresight_state.cpp), and then decides what to fetch,
+//      clean and drop (foresight_flow.cpp).
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <deque>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "core/policy.h"
-#include "policies/foresight_future.h"
+#include "core/residency.h"
+#include "core/schedule.h"
+#include "core/trace.h"
+#include "policies/planning.h"
 
 namespace tencache {
+
+// Ops until the tensor's present content is needed, from a certain op on; `none`: never, since the tensor dies, is
+// overwritten first, or is used by no op of that device.
+struct Needs {
+  std::uint32_t gpu = none;    // by an op of the GPU that reads it
+  std::uint32_t cpu = none;    // by an op of the CPU that reads it
+  std::uint32_t touch = none;  // by an op of the GPU that uses the tensor at all
+};
+
+class Future {
+ public:
+  Future() = default;
+  // `footprint(tensor)`: what the tensor takes on the GPU. Linear in the program's accesses.
+  Future(const Trace& trace, const Schedule& schedule, const std::vector<Bytes>& footprints);
+
+  std::size_t op_count() const { return devices_.size(); }
+  Device device(OpIndex op) const { return devices_[op]; }
+  // After the op; `use` is the index in Schedule::uses(op).
+  const Needs& after(OpIndex op, std::size_t use) const { return after_[first_use_[op] + use]; }
+  // From before the first op: distances count from the op before it. Only persistent tensors have content there.
+  const Needs& at_start(TensorId tensor) const { return at_start_[tensor]; }
+  // Whether the tensor dies with the op's use.
+  bool dies(OpIndex op, std::size_t use) const { return dies_[first_use_[op] + use] != 0; }
+  std::size_t use_index(OpIndex op, std::size_t use) const { return first_use_[op] + use; }
+  Bytes born(OpIndex op) const { return born_[op]; }  // on the GPU, of tensors that are not persistent
+  Bytes died(OpIndex op) const { return died_[op]; }
+  // Bytes alive while the op of that place runs, but for persistent tensors, against those at place 0. Places go on
+  // from iteration to iteration.
+  std::int64_t alive(std::uint64_t place) const {
+    return alive_[place % devices_.size()] + static_cast<std::int64_t>(place / devices_.size()) * alive_each_;
+  }
+
+ private:
+  std::vector<Device> devices_;
+  std::vector<std::uint64_t> first_use_;
+  std::vector<Needs> after_, at_start_;
+  std::vector<std::uint8_t> dies_;
+  std::vector<Bytes> born_, died_;
+  std::vector<std::int64_t> alive_;
+  std::int64_t alive_each_ = 0;  // left over by an iteration
+};
+
+// The chunks of one tier that may leave, in a list for each op that needs them next, and for "no op".
+class Shelf {
+ public:
+  enum Kind : std::uint8_t {
+    spare,  // dropping it costs nothing, and it will have to leave
+    clean,  // dropping it costs nothing
+    dirty,  // it has to be copied to a lower tier first
+    due,    // so it has, and it will have to leave
+    owed,   // so it has, and the CPU waits for it: listed by the CPU's op
+    kinds,
+    off = kinds,  // not on the shelf
+  };
+
+  void reset(std::size_t op_count);
+  std::uint32_t never() const { return static_cast<std::uint32_t>(op_count_); }
+  void put(ChunkId chunk, Kind kind, std::uint32_t op, Bytes bytes);
+  void take(ChunkId chunk) { put(chunk, off, 0, 0); }
+  Kind kind(ChunkId chunk) const { return chunk < entries_.size() ? entries_[chunk].kind : off; }
+  std::uint32_t op(ChunkId chunk) const { return entries_[chunk].op; }
+  ChunkId first(Kind kind, std::uint32_t op) const { return heads_[kind][op]; }
+  ChunkId next(ChunkId chunk) const { return entries_[chunk].next; }
+  // The op needed farthest after `now`, going round, `never` first; the next nearer one than `op`. none: no more.
+  std::uint32_t farthest(Kind kind, std::uint32_t now) const;
+  std::uint32_t nearer(Kind kind, std::uint32_t op, std::uint32_t now) const;
+  std::uint32_t nearest(Kind kind, std::uint32_t now) const;  // after `now`; not `never`
+  Bytes total(Kind kind) const { return totals_[kind]; }
+  // Clean and spare bytes that no op in (now, op] needs; all of them if the two are the same op and it is the one a
+  // round ahead.
+  Bytes clean_beyond(std::uint32_t now, std::uint32_t op, bool whole_round) const;
+
+ private:
+  struct Entry {
+    ChunkId previous = none, next = none;
+    std::uint32_t op = 0;
+    Bytes bytes = 0;
+    Kind kind = off;
+  };
+  void add(const Entry& entry, std::int64_t sign);  // to the totals
+
+  std::size_t op_count_ = 0;
+  std::vector<Entry> entries_;
+  std::array<std::vector<ChunkId>, kinds> heads_;
+  std::array<std::set<std::uint32_t>, kinds> ops_;  // that have chunks
+  std::array<Bytes, kinds> totals_{};
+  CyclicSums clean_at_{{}};  // clean and spare bytes, by op
+};
 
 // The decisions that planning may move.
 struct ForesightKnobs {
@@ -78,12 +174,10 @@ class ForesightFlow {
   }
   Bytes window() const { return knobs_.in_flight * (chunk_bytes_ == 0 ? 64 * MiB : chunk_bytes_); }
 
-  // foresight_start.cpp.
+  // foresight_state.cpp: what is known.
   void find_tiers(const View& view);
   void make_plan(const View& view);
   Needed needed_at(TensorId tensor, OpIndex op, const View& view) const;
-
-  // foresight_flow.cpp: what is known.
   void issued(const Event& event, const View& view);
   void done(const Event& event, const View& view);
   void arrived(const Event& event, const View& view);
@@ -95,10 +189,11 @@ class ForesightFlow {
   void need(OpIndex op, Bytes bytes);
   void got(OpIndex op, Bytes bytes);
 
-  // The horizon, fetching, cleaning, victims.
+  // foresight_flow.cpp: the horizon, fetching, cleaning, victims.
   std::int64_t excess(Place place, Bytes more, const View& view) const;
   void look_ahead(const View& view);
-  bool admit(OpIndex op, const View& view);
+  template <typename Wanted, typename Visit>
+  bool walk(Cursor& cursor, Cursor end, const View& view, Wanted wanted, Visit visit);
   TierId source_of(ChunkId chunk, const View& view) const;
   void fetch_from(TierId tier, const View& view, Actions& actions);
   void clean_to(TierId to, const View& view, Actions& actions);
@@ -112,7 +207,7 @@ class ForesightFlow {
   void land_lost(TierId from, TierId to, const View& view);
   void ask(Verb verb, ChunkId chunk, TierId from, TierId to, const View& view, Actions& actions);
 
-  // foresight_host.cpp.
+  // Step 7.
   void tend_host(const View& view, Actions& actions);
   Place host_base() const;
   Place host_floor() const;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "policies/foresight_future.h"
+#include "policies/foresight_flow.h"
 #include "policies/foresight_plan.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
@@ -112,20 +112,26 @@ TEST(ForesightTest, WhatIsOverwrittenNextIsSpilledFirst) {
   EXPECT_EQ(moved_by(seen, spilled(seen, 200)).all_down(), 100U);
 }
 
-TEST(ForesightTest, FindsOpsOfASet) {
-  OpSet set;
-  set.resize(10'000);
-  EXPECT_EQ(set.last_to(9'999), none);
-  for (const std::uint32_t op : {0U, 63U, 64U, 4'095U, 4'096U, 9'999U}) set.insert(op);
-  EXPECT_EQ(set.last_to(9'998), 4'096U);
-  EXPECT_EQ(set.last_to(4'095), 4'095U);
-  EXPECT_EQ(set.last_to(62), 0U);
-  EXPECT_EQ(set.first_from(65), 4'095U);
-  EXPECT_EQ(set.first_from(4'097), 9'999U);
-  set.erase(9'999);
-  EXPECT_EQ(set.first_from(4'097), none);
-  set.erase(0);
-  EXPECT_EQ(set.last_to(62), none);
+// What is on the shelf is found from the farthest on, round the iteration's end; clean bytes are counted by op.
+TEST(ForesightTest, FindsWhatIsNeededFarthest) {
+  Shelf shelf;
+  shelf.reset(10);
+  EXPECT_EQ(shelf.farthest(Shelf::clean, 4), none);
+  for (const std::uint32_t op : {1U, 4U, 7U}) shelf.put(op, Shelf::clean, op, 100);
+  EXPECT_EQ(shelf.farthest(Shelf::clean, 4), 4U);  // a round ahead
+  EXPECT_EQ(shelf.nearer(Shelf::clean, 4, 4), 1U);
+  EXPECT_EQ(shelf.nearer(Shelf::clean, 1, 4), 7U);
+  EXPECT_EQ(shelf.nearer(Shelf::clean, 7, 4), none);
+  EXPECT_EQ(shelf.nearest(Shelf::clean, 4), 7U);
+  EXPECT_EQ(shelf.nearest(Shelf::clean, 7), 1U);
+  EXPECT_EQ(shelf.clean_beyond(4, 7, false), 200U);
+  EXPECT_EQ(shelf.clean_beyond(4, 1, false), 100U);
+  EXPECT_EQ(shelf.clean_beyond(4, 4, true), 0U);
+  shelf.put(20, Shelf::clean, shelf.never(), 50);
+  EXPECT_EQ(shelf.farthest(Shelf::clean, 4), shelf.never());
+  EXPECT_EQ(shelf.nearer(Shelf::clean, shelf.never(), 4), 4U);
+  shelf.take(4);
+  EXPECT_EQ(shelf.clean_beyond(4, 4, true), 50U);
 }
 
 // Updates that the links would make slow go to the CPU, so far as it is fast enough; all of them where told to.

@@ -41,6 +41,28 @@ TUNED = {
     "deep-optimizer-states": [EVICT],
 }
 OURS, REFERENCES = "foresight", ("ideal", "bound")
+FAR = 0.85  # of the bound: below it the report says why
+# Why, by what the run was busy with: a heading, and what the bound leaves out or what is missing.
+WHY = {
+    "storage": ("Storage is busy at least 80 % of the time, or holds the GPU up longest",
+                "The bound counts what must cross into and out of both memories from one peak to the next. It leaves out "
+                "that the last copy of a living tensor is kept even if it is overwritten before it is read (16-bit "
+                "parameters between backward pass and update), which the store then has to take; that what is read needs "
+                "room that what is written has to leave first; and that a copy on its way takes room at both ends."),
+    "updates": ("The GPU waits for updates on the CPU at least 5 % of the time",
+                "The bound grants each of its terms the placement of updates that suits that term best: all of them on the "
+                "CPU for compute, none there for the CPU. What is missing in foresight: the share of updates on the CPU "
+                "is an estimate made before the run, in sixteenths, not rehearsed."),
+    "links": ("A link between GPU and CPU is busy at least 80 % of the time",
+              "The bound lets each window's bytes cross during the whole window, and grants each pass what the links do in "
+              "the others. It leaves out the copies of what is overwritten before it is read (as above), and that where "
+              "the GPU is full of dirty states when a pass begins what comes in has to wait for what goes out."),
+    "waits": ("No link is busy 80 % of the time",
+              "In each pass one direction of the link is busy and the other waits for room: when the forward pass begins "
+              "the GPU is full of states that the updates wrote, and nothing comes in before they are out; when the "
+              "backward pass begins it is full of activations. The bound assumes that both directions are of use all "
+              "the time. What is missing in foresight: an order of the updates that goes by what is resident."),
+}
 
 
 def run(tencache, *words):
@@ -107,6 +129,37 @@ def measure(arguments, name, trace, machine, fraction, policies, known):
     return row
 
 
+def why(row):
+    """The class of WHY of a row that is far from the bound."""
+    busy = lambda words: max((share for link, share in row["busy"].items() if link.endswith(words)), default=0)
+    stored = sum(seconds for cause, seconds in row["stalls"].items() if cause.endswith(("_read", "_write")))
+    if busy(("_read", "_write")) >= 0.8 or stored > 0.5 * sum(row["stalls"].values()):
+        return "storage"
+    if row["stalls"]["cpu_optimizer"] >= 0.05 * row["ours"]:
+        return "updates"
+    return "links" if busy(("h2d", "d2h")) >= 0.8 else "waits"
+
+
+def far_from_bound(rows):
+    """Of each class of WHY what the bound leaves out, and its rows."""
+    far = [row for row in rows if row["ours"] and row["bound"] < FAR * row["ours"]]
+    text = ["", f"## Below {FAR} of the bound", f"{len(far)} pairs, by what the run is busy with."]
+    for name, (heading, reason) in WHY.items():
+        of = sorted((row for row in far if why(row) == name), key=lambda row: row["bound"] / row["ours"])
+        if not of:
+            continue
+        text += ["", f"### {heading} ({len(of)} pairs)", reason, "",
+                 "| trace | machine | GPU memory ÷ peak | efficiency | the bound's term | busiest link | waits, of the "
+                 "time |", "|---|---|---|---|---|---|---|"]
+        for row in of:
+            link, share = max(row["busy"].items(), key=lambda item: item[1])
+            waits = {cause: seconds / row["ours"] for cause, seconds in row["stalls"].items()}
+            listed = ", ".join(f"{cause} {part:.0%}" for cause, part in waits.items() if part >= 0.05)
+            text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {row['bound'] / row['ours']:.3f} | "
+                        f"{row['term']} | {link} {share:.0%} | {listed} |")
+    return text
+
+
 def summary(rows):
     ran = [row for row in rows if row["ours"]]
     rivals = [row for row in ran if row["best"]]
@@ -141,13 +194,21 @@ def summary(rows):
         if of:
             text.append(f"| {name} | {len(of)} | {sum(1 for row in of if ratio(row) <= 1.01)} | "
                         f"{statistics.median(map(ratio, of)):.3f} | {statistics.median(map(efficiency, of)):.3f} |")
-    if lost:
+    if not lost:
+        text += ["", "No pair is lost."]
+    else:
         text += ["", "Lost:", "", "| trace | machine | GPU memory ÷ peak | foresight | best other | |", "|---|---|---|---|---|---|"]
         for row in lost:
             ours = f"{row['ours']:.4g} s" if row["ours"] else "does not fit"
             text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {ours} | {row['best']:.4g} s | "
                         f"{row['policy']} {' '.join(f'{k}={v}' for k, v in row['settings'].items())} |")
-    return "\n".join(text) + "\n"
+    if more:
+        text += ["", "Writes more to storage than 1.1 times what the fastest other does:", "",
+                 "| trace | machine | GPU memory ÷ peak | foresight | fastest other | time ÷ its |", "|---|---|---|---|---|---|"]
+        for row in more:
+            text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {row['written'] / 1e9:.1f} GB | "
+                        f"{row['best_written'] / 1e9:.1f} GB, {row['policy']} | {ratio(row):.3f} |")
+    return "\n".join(text + far_from_bound(rows)) + "\n"
 
 
 def main():

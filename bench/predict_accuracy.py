@@ -103,10 +103,17 @@ def measure(options, folder):
         if not predicted["fits"]:
             sys.exit(f"{spec}: predicted not to fit: {predicted['reason']}")
         rows.append({"policy": spec, "words": chosen, "predicted": predicted["iteration_seconds"],
+                     "ideal": predicted["ideal_seconds"],
                      "sha256": digest, "measured": [], "others": [], "comparisons": []})
         print(f"predicted {name}: {1e3 * rows[-1]['predicted']:.1f} ms, sha256 {digest}", flush=True)
 
+    # What the computer does by itself: plain training, once in each turn.
+    plain = []
     for number in range(options.runs):
+        text, _ = run([options.tencache, "run", "train", options.config, "--plain", "--steps", str(options.steps),
+                       "--json"], options.priority)
+        plain.append(json.loads(text)["training"]["median_step_seconds"])
+        print(f"run {number + 1} plain: {1e3 * plain[-1]:.1f} ms", flush=True)
         for row in rows:
             text, others = run([options.tencache, "run", "train", options.config, *row["words"], "--trace", trace,
                                 "--predict", "--steps", str(options.steps), "--json"], options.priority)
@@ -118,10 +125,10 @@ def measure(options, folder):
             row["others"].append(others)
             print(f"run {number + 1} {row['policy']}: {1e3 * prediction['measured_seconds']:.1f} ms "
                   f"({prediction['error']:+.1%}), others {others:.0%}", flush=True)
-    return report(options, rows)
+    return report(options, rows, plain, rows[0]["ideal"])
 
 
-def report(options, rows):
+def report(options, rows, plain, recorded):
     failures = []
     print("\n| policy | predicted | measured, median (least to most) | error, median | worst | others |\n|---|---|---|---|---|---|")
     for row in rows:
@@ -134,6 +141,9 @@ def report(options, rows):
               f"| {row['worst_error']:+.1%} | {statistics.median(row['others']):.0%} |")
         if abs(row["median_error"]) > options.median or abs(row["worst_error"]) > options.worst:
             failures.append(f"{row['policy']} misses the limits")
+    drift = [seconds / recorded - 1 for seconds in plain]
+    print(f"\nplain steps took {statistics.median(drift):+.1%} ({min(drift):+.1%} to {max(drift):+.1%}) of the recorded step: "
+          "so much is the computer's doing, or the recording's")
     order = {key: [row["policy"].split(":")[0] for row in sorted(rows, key=lambda row: row[key])]
              for key in ("predicted", "median")}
     print(f"\norder predicted: {', '.join(order['predicted'])}\norder measured:  {', '.join(order['median'])}")
@@ -148,7 +158,7 @@ def report(options, rows):
     for failure in failures:
         print(f"FAILED: {failure}")
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps({"load": os.getloadavg(), "rows": rows}, indent=1))
+        pathlib.Path(options.json).write_text(json.dumps({"load": os.getloadavg(), "plain": plain, "recorded": recorded, "rows": rows}, indent=1))
     return 1 if failures else 0
 
 

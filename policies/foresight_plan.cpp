@@ -334,6 +334,8 @@ void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<D
   const TierId host = machine.tier_of(Device::cpu);
   if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return;
   if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
+  // A live program asks about an update alone: there is nothing to weigh it against, it stays where it was.
+  if (std::all_of(trace.ops.begin(), trace.ops.end(), [&](const Op& op) { return is_update(trace, op); })) return;
   const Estimate estimate(trace, machine);
   constexpr double worth = 0.995;  // an estimate: for less the CPU is left alone
   constexpr int parts = 16;

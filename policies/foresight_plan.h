@@ -52,7 +52,8 @@ void place_share(const Trace& trace, double share, std::vector<Device>& devices)
 // Sub-groups in the order in which the next iteration first reads what they write.
 void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
 
-// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate.
+// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate, or if there is nothing
+// but updates.
 void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
 
 }  // namespace tencache

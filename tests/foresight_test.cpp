@@ -177,6 +177,30 @@ Trace random_step(Random& random) {
   return trace;
 }
 
+// A live program asks where an update is to run before anything else of it is known: a trace of this op alone.
+TEST(ForesightTest, PlacesAnUpdateAlone) {
+  Trace trace;
+  const TensorId parameter = trace.add_tensor("w", 100, Role::parameter, true);
+  const TensorId moments = trace.add_tensor("m", 200, Role::optimizer_state, true);
+  Op update;
+  update.name = trace.names.intern("adamw");
+  update.phase = Phase::optimizer;
+  update.device = Device::cpu;
+  update.placeable = true;
+  update.duration_ns = 10;
+  const std::vector<TensorId> updated = {parameter, moments};
+  trace.add_op(update, updated, updated);
+  MachineSpec machine = small_machine(1000);
+  machine.cpu_adam_parameters_per_second = 1e9;
+  const MadePolicy made = make_policy("foresight");
+  for (const Device recorded : {Device::cpu, Device::gpu}) {
+    trace.ops[0].device = recorded;
+    std::vector<Device> devices = {recorded};
+    made.policy->place(trace, machine, devices);
+    EXPECT_THAT(devices, ElementsAre(recorded));
+  }
+}
+
 // Step 4: what leaves for a prefetch is clean, and needed after what comes in its place.
 TEST(ForesightTest, NothingLeavesForWhatIsNeededLater) {
   std::size_t seen = 0;

@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--median", type=float, default=0.10, help="largest error in the median")
     parser.add_argument("--worst", type=float, default=0.20, help="largest error of any run")
     parser.add_argument("--priority", choices=["usual", "nice", "realtime"], default="usual")
-    parser.add_argument("--json", help="write every figure to this file")
+    parser.add_argument("--json", help="write every figure to this file, the predictions into FILE.predictions before anything is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         return measure(options, pathlib.Path(folder))
@@ -91,6 +91,8 @@ def measure(options, folder):
         peak = json.loads(run([options.tencache, "info", trace, "--json"], "usual")[0])["peak_demand"]["bytes"]
         gpu_memory = str(int(peak * float(gpu_memory[:-1]) / 100) // 4096 * 4096)
 
+    predictions = pathlib.Path(options.json + ".predictions") if options.json else folder / "predictions"
+    predictions.mkdir(parents=True, exist_ok=True)
     rows = []
     for spec in options.policy or POLICIES:
         name, *settings = spec.replace(":", ",").split(",")
@@ -99,7 +101,9 @@ def measure(options, folder):
         text, _ = run([options.tencache, "replay", trace, *chosen, "--json"], "usual")
         predicted = json.loads(text)
         predicted.pop("timing")
-        digest = hashlib.sha256(json.dumps(predicted).encode()).hexdigest()
+        written = predictions / f"{len(rows)}-{name}.json"
+        written.write_text(json.dumps(predicted, indent=1))
+        digest = hashlib.sha256(written.read_bytes()).hexdigest()
         if not predicted["fits"]:
             sys.exit(f"{spec}: predicted not to fit: {predicted['reason']}")
         rows.append({"policy": spec, "words": chosen, "predicted": predicted["iteration_seconds"],

@@ -75,7 +75,8 @@ def main():
                     line += f"{checked['tensors']} tensors verified, {checked['corrupted']} corrupted"
                     line += f", {result['iteration_seconds']:.3f} s an iteration" if result["fits"] else ", DOES NOT FIT"
                     line += f" (GPU of {gpu_memory >> 20} MiB)" if gpu_memory else ""
-                    line += f", {sum(result['traffic_bytes'].values()) / 2**20:.0f} MiB moved in each"
+                    if result["fits"]:
+                        line += f", {sum(result['traffic_bytes'].values()) / 2**20:.0f} MiB moved in each"
                 bad += code != 0
                 print(f"{line}, {time.monotonic() - begin:.1f} s", flush=True)
     print(f"{runs} runs in {time.monotonic() - start:.0f} s, {bad} failed")

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include "core/check.h"
@@ -187,10 +188,14 @@ Measured time_empty_op(HostMachine& host) {
 
 Bytes free_disk(const std::vector<std::string>& directories) {
   Bytes least = unlimited;
-  for (const std::string& directory : directories) {
-    struct statvfs disk {};
-    if (::statvfs(directory.c_str(), &disk) != 0) continue;
-    least = std::min(least, static_cast<Bytes>(disk.f_bavail) * disk.f_frsize);
+  std::map<unsigned long, std::uint64_t> folders_of;  // by file system: several folders may share one
+  std::vector<struct statvfs> disks(directories.size());
+  for (std::size_t i = 0; i < directories.size(); i++) {
+    if (::statvfs(directories[i].c_str(), &disks[i]) == 0) ++folders_of[disks[i].f_fsid];
+  }
+  for (const struct statvfs& disk : disks) {
+    if (disk.f_frsize == 0) continue;
+    least = std::min(least, static_cast<Bytes>(disk.f_bavail) * disk.f_frsize / folders_of[disk.f_fsid]);
   }
   return least * directories.size();  // chunks go to them in turn
 }
@@ -239,18 +244,18 @@ void set_capacities(MachineSpec& machine, const CalibrateOptions& options, FactW
   facts.add("tiers.nvme.capacity", "nine tenths of what the disks have free");
 }
 
-// A resource that both links use, where together they are slower than the sum of the two.
-void add_resource(MachineSpec& machine, FactWriter& facts, const std::string& name, const Measured& together, LinkId a,
-                  LinkId b, const std::string& source) {
+// A resource that both links use, where together they move only this share of the sum of the two.
+void add_resource(MachineSpec& machine, FactWriter& facts, const std::string& name, double share, double spread,
+                  LinkId a, LinkId b, const std::string& source) {
   constexpr double worth_a_resource = 0.9;
+  if (share <= 0 || share >= worth_a_resource) return;
   const double apart =
       static_cast<double>(machine.links[a].bandwidth) + static_cast<double>(machine.links[b].bandwidth);
-  if (together.value <= 0 || together.value >= worth_a_resource * apart) return;
   const auto index = static_cast<std::uint8_t>(machine.resources.size());
-  machine.resources.push_back({name, static_cast<BytesPerSecond>(std::llround(together.value)), none});
+  machine.resources.push_back({name, static_cast<BytesPerSecond>(std::llround(share * apart)), none});
   machine.links[a].uses.push_back(index);
   machine.links[b].uses.push_back(index);
-  facts.add("resources." + name + ".bandwidth", source, together.spread);
+  facts.add("resources." + name + ".bandwidth", source, spread);
 }
 
 std::string sizes_text(const std::vector<Bytes>& sizes, int repetitions) {
@@ -362,7 +367,8 @@ Calibration calibrate(const CalibrateOptions& options) {
     facts.add(path + ".bandwidth", method, times.back().spread);
     facts.add(path + ".latency", method, times.front().spread);
   }
-  add_resource(machine, facts, "copies", result.contention.both, 0, 1, "both directions at once while a core computes");
+  add_resource(machine, facts, "copies", result.contention.duplex_factor, result.contention.both.spread, 0, 1,
+               "both directions at once against each alone, while a core computes");
 
   say("memory: copies, allocation and mapping");
   result.memory = time_memory(options.quick, result.not_measured);
@@ -377,7 +383,8 @@ Calibration calibrate(const CalibrateOptions& options) {
       return rate.block_bytes == usual.block_bytes && rate.queue_depth == usual.queue_depth;
     });
     if (as_used != result.files.end()) {
-      add_resource(machine, facts, "files", as_used->mixed, 2, 3, "reads and writes at once, blocks as in a run");
+      add_resource(machine, facts, "files", as_used->mixed.value / (as_used->read.value + as_used->write.value),
+                   as_used->mixed.spread, 2, 3, "reads and writes at once against each alone, blocks as in a run");
     }
   }
   set_capacities(machine, options, facts);

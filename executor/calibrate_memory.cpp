@@ -101,12 +101,18 @@ std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_me
     time_mapping(cost, repetitions);
     if (!locked) continue;
     cost.pinned_copy = copy_rate(locked_from, locked_to, bytes, repetitions);
-    cost.allocate_pinned = repeat(repetitions, [bytes] {
-      return seconds_of([bytes] {
+    bool all_locked = true;
+    const Measured allocate_pinned = repeat(repetitions, [bytes, &all_locked] {
+      return seconds_of([bytes, &all_locked] {
         Pages fresh(bytes);
-        fresh.lock();
+        all_locked = fresh.lock() && all_locked;
       });
     });
+    if (all_locked) {
+      cost.allocate_pinned = allocate_pinned;
+    } else {
+      not_measured.push_back("allocating " + format_bytes(bytes) + " of locked memory; raise the limit with ulimit -l");
+    }
   }
   return costs;
 }

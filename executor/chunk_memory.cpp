@@ -144,6 +144,8 @@ void ChunkMemory::create(TensorId tensor, Bytes bytes) {
   record.exists = true;
 }
 
+void ChunkMemory::retire(TensorId tensor) { record(tensor).retired = !options_.addressed; }
+
 void ChunkMemory::destroy(TensorId tensor) {
   Record& gone = record(tensor);
   while (!gone.mappings.empty()) unmap(tensor, gone.mappings.back().begin, gone.mappings.back().bytes);
@@ -151,6 +153,7 @@ void ChunkMemory::destroy(TensorId tensor) {
   const std::lock_guard lock(records_mutex_);
   gone.address = nullptr;
   gone.exists = false;
+  gone.retired = false;
 }
 
 void ChunkMemory::check_memory_left() {
@@ -243,7 +246,11 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   if (options_.addressed) {
     TENCACHE_CHECK(offset + room <= pages_.capacity() && pages_.take_at({offset, room}));
     scratch_.push_back({offset, room});
-  } else if (!pages_.take(room, scratch_)) {
+  } else if (adopt(of.address, mapping)) {
+    of.mappings.insert(next, std::move(mapping));
+    note_map(bytes, start);
+    return;
+  } else if (!take_pages(room)) {
     const Bytes left = pages_.capacity() - pages_.used();
     throw OutOfMemory("tier '" + name_ + "': " + format_bytes(room) + " are asked for and " + format_bytes(left) +
                           " of " + format_bytes(pages_.capacity()) + " are free",
@@ -262,14 +269,80 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
     mapping.more = std::make_unique<std::vector<Extent>>(scratch_.begin() + 1, scratch_.end());
   }
   of.mappings.insert(next, std::move(mapping));
+  statistics_.extents += scratch_.size();
+  note_map(bytes, start);
+}
+
+void ChunkMemory::note_map(Bytes bytes, Nanoseconds start) {
   statistics_.maps++;
   statistics_.mapped_bytes += bytes;
-  statistics_.extents += scratch_.size();
-  statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, pages_.used());
+  statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, used());
   statistics_.map_ns += clock_ns() - start;
 }
 
-void ChunkMemory::give_pages(Mapping& mapping) {
+// ---- Parked pages ---------------------------------------------------------------------------------------------------
+
+bool ChunkMemory::take_pages(Bytes room) {
+  if (pages_.take(room, scratch_)) return true;
+  if (parked_count_ == 0) return false;
+  let_go_of_parked();
+  return pages_.take(room, scratch_);
+}
+
+void ChunkMemory::park(std::byte* address, Mapping mapping) {
+  parked_bytes_ += pages_of(mapping);
+  ++parked_count_;
+  parked_[address].push_back(std::move(mapping));
+  // Neither many mappings nor much more memory than is in use at the worst time.
+  constexpr std::size_t most = 4096;
+  const Bytes peak = statistics_.peak_used_bytes;
+  if (parked_count_ >= most || pages_.used() > peak + peak / 4 + 64 * MiB) let_go_of_parked();
+}
+
+bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
+  const auto entry = parked_.find(address);
+  if (entry == parked_.end()) return false;
+  std::vector<Mapping>& parked = entry->second;
+  const auto found = std::find_if(parked.begin(), parked.end(), [&mapping](const Mapping& candidate) {
+    return candidate.begin == mapping.begin && candidate.bytes == mapping.bytes;
+  });
+  const bool fits = found != parked.end();
+  if (fits) {
+    mapping = std::move(*found);
+    parked.erase(found);
+    parked_bytes_ -= pages_of(mapping);
+    --parked_count_;
+    statistics_.extents += 1 + (mapping.more == nullptr ? 0 : mapping.more->size());
+  } else {
+    let_go(address, parked);  // chunks of other sizes would overlap
+    parked.clear();
+  }
+  if (parked.empty()) parked_.erase(entry);
+  return fits;
+}
+
+void ChunkMemory::let_go(std::byte* address, const std::vector<Mapping>& parked) {
+  for (const Mapping& mapping : parked) {
+    protect(address + mapping.begin, mapping.bytes);
+    parked_bytes_ -= pages_of(mapping);
+    --parked_count_;
+    give_pages(mapping);
+  }
+}
+
+void ChunkMemory::let_go_of_parked() {
+  for (const auto& [address, parked] : parked_) let_go(address, parked);
+  parked_.clear();
+}
+
+Bytes ChunkMemory::pages_of(const Mapping& mapping) {
+  Bytes bytes = mapping.first.bytes;
+  if (mapping.more == nullptr) return bytes;
+  for (const Extent& extent : *mapping.more) bytes += extent.bytes;
+  return bytes;
+}
+
+void ChunkMemory::give_pages(const Mapping& mapping) {
   pages_.give(mapping.first);
   if (mapping.more == nullptr) return;
   for (const Extent& extent : *mapping.more) pages_.give(extent);
@@ -281,8 +354,12 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   const auto mapping = find(of.mappings, begin);
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(mapping->bytes == round_up(bytes, page_bytes));
-  protect(of.address + begin, mapping->bytes);
-  give_pages(*mapping);
+  if (of.retired) {
+    park(of.address, std::move(*mapping));
+  } else {
+    protect(of.address + begin, mapping->bytes);
+    give_pages(*mapping);
+  }
   of.mappings.erase(mapping);
   statistics_.unmaps++;
   statistics_.unmap_ns += clock_ns() - start;
@@ -306,7 +383,7 @@ bool ChunkMemory::mapped(TensorId tensor, Bytes begin) const {
 
 ChunkMemoryStatistics ChunkMemory::statistics() const {
   ChunkMemoryStatistics result = statistics_;
-  result.used_bytes = pages_.used();
+  result.used_bytes = used();
   return result;
 }
 

@@ -430,6 +430,12 @@ void HostMachine::tensor_created(TensorId tensor, Bytes bytes) {
   }
 }
 
+void HostMachine::retire(TensorId tensor) {
+  for (const TierStore& tier : tiers_) {
+    if (tier.memory != nullptr) tier.memory->retire(tensor);
+  }
+}
+
 void HostMachine::tensor_destroyed(TensorId tensor) {
   for (const TierStore& tier : tiers_) {
     if (tier.memory != nullptr) tier.memory->destroy(tensor);

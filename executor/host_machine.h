@@ -98,6 +98,10 @@ class HostMachine final : public Machine {
   // From now on `wait` and `wait_for` return false, also those that wait already.
   void stop();
 
+  // The tensor is about to be destroyed: its memory may stay in place for another one (TierMemory::retire). On the
+  // thread that calls Machine.
+  void retire(TensorId tensor);
+
   // The tensor's constant address in a memory tier.
   std::byte* address(TensorId tensor, TierId tier = 0) const;
   Bytes bytes(TensorId tensor) const;

@@ -23,6 +23,9 @@ class TierMemory {
 
   // Reserves the tensor's addresses. Ids are small numbers: they index a table. 0 bytes are allowed and take nothing.
   virtual void create(TensorId tensor, Bytes bytes) = 0;
+  // The tensor is about to be destroyed, and nobody touches its bytes any more once they are unmapped: memory may stay
+  // in place for a tensor to come, which saves mapping it.
+  virtual void retire(TensorId) {}
   // Unmaps what is still mapped and gives the addresses back; they are reused for tensors of similar size.
   virtual void destroy(TensorId tensor) = 0;
 

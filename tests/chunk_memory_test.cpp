@@ -168,6 +168,47 @@ TEST(ChunkMemory, AddressesAreRecycledBySize) {
 }
 
 // An unlimited arena is a sparse file: only what is mapped costs memory.
+// A step's activations come again in the next step: their pages wait for them, and are there for others all the same.
+TEST(ChunkMemory, PagesOfRetiredTensorsAreTakenOverOrGivenBack) {
+  ChunkMemory memory("gpu", 10 * page_bytes, page_bytes);
+  memory.create(0, 4 * page_bytes);
+  std::byte* const address = memory.address(0);
+  memory.map(0, 0, 4 * page_bytes, 0);
+  memory.retire(0);
+  memory.unmap(0, 0, 4 * page_bytes);
+  memory.destroy(0);
+  EXPECT_EQ(memory.statistics().used_bytes, 0u);
+
+  memory.create(1, 4 * page_bytes);
+  EXPECT_EQ(memory.address(1), address);
+  EXPECT_FALSE(memory.mapped(1, 0));
+  memory.map(1, 0, 4 * page_bytes, 0);
+  EXPECT_TRUE(readable(address + 3 * page_bytes));
+  EXPECT_EQ(memory.statistics().used_bytes, 4 * page_bytes);
+  memory.unmap(1, 0, 4 * page_bytes);  // evicted, not retired
+  EXPECT_FALSE(readable(address));
+  memory.map(1, 0, 4 * page_bytes, 0);
+  memory.retire(1);
+  memory.destroy(1);
+
+  memory.create(2, 4 * page_bytes);  // in other chunks: nothing of the old ones stays
+  memory.map(2, page_bytes, page_bytes, 0);
+  EXPECT_FALSE(readable(address));
+  EXPECT_TRUE(readable(address + page_bytes));
+  EXPECT_FALSE(readable(address + 2 * page_bytes));
+  memory.map(2, 0, page_bytes, 0);
+  memory.retire(2);
+  memory.destroy(2);
+
+  memory.create(3, 9 * page_bytes);  // more than is free without the parked pages
+  memory.map(3, 0, 9 * page_bytes, 0);
+  EXPECT_EQ(memory.statistics().used_bytes, 9 * page_bytes);
+  EXPECT_FALSE(readable(address));
+  memory.create(4, 2 * page_bytes);
+  EXPECT_THROW(memory.map(4, 0, 2 * page_bytes, 0), OutOfMemory);
+  EXPECT_EQ(memory.statistics().peak_used_bytes, 9 * page_bytes);
+}
+
 TEST(ChunkMemory, CapacityMayExceedTheComputer) {
   ChunkMemory memory("gpu", unlimited, page_bytes);
   memory.create(0, page_bytes);

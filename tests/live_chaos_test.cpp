@@ -1,8 +1,12 @@
-// Chaos: small programs over much of LibTorch run with a policy that evicts everything after every op. What is evicted
-// has no pages, so an op that touches memory which nobody announced crashes; and every result is compared bit by bit.
+// Chaos: small programs over much of LibTorch run with a policy that evicts everything after every op, and with one
+// that acts at random on no more memory than the largest op needs. What is evicted has no pages, so an op that touches
+// memory which nobody announced crashes; and every result is compared bit by bit.
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "tests/live_support.h"
+#include "tests/random_case.h"
 
 namespace tencache::live_test {
 namespace {
@@ -591,6 +595,85 @@ void retained_graph_and_hooks(Session& session) {
   session.keep(x.grad());
 }
 
+// Ops on lists of tensors, which are one op for many.
+void tensor_lists(Session& session) {
+  std::vector<Tensor> parameters, gradients;
+  for (std::int64_t rows = 7; rows < 80; rows += 9) {
+    parameters.push_back(torch::randn({rows, 30}));
+    gradients.push_back(torch::randn({rows, 30}));
+  }
+  for (int i = 0; i < 3; ++i) {
+    session.step();
+    at::_foreach_mul_(gradients, 0.9);
+    at::_foreach_add_(parameters, gradients, -0.1);
+    at::_foreach_addcmul_(parameters, gradients, gradients, 0.01);
+    gradients = at::_foreach_sqrt(at::_foreach_abs(parameters));
+  }
+  for (const Tensor& parameter : parameters) session.keep(parameter);
+  session.keep(gradients[2]);
+}
+
+// Views that outlive their bases, expanded tensors, tensors that go while others like them come.
+void odd_lifetimes(Session& session) {
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 24; ++i) {
+    const Tensor base = torch::randn({40 + i, 30});
+    kept.push_back(i % 3 == 0 ? base.t().slice(0, 2, 9) : i % 3 == 1 ? base.sum(0).expand({50, 30}) : base);
+    if (i % 5 == 4) kept.erase(kept.begin() + i % 4);
+    if (i % 7 == 6) kept.front() = kept.back().clone();
+  }
+  Tensor square = torch::randn({64, 64});
+  square = square.matmul(square);
+  square = square + square.t();
+  Tensor alias = square.detach();
+  square = Tensor();
+  kept.push_back(alias.view({-1}));
+  alias.mul_(0.5);
+  for (Tensor& tensor : kept) {
+    session.keep(tensor * 2);
+    tensor = Tensor();
+  }
+}
+
+void small_types(Session& session) {
+  const Tensor bits = torch::randint(2, {100, 37}, torch::kBool), counts = torch::randint(50, {100, 37}, torch::kByte);
+  const Tensor w = torch::randn({37, 20}).to(torch::kBFloat16).requires_grad_();
+  const Tensor product = torch::gelu(torch::matmul(counts.to(torch::kBFloat16), w));
+  backward_and_keep(session, product.square().mean(), {w});
+  session.keep(product);
+  session.keep(bits.logical_xor(counts > 20).logical_not_());
+  session.keep(counts.bitwise_or(counts.flip(0)).bitwise_and_(15));
+  session.keep(counts.to(torch::kShort).mul_(300).remainder(7));
+  session.keep(counts.to(torch::kInt).floor_divide(3).cumsum(1));
+  session.keep(bits.sum(0) + counts.argmax(0));
+}
+
+struct Failing : torch::autograd::Function<Failing> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.mul(2); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    static_cast<void>(gradients[0].add(1));
+    throw std::runtime_error("on purpose");
+  }
+};
+
+// Ops that throw, in forward and in the middle of backward; what they touched is as in the plain run.
+void failing_ops(Session& session) {
+  const Tensor x = leaf({50, 50});
+  for (int i = 0; i < 3; ++i) {
+    session.step();
+    EXPECT_THROW(torch::mm(x, torch::ones({3, 3})), c10::Error);
+    EXPECT_THROW(x.index_select(0, torch::full({1}, 100, torch::kLong)), c10::Error);
+    EXPECT_THROW(Tensor(x).add_(1), c10::Error);  // a leaf that requires a gradient
+    const Tensor y = x.exp().sum();
+    y.backward();
+    EXPECT_THROW(y.backward(), c10::Error);  // the graph is gone
+    EXPECT_THROW((Failing::apply(x.sin()) + x).square().sum().backward(), std::runtime_error);
+  }
+  session.keep(x);
+  session.keep(x.exp());
+}
+
 struct Case {
   const char* name;
   void (*program)(Session&);
@@ -645,6 +728,10 @@ constexpr Case cases[] = {
     {"frozen_and_shared", frozen_and_shared},
     {"gradient_accumulation", gradient_accumulation},
     {"retained_graph_and_hooks", retained_graph_and_hooks},
+    {"tensor_lists", tensor_lists},
+    {"odd_lifetimes", odd_lifetimes},
+    {"small_types", small_types},
+    {"failing_ops", failing_ops},
 };
 
 class Chaos : public ::testing::TestWithParam<Case> {
@@ -652,29 +739,55 @@ class Chaos : public ::testing::TestWithParam<Case> {
   void SetUp() override { at::set_num_threads(1); }
 };
 
+// The random policy without what names ops by number: most of these programs have no recorded step.
+class RandomActions final : public Policy {
+ public:
+  explicit RandomActions(std::uint64_t seed) : inner_(random_policy(seed, 1)) {}
+  void on(const Event& event, const View& view, Actions& actions) override {
+    inner_->on(event, view, actions);
+    for (Action& action : actions.list()) {
+      action.not_before = none;
+      if (action.verb == Verb::hold) action.verb = Verb::clean;
+    }
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    inner_->make_room(request, view, victims);
+  }
+
+ private:
+  std::unique_ptr<Policy> inner_;
+};
+
+void expect_same(const std::vector<std::string>& plain, const LiveRun& live, const char* what) {
+  ASSERT_EQ(plain.size(), live.results.size()) << what;
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == live.results[i]) << what << ", result " << i;
+}
+
 TEST_P(Chaos, ResultsAreThoseOfThePlainRun) {
   const LiveProgram program = GetParam().program;
   const std::vector<std::string> plain = run_plain(program);
   ASSERT_FALSE(plain.empty());
-  ChaosPolicy policy;
+
+  // The audit sees each op with its inputs before and after: LibTorch's ops are all announced, or in our lists.
+  const auto on_demand = make_policy("on-demand").policy;
+  set_audit(true);
+  const LiveRun audited = run_live(program, machine_of(64 * MiB), *on_demand);
+  set_audit(false);
+  for (const AuditFinding& finding : audited.findings) ADD_FAILURE() << finding.op << " writes " << finding.argument;
+  expect_same(plain, audited, "audited");
+
+  ChaosPolicy chaos;
   LiveOptions options;
   options.settle = true;  // what is to be evicted is gone when the next op begins
-  const LiveRun live = run_live(program, machine_of(64 * MiB), policy, options);
-  ASSERT_EQ(plain.size(), live.results.size());
-  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == live.results[i]) << "result " << i;
-  EXPECT_GT(live.counters.link_bytes[0] + live.counters.link_bytes[1], 0u) << "nothing was evicted";
-}
+  const LiveRun evicted = run_live(program, machine_of(64 * MiB), chaos, options);
+  expect_same(plain, evicted, "everything evicted");
+  EXPECT_GT(evicted.counters.link_bytes[0] + evicted.counters.link_bytes[1], 0u) << "nothing was evicted";
 
-// The audit sees each op with its inputs before and after: LibTorch's own ops are all announced, or in our lists.
-TEST_P(Chaos, NoOpWritesUnannounced) {
-  const LiveProgram program = GetParam().program;
-  const std::vector<std::string> plain = run_plain(program);
-  const auto policy = make_policy("on-demand").policy;
-  set_audit(true);
-  const LiveRun live = run_live(program, machine_of(64 * MiB), *policy);
-  set_audit(false);
-  for (const AuditFinding& finding : live.findings) ADD_FAILURE() << finding.op << " writes " << finding.argument;
-  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == live.results[i]) << "result " << i;
+  // No byte more than the largest op needs, and a policy that asks for anything, which is mostly refused.
+  RandomActions random(plain.size());
+  const LiveRun least = run_live(program, machine_of(audited.largest_op_bytes), random);
+  expect_same(plain, least, "random actions on the least memory");
+  EXPECT_GT(least.counters.refusals, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, Chaos, ::testing::ValuesIn(cases),

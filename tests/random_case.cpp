@@ -28,6 +28,7 @@ class RandomPolicy final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (!random_.one_in(event.kind == EventKind::refused ? 20 : quiet_)) return;
+    if (view.memory.tensor_count() == 0) return;  // a live program begins without any
     for (std::uint64_t count = random_.between(1, 3); count > 0; --count) actions.push(action(view));
   }
 
@@ -338,10 +339,14 @@ std::vector<AllocatorSpec> random_allocators(Random& random, const MachineSpec& 
 
 }  // namespace
 
+std::unique_ptr<Policy> random_policy(std::uint64_t seed, std::uint64_t op_count) {
+  return std::make_unique<RandomPolicy>(seed, op_count);
+}
+
 std::unique_ptr<Policy> RandomCase::make() const {
   std::unique_ptr<Policy> inner;
   if (policy == "random") {
-    inner = std::make_unique<RandomPolicy>(seed, program.trace.ops.size());
+    inner = random_policy(seed, program.trace.ops.size());
   } else {
     inner = make_policy(policy, settings).policy;
   }

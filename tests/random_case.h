@@ -51,6 +51,9 @@ struct RandomCase {
   std::string describe() const;
 };
 
+// Asks for anything at any time, also for what does not exist; of ops up to `op_count`.
+std::unique_ptr<Policy> random_policy(std::uint64_t seed, std::uint64_t op_count);
+
 // All names of the registry: a policy is in these tests by being registered.
 const std::vector<std::string>& registered_policies();
 

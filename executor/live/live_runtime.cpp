@@ -300,6 +300,7 @@ void LiveRuntime::destroy(TensorId tensor) {
     op_bytes_ -= room;
   }
   entries_[tensor].alive = false;
+  machine_->retire(tensor);
   follower_.destroyed(tensor);
   engine_->destroy(tensor, machine_->now());
 }

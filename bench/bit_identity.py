@@ -42,6 +42,12 @@ def train(arguments, *words):
     return json.loads(done.stdout), ""
 
 
+def text_of(state):
+    """The training text's hash in a checkpoint."""
+    with open(state, "rb") as file:
+        return json.loads(file.readline())["program"]["text_sha256"]
+
+
 def mib(count):
     return f"{count / 2**20:.0f}"
 
@@ -84,6 +90,8 @@ def main():
                     if result is None:
                         verdict, evictions, most = f"FAILED: {why}", "", ""
                     else:
+                        if text_of(state) != text_of(plain_state):
+                            sys.exit("bit_identity: the training text was changed meanwhile; start again")
                         same_losses = result["training"]["losses"] == losses
                         same_state = filecmp.cmp(state, plain_state, shallow=False)
                         verdict = ("same bits" if same_losses and same_state else

@@ -146,6 +146,7 @@ ExitCode train(TrainArguments arguments) {
     throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
   }
   const auto settings = parse_settings(arguments.settings);
+  std::vector<std::string> not_the_checkpoint = {arguments.config, arguments.workload.trace};
   // Complains about names before anything is recorded or run.
   if (!arguments.plain) {
     make_policy(arguments.policy, settings);
@@ -158,9 +159,9 @@ ExitCode train(TrainArguments arguments) {
     others.push_back(arguments.prediction);
     check_output("--timeline", arguments.timeline, others);
     check_output("--prediction", arguments.prediction, inputs);
+    not_the_checkpoint.insert(not_the_checkpoint.end(), {machine_file, arguments.timeline, arguments.prediction});
   }
-  check_output("--checkpoint", arguments.checkpoint,
-               {arguments.config, arguments.workload.trace, arguments.prediction});
+  check_output("--checkpoint", arguments.checkpoint, not_the_checkpoint);
   const std::string program = find_torch_program();
   if (!predicting) {
     if (!arguments.workload.trace.empty()) throw Error("--trace is for a prediction; give --predict as well");

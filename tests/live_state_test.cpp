@@ -160,21 +160,28 @@ TEST_F(Checkpoints, OfBf16WithRecomputationResumesToo) {
 }
 
 // A copy that fails for good ends the run; the checkpoint before it stays whole.
+// In the step after the fifth, and in the checkpoint after the sixth.
 TEST_F(Checkpoints, AFailedCopyLeavesTheLastOne) {
   const TrainingResult whole = train_plain(config_, data_, until(8));
-  TrainingOptions options = until(8);
-  options.checkpoint = file_;
-  options.checkpoint_every = 3;
-  std::uint64_t saved = 0;
-  options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
-  std::atomic<bool> fail = false;
-  options.on_step = [&fail](std::uint64_t step, float, Nanoseconds) { fail = step >= 5; };
-  LiveOptions live;
-  live.machine.fail_copy = [&fail](std::uint64_t) { return fail.load(); };
-  testing::internal::CaptureStderr();
-  EXPECT_THROW(paged(options, "on-demand", live), Error);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_EQ(saved, 3u);
+  for (const std::uint64_t last_step : {5u, 6u}) {
+    TrainingOptions options = until(8);
+    options.checkpoint = file_;
+    options.checkpoint_every = 3;
+    std::uint64_t saved = 0, steps_done = 0;
+    options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
+    std::atomic<bool> fail = false;
+    options.on_step = [&](std::uint64_t step, float, Nanoseconds) {
+      steps_done = step;
+      fail = step >= last_step;
+    };
+    LiveOptions live;
+    live.machine.fail_copy = [&fail](std::uint64_t) { return fail.load(); };
+    testing::internal::CaptureStderr();
+    EXPECT_THROW(paged(options, "on-demand", live), Error);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(steps_done, last_step);
+    EXPECT_EQ(saved, 3u);
+  }
   const TrainingResult rest = train_plain(config_, data_, resumed(8));
   EXPECT_EQ(rest.resumed_steps, 3u);
   expect_the_end_of(whole, rest);

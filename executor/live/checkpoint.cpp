@@ -130,11 +130,9 @@ void read_checkpoint(const std::string& path, const TrainingConfig& config, cons
   verify(file, path);
   std::string line;
   std::getline(file, line);
-  const Json header = Json::parse(line, nullptr, false);
-  if (!header.is_object() || header.value("format", "") != format_name) {
-    throw Error(path, 0, "is no checkpoint of tencache");
-  }
-  if (header.value("version", 0) != format_version) {
+  Json header = Json::parse(line, nullptr, false);
+  if (!header.is_object() || header["format"] != format_name) throw Error(path, 0, "is no checkpoint of tencache");
+  if (header["version"] != format_version) {
     throw Error(path, 0,
                 "is a checkpoint of version " + header["version"].dump() + "; this program reads version " +
                     std::to_string(format_version));
@@ -143,6 +141,7 @@ void read_checkpoint(const std::string& path, const TrainingConfig& config, cons
   if (header["tensors"] != description(checkpoint.tensors)) {
     throw Error(path, 0, "this checkpoint has other tensors than the program of " + config.file);
   }
+  if (!header["random"].is_string() || !header["steps"].is_number_unsigned()) damaged(path, "its header");
   checkpoint.random = RandomState::from_bytes(from_hex(header["random"].get<std::string>()));
   checkpoint.steps = header["steps"].get<std::uint64_t>();
   const torch::NoGradGuard no_gradient;

@@ -205,11 +205,18 @@ class LiveRuntime {
   std::thread feeder_;
 };
 
+// A destructor keeps the failure of a run to itself: the runtime's next call throws it again.
+
 // What runs while it lives belongs to no step.
 class AsideScope {
  public:
   explicit AsideScope(LiveRuntime& runtime) : runtime_(runtime) { runtime_.set_aside(true); }
-  ~AsideScope() { runtime_.set_aside(false); }
+  ~AsideScope() {
+    try {
+      runtime_.set_aside(false);
+    } catch (...) {
+    }
+  }
   AsideScope(const AsideScope&) = delete;
   AsideScope& operator=(const AsideScope&) = delete;
 
@@ -221,7 +228,12 @@ class AsideScope {
 class ModuleScope {
  public:
   ModuleScope(LiveRuntime& runtime, std::string_view name) : runtime_(runtime) { runtime_.module_begin(name); }
-  ~ModuleScope() { runtime_.module_end(); }
+  ~ModuleScope() {
+    try {
+      runtime_.module_end();
+    } catch (...) {
+    }
+  }
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;
 

@@ -115,6 +115,7 @@ Json training_json(const TrainingResult& training) {
   Json seconds = Json::array();
   for (const Nanoseconds step_ns : training.step_ns) seconds.push_back(to_seconds(step_ns));
   return {{"parameters", training.parameter_count},
+          {"resumed_steps", training.resumed_steps},
           {"losses", training.losses},
           {"step_seconds", std::move(seconds)},
           {"median_step_seconds", to_seconds(training.median_step_ns())},
@@ -378,6 +379,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   outcome.seconds = seconds_since(start_ns);
   outcome.result = paged.run;
   outcome.program = paged.program;
+  workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
   workload.trace = paged.program.trace;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
   if (!arguments.timeline.empty()) {

@@ -53,37 +53,24 @@ void sum_blocks(std::span<const Element> gradient, std::span<double> partials) {
   }
 }
 
-// What is the same for all elements of a step.
-struct Factors {
-  Factors(const AdamWOptions& options, std::uint64_t step, float clip)
-      : coefficient(clip),
-        decay(static_cast<float>(1.0 - options.learning_rate * options.weight_decay)),
-        step_size(static_cast<float>(options.learning_rate / (1.0 - power(options.beta1, step)))),
-        root_correction2(static_cast<float>(std::sqrt(1.0 - power(options.beta2, step)))),
-        beta1(static_cast<float>(options.beta1)),
-        rest1(static_cast<float>(1.0 - options.beta1)),
-        beta2(static_cast<float>(options.beta2)),
-        rest2(static_cast<float>(1.0 - options.beta2)),
-        epsilon(static_cast<float>(options.epsilon)) {}
-  float coefficient, decay, step_size, root_correction2, beta1, rest1, beta2, rest2, epsilon;
-};
-
-// One element. Moments are changed in place.
-float updated(float parameter, float gradient, float& first_moment, float& second_moment, const Factors& by) {
-  const float clipped = gradient * by.coefficient;
-  first_moment = first_moment * by.beta1 + clipped * by.rest1;
-  second_moment = second_moment * by.beta2 + clipped * clipped * by.rest2;
-  const float denominator = std::sqrt(second_moment) / by.root_correction2 + by.epsilon;
-  return parameter * by.decay - first_moment / denominator * by.step_size;
-}
-
 }  // namespace
 
 Bfloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const bool nan = (bits & 0x7fffffff) > 0x7f800000;
-  return {static_cast<std::uint16_t>(nan ? 0x7fc0u : rounded)};
+  return {adamw_math::to_bfloat16_bits(bits)};
+}
+
+adamw_math::Factors adamw_factors(const AdamWOptions& options, std::uint64_t step) {
+  adamw_math::Factors by{};
+  by.decay = static_cast<float>(1.0 - options.learning_rate * options.weight_decay);
+  by.step_size = static_cast<float>(options.learning_rate / (1.0 - power(options.beta1, step)));
+  by.root_correction2 = static_cast<float>(std::sqrt(1.0 - power(options.beta2, step)));
+  by.beta1 = static_cast<float>(options.beta1);
+  by.rest1 = static_cast<float>(1.0 - options.beta1);
+  by.beta2 = static_cast<float>(options.beta2);
+  by.rest2 = static_cast<float>(1.0 - options.beta2);
+  by.epsilon = static_cast<float>(options.epsilon);
+  return by;
 }
 
 float to_float(Bfloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
@@ -108,12 +95,12 @@ void adamw_step(std::span<float> parameter, std::span<const float> gradient, std
   const std::size_t count = parameter.size();
   TENCACHE_CHECK(step >= 1 && gradient.size() == count && first_moment.size() == count &&
                  second_moment.size() == count);
-  const Factors by(options, step, coefficient);
+  const adamw_math::Factors by = adamw_factors(options, step);
   float* __restrict p = parameter.data();
   const float* __restrict g = gradient.data();
   float* __restrict m = first_moment.data();
   float* __restrict v = second_moment.data();
-  for (std::size_t i = 0; i < count; ++i) p[i] = updated(p[i], g[i], m[i], v[i], by);
+  for (std::size_t i = 0; i < count; ++i) p[i] = adamw_math::updated(p[i], g[i], coefficient, m[i], v[i], by);
 }
 
 void adamw_step(std::span<float> master, std::span<Bfloat16> parameter, std::span<const Bfloat16> gradient,
@@ -122,14 +109,14 @@ void adamw_step(std::span<float> master, std::span<Bfloat16> parameter, std::spa
   const std::size_t count = master.size();
   TENCACHE_CHECK(step >= 1 && parameter.size() == count && gradient.size() == count && first_moment.size() == count &&
                  second_moment.size() == count);
-  const Factors by(options, step, coefficient);
+  const adamw_math::Factors by = adamw_factors(options, step);
   float* __restrict w = master.data();
   Bfloat16* __restrict p = parameter.data();
   const Bfloat16* __restrict g = gradient.data();
   float* __restrict m = first_moment.data();
   float* __restrict v = second_moment.data();
   for (std::size_t i = 0; i < count; ++i) {
-    w[i] = updated(w[i], to_float(g[i]), m[i], v[i], by);
+    w[i] = adamw_math::updated(w[i], to_float(g[i]), coefficient, m[i], v[i], by);
     p[i] = to_bfloat16(w[i]);
   }
 }

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <span>
 
+#include "executor/adamw_math.h"
+
 namespace tencache {
 
 inline constexpr std::size_t norm_block_elements = 4096;
@@ -33,6 +35,9 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 1e-2;
 };
+
+// What a step needs of the options; steps count from 1.
+adamw_math::Factors adamw_factors(const AdamWOptions& options, std::uint64_t step);
 
 // Sums of squares that `grad_norm` writes for a gradient of that many elements.
 constexpr std::size_t norm_blocks(std::size_t elements) {

@@ -6,11 +6,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define TENCACHE_HOST_DEVICE __host__ __device__
-#else
-#define TENCACHE_HOST_DEVICE
-#endif
+#include "executor/host_device.h"
 
 namespace tencache::replay_pattern {
 

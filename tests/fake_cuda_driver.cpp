@@ -7,9 +7,7 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "executor/clock.h"
-#include "executor/cuda/replay_kernels.h"
-#include "executor/replay_pattern.h"
+#include "tests/fake_cuda_kernels.h"
 
 namespace tencache {
 namespace {
@@ -17,56 +15,6 @@ namespace {
 FakeCudaDriver* active = nullptr;
 CUcontext const the_context = reinterpret_cast<CUcontext>(0xc0de);
 thread_local CUcontext current_context = nullptr;
-
-template <typename Type>
-Type parameter(void** parameters, std::size_t index) {
-  Type value;
-  std::memcpy(&value, parameters[index], sizeof value);
-  return value;
-}
-
-// What a launch of one of the kernels does.
-std::function<void()> kernel_job(const std::string& name, void** parameters, std::vector<CUdeviceptr>& begins,
-                                 std::vector<Bytes>& sizes) {
-  using replay_kernels::Report;
-  const auto touch = [&](CUdeviceptr begin, Bytes bytes) {
-    begins.push_back(begin);
-    sizes.push_back(bytes);
-  };
-  if (name == "tencache_replay_begin" || name == "tencache_replay_compute") {
-    const auto address = parameter<CUdeviceptr>(parameters, 0);
-    touch(address, sizeof(Report));
-    auto* report = reinterpret_cast<Report*>(address);
-    if (name == "tencache_replay_begin") {
-      return [report] { report->start_ns = static_cast<std::uint64_t>(clock_ns()); };
-    }
-    const auto duration_ns = parameter<std::uint64_t>(parameters, 1);
-    return [report, duration_ns] {
-      const auto start_ns = static_cast<Nanoseconds>(report->start_ns);
-      report->reached_ns = static_cast<std::uint64_t>(clock_ns() - start_ns);
-      wait_until(start_ns + static_cast<Nanoseconds>(duration_ns));
-    };
-  }
-  const auto seed = parameter<std::uint64_t>(parameters, 0);
-  const auto address = parameter<CUdeviceptr>(parameters, 1);
-  const auto bytes = parameter<std::uint64_t>(parameters, 2);
-  const auto step = parameter<std::uint64_t>(parameters, 3);
-  touch(address, bytes);
-  auto* content = reinterpret_cast<unsigned char*>(address);
-  if (name == "tencache_replay_write") {
-    return [=] {
-      for (std::uint64_t i = 0; i * 8 < bytes; i += step) replay_pattern::write_word(seed, content, bytes, i);
-    };
-  }
-  const auto wrong_at = parameter<CUdeviceptr>(parameters, 4);
-  touch(wrong_at, sizeof(std::uint64_t));
-  return [=] {
-    auto* wrong = reinterpret_cast<std::uint64_t*>(wrong_at);
-    for (std::uint64_t i = 0; i * 8 < bytes; i += step) {
-      if (!replay_pattern::word_is_right(seed, content, bytes, i)) *wrong = std::min(*wrong, i * 8);
-    }
-  };
-}
 
 }  // namespace
 
@@ -378,8 +326,9 @@ struct FakeCudaCalls {
   }
   static CUresult CUDAAPI find_function(CUfunction* function, CUmodule module, const char* name) {
     FAKE_ENTER("cuModuleGetFunction", true);
-    static const std::vector<std::string>* const names = new std::vector<std::string>{
-        "tencache_replay_begin", "tencache_replay_write", "tencache_replay_check", "tencache_replay_compute"};
+    static const auto* const names = new std::vector<std::string>{
+        "tencache_replay_begin", "tencache_replay_write", "tencache_replay_check", "tencache_replay_compute",
+        "tencache_adamw_norm",   "tencache_adamw_add",    "tencache_adamw_clip",   "tencache_adamw_step"};
     const std::string entry = std::string(".entry ") + name + "(";
     if (fake().modules_[module].find(entry) == std::string::npos) return CUDA_ERROR_NOT_FOUND;
     const auto known = std::find(names->begin(), names->end(), name);
@@ -391,11 +340,11 @@ struct FakeCudaCalls {
                                  unsigned, CUstream stream, void** parameters, void**) {
     FAKE_ENTER("cuLaunchKernel", true);
     fake().counts_.kernels++;
-    std::vector<CUdeviceptr> begins;
-    std::vector<Bytes> sizes;
     FakeCudaDriver::Job job;
-    job.run = kernel_job(*reinterpret_cast<const std::string*>(function), parameters, begins, sizes);
-    for (std::size_t i = 0; i < begins.size(); i++) job.touches.push_back({begins[i], sizes[i]});
+    job.run = fake_kernel_job(*reinterpret_cast<const std::string*>(function), parameters,
+                              [&job](CUdeviceptr begin, Bytes bytes) {
+                                job.touches.push_back({begin, bytes});
+                              });
     return fake().push("cuLaunchKernel", stream, std::move(job));
   }
 #undef FAKE_ENTER

@@ -12,9 +12,6 @@ struct Report {
   // Behind it, for each access: the position of the first word that differs, or all ones.
 };
 
-inline constexpr unsigned threads_a_block = 256;
-inline constexpr unsigned most_blocks = 4096;
-
 // Names of the functions, with their parameters:
 //   tencache_replay_begin(Report*)
 //   tencache_replay_write(seed, content, bytes, step)            every `step`-th word from the first on

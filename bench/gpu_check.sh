@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under ten minutes: the tests of the CUDA backend, compute-sanitizer, and
-# replays of recordings under several policies with predictions. Results go to a folder, the table to its
+# Everything that needs a GPU, in under ten minutes: the tests of the CUDA backend, compute-sanitizer, calibration
+# and replays of recordings under several policies with predictions. Results go to a folder, the table to its
 # summary.txt and to stdout. Exit code 1 if anything is wrong, 2 if it cannot run here. (Live training runs on the host
 # only: there is nothing of it to check on a GPU.)
 #
@@ -84,10 +84,12 @@ else
   say "compute-sanitizer is not here" | tee -a "$results/summary.txt"
 fi
 
-# ---- Replays are paced to a machine file.
+# ---- This machine, measured; replays are paced to it, or without it to a machine file.
 scratch=$(mktemp -d "${TMPDIR:-/var/tmp}/gpu-check-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
-machine=p5.4xlarge
+machine=$results/this-gpu.yaml
+step calibrate 90 "$tencache" calibrate --device cuda --quick -o "$machine" --directory "$scratch"
+if [[ ! -s $machine ]]; then machine=p5.4xlarge; fi
 
 # ---- Replays: predicted, measured, verified.
 replays() {

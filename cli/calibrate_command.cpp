@@ -8,6 +8,7 @@
 
 #include "cli/calibrate_program.h"
 #include "cli/command_line.h"
+#include "cli/device.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
 #include "executor/adamw.h"
@@ -22,6 +23,7 @@ struct CalibrateArguments {
   std::string name = "this-computer";
   std::string gpu_memory, file_bytes;
   std::vector<std::string> directories;
+  std::string device = "auto";
   bool no_files = false;
   bool quick = false;
   bool json = false;
@@ -80,7 +82,14 @@ Json calibration_json(const Calibration& calibration, const Measured& host_cost)
     }
     copies[machine.links[link].name] = std::move(times);
   }
-  Json memory = Json::array(), files = Json::array();
+  Json memory = Json::array(), files = Json::array(), accelerator = Json::array();
+  for (const AcceleratorCost& cost : calibration.accelerator) {
+    accelerator.push_back({{"bytes", cost.bytes},
+                           {"pageable_h2d_bytes_per_second", measured_json(cost.pageable_h2d)},
+                           {"pageable_d2h_bytes_per_second", measured_json(cost.pageable_d2h)},
+                           {"map_seconds", measured_json(cost.map)},
+                           {"unmap_seconds", measured_json(cost.unmap)}});
+  }
   for (const MemoryCost& cost : calibration.memory) {
     memory.push_back({{"bytes", cost.bytes},
                       {"pageable_copy_bytes_per_second", measured_json(cost.pageable_copy)},
@@ -100,6 +109,7 @@ Json calibration_json(const Calibration& calibration, const Measured& host_cost)
   const Contention& contention = calibration.contention;
   json["copies"] = std::move(copies);
   json["memory"] = std::move(memory);
+  json["gpu_memory"] = std::move(accelerator);
   json["files"] = {{"bytes", calibration.file_bytes}, {"rates", std::move(files)}};
   json["beside_computing"] = {{"h2d_bytes_per_second", measured_json(contention.h2d)},
                               {"d2h_bytes_per_second", measured_json(contention.d2h)},
@@ -175,6 +185,14 @@ std::string calibration_text(const Calibration& calibration, const Measured& hos
                 time_text(cost.allocate), time_text(cost.allocate_pinned), time_text(cost.map), time_text(cost.unmap)});
   }
   text += "\n" + memory.text();
+  if (!calibration.accelerator.empty()) {
+    Table gpu({"  GPU memory of", "to it, unlocked", "from it, unlocked", "mapped", "unmapped"});
+    for (const AcceleratorCost& cost : calibration.accelerator) {
+      gpu.add({"  " + format_bytes(cost.bytes), rate_text(cost.pageable_h2d), rate_text(cost.pageable_d2h),
+               time_text(cost.map), time_text(cost.unmap)});
+    }
+    text += "\n" + gpu.text();
+  }
   if (!calibration.files.empty()) {
     Table files({"  files in blocks of", "in flight", "read", "write", "both at once"});
     for (const FileRate& rate : calibration.files) {
@@ -194,6 +212,9 @@ ExitCode measure(const CalibrateArguments& arguments) {
   options.gpu_bytes = size_of_option("--gpu-memory", arguments.gpu_memory);
   options.file_bytes = size_of_option("--file-bytes", arguments.file_bytes);
   options.quick = arguments.quick;
+  MachineSpec asked;
+  asked.tiers.push_back({"gpu", TierKind::gpu, options.gpu_bytes, 1, {}});
+  options.accelerator = choose_device(arguments.device, asked);
   options.directories = arguments.directories;
   if (options.directories.empty() && !arguments.no_files) options.directories = {"/var/tmp"};
   AdamStep adam;
@@ -212,12 +233,19 @@ ExitCode measure(const CalibrateArguments& arguments) {
     ProgressLine progress;
     options.progress = [&progress](const std::string& what) { progress.show("measuring " + what); };
     calibration = calibrate(options);
-    options.progress("what copies cost a program, beside the links' time");
-    host_cost = measure_host_cost(calibration.machine, options.quick);
+    if (options.accelerator == nullptr) {
+      options.progress("what copies cost a program, beside the links' time");
+      host_cost = measure_host_cost(calibration.machine, options.quick);
+    } else {
+      calibration.not_measured.push_back(
+          "what copies cost a live program beside the links' time: live programs run on "
+          "the host");
+    }
   }
   calibration.machine.host_transfer_ns = std::llround(host_cost.value * 1e9);
-  calibration.machine.facts.push_back({"host.per_transfer", "a small program with and without room, less simulated",
-                                       "measured", options.date, std::min(host_cost.spread, 10.0)});
+  if (host_cost.value > 0)
+    calibration.machine.facts.push_back({"host.per_transfer", "a small program with and without room, less simulated",
+                                         "measured", options.date, std::min(host_cost.spread, 10.0)});
   const std::string text = write_machine_yaml(calibration.machine);
   parse_machine(text, arguments.output);
   file.write(text);
@@ -240,9 +268,9 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<CalibrateArguments>();
   command->add_option("--output,-o", arguments->output, "The machine file to write (YAML)")->required();
   refuse_empty(command->add_option("--name", arguments->name, "The machine's name"))->capture_default_str();
-  refuse_empty(
-      command->add_option("--gpu-memory", arguments->gpu_memory,
-                          "Size of the memory that stands in for the GPU's (default: a quarter of what is free)"));
+  refuse_empty(command->add_option(
+      "--gpu-memory", arguments->gpu_memory,
+      "Size of the GPU's tier (default: of a GPU what it has free, else a quarter of free memory)"));
   CLI::Option* directory = command
                                ->add_option("--directory", arguments->directories,
                                             "Folder for files, one a device, any number of times (default: /var/tmp)")
@@ -251,12 +279,13 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--file-bytes", arguments->file_bytes,
                                    "Data that files are measured with (default 2GiB); more than the drive's cache"))
       ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
+  add_device_option(*command, arguments->device);
   command->add_flag("--quick", arguments->quick, "A few seconds instead of most of a minute; coarser");
   command->add_flag("--json", arguments->json, "What was measured as JSON");
   command->footer(
       "Takes less than a minute on a quiet computer; anything else that runs shows in the figures. Each figure comes\n"
-      "with its spread, which `--samples` of replay and compare draws from. Ordinary memory stands in for the "
-      "GPU's.\n\n"
+      "with its spread, which `--samples` of replay and compare draws from. Without a GPU ordinary memory "
+      "stands in.\n\n"
       "Examples:\n"
       "  tencache calibrate -o this-computer.yaml\n"
       "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1");

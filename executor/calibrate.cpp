@@ -34,7 +34,9 @@ double seconds_since(Nanoseconds start_ns) {
 MachineSpec graph(const CalibrateOptions& options, Bytes largest_copy) {
   MachineSpec machine;
   machine.name = options.name;
-  machine.description = "Measured on this computer; the GPU is a capped arena of its memory";
+  machine.description = options.accelerator != nullptr ? "Measured on this computer; " + options.accelerator->describe()
+                                                       : "Measured on this computer; the GPU is a capped arena of its "
+                                                         "memory";
   const Bytes arena_bytes = 2 * largest_copy;
   machine.tiers.push_back({"gpu", TierKind::gpu, arena_bytes, page_bytes, {}});
   machine.tiers.push_back({"cpu", TierKind::cpu, arena_bytes, page_bytes, {}});
@@ -228,8 +230,28 @@ class FactWriter {
   std::string date_;
 };
 
+void set_file_capacity(MachineSpec& machine, const CalibrateOptions& options, FactWriter& facts) {
+  if (machine.tiers.size() < 3) return;
+  machine.tiers[2].capacity = whole_mib(free_disk(options.directories) / 10 * 9);
+  facts.add("tiers.nvme.capacity", "nine tenths of what the disks have free");
+}
+
 void set_capacities(MachineSpec& machine, const CalibrateOptions& options, FactWriter& facts) {
   const Bytes memory = available_memory();
+  if (options.accelerator != nullptr) {
+    const Bytes free = options.accelerator->free_bytes();
+    if (options.gpu_bytes > free) {
+      throw Error("calibration: a GPU tier of " + format_bytes(options.gpu_bytes) + ", and the GPU has " +
+                  format_bytes(free) + " free; ask for less");
+    }
+    machine.tiers[0].capacity = whole_mib(options.gpu_bytes != 0 ? options.gpu_bytes : free - free / 16);
+    machine.tiers[1].capacity = whole_mib(memory / 4 * 3);
+    facts.add("tiers.gpu.capacity",
+              options.gpu_bytes != 0 ? "as asked for" : "what the GPU has free, less a sixteenth");
+    facts.add("tiers.cpu.capacity", "three quarters of MemAvailable");
+    set_file_capacity(machine, options, facts);
+    return;
+  }
   const Bytes gpu = options.gpu_bytes != 0 ? options.gpu_bytes : whole_mib(memory / 4);
   if (gpu >= memory) {
     throw Error("calibration: a GPU arena of " + format_bytes(gpu) + ", and this computer has " + format_bytes(memory) +
@@ -239,9 +261,7 @@ void set_capacities(MachineSpec& machine, const CalibrateOptions& options, FactW
   machine.tiers[1].capacity = whole_mib((memory - gpu) / 4 * 3);
   facts.add("tiers.gpu.capacity", options.gpu_bytes != 0 ? "as asked for" : "a quarter of MemAvailable");
   facts.add("tiers.cpu.capacity", "three quarters of what MemAvailable leaves");
-  if (machine.tiers.size() < 3) return;
-  machine.tiers[2].capacity = whole_mib(free_disk(options.directories) / 10 * 9);
-  facts.add("tiers.nvme.capacity", "nine tenths of what the disks have free");
+  set_file_capacity(machine, options, facts);
 }
 
 // A resource that both links use, where together they move only this share of the sum of the two.
@@ -326,7 +346,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   const int repetitions = options.quick ? 5 : 15;
   std::vector<Bytes> sizes = {4 * KiB, 64 * KiB, 256 * KiB, 1 * MiB, 4 * MiB, 16 * MiB, 64 * MiB};
   if (options.quick) sizes = {64 * KiB, 1 * MiB, 16 * MiB};
-  result.machine = graph(options, largest_copy);
+  result.machine = with_real_pages(graph(options, largest_copy), options.accelerator.get());
   MachineSpec& machine = result.machine;
   FactWriter facts(machine, options.date);
 
@@ -338,6 +358,7 @@ Calibration calibrate(const CalibrateOptions& options) {
     HostMachineOptions host_options;
     host_options.pace = false;
     host_options.prefault = true;
+    host_options.accelerator = options.accelerator;
     HostMachine host(machine, bodies, host_options);
     for (const TensorId tensor : {first_tensor, second_tensor}) {
       host.tensor_created(tensor, largest_copy);
@@ -372,6 +393,10 @@ Calibration calibrate(const CalibrateOptions& options) {
 
   say("memory: copies, allocation and mapping");
   result.memory = time_memory(options.quick, result.not_measured);
+  if (options.accelerator != nullptr) {
+    result.accelerator = time_accelerator(*options.accelerator, options.quick);
+    result.not_measured.push_back("the GPU's matrix products and memory traffic: compute is one core's");
+  }
   if (options.directories.empty()) {
     result.not_measured.push_back("files: there is no folder for them (--no-files)");
   } else {

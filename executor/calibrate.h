@@ -6,20 +6,24 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/machine_spec.h"
+#include "executor/accelerator.h"
 
 namespace tencache {
 
 struct CalibrateOptions {
   std::string name = "this-computer";
-  Bytes gpu_bytes = 0;                   // capacity of the GPU's stand-in; 0: a quarter of the memory that is free
+  Bytes gpu_bytes = 0;  // capacity of the GPU's tier; 0: of the stand-in a quarter of the memory that is free, of a GPU
+                        // what it has free, less a sixteenth
   std::vector<std::string> directories;  // for files; empty: no tier of files
   std::string date;                      // written to every figure's `retrieved`
   Bytes file_bytes = 0;  // of the files that rates are measured on; 0: 2 GiB, less where the disk is full
   bool quick = false;    // a few seconds: fewer repetitions, less data, fewer sizes
+  std::shared_ptr<Accelerator> accelerator = nullptr;  // the GPU; nullptr: ordinary memory stands in
   // Runs an Adam step on so many parameters on the CPU and returns when it is done; empty: not measured.
   std::function<void(std::uint64_t parameters)> adam_step;
   std::function<void(const std::string& what)> progress;  // what is measured next; may be empty
@@ -54,6 +58,13 @@ struct MemoryCost {
   Measured map, unmap;                  // seconds: of a tier's memory whose pages exist
 };
 
+// What a GPU's own memory takes, and copies of memory that is not page-locked; the links' are of memory that is.
+struct AcceleratorCost {
+  Bytes bytes = 0;
+  Measured pageable_h2d, pageable_d2h;  // bytes per second
+  Measured map, unmap;                  // seconds, of device memory that is there
+};
+
 // What runs at the same time slows each other down: both directions beside a computing core, and that core.
 struct Contention {
   Measured h2d, d2h, both;     // bytes per second beside matrix products; both: the two links together
@@ -66,6 +77,7 @@ struct Calibration {
   MachineSpec machine;  // every figure has a Fact of confidence "measured"; write it with configs/machine_yaml.h
   std::vector<std::vector<CopyTime>> copies;  // by link
   std::vector<MemoryCost> memory;
+  std::vector<AcceleratorCost> accelerator;  // by size; with an accelerator
   std::vector<FileRate> files;
   Bytes file_bytes = 0;  // that they were measured on
   Contention contention;
@@ -92,6 +104,8 @@ std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_me
 // One matrix product, one triad; seconds each takes.
 double time_matmul();
 double time_triad();
+// calibrate_accelerator.cpp
+std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick);
 inline constexpr double matmul_operations = 2.0 * 256 * 256 * 256;
 inline constexpr double triad_traffic = 3.0 * 64 * 1024 * 1024;
 // calibrate_files.cpp. The tier's files are written once over `bytes`, then read and written for `seconds` each way.

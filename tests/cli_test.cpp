@@ -591,8 +591,8 @@ TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
   EXPECT_FALSE(fs::exists(path("m.yaml")));
   expect_bad_usage({"calibrate", "-o", "m.yaml", "--directory", path(""), "--file-bytes", "1PiB"},
                    HasSubstr("quarter"));
-  const Answer answer = run({"calibrate", "-o", "m.yaml", "--quick", "--gpu-memory", "64MiB", "--directory", path(""),
-                             "--file-bytes", "64MiB", "--json"});
+  const Answer answer = run({"calibrate", "--device", "host", "-o", "m.yaml", "--quick", "--gpu-memory", "64MiB",
+                             "--directory", path(""), "--file-bytes", "64MiB", "--json"});
   ASSERT_EQ(answer.code, 0) << answer.err;
   const MachineSpec machine = read_machine(path("m.yaml"));
   EXPECT_EQ(machine.tiers[0].capacity, 64 * MiB);

@@ -9,6 +9,7 @@
 #include "core/engine.h"
 #include "core/error.h"
 #include "core/replay_log.h"
+#include "executor/calibrate.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_memory.h"
 #include "executor/host_machine.h"
@@ -106,8 +107,8 @@ TEST_F(FakeCudaTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     for (TensorId tensor = 0; tensor < 5; tensor++) create(*machine, tensor, 5 * MiB + tensor);
     for (TensorId tensor = 0; tensor < 5; tensor++) {
-      machine->submit(copy(h2d, tensor, 5 * MiB), 0, 0);
-      machine->submit(copy(d2h, tensor, 5 * MiB), 0, 0);
+      const Fence up = machine->submit(copy(h2d, tensor, 5 * MiB), 0, 0);
+      machine->submit(copy(d2h, tensor, 5 * MiB), up, 0);
     }
     Completion completion;
     while (machine->wait(completion)) EXPECT_EQ(completion.status, CompletionStatus::done) << machine->last_error();
@@ -223,6 +224,28 @@ TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
       EXPECT_EQ(driver.counts().creations, 4u);
     }
     EXPECT_LE(driver.counts().memory, 40 * MiB);
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
+  FakeCudaDriver driver;
+  {
+    CalibrateOptions options;
+    options.quick = true;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    const Calibration calibration = calibrate(options);
+    const MachineSpec& machine = calibration.machine;
+    EXPECT_EQ(machine.tiers[gpu].granularity, 2 * MiB);
+    EXPECT_EQ(machine.tiers[gpu].capacity, 240 * MiB);  // of 256
+    EXPECT_GT(machine.tiers[cpu].capacity, 0u);
+    EXPECT_NE(machine.description.find("FakeCudaDriver"), std::string::npos);
+    for (const Link& link : machine.links) EXPECT_GT(link.bandwidth, 1'000'000u) << link.name;
+    ASSERT_EQ(calibration.accelerator.size(), 1u);
+    EXPECT_GT(calibration.accelerator[0].pageable_h2d.value, 0);
+    EXPECT_GT(calibration.accelerator[0].map.value, 0);
+    options.gpu_bytes = 1 * GiB;
+    EXPECT_THROW(calibrate(options), Error);
   }
   EXPECT_EQ(leftovers(driver), "");
 }

@@ -229,6 +229,9 @@ TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
 }
 
 TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "what it measures takes minutes under ThreadSanitizer";
+#endif
   FakeCudaDriver driver;
   {
     CalibrateOptions options;

@@ -110,6 +110,23 @@ Json traffic_json(const MachineSpec& machine, const RunResult& result) {
   return traffic;
 }
 
+// Over the whole window: what a tier's allocator cost.
+Json allocators_json(const MachineSpec& machine, const RunResult& result) {
+  const auto ratio = [](uint128 part, uint128 whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  Json allocators = Json::object();
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+    const Counters& window = result.window;
+    allocators[machine.tiers[i].name] = {
+        {"kind", to_string(result.allocators[i])},
+        {"fragmentation", ratio(window.scattered_byte_ns[i], window.free_byte_ns[i])},
+        {"padding", ratio(window.padding_byte_ns[i], window.occupancy_byte_ns[i])},
+        {"placeless", per_iteration(result, static_cast<double>(window.placeless[i]))}};
+  }
+  return allocators;
+}
+
 Json manifest_json(const Workload& workload, const Outcome& outcome) {
   Json options = Json::object();
   for (const auto& [key, value] : outcome.options) options[key] = value;
@@ -169,6 +186,7 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
   json["peak_bytes"] = std::move(peak);
   json["mean_utilization"] = utilization_json(machine, result);
+  json["allocators"] = allocators_json(machine, result);
   const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
   json["tokens_per_second"] = or_null(tokens_per_second(workload, iteration));
   json["usd_per_million_tokens"] = or_null(usd_per_million_tokens(workload, iteration));
@@ -184,7 +202,7 @@ void add_misfit_figures(Json& json, const RunResult& result, const References& r
   json["bound_term"] = references.bound_term;
   for (const char* key : {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "busy_seconds",
                           "phase_seconds", "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes",
-                          "mean_utilization", "tokens_per_second", "usd_per_million_tokens"}) {
+                          "mean_utilization", "allocators", "tokens_per_second", "usd_per_million_tokens"}) {
     json[key] = nullptr;
   }
   json["iterations"] = result.iterations;
@@ -416,6 +434,13 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
     text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
                         format_bytes(machine.tiers[i].capacity));
+    if (result.allocators[i] == AllocatorKind::exact) continue;
+    const Json allocator = allocators_json(machine, result)[machine.tiers[i].name];
+    text += fmt::format(
+        "                 {}: {:.0f} % of what is free is outside the largest hole, buffers hold {:.0f} % "
+        "beyond their content; {:.4g} times an iteration there was room but no one place for a chunk\n",
+        to_string(result.allocators[i]), 100 * allocator["fragmentation"].get<double>(),
+        100 * allocator["padding"].get<double>(), allocator["placeless"].get<double>());
   }
   if (const std::optional<double> rate = tokens_per_second(workload, iteration)) {
     const std::optional<double> usd = usd_per_million_tokens(workload, iteration);

@@ -54,7 +54,8 @@ struct Measurement {
   Outcome outcome;
   ReplayCounts counts;
   std::string summary;
-  std::string machine;  // how files are accessed, a line a tier
+  std::string machine;                                                 // how files are accessed, a line a tier
+  std::vector<std::pair<std::string, ChunkMemoryStatistics>> mapping;  // of each tier of memory, by its name
 };
 
 // `lowered`: the program that was predicted; null: none was.
@@ -92,7 +93,25 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   measurement.counts = bodies.counts();
   measurement.summary = bodies.summary();
   measurement.machine = machine.describe();
+  for (TierId tier = 0; tier < workload.machine.tiers.size(); ++tier) {
+    if (workload.machine.tiers[tier].kind == TierKind::nvme) continue;
+    measurement.mapping.emplace_back(workload.machine.tiers[tier].name, machine.memory_statistics(tier));
+  }
   return measurement;
+}
+
+// What giving chunks their memory cost over the whole run.
+Json mapping_json(const Measurement& measurement) {
+  Json json = Json::object();
+  for (const auto& [tier, mapping] : measurement.mapping) {
+    json[tier] = {{"maps", mapping.maps},
+                  {"unmaps", mapping.unmaps},
+                  {"bytes", mapping.mapped_bytes},
+                  {"pieces", mapping.extents},
+                  {"map_seconds", to_seconds(mapping.map_ns)},
+                  {"unmap_seconds", to_seconds(mapping.unmap_ns)}};
+  }
+  return json;
 }
 
 Json measurement_json(const Workload& workload, const RunReplayArguments& arguments, const Measurement& measurement,
@@ -105,6 +124,7 @@ Json measurement_json(const Workload& workload, const RunReplayArguments& argume
                           {"corrupted", measurement.counts.corrupted_tensors},
                           {"first_corruption", measurement.counts.first_corruption}};
   json["late_ops"] = {{"count", measurement.counts.late_ops}, {"seconds", to_seconds(measurement.counts.late_ns)}};
+  json["mapping"] = mapping_json(measurement);
   json["host"] = measurement.machine;
   if (prediction == nullptr) return json;
   const Json comparison = comparison_json(prediction->result, json);
@@ -126,6 +146,14 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
   if (measurement.counts.late_ops != 0) {
     text += fmt::format("  late           {} ops took longer than recorded, by {} in all\n",
                         measurement.counts.late_ops, format_duration(measurement.counts.late_ns));
+  }
+  for (const auto& [tier, mapping] : measurement.mapping) {
+    if (mapping.maps == 0) continue;
+    text += fmt::format(
+        "  mapping {:<6} {} chunks in {:.2f} pieces each, {} a chunk; unmapping {}\n", tier, mapping.maps,
+        static_cast<double>(mapping.extents) / static_cast<double>(mapping.maps),
+        format_duration(mapping.map_ns / static_cast<Nanoseconds>(mapping.maps)),
+        format_duration(mapping.unmap_ns / static_cast<Nanoseconds>(std::max<std::uint64_t>(1, mapping.unmaps))));
   }
   if (prediction == nullptr) return text;
   text += "\npredicted: " + result_text(workload, prediction->outcome, references) + "\n";

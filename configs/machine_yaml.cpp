@@ -136,9 +136,9 @@ class RankReader {
   }
 
   void read_tier(const std::vector<YamlValue>& layers) {
-    const YamlMap keys(
-        layers, "a tier",
-        {"name", "kind", "capacity", "reserved", "granularity", "directories", "shared_by", "allocation"});
+    const YamlMap keys(layers, "a tier",
+                       {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
+                        "shared_by", "allocation"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -172,6 +172,17 @@ class RankReader {
         if (result.directories.back().empty()) fail_at(item, path + "directories: an empty path");
       });
     }
+    for (const char* key : {"io_block", "io_depth"}) {
+      const auto value = keys.get(key);
+      if (value && result.kind != TierKind::nvme) fail_at(*value, path + key + ": only tiers of kind nvme have it");
+    }
+    if (const auto value = keys.get("io_block")) {
+      result.io_block_bytes = figures_.bytes(*value, path + "io_block");
+      if (result.io_block_bytes == 0 || result.io_block_bytes % (4 * KiB) != 0 || result.io_block_bytes > GiB) {
+        fail_at(*value, path + "io_block: must be a multiple of 4KiB up to 1GiB");
+      }
+    }
+    if (const auto value = keys.get("io_depth")) result.io_depth = figures_.count(*value, path + "io_depth", 1, 1024);
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
     machine_.tiers.push_back(std::move(result));
   }

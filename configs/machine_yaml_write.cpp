@@ -100,6 +100,10 @@ class RankWriter {
       directories += (directories.empty() ? "" : ", ") + quote(directory);
     }
     entries.emplace_back("directories", directories.empty() ? "" : enclosed('[', directories, ']'));
+    entries.emplace_back("io_block",
+                         tier.io_block_bytes == 0 ? "" : figure(path + "io_block", write_bytes(tier.io_block_bytes)));
+    entries.emplace_back("io_depth",
+                         tier.io_depth == 0 ? "" : figure(path + "io_depth", std::to_string(tier.io_depth)));
     const AllocationCost& cost = tier.allocation;
     std::string allocation;
     if (cost.per_call_ns != 0 || cost.bandwidth != 0 || cost.power_of_two) {

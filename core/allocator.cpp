@@ -70,6 +70,7 @@ class HoleAllocator final : public Allocator {
   }
 
   bool has_room(Bytes bytes) const override { return by_size_.lower_bound({bytes, 0}) != by_size_.end(); }
+  Bytes largest_free() const override { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:
   using Holes = std::map<std::uint64_t, Bytes>;
@@ -123,6 +124,7 @@ class ClassAllocator final : public Allocator {
     const std::uint64_t offset = size_class->free.back();
     size_class->free.pop_back();
     used_ += size_class->bytes;
+    padding_ += size_class->bytes - bytes;
     return offset;
   }
   void release(std::uint64_t offset, Bytes bytes) override {
@@ -130,6 +132,7 @@ class ClassAllocator final : public Allocator {
     TENCACHE_CHECK(size_class != nullptr && (offset - size_class->begin) % size_class->bytes == 0);
     size_class->free.push_back(offset);
     used_ -= size_class->bytes;
+    padding_ -= size_class->bytes - bytes;
   }
   bool has_room(Bytes bytes) const override {
     const Class* size_class = const_cast<ClassAllocator*>(this)->class_of(bytes);
@@ -139,6 +142,11 @@ class ClassAllocator final : public Allocator {
     const Class* size_class = const_cast<ClassAllocator*>(this)->class_of(bytes);
     return size_class == nullptr ? bytes : size_class->bytes;
   }
+  Bytes largest_free() const override {
+    const auto found = std::find_if(classes_.rbegin(), classes_.rend(), [](const Class& c) { return !c.free.empty(); });
+    return found == classes_.rend() ? 0 : found->bytes;
+  }
+  Bytes padding() const override { return padding_; }
   bool could_hold(Bytes bytes) const override {
     const Class* size_class = const_cast<ClassAllocator*>(this)->class_of(bytes);
     return size_class != nullptr && size_class->count > 0;
@@ -158,6 +166,7 @@ class ClassAllocator final : public Allocator {
   }
 
   std::vector<Class> classes_;
+  Bytes padding_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,9 @@
 // Allocators over the address range of one tier. They live here, not in a machine, so that simulation and hardware
 // get the same addresses and fragmentation is predicted too.
+//
+// None compacts. Where chunks can be moved, pages can be mapped: `exact` is what compaction would reach at no cost, since
+// a chunk's addresses stay and any free pages do. The others stand for systems that have neither, whose fragmentation
+// is a figure of the result.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +52,10 @@ class Allocator {
   // Whether a request of that size could be met if the tier were empty.
   virtual bool could_hold(Bytes bytes) const { return bytes <= capacity_; }
   virtual bool addressed() const { return true; }
+  // The largest request that `allocate` would meet now, in bytes that it would take.
+  virtual Bytes largest_free() const { return free(); }
+  // Of what is used: beyond what was asked for.
+  virtual Bytes padding() const { return 0; }
 
   Bytes capacity() const { return capacity_; }
   Bytes used() const { return used_; }

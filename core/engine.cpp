@@ -564,7 +564,7 @@ void Engine::throw_op_failed(std::uint8_t lane) {
   const bool known = op != none && program_ != nullptr;
   throw Error("op " +
               (known ? "'" + program_->trace.name(program_->trace.ops[op]) + "'" : std::string("of the program")) +
-              " failed on the machine; what it should have written is lost");
+              " failed on the machine" + reason_of_failure(machine_) + "; what it should have written is lost");
 }
 
 void Engine::throw_out_of_memory() {

@@ -14,6 +14,11 @@ void Engine::advance_time(Nanoseconds now) {
   const uint128 passed = static_cast<uint128>(now - now_);
   for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
     counters_.occupancy_byte_ns[tier] += passed * memory_.used(tier);
+    const Allocator& allocator = memory_.allocator(tier);
+    if (!allocator.addressed()) continue;
+    counters_.free_byte_ns[tier] += passed * allocator.free();
+    counters_.scattered_byte_ns[tier] += passed * (allocator.free() - allocator.largest_free());
+    counters_.padding_byte_ns[tier] += passed * allocator.padding();
   }
   now_ = now;
   counters_.time_ns = now;

@@ -175,7 +175,10 @@ RunResult Engine::result() const {
   r.misfit_bytes = misfit_bytes_;
   r.iterations = boundaries_.empty() ? 0 : boundaries_.size() - 1;
   r.simulated_events = counters_.completions;
-  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) r.peak_bytes[tier] = memory_.peak(tier);
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    r.peak_bytes[tier] = memory_.peak(tier);
+    r.allocators[tier] = layout_.allocators[tier].kind;
+  }
   policy_.notes(r.policy_notes);
   if (r.iterations == 0) return r;
   for (std::size_t i = 1; i < boundaries_.size(); ++i) {

@@ -164,14 +164,18 @@ void Engine::reclaim(TierId tier, Bytes bytes) {
 // Starts enough evictions that `bytes` will be free: asks the policy, then, for an op, takes the coldest. `first` is
 // the chunk that found no room.
 void Engine::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming, ChunkId first, Priority priority) {
+  std::uint64_t& asked = asked_epoch_[tier][prefetch ? 1 : 0];
+  bool counts = asked != epoch_;
   const auto lacking = [&]() -> Bytes {
     const Bytes have = memory_.free(tier) + memory_.leaving(tier);
     if (have < bytes) return bytes - have;
     // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
-    return memory_.leaving(tier) > 0 || memory_.has_room(first, tier) ? 0 : 1;
+    if (memory_.leaving(tier) > 0 || memory_.has_room(first, tier)) return 0;
+    if (counts) ++counters_.placeless[tier];
+    counts = false;
+    return 1;
   };
   if (lacking() == 0) return;
-  std::uint64_t& asked = asked_epoch_[tier][prefetch ? 1 : 0];
   if (asked == epoch_) return;
   asked = epoch_;
   const RoomRequest request{tier, lacking(), prefetch, incoming};
@@ -548,8 +552,8 @@ void Engine::fail_transfer(TransferId id, bool cancelled) {
   Transfer& t = transfers_[id];
   if (!cancelled && ++failures_[t.chunk] >= failures_tolerated) {
     throw Error("moving " + format_bytes(memory_.bytes_of(t.chunk)) + " from '" + spec_.tiers[t.from].name + "' to '" +
-                spec_.tiers[t.to].name + "' failed " + std::to_string(failures_tolerated) +
-                " times in a row; check the device and the space left on it");
+                spec_.tiers[t.to].name + "' failed " + std::to_string(failures_tolerated) + " times in a row" +
+                reason_of_failure(machine_) + "; check the device and the space left on it");
   }
   if (!cancelled && t.hop > 0) {  // its source may be gone: the buffer holds the only copy, so try again
     enqueue(id, true);

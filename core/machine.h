@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
@@ -77,6 +78,8 @@ class Machine {
   // Waits for the next completion. False when nothing is under way.
   virtual bool wait(Completion& completion) = 0;
   virtual Nanoseconds now() const = 0;
+  // Why the last work that failed did, for messages: what, where; empty where that is not known.
+  virtual std::string last_error() const { return {}; }
   // Whether its ops touch no data, so that one may run before what it reads has arrived (Layout::overlap_faults).
   virtual bool pretends() const { return false; }
   // A hash of what the machine has in progress and remembers, times relative to now, for the recognition of the steady
@@ -92,5 +95,11 @@ class Machine {
   // Persistent content that exists before the first op. The chunk's room is mapped already.
   virtual void initialise(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
 };
+
+// ": " and why the machine's last failed work did, to be put behind what failed; empty where that is not known.
+inline std::string reason_of_failure(const Machine& machine) {
+  const std::string reason = machine.last_error();
+  return reason.empty() ? reason : ": " + reason;
+}
 
 }  // namespace tencache

@@ -36,6 +36,9 @@ struct Tier {
   Bytes granularity = 1;                 // every chunk occupies a multiple of this; a power of two
   std::vector<std::string> directories;  // nvme, on a real machine: one per device
   AllocationCost allocation = {};
+  // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
+  Bytes io_block_bytes = 0;
+  std::uint32_t io_depth = 0;  // blocks in flight, of each directory
 };
 
 // Bandwidth that several links occupy at once: a PCIe direction, DRAM, an SSD's read + write total.

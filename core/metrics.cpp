@@ -20,7 +20,13 @@ Counters operator-(const Counters& end, const Counters& begin) {
     d.link_bytes[i] -= begin.link_bytes[i];
     d.link_busy_ns[i] -= begin.link_busy_ns[i];
   }
-  for (std::size_t i = 0; i < max_tiers; ++i) d.occupancy_byte_ns[i] -= begin.occupancy_byte_ns[i];
+  for (std::size_t i = 0; i < max_tiers; ++i) {
+    d.occupancy_byte_ns[i] -= begin.occupancy_byte_ns[i];
+    d.free_byte_ns[i] -= begin.free_byte_ns[i];
+    d.scattered_byte_ns[i] -= begin.scattered_byte_ns[i];
+    d.padding_byte_ns[i] -= begin.padding_byte_ns[i];
+    d.placeless[i] -= begin.placeless[i];
+  }
   d.completions -= begin.completions;
   d.refusals -= begin.refusals;
   d.fallback_evictions -= begin.fallback_evictions;

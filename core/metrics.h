@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/allocator.h"
 #include "core/machine_spec.h"
 #include "core/timeline.h"
 #include "core/units.h"
@@ -22,7 +23,7 @@ struct Counters {
   Nanoseconds cpu_compute_ns = 0;                         // of the CPU lane
   // By Phase, of the GPU lane: the sum is the time, exactly. docs/results.md, "Phases".
   std::array<Nanoseconds, phase_count> phase_ns{};
-  std::uint64_t accesses = 0, hits = 0;                   // of GPU ops to content of governed tensors
+  std::uint64_t accesses = 0, hits = 0;  // of GPU ops to content of governed tensors
   Bytes access_bytes = 0, hit_bytes = 0;
   // Of the governed tensors that GPU ops read: those that were on the GPU, or on their way there, as an iteration
   // began.
@@ -30,6 +31,10 @@ struct Counters {
   std::array<Bytes, max_links> link_bytes{};
   std::array<Nanoseconds, max_links> link_busy_ns{};
   std::array<uint128, max_tiers> occupancy_byte_ns{};  // integral of a tier's use over time
+  // Of tiers with addresses, integrals over time: free bytes, those of them outside the largest hole (or beyond the
+  // largest free buffer), and what buffers hold beyond what was asked for.
+  std::array<uint128, max_tiers> free_byte_ns{}, scattered_byte_ns{}, padding_byte_ns{};
+  std::array<std::uint64_t, max_tiers> placeless{};  // times that enough was free in sum, but in no one place
   std::uint64_t completions = 0;
   std::uint64_t refusals = 0, fallback_evictions = 0;
   std::uint64_t evictions = 0;  // chunks sent away or dropped from the GPU tier
@@ -50,6 +55,7 @@ struct RunResult {
   Nanoseconds first_iteration_ns = 0;
   std::vector<Nanoseconds> iteration_ns;  // each one
   std::array<Bytes, max_tiers> peak_bytes{};
+  std::array<AllocatorKind, max_tiers> allocators{};
   std::uint64_t simulated_events = 0;
   std::vector<std::string> policy_notes;  // Policy::notes, at the end
 

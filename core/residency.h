@@ -77,6 +77,7 @@ class Residency {
   Bytes free(TierId tier) const { return allocators_[tier]->free(); }
   Bytes leaving(TierId tier) const { return leaving_[tier]; }  // room that queued or running evictions will free
   Bytes peak(TierId tier) const { return peak_[tier]; }
+  const Allocator& allocator(TierId tier) const { return *allocators_[tier]; }
   bool has_room(ChunkId chunk, TierId tier) const {
     return allocators_[tier]->has_room(rounded(bytes_of(chunk), tier));
   }

@@ -111,7 +111,7 @@ class HostMachine final : public Machine {
   std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
 
   // The message of the last work that failed; empty if none did.
-  std::string last_error() const;
+  std::string last_error() const override;
   // How files are read and written, and what was fallen back to; a line per tier.
   std::string describe() const;
   const MachineSpec& spec() const { return spec_; }

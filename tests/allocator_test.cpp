@@ -24,6 +24,8 @@ TEST(AllocatorTest, BestFitTakesTheSmallestHole) {
   allocator->release(0, 30);
   allocator->release(50, 20);
   EXPECT_FALSE(allocator->has_room(31));
+  EXPECT_EQ(allocator->largest_free(), 30U);
+  EXPECT_EQ(allocator->padding(), 0U);
   EXPECT_EQ(allocator->allocate(20, false), 50U);
   EXPECT_EQ(allocator->allocate(25, false), 0U);
   allocator->release(50, 20);
@@ -47,6 +49,8 @@ TEST(AllocatorTest, SizeClassesTakeTheSmallestClassThatHolds) {
   ASSERT_TRUE(allocator->allocate(7, false));
   EXPECT_FALSE(allocator->has_room(7)) << "the larger class is not for small ones";
   EXPECT_TRUE(allocator->has_room(11));
+  EXPECT_EQ(allocator->padding(), 6U);
+  EXPECT_EQ(allocator->largest_free(), 40U);
   EXPECT_FALSE(allocator->could_hold(41));
   EXPECT_THROW(make_allocator({AllocatorKind::fixed_buffers, {{40, 3}}}, 100), Error);
 }

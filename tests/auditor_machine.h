@@ -28,6 +28,7 @@ class AuditorMachine final : public Machine {
   void cancel(Fence fence) override { inner_.cancel(fence); }
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return inner_.now(); }
+  std::string last_error() const override { return inner_.last_error(); }
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
   void tensor_created(TensorId tensor, Bytes bytes) override { inner_.tensor_created(tensor, bytes); }
@@ -114,6 +115,7 @@ class TroubleMachine final : public Machine {
     if (!random_.one_in(2)) inner_.cancel(fence);
   }
   bool wait(Completion& completion) override;
+  std::string last_error() const override { return inner_.last_error(); }
   Nanoseconds now() const override { return now_ > inner_.now() ? now_ : inner_.now(); }
 
  private:

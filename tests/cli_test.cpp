@@ -95,6 +95,7 @@ TEST_F(CommandLine, ReplayJsonKeepsTheContract) {
                           "traffic_bytes",
                           "peak_bytes",
                           "mean_utilization",
+                          "allocators",
                           "tokens_per_second",
                           "usd_per_million_tokens",
                           "simulated_events",
@@ -499,6 +500,9 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   EXPECT_EQ(result["measured"], true);
   EXPECT_EQ(result["verification"]["tensors"], 9);
   EXPECT_EQ(result["verification"]["corrupted"], 0);
+  EXPECT_GE(result["mapping"]["gpu"]["maps"], 9);
+  EXPECT_GE(result["mapping"]["gpu"]["pieces"], result["mapping"]["gpu"]["maps"]);
+  EXPECT_GT(result["mapping"]["gpu"]["map_seconds"], 0);
   EXPECT_GE(result["iteration_seconds"].get<double>(), result["ideal_seconds"].get<double>());
   EXPECT_EQ(result["prediction"]["sha256"], sha256_of_file(path("p.json")));
   EXPECT_THAT(answer.err, HasSubstr(sha256_of_file(path("p.json"))));

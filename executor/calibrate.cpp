@@ -199,7 +199,7 @@ Bytes free_disk(const std::vector<std::string>& directories) {
     if (disk.f_frsize == 0) continue;
     least = std::min(least, static_cast<Bytes>(disk.f_bavail) * disk.f_frsize / folders_of[disk.f_fsid]);
   }
-  return least * directories.size();  // chunks go to them in turn
+  return least * directories.size();  // blocks go to them in turn
 }
 
 // What a run may take for a while: a quarter of what is free.

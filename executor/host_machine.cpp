@@ -1,6 +1,7 @@
 #include "executor/host_machine.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -131,7 +132,15 @@ void HostMachine::build_staging() {
     std::string reason;  // of CPU memory, too, and said there
     staging_pinned_ = options_.accelerator->pin(staging_, bytes, reason);
   }
-  staging_locked_ = staging_pinned_ || ::mlock(memory, bytes) == 0;  // beyond RLIMIT_MEMLOCK: ordinary memory
+  staging_locked_ = staging_pinned_ || ::mlock(memory, bytes) == 0;
+  if (staging_locked_) return;
+  const std::string reason = std::strerror(errno);
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  std::fprintf(stderr,
+               "tencache: the staging buffers, %s, are ordinary memory that the system may swap out: locking it failed "
+               "(%s); the limit is %s (ulimit -l)\n",
+               format_bytes(bytes).c_str(), reason.c_str(), format_bytes(limit.rlim_cur).c_str());
 }
 
 void HostMachine::build_lanes() {

@@ -25,10 +25,11 @@ constexpr Bytes reservation_step = 256 * MiB;  // the file grows on the disk in 
 Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 // A file without a name. `direct` is cleared when the file system refuses O_DIRECT.
-FileDescriptor open_nameless(const std::string& directory, bool& direct) {
+FileDescriptor open_nameless(const std::string& directory, bool& direct, bool nameless) {
   const int flags = O_CLOEXEC | O_NOFOLLOW;
-  FileDescriptor result(::open(directory.c_str(), O_TMPFILE | O_RDWR | flags, 0600));
-  if (!result.open() && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+  FileDescriptor result;
+  if (nameless) result = FileDescriptor(::open(directory.c_str(), O_TMPFILE | O_RDWR | flags, 0600));
+  if (!result.open() && (!nameless || errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
     // The file system has no nameless files: one with a name, which goes at once.
     std::string path = directory + "/tencache-swap-XXXXXX";
     result = FileDescriptor(::mkostemp(path.data(), flags));  // mode 0600
@@ -51,7 +52,9 @@ Bytes room_on_disk(int descriptor) {
 }  // namespace
 
 SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
-    : name_(tier.name), options_(options), granularity_(std::max(tier.granularity, sector_bytes)) {
+    : name_(tier.name), options_(std::move(options)), granularity_(std::max(tier.granularity, sector_bytes)) {
+  if (tier.io_block_bytes != 0) options_.block_bytes = tier.io_block_bytes;
+  if (tier.io_depth != 0) options_.queue_depth = tier.io_depth;
   TENCACHE_CHECK(options_.block_bytes % sector_bytes == 0 && options_.block_bytes != 0 && options_.queue_depth != 0);
   if (tier.directories.empty()) {
     throw Error("tier '" + tier.name + "': no directories for its files; add 'directories' to the machine's tier");
@@ -61,7 +64,7 @@ SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
 
 void SwapFiles::open(const Tier& tier, const std::string& directory) {
   bool direct = options_.direct;
-  FileDescriptor descriptor = open_nameless(directory, direct);
+  FileDescriptor descriptor = open_nameless(directory, direct, options_.nameless);
   const Bytes free_bytes = room_on_disk(descriptor.get());
   Bytes share = tier.capacity / tier.directories.size();
   if (tier.capacity >= unlimited) share = free_bytes;
@@ -73,48 +76,67 @@ void SwapFiles::open(const Tier& tier, const std::string& directory) {
   files_.push_back({directory, std::move(descriptor), direct, ExtentAllocator(share, granularity_), 0, true});
 }
 
-void SwapFiles::reserve(File& file) {
-  if (file.room.high_water() <= file.reserved || !file.can_reserve) return;
-  const Bytes size = std::min(round_up(file.room.high_water(), reservation_step), file.room.capacity());
-  // Not posix_fallocate: where the file system cannot do it, that writes zeros over everything.
-  if (::fallocate(file.descriptor.get(), 0, static_cast<off_t>(file.reserved),
-                  static_cast<off_t>(size - file.reserved)) == 0) {
-    file.reserved = size;
-    return;
+// Room on the disk for all that was ever taken of the file. Returns an errno, 0 when it is there.
+int SwapFiles::reserve(File& file) {
+  if (file.room.high_water() <= file.reserved || !file.can_reserve) return 0;
+  const Bytes ahead = std::min(round_up(file.room.high_water(), reservation_step), file.room.capacity());
+  for (const Bytes size : {ahead, file.room.high_water()}) {  // where the disk is nearly full, just what is needed
+    // Not posix_fallocate: where the file system cannot do it, that writes zeros over everything.
+    if (::fallocate(file.descriptor.get(), 0, static_cast<off_t>(file.reserved),
+                    static_cast<off_t>(size - file.reserved)) == 0) {
+      file.reserved = size;
+      return 0;
+    }
+    if (errno == EOPNOTSUPP || errno == ENOSYS) {
+      file.can_reserve = false;  // the room was there when the run began
+      return 0;
+    }
   }
-  if (errno == EOPNOTSUPP || errno == ENOSYS) {
-    file.can_reserve = false;  // the room was there when the run began
-    return;
+  return errno;
+}
+
+// Appends the part of a chunk, in this file; false, and nothing taken, when the file or its disk is full.
+bool SwapFiles::take_piece(std::uint32_t index, Bytes bytes, Slot& slot) {
+  File& file = files_[index];
+  std::vector<Extent> extents;
+  if (!file.room.take(bytes, extents)) return false;
+  if (const int error = reserve(file); error != 0) {
+    for (const Extent& extent : extents) file.room.give(extent);
+    full_disk_ = "directory '" + file.directory + "': cannot reserve " + format_bytes(bytes) +
+                 " more for its swap file: " + std::strerror(error) + "; make room or name another directory";
+    return false;
   }
-  throw Error("directory '" + file.directory + "': cannot reserve " + format_bytes(size) + ": " + std::strerror(errno) +
-              "; make room or name another directory");
+  for (const Extent& extent : extents) slot.push_back({index, extent});
+  return true;
 }
 
 void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(bytes != 0);
   Slot slot;
-  for (std::size_t tries = 0; tries < files_.size(); tries++) {
-    const std::size_t index = (next_file_ + tries) % files_.size();
-    File& file = files_[index];
-    const Bytes room = round_up(bytes, granularity_);
-    if (!file.room.take(room, slot.extents)) continue;
-    try {
-      reserve(file);
-    } catch (...) {
-      for (const Extent& extent : slot.extents) file.room.give(extent);
-      throw;
+  const Bytes room = round_up(bytes, granularity_);
+  const Bytes stripe = files_.size() == 1 ? room : round_up(options_.block_bytes, granularity_);
+  full_disk_.clear();
+  for (Bytes taken = 0; taken < room;) {
+    const Bytes part = std::min(stripe, room - taken);
+    std::size_t tries = 0;
+    while (tries < files_.size() &&
+           !take_piece(static_cast<std::uint32_t>((next_file_ + tries) % files_.size()), part, slot)) {
+      tries++;
     }
-    slot.file = static_cast<std::uint32_t>(index);
-    next_file_ = (index + 1) % files_.size();
-    const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
-    TENCACHE_CHECK(is_new);
-    return;
+    if (tries == files_.size()) {
+      free_slot(slot);
+      if (!full_disk_.empty()) throw Error(full_disk_);
+      throw OutOfMemory("tier '" + name_ + "': no room in its files for " + format_bytes(bytes), "", bytes);
+    }
+    next_file_ = (next_file_ + tries + 1) % files_.size();
+    taken += part;
   }
-  throw OutOfMemory("tier '" + name_ + "': no room in its files for " + format_bytes(bytes), "", bytes);
+  const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
+  TENCACHE_CHECK(is_new);
 }
 
 void SwapFiles::free_slot(const Slot& slot) {
-  for (const Extent& extent : slot.extents) files_[slot.file].room.give(extent);
+  for (const Piece& piece : slot) files_[piece.file].room.give(piece.extent);
 }
 
 void SwapFiles::give(TensorId tensor, Bytes begin) {
@@ -145,10 +167,10 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   std::vector<FileBlock> result;
   Bytes done = 0;
   const Bytes total = round_up(bytes, sector_bytes);
-  for (const Extent& extent : slot.extents) {
+  for (const auto& [file, extent] : slot) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {
       const Bytes part = std::min({extent.bytes - in_extent, options_.block_bytes, total - done});
-      result.push_back({slot.file, extent.offset + in_extent, done, part});
+      result.push_back({file, extent.offset + in_extent, done, part});
       in_extent += part;
       done += part;
     }
@@ -166,7 +188,8 @@ Bytes SwapFiles::used_bytes() const {
 // The lane's io_uring with a descriptor of every file.
 class FileLane::Ring {
  public:
-  Ring(const SwapFiles& files, std::uint32_t queue_depth) : context_(1), queue_depth_(queue_depth) {
+  Ring(const SwapFiles& files, std::uint32_t queue_depth)
+      : context_(1), in_flight_(queue_depth * files.file_count()), fault_(files.options().fault) {
     for (std::size_t i = 0; i < files.file_count(); i++) {
       files_.emplace_back(context_);  // throws where io_uring is denied
       FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
@@ -176,6 +199,7 @@ class FileLane::Ring {
     }
   }
 
+  // False when `progress` stopped it. `failed_block` and `error` say what went wrong, if anything did.
   bool transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
     blocks_ = &blocks;
     memory_ = memory;
@@ -184,24 +208,27 @@ class FileLane::Ring {
     next_ = 0;
     done_ = 0;
     stopped_ = false;
-    error_ = {};
-    for (std::uint32_t i = 0; i < queue_depth_; i++) start_next();
+    error_.clear();
     context_.restart();
+    for (std::size_t i = 0; i < in_flight_; i++) start_next();
     context_.run();  // until no block is in flight
-    if (error_) throw Error(std::string(write ? "writing" : "reading") + " a swap file: " + error_.message());
     return !stopped_;
   }
+  const std::string& error() const { return error_; }
+  const FileBlock& failed_block() const { return failed_; }
 
  private:
   void start_next() {
-    if (next_ == blocks_->size() || stopped_ || error_) return;
+    if (next_ == blocks_->size() || stopped_ || !error_.empty()) return;
     const FileBlock& block = (*blocks_)[next_++];
-    const auto finish = [this, bytes = block.bytes](const boost::system::error_code& error, std::size_t) {
-      if (error) {
-        error_ = error;
-        return;
+    const int fault = fault_ ? fault_(write_, block) : 0;
+    if (fault != 0) return failed(block, std::strerror(fault));
+    // The composed operations go on after a short transfer until all of the block is done or the file ends.
+    const auto finish = [this, &block](const boost::system::error_code& error, std::size_t bytes) {
+      if (error || bytes != block.bytes) {
+        return failed(block, error == boost::asio::error::eof || !error ? "the file ends there" : error.message());
       }
-      done_ += bytes;
+      done_ += block.bytes;
       if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
       start_next();
     };
@@ -213,9 +240,17 @@ class FileLane::Ring {
     }
   }
 
+  // Of several the first in the chunk is told.
+  void failed(const FileBlock& block, const std::string& reason) {
+    if (!error_.empty() && failed_.begin < block.begin) return;
+    error_ = reason;
+    failed_ = block;
+  }
+
   boost::asio::io_context context_;
   std::vector<boost::asio::random_access_file> files_;
-  std::uint32_t queue_depth_;
+  std::size_t in_flight_;
+  const std::function<int(bool write, const FileBlock& block)>& fault_;
   // Of the transfer under way.
   const std::vector<FileBlock>* blocks_ = nullptr;
   std::byte* memory_ = nullptr;
@@ -224,7 +259,8 @@ class FileLane::Ring {
   std::size_t next_ = 0;
   Bytes done_ = 0;
   bool stopped_ = false;
-  boost::system::error_code error_;
+  std::string error_;
+  FileBlock failed_;
 };
 
 FileLane::FileLane(const SwapFiles& files, std::uint32_t queue_depth) : files_(files) {
@@ -257,7 +293,11 @@ bool FileLane::write(const std::vector<FileBlock>& blocks, const std::byte* memo
 
 bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
   TENCACHE_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sector_bytes == 0);
-  if (ring_ != nullptr) return ring_->transfer(blocks, memory, write, progress);
+  if (ring_ != nullptr) {
+    const bool whole = ring_->transfer(blocks, memory, write, progress);
+    if (!ring_->error().empty()) fail(ring_->failed_block(), write, ring_->error());
+    return whole;
+  }
   Bytes done = 0;
   for (const FileBlock& block : blocks) {
     plain(block, memory, write);
@@ -267,18 +307,23 @@ bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory,
   return true;
 }
 
+void FileLane::fail(const FileBlock& block, bool write, const std::string& reason) const {
+  throw Error(std::string(write ? "writing " : "reading ") + format_bytes(block.bytes) + " at byte " +
+              std::to_string(block.offset) + " of the swap file in '" + files_.directory(block.file) + "': " + reason);
+}
+
 void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
   const int descriptor = files_.descriptor(block.file);
+  const auto& fault = files_.options().fault;
+  if (const int error = fault ? fault(write, block) : 0; error != 0) fail(block, write, std::strerror(error));
   for (Bytes done = 0; done < block.bytes;) {
     std::byte* at = memory + block.begin + done;
     const auto offset = static_cast<off_t>(block.offset + done);
     const ssize_t part = write ? ::pwrite(descriptor, at, block.bytes - done, offset)
                                : ::pread(descriptor, at, block.bytes - done, offset);
     if (part < 0 && errno == EINTR) continue;
-    if (part <= 0) {
-      const std::string reason = part == 0 ? "unexpected end of file" : std::strerror(errno);
-      throw Error(std::string(write ? "writing" : "reading") + " a swap file: " + reason);
-    }
+    if (part < 0) fail(block, write, std::strerror(errno));
+    if (part == 0) fail(block, write, "the file ends there");
     done += static_cast<Bytes>(part);
   }
 }

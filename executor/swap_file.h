@@ -4,6 +4,13 @@
 // SwapFiles keeps the slots; FileLane moves bytes. A lane owns an io_uring (Boost.Asio) over its own descriptors of the
 // same files and keeps several blocks in flight. Where io_uring is denied or O_DIRECT is refused, pread and pwrite on
 // the lane's thread do the same work; buffered writes never go through io_uring.
+//
+// Blocks of a chunk go to the directories in turn (as RAID-0 with stripes of a block), and the next chunk goes on where
+// the last one ended: a lane moves one chunk at a time, so that whole chunks in turn would leave all devices but one
+// idle. Where a disk is full, its blocks go to the others.
+//
+// A failure is one Error: what, in which directory, at which offset, why. A file that was made shorter under a run ends
+// early, which is such an error too; that the directory is removed does not concern a file without a name.
 #pragma once
 
 #include <functional>
@@ -19,19 +26,23 @@
 
 namespace tencache {
 
-struct SwapFileOptions {
-  bool direct = true;    // O_DIRECT; false forces the page cache and pread/pwrite
-  bool io_uring = true;  // false forces pread/pwrite
-  Bytes block_bytes = 1024 * 1024;
-  std::uint32_t queue_depth = 4;
-};
-
 // A piece of a chunk in a file.
 struct FileBlock {
   std::uint32_t file = 0;  // index of the directory
   Bytes offset = 0;        // in the file
   Bytes begin = 0;         // in the chunk
   Bytes bytes = 0;         // a multiple of 4 KiB
+};
+
+struct SwapFileOptions {
+  bool direct = true;    // O_DIRECT; false forces the page cache and pread/pwrite
+  bool io_uring = true;  // false forces pread/pwrite
+  bool nameless = true;  // O_TMPFILE; false forces a file whose name goes at once
+  // Unless the tier says it (Tier::io_block_bytes, io_depth).
+  Bytes block_bytes = 1024 * 1024;
+  std::uint32_t queue_depth = 4;  // blocks in flight, of each directory
+  // For tests: the errno with which a block fails, 0: it does not. Called from the lanes' threads.
+  std::function<int(bool write, const FileBlock& block)> fault = {};
 };
 
 // Threading: `take`, `give`, `blocks` from one thread at a time; lanes only use the files.
@@ -41,8 +52,7 @@ class SwapFiles {
   // room than its share of the tier's capacity (an unlimited tier takes what is there).
   explicit SwapFiles(const Tier& tier, SwapFileOptions options = {});
 
-  // A slot for a chunk, in the directories in turn; its room on the disk is reserved. OutOfMemory when all are full,
-  // Error when the disk is.
+  // A slot for a chunk; its room on the disks is reserved. OutOfMemory when the tier is full, Error when the disks are.
   void take(TensorId tensor, Bytes begin, Bytes bytes);
   // No effect without a slot.
   void give(TensorId tensor, Bytes begin);
@@ -55,6 +65,7 @@ class SwapFiles {
   std::size_t file_count() const { return files_.size(); }
   int descriptor(std::size_t file) const { return files_[file].descriptor.get(); }
   bool direct(std::size_t file) const { return files_[file].direct; }
+  const std::string& directory(std::size_t file) const { return files_[file].directory; }
   const SwapFileOptions& options() const { return options_; }
   Bytes used_bytes() const;
 
@@ -67,12 +78,14 @@ class SwapFiles {
     Bytes reserved = 0;       // of the file, on the disk
     bool can_reserve = true;  // the file system knows fallocate
   };
-  struct Slot {
+  struct Piece {
     std::uint32_t file = 0;
-    std::vector<Extent> extents;
+    Extent extent;
   };
+  using Slot = std::vector<Piece>;  // in the order of the chunk
   void open(const Tier& tier, const std::string& directory);
-  void reserve(File& file);
+  int reserve(File& file);
+  bool take_piece(std::uint32_t file, Bytes bytes, Slot& slot);
   void free_slot(const Slot& slot);
 
   std::string name_;
@@ -80,6 +93,7 @@ class SwapFiles {
   Bytes granularity_;
   std::vector<File> files_;
   std::size_t next_file_ = 0;
+  std::string full_disk_;                                      // the last one that had no room, and why
   std::unordered_map<TensorId, std::map<Bytes, Slot>> slots_;  // by the chunk's begin
 };
 
@@ -90,7 +104,7 @@ using Progress = std::function<bool(Bytes done)>;
 class FileLane {
  public:
   // Falls back as said above; `fallback_reason` is empty while io_uring with O_DIRECT works.
-  // `queue_depth`: blocks in flight, 0 as the files' options say.
+  // `queue_depth`: blocks in flight of each directory, 0 as the files' options say.
   explicit FileLane(const SwapFiles& files, std::uint32_t queue_depth = 0);
   ~FileLane();
   FileLane(const FileLane&) = delete;
@@ -106,6 +120,7 @@ class FileLane {
  private:
   class Ring;
   bool transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress);
+  [[noreturn]] void fail(const FileBlock& block, bool write, const std::string& reason) const;
   void plain(const FileBlock& block, std::byte* memory, bool write) const;
 
   const SwapFiles& files_;

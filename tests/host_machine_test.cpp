@@ -3,11 +3,20 @@
 #include "executor/host_machine.h"
 
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <linux/magic.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <thread>
 
 #include "core/error.h"
@@ -204,6 +213,58 @@ TEST_F(HostMachineTest, BytesSurviveTheWayToTheFilesAndBack) {
   HostMachineOptions buffered;
   buffered.files.direct = false;
   round_trip(spec_, buffered);
+}
+
+// Locking memory takes a limit or a right; both are taken away for a moment.
+TEST_F(HostMachineTest, MemoryThatCannotBeLockedIsReported) {
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const struct rlimit little { 64 * KiB, before.rlim_max };
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> rights{}, fewer{};
+  ASSERT_EQ(::syscall(SYS_capget, &header, rights.data()), 0);
+  fewer = rights;
+  fewer[0].effective &= ~(1U << CAP_IPC_LOCK);
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &little), 0);
+  ASSERT_EQ(::syscall(SYS_capset, &header, fewer.data()), 0);
+  testing::internal::CaptureStderr();
+  {
+    HostMachine machine(spec_, bodies_);
+    EXPECT_NE(machine.describe().find("not locked (RLIMIT_MEMLOCK)"), std::string::npos) << machine.describe();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(::syscall(SYS_capset, &header, rights.data()), 0);
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_NE(said.find("the staging buffers, 4.00 MiB, are ordinary memory"), std::string::npos) << said;
+  EXPECT_NE(said.find("the limit is 64.00 KiB (ulimit -l)"), std::string::npos) << said;
+}
+
+// read_bytes and write_bytes of this process; empty where the kernel does not tell.
+std::map<std::string, Bytes> disk_bytes() {
+  std::ifstream file("/proc/self/io");
+  std::map<std::string, Bytes> result;
+  std::string key;
+  for (Bytes bytes = 0; file >> key >> bytes;) result[key] = bytes;
+  return result;
+}
+
+TEST_F(HostMachineTest, BytesOfFilesAreBytesOfTheDisk) {
+  HostMachine machine(spec_, bodies_);
+  struct statfs system {};
+  ASSERT_EQ(::statfs(folder_.c_str(), &system), 0);
+  if (!machine.files(nvme).direct(0) || system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "files are in memory here";
+  create(machine, 0, 32 * MiB);
+  auto before = disk_bytes();
+  if (!before.contains("write_bytes:")) GTEST_SKIP() << "this kernel does not count the bytes of a process";
+  for (int i = 0; i < 2; i++) machine.submit(copy(nvme_write, 0, 32 * MiB, cpu, nvme), 0, 0);
+  for (int i = 0; i < 2; i++) EXPECT_EQ(next(machine).status, CompletionStatus::done);
+  auto after = disk_bytes();
+  EXPECT_NEAR(static_cast<double>(after["write_bytes:"] - before["write_bytes:"]), 64.0 * MiB, 0.01 * 64 * MiB);
+  before = after;
+  machine.submit(copy(nvme_read, 0, 32 * MiB, nvme, cpu), 0, 0);
+  EXPECT_EQ(next(machine).status, CompletionStatus::done);
+  after = disk_bytes();
+  EXPECT_NEAR(static_cast<double>(after["read_bytes:"] - before["read_bytes:"]), 32.0 * MiB, 0.01 * 32 * MiB);
 }
 
 TEST_F(HostMachineTest, FallbackIsDescribed) {

@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -227,6 +229,31 @@ TEST_F(Live, AfterOutOfMemoryTheProgramGoesOn) {
     EXPECT_THROW(torch::addmm(b, c, d).add_(torch::stack({a, b, c, d}).sum()),
                  OutOfMemory);  // inputs do not fit together
     EXPECT_EQ((a + b).sum().item<float>(), 5.0f * 4096);
+  }
+}
+
+// The file breaks in the middle of a run: the program gets the disk's error as an exception, once the engine has tried
+// in vain, and what it holds can be let go.
+TEST_F(Live, AnIoErrorReachesTheProgram) {
+  LiveOptions options;
+  std::atomic<std::uint64_t> blocks = 0;
+  options.machine.files.fault = [&](bool, const FileBlock&) { return ++blocks > 60 ? EIO : 0; };
+  ChaosPolicy chaos;
+  const LiveProgram program = [](Session& session) {
+    Tensor a = torch::randn({64, 64});
+    for (int i = 0; i < 40; ++i) {
+      session.step();
+      a = torch::mm(a, a).tanh() + 1;
+    }
+    session.keep(a);
+  };
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  try {
+    run_live(program, machine_of(1 * MiB, folder), chaos, options);
+    FAIL() << "after " << blocks << " blocks";
+  } catch (const Error& error) {
+    EXPECT_THAT(std::string(error.what()), HasSubstr("failed 3 times in a row: "));
+    EXPECT_THAT(std::string(error.what()), HasSubstr("of the swap file in '" + folder + "': Input/output error"));
   }
 }
 

@@ -3,8 +3,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -101,13 +108,15 @@ TEST_F(SwapFileTest, OpensWithoutANameForTheOwnerOnlyAndDirect) {
   EXPECT_EQ(::fcntl(buffered.descriptor(0), F_GETFL) & O_DIRECT, 0);
 }
 
-TEST_F(SwapFileTest, ChunksGoToTheDirectoriesInTurn) {
-  SwapFiles files(tier_);
-  for (TensorId tensor = 0; tensor < 4; tensor++) {
-    files.take(tensor, 0, MiB);
-    EXPECT_EQ(files.blocks(tensor, 0, MiB).front().file, tensor % 2);
+// Chunks of three blocks: a b a, b a b, …
+TEST_F(SwapFileTest, BlocksGoToTheDirectoriesInTurn) {
+  SwapFiles files(tier_, {.block_bytes = 64 * KiB});
+  std::uint32_t next = 0;
+  for (TensorId tensor = 0; tensor < 22; tensor++) {
+    files.take(tensor, 0, 192 * KiB - 100);
+    for (const FileBlock& block : files.blocks(tensor, 0, 192 * KiB - 100)) EXPECT_EQ(block.file, next++ % 2);
   }
-  EXPECT_EQ(files.used_bytes(), 4 * MiB);
+  EXPECT_EQ(files.used_bytes(), 22 * 192 * KiB);
   struct stat status {};
   ASSERT_EQ(::fstat(files.descriptor(0), &status), 0);
   EXPECT_GE(static_cast<Bytes>(status.st_blocks) * 512, 2 * MiB) << "room is not reserved on the disk";
@@ -141,6 +150,15 @@ TEST_F(SwapFileTest, SlotsAreGivenBackAndTheCapacityIsHard) {
   EXPECT_EQ(files.used_bytes(), MiB);
 }
 
+TEST_F(SwapFileTest, TheTierSaysHowItsFilesAreUsed) {
+  tier_.io_block_bytes = 128 * KiB;
+  tier_.io_depth = 7;
+  SwapFiles files(tier_, {.block_bytes = 64 * KiB});
+  EXPECT_EQ(files.options().queue_depth, 7U);
+  files.take(0, 0, MiB);
+  EXPECT_EQ(files.blocks(0, 0, MiB).size(), 8U);
+}
+
 TEST_F(SwapFileTest, StopsBetweenBlocks) {
   for (const bool io_uring : {true, false}) {
     SwapFiles files(tier_, {.io_uring = io_uring, .queue_depth = 2});
@@ -167,6 +185,139 @@ TEST_F(SwapFileTest, ReadingWhatIsNotThereFails) {
     FileLane lane(other);
     EXPECT_THROW(lane.read(beyond, in.data, go_on), Error);
   }
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The third block of 64 KiB fails, with a disk's error: it says what, where and why; the lane works on.
+TEST_F(SwapFileTest, AFailureSaysWhatWhereAndWhy) {
+  for (const bool io_uring : {true, false}) {
+    for (const bool write : {true, false}) {
+      bool broken = false;
+      SwapFiles files(tier_,
+                      {.io_uring = io_uring, .block_bytes = 64 * KiB, .fault = [&](bool, const FileBlock& block) {
+                         return broken && block.begin == 128 * KiB ? EIO : 0;
+                       }});
+      FileLane lane(files);
+      Buffer buffer(MiB);
+      files.take(0, 0, buffer.bytes);
+      const std::vector<FileBlock> blocks = files.blocks(0, 0, buffer.bytes);
+      EXPECT_TRUE(lane.write(blocks, buffer.data, go_on));
+      broken = true;
+      EXPECT_EQ(
+          message_of([&] { write ? lane.write(blocks, buffer.data, go_on) : lane.read(blocks, buffer.data, go_on); }),
+          std::string(write ? "writing" : "reading") + " 64.00 KiB at byte " + std::to_string(blocks[2].offset) +
+              " of the swap file in '" + tier_.directories[0] + "': Input/output error");
+      broken = false;
+      EXPECT_TRUE(lane.read(blocks, buffer.data, go_on));
+    }
+  }
+}
+
+// A read that comes back shorter than asked for is no read: the file was cut in the middle of a block.
+TEST_F(SwapFileTest, AFileCutUnderneathIsAnError) {
+  tier_.directories = {tier_.directories[0]};
+  for (const bool io_uring : {true, false}) {
+    SwapFiles files(tier_, {.io_uring = io_uring});
+    FileLane lane(files);
+    Buffer buffer(4 * MiB);
+    files.take(0, 0, buffer.bytes);
+    EXPECT_TRUE(lane.write(files.blocks(0, 0, buffer.bytes), buffer.data, go_on));
+    ASSERT_EQ(::ftruncate(files.descriptor(0), static_cast<off_t>(2 * MiB + 512 * KiB)), 0);
+    const std::string message = message_of([&] { lane.read(files.blocks(0, 0, buffer.bytes), buffer.data, go_on); });
+    EXPECT_NE(message.find("at byte 2097152 of the swap file"), std::string::npos) << message;
+    EXPECT_NE(message.find("the file ends there"), std::string::npos) << message;
+  }
+}
+
+TEST_F(SwapFileTest, ADirectoryRemovedUnderneathDoesNotMatter) {
+  SwapFiles files(tier_);
+  FileLane lane(files);
+  Buffer out(2 * MiB), in(2 * MiB);
+  out.fill(1);
+  files.take(0, 0, out.bytes);
+  fs::remove(folder_ / "a");
+  EXPECT_TRUE(lane.write(files.blocks(0, 0, out.bytes), out.data, go_on));
+  EXPECT_TRUE(lane.read(files.blocks(0, 0, in.bytes), in.data, go_on));
+  EXPECT_EQ(std::memcmp(in.data, out.data, in.bytes), 0);
+  fs::create_directory(folder_ / "a");
+}
+
+TEST_F(SwapFileTest, FilesOfAKilledProcessVanish) {
+  for (const bool nameless : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      SwapFiles files(tier_, {.nameless = nameless});
+      files.take(0, 0, 2 * MiB);
+      Buffer buffer(2 * MiB);
+      FileLane(files).write(files.blocks(0, 0, buffer.bytes), buffer.data, go_on);
+      ::raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    EXPECT_TRUE(fs::is_empty(folder_ / "a") && fs::is_empty(folder_ / "b"));
+  }
+  SwapFiles files(tier_, {.nameless = false});
+  EXPECT_TRUE(fs::is_empty(folder_ / "a")) << "the name goes at once";
+}
+
+// A limit on the size of files stands in for a disk that fills up.
+TEST_F(SwapFileTest, NoRoomToReserveIsAnErrorAndTakesNothing) {
+  SwapFiles files(tier_);
+  files.take(0, 0, 2 * MiB);
+  files.give_all(0);
+  SwapFiles later(tier_);
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit limit { 2 * MiB, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  later.take(0, 0, 3 * MiB);  // two blocks in one, one in the other
+  const std::string message = message_of([&] { later.take(1, 0, 4 * MiB); });
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(message.find("cannot reserve"), std::string::npos) << message;
+  EXPECT_NE(message.find("make room or name another directory"), std::string::npos) << message;
+  EXPECT_EQ(later.used_bytes(), 3 * MiB);
+  later.take(1, 0, 4 * MiB);
+}
+
+TEST_F(SwapFileTest, AFullDiskLeavesItsBlocksToTheOthers) {
+  const std::string small = tier_.directories[0];
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=8m") != 0) {
+    GTEST_SKIP() << "a small file system cannot be mounted here: " << std::strerror(errno);
+  }
+  tier_.capacity = 12 * MiB;
+  {
+    SwapFiles files(tier_);
+    const std::string hog = small + "/hog";
+    const FileDescriptor other(::open(hog.c_str(), O_CREAT | O_RDWR, 0600));
+    ASSERT_EQ(::fallocate(other.get(), 0, 0, static_cast<off_t>(6 * MiB)), 0);
+    FileLane lane(files);
+    Buffer out(6 * MiB), in(6 * MiB);
+    out.fill(3);
+    files.take(0, 0, out.bytes);
+    std::uint64_t in_first = 0;
+    for (const FileBlock& block : files.blocks(0, 0, out.bytes)) in_first += block.file == 0 ? 1 : 0;
+    EXPECT_EQ(in_first, 2U) << "2 MiB are left there";
+    EXPECT_TRUE(lane.write(files.blocks(0, 0, out.bytes), out.data, go_on));
+    EXPECT_TRUE(lane.read(files.blocks(0, 0, in.bytes), in.data, go_on));
+    EXPECT_EQ(std::memcmp(in.data, out.data, in.bytes), 0);
+    const std::string message = message_of([&] { files.take(1, 0, 6 * MiB); });
+    EXPECT_NE(message.find("No space left on device"), std::string::npos) << message;
+    EXPECT_EQ(files.used_bytes(), 6 * MiB);
+    fs::remove(hog);
+  }
+  EXPECT_EQ(::umount(small.c_str()), 0);
 }
 
 TEST_F(SwapFileTest, BadDirectoriesAreOneClearError) {

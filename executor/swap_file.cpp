@@ -232,11 +232,16 @@ class FileLane::Ring {
       if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
       start_next();
     };
+    // Without a condition of its own, Asio asks for no more than 64 KiB at a time.
+    const auto rest = [bytes = block.bytes](const boost::system::error_code& error, std::size_t done) -> std::size_t {
+      return error ? 0 : bytes - done;
+    };
     auto& file = files_[block.file];
+    const auto part = boost::asio::buffer(memory_ + block.begin, block.bytes);
     if (write_) {
-      boost::asio::async_write_at(file, block.offset, boost::asio::buffer(memory_ + block.begin, block.bytes), finish);
+      boost::asio::async_write_at(file, block.offset, part, rest, finish);
     } else {
-      boost::asio::async_read_at(file, block.offset, boost::asio::buffer(memory_ + block.begin, block.bytes), finish);
+      boost::asio::async_read_at(file, block.offset, part, rest, finish);
     }
   }
 

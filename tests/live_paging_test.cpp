@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "core/replay_log.h"
@@ -239,17 +240,18 @@ TEST_F(Live, AnIoErrorReachesTheProgram) {
   std::atomic<std::uint64_t> blocks = 0;
   options.machine.files.fault = [&](bool, const FileBlock&) { return ++blocks > 60 ? EIO : 0; };
   ChaosPolicy chaos;
-  const LiveProgram program = [](Session& session) {
-    Tensor a = torch::randn({64, 64});
-    for (int i = 0; i < 40; ++i) {
+  const LiveProgram program = [](Session& session) {  // 256 KiB in turns
+    std::vector<Tensor> all;
+    for (int i = 0; i < 16; ++i) all.push_back(torch::randn({64, 64}));
+    for (std::size_t i = 0; i < 200; ++i) {
       session.step();
-      a = torch::mm(a, a).tanh() + 1;
+      all[i % 16] = torch::mm(all[i % 16], all[(i + 5) % 16]).tanh() + 1;
     }
-    session.keep(a);
+    session.keep(all[0]);
   };
   const std::string folder = std::filesystem::temp_directory_path().string();
   try {
-    run_live(program, machine_of(1 * MiB, folder), chaos, options);
+    run_live(program, machine_of(128 * KiB, folder), chaos, options);
     FAIL() << "after " << blocks << " blocks";
   } catch (const Error& error) {
     EXPECT_THAT(std::string(error.what()), HasSubstr("failed 3 times in a row: "));

@@ -43,6 +43,7 @@ class LiveRuntime::Tap final : public Machine {
   void cancel(Fence fence) override { machine_.cancel(fence); }
   bool wait(Completion& completion) override { return machine_.wait(completion); }
   Nanoseconds now() const override { return machine_.now(); }
+  std::string last_error() const override { return machine_.last_error(); }
   void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
     machine_.map(tensor, chunk, begin, bytes, place);
   }

@@ -1,9 +1,9 @@
 // Allocators over the address range of one tier. They live here, not in a machine, so that simulation and hardware
 // get the same addresses and fragmentation is predicted too.
 //
-// None compacts. Where chunks can be moved, pages can be mapped: `exact` is what compaction would reach at no cost, since
-// a chunk's addresses stay and any free pages do. The others stand for systems that have neither, whose fragmentation
-// is a figure of the result.
+// None compacts. Where chunks can be moved, pages can be mapped: `exact` is what compaction would reach at no cost,
+// since a chunk's addresses stay and any free pages do. The others stand for systems that have neither, whose
+// fragmentation is a figure of the result.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@
 //   its
 //     way out is free when its copy is over, that of clean and dead chunks at once;
 //   - demand goes before prefetches, prefetches in order of request, cleaning last;
-//   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes; a policy
+//   - when nothing is under way and the op still waits, the answer is out of memory, with the op and the bytes; a
+//   policy
 //     that keeps copies going while every op waits is not listened to until one starts.
 // The order of the rules and their tie-breaks: docs/engine.md.
 //

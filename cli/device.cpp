@@ -7,6 +7,7 @@
 #include "cli/console.h"
 #include "core/error.h"
 #include "executor/cuda/cuda_backend.h"
+#include "executor/replay_bodies.h"
 
 namespace tencache {
 
@@ -27,6 +28,13 @@ std::shared_ptr<Accelerator> choose_device(const std::string& device, const Mach
     accelerator = open_cuda();
   } catch (const Error&) {
     if (device == "cuda") throw;
+    return nullptr;
+  }
+  try {
+    static_cast<void>(accelerator->replay_kernels());  // does the driver take what this was built with?
+  } catch (const Error& error) {
+    if (device == "cuda") throw;
+    remark(fmt::format("ordinary memory stands in for the GPU's: {}", error.what()));
     return nullptr;
   }
   if (device == "cuda") return accelerator;

@@ -1,12 +1,14 @@
 #include "cli/room.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "cli/console.h"
 #include "core/error.h"
@@ -15,8 +17,13 @@
 namespace tencache {
 namespace {
 
-// `certain`: the run is known to be able to need as much.
-void state_disk(const Tier& tier, Bytes needed, bool certain, const std::string& advice) {
+// What is needed of a file system: folders of several tiers may lie on one.
+struct Disk {
+  Bytes needed = 0, available = 0;
+  std::string who;  // "tier nvme: /a, /b"
+};
+
+void state_disk(const Tier& tier, Bytes needed, std::map<dev_t, Disk>& disks) {
   for (const std::string& directory : tier.directories) {
     std::error_code error;
     const std::filesystem::space_info space = std::filesystem::space(directory, error);
@@ -31,10 +38,12 @@ void state_disk(const Tier& tier, Bytes needed, bool certain, const std::string&
     const Bytes part = needed / tier.directories.size();
     remark(fmt::format("tier {}: up to {} of {} free in {}", tier.name, format_bytes(part),
                        format_bytes(space.available), directory));
-    if (certain && part > space.available) {
-      throw Error(fmt::format("tier {}: {} may be needed, {} has {} free; give another folder with --directory, or {}",
-                              tier.name, format_bytes(part), directory, format_bytes(space.available), advice));
-    }
+    struct stat status {};
+    if (::stat(directory.c_str(), &status) != 0) continue;  // it went just now; opening it will say so
+    Disk& disk = disks[status.st_dev];
+    disk.needed += part;
+    disk.available = space.available;
+    disk.who += fmt::format("{}{}", disk.who.empty() ? "tier " + tier.name + ": " : ", ", directory);
   }
 }
 
@@ -58,16 +67,22 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
 void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice, const Accelerator* accelerator) {
   Bytes memory = machine.staging.count * machine.staging.bytes;
   bool known = true;
+  std::map<dev_t, Disk> disks;
   for (const Tier& tier : machine.tiers) {
     if (accelerator != nullptr && tier.kind == TierKind::gpu) continue;
     const Bytes needed = std::min(demand, tier.capacity);
     if (tier.kind == TierKind::nvme) {
-      state_disk(tier, needed, demand < unlimited, advice);
+      state_disk(tier, needed, disks);
     } else if (needed >= unlimited) {
       known = false;
     } else {
       memory += needed;
     }
+  }
+  for (const auto& [device, disk] : disks) {
+    if (demand >= unlimited || disk.needed <= disk.available) continue;
+    throw Error(fmt::format("{}: {} may be needed there, {} are free; give other folders with --directory, or {}",
+                            disk.who, format_bytes(disk.needed), format_bytes(disk.available), advice));
   }
   const Bytes available = available_memory();
   remark(known ? fmt::format("memory: up to {} of {} available", format_bytes(memory), format_bytes(available))

@@ -44,7 +44,7 @@ class Accelerator {
   // Locks pages of the host so that copies run at the link's speed. False if that is refused (`reason` says why):
   // copies work all the same, slower. The range does not overlap one that is pinned.
   virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;
-  virtual void unpin(std::byte* host) = 0;  // the start of what was pinned; nothing under way touches it
+  virtual void unpin(std::byte* host) noexcept = 0;  // the start of what was pinned; nothing under way touches it
   virtual std::unique_ptr<CopyEngine> copy_engine() = 0;
   // What ops of a replay do on the device (replay_bodies.h).
   virtual std::unique_ptr<ReplayKernels> replay_kernels() = 0;

@@ -178,8 +178,9 @@ void ChunkMemory::add_segments() {
       throw Error("tier '" + name_ + "': cannot map " + format_bytes(bytes) + " for copies: " + std::strerror(errno));
     }
     segments_.push_back(static_cast<std::byte*>(segment));
+    segment_pinned_.push_back(false);
     // What was refused once is refused again.
-    segment_pinned_.push_back(pin_refusal_.empty() && options_.accelerator->pin(segments_.back(), bytes, pin_refusal_));
+    segment_pinned_.back() = pin_refusal_.empty() && options_.accelerator->pin(segments_.back(), bytes, pin_refusal_);
   }
 }
 

@@ -43,7 +43,13 @@ MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator) {
   for (Tier& tier : spec.tiers) {
     const bool there = accelerator != nullptr && tier.kind == TierKind::gpu;
     tier.granularity = std::max(tier.granularity, there ? accelerator->granularity() : page_bytes);
-    if (tier.capacity < unlimited) tier.capacity -= tier.capacity % tier.granularity;
+    if (tier.capacity >= unlimited) continue;
+    if (tier.capacity != 0 && tier.capacity < tier.granularity) {
+      throw Error(spec.file, 0,
+                  "tier '" + tier.name + "': " + format_bytes(tier.capacity) + " are less than a page, " +
+                      format_bytes(tier.granularity) + (there ? " of the GPU" : "") + "; give it more");
+    }
+    tier.capacity -= tier.capacity % tier.granularity;
   }
   return spec;
 }

@@ -69,7 +69,7 @@ struct HostMachineOptions {
 };
 
 // The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
-// capacities in multiples of them. Simulate this one to predict a run.
+// capacities in multiples of them. Simulate this one to predict a run. Throws Error for a capacity below a page.
 MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator = nullptr);
 
 class HostMachine final : public Machine {

@@ -14,10 +14,12 @@
 #include "executor/cuda/cuda_memory.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
+#include "policies/registry.h"
 #include "tests/auditor_machine.h"
 #include "tests/cuda_machine_cases.h"
 #include "tests/fake_cuda_driver.h"
 #include "tests/random_case.h"
+#include "traces/lower.h"
 
 namespace tencache {
 namespace {
@@ -145,7 +147,7 @@ TEST_F(FakeCudaTest, AFailedCopyFailsAloneAndIsNamed) {
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 16 * MiB);
-    driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_LAUNCH_FAILED, 2);
+    driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, 2);
     machine->submit(copy(h2d, 0, 16 * MiB), 0, 1);
     machine->submit(copy(h2d, 0, 16 * MiB), 0, 2);
     Completion completion;
@@ -206,6 +208,42 @@ TEST_F(FakeCudaTest, MemoryThatOthersTookIsAnErrorNotACrash) {
     memory.map(2, 0, 2 * MiB, 0);
   }
   EXPECT_EQ(leftovers(driver), "");
+}
+
+// After a fault nothing works any more on a real driver: the run ends, with an error that says so.
+TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
+  Trace trace;
+  for (int i = 0; i < 4; i++) {
+    const TensorId weight = trace.add_tensor("weight" + std::to_string(i), 16 * MiB, Role::parameter, true);
+    Op forward;
+    forward.name = trace.names.intern("forward");
+    trace.add_op(forward, std::vector<TensorId>{weight}, std::vector<TensorId>{weight});
+  }
+  MachineSpec machine_spec = two_tiers(2 * MiB);
+  machine_spec.tiers[gpu].capacity = 36 * MiB;
+  machine_spec.tiers[cpu].capacity = 128 * MiB;
+  machine_spec.initial_tier = cpu;
+  const auto run = [&](const char* function, std::uint64_t calls) {
+    FakeCudaDriver driver;
+    HostMachineOptions options;
+    options.pace = false;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    const std::unique_ptr<ReplayKernels> kernels = options.accelerator->replay_kernels();
+    const MadePolicy policy = make_policy("on-demand");
+    const Program program = lower(trace, *policy.policy, machine_spec);
+    ReplayBodies bodies(program.trace, {.duration_scale = 0}, kernels.get());
+    HostMachine machine(machine_spec, bodies, options);
+    Engine engine(machine_spec, machine, *policy.policy, &program, {});
+    driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, calls);
+    const std::string message = message_of([&] { engine.run({.max_iterations = 3, .until_steady = false}); });
+    EXPECT_EQ(driver.misuse(), "") << function;
+    return message;
+  };
+  for (const auto& [function, calls] : std::vector<std::pair<const char*, std::uint64_t>>{
+           {"cuMemcpyHtoDAsync", 9}, {"cuMemcpyDtoHAsync", 2}, {"cuLaunchKernel", 7}, {"cuMemUnmap", 3}}) {
+    const std::string message = run(function, calls);
+    EXPECT_NE(message.find("CUDA_ERROR_LAUNCH_FAILED"), std::string::npos) << function << ": " << message;
+  }
 }
 
 // A step repeats its sizes: from the second on nothing is asked of the driver.

@@ -36,7 +36,9 @@ struct FakeCudaCalls {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI error_name(CUresult result, const char** name) {
-    *name = result == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+    *name = result == CUDA_ERROR_OUT_OF_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == CUDA_ERROR_LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
+                                                 : "CUDA_ERROR_FAKE";
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI error_string(CUresult, const char** words) {
@@ -279,7 +281,7 @@ struct FakeCudaCalls {
     const auto found = fake().streams_.find(stream);
     if (found == fake().streams_.end()) return CUDA_ERROR_INVALID_HANDLE;
     fake().changed_.wait(lock, [at = found->second.get()] { return at->jobs.empty(); });
-    return CUDA_SUCCESS;
+    return fake().broken_;
   }
   static CUresult CUDAAPI create_event(CUevent* event, unsigned) {
     FAKE_ENTER("cuEventCreate", true);
@@ -308,8 +310,9 @@ struct FakeCudaCalls {
     FAKE_ENTER("cuEventSynchronize", true);
     const auto found = fake().events_.find(event);
     if (found == fake().events_.end()) return CUDA_ERROR_INVALID_HANDLE;
-    fake().changed_.wait(lock, [at = &found->second] { return at->reached == at->recorded; });
-    return CUDA_SUCCESS;
+    fake().changed_.wait(
+        lock, [at = &found->second] { return fake().broken_ != CUDA_SUCCESS || at->reached == at->recorded; });
+    return fake().broken_;
   }
 
   // ---- Kernels: looked for in the very PTX that was built.
@@ -415,12 +418,23 @@ CUresult FakeCudaDriver::enter(const char* function, bool needs_context) {
   if (needs_context && current_context != the_context) {
     return refuse(function, "without a context", CUDA_ERROR_INVALID_CONTEXT);
   }
+  if (needs_context && broken_ != CUDA_SUCCESS) return broken_;
   const auto found = failures_.find(function);
   if (found == failures_.end() || found->second.empty()) return CUDA_SUCCESS;
   Failure& next = found->second.front();
   if (next.calls-- != 0) return CUDA_SUCCESS;
   const CUresult result = next.result;
   found->second.pop_front();
+  if (result == CUDA_ERROR_LAUNCH_FAILED) {
+    broken_ = result;
+    for (const auto& [stream, at] : streams_) at->jobs.resize(at->running ? 1 : 0);
+    Lock lock(mutex_, std::adopt_lock);  // our caller's
+    changed_.notify_all();
+    changed_.wait(lock, [this] {
+      return std::ranges::none_of(streams_, [](const auto& stream) { return stream.second->running; });
+    });
+    lock.release();
+  }
   return result;
 }
 

@@ -39,7 +39,9 @@ class FakeCudaDriver {
 
   const CudaDriver& table() const { return table_; }
 
-  // The call of that function after the next `calls` of them fails with `result`, once.
+  // The call of that function after the next `calls` of them fails with `result`, once. A fault of a kernel
+  // (CUDA_ERROR_LAUNCH_FAILED) breaks the context, as in a real driver: nothing that waits in a stream runs any more,
+  // and every later call fails in the same way.
   void fail(const std::string& function, CUresult result, std::uint64_t calls = 0);
   // Streams finish the job that they run and begin no other until `go_on`.
   void hold();
@@ -94,6 +96,8 @@ class FakeCudaDriver {
     std::uint64_t calls;
   };
 
+  using Lock = std::unique_lock<std::mutex>;
+
   // All under the mutex.
   CUresult enter(const char* function, bool needs_context = true);
   CUresult refuse(const char* function, const std::string& what, CUresult result);
@@ -111,6 +115,7 @@ class FakeCudaDriver {
   std::map<std::string, std::deque<Failure>> failures_;
   std::string misuse_;
   bool held_ = false;
+  CUresult broken_ = CUDA_SUCCESS;
   Bytes used_ = 0;
   std::map<CUdeviceptr, Bytes> reservations_;
   std::map<CUmemGenericAllocationHandle, Handle> handles_;

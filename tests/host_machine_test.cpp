@@ -473,6 +473,9 @@ TEST_F(HostMachineTest, WhatARealMachineCannotDoIsAnError) {
   fine.tiers[gpu].granularity = 1;
   EXPECT_NE(message(fine).find("test.yaml: tier 'gpu': granularity"), std::string::npos) << message(fine);
   EXPECT_EQ(message(with_real_pages(fine)), "no error");
+  MachineSpec tiny = fine;
+  tiny.tiers[gpu].capacity = 1000;
+  EXPECT_THROW(with_real_pages(tiny), Error);
   fine.tiers[gpu].capacity = MiB + 1;
   EXPECT_EQ(with_real_pages(fine).tiers[gpu].capacity, MiB) << "the high end of contiguous memory would be no page's";
   MachineSpec between_files = spec_;

@@ -180,7 +180,6 @@ TEST(SimMachineTest, AResourceListedTwiceIsTakenTwice) {
   EXPECT_EQ(next(machine).end_ns, 400);
 }
 
-// Before the data: 5 ns of taking memory and 30 of latency.
 // Two copies cost the host 2 x 7 before the lane's next op, and none before the one after it; the other lane is free of
 // it.
 TEST(SimMachineTest, WhatCopiesCostTheHostComesBeforeTheNextOp) {
@@ -202,6 +201,7 @@ TEST(SimMachineTest, WhatCopiesCostTheHostComesBeforeTheNextOp) {
   EXPECT_EQ(next(machine).end_ns, 49 + 20);
 }
 
+// Before the data: 5 ns of taking memory and 30 of latency.
 TEST(SimMachineTest, SetupComesBeforeTheData) {
   MachineSpec spec = small_machine(1000);
   spec.links[0].latency_ns = 30;

@@ -25,7 +25,7 @@ class CudaCopyEngine final : public CopyEngine {
     check_cuda(driver_, driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "making a stream for copies");
   }
   ~CudaCopyEngine() override {
-    device_.bind();
+    if (!device_.try_bind()) return;
     driver_.cuStreamSynchronize(stream_);
     for (const CUevent event : under_way_) driver_.cuEventDestroy(event);
     for (const CUevent event : spare_) driver_.cuEventDestroy(event);
@@ -55,18 +55,24 @@ class CudaCopyEngine final : public CopyEngine {
   }
 
  private:
+  // Whatever fails, what was started is waited for: `wait` knows it, or it is over when this returns.
   void mark() {
     CUevent event = nullptr;
+    CUresult result = CUDA_SUCCESS;
     if (spare_.empty()) {
       // Waiting must not burn a core: several lanes wait most of the time.
-      check_cuda(driver_, driver_.cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING),
-                 "making an event");
+      result = driver_.cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
     } else {
       event = spare_.front();
       spare_.pop_front();
     }
-    under_way_.push_back(event);
-    check_cuda(driver_, driver_.cuEventRecord(event, stream_), "recording an event");
+    if (result == CUDA_SUCCESS) {
+      under_way_.push_back(event);
+      result = driver_.cuEventRecord(event, stream_);
+      if (result == CUDA_SUCCESS) return;
+    }
+    driver_.cuStreamSynchronize(stream_);
+    check_cuda(driver_, result, "an event behind a copy");
   }
 
   CudaDevice& device_;
@@ -100,19 +106,24 @@ CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver) 
     throw Error("the GPU or its driver cannot map memory into reserved addresses (virtual memory management)");
   }
   check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "making a context");
-  bind();
   const CUmemAllocationProp properties = allocation_properties();
   std::size_t granularity = 0;
-  const CUresult asked =
-      driver_.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  if (asked != CUDA_SUCCESS) driver_.cuDevicePrimaryCtxRelease(device_);
-  check(asked, "asking for the size of its pages");
+  try {
+    bind();
+    check(driver_.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+          "asking for the size of its pages");
+  } catch (...) {
+    driver_.cuDevicePrimaryCtxRelease(device_);
+    throw;
+  }
   granularity_ = std::bit_ceil(granularity);
 }
 
 CudaDevice::~CudaDevice() { driver_.cuDevicePrimaryCtxRelease(device_); }
 
 void CudaDevice::bind() const { check_cuda(driver_, driver_.cuCtxSetCurrent(context_), "making the context current"); }
+
+bool CudaDevice::try_bind() const noexcept { return driver_.cuCtxSetCurrent(context_) == CUDA_SUCCESS; }
 
 CUmemAllocationProp CudaDevice::allocation_properties() const {
   CUmemAllocationProp properties = {};
@@ -161,9 +172,8 @@ bool CudaDevice::pin(std::byte* host, Bytes bytes, std::string& reason) {
   return false;
 }
 
-void CudaDevice::unpin(std::byte* host) {
-  bind();
-  driver_.cuMemHostUnregister(host);
+void CudaDevice::unpin(std::byte* host) noexcept {
+  if (try_bind()) driver_.cuMemHostUnregister(host);
 }
 
 std::unique_ptr<CopyEngine> CudaDevice::copy_engine() { return std::make_unique<CudaCopyEngine>(*this); }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "executor/accelerator.h"
@@ -29,7 +28,7 @@ class CudaDevice final : public Accelerator {
   std::unique_ptr<TierMemory> memory(const std::string& name, Bytes capacity, Bytes granularity,
                                      bool addressed) override;
   bool pin(std::byte* host, Bytes bytes, std::string& reason) override;
-  void unpin(std::byte* host) override;
+  void unpin(std::byte* host) noexcept override;
   std::unique_ptr<CopyEngine> copy_engine() override;
   std::unique_ptr<ReplayKernels> replay_kernels() override;
   std::unique_ptr<AdamWKernels> adamw_kernels() override;
@@ -37,6 +36,9 @@ class CudaDevice final : public Accelerator {
   const CudaDriver& driver() const { return driver_; }
   // Makes the context the calling thread's. Cheap; before every use of the driver.
   void bind() const;
+  // For destructors: false where that fails. After a fault of a kernel nothing works any more; what is not given back
+  // then, the driver takes back with the process.
+  bool try_bind() const noexcept;
   CUmemAllocationProp allocation_properties() const;
   CUmemAccessDesc access() const;
 

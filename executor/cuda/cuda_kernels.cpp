@@ -27,11 +27,7 @@ CudaKernels::CudaKernels(CudaDevice& device, const unsigned char* image, const c
 }
 
 CudaKernels::~CudaKernels() {
-  try {
-    device_.bind();
-  } catch (const Error&) {
-    return;
-  }
+  if (!device_.try_bind()) return;
   driver_.cuStreamSynchronize(stream_);
   driver_.cuStreamDestroy(stream_);
   driver_.cuModuleUnload(module_);

@@ -34,8 +34,8 @@ CudaMemory::CudaMemory(CudaDevice& device, std::string name, Bytes capacity, Byt
 }
 
 CudaMemory::~CudaMemory() {
+  if (!device_.try_bind()) return;
   try {
-    device_.bind();
     for (TensorId tensor = 0; tensor < records_.size(); tensor++) {
       if (records_[tensor].exists) destroy(tensor);
     }

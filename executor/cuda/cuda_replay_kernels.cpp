@@ -40,8 +40,10 @@ void CudaReplayKernels::make_room(std::size_t accesses) {
   if (report_words_ >= host_report_.size()) return;
   if (report_ != 0) driver_.cuMemFree(report_);
   report_ = 0;
-  report_words_ = 2 * host_report_.size();
-  check_cuda(driver_, driver_.cuMemAlloc(&report_, report_words_ * sizeof(std::uint64_t)), "memory for reports");
+  report_words_ = 0;
+  const std::size_t words = 2 * host_report_.size();
+  check_cuda(driver_, driver_.cuMemAlloc(&report_, words * sizeof(std::uint64_t)), "memory for reports");
+  report_words_ = words;
 }
 
 Nanoseconds CudaReplayKernels::run(std::span<ReplayAccess> accesses, Nanoseconds duration_ns,

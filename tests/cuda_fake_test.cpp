@@ -266,6 +266,44 @@ TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
   EXPECT_EQ(leftovers(driver), "");
 }
 
+// What a step frees it allocates again in the next: nothing is asked of the driver then. Where memory is short, or a
+// tensor's chunks are others, it is given out anew.
+TEST_F(FakeCudaTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
+  FakeCudaDriver driver;
+  {
+    CudaDevice device(driver.table(), 0);
+    CudaMemory memory(device, "gpu", 40 * MiB, 2 * MiB, false);
+    CUdeviceptr first = 0;
+    for (int step = 0; step < 3; step++) {
+      memory.create(0, 12 * MiB);
+      memory.map(0, 0, 8 * MiB, 0);
+      memory.map(0, 8 * MiB, 4 * MiB, 0);
+      const auto at = reinterpret_cast<CUdeviceptr>(memory.address(0));
+      EXPECT_EQ(step == 0 ? at : first, at);
+      first = at;
+      EXPECT_EQ(memory.statistics().used_bytes, 12 * MiB);
+      memory.retire(0);
+      memory.destroy(0);
+      EXPECT_EQ(memory.statistics().used_bytes, 0u);
+      EXPECT_EQ(driver.counts().mappings, 2u) << "parked";
+      EXPECT_EQ(driver.counts().creations, 2u);
+    }
+    memory.create(0, 12 * MiB);
+    memory.map(0, 4 * MiB, 6 * MiB, 0);  // across both that are parked there
+    EXPECT_EQ(driver.counts().mappings, 1u);
+    memory.retire(0);
+    memory.destroy(0);
+    memory.create(1, 40 * MiB);
+    memory.map(1, 0, 40 * MiB, 0);  // takes all of it
+    EXPECT_EQ(driver.counts().mappings, 1u);
+    memory.create(2, 2 * MiB);
+    EXPECT_THROW(memory.map(2, 0, 2 * MiB, 0), OutOfMemory);
+    memory.unmap(1, 0, 40 * MiB);
+    EXPECT_EQ(driver.counts().mappings, 0u) << "of a tensor that lives on";
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
 TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "what it measures takes minutes under ThreadSanitizer";

@@ -39,6 +39,8 @@ CudaMemory::~CudaMemory() {
     for (TensorId tensor = 0; tensor < records_.size(); tensor++) {
       if (records_[tensor].exists) destroy(tensor);
     }
+    while (let_go_of_oldest()) {
+    }
   } catch (const Error&) {
     return;  // after a fault of a kernel nothing works any more; the driver frees all with the process
   }
@@ -81,6 +83,8 @@ void CudaMemory::create(TensorId tensor, Bytes bytes) {
   record.exists = true;
 }
 
+void CudaMemory::retire(TensorId tensor) { record(tensor).retired = !addressed_; }
+
 void CudaMemory::destroy(TensorId tensor) {
   Record& gone = record(tensor);
   while (!gone.mappings.empty()) unmap(tensor, gone.mappings.begin()->first, gone.mappings.begin()->second.bytes);
@@ -88,14 +92,56 @@ void CudaMemory::destroy(TensorId tensor) {
   const std::lock_guard lock(records_mutex_);
   gone.address = 0;
   gone.exists = false;
+  gone.retired = false;
 }
+
+// ---- Parked chunks --------------------------------------------------------------------------------------------------
+
+// Takes what is parked there over, if it is as large; what is in the way goes.
+bool CudaMemory::adopt(CUdeviceptr at, Mapping& mapping) {
+  auto next = parked_.lower_bound(at);
+  if (next != parked_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.mapping.bytes > at) let_go(before);
+  }
+  if (next != parked_.end() && next->first == at && next->second.mapping.bytes == mapping.bytes) {
+    mapping = std::move(next->second.mapping);
+    for (const Extent& extent : mapping.room) parked_bytes_ -= extent.bytes;
+    parked_in_turn_.erase(next->second.number);
+    parked_.erase(next);
+    return true;
+  }
+  while (next != parked_.end() && next->first < at + mapping.bytes) let_go(next++);
+  return false;
+}
+
+void CudaMemory::let_go(std::map<CUdeviceptr, Parked>::iterator parked) {
+  Mapping& mapping = parked->second.mapping;
+  check_cuda(driver_, driver_.cuMemUnmap(parked->first, mapping.bytes), "unmapping memory");
+  waiting_[mapping.bytes].push_back(mapping.handle);
+  for (const Extent& extent : mapping.room) parked_bytes_ -= extent.bytes;
+  give_room(mapping.room);
+  parked_in_turn_.erase(parked->second.number);
+  parked_.erase(parked);
+}
+
+bool CudaMemory::let_go_of_oldest() {
+  if (parked_in_turn_.empty()) return false;
+  let_go(parked_.find(parked_in_turn_.begin()->second));
+  return true;
+}
+
+// ---- Room -----------------------------------------------------------------------------------------------------------
 
 std::vector<Extent> CudaMemory::take_room(Bytes room, Bytes offset) {
   std::vector<Extent> taken;
   if (addressed_) {
     TENCACHE_CHECK(offset + room <= room_.capacity() && room_.take_at({offset, room}));
     taken.push_back({offset, room});
-  } else if (!room_.take(room, taken)) {
+    return taken;
+  }
+  while (!room_.take(room, taken)) {
+    if (let_go_of_oldest()) continue;
     const Bytes left = room_.capacity() - room_.used();
     throw OutOfMemory("tier '" + name_ + "': " + format_bytes(room) + " are asked for and " + format_bytes(left) +
                           " of " + format_bytes(room_.capacity()) + " are free",
@@ -126,23 +172,24 @@ bool CudaMemory::release_one_waiting() {
 }
 
 CUmemGenericAllocationHandle CudaMemory::take_handle(Bytes bytes) {
-  CUmemGenericAllocationHandle handle = 0;
-  if (const auto same = waiting_.find(bytes); same != waiting_.end()) {
-    handle = same->second.back();
-    same->second.pop_back();
-    if (same->second.empty()) waiting_.erase(same);
-    return handle;
-  }
-  while (created_bytes_ + bytes > room_.capacity()) TENCACHE_CHECK(release_one_waiting());
-  CUresult result = create_handle(bytes, handle);
-  while (result == CUDA_ERROR_OUT_OF_MEMORY && release_one_waiting()) result = create_handle(bytes, handle);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+  while (true) {
+    CUmemGenericAllocationHandle handle = 0;
+    if (const auto same = waiting_.find(bytes); same != waiting_.end()) {
+      handle = same->second.back();
+      same->second.pop_back();
+      if (same->second.empty()) waiting_.erase(same);
+      return handle;
+    }
+    const bool fits = created_bytes_ + bytes <= room_.capacity();
+    const CUresult result = fits ? create_handle(bytes, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) return handle;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) check_cuda(driver_, result, "taking memory");
+    if (release_one_waiting() || let_go_of_oldest()) continue;
+    TENCACHE_CHECK(fits);  // its room was free
     throw Error("tier '" + name_ + "': the GPU's memory is used up (" + format_bytes(device_.free_bytes()) +
                 " free; is another program using it?); lower the tier's capacity of " + format_bytes(room_.capacity()) +
                 " (--gpu-memory)");
   }
-  check_cuda(driver_, result, "taking memory");
-  return handle;
 }
 
 void CudaMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
@@ -159,6 +206,11 @@ void CudaMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   TENCACHE_CHECK(next == of.mappings.end() || begin + mapping.bytes <= next->first);
   TENCACHE_CHECK(next == of.mappings.begin() || std::prev(next)->first + std::prev(next)->second.bytes <= begin);
   device_.bind();
+  if (adopt(of.address + begin, mapping)) {
+    of.mappings.emplace_hint(next, begin, std::move(mapping));
+    note_map(bytes, start);
+    return;
+  }
   mapping.room = take_room(round_up(bytes, granularity_), offset);
   try {
     mapping.handle = take_handle(mapping.bytes);
@@ -178,10 +230,14 @@ void CudaMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
     throw;
   }
   of.mappings.emplace_hint(next, begin, std::move(mapping));
+  note_map(bytes, start);
+}
+
+void CudaMemory::note_map(Bytes bytes, Nanoseconds start) {
   statistics_.maps++;
   statistics_.mapped_bytes += bytes;
   statistics_.extents++;
-  statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, room_.used());
+  statistics_.peak_used_bytes = std::max(statistics_.peak_used_bytes, room_.used() - parked_bytes_);
   statistics_.map_ns += clock_ns() - start;
 }
 
@@ -191,9 +247,15 @@ void CudaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   const auto found = of.mappings.find(begin);
   TENCACHE_CHECK(found != of.mappings.end() && found->second.bytes == round_up(bytes, page_));
   device_.bind();
-  check_cuda(driver_, driver_.cuMemUnmap(of.address + begin, found->second.bytes), "unmapping memory");
-  waiting_[found->second.bytes].push_back(found->second.handle);
-  give_room(found->second.room);
+  if (of.retired) {
+    for (const Extent& extent : found->second.room) parked_bytes_ += extent.bytes;
+    parked_in_turn_[parked_count_] = of.address + begin;
+    parked_[of.address + begin] = {std::move(found->second), parked_count_++};
+  } else {
+    check_cuda(driver_, driver_.cuMemUnmap(of.address + begin, found->second.bytes), "unmapping memory");
+    waiting_[found->second.bytes].push_back(found->second.handle);
+    give_room(found->second.room);
+  }
   of.mappings.erase(found);
   statistics_.unmaps++;
   statistics_.unmap_ns += clock_ns() - start;
@@ -213,7 +275,7 @@ bool CudaMemory::mapped(TensorId tensor, Bytes begin) const { return record(tens
 
 ChunkMemoryStatistics CudaMemory::statistics() const {
   ChunkMemoryStatistics result = statistics_;
-  result.used_bytes = room_.used();
+  result.used_bytes = room_.used() - parked_bytes_;
   return result;
 }
 

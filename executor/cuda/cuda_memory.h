@@ -6,6 +6,10 @@
 // do. Pieces of chunks that left wait, by size, for a chunk of the same size; where a size lacks one, waiting pieces of
 // other sizes are given back to the driver until a new one fits under the cap. A training step repeats its sizes, so
 // that this ends after the first.
+//
+// Chunks of a retired tensor stay mapped when they go ("parked"), for a tensor of the same size that gets these
+// addresses next: a training step allocates and frees the same activations again and again, and mapping costs more than
+// many of their ops take. The oldest ones are let go of where memory is short.
 #pragma once
 
 #include <map>
@@ -31,6 +35,7 @@ class CudaMemory final : public TierMemory {
   CudaMemory& operator=(const CudaMemory&) = delete;
 
   void create(TensorId tensor, Bytes bytes) override;
+  void retire(TensorId tensor) override;
   void destroy(TensorId tensor) override;
   // `begin` is a multiple of the device's granularity: Error otherwise, for chunks of such a size cannot be mapped.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
@@ -53,11 +58,20 @@ class CudaMemory final : public TierMemory {
     CUdeviceptr address = 0;
     Bytes bytes = 0;
     bool exists = false;
+    bool retired = false;
     std::map<Bytes, Mapping> mappings;  // by begin
+  };
+  struct Parked {
+    Mapping mapping;
+    std::uint64_t number = 0;  // in the order of parking
   };
 
   Record& record(TensorId tensor);
   const Record& record(TensorId tensor) const;
+  bool adopt(CUdeviceptr at, Mapping& mapping);
+  void let_go(std::map<CUdeviceptr, Parked>::iterator parked);
+  bool let_go_of_oldest();
+  void note_map(Bytes bytes, Nanoseconds start);
   std::vector<Extent> take_room(Bytes room, Bytes offset);
   void give_room(const std::vector<Extent>& room);
   CUmemGenericAllocationHandle take_handle(Bytes bytes);
@@ -76,6 +90,10 @@ class CudaMemory final : public TierMemory {
   std::map<Bytes, std::vector<CUdeviceptr>> free_addresses_;            // by bytes
   std::map<Bytes, std::vector<CUmemGenericAllocationHandle>> waiting_;  // by bytes; no entry is empty
   Bytes created_bytes_ = 0;
+  std::map<CUdeviceptr, Parked> parked_;                 // by address; none overlap, nor does what is mapped
+  std::map<std::uint64_t, CUdeviceptr> parked_in_turn_;  // by number
+  std::uint64_t parked_count_ = 0;                       // ever
+  Bytes parked_bytes_ = 0;                               // of room
   ChunkMemoryStatistics statistics_;
 };
 

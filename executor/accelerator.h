@@ -28,6 +28,16 @@ class CopyEngine {
   virtual void wait(std::size_t left) = 0;
 };
 
+// Blocks of files to and from the device's memory, past the host's. Used by one thread.
+class DirectFiles {
+ public:
+  virtual ~DirectFiles() = default;
+  // All of it is multiples of 4 KiB, the file is opened with O_DIRECT. They return when the bytes are there: empty, or
+  // why it failed; then the destination's content is undefined.
+  virtual std::string read(int descriptor, Bytes offset, std::byte* device, Bytes bytes) = 0;
+  virtual std::string write(int descriptor, Bytes offset, const std::byte* device, Bytes bytes) = 0;
+};
+
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
@@ -46,6 +56,8 @@ class Accelerator {
   virtual bool pin(std::byte* host, Bytes bytes, std::string& reason) = 0;
   virtual void unpin(std::byte* host) noexcept = 0;  // the start of what was pinned; nothing under way touches it
   virtual std::unique_ptr<CopyEngine> copy_engine() = 0;
+  // Null, with the reason, where files cannot reach the device but through the host's memory.
+  virtual std::unique_ptr<DirectFiles> direct_files(std::string& reason) = 0;
   // What ops of a replay do on the device (replay_bodies.h).
   virtual std::unique_ptr<ReplayKernels> replay_kernels() = 0;
   // Optimizer steps on the device (adamw_kernels.h).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <string>
@@ -17,6 +18,7 @@ namespace {
 constexpr Bytes part_bytes = 4 * MiB;       // well above what it takes to start a copy, well below a chunk
 constexpr std::size_t parts_in_flight = 2;  // one copies while the next is started
 constexpr Bytes smallest_buffer = 4 * MiB;  // of each of the two for files
+constexpr Bytes largest_direct = 16 * MiB;  // what GPUDirect Storage moves at once; between two it can be stopped
 constexpr std::size_t buffer_count = 2;
 
 // The blocks of a transfer in groups that fit into a buffer, their positions counted from the group's begin.
@@ -63,7 +65,9 @@ class Settle {
 AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block)
     : accelerator_(accelerator),
       buffer_bytes_(std::max(smallest_buffer, largest_block)),
-      engine_(accelerator.copy_engine()) {}
+      engine_(accelerator.copy_engine()) {
+  if (largest_block != 0) direct_ = accelerator.direct_files(indirect_reason_);
+}
 
 AcceleratorLane::~AcceleratorLane() {
   engine_.reset();
@@ -122,8 +126,48 @@ bool AcceleratorLane::download(std::span<const HostPiece> host, const std::byte*
               [&](std::byte* to, Bytes position, Bytes bytes) { engine_->download(to, device + position, bytes); });
 }
 
+std::string AcceleratorLane::indirect_reason() const {
+  const std::lock_guard lock(reason_mutex_);
+  return indirect_reason_;
+}
+
+// Block by block, neighbours in a file as one. `step` gets a descriptor, the offset in the file, the position in the
+// chunk and bytes.
+template <typename Move>
+AcceleratorLane::Direct AcceleratorLane::move_directly(const FileLane& files, const std::vector<FileBlock>& blocks,
+                                                       Bytes bytes, const Progress& progress, const Move& step) {
+  const SwapFiles& of = files.files();
+  std::string reason;
+  for (std::size_t i = 0; i < blocks.size();) {
+    FileBlock all = blocks[i];
+    for (++i; i < blocks.size() && blocks[i].file == all.file && blocks[i].offset == all.offset + all.bytes &&
+              all.bytes + blocks[i].bytes <= largest_direct;
+         ++i) {
+      all.bytes += blocks[i].bytes;
+    }
+    reason = of.direct(all.file) ? step(of.descriptor(all.file), all.offset, all.begin, all.bytes)
+                                 : "O_DIRECT is refused in " + of.directory(all.file);
+    if (!reason.empty()) break;
+    const bool last = i == blocks.size();
+    if (!progress(last ? bytes : all.begin + all.bytes)) return Direct::stopped;
+  }
+  if (reason.empty()) return Direct::done;
+  direct_.reset();
+  std::fprintf(stderr, "tencache: files reach the GPU through the host's memory from here on: %s\n", reason.c_str());
+  const std::lock_guard lock(reason_mutex_);
+  indirect_reason_ = reason;
+  return Direct::failed;
+}
+
 bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
                            const Progress& progress) {
+  if (direct_ != nullptr) {
+    const Direct result =
+        move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
+          return direct_->read(descriptor, offset, device + position, count);
+        });
+    if (result != Direct::failed) return result == Direct::done;
+  }
   const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
   const Settle settle(*engine_);
   for (std::size_t i = 0; i < groups.size(); i++) {
@@ -143,6 +187,13 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
 
 bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
                             const Progress& progress) {
+  if (direct_ != nullptr) {
+    const Direct result =
+        move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
+          return direct_->write(descriptor, offset, device + position, count);
+        });
+    if (result != Direct::failed) return result == Direct::done;
+  }
   const std::vector<Group> groups = groups_of(blocks, bytes, buffer_bytes_);
   const auto start = [&](std::size_t i) {
     engine_->download(buffer(i % buffer_count), device + groups[i].begin, groups[i].bytes);

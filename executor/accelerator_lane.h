@@ -1,12 +1,14 @@
 // Copies of one link between an accelerator's memory and host memory or files, in parts: a few are under way at a time,
 // between them the copy can be paced and stopped.
 //
-// Files reach the accelerator through two page-locked buffers of the lane's own: the file fills one while the other is
-// uploaded.
+// Files reach the accelerator directly where it can do that (GPUDirect Storage), else, and for good after the first
+// failure, through two page-locked buffers of the lane's own: the file fills one while the other is uploaded.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "executor/accelerator.h"
@@ -19,7 +21,7 @@ namespace tencache {
 // Error on failures of the device or the disk.
 class AcceleratorLane {
  public:
-  // No block of a file is larger than `largest_block`.
+  // No block of a file is larger than `largest_block`; 0: the lane has no files.
   explicit AcceleratorLane(Accelerator& accelerator, Bytes largest_block);
   ~AcceleratorLane();
   AcceleratorLane(const AcceleratorLane&) = delete;
@@ -31,8 +33,14 @@ class AcceleratorLane {
             const Progress& progress);
   bool write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
              const Progress& progress);
+  // Why files do not reach the accelerator directly; empty if they do. From any thread.
+  std::string indirect_reason() const;
 
  private:
+  enum class Direct : std::uint8_t { done, stopped, failed };
+  template <typename Move>
+  Direct move_directly(const FileLane& files, const std::vector<FileBlock>& blocks, Bytes bytes,
+                       const Progress& progress, const Move& step);
   template <typename Start>
   bool move(std::span<const HostPiece> host, const Progress& progress, const Start& start);
   std::byte* buffer(std::size_t index);
@@ -40,6 +48,9 @@ class AcceleratorLane {
   Accelerator& accelerator_;
   Bytes buffer_bytes_;
   std::unique_ptr<CopyEngine> engine_;
+  std::unique_ptr<DirectFiles> direct_;
+  mutable std::mutex reason_mutex_;
+  std::string indirect_reason_;
   std::byte* buffers_ = nullptr;  // mapped at first use
   bool pinned_ = false;
 };

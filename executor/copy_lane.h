@@ -38,6 +38,10 @@ class CopyLane {
   // When a transfer that starts then ends, by the link's figures.
   Nanoseconds end_ns(Nanoseconds start_ns, Bytes bytes) const;
   bool paced() const { return pace_; }
+  // Why files do not reach the accelerator directly; empty if they do, or if the link has no files or no accelerator.
+  std::string indirect_reason() const {
+    return files_ == nullptr || accelerator_ == nullptr ? "" : accelerator_->indirect_reason();
+  }
   // Why files are read and written the slower way; empty if they are not.
   std::string fallback_reason() const { return files_ == nullptr ? "" : files_->fallback_reason(); }
 

@@ -530,7 +530,14 @@ std::string HostMachine::describe() const {
       text += tiers_[link.from].on_accelerator() || tiers_[link.to].on_accelerator() ? "copy engine" : "memcpy";
     } else {
       const std::string reason = links_[i]->copy->fallback_reason();
-      text += reason.empty() ? "io_uring with O_DIRECT" : "pread and pwrite, " + reason;
+      const std::string indirect = links_[i]->copy->indirect_reason();
+      const bool to_accelerator = tiers_[link.from].on_accelerator() || tiers_[link.to].on_accelerator();
+      if (to_accelerator && indirect.empty()) {
+        text += "GPUDirect Storage";
+      } else {
+        text += reason.empty() ? "io_uring with O_DIRECT" : "pread and pwrite, " + reason;
+        if (to_accelerator) text += ", through page-locked buffers (" + indirect + ")";
+      }
     }
     text += options_.pace ? ", paced to " + format_bandwidth(link.bandwidth) + "\n" : ", not paced\n";
   }

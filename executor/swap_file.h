@@ -116,6 +116,7 @@ class FileLane {
   bool write(const std::vector<FileBlock>& blocks, const std::byte* memory, const Progress& progress);
 
   const std::string& fallback_reason() const { return fallback_reason_; }
+  const SwapFiles& files() const { return files_; }
 
  private:
   class Ring;

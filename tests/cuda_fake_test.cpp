@@ -1,7 +1,9 @@
 // The CUDA backend on the fake driver: the list that a GPU runs too, what only a fake can bring about (failures, memory
 // that others take, streams that stand still), and whole runs of the engine.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -326,6 +328,95 @@ TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
     options.gpu_bytes = 1 * GiB;
     EXPECT_THROW(calibrate(options), Error);
   }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// A libcufile of ours: files and "device memory" are what the fake driver makes of them. Short pieces, as the real one
+// may give.
+struct FakeCuFile {
+  static inline std::uint64_t reads = 0, writes = 0, handles = 0;
+  static inline ssize_t failure = 0;  // of the next calls
+  static CuFileError add(void** handle, CuFileDescription* file) {
+    handles++;
+    *handle = new int(file->descriptor);
+    return {};
+  }
+  static void remove(void* handle) {
+    handles--;
+    delete static_cast<int*>(handle);
+  }
+  static ssize_t read(void* handle, void* device, std::size_t bytes, off_t offset, off_t device_offset) {
+    reads++;
+    if (failure != 0) return failure;
+    return ::pread(*static_cast<int*>(handle), static_cast<std::byte*>(device) + device_offset,
+                   std::min<std::size_t>(bytes, 3 * MiB), offset);
+  }
+  static ssize_t write(void* handle, const void* device, std::size_t bytes, off_t offset, off_t device_offset) {
+    writes++;
+    if (failure != 0) return failure;
+    return ::pwrite(*static_cast<int*>(handle), static_cast<const std::byte*>(device) + device_offset,
+                    std::min<std::size_t>(bytes, 3 * MiB), offset);
+  }
+  static CuFile table() {
+    CuFile table;
+    table.cuFileHandleRegister = add;
+    table.cuFileHandleDeregister = remove;
+    table.cuFileRead = read;
+    table.cuFileWrite = write;
+    return table;
+  }
+};
+
+TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
+  FakeCudaDriver driver({.direct_memory = true});
+  const CuFile files = FakeCuFile::table();
+  MachineSpec spec = two_tiers(2 * MiB);
+  spec.tiers.push_back({"nvme", TierKind::nvme, 64 * MiB, 4096, {std::filesystem::temp_directory_path().string()}});
+  spec.links.push_back({"direct_read", 2, gpu, unlimited, 0, {}});
+  spec.links.push_back({"direct_write", gpu, 2, unlimited, 0, {}});
+  {
+    HostMachineOptions options;
+    options.pace = false;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0, &files);
+    HostMachine machine(spec, bodies_, options);
+    constexpr Bytes bytes = 9 * MiB + 1001;
+    create(machine, 0, bytes);
+    machine.map(0, 0, 0, bytes, {2, 0});
+    const auto move = [&](LinkId link, TierId from, TierId to) {
+      CopyCommand command = copy(link, 0, bytes);
+      command.from = {from, 0};
+      command.to = {to, 0};
+      machine.submit(command, 0, 0);
+      Completion completion;
+      EXPECT_TRUE(machine.wait(completion));
+      EXPECT_EQ(completion.status, CompletionStatus::done) << machine.last_error();
+    };
+    const auto there_and_back = [&](int value) {
+      const std::vector<std::byte> content(bytes, static_cast<std::byte>(value));
+      std::memcpy(machine.address(0, cpu), content.data(), bytes);
+      move(h2d, cpu, gpu);
+      move(3, gpu, 2);
+      EXPECT_EQ(machine.content(0, 0, bytes, 2), content);
+      std::memset(machine.address(0, cpu), 0, bytes);
+      move(h2d, cpu, gpu);
+      move(2, 2, gpu);
+      EXPECT_EQ(machine.content(0, 0, bytes, gpu), content);
+    };
+    if (machine.files(2).direct(0)) {
+      there_and_back(0x11);
+      EXPECT_EQ(FakeCuFile::reads, 4u);
+      EXPECT_EQ(FakeCuFile::writes, 4u);
+      EXPECT_NE(machine.describe().find("direct_read: GPUDirect Storage"), std::string::npos) << machine.describe();
+    }
+    FakeCuFile::failure = -5011;
+    there_and_back(0x22);
+    FakeCuFile::failure = 0;
+    const std::uint64_t reads = FakeCuFile::reads;
+    there_and_back(0x33);
+    EXPECT_EQ(FakeCuFile::reads, reads) << "it is not tried again";
+    EXPECT_NE(machine.describe().find("through page-locked buffers ("), std::string::npos) << machine.describe();
+  }
+  EXPECT_EQ(FakeCuFile::handles, 0u);
   EXPECT_EQ(leftovers(driver), "");
 }
 

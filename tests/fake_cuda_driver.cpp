@@ -58,7 +58,9 @@ struct FakeCudaCalls {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED && fake().options_.can_map ? 1 : 0;
+    const FakeCudaOptions& can = fake().options_;
+    *value = (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED && can.can_map) ||
+             (attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED && can.direct_memory);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI total_memory(std::size_t* bytes, CUdevice) {

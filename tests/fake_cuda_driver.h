@@ -28,6 +28,7 @@ struct FakeCudaOptions {
   Bytes granularity = 2 * MiB;
   int devices = 1;
   bool can_map = true;
+  bool direct_memory = false;  // other devices reach mapped memory
 };
 
 class FakeCudaDriver {

@@ -83,7 +83,7 @@ class CudaCopyEngine final : public CopyEngine {
 
 }  // namespace
 
-CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver) {
+CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal, const CuFile* files) : driver_(driver), files_(files) {
   const auto check = [&](CUresult result, const char* what) {
     if (result == CUDA_SUCCESS) return;
     throw Error(std::string("CUDA: ") + what + ": " + cuda_error(driver_, result) + what_to_do);
@@ -105,6 +105,9 @@ CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver) 
   if (can_map == 0) {
     throw Error("the GPU or its driver cannot map memory into reserved addresses (virtual memory management)");
   }
+  int direct = 0;
+  const auto asked = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+  direct_memory_ = driver_.cuDeviceGetAttribute(&direct, asked, device_) == CUDA_SUCCESS && direct != 0;
   check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "making a context");
   const CUmemAllocationProp properties = allocation_properties();
   std::size_t granularity = 0;
@@ -130,6 +133,7 @@ CUmemAllocationProp CudaDevice::allocation_properties() const {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device_;
+  properties.allocFlags.gpuDirectRDMACapable = direct_memory_ ? 1 : 0;
   return properties;
 }
 
@@ -177,6 +181,17 @@ void CudaDevice::unpin(std::byte* host) noexcept {
 }
 
 std::unique_ptr<CopyEngine> CudaDevice::copy_engine() { return std::make_unique<CudaCopyEngine>(*this); }
+
+std::unique_ptr<DirectFiles> CudaDevice::direct_files(std::string& reason) {
+  bind();
+  const CuFile* files = files_ != nullptr ? files_ : cufile(reason);
+  if (files == nullptr) return nullptr;
+  if (!direct_memory_) {
+    reason = "the GPU's mapped memory cannot be reached by other devices";
+    return nullptr;
+  }
+  return std::make_unique<CudaDirectFiles>(*files);
+}
 
 std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return std::make_unique<CudaReplayKernels>(*this); }
 

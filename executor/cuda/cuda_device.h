@@ -10,6 +10,7 @@
 
 #include "executor/accelerator.h"
 #include "executor/cuda/cuda_driver.h"
+#include "executor/cuda/cufile.h"
 
 namespace tencache {
 
@@ -17,7 +18,8 @@ class CudaDevice final : public Accelerator {
  public:
   // The driver table outlives the device. Throws Error that says what is missing: a device, its support of mapped
   // memory, a driver that works.
-  CudaDevice(const CudaDriver& driver, int ordinal);
+  // `files`: GPUDirect Storage for links between files and the device, instead of this computer's (cufile.h).
+  CudaDevice(const CudaDriver& driver, int ordinal, const CuFile* files = nullptr);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -30,6 +32,7 @@ class CudaDevice final : public Accelerator {
   bool pin(std::byte* host, Bytes bytes, std::string& reason) override;
   void unpin(std::byte* host) noexcept override;
   std::unique_ptr<CopyEngine> copy_engine() override;
+  std::unique_ptr<DirectFiles> direct_files(std::string& reason) override;
   std::unique_ptr<ReplayKernels> replay_kernels() override;
   std::unique_ptr<AdamWKernels> adamw_kernels() override;
 
@@ -47,6 +50,8 @@ class CudaDevice final : public Accelerator {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   Bytes granularity_ = 0;
+  const CuFile* files_ = nullptr;
+  bool direct_memory_ = false;  // its memory can be other devices' destination
 };
 
 }  // namespace tencache

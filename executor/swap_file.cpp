@@ -185,17 +185,21 @@ Bytes SwapFiles::used_bytes() const {
   return sum;
 }
 
-// The lane's io_uring with a descriptor of every file.
+// The lane's io_uring. Asio sends the next read of a file object when the one before is done, so that every file has as
+// many objects as blocks may be in flight there.
 class FileLane::Ring {
  public:
   Ring(const SwapFiles& files, std::uint32_t queue_depth)
       : context_(1), in_flight_(queue_depth * files.file_count()), fault_(files.options().fault) {
     for (std::size_t i = 0; i < files.file_count(); i++) {
-      files_.emplace_back(context_);  // throws where io_uring is denied
-      FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
-      if (!copy.open()) throw Error(std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
-      files_.back().assign(copy.get());
-      copy.release();
+      auto& objects = files_.emplace_back().objects;
+      for (std::uint32_t k = 0; k < queue_depth; k++) {
+        objects.emplace_back(context_);  // throws where io_uring is denied
+        FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
+        if (!copy.open()) throw Error(std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
+        objects.back().assign(copy.get());
+        copy.release();
+      }
     }
   }
 
@@ -236,7 +240,8 @@ class FileLane::Ring {
     const auto rest = [bytes = block.bytes](const boost::system::error_code& error, std::size_t done) -> std::size_t {
       return error ? 0 : bytes - done;
     };
-    auto& file = files_[block.file];
+    auto& [objects, turn] = files_[block.file];
+    auto& file = objects[turn++ % objects.size()];
     const auto part = boost::asio::buffer(memory_ + block.begin, block.bytes);
     if (write_) {
       boost::asio::async_write_at(file, block.offset, part, rest, finish);
@@ -253,7 +258,11 @@ class FileLane::Ring {
   }
 
   boost::asio::io_context context_;
-  std::vector<boost::asio::random_access_file> files_;
+  struct File {
+    std::vector<boost::asio::random_access_file> objects;  // that blocks take in turn
+    std::size_t turn = 0;
+  };
+  std::vector<File> files_;
   std::size_t in_flight_;
   const std::function<int(bool write, const FileBlock& block)>& fault_;
   // Of the transfer under way.

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live_training_support.h"
+#include "traces/lower.h"
 
 namespace tencache::training_test {
 namespace {
@@ -183,6 +184,52 @@ TEST(Optimizer, AnySubGroupSizeTrainsToTheSameBits) {
   }
   config.seed += 1;
   EXPECT_FALSE(same_bits(train_plain(config, data, options).weights, reference.weights));
+}
+
+// ---- Where updates run ----------------------------------------------------------------------------------------------
+
+// A prediction asks the policy once, with the whole recorded step (traces/lower.h). From the third step on the run must
+// have its updates there too, in that order; each of these policies moves some, or puts them into another order.
+TEST(UpdatesOfALiveRun, AreWhereAPredictionHasThem) {
+  at::set_num_threads(1);
+  TrainingConfig config = tiny();
+  config.layers = 4;
+  const TextData data = text_for(config);
+  const PagedTraining demand = measure_demand(config, data);
+  const Bytes gpu = std::max(demand.peak_live_bytes / 2, demand.largest_op_bytes * 11 / 10) / (4 * KiB) * (4 * KiB);
+  MachineSpec machine = with_cpu_memory_behind(gpu);
+  for (Link& link : machine.links) link.bandwidth = 20'000'000;  // so that it pays to leave the states on the CPU
+  for (const PolicyCase& choice :
+       {PolicyCase{"foresight", {}}, PolicyCase{"zero-offload", {{"overflow", "evict"}}}, PolicyCase{"10cache", {}},
+        PolicyCase{"deep-optimizer-states", {{"overflow", "evict"}}},
+        PolicyCase{"mlp-offload", {{"overflow", "evict"}}}, PolicyCase{"lru", {}}}) {
+    SCOPED_TRACE(choice.name);
+    Timeline timeline;
+    LiveOptions live;
+    live.machine.pace = false;
+    live.engine.timeline = &timeline;
+    const MadePolicy made = make_policy(choice.name, choice.settings);
+    const PagedTraining paged = train_paged(config, data, machine, *made.policy, live, {.steps = 4, .on_step = {}});
+    ASSERT_EQ(paged.deviations, 0u) << paged.first_deviation;
+    const Program predicted = lower(paged.recorded, *make_policy(choice.name, choice.settings).policy, machine);
+    EXPECT_EQ(predicted.changes.empty(), choice.name == "lru");
+    ASSERT_EQ(predicted.trace.ops.size(), paged.program.trace.ops.size());
+
+    std::vector<std::string> expected, ran;
+    for (const Op& op : predicted.trace.ops) {
+      if (op.phase == Phase::optimizer && op.device == Device::cpu)
+        expected.push_back(std::string(predicted.trace.name(op)));
+    }
+    for (const Span& span : timeline.spans) {
+      if (span.kind != SpanKind::op || span.lane != 1 || span.iteration != 2) continue;
+      ran.push_back(std::string(paged.program.trace.name(paged.program.trace.ops[span.op])));
+    }
+    EXPECT_EQ(ran, expected);
+    for (OpIndex op = 0; op < predicted.trace.ops.size(); ++op) {
+      EXPECT_EQ(predicted.trace.name(predicted.trace.ops[op]), paged.program.trace.name(paged.program.trace.ops[op]));
+      EXPECT_EQ(predicted.trace.ops[op].device, paged.program.trace.ops[op].device) << op;
+    }
+  }
 }
 
 // ---- Recording ------------------------------------------------------------------------------------------------------

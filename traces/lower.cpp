@@ -1,6 +1,7 @@
 #include "traces/lower.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "core/check.h"
@@ -72,9 +73,11 @@ void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machin
   }
 }
 
-// Each run of reorderable ops is put into the policy's order of groups; within a group the order stays.
-void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
-  std::set<std::int32_t> ordered;  // a group may be in several runs: its gradients' norms, its updates
+// `ordered`: the sub-groups of the runs that the policy orders otherwise than recorded.
+std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const MachineSpec& machine,
+                              std::set<std::int32_t>& ordered) {
+  std::vector<OpIndex> order(trace.ops.size());
+  std::iota(order.begin(), order.end(), OpIndex{0});
   for (std::size_t begin = 0; begin < trace.ops.size();) {
     if (!trace.ops[begin].reorderable) {
       ++begin;
@@ -92,22 +95,35 @@ void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine
       if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
         throw Error("the policy's order of sub-groups is not a permutation of them");
       }
-      const auto rank = [&wanted](const Op& op) {
-        return std::find(wanted.begin(), wanted.end(), op.group) - wanted.begin();
+      const auto rank = [&trace, &wanted](OpIndex op) {
+        return std::find(wanted.begin(), wanted.end(), trace.ops[op].group) - wanted.begin();
       };
-      std::stable_sort(trace.ops.begin() + static_cast<std::ptrdiff_t>(begin),
-                       trace.ops.begin() + static_cast<std::ptrdiff_t>(end),
-                       [&rank](const Op& a, const Op& b) { return rank(a) < rank(b); });
-      ordered.insert(groups.begin(), groups.end());
+      std::stable_sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                       order.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&rank](OpIndex a, OpIndex b) { return rank(a) < rank(b); });
+      ordered.insert(groups.begin(),
+                     groups.end());  // a group may be in several runs: its gradients' norms, its updates
     }
     begin = end;
   }
-  if (!ordered.empty()) {
-    changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
-  }
+  return order;
+}
+
+void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  std::set<std::int32_t> ordered;
+  const std::vector<OpIndex> order = order_of(trace, policy, machine, ordered);
+  if (ordered.empty()) return;
+  const std::vector<Op> recorded = trace.ops;
+  std::ranges::transform(order, trace.ops.begin(), [&recorded](OpIndex op) { return recorded[op]; });
+  changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
 }
 
 }  // namespace
+
+std::vector<OpIndex> policy_order(const Trace& trace, const Policy& policy, const MachineSpec& machine) {
+  std::set<std::int32_t> ordered;
+  return order_of(trace, policy, machine, ordered);
+}
 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
   Program program{std::move(trace), {}};

@@ -1,6 +1,8 @@
 // Turns a recorded trace into the program that both machines run, as a policy requires it.
 #pragma once
 
+#include <vector>
+
 #include "core/machine_spec.h"
 #include "core/policy.h"
 #include "core/trace.h"
@@ -14,5 +16,9 @@ namespace tencache {
 //  - where the policy works through module hooks, GPU ops that enter another module get the host time of the hooks.
 // Throws Error when the policy needs a figure that the machine does not state.
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine);
+
+// Each run of reorderable ops put into the policy's order of sub-groups, within a group as recorded: the ops' indices
+// in the order in which they are to run. Throws Error when the policy's answer is not a permutation.
+std::vector<OpIndex> policy_order(const Trace& trace, const Policy& policy, const MachineSpec& machine);
 
 }  // namespace tencache

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "core/check.h"
+#include "core/cpu_update.h"
 #include "core/error.h"
+#include "traces/lower.h"
 
 namespace tencache {
 namespace {
@@ -243,6 +246,7 @@ void LiveRuntime::iteration_boundary() {
 void LiveRuntime::tell(StepFollower::Signal signal, Nanoseconds now) {
   if (signal == StepFollower::Signal::deviated) engine_->schedule_deviated(now);
   if (signal != StepFollower::Signal::profile) return;
+  plan_tasks();
   auto program = std::make_unique<const Program>(follower_.program());
   engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now);
   profile_ = std::move(program);  // the one before lives until nobody looks at it any more
@@ -533,9 +537,49 @@ void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
 
 // ---- Tasks ----------------------------------------------------------------------------------------------------------
 
+// As traces/lower.h does it for a prediction.
+void LiveRuntime::plan_tasks() {
+  Trace trace = follower_.recorded_trace();
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  policy_.place(trace, spec_, devices);
+  TENCACHE_CHECK(devices.size() == trace.ops.size());
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    Op& op = trace.ops[index];
+    if (!op.placeable || op.device == Device::cpu || devices[index] != Device::cpu) continue;
+    op.device = Device::cpu;
+    op.bytes = bytes_touched(trace, op);
+    if (spec_.cpu_adam_parameters_per_second > 0) op.duration_ns = duration_on_cpu(trace, op, spec_);
+  }
+  const std::vector<OpIndex> order = policy_order(trace, policy_, spec_);
+  planned_.clear();
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const Op& op = trace.ops[order[position]];
+    if (op.placeable || op.reorderable) {
+      planned_.try_emplace({std::string(trace.name(op)), op.group}, Planned{op.device, position});
+    }
+  }
+  follower_.arrange(trace.ops, order);
+}
+
+void LiveRuntime::put_in_order(std::vector<LiveTask>& tasks) const {
+  const auto position = [this](const LiveTask& task) {
+    const auto found = planned_.find({task.name, task.group});
+    return found == planned_.end() ? std::numeric_limits<std::size_t>::max() : found->second.position;
+  };
+  for (auto begin = tasks.begin(); begin != tasks.end();) {
+    const auto end = std::find_if(begin, tasks.end(), [](const LiveTask& task) { return !task.reorderable; });
+    std::ranges::stable_sort(begin, end, {}, position);
+    begin = end == tasks.end() ? end : end + 1;
+  }
+}
+
 std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
   Device device = task.device;
-  if (task.placeable) {  // the policy judges it as it would judge an op of a trace
+  const auto planned = planned_.find({task.name, task.group});
+  if (task.placeable && planned != planned_.end()) {
+    device = planned->second.device;
+  } else if (task.placeable) {  // the policy judges it as it would judge an op of a trace
     Trace trace;
     std::vector<TensorId> reads, writes;
     for (const Use& use : task.uses) {
@@ -569,12 +613,13 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
   enter();
   take_op(lock);
   try {
+    put_in_order(tasks);
     for (const LiveTask& task : tasks) {
       const std::uint8_t lane = lane_of(task);
       const Nanoseconds at = machine_->now();
       StepFollower::OpInfo info;
       info.name = follower_.names().intern(task.name);
-      info.device = lane == 0 ? Device::gpu : Device::cpu;
+      info.device = task.device;
       info.group = task.group;
       info.placeable = task.placeable;
       info.reorderable = task.reorderable;
@@ -619,7 +664,11 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
 
 const Trace& LiveRuntime::recorded() const {
   const Lock lock(mutex_);
-  return follower_.program().trace;
+  return follower_.recorded_trace();
+}
+const Program& LiveRuntime::program() const {
+  const Lock lock(mutex_);
+  return follower_.program();
 }
 bool LiveRuntime::has_recorded() const {
   const Lock lock(mutex_);

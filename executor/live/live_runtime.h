@@ -7,6 +7,8 @@
 //
 // Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
 // from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).
+// Once the schedule is known the policy has been asked, with the whole step as a prediction asks it, where tasks run
+// and in which order; until then it is asked about each task alone.
 //
 // Threading: every function may be called from any thread, but for constructor and destructor. Ops run one at a time:
 // the outermost op of a second thread waits for that of the first. Copies run on the machine's threads; a thread of
@@ -19,13 +21,14 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/engine.h"
@@ -86,7 +89,9 @@ class LiveRuntime {
   TensorId create_owned(Bytes bytes, Role role, std::string_view name);
   void destroy_owned(TensorId tensor);
   // Runs all of them and waits until they are done. Tasks that touch the same tensor (one of them writing it) run in
-  // the order given, others may overlap. Not from inside an op. Rethrows what a body threw, after all are done.
+  // the order given, others may overlap, and reorderable ones that follow each other run in the policy's order. Tasks
+  // of the same name and sub-group run where the first of the recorded step does. Not from inside an op. Rethrows what
+  // a body threw, after all are done.
   void run_tasks(std::vector<LiveTask> tasks);
 
   // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses
@@ -103,6 +108,8 @@ class LiveRuntime {
   // the schedule, too). Empty until the step is over.
   const Trace& recorded() const;
   bool has_recorded() const;
+  // The recorded step with its tasks where the policy places them, in the policy's order: what timelines speak of.
+  const Program& program() const;
   void record_next();
   // The header of recordings.
   void describe_recording(const TraceHeader& header);
@@ -151,6 +158,11 @@ class LiveRuntime {
     bool alive = false;
     bool owned = false;
   };
+  // What the policy said of a task.
+  struct Planned {
+    Device device = Device::gpu;
+    std::size_t position = 0;  // in the step
+  };
   using Lock = std::unique_lock<std::mutex>;
 
   // All but feed_completions are called under the mutex.
@@ -170,6 +182,8 @@ class LiveRuntime {
   void destroy(TensorId tensor);
   Bytes room_of(TensorId tensor) const;
   void add_to_op(TensorId tensor);
+  void plan_tasks();
+  void put_in_order(std::vector<LiveTask>& tasks) const;
   std::uint8_t lane_of(const LiveTask& task) const;
   void tell(StepFollower::Signal signal, Nanoseconds now);
 
@@ -187,7 +201,8 @@ class LiveRuntime {
   StepFollower follower_;
   std::vector<Entry> entries_;  // by TensorId
   std::unique_ptr<const Program> profile_;
-  bool op_taken_ = false;  // an op or tasks run, a thread owns them
+  std::map<std::pair<std::string, std::int32_t>, Planned> planned_;  // by name and sub-group
+  bool op_taken_ = false;                                            // an op or tasks run, a thread owns them
   bool op_lingers_ = false;
   NameId op_name_ = 0;
   std::vector<TensorId> op_tensors_;  // that the running op uses or has allocated

@@ -89,7 +89,7 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
                 "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
   }
   const PagedTraining demand = measure_demand(config, data);
-  const Bytes peak = summarize(demand.program.trace).peak_demand_bytes;
+  const Bytes peak = summarize(demand.recorded).peak_demand_bytes;
   const auto bytes = static_cast<Bytes>(static_cast<double>(peak) * percent / 100);
   remark(fmt::format("--gpu-memory: {} of {} alive at once is {}; the largest op, {}, needs {}", size,
                      format_bytes(peak), format_bytes(bytes), demand.largest_op,
@@ -293,8 +293,7 @@ Timeline counted_part(const Timeline& timeline) {
 
 // Ops and tensors that are not in the recorded step (the program left it, or ended before it was known) say so.
 void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
-                             const Workload& workload) {
-  Trace trace = workload.trace;
+                             const MachineSpec& machine, Trace trace) {
   Op unrecorded;
   unrecorded.name = trace.names.intern("not in the recorded step");
   const OpIndex unrecorded_op = trace.add_op(unrecorded, {}, {});
@@ -304,7 +303,7 @@ void write_measured_timeline(const std::string& file, const std::string& name, T
     if (span.kind != SpanKind::gap && span.op >= unrecorded_op) span.op = unrecorded_op;
     if (span.kind == SpanKind::transfer && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
   }
-  write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &workload.machine, .trace = &trace}});
+  write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &machine, .trace = &trace}});
 }
 
 // Hours of training are not to end in a file that cannot be written.
@@ -380,11 +379,12 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   outcome.result = paged.run;
   outcome.program = paged.program;
   workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
-  workload.trace = paged.program.trace;
+  workload.trace = paged.recorded;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
   if (!arguments.timeline.empty()) {
     write_measured_timeline(arguments.timeline, "measured: " + arguments.policy,
-                            options.steps > 2 ? counted_part(timeline) : std::move(timeline), workload);
+                            options.steps > 2 ? counted_part(timeline) : std::move(timeline), workload.machine,
+                            paged.program.trace);
   }
   report(arguments, workload, outcome, paged, prediction, config.seed);
   return ExitCode::done;

@@ -296,9 +296,23 @@ void StepFollower::build_program() {
     trace.add_op(op, reads, writes);
   }
   names_ = trace.names;  // ids given from now on differ from those of the trace's own names
+  recorded_ = trace;
   boundaries_ = draft_boundaries_;
   for (Live& live : live_) {
     live.program = live.alive && live.draft != none ? final_id(live.draft) : none;
+  }
+}
+
+void StepFollower::arrange(const std::vector<Op>& ops, const std::vector<OpIndex>& order) {
+  TENCACHE_CHECK(ops.size() == program_.trace.ops.size() && order.size() == ops.size());
+  const std::vector<std::vector<Use>> uses = std::move(uses_);
+  const std::vector<std::vector<TensorId>> births_of = std::move(births_of_);
+  uses_.clear();
+  births_of_.clear();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    program_.trace.ops[i] = ops[order[i]];
+    uses_.push_back(uses[order[i]]);
+    births_of_.push_back(births_of[order[i]]);
   }
 }
 

@@ -38,6 +38,8 @@ class StepFollower {
   void set_phase(Phase phase) { phase_ = phase; }
   void set_follow(bool follow) { follow_ = follow; }
   void record_next() { record_next_ = true; }
+  bool records_next() const { return record_next_; }
+  bool recording() const { return recording_; }
   // While on, ops belong to no step: they are not recorded; on the schedule they leave it until the next boundary,
   // which is no deviation of the program.
   void set_aside(bool on) { aside_ = on; }
@@ -61,7 +63,11 @@ class StepFollower {
 
   // ---- The recording.
   bool recorded() const { return !program_.trace.ops.empty(); }
+  const Trace& recorded_trace() const { return recorded_; }
+  // What is followed: the recording, or how it is to be run from now on, as `arrange` says: `ops` of the recording,
+  // each as it is to run, in the order of `order` (indices of `ops`).
   const Program& program() const { return program_; }
+  void arrange(const std::vector<Op>& ops, const std::vector<OpIndex>& order);
   std::vector<TensorId> to_memory() const;
   std::vector<TensorId> to_program() const;
   TensorId program_tensor(TensorId tensor) const { return live_[tensor].program; }
@@ -129,6 +135,7 @@ class StepFollower {
   bool aside_ = false;
 
   // The recording that is followed.
+  Trace recorded_;
   Program program_;
   std::vector<std::vector<Use>> uses_;            // by op, without births
   std::vector<std::vector<TensorId>> births_of_;  // by op

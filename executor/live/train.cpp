@@ -239,7 +239,10 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
   result.run = runtime.result();
   result.run.window = runtime.counters() - window_begin;
   result.run.period = counted_steps(result.training.step_ns).size();
-  if (runtime.has_recorded()) result.program.trace = runtime.recorded();
+  if (runtime.has_recorded()) {
+    result.recorded = runtime.recorded();
+    result.program = runtime.program();
+  }
   result.peak_live_bytes = runtime.peak_live_bytes();
   result.largest_op_bytes = runtime.largest_op_bytes();
   result.largest_op = runtime.largest_op();

@@ -81,7 +81,8 @@ struct PagedTraining {
   TrainingResult training;
   MachineSpec machine;         // that it ran on: without a limit on GPU memory if the policy asks for that
   RunResult run;               // its window: the steps from the third on
-  Program program;             // the recorded step
+  Trace recorded;              // the recorded step
+  Program program;             // the same, its updates placed and ordered as the policy says
   Bytes peak_live_bytes = 0;   // of all storages at once: what 100 % of the memory is
   Bytes largest_op_bytes = 0;  // the least GPU memory
   std::string largest_op;

@@ -98,6 +98,10 @@ class Engine {
   // tells when all are done.
   void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
             Nanoseconds now);
+  // The program had nothing to do on the GPU's lane since then: it waited for tasks of the CPU's.
+  void waited_for_tasks(Nanoseconds since, Nanoseconds now);
+  // Of the lane: tasks that are not done.
+  std::size_t tasks_left(std::uint8_t lane) const { return lanes_[lane].active.size() + lanes_[lane].tasks.size(); }
   static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
   void module_begin(NameId module, Nanoseconds now);
   void module_end(NameId module, Nanoseconds now);
@@ -113,8 +117,9 @@ class Engine {
   }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
   void check_progress();
-  // Gives up what waits, so that the program can go on after OutOfMemory: an op that has not begun and tasks are as if
-  // never announced; of a running op the tensor that waits for room is none of its own any more (destroy it).
+  // Gives up what waits, so that the program can go on after OutOfMemory: an op of the program that waits, alone; else
+  // all tasks that have not begun. They are as if never announced; of a running op the tensor that waits for room is
+  // none of its own any more (destroy it).
   void abandon(Nanoseconds now);
   // The running op, which was said to read the tensor only, has written it.
   void late_write(TensorId tensor);

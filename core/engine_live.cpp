@@ -113,6 +113,14 @@ void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> u
   pump();
 }
 
+void Engine::waited_for_tasks(Nanoseconds since, Nanoseconds now) {
+  advance_time(std::max(now, now_));
+  log_input(Input::Kind::waited, [&](Input& input) { input.duration_ns = now_ - since; });
+  TENCACHE_CHECK(lanes_[0].active.empty());
+  account_gap(0, std::min(since, now_), none, true);
+  account_stall(0, now_, StallCause::cpu_optimizer, position_);
+}
+
 void Engine::module_begin(NameId module, Nanoseconds now) {
   advance_time(std::max(now, now_));
   log_input(Input::Kind::module_begin, [&](Input& input) { input.module = module; });
@@ -221,7 +229,8 @@ void Engine::late_write(TensorId tensor) {
 void Engine::abandon(Nanoseconds now) {
   advance_time(std::max(now, now_));
   log_input(Input::Kind::abandon);
-  for (std::uint8_t index = 0; index < lane_count; ++index) {
+  const bool op_alone = lanes_[0].waiting && lanes_[0].active.back().external;
+  for (std::uint8_t index = 0; index < (op_alone ? 1 : lane_count); ++index) {
     Lane& lane = lanes_[index];
     lane.tasks.clear();
     lane.blocked_since_ns = -1;

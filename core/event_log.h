@@ -41,6 +41,7 @@ struct Input {
     late_write,
     pin,
     unpin,
+    waited,      // for tasks
     standstill,  // of an owned program: nothing was under way
   };
   Kind kind = Kind::completion;
@@ -54,7 +55,7 @@ struct Input {
   std::uint8_t lane = 0;                         // begin, task, end
   OpIndex op = none;                             // begin, task
   NameId module = 0;                             // module_begin, module_end
-  Nanoseconds duration_ns = 0;                   // task
+  Nanoseconds duration_ns = 0;                   // task, waited
   std::vector<Use> uses;                         // begin, task
   std::shared_ptr<const LoggedProfile> profile;  // profile
 };

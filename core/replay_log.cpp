@@ -86,6 +86,9 @@ bool apply(const Input& input, Engine& engine, LogMachine& machine, std::string&
     case Input::Kind::unpin:
       engine.unpin(input.tensor);
       break;
+    case Input::Kind::waited:
+      engine.waited_for_tasks(input.now - input.duration_ns, input.now);
+      break;
     case Input::Kind::standstill:  // of owned programs only
       break;
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -404,6 +405,85 @@ TEST_F(Live, OwnedTasks) {
   EXPECT_THROW(runtime.run_tasks({{.name = "huge", .uses = {{huge, false, true}}, .placeable = false, .body = fill}}),
                OutOfMemory);
   EXPECT_EQ(parameter.sum().item<float>(), 378.0f * 4096);
+}
+
+// A task on the CPU's lane that takes its time: the program goes on beside it until an op uses what the task writes,
+// and what it frees meanwhile stays until the task has read it. Where the step blocks, it waits at once. Either way the
+// wait counts as one for the CPU's optimizer.
+TEST_F(Live, ProgramsGoOnBesideTasksOfTheCpu) {
+  constexpr std::chrono::milliseconds task_takes{60};
+  for (const bool blocks : {false, true}) {
+    SCOPED_TRACE(blocks);
+    class Places final : public Policy {
+     public:
+      explicit Places(bool blocks) : blocks_(blocks) {}
+      Layout layout(const MachineSpec& machine, const Program* program) const override {
+        Layout layout = Policy::layout(machine, program);
+        layout.blocking_step = blocks_;
+        return layout;
+      }
+
+     private:
+      bool blocks_;
+    } policy(blocks);
+    EventLog log;
+    LiveOptions options;
+    options.engine.log = &log;
+    options.machine.pace = false;
+    LiveRuntime runtime(machine_of(1 * MiB), policy, options);
+    const ThreadGuard guard(runtime);
+    const Tensor parameter = torch::zeros({64, 64}), other = torch::ones({64, 64});
+    std::atomic<bool> go = false, done = false;
+    constexpr int last = 4;
+    for (int step = 0; step <= last; ++step) {
+      runtime.iteration_boundary();
+      Tensor gradient = other * 2;
+      const Counters before = runtime.counters();
+      const bool waits = blocks || step < 2;  // before the schedule is known it waits, too
+      go = waits;
+      done = false;
+      runtime.run_tasks({{.name = "update",
+                          .uses = {{live_id(parameter), true, true}, {live_id(gradient), true, false}},
+                          .device = Device::cpu,
+                          .placeable = false,
+                          .body = [&go, &done, task_takes](std::span<std::byte* const> addresses) {
+                            while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                            std::this_thread::sleep_for(task_takes);
+                            auto* const values = reinterpret_cast<float*>(addresses[0]);
+                            const auto* const gradients = reinterpret_cast<const float*>(addresses[1]);
+                            for (int i = 0; i < 4096; ++i) values[i] += gradients[i];
+                            done = true;
+                          }}});
+      gradient.reset();
+      const Tensor unrelated = other + 1;
+      EXPECT_EQ(done, waits);
+      EXPECT_EQ(unrelated.sum().item<float>(), 2.0f * 4096);
+      go = true;
+      EXPECT_EQ(parameter.sum().item<float>(), 2.0f * static_cast<float>(step + 1) * 4096);
+      EXPECT_TRUE(done);
+      const Counters spent = runtime.counters() - before;
+      EXPECT_GT(spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 30'000'000);
+      EXPECT_LT(spent.gap_ns, spent.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)]);
+    }
+    EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+    const auto fail = [](std::span<std::byte* const>) { throw Error("no luck"); };
+    const auto run_failing = [&] {
+      runtime.run_tasks({{.name = "fail",
+                          .uses = {{live_id(parameter), true, false}},
+                          .device = Device::cpu,
+                          .placeable = false,
+                          .body = fail}});
+      parameter.mul_(1);  // waits for it, unless it is done already: then the step's end says it
+      runtime.iteration_boundary();
+    };
+    EXPECT_THROW(run_failing(), Error);
+    EXPECT_EQ(parameter.sum().item<float>(), 2.0f * (last + 1) * 4096);
+
+    Places again(blocks);
+    const ReplayedLog replayed = replay_log(log, runtime.spec(), again);
+    EXPECT_EQ(replayed.diverged, "");
+    EXPECT_EQ(first_difference(log.decisions, replayed.decisions), "");
+  }
 }
 
 TEST_F(Live, TheRecordingIsATraceThatCanBeReplayed) {

@@ -67,14 +67,14 @@ class LiveRuntime::Tap final : public Machine {
 class LiveRuntime::Bodies final : public OpBodies {
  public:
   struct Body {
-    const LiveTask* task = nullptr;
+    std::shared_ptr<const LiveTask> task;
     std::uint32_t record = none;  // in the step that is recorded
   };
 
   // Tasks of a lane run in the order in which they were given to the engine.
   void push(std::uint8_t lane, Body body) {
     const std::lock_guard lock(mutex_);
-    queues_[lane].push_back(body);
+    queues_[lane].push_back(std::move(body));
   }
   // The name of the lane's first task that has not begun.
   std::string next(std::uint8_t lane) {
@@ -100,7 +100,7 @@ class LiveRuntime::Bodies final : public OpBodies {
     {
       const std::lock_guard lock(mutex_);
       TENCACHE_CHECK(!queues_[lane].empty());
-      body = queues_[lane].front();
+      body = std::move(queues_[lane].front());
       queues_[lane].pop_front();
     }
     std::vector<std::byte*> addresses;
@@ -127,7 +127,11 @@ class LiveRuntime::Bodies final : public OpBodies {
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
-    : spec_(with_real_pages(spec)), policy_(policy), options_(std::move(options)), bodies_(std::make_unique<Bodies>()) {
+    : spec_(with_real_pages(spec)),
+      policy_(policy),
+      options_(std::move(options)),
+      bodies_(std::make_unique<Bodies>()),
+      blocking_step_(policy.layout(spec_, nullptr).blocking_step) {
   HostMachineOptions machine = options_.machine;
   if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec_, policy.layout(spec_, nullptr));
   machine_ = std::make_unique<HostMachine>(spec_, *bodies_, std::move(machine));
@@ -144,7 +148,9 @@ LiveRuntime::~LiveRuntime() {
     Lock lock(mutex_);
     try {
       enter();
-    } catch (...) {  // said before, by the call that failed
+      wait_until(lock, [this] { return engine_->idle(); });
+      hear_of_frees();
+    } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
   }
   stopping_ = true;
@@ -176,7 +182,10 @@ void LiveRuntime::feed_completions() {
     const Lock lock(mutex_);
     tap_->completed();
     try {
-      if (failure_ == nullptr) engine_->handle(completion);
+      if (failure_ == nullptr) {
+        engine_->handle(completion);
+        settle_tasks();
+      }
       if (options_.engine.timeline != nullptr) {
         // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
         std::vector<Span>& spans = options_.engine.timeline->spans;
@@ -203,17 +212,21 @@ void LiveRuntime::enter() {
 }
 
 void LiveRuntime::hear_of_frees() {
-  if (any_released_) {
+  if (any_released_ || !kept_.empty()) {
     {
       const std::lock_guard lock(released_mutex_);
       std::swap(released_, releasing_);
       any_released_ = false;
     }
+    releasing_.insert(releasing_.begin(), kept_.begin(), kept_.end());
+    kept_.clear();
     for (const TensorId tensor : releasing_) {
-      if (failure_ == nullptr) {
-        destroy(tensor);
-      } else {
+      if (failure_ != nullptr) {
         entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
+      } else if (entries_[tensor].task_uses > 0) {
+        kept_.push_back(tensor);
+      } else {
+        destroy(tensor);
       }
     }
     releasing_.clear();
@@ -237,6 +250,14 @@ void LiveRuntime::iteration_boundary() {
   Lock lock(mutex_);
   enter();
   take_op(lock);
+  try {
+    if (follower_.records_next())
+      wait_for_cpu(lock, [this] { return engine_->idle(); });  // its frees are not the step's
+    take_task_results();
+  } catch (...) {
+    give_op();
+    throw;
+  }
   const Nanoseconds at = machine_->now();
   tell(follower_.iteration_boundary(), at);
   engine_->iteration_boundary(at);
@@ -339,7 +360,11 @@ TensorId LiveRuntime::create_owned(Bytes bytes, Role role, std::string_view name
 void LiveRuntime::destroy_owned(TensorId tensor) {
   const Lock lock(mutex_);
   enter();
-  destroy(tensor);
+  if (entries_[tensor].task_uses > 0) {
+    kept_.push_back(tensor);
+  } else {
+    destroy(tensor);
+  }
 }
 
 Bytes LiveRuntime::bytes(TensorId tensor) const {
@@ -385,6 +410,7 @@ void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
 }
 
 void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
+  wait_for_cpu(lock, [&] { return !in_use_by_tasks(uses); });
   const Nanoseconds at = machine_->now();
   StepFollower::Signal signal = StepFollower::Signal::nothing;
   StepFollower::OpInfo info;
@@ -608,56 +634,106 @@ std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
   return 1;
 }
 
-void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
-  Lock lock(mutex_);
-  enter();
-  take_op(lock);
-  try {
-    put_in_order(tasks);
-    for (const LiveTask& task : tasks) {
-      const std::uint8_t lane = lane_of(task);
-      const Nanoseconds at = machine_->now();
-      StepFollower::OpInfo info;
-      info.name = follower_.names().intern(task.name);
-      info.device = task.device;
-      info.group = task.group;
-      info.placeable = task.placeable;
-      info.reorderable = task.reorderable;
-      StepFollower::Signal signal = StepFollower::Signal::nothing;
-      const Nanoseconds gap_ns = &task == tasks.data() ? at - last_end_ns_ : 0;
-      const OpIndex op = follower_.begin_op(info, task.uses, gap_ns, signal);
-      bodies_->push(lane, {&task, follower_.recorded_op()});
-      follower_.end_op(0);
-      tell(signal, at);
-      op_name_ = info.name;
-      op_tensors_.clear();
-      op_bytes_ = 0;
-      if (lane == 0) {
-        for (const Use& use : task.uses) add_to_op(use.tensor);
-      }
-      engine_->task(lane, op, 0, task.uses, task.duration_ns, at);
+// To the engine and, for the machine's thread, to the bodies.
+void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, Nanoseconds gap_ns) {
+  const std::uint8_t lane = lane_of(*task);
+  const Nanoseconds at = machine_->now();
+  StepFollower::OpInfo info;
+  info.name = follower_.names().intern(task->name);
+  info.device = task->device;
+  info.group = task->group;
+  info.placeable = task->placeable;
+  info.reorderable = task->reorderable;
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  const OpIndex op = follower_.begin_op(info, task->uses, gap_ns, signal);
+  bodies_->push(lane, {task, follower_.recorded_op()});
+  follower_.end_op(0);
+  tell(signal, at);
+  op_name_ = info.name;
+  op_tensors_.clear();
+  op_bytes_ = 0;
+  if (lane == 0) {
+    for (const Use& use : task->uses) add_to_op(use.tensor);
+  } else {
+    for (const Use& use : task->uses) {
+      ++entries_[use.tensor].task_uses;
+      if (use.write) ++entries_[use.tensor].task_writes;
     }
-    wait_until(lock, [this] { return engine_->idle(); });
+    cpu_tasks_.push_back(task);
+  }
+  engine_->task(lane, op, 0, task->uses, task->duration_ns, at);
+}
+
+// Those of the CPU's lane that are done, the first ones, are nobody's any more.
+void LiveRuntime::settle_tasks() {
+  while (cpu_tasks_.size() > engine_->tasks_left(1)) {
+    for (const Use& use : cpu_tasks_.front()->uses) {
+      --entries_[use.tensor].task_uses;
+      if (use.write) --entries_[use.tensor].task_writes;
+    }
+    cpu_tasks_.pop_front();
+  }
+}
+
+bool LiveRuntime::in_use_by_tasks(std::span<const Use> uses) const {
+  return !cpu_tasks_.empty() && std::any_of(uses.begin(), uses.end(), [this](const Use& use) {
+    const Entry& entry = entries_[use.tensor];
+    return entry.task_writes > 0 || (use.write && entry.task_uses > 0);
+  });
+}
+
+// If there is no room for a task, all that have not begun are given up.
+void LiveRuntime::wait_for_tasks(Lock& lock, const std::function<bool()>& done) {
+  try {
+    wait_until(lock, done);
   } catch (const OutOfMemory& error) {
     const std::string waiting = bodies_->next(engine_->ready() ? 1 : 0);
     try {
       give_up(error, waiting);
     } catch (...) {
       changed_.wait(lock, [this] { return engine_->idle() || failure_ != nullptr; });
+      settle_tasks();
       bodies_->clear();
       static_cast<void>(bodies_->take_durations());
       static_cast<void>(bodies_->take_failure());
-      give_op();
       throw;
+    }
+  }
+  take_task_results();
+}
+
+// The GPU's lane has nothing to do meanwhile.
+void LiveRuntime::wait_for_cpu(Lock& lock, const std::function<bool()>& done) {
+  if (done()) return;
+  const Nanoseconds since_ns = machine_->now();
+  wait_for_tasks(lock, done);
+  engine_->waited_for_tasks(since_ns, machine_->now());
+}
+
+void LiveRuntime::take_task_results() {
+  for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
+  if (!engine_->idle()) return;
+  if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
+}
+
+void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
+  Lock lock(mutex_);
+  enter();
+  take_op(lock);
+  try {
+    put_in_order(tasks);
+    Nanoseconds gap_ns = machine_->now() - last_end_ns_;
+    for (LiveTask& task : tasks) give_task(std::make_shared<const LiveTask>(std::move(task)), std::exchange(gap_ns, 0));
+    wait_for_tasks(lock, [this] { return engine_->tasks_left(0) == 0; });
+    if (blocking_step_ || follower_.recording() || !follower_.recorded()) {
+      wait_for_cpu(lock, [this] { return engine_->idle(); });
     }
   } catch (...) {
     give_op();
     throw;
   }
-  for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
   last_end_ns_ = machine_->now();
   give_op();
-  if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
 }
 
 // ---- Figures --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -55,7 +56,7 @@ struct LiveTask {
   bool reorderable = false;     // for the recording
   Nanoseconds duration_ns = 0;  // expected; 0: not known
   // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
-  // It may throw; it must not call the runtime or LibTorch ops.
+  // It may throw; it must not call the runtime or LibTorch ops. What it refers to lives until it is done (`run_tasks`).
   std::function<void(std::span<std::byte* const> addresses)> body;
 };
 
@@ -88,10 +89,14 @@ class LiveRuntime {
   // Undefined content until a task writes it.
   TensorId create_owned(Bytes bytes, Role role, std::string_view name);
   void destroy_owned(TensorId tensor);
-  // Runs all of them and waits until they are done. Tasks that touch the same tensor (one of them writing it) run in
-  // the order given, others may overlap, and reorderable ones that follow each other run in the policy's order. Tasks
-  // of the same name and sub-group run where the first of the recorded step does. Not from inside an op. Rethrows what
-  // a body threw, after all are done.
+  // Runs all of them; returns when those on the GPU's lane are done. Those on the CPU's go on beside the program, whose
+  // ops wait for the ones that use the same tensors (unless both only read them); tensors that are freed meanwhile live
+  // until the tasks that use them are done. All are done on return where the policy has the step block the program
+  // (Layout::blocking_step), and until the schedule is known.
+  // Tasks that touch the same tensor (one of them writing it) run in the order given, others may overlap, and
+  // reorderable ones that follow each other run in the policy's order. Tasks of the same name and sub-group run where
+  // the first of the recorded step does. Not from inside an op. Rethrows what a body threw, after all are done; of one
+  // that went on, the next call that waits for tasks, or the next step, does.
   void run_tasks(std::vector<LiveTask> tasks);
 
   // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses
@@ -157,6 +162,7 @@ class LiveRuntime {
     Bytes bytes = 0;
     bool alive = false;
     bool owned = false;
+    std::uint32_t task_uses = 0, task_writes = 0;  // of tasks on the CPU's lane that are not done
   };
   // What the policy said of a task.
   struct Planned {
@@ -184,6 +190,12 @@ class LiveRuntime {
   void add_to_op(TensorId tensor);
   void plan_tasks();
   void put_in_order(std::vector<LiveTask>& tasks) const;
+  void give_task(std::shared_ptr<const LiveTask> task, Nanoseconds gap_ns);
+  void settle_tasks();
+  void wait_for_tasks(Lock& lock, const std::function<bool()>& done);
+  void wait_for_cpu(Lock& lock, const std::function<bool()>& done);
+  bool in_use_by_tasks(std::span<const Use> uses) const;
+  void take_task_results();
   std::uint8_t lane_of(const LiveTask& task) const;
   void tell(StepFollower::Signal signal, Nanoseconds now);
 
@@ -191,6 +203,7 @@ class LiveRuntime {
   Policy& policy_;
   LiveOptions options_;
   std::unique_ptr<Bodies> bodies_;
+  const bool blocking_step_;
   std::unique_ptr<HostMachine> machine_;
   std::unique_ptr<Tap> tap_;
   std::function<void()> close_listener_;
@@ -202,6 +215,8 @@ class LiveRuntime {
   std::vector<Entry> entries_;  // by TensorId
   std::unique_ptr<const Program> profile_;
   std::map<std::pair<std::string, std::int32_t>, Planned> planned_;  // by name and sub-group
+  std::deque<std::shared_ptr<const LiveTask>> cpu_tasks_;            // given to the CPU's lane and not done, in order
+  std::vector<TensorId> kept_;                                       // freed, but used by these
   bool op_taken_ = false;                                            // an op or tasks run, a thread owns them
   bool op_lingers_ = false;
   NameId op_name_ = 0;

@@ -288,7 +288,7 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
   if (op.missing > op.overlapped) return false;
   std::erase_if(op.holds, [&](const Hold& hold) { return !on_its_way(hold.tensor, hold.tier); });
-  if (!op.holds.empty() && !out_of_patience()) return false;
+  if (!op.started && !op.holds.empty() && !out_of_patience()) return false;
   if (op.started && layout_.overlap_faults) return end_beside_arrivals(index, op);
   lane.waiting = op.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come
   op.ready_ns = now_;

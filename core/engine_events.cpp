@@ -83,7 +83,8 @@ void Engine::apply(const Action& action) {
   }
   if (action.verb == Verb::hold) {
     for (Lane& lane : lanes_) {
-      if (!lane.waiting || lane.active.back().op != action.op) continue;
+      // One that runs beside arrivals, or waits for an allocation, has started: the hold is for the next time.
+      if (!lane.waiting || lane.active.back().started || lane.active.back().op != action.op) continue;
       lane.active.back().holds.push_back({action.tensor, action.tier});
       lane.active.back().late = true;
       return;

@@ -89,20 +89,28 @@ bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose
     refusal = Refusal::stale;
     return false;
   }
+  // A prefetch of the same chunk to the same place that has not begun may never begin: an eviction takes its place.
+  const auto prefetch_to = [&](TierId tier) {
+    const TransferId coming = find_transfer(chunk, tier);
+    const bool replaceable = coming != none && purpose == Purpose::evict && !transfers_[coming].in_flight &&
+                             transfers_[coming].hop == 0 && transfers_[coming].purpose == Purpose::fetch;
+    return std::pair(coming == none || replaceable, coming);
+  };
+  const auto may_receive = [&](TierId tier) {
+    const Copy& there = memory_.copy(chunk, tier);
+    return tier != from && routes_[from][tier].hops > 0 && there.state == CopyState::absent && there.pins == 0 &&
+           prefetch_to(tier).first;
+  };
   TierId to = destination;
   if (destination != no_tier) {
-    if (destination >= memory_.tier_count() || destination == from || routes_[from][destination].hops == 0 ||
-        memory_.copy(chunk, destination).state != CopyState::absent || memory_.copy(chunk, destination).pins > 0 ||
-        find_transfer(chunk, destination) != none) {
+    if (destination >= memory_.tier_count() || !may_receive(destination)) {
       refusal = Refusal::stale;
       return false;
     }
     if (!reserve_destination(chunk, destination)) to = no_tier;
   } else {
     for (to = static_cast<TierId>(from + 1); to < memory_.tier_count(); ++to) {
-      const Copy& there = memory_.copy(chunk, to);
-      if (routes_[from][to].hops == 0 || there.state != CopyState::absent || there.pins > 0) continue;
-      if (find_transfer(chunk, to) == none && reserve_destination(chunk, to)) break;
+      if (may_receive(to) && reserve_destination(chunk, to)) break;
     }
     if (to == memory_.tier_count()) to = no_tier;
   }
@@ -110,6 +118,7 @@ bool Engine::request_out(ChunkId chunk, TierId from, TierId destination, Purpose
     refusal = Refusal::no_room;
     return false;
   }
+  if (const TransferId replaced = prefetch_to(to).second; replaced != none) withdraw(replaced);
   const TransferId id = new_transfer(chunk, from, to, purpose, priority);
   decide(purpose == Purpose::evict ? Decision::Kind::evict : Decision::Kind::clean, chunk, from, to);
   enqueue(id, false);

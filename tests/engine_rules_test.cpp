@@ -277,6 +277,44 @@ TEST(EngineRulesTest, ComputeOverlapsArrivalsThatWereNotDemanded) {
   }
 }
 
+// p arrives at 100, the op that reads it runs beside that from 50 to 80. A hold given meanwhile comes too late for it.
+TEST(EngineRulesTest, AnOpThatRunsBesideArrivalsIsNotHeld) {
+  Trace trace;
+  const TensorId p = trace.add_tensor("p", 100, Role::parameter, true);
+  const TensorId q = trace.add_tensor("q", 100, Role::parameter, true);
+  add_op(trace, 50, {}, {});
+  add_op(trace, 30, {p}, {});
+  Layout layout = whole_tensors();
+  layout.overlap_faults = true;
+  const SmallRun run =
+      run_small(small_machine(200), trace, 1, layout, [&](const Event& event, const View&, Actions& actions) {
+        if (event.kind == EventKind::op_issued && event.op == 0) actions.fetch(p);
+        if (event.kind != EventKind::op_ready || event.op != 1) return;
+        actions.fetch(q);  // arrives at 200
+        actions.hold(1, q);
+      });
+  ASSERT_EQ(run.ops.size(), 2U);
+  EXPECT_EQ(run.result.window.time_ns, 100);
+}
+
+// The GPU holds one of two. a, made by op 0, must leave for b; a prefetch of it into CPU memory that waits for an op
+// which never comes does not keep it: the eviction takes the prefetch's place.
+TEST(EngineRulesTest, ADeferredPrefetchDoesNotKeepAVictim) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+  const TensorId b = trace.add_tensor("b", 100, Role::activation, false);
+  add_op(trace, 50, {}, {a});
+  add_op(trace, 50, {}, {b});
+  add_op(trace, 50, {a}, {});
+  const SmallRun run =
+      run_small(small_machine(100), trace, 1, whole_tensors(), [a](const Event& event, const View&, Actions& actions) {
+        if (event.kind == EventKind::op_done && event.op == 0) actions.fetch(a, 1, 77);
+      });
+  ASSERT_TRUE(run.result.fits) << run.result.misfit;
+  ASSERT_EQ(run.ops.size(), 3U);
+  EXPECT_EQ(run.ops.at(1).start_ns, 150);
+}
+
 // On a machine with real data the op would read what is not there.
 TEST(EngineRulesTest, OverlappedArrivalsAreForSimulationsOnly) {
   Trace trace;

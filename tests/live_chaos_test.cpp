@@ -739,25 +739,6 @@ class Chaos : public ::testing::TestWithParam<Case> {
   void SetUp() override { at::set_num_threads(1); }
 };
 
-// The random policy without what names ops by number: most of these programs have no recorded step.
-class RandomActions final : public Policy {
- public:
-  explicit RandomActions(std::uint64_t seed) : inner_(random_policy(seed, 1)) {}
-  void on(const Event& event, const View& view, Actions& actions) override {
-    inner_->on(event, view, actions);
-    for (Action& action : actions.list()) {
-      action.not_before = none;
-      if (action.verb == Verb::hold) action.verb = Verb::clean;
-    }
-  }
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    inner_->make_room(request, view, victims);
-  }
-
- private:
-  std::unique_ptr<Policy> inner_;
-};
-
 void expect_same(const std::vector<std::string>& plain, const LiveRun& live, const char* what) {
   ASSERT_EQ(plain.size(), live.results.size()) << what;
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i] == live.results[i]) << what << ", result " << i;
@@ -784,8 +765,8 @@ TEST_P(Chaos, ResultsAreThoseOfThePlainRun) {
   EXPECT_GT(evicted.counters.link_bytes[0] + evicted.counters.link_bytes[1], 0u) << "nothing was evicted";
 
   // No byte more than the largest op needs, and a policy that asks for anything, which is mostly refused.
-  RandomActions random(plain.size());
-  const LiveRun least = run_live(program, machine_of(audited.largest_op_bytes), random);
+  const std::unique_ptr<Policy> random = random_policy(plain.size(), 1);
+  const LiveRun least = run_live(program, machine_of(audited.largest_op_bytes), *random);
   expect_same(plain, least, "random actions on the least memory");
   EXPECT_GT(least.counters.refusals, 0u);
 }

@@ -428,22 +428,27 @@ class Naive {
     }
     return take(chunk, tier);
   }
-  bool may_receive(ChunkId chunk, TierId from, TierId to) {
-    return to != from && !path(from, to).empty() && at(chunk, to).state == CopyState::absent &&
-           at(chunk, to).pins == 0 && arriving(chunk, to) < 0;
+  bool may_receive(ChunkId chunk, TierId from, TierId to, Kind kind) {
+    if (to == from || path(from, to).empty() || at(chunk, to).state != CopyState::absent || at(chunk, to).pins > 0)
+      return false;
+    const int coming = arriving(chunk, to);
+    if (coming < 0) return true;
+    const Move& move = moves_[coming];
+    return kind == Kind::evict && move.kind == Kind::fetch && !move.flying && move.hop == 0;
   }
   Refusal send(ChunkId chunk, TierId from, TierId destination, Kind kind, int rank) {
     if (!valid(chunk, from) || at(chunk, from).writers > 0 || dead_[owner_[chunk]] != 0) return Refusal::stale;
     TierId to = no_tier;
     if (destination != no_tier) {
-      if (destination >= tiers() || !may_receive(chunk, from, destination)) return Refusal::stale;
+      if (destination >= tiers() || !may_receive(chunk, from, destination, kind)) return Refusal::stale;
       if (reserve(chunk, destination)) to = destination;
     } else {
       for (TierId tier = static_cast<TierId>(from + 1); tier < tiers() && to == no_tier; ++tier) {
-        if (may_receive(chunk, from, tier) && reserve(chunk, tier)) to = tier;
+        if (may_receive(chunk, from, tier, kind) && reserve(chunk, tier)) to = tier;
       }
     }
     if (to == no_tier) return Refusal::no_room;
+    if (const int replaced = arriving(chunk, to); replaced >= 0) withdraw(replaced);
     enqueue(request(chunk, from, to, kind, rank), false);
     return Refusal::none;
   }

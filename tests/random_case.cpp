@@ -447,8 +447,8 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
                 : random.one_in(3)      ? "random"
                                         : policies[random.below(policies.size())];
   if (needs_nvme(made.policy) && made.machine.tiers.size() < 3) made.policy = "random";
-  // The two that have a mode for it.
-  const bool simulates_g10 = made.policy == "g10" || made.policy == "deepum";
+  // The two that have a mode for it, and one that acts at the worst moments.
+  const bool simulates_g10 = made.policy == "g10" || made.policy == "deepum" || made.policy == "random";
   layout.overlap_faults = options.optimizer && simulates_g10 && made.machine.issue_ahead == 1 && more.one_in(2);
   made.settings = options.settings;
   return made;

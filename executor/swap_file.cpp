@@ -76,14 +76,18 @@ void SwapFiles::open(const Tier& tier, const std::string& directory) {
   files_.push_back({directory, std::move(descriptor), direct, ExtentAllocator(share, granularity_), 0, true});
 }
 
-// Room on the disk for all that was ever taken of the file. Returns an errno, 0 when it is there.
-int SwapFiles::reserve(File& file) {
-  if (file.room.high_water() <= file.reserved || !file.can_reserve) return 0;
-  const Bytes ahead = std::min(round_up(file.room.high_water(), reservation_step), file.room.capacity());
-  for (const Bytes size : {ahead, file.room.high_water()}) {  // where the disk is nearly full, just what is needed
+// Room on the disk for the file's bytes up to `end`. Returns an errno, 0 when it is there.
+int SwapFiles::reserve(File& file, Bytes end) {
+  if (end <= file.reserved || !file.can_reserve) return 0;
+  const Bytes ahead = std::min(round_up(end, reservation_step), file.room.capacity());
+  for (const Bytes size : {ahead, end}) {  // where the disk is nearly full, just what is needed
     // Not posix_fallocate: where the file system cannot do it, that writes zeros over everything.
-    if (::fallocate(file.descriptor.get(), 0, static_cast<off_t>(file.reserved),
-                    static_cast<off_t>(size - file.reserved)) == 0) {
+    int result = 0;
+    do {
+      result = ::fallocate(file.descriptor.get(), 0, static_cast<off_t>(file.reserved),
+                           static_cast<off_t>(size - file.reserved));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) {
       file.reserved = size;
       return 0;
     }
@@ -100,7 +104,9 @@ bool SwapFiles::take_piece(std::uint32_t index, Bytes bytes, Slot& slot) {
   File& file = files_[index];
   std::vector<Extent> extents;
   if (!file.room.take(bytes, extents)) return false;
-  if (const int error = reserve(file); error != 0) {
+  Bytes end = 0;  // of these only: what found no room before must not keep the file's other bytes from being used again
+  for (const Extent& extent : extents) end = std::max(end, extent.offset + extent.bytes);
+  if (const int error = reserve(file, end); error != 0) {
     for (const Extent& extent : extents) file.room.give(extent);
     full_disk_ = "directory '" + file.directory + "': cannot reserve " + format_bytes(bytes) +
                  " more for its swap file: " + std::strerror(error) + "; make room or name another directory";

@@ -84,7 +84,7 @@ class SwapFiles {
   };
   using Slot = std::vector<Piece>;  // in the order of the chunk
   void open(const Tier& tier, const std::string& directory);
-  int reserve(File& file);
+  int reserve(File& file, Bytes end);
   bool take_piece(std::uint32_t file, Bytes bytes, Slot& slot);
   void free_slot(const Slot& slot);
 

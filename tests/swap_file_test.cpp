@@ -282,10 +282,15 @@ TEST_F(SwapFileTest, NoRoomToReserveIsAnErrorAndTakesNothing) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   later.take(0, 0, 3 * MiB);  // two blocks in one, one in the other
   const std::string message = message_of([&] { later.take(1, 0, 4 * MiB); });
+  const std::string again = message_of([&] {  // the disk is as full as before, and these bytes are the file's
+    later.give(0, 0);
+    later.take(0, 0, 3 * MiB);
+  });
   EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_NE(message.find("cannot reserve"), std::string::npos) << message;
   EXPECT_NE(message.find("make room or name another directory"), std::string::npos) << message;
+  EXPECT_EQ(again.find("cannot reserve"), std::string::npos) << again;
   EXPECT_EQ(later.used_bytes(), 3 * MiB);
   later.take(1, 0, 4 * MiB);
 }

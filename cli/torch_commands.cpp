@@ -257,20 +257,26 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
 
 void add_record_command(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string config, output;
+    std::string config, program, output;
     std::uint64_t steps = 0;
   };
-  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of the training program");
+  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of a training program");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)");
+  refuse_empty(command->add_option("--program", arguments->program,
+                                   "… or a program that is built in: resnet, lstm or lora-encoder"));
   command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
       ->required();
   command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
-  command->footer("Examples:\n  tencache record configs/training/gpt-small.yaml -o gpt.trace.jsonl.zst");
+  command->footer(
+      "Examples:\n  tencache record configs/training/gpt-small.yaml -o gpt.trace.jsonl.zst\n"
+      "  tencache record --program resnet -o resnet.trace.jsonl.zst");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      std::vector<std::string> words = {"record", arguments->config, "-o", arguments->output};
+      std::vector<std::string> words = {"record", "-o", arguments->output};
+      if (!arguments->config.empty()) words.push_back(arguments->config);
+      if (!arguments->program.empty()) words.insert(words.end(), {"--program", arguments->program});
       if (arguments->steps != 0) words.insert(words.end(), {"--steps", std::to_string(arguments->steps)});
       return exit_code_of(run_program(find_torch_program(), words));
     };

@@ -379,7 +379,9 @@ TEST_F(TrainingConfigFile, IsRead) {
 TEST_F(TrainingConfigFile, UnknownKeysAreErrorsThatListTheValidOnes) {
   const std::string error = error_of(rest_ + "model:\n  layers: 2\n  widht: 3\n");
   EXPECT_THAT(error, HasSubstr("config.yaml:6: unknown key 'widht'"));
-  EXPECT_THAT(error, HasSubstr("valid keys: layers, width, heads, context, dropout, tied_head, precision, recompute"));
+  EXPECT_THAT(
+      error,
+      HasSubstr("valid keys: layers, width, heads, context, vocabulary, dropout, tied_head, precision, recompute"));
 }
 
 TEST_F(TrainingConfigFile, BadValuesAreErrorsWithTheirLine) {

@@ -21,16 +21,18 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20;
 
 // What a checkpoint must agree in with the program that reads it.
 Json identity(const TrainingConfig& config, const std::string& text_sha256) {
-  return {{"layers", config.layers},
-          {"width", config.width},
-          {"heads", config.heads},
-          {"context", config.context},
-          {"dropout", config.dropout},
-          {"tied_head", config.tied_head},
-          {"precision", config.precision == TrainingPrecision::bf16 ? "bf16" : "fp32"},
-          {"batch", config.batch},
-          {"seed", config.seed},
-          {"text_sha256", text_sha256}};
+  Json identity = {{"layers", config.layers},
+                   {"width", config.width},
+                   {"heads", config.heads},
+                   {"context", config.context},
+                   {"dropout", config.dropout},
+                   {"tied_head", config.tied_head},
+                   {"precision", config.precision == TrainingPrecision::bf16 ? "bf16" : "fp32"},
+                   {"batch", config.batch},
+                   {"seed", config.seed},
+                   {"text_sha256", text_sha256}};
+  if (config.vocabulary != TrainingConfig{}.vocabulary) identity["vocabulary"] = config.vocabulary;
+  return identity;
 }
 
 std::string to_hex(const std::string& bytes) {

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "executor/live/random_state.h"
-#include "executor/live/text_data.h"
 
 namespace tencache {
 namespace {
@@ -84,7 +83,7 @@ GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head), r
     result->weight.normal_(0.0, 0.02);
     return result;
   };
-  tokens_ = register_module("tokens", embedding(byte_vocabulary));
+  tokens_ = register_module("tokens", embedding(config.vocabulary));
   positions_ = register_module("positions", embedding(config.context));
   dropout_ = register_module("dropout", torch::nn::Dropout(config.dropout));
   for (std::int64_t i = 0; i < config.layers; ++i) {
@@ -92,8 +91,8 @@ GptImpl::GptImpl(const TrainingConfig& config) : tied_head_(config.tied_head), r
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
   if (!tied_head_) {
-    head_ =
-        register_module("head", torch::nn::Linear(torch::nn::LinearOptions(config.width, byte_vocabulary).bias(false)));
+    head_ = register_module("head",
+                            torch::nn::Linear(torch::nn::LinearOptions(config.width, config.vocabulary).bias(false)));
   }
   mask_ = register_buffer("mask", torch::ones({config.context, config.context}, torch::kBool).triu(1));
   position_ids_ = register_buffer("position_ids", torch::arange(config.context));

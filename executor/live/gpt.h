@@ -1,4 +1,4 @@
-// A decoder-only transformer (GPT): byte vocabulary, learned positions, pre-norm blocks, causal attention, GELU. Its
+// A decoder-only transformer (GPT): bytes as tokens, learned positions, pre-norm blocks, causal attention, GELU. Its
 // weights and activations are of the configuration's precision, the loss is fp32.
 //
 // Plain LibTorch code that knows nothing of paging. It announces where its modules begin and end, in forward and in

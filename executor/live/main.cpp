@@ -23,6 +23,7 @@
 #include "cli/workload.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
+#include "executor/live/programs.h"
 #include "executor/live/record.h"
 #include "executor/live/train.h"
 #include "policies/registry.h"
@@ -47,7 +48,7 @@ struct TrainArguments {
 };
 
 struct RecordArguments {
-  std::string config, output;
+  std::string config, program, output;
   std::uint64_t steps = RecordingOptions{}.steps;
 };
 
@@ -411,15 +412,22 @@ ExitCode train(const TrainArguments& arguments) {
 // ---- record ---------------------------------------------------------------------------------------------------------
 
 ExitCode record(const RecordArguments& arguments) {
-  const TrainingConfig config = read_training_config(arguments.config);
-  const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+  if (arguments.config.empty() == arguments.program.empty()) {
+    throw Error("record: give either a training configuration or --program");
+  }
   Recording recording;
   {
     ProgressLine progress;
     RecordingOptions options;
     options.steps = arguments.steps;
     options.on_step = step_printer(true, options.steps + 2, progress);
-    recording = record_training(config, data, options);
+    if (arguments.program.empty()) {
+      const TrainingConfig config = read_training_config(arguments.config);
+      const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+      recording = record_training(config, data, options);
+    } else {
+      recording = record_program(arguments.program, options);
+    }
   }
   write_trace(recording.trace, arguments.output);
   const Trace& trace = recording.trace;
@@ -475,9 +483,14 @@ void add_training_command(CLI::App& app, Command& chosen) {
 }
 
 void add_recording_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of the training program");
+  CLI::App* command = app.add_subcommand("record", "Record a trace of one step of a training program");
   auto arguments = std::make_shared<RecordArguments>();
-  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)")->required();
+  command->add_option("CONFIG", arguments->config, "What to train, a YAML file (configs/training)");
+  std::string programs;
+  for (const ProgramInfo& program : list_programs()) {
+    programs += (programs.empty() ? "" : "; ") + program.name + ", " + program.description;
+  }
+  command->add_option("--program", arguments->program, "… or one of these: " + programs);
   command->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
       ->required();
   command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")

@@ -1,6 +1,7 @@
 #include "executor/live/record.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "core/error.h"
 #include "executor/live/interception.h"
@@ -70,13 +71,14 @@ Trace median_trace(const std::vector<Trace>& traces) {
   return result;
 }
 
-Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options) {
+Recording record_steps(const TraceHeader& header, const std::function<Step(LiveRuntime&)>& make,
+                       const RecordingOptions& options) {
   const MadePolicy made = make_policy("on-demand");
   const MachineSpec machine = uncapped_machine();
   LiveRuntime runtime(machine, *made.policy);
-  runtime.describe_recording(recording_header(config));
+  runtime.describe_recording(header);
   const ThreadGuard guard(runtime);
-  TrainingProgram program(config, data, &runtime);
+  const Step run_step = make(runtime);
   std::vector<Trace> traces;
   // Two steps warm up; a recorded step is handed out at the boundary that ends it.
   for (std::uint64_t step = 0; step < options.steps + 2; ++step) {
@@ -84,7 +86,7 @@ Recording record_training(const TrainingConfig& config, const TextData& data, co
     runtime.iteration_boundary();
     if (step > 2) traces.push_back(runtime.recorded());
     const Nanoseconds start_ns = runtime.machine().now();
-    const float loss = program.step(step);
+    const float loss = run_step(step);
     if (options.on_step) options.on_step(step + 1, loss, runtime.machine().now() - start_ns);
   }
   runtime.iteration_boundary();
@@ -95,6 +97,14 @@ Recording record_training(const TrainingConfig& config, const TextData& data, co
                       .largest_op = runtime.largest_op()};
   recording.trace.validate("recording");
   return recording;
+}
+
+Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options) {
+  const auto make = [&](LiveRuntime& runtime) -> Step {
+    const auto program = std::make_shared<TrainingProgram>(config, data, &runtime);
+    return [program](std::uint64_t number) { return program->step(number); };
+  };
+  return record_steps(recording_header(config), make, options);
 }
 
 }  // namespace tencache

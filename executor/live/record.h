@@ -1,4 +1,4 @@
-// Recording a training program as a trace.
+// Recording training programs as traces.
 #pragma once
 
 #include <functional>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/trace.h"
+#include "executor/live/live_runtime.h"
 #include "executor/live/text_data.h"
 #include "executor/live/training_config.h"
 
@@ -23,8 +24,14 @@ struct Recording {
   std::string largest_op;
 };
 
+// A step of a program, counted from 0; returns its loss.
+using Step = std::function<float(std::uint64_t number)>;
+
 // Runs the program with more memory than it needs, so that nothing moves. Durations and gaps are those of median_trace
 // over the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
+// `make` makes the program on the runtime that it is given, under a ThreadGuard; what it returns owns the program.
+Recording record_steps(const TraceHeader& header, const std::function<Step(LiveRuntime&)>& make,
+                       const RecordingOptions& options);
 Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options);
 
 // The first trace with each op's duration replaced by the median over all, then all of them scaled so that their sum is

@@ -7,8 +7,6 @@
 
 namespace tencache {
 
-inline constexpr std::int64_t byte_vocabulary = 256;
-
 // A file, or a folder's *.md and *.txt files (not its sub-folders') in order of name. Throws Error when there is no
 // text.
 std::string read_text(const std::string& path);

@@ -76,6 +76,27 @@ std::string processor_name() {
 
 }  // namespace
 
+void run_updates(Optimizer& optimizer, LiveRuntime* runtime) {
+  std::vector<LiveTask> live;
+  for (Optimizer::Task& task : optimizer.next_step()) {
+    if (runtime == nullptr) {
+      std::vector<std::byte*> addresses;
+      for (const Optimizer::Use& use : task.uses) {
+        addresses.push_back(static_cast<std::byte*>(use.tensor.storage().data()));
+      }
+      task.body(addresses);
+      continue;
+    }
+    LiveTask& added = live.emplace_back();
+    added.name = std::move(task.name);
+    added.group = task.group;
+    added.reorderable = task.reorderable;
+    for (const Optimizer::Use& use : task.uses) added.uses.push_back({live_id(use.tensor), use.read, use.write});
+    added.body = std::move(task.body);
+  }
+  if (runtime != nullptr) runtime->run_tasks(std::move(live));
+}
+
 // ---- The program ----------------------------------------------------------------------------------------------------
 
 TrainingProgram::TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime)
@@ -132,26 +153,7 @@ void TrainingProgram::run_optimizer() {
       mark(*runtime_, parameter.value().grad(), Role::gradient, parameter.key() + ".grad");
     }
   }
-  {
-    std::vector<LiveTask> live;
-    for (Optimizer::Task& task : optimizer_->next_step()) {
-      if (runtime_ == nullptr) {
-        std::vector<std::byte*> addresses;
-        for (const Optimizer::Use& use : task.uses) {
-          addresses.push_back(static_cast<std::byte*>(use.tensor.storage().data()));
-        }
-        task.body(addresses);
-        continue;
-      }
-      LiveTask& added = live.emplace_back();
-      added.name = std::move(task.name);
-      added.group = task.group;
-      added.reorderable = task.reorderable;
-      for (const Optimizer::Use& use : task.uses) added.uses.push_back({live_id(use.tensor), use.read, use.write});
-      added.body = std::move(task.body);
-    }
-    if (runtime_ != nullptr) runtime_->run_tasks(std::move(live));
-  }
+  run_updates(*optimizer_, runtime_);
   for (torch::Tensor& parameter : model_->parameters()) parameter.mutable_grad().reset();
 }
 

@@ -16,6 +16,9 @@
 
 namespace tencache {
 
+// Runs the optimizer's next step: as tasks of the runtime; null: here and now.
+void run_updates(Optimizer& optimizer, LiveRuntime* runtime);
+
 // The program: model, optimizer and data. With a runtime, construct, use and destroy it under a ThreadGuard.
 class TrainingProgram {
  public:

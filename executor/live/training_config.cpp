@@ -133,6 +133,7 @@ TrainingConfig read_training_config(const std::string& path) {
           "model",
           {reader.integer("layers", config.layers, 1, 1000), reader.integer("width", config.width, 1, 65536),
            reader.integer("heads", config.heads, 1, 1024), reader.integer("context", config.context, 1, 65536),
+           reader.integer("vocabulary", config.vocabulary, 256, 10'000'000),
            reader.real("dropout", config.dropout, 0.0, 1.0), reader.flag("tied_head", config.tied_head),
            reader.choice<TrainingPrecision>("precision", config.precision,
                                             {{"fp32", TrainingPrecision::fp32}, {"bf16", TrainingPrecision::bf16}}),

@@ -24,7 +24,8 @@ struct TrainingConfig {
   std::int64_t layers = 6;
   std::int64_t width = 256;  // of the residual stream
   std::int64_t heads = 8;
-  std::int64_t context = 128;  // tokens a sequence
+  std::int64_t context = 128;     // tokens a sequence
+  std::int64_t vocabulary = 256;  // tokens; the text's bytes are the first 256, others do not occur in it
   double dropout = 0.1;
   bool tied_head = false;  // the head uses the embedding's weights
 

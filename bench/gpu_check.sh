@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under ten minutes: the tests of the CUDA backend, compute-sanitizer, calibration
-# and replays of recordings under several policies with predictions. Results go to a folder, the table to its
-# summary.txt and to stdout. Exit code 1 if anything is wrong, 2 if it cannot run here. (Live training runs on the host
-# only: there is nothing of it to check on a GPU.)
+# Everything that needs a GPU, in under ten minutes after the build: the tests of the CUDA backend, compute-sanitizer,
+# calibration, live training (bit for bit plain LibTorch's, predicted against measured), and replays of recordings under
+# several policies with predictions. Results go to a folder, the table to its summary.txt and to stdout. Exit code 1 if
+# anything is wrong or was not reached in time, 2 if it cannot run here.
 #
 #   bench/gpu_check.sh RESULTS                 build here, then check
 #   bench/gpu_check.sh --programs DIR RESULTS  check with programs that `--pack` collected elsewhere
 #   bench/gpu_check.sh --pack DIR              after a build: programs and the shared libraries that they need (not those
-#                                              of C, C++ or CUDA), for a GPU machine without our dependencies
+#                                              of C, C++, CUDA or LibTorch), for a GPU machine without our dependencies
 #
-# TENCACHE_BUILD: the build folder (default build/release).
+# TENCACHE_BUILD: the build folder (default build/release). LibTorch with CUDA is found by CMake (CMAKE_PREFIX_PATH);
+# with --programs its libraries are those of python3's torch, unless LD_LIBRARY_PATH names others.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${TENCACHE_BUILD:-build/release}
@@ -20,12 +21,12 @@ fail() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
 pack() {
   local to=$1 file library
   mkdir -p "$to/bin" "$to/lib" || fail "cannot write $to"
-  for file in cli/tencache tests/cuda_gpu_test; do
+  for file in cli/tencache executor/live/tencache-torch tests/cuda_gpu_test; do
     if [[ -x $build/$file ]]; then
       strip -o "$to/bin/${file##*/}" "$build/$file"
-      # What the loader takes from the system, but for what comes with every system.
+      # What the loader takes from the system, but for what comes with every system, with CUDA or with LibTorch.
       ldd "$build/$file" | awk '$3 ~ /^\// {print $3}' |
-        grep -Ev '/(libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libgomp)[.-][^/]*$' |
+        grep -Ev '/(libc|libstdc\+\+|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*|libcu[^/]*|libnv[^/]*|libgomp|libtorch[^/]*|libc10[^/]*)[.-][^/]*$' |
         while read -r library; do cp -L "$library" "$to/lib/"; done
     fi
   done
@@ -46,26 +47,46 @@ mkdir -p "$results" || fail "cannot write $results"
 : >"$results/summary.txt"
 
 if [[ -n $programs ]]; then
-  tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test
-  export LD_LIBRARY_PATH=$programs/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  export TENCACHE_CONFIGS=$programs/configs
+  tencache=$programs/bin/tencache gpu_test=$programs/bin/cuda_gpu_test torch_program=$programs/bin/tencache-torch
+  configs=$programs/configs
+  torch=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))' 2>/dev/null)
+  export LD_LIBRARY_PATH=$programs/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}${torch:+:$torch}
+  export TENCACHE_CONFIGS=$configs
 else
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$results/configure.txt" 2>&1 || fail "see $results/configure.txt"
   ninja -C "$build" tencache_programs cuda_gpu_test >"$results/build.txt" 2>&1 || fail "see $results/build.txt"
-  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test
+  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test torch_program=$build/executor/live/tencache-torch
+  configs=configs
 fi
 sample=traces/samples/gpt-small.trace.jsonl.zst
 
+missing() { ldd "$1" 2>&1 | awk '/not found/ {print $1}' | sort -u | tr '\n' ' '; }
+for program in "$tencache" "$gpu_test"; do
+  [[ -x $program ]] || fail "$program is not there"
+  lacks=$(missing "$program")
+  [[ -z $lacks ]] || fail "$program lacks shared libraries: $lacks"
+done
+
 bad=0
-# step NAME SECONDS COMMAND…: its output goes to NAME.txt; one line of the summary.
+last=$((SECONDS + 560))
+# step NAME SECONDS COMMAND…: its output goes to NAME.txt; one line of the summary. Its exit code is the command's.
 step() {
   local name=$1 seconds=$2 start=$SECONDS code=0 verdict=passed
   shift 2
+  ((seconds = seconds < last - SECONDS ? seconds : last - SECONDS))
+  if ((seconds <= 0)); then
+    printf '%-32s NOT REACHED\n' "$name" | tee -a "$results/summary.txt"
+    : >"$results/$name.txt"
+    bad=1
+    return 1
+  fi
   timeout "$seconds" "$@" >"$results/$name.txt" 2>&1 || code=$?
   if ((code == 124)); then verdict="STOPPED after $seconds s"; bad=1; elif ((code != 0)); then verdict="FAILED ($code)"; bad=1; fi
   printf '%-32s %s, %d s\n' "$name" "$verdict" $((SECONDS - start)) | tee -a "$results/summary.txt"
-  return 0
+  return "$code"
 }
+note() { say "    $*" | tee -a "$results/summary.txt"; }
+wrong() { note "WRONG: $*"; bad=1; }
 
 # ---- What is here.
 { nvidia-smi; nvidia-smi --query-gpu=name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max --format=csv; nproc; free -h; "$tencache" --version; } \
@@ -73,23 +94,55 @@ step() {
 head -20 "$results/environment.txt"
 
 # ---- The backend's tests; all skipped is no pass.
-step gpu_tests 120 "$gpu_test"
+step gpu_tests 90 "$gpu_test"
 if grep -q 'SKIPPED' "$results/gpu_tests.txt"; then
   say "no test ran: $(grep -m1 -A3 'Skipped' "$results/gpu_tests.txt" | tail -n +2 | head -1)" | tee -a "$results/summary.txt"
   exit 2
 fi
-if command -v compute-sanitizer >/dev/null; then
-  step sanitizer_memcheck 120 compute-sanitizer --error-exitcode 9 "$gpu_test" --gtest_filter='-*Duration*:*Cancel*'
-else
-  say "compute-sanitizer is not here" | tee -a "$results/summary.txt"
-fi
 
-# ---- This machine, measured; replays are paced to it, or without it to a machine file.
+# ---- This machine, measured; runs are paced to it, or without it to a machine file.
 scratch=$(mktemp -d "${TMPDIR:-/var/tmp}/gpu-check-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 machine=$results/this-gpu.yaml
 step calibrate 90 "$tencache" calibrate --device cuda --quick -o "$machine" --directory "$scratch"
 if [[ ! -s $machine ]]; then machine=p5.4xlarge; fi
+
+# What a run's text says of its prediction.
+figures() { grep -hE 'verified|predicted against measured|^measured|^predicted|iteration|step time' "$1" | head -8 | sed 's/^/    /' | tee -a "$results/summary.txt"; }
+
+# ---- Live training: a checkpoint has weights, optimizer states and random numbers, and equal states give equal files.
+training() {
+  local config=$configs/training/gpt2-small-bytes.yaml steps=6 policy name settings
+  local trace=$scratch/training.trace.jsonl.zst plain=$scratch/plain.checkpoint paged=$scratch/paged.checkpoint
+  if [[ ! -x $torch_program ]]; then note "live training: not built (no LibTorch)"; return; fi
+  local lacks
+  lacks=$(missing "$torch_program")
+  if [[ -n $lacks ]]; then wrong "live training: $torch_program lacks shared libraries: $lacks"; return; fi
+  if ! ldd "$torch_program" | grep -q libtorch_cuda; then note "live training: this LibTorch has no CUDA"; return; fi
+  step train_plain 60 "$tencache" run train "$config" --device cuda --plain --steps $steps --checkpoint "$plain" || return
+  step train_record 60 "$tencache" record "$config" --device cuda --steps 4 -o "$trace" || return
+  for policy in on-demand zero-infinity 10cache teraio foresight; do
+    name=train_$policy
+    settings=()
+    [[ $policy != zero-infinity ]] || settings=(--set overflow=evict)  # gives up by default where it could evict
+    rm -f "$paged"
+    step "$name" 45 "$tencache" run train "$config" --device cuda -m "$machine" -p "$policy" "${settings[@]}" --gpu-memory 60% \
+      --steps $steps --predict --trace "$trace" --directory "$scratch" --checkpoint "$paged" \
+      --timeline "$results/$name.timeline.json" || continue
+    figures "$results/$name.txt"
+    if [[ ! -s $plain || ! -s $paged ]]; then
+      wrong "no checkpoint to compare"
+    elif cmp -s "$plain" "$paged"; then
+      note "bit for bit plain training's"
+    else
+      wrong "weights or states differ from plain training's"
+    fi
+    [[ $(grep -cE '^step +[0-9]+ +loss' "$results/$name.txt") == "$steps" ]] || wrong "not $steps losses"
+    diff <(grep -oE '^step +[0-9]+ +loss [^ ]+' "$results/train_plain.txt") \
+      <(grep -oE '^step +[0-9]+ +loss [^ ]+' "$results/$name.txt") >/dev/null || wrong "losses differ from plain training's"
+  done
+}
+training
 
 # ---- Replays: predicted, measured, verified.
 replays() {
@@ -98,15 +151,22 @@ replays() {
     step "replay_${name}_$policy" "$seconds" "$tencache" run replay "$trace" -m "$machine" -p "$policy" --device cuda \
       --gpu-memory "$gpu" --cpu-memory "$cpu" --directory "$scratch" --iterations 6 --predict \
       --timeline "$results/replay_${name}_$policy.timeline.json"
-    grep -hE 'verified|predicted against measured|^measured|^predicted' "$results/replay_${name}_$policy.txt" |
-      sed 's/^/    /' | tee -a "$results/summary.txt"
-    grep -q ' 0 corrupted' "$results/replay_${name}_$policy.txt" || bad=1
+    figures "$results/replay_${name}_$policy.txt"
+    grep -qE '[1-9][0-9]* tensors verified, 0 corrupted' "$results/replay_${name}_$policy.txt" || wrong "not verified"
   done
 }
 # Every small tensor takes a page of 2 MiB of the GPU: more than the recording's own peak.
-replays sample "$sample" 800MiB 512MiB 20
-step generate 30 "$tencache" generate --model gpt2-medium --batch 4 --seq 1024 --gpu h200 -o "$scratch/medium.trace.jsonl.zst"
-if [[ -s $scratch/medium.trace.jsonl.zst ]]; then replays medium "$scratch/medium.trace.jsonl.zst" 6GiB 16GiB 45; fi
+replays sample "$sample" 800MiB 512MiB 15
+if step generate 30 "$tencache" generate --model gpt2-medium --batch 4 --seq 1024 --gpu h200 -o "$scratch/medium.trace.jsonl.zst"; then
+  replays medium "$scratch/medium.trace.jsonl.zst" 6GiB 16GiB 30
+fi
+
+# ---- Last, since it takes longest and says least of the rest.
+if command -v compute-sanitizer >/dev/null; then
+  step sanitizer_memcheck 120 compute-sanitizer --error-exitcode 9 "$gpu_test" --gtest_filter='-*Duration*:*Cancel*'
+else
+  note "compute-sanitizer is not here"
+fi
 
 say "results in $results"
 exit $bad

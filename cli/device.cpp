@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "executor/cuda/cuda_backend.h"
 #include "executor/replay_bodies.h"
+#include "traces/summary.h"
 
 namespace tencache {
 
@@ -19,6 +20,12 @@ void add_device_option(CLI::App& command, std::string& device) {
           "is one with enough memory)")
       ->check(CLI::IsMember({"auto", "cuda", "host"}))
       ->capture_default_str();
+}
+
+Bytes peak_in_pages(Trace trace, const Accelerator* accelerator) {
+  const Bytes page = accelerator != nullptr ? accelerator->granularity() : 1;
+  for (Tensor& tensor : trace.tensors) tensor.bytes = (tensor.bytes + page - 1) / page * page;
+  return summarize(trace).peak_demand_bytes;
 }
 
 std::shared_ptr<Accelerator> choose_device(const std::string& device, const MachineSpec& machine) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/machine_spec.h"
+#include "core/trace.h"
 #include "executor/accelerator.h"
 
 namespace CLI {
@@ -12,6 +13,9 @@ class App;
 }
 
 namespace tencache {
+
+// The most bytes of a recorded step that are alive at once, in pages of the accelerator if there is one.
+Bytes peak_in_pages(Trace trace, const Accelerator* accelerator);
 
 // --device auto|cuda|host
 void add_device_option(CLI::App& command, std::string& device);

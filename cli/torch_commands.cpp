@@ -20,10 +20,14 @@
 #include "traces/summary.h"
 #include "traces/trace_file.h"
 #ifdef TENCACHE_WITH_EXECUTOR
+#include "cli/device.h"
 #include "executor/host_machine.h"
 #endif
 
 namespace tencache {
+
+class Accelerator;
+
 namespace {
 
 struct TrainArguments {
@@ -32,6 +36,7 @@ struct TrainArguments {
   std::string policy;
   std::vector<std::string> settings;
   std::vector<std::string> directories;
+  std::string device = "auto";
   std::int64_t steps = 0;  // 0: those of the configuration
   std::string timeline;
   std::string prediction;
@@ -45,12 +50,13 @@ struct TrainArguments {
 ExitCode exit_code_of(int code) { return static_cast<ExitCode>(code); }
 
 // The recording is made by a process of its own, as the rule of predictions asks.
-void record_for_prediction(const std::string& program, const std::string& config, const std::string& trace) {
+void record_for_prediction(const std::string& program, const std::string& config, const std::string& device,
+                           const std::string& trace) {
   remark("recording one training step without a memory limit, for the prediction");
   // Its words on stdout would stand before our JSON document.
   const int saved = dup(STDOUT_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
-  const int code = run_program(program, {"record", config, "-o", trace});
+  const int code = run_program(program, {"record", config, "-o", trace, "--device", device});
   dup2(saved, STDOUT_FILENO);
   close(saved);
   if (code != 0) throw Error(fmt::format("recording {} failed (exit code {})", config, code));
@@ -95,17 +101,34 @@ ConfigHead read_config_head(const std::string& path) {
 }
 
 // "50%" of the bytes that the recorded step has alive at once; other sizes stay as they are.
-std::string resolve_percentage(const std::string& size, const std::string& trace_file) {
+std::string resolve_percentage(const std::string& size, const std::string& trace_file, const Accelerator* accelerator) {
   if (!size.ends_with('%')) return size;
   char* end = nullptr;
   const double percent = std::strtod(size.c_str(), &end);
   if (end != size.c_str() + size.size() - 1 || !(percent > 0 && percent <= 1000)) {
     throw Error("--gpu-memory: '" + size + "' is no size and no percentage, such as 24MiB or 50%");
   }
+#ifdef TENCACHE_WITH_EXECUTOR
+  const Bytes peak = peak_in_pages(read_trace(trace_file), accelerator);
+#else
+  static_cast<void>(accelerator);
   const Bytes peak = summarize(read_trace(trace_file)).peak_demand_bytes;
+#endif
   const auto bytes = static_cast<Bytes>(static_cast<double>(peak) * percent / 100);
   remark(fmt::format("--gpu-memory: {} of {} alive at once is {}", size, format_bytes(peak), format_bytes(bytes)));
   return std::to_string(bytes);
+}
+
+// The GPU that the training program will use, for its pages; settles what `auto` means.
+std::shared_ptr<Accelerator> training_accelerator(TrainArguments& arguments) {
+  std::shared_ptr<Accelerator> accelerator;
+#ifdef TENCACHE_TORCH_CUDA
+  WorkloadOptions known = arguments.workload;
+  if (known.gpu_memory.ends_with('%')) known.gpu_memory.clear();
+  accelerator = choose_device(arguments.device, load_machine(known));
+#endif
+  if (arguments.device == "auto") arguments.device = accelerator != nullptr ? "cuda" : "host";
+  return accelerator;
 }
 
 std::vector<std::string> train_words(const TrainArguments& arguments) {
@@ -122,6 +145,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   for (const std::string& limit : arguments.workload.limits) add("--limit", limit);
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
   for (const std::string& directory : arguments.directories) add("--directory", directory);
+  if (arguments.device != "auto") add("--device", arguments.device);
   add("--timeline", arguments.timeline);
   add("--checkpoint", arguments.checkpoint);
   if (arguments.checkpoint_every != 0) {
@@ -170,12 +194,14 @@ ExitCode train(TrainArguments arguments) {
 
   const TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
   const ConfigHead head = read_config_head(arguments.config);
+  std::shared_ptr<Accelerator> accelerator = training_accelerator(arguments);
   const bool recorded_now = arguments.workload.trace.empty();
   if (recorded_now) {
-    record_for_prediction(program, arguments.config, recording.path());
+    record_for_prediction(program, arguments.config, arguments.device, recording.path());
     arguments.workload.trace = recording.path();
   }
-  arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace);
+  arguments.workload.gpu_memory =
+      resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace, accelerator.get());
   Workload workload = load_workload(arguments.workload);
   workload.seed = head.seed;
   // Predictions name what the user gave, not a temporary file.
@@ -186,8 +212,10 @@ ExitCode train(TrainArguments arguments) {
         arguments.workload.trace, workload.trace.header.model, arguments.config, head.name, arguments.config));
   }
 #ifdef TENCACHE_WITH_EXECUTOR
-  workload.machine = with_real_pages(workload.machine);
+  workload.machine = with_real_pages(workload.machine, accelerator.get());
+  workload.run_options["device"] = arguments.device;
 #endif
+  accelerator.reset();  // the training program has the GPU's memory for itself
   Timeline timeline;
   const Prediction prediction = predict(workload, arguments.policy, settings,
                                         arguments.prediction.empty() ? unnamed.path() : arguments.prediction,
@@ -203,6 +231,19 @@ ExitCode train(TrainArguments arguments) {
                                                 .trace = &prediction.outcome.program.trace});
   }
   return exit_code_of(code);
+}
+
+}  // namespace
+
+namespace {
+
+void add_training_device_option(CLI::App& command, std::string& device) {
+  command
+      .add_option("--device", device,
+                  "Where it computes: cuda (a GPU, with a LibTorch that has CUDA), host (this computer's processor; "
+                  "ordinary memory stands in for the GPU's), auto (a GPU where there is one with enough memory)")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}))
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -239,6 +280,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
   refuse_empty(command->add_option(
       "--resume", arguments->resume,
       "Go on from this checkpoint, under any policy and machine; --steps counts from the beginning"));
+  add_training_device_option(*command, arguments->device);
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(
@@ -258,6 +300,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
 void add_record_command(CLI::App& app, Command& chosen) {
   struct Arguments {
     std::string config, program, output;
+    std::string device = "auto";
     std::uint64_t steps = 0;
   };
   CLI::App* command = app.add_subcommand("record", "Record a trace of one step of a training program");
@@ -269,6 +312,7 @@ void add_record_command(CLI::App& app, Command& chosen) {
       ->required();
   command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
+  add_training_device_option(*command, arguments->device);
   command->footer(
       "Examples:\n  tencache record configs/training/gpt-small.yaml -o gpt.trace.jsonl.zst\n"
       "  tencache record --program resnet -o resnet.trace.jsonl.zst");
@@ -277,6 +321,7 @@ void add_record_command(CLI::App& app, Command& chosen) {
       std::vector<std::string> words = {"record", "-o", arguments->output};
       if (!arguments->config.empty()) words.push_back(arguments->config);
       if (!arguments->program.empty()) words.insert(words.end(), {"--program", arguments->program});
+      if (arguments->device != "auto") words.insert(words.end(), {"--device", arguments->device});
       if (arguments->steps != 0) words.insert(words.end(), {"--steps", std::to_string(arguments->steps)});
       return exit_code_of(run_program(find_torch_program(), words));
     };

@@ -118,7 +118,8 @@ void write_checkpoint(const std::string& path, const TrainingConfig& config, con
   write(header.dump() + "\n");
   for (const auto& [name, tensor] : checkpoint.tensors) {
     TENCACHE_CHECK(tensor.is_contiguous());
-    const torch::Tensor content = runtime != nullptr ? bring_back(*runtime, tensor.detach()) : tensor.detach();
+    const torch::Tensor content =
+        runtime != nullptr ? bring_back(*runtime, tensor.detach()) : tensor.detach().to(torch::kCPU);
     write({static_cast<const char*>(content.data_ptr()), content.nbytes()});
   }
   file.write(hash.hex_digest());

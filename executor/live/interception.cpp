@@ -22,6 +22,8 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "executor/live/op_lists.h"
+#include "executor/live/paged_storage.h"
+#include "executor/live/torch_cuda.h"
 
 namespace tencache {
 namespace {
@@ -32,7 +34,9 @@ constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMo
 constexpr std::size_t scalar_bytes = 64;
 
 std::atomic<LiveRuntime*> active_runtime{nullptr};
-thread_local int ops_open = 0;  // on this thread: allocations belong to the op
+std::atomic<c10::DeviceType> paged_device{c10::DeviceType::CPU};  // whose storages are the runtime's
+thread_local int ops_open = 0;                                    // on this thread: allocations belong to the op
+thread_local std::vector<LiveRuntime::Storage> op_storages;       // that this thread's op has allocated
 
 bool guarded() { return c10::impl::tls_is_dispatch_key_included(paging_key); }
 
@@ -51,7 +55,7 @@ class Registry {
     owners_[address] = owner;
   }
   // False if the address is not ours.
-  bool let_go(const void* address) {
+  bool let_go(const void* address) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = owners_.find(address);
     if (found == owners_.end()) return false;
@@ -85,17 +89,12 @@ Registry& registry() {
 c10::Allocator* plain_allocator = nullptr;
 
 void let_go(void* address) {
-  if (!registry().let_go(address)) plain_allocator->raw_deleter()(address);
+  if (!release_paged(address)) plain_allocator->raw_deleter()(address);
 }
 
 c10::DataPtr hand_out(std::size_t bytes) {
-  LiveRuntime* const runtime = active_runtime;
-  // Outside ops LibTorch allocates scalars that it wraps as tensors: paging them would cost more than they are.
-  const bool scalar = ops_open == 0 && bytes <= scalar_bytes;
-  if (bytes == 0 || scalar || runtime == nullptr || !guarded()) return plain_allocator->allocate(bytes);
-  const LiveRuntime::Storage storage = runtime->allocate(bytes, ops_open > 0);
-  registry().add(storage.address, {runtime, storage.tensor});
-  return {storage.address, storage.address, &let_go, c10::Device(c10::DeviceType::CPU)};
+  c10::DataPtr paged = allocate_paged(bytes, c10::Device(c10::DeviceType::CPU), &let_go);
+  return paged ? std::move(paged) : plain_allocator->allocate(bytes);
 }
 
 // c10::Allocator::allocate is const in some versions of LibTorch and not in others; copy_data came later. Of each pair
@@ -153,7 +152,7 @@ bool is_metadata_op(const c10::FunctionSchema& schema) {
 bool is_composite(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   return name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
 
 void describe(const c10::OperatorHandle& op, OpInfo& info) {
@@ -325,22 +324,42 @@ class OpAudit {
 
 // ---- The fallback ---------------------------------------------------------------------------------------------------
 
+// What the op has allocated, has not let go of and does not return: a library's workspace that later ops use unsaid
+// (cuBLAS).
+std::vector<TensorId> hidden_storages(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                      const LiveRuntime& runtime) {
+  std::vector<TensorId> hidden;
+  if (op_storages.empty()) return hidden;
+  std::set<const void*> returned;
+  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    visit_storages(stack[i], [&](const c10::Storage& storage, bool) { returned.insert(base_address(storage)); });
+  }
+  for (const LiveRuntime::Storage& storage : op_storages) {
+    const bool alive = registry().find(storage.address, &runtime) == storage.tensor;
+    if (alive && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
+  }
+  std::sort(hidden.begin(), hidden.end());
+  hidden.erase(std::unique(hidden.begin(), hidden.end()), hidden.end());
+  return hidden;
+}
+
 void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
                LiveRuntime& runtime) {
   thread_local std::vector<Use> uses;
   uses.clear();
   collect_uses(info, *stack, runtime, uses);
   runtime.begin_op(info.name, uses);
-  ++ops_open;
+  if (ops_open++ == 0) op_storages.clear();
   try {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
-    if (auditing) {
+    if (auditing && paged_device == c10::DeviceType::CPU) {
       const OpAudit audit(info, *stack, runtime, uses);
       op.redispatchBoxed(below, stack);
       runtime.announce_write(audit.changed());
     } else {
       op.redispatchBoxed(below, stack);
     }
+    if (runtime.machine().accelerator() != nullptr) runtime.keep(hidden_storages(op, *stack, runtime));
   } catch (...) {
     --ops_open;
     runtime.end_op();
@@ -361,13 +380,18 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
 }
 
-LiveRuntime& attach(LiveRuntime& runtime) {
+LiveRuntime& attach(LiveRuntime& runtime, c10::DeviceType device) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   LiveRuntime* const present = active_runtime;
   if (present == &runtime) return runtime;
   if (present != nullptr) throw Error("a thread is guarded by a second live runtime while the first one still exists");
-  install_allocator();
+  if (device == c10::DeviceType::CPU) {
+    install_allocator();
+  } else {
+    torch_cuda::install_allocator();
+  }
+  paged_device = device;
   active_runtime = &runtime;
   runtime.set_close_listener([&runtime] {
     active_runtime = nullptr;
@@ -382,9 +406,25 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
 }
 
+// ---- What paged_storage.h promises ----------------------------------------------------------------------------------
+
+c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterFnPtr deleter) {
+  LiveRuntime* const runtime = active_runtime;
+  // Outside ops LibTorch allocates scalars that it wraps as tensors: paging them would cost more than they are.
+  const bool scalar = ops_open == 0 && bytes <= scalar_bytes;
+  if (bytes == 0 || scalar || runtime == nullptr || device.type() != paged_device || !guarded()) return {};
+  const LiveRuntime::Storage storage = runtime->allocate(bytes, ops_open > 0);
+  registry().add(storage.address, {runtime, storage.tensor});
+  if (ops_open > 0) op_storages.push_back(storage);
+  return {storage.address, storage.address, deleter, device};
+}
+
+bool release_paged(void* address) noexcept { return registry().let_go(address); }
+
 // ---- What interception.h promises -----------------------------------------------------------------------------------
 
-ThreadGuard::ThreadGuard(LiveRuntime& runtime) : include_((static_cast<void>(attach(runtime)), paging_key)) {}
+ThreadGuard::ThreadGuard(LiveRuntime& runtime, c10::DeviceType device)
+    : include_((static_cast<void>(attach(runtime, device)), paging_key)) {}
 ThreadGuard::~ThreadGuard() = default;
 
 TensorId live_id(const at::Tensor& tensor) {
@@ -409,7 +449,12 @@ PinnedTensors::PinnedTensors(LiveRuntime& runtime, std::vector<at::Tensor> tenso
   runtime_.pin(ids_, written_);
 }
 
-PinnedTensors::~PinnedTensors() { runtime_.unpin(ids_, written_); }
+PinnedTensors::~PinnedTensors() {
+  try {
+    runtime_.unpin(ids_, written_);
+  } catch (...) {  // a failure of the run: the runtime's next call throws it again
+  }
+}
 
 at::Tensor bring_back(LiveRuntime&, const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);

@@ -7,10 +7,14 @@
 //     for (…) { runtime.iteration_boundary(); …; loss.backward(); optimizer.step(); }
 //   }                                        // all tensors go before the runtime
 //
-// Memory: a CPU allocator that hands out storages of the runtime on guarded threads, and LibTorch's own memory
-// elsewhere. Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op
-// the tensors are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema,
-// corrected by the lists in op_lists.h.
+// Memory: an allocator for the CPU, or for CUDA (torch_cuda.h), that hands out storages of the runtime on guarded
+// threads, and LibTorch's own memory elsewhere. One of the two devices is paged, the other's tensors are left alone.
+// Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op the tensors
+// are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema, corrected by
+// the lists in op_lists.h.
+//
+// On an accelerator libraries keep workspaces between ops, of which no schema knows: what an op has allocated and
+// neither let go of nor returned stays in the GPU tier until it is let go of.
 //
 // Limits. Raw access outside an op (data_ptr, accessor, at::tensor of a C array, memcpy into a tensor) needs
 // PinnedTensors. Ops on threads without a guard must not touch paged tensors. One runtime at a time. Not supported: JIT
@@ -30,11 +34,12 @@
 
 namespace tencache {
 
-// This thread's allocations and ops are the runtime's for as long as it lives. May nest. Throws Error if another
-// runtime is guarded at the same time.
+// This thread's allocations (on `device`, CPU or CUDA) and ops are the runtime's for as long as it lives. May nest,
+// with the same device. Throws Error if another runtime is guarded at the same time. CUDA: the runtime has the
+// accelerator that LibTorch computes on, and a fence.
 class ThreadGuard {
  public:
-  explicit ThreadGuard(LiveRuntime& runtime);
+  explicit ThreadGuard(LiveRuntime& runtime, c10::DeviceType device = c10::DeviceType::CPU);
   ~ThreadGuard();
   ThreadGuard(const ThreadGuard&) = delete;
   ThreadGuard& operator=(const ThreadGuard&) = delete;
@@ -79,7 +84,7 @@ struct AuditFinding {
   bool operator==(const AuditFinding&) const = default;
 };
 // While on, every op's read-only tensors are checksummed before and after. What is found counts as written from then
-// on.
+// on. Of tensors on the CPU only.
 void set_audit(bool on);
 // Each op and argument once, in order of discovery, since `set_audit(true)`.
 std::vector<AuditFinding> audit_findings();

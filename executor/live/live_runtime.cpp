@@ -106,9 +106,11 @@ class LiveRuntime::Bodies final : public OpBodies {
     std::vector<std::byte*> addresses;
     for (const Use& use : body.task->uses) addresses.push_back(machine.address(use.tensor, machine.tier_of_lane(lane)));
     const Nanoseconds start_ns = machine.now();
+    const bool on_device = lane == 0 && machine.accelerator() != nullptr;
     std::exception_ptr failure;
     try {
-      body.task->body(addresses);
+      TENCACHE_CHECK(!on_device || body.task->device_body != nullptr);
+      on_device ? body.task->device_body(addresses) : body.task->body(addresses);
     } catch (...) {  // the tasks behind it still run; run_tasks throws it on
       failure = std::current_exception();
     }
@@ -127,7 +129,7 @@ class LiveRuntime::Bodies final : public OpBodies {
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
-    : spec_(with_real_pages(spec)),
+    : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       policy_(policy),
       options_(std::move(options)),
       bodies_(std::make_unique<Bodies>()),
@@ -204,6 +206,12 @@ void LiveRuntime::feed_completions() {
 void LiveRuntime::enter() {
   if (op_lingers_) {
     op_lingers_ = false;
+    try {
+      await_device();
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
+    device_busy_ = false;
     hear_of_frees();
     finish_op();
     give_op();
@@ -220,18 +228,34 @@ void LiveRuntime::hear_of_frees() {
     }
     releasing_.insert(releasing_.begin(), kept_.begin(), kept_.end());
     kept_.clear();
+    try {
+      await_device();
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
     for (const TensorId tensor : releasing_) {
-      if (failure_ != nullptr) {
-        entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
-      } else if (entries_[tensor].task_uses > 0) {
+      if (failure_ == nullptr && entries_[tensor].task_uses > 0) {
         kept_.push_back(tensor);
-      } else {
-        destroy(tensor);
+        continue;
       }
+      if (failure_ == nullptr) {
+        try {
+          destroy(tensor);
+          continue;
+        } catch (...) {
+          failure_ = std::current_exception();
+        }
+      }
+      entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
     }
     releasing_.clear();
   }
   if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+// Not the end of an op in whose middle it is called: that goes on starting work.
+void LiveRuntime::await_device() {
+  if (device_busy_) options_.fence();
 }
 
 // Waits, while completions come in, until `done`. Throws OutOfMemory when nothing is under way that could help.
@@ -310,7 +334,7 @@ void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
 TensorId LiveRuntime::create(Bytes bytes, Role role, bool owned) {
   const TensorId tensor = engine_->create(bytes, role, owned, machine_->now());
   if (tensor >= entries_.size()) entries_.resize(tensor + std::size_t{1});
-  entries_[tensor] = {bytes, true, owned};
+  entries_[tensor] = {.bytes = bytes, .alive = true, .owned = owned};
   live_bytes_ += room_of(tensor);
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
   follower_.created(tensor, bytes, role);
@@ -326,6 +350,7 @@ void LiveRuntime::destroy(TensorId tensor) {
     op_bytes_ -= room;
   }
   entries_[tensor].alive = false;
+  if (entries_[tensor].stays) engine_->unpin(tensor);
   machine_->retire(tensor);
   follower_.destroyed(tensor);
   engine_->destroy(tensor, machine_->now());
@@ -431,6 +456,7 @@ void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
     throw;
   }
   op_ready_ns_ = machine_->now();
+  device_busy_ = options_.fence != nullptr;
 }
 
 void LiveRuntime::finish_op() {
@@ -454,12 +480,22 @@ void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
 }
 
 void LiveRuntime::end_op(bool linger) {
+  std::exception_ptr device_failure;
+  if (!linger) {
+    try {
+      await_device();  // not under the mutex: completions go on being heard
+    } catch (...) {
+      device_failure = std::current_exception();
+    }
+    device_busy_ = false;
+  }
   const Lock lock(mutex_);
   if (linger) {
     op_lingers_ = true;
     changed_.notify_all();  // a thread that waits for its turn ends it
     return;
   }
+  if (failure_ == nullptr) failure_ = device_failure;
   try {
     hear_of_frees();  // what the op freed was its workspace
     finish_op();
@@ -549,11 +585,20 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
 }
 
 void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
+  if (options_.fence) options_.fence();  // code that is no op may have started something
   Lock lock(mutex_);
   enter();
   // A policy may have cleaned them meanwhile: such copies are stale now.
   if (written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
   for (const TensorId tensor : tensors) engine_->unpin(tensor);
+}
+
+void LiveRuntime::keep(std::span<const TensorId> tensors) {
+  const Lock lock(mutex_);
+  for (const TensorId tensor : tensors) {
+    engine_->pin(tensor);
+    entries_[tensor].stays = true;
+  }
 }
 
 void LiveRuntime::announce_write(std::span<const TensorId> tensors) {

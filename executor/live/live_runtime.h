@@ -1,9 +1,13 @@
 // A live program on the engine: the memory of a training program that this process runs itself, paged between tiers.
 //
 // The program announces what it does (ops with the tensors that they use, allocations, modules, steps), the engine
-// moves tensors, HostMachine does the moving. The "GPU" is a capped arena of ordinary memory; a storage's address in it
-// never changes, its pages come and go. This class knows nothing of LibTorch: interception.h announces LibTorch's ops
-// to it.
+// moves tensors, HostMachine does the moving. The GPU tier is a capped arena of ordinary memory, or an accelerator's
+// memory; a storage's address in it never changes, its pages come and go. This class knows nothing of LibTorch:
+// interception.h announces LibTorch's ops to it.
+//
+// On an accelerator ops go on when the program believes them over. Before anything else happens to memory that they may
+// touch (an op's end reaches the engine, a free is heard) the runtime waits for them (LiveOptions::fence). So an op is
+// over when its device is, and its duration is the device's.
 //
 // Steps: the program calls `iteration_boundary` once before each step. The first step warms up, the second is recorded,
 // from the third on the policy knows the schedule. It is a hint that is checked op by op (step_follower.h).
@@ -44,6 +48,9 @@ struct LiveOptions {
   HostMachineOptions machine;   // pacing, files
   bool follow_schedule = true;  // false: never record, the policy sees demand only
   bool settle = false;          // for tests: an op begins only when no copy is under way
+  // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
+  // announced it or another one. Throws Error when the device failed.
+  std::function<void()> fence{};
 };
 
 // Work that the engine orders, places and runs on a lane of the machine: an optimizer's sub-group.
@@ -58,6 +65,8 @@ struct LiveTask {
   // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
   // It may throw; it must not call the runtime or LibTorch ops. What it refers to lives until it is done (`run_tasks`).
   std::function<void(std::span<std::byte* const> addresses)> body;
+  // The same on an accelerator's addresses, over when it returns. Needed where there is one, for tasks of lane 0.
+  std::function<void(std::span<std::byte* const> addresses)> device_body{};
 };
 
 class LiveRuntime {
@@ -148,6 +157,9 @@ class LiveRuntime {
   Storage allocate(Bytes bytes, bool inside_op);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept;
+  // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that
+  // it uses it.
+  void keep(std::span<const TensorId> tensors);
   // The calling thread's op, which was said to read the tensors only, has written them (found by an audit).
   void announce_write(std::span<const TensorId> tensors);
   // Called when the runtime ends, before anything else.
@@ -162,6 +174,7 @@ class LiveRuntime {
     Bytes bytes = 0;
     bool alive = false;
     bool owned = false;
+    bool stays = false;                            // `keep`
     std::uint32_t task_uses = 0, task_writes = 0;  // of tasks on the CPU's lane that are not done
   };
   // What the policy said of a task.
@@ -175,6 +188,7 @@ class LiveRuntime {
   void feed_completions();
   void enter();  // first thing of every call: ends what lingers, hears of frees and of the feeding thread's failure
   void hear_of_frees();
+  void await_device();
   void take_op(Lock& lock);
   void give_op();
   void start_op(Lock& lock, NameId name, std::span<const Use> uses);
@@ -230,6 +244,7 @@ class LiveRuntime {
   std::mutex released_mutex_;
   std::vector<TensorId> released_, releasing_;
   std::atomic<bool> any_released_ = false;
+  std::atomic<bool> device_busy_ = false;  // ops may be under way there
 
   std::atomic<bool> stopping_ = false;
   std::thread feeder_;

@@ -16,6 +16,7 @@
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/policy_library.h"
 #include "cli/prediction.h"
 #include "cli/report.h"
@@ -25,11 +26,11 @@
 #include "executor/host_machine.h"
 #include "executor/live/programs.h"
 #include "executor/live/record.h"
+#include "executor/live/torch_cuda.h"
 #include "executor/live/train.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "traces/file_io.h"
-#include "traces/summary.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -44,11 +45,13 @@ struct TrainArguments {
   std::string checkpoint, resume;
   std::uint64_t checkpoint_every = 0;
   std::vector<std::string> directories;
+  std::string device = "auto";
   bool json = false, plain = false;
 };
 
 struct RecordArguments {
   std::string config, program, output;
+  std::string device = "auto";
   std::uint64_t steps = RecordingOptions{}.steps;
 };
 
@@ -76,11 +79,24 @@ GivenPrediction read_prediction(const TrainArguments& arguments) {
   return prediction;
 }
 
+// Null accelerator: the host. `auto` is the GPU where LibTorch and we can use it and it has the machine's memory.
+TrainingDevice training_device(const std::string& device, const MachineSpec& machine) {
+  if (device == "cuda") return cuda_training_device();
+  if (device == "host" || !torch_cuda::available() || choose_device(device, machine) == nullptr) return {};
+  try {
+    return cuda_training_device();
+  } catch (const Error& error) {
+    remark(fmt::format("training on the host: {}", error.what()));
+    return {};
+  }
+}
+
 // ---- train ----------------------------------------------------------------------------------------------------------
 
 // "50%" of what a recorded step has alive at once, as bytes in digits; other sizes as they are. The same bytes as
 // `tencache info` says of a recording, so that a prediction and a run without one mean the same.
-std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data) {
+std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data,
+                               const TrainingDevice& device) {
   if (!size.ends_with('%')) return size;
   const std::string digits = size.substr(0, size.size() - 1);
   char* end = nullptr;
@@ -89,8 +105,8 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
     throw Error("--gpu-memory: '" + size +
                 "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
   }
-  const PagedTraining demand = measure_demand(config, data);
-  const Bytes peak = summarize(demand.recorded).peak_demand_bytes;
+  const PagedTraining demand = measure_demand(config, data, device);
+  const Bytes peak = peak_in_pages(demand.recorded, device.accelerator.get());
   const auto bytes = static_cast<Bytes>(static_cast<double>(peak) * percent / 100);
   remark(fmt::format("--gpu-memory: {} of {} alive at once is {}; the largest op, {}, needs {}", size,
                      format_bytes(peak), format_bytes(bytes), demand.largest_op,
@@ -170,6 +186,7 @@ std::string prediction_text(const GivenPrediction& prediction, const TrainingRes
 
 ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
                               TrainingOptions options) {
+  const TrainingDevice device = training_device(arguments.device, {});
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
                                    {"--prediction", arguments.prediction},
                                    {"--machine", arguments.workload.machine},
@@ -184,7 +201,7 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
   {
     ProgressLine progress;
     options.on_step = step_printer(arguments.json, options.steps, progress);
-    training = train_plain(config, data, options);
+    training = train_plain(config, data, options, device);
   }
   if (arguments.json) {
     print_json({{"training", training_json(training)}});
@@ -338,13 +355,18 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
   std::optional<GivenPrediction> prediction;
   if (!arguments.prediction.empty()) prediction = read_prediction(arguments);
-  arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, config, data);
+  WorkloadOptions known = arguments.workload;
+  if (known.gpu_memory.ends_with('%')) known.gpu_memory.clear();
+  const TrainingDevice device = training_device(arguments.device, load_machine(known));
+  arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, config, data, device);
   Workload workload;
   workload.options = arguments.workload;
   workload.options.iterations = options.steps;
-  workload.machine = with_real_pages(load_machine(workload.options, &workload.machine_sha256));
+  workload.machine =
+      with_real_pages(load_machine(workload.options, &workload.machine_sha256), device.accelerator.get());
+  workload.run_options["device"] = device.accelerator != nullptr ? "cuda" : "host";
   choose_directories(workload.machine, arguments.directories);
-  state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory");
+  state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory", device.accelerator.get());
   Timeline timeline;
   LiveOptions live;
   live.engine.rehearse = rehearse;
@@ -364,7 +386,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
       until_now.step_ns.push_back(duration_ns);
       show(step, loss, duration_ns);
     };
-    paged = train_paged(config, data, workload.machine, *made.policy, live, options);
+    paged = train_paged(config, data, workload.machine, *made.policy, live, options, device);
   } catch (const OutOfMemory& error) {
     if (!arguments.json) throw;
     outcome.result.fits = false;
@@ -424,8 +446,9 @@ ExitCode record(const RecordArguments& arguments) {
     if (arguments.program.empty()) {
       const TrainingConfig config = read_training_config(arguments.config);
       const TextData data(read_text(config.text), config.batch, config.context, config.seed);
-      recording = record_training(config, data, options);
+      recording = record_training(config, data, options, training_device(arguments.device, {}));
     } else {
+      if (arguments.device == "cuda") throw Error("--program: built-in programs are recorded on the host");
       recording = record_program(arguments.program, options);
     }
   }
@@ -476,6 +499,7 @@ void add_training_command(CLI::App& app, Command& chosen) {
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
   command->add_option("--directory", arguments->directories,
                       "Where files stand in for SSDs, one a device (default: the machine's, else /var/tmp)");
+  add_device_option(*command, arguments->device);
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
   command->footer("Exit code 1: an op does not fit; the message names it and the bytes.");
@@ -495,6 +519,7 @@ void add_recording_command(CLI::App& app, Command& chosen) {
       ->required();
   command->add_option("--steps", arguments->steps, "Recorded steps; durations are their medians (default: 8)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000}));
+  add_device_option(*command, arguments->device);
   command->callback([arguments, &chosen] { chosen = [arguments] { return record(*arguments); }; });
 }
 

@@ -52,15 +52,18 @@ Optimizer::Optimizer(std::vector<std::pair<std::string, torch::Tensor>> paramete
     }
     groups_.back().members.push_back(parameters_.size());
     in_group += static_cast<std::uint64_t>(value.numel());
-    const auto zeros = [&value = value] { return torch::zeros(value.sizes(), torch::kFloat32); };
+    const auto zeros = [&value = value] {
+      return torch::zeros(value.sizes(), torch::TensorOptions(value.device()).dtype(torch::kFloat32));
+    };
     parameters_.push_back({name, value, zeros(), zeros(), low_ ? value.detach().to(torch::kFloat32) : torch::Tensor()});
   }
+  const torch::TensorOptions on_device(parameters_.at(0).value.device());
   for (Group& group : groups_) {
     std::size_t blocks = 0;
     for (const std::size_t member : group.members) blocks += blocks_of(parameters_[member].value);
-    group.partials = torch::zeros({static_cast<std::int64_t>(blocks)}, torch::kFloat64);
+    group.partials = torch::zeros({static_cast<std::int64_t>(blocks)}, on_device.dtype(torch::kFloat64));
   }
-  coefficient_ = torch::zeros({1}, torch::kFloat32);
+  coefficient_ = torch::zeros({1}, on_device.dtype(torch::kFloat32));
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {
@@ -96,17 +99,14 @@ Optimizer::Task Optimizer::norm_task(std::size_t group) const {
     gradients.push_back(use(task, parameters_[member].value.grad(), true, false));
   }
   const Slice partials = use(task, groups_[group].partials, false, true);
-  task.body = [gradients = std::move(gradients), partials, low = low_](std::span<std::byte* const> addresses) {
-    std::span<double> rest = partials.in<double>(addresses);
+  task.body = [gradients = std::move(gradients), partials, low = low_](AdamWKernels& kernels,
+                                                                       std::span<std::byte* const> addresses) {
+    double* next = partials.in<double>(addresses).data();
     for (const Slice& gradient : gradients) {
-      const std::size_t blocks = norm_blocks(gradient.elements);
-      if (low) {
-        grad_norm(gradient.in<const Bfloat16>(addresses), rest.first(blocks));
-      } else {
-        grad_norm(gradient.in<const float>(addresses), rest.first(blocks));
-      }
-      rest = rest.subspan(blocks);
+      kernels.norm(gradient.in<const std::byte>(addresses).data(), low, gradient.elements, next);
+      next += norm_blocks(gradient.elements);
     }
+    kernels.finish();
   };
   return task;
 }
@@ -116,10 +116,12 @@ Optimizer::Task Optimizer::clip_task() const {
   std::vector<Slice> partials;
   for (const Group& group : groups_) partials.push_back(use(task, group.partials, true, false));
   const Slice coefficient = use(task, coefficient_, false, true);
-  task.body = [partials = std::move(partials), coefficient, clip = clip_](std::span<std::byte* const> addresses) {
-    double sum = 0;
-    for (const Slice& slice : partials) sum = add_partials(sum, slice.in<const double>(addresses));
-    coefficient.in<float>(addresses)[0] = clip_coefficient(sum, clip);
+  task.body = [partials = std::move(partials), coefficient, clip = clip_](AdamWKernels& kernels,
+                                                                          std::span<std::byte* const> addresses) {
+    std::vector<std::span<const double>> sums;
+    for (const Slice& slice : partials) sums.push_back(slice.in<const double>(addresses));
+    kernels.clip(sums, clip, coefficient.in<float>(addresses).data());
+    kernels.finish();
   };
   return task;
 }
@@ -141,20 +143,19 @@ Optimizer::Task Optimizer::update_task(std::size_t group) const {
     slices.first_moment = use(task, parameter.first_moment, true, true);
     slices.second_moment = use(task, parameter.second_moment, true, true);
   }
-  task.body = [members = std::move(members), coefficient, step = step_,
-               options = options_](std::span<std::byte* const> addresses) {
-    const float factor = coefficient.in<const float>(addresses)[0];
+  task.body = [members = std::move(members), coefficient, step = step_, options = options_](
+                  AdamWKernels& kernels, std::span<std::byte* const> addresses) {
     for (const Member& member : members) {
-      const std::span<float> first_moment = member.first_moment.in<float>(addresses);
-      const std::span<float> second_moment = member.second_moment.in<float>(addresses);
-      if (member.master) {
-        adamw_step(member.master->in<float>(addresses), member.value.in<Bfloat16>(addresses),
-                   member.gradient.in<const Bfloat16>(addresses), first_moment, second_moment, factor, step, options);
-      } else {
-        adamw_step(member.value.in<float>(addresses), member.gradient.in<const float>(addresses), first_moment,
-                   second_moment, factor, step, options);
-      }
+      AdamWArrays arrays;
+      arrays.weight = (member.master ? *member.master : member.value).in<float>(addresses).data();
+      if (member.master) arrays.rounded = member.value.in<Bfloat16>(addresses).data();
+      arrays.gradient = member.gradient.in<const std::byte>(addresses).data();
+      arrays.first_moment = member.first_moment.in<float>(addresses).data();
+      arrays.second_moment = member.second_moment.in<float>(addresses).data();
+      arrays.elements = member.value.elements;
+      kernels.step(arrays, coefficient.in<const float>(addresses).data(), step, options);
     }
+    kernels.finish();
   };
   return task;
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/trace.h"
+#include "executor/adamw_kernels.h"
 #include "executor/live/training_config.h"
 
 namespace tencache {
@@ -31,8 +32,9 @@ class Optimizer {
     std::int32_t group = -1;   // sub-group, -1: none
     bool reorderable = false;  // among the other sub-groups' tasks of the same name
     std::vector<Use> uses{};   // each storage once
-    // Takes the addresses of the storages of `uses`, in that order; needs nothing of LibTorch.
-    std::function<void(std::span<std::byte* const>)> body{};
+    // Takes the addresses of the storages of `uses` on the device that the kernels are for, in that order; over when it
+    // returns. Needs nothing of LibTorch.
+    std::function<void(AdamWKernels& kernels, std::span<std::byte* const>)> body{};
   };
   struct State {
     std::string name;
@@ -40,8 +42,8 @@ class Optimizer {
     Role role = Role::optimizer_state;
   };
 
-  // Allocates the states: moments of zero, masters that equal the parameters. The parameters are all of the
-  // configuration's precision, contiguous, and stay the same tensors.
+  // Allocates the states on the parameters' device: moments of zero, masters that equal the parameters. The parameters
+  // are all of the configuration's precision, contiguous, and stay the same tensors.
   Optimizer(std::vector<std::pair<std::string, torch::Tensor>> parameters, const TrainingConfig& config);
 
   // The tasks of the next step, for the gradients that the parameters have now. Every parameter has one. Run them once,

@@ -28,6 +28,7 @@ RandomState RandomState::capture() {
   state.engine_ = implementation->engine();
   state.next_float_ = implementation->next_float_normal_sample();
   state.next_double_ = implementation->next_double_normal_sample();
+  state.gpu_ = torch_cuda::random_state();
   return state;
 }
 
@@ -38,6 +39,7 @@ void RandomState::restore() const {
   implementation->set_engine(engine_);
   implementation->set_next_float_normal_sample(next_float_);
   implementation->set_next_double_normal_sample(next_double_);
+  if (gpu_) torch_cuda::set_random_state(*gpu_);
 }
 
 std::string RandomState::to_bytes() const {
@@ -53,20 +55,29 @@ std::string RandomState::to_bytes() const {
   bytes.next_float = next_float_.value_or(0);
   bytes.next_double = next_double_.value_or(0);
   std::memcpy(bytes.state, data.state_.data(), sizeof bytes.state);
-  return {reinterpret_cast<const char*>(&bytes), sizeof bytes};
+  std::string text(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  if (gpu_) text.append(reinterpret_cast<const char*>(&*gpu_), sizeof *gpu_);
+  return text;
 }
 
 RandomState RandomState::from_bytes(const std::string& text) {
-  if (text.size() != sizeof(Bytes)) throw Error("the state of the random numbers has another size than LibTorch's");
+  const bool with_gpu = text.size() == sizeof(Bytes) + sizeof(torch_cuda::RandomState);
+  if (!with_gpu && text.size() != sizeof(Bytes))
+    throw Error("the state of the random numbers has another size than LibTorch's");
   Bytes bytes;
   std::memcpy(&bytes, text.data(), sizeof bytes);
+  RandomState state;
+  if (with_gpu) {
+    torch_cuda::RandomState gpu;
+    std::memcpy(&gpu, text.data() + sizeof bytes, sizeof gpu);
+    state.gpu_ = gpu;
+  }
   at::mt19937_data_pod data;
   data.seed_ = bytes.seed;
   data.left_ = bytes.left;
   data.seeded_ = bytes.seeded != 0;
   data.next_ = bytes.next;
   std::memcpy(data.state_.data(), bytes.state, sizeof bytes.state);
-  RandomState state;
   state.engine_.set_data(data);
   if (bytes.has_float != 0) state.next_float_ = bytes.next_float;
   if (bytes.has_double != 0) state.next_double_ = bytes.next_double;

@@ -1,18 +1,21 @@
-// The state of LibTorch's generator of random numbers on the CPU, in memory of its own: at::Generator::get_state gives
-// a tensor, which would be paged.
+// The state of LibTorch's generators of random numbers, on the CPU and on the GPU that is in use, in memory of its own:
+// at::Generator::get_state gives a tensor, which would be paged.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <optional>
 #include <string>
+
+#include "executor/live/torch_cuda.h"
 
 namespace tencache {
 
 class RandomState {
  public:
-  // Of the default generator, as it is now.
+  // Of the default generators, as they are now.
   static RandomState capture();
-  // The default generator goes on from here.
+  // The default generators go on from here; that of a GPU which was not in use then stays as it is.
   void restore() const;
 
   // For files: the same bytes for the same state, on computers of one byte order. `from_bytes` throws Error when they
@@ -24,6 +27,7 @@ class RandomState {
   at::mt19937 engine_;
   c10::optional<float> next_float_;  // normal numbers are drawn in pairs
   c10::optional<double> next_double_;
+  std::optional<torch_cuda::RandomState> gpu_;
 };
 
 }  // namespace tencache

@@ -72,12 +72,12 @@ Trace median_trace(const std::vector<Trace>& traces) {
 }
 
 Recording record_steps(const TraceHeader& header, const std::function<Step(LiveRuntime&)>& make,
-                       const RecordingOptions& options) {
+                       const RecordingOptions& options, const TrainingDevice& device) {
   const MadePolicy made = make_policy("on-demand");
-  const MachineSpec machine = uncapped_machine();
-  LiveRuntime runtime(machine, *made.policy);
+  const MachineSpec machine = uncapped_machine(device.accelerator.get());
+  LiveRuntime runtime(machine, *made.policy, on_device({}, device));
   runtime.describe_recording(header);
-  const ThreadGuard guard(runtime);
+  const ThreadGuard guard(runtime, device.torch);
   const Step run_step = make(runtime);
   std::vector<Trace> traces;
   // Two steps warm up; a recorded step is handed out at the boundary that ends it.
@@ -99,12 +99,13 @@ Recording record_steps(const TraceHeader& header, const std::function<Step(LiveR
   return recording;
 }
 
-Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options) {
+Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options,
+                          const TrainingDevice& device) {
   const auto make = [&](LiveRuntime& runtime) -> Step {
-    const auto program = std::make_shared<TrainingProgram>(config, data, &runtime);
+    const auto program = std::make_shared<TrainingProgram>(config, data, &runtime, device);
     return [program](std::uint64_t number) { return program->step(number); };
   };
-  return record_steps(recording_header(config), make, options);
+  return record_steps(recording_header(config, device), make, options, device);
 }
 
 }  // namespace tencache

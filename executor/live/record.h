@@ -8,6 +8,7 @@
 #include "core/trace.h"
 #include "executor/live/live_runtime.h"
 #include "executor/live/text_data.h"
+#include "executor/live/train.h"
 #include "executor/live/training_config.h"
 
 namespace tencache {
@@ -31,8 +32,9 @@ using Step = std::function<float(std::uint64_t number)>;
 // over the recorded steps. Throws Error when steps differ in their ops: such a program has no one trace.
 // `make` makes the program on the runtime that it is given, under a ThreadGuard; what it returns owns the program.
 Recording record_steps(const TraceHeader& header, const std::function<Step(LiveRuntime&)>& make,
-                       const RecordingOptions& options);
-Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options);
+                       const RecordingOptions& options, const TrainingDevice& device = {});
+Recording record_training(const TrainingConfig& config, const TextData& data, const RecordingOptions& options,
+                          const TrainingDevice& device = {});
 
 // The first trace with each op's duration replaced by the median over all, then all of them scaled so that their sum is
 // that of the median step; gaps likewise. Delays hit some ops of every step and few ops in most: the sum of medians

@@ -10,7 +10,9 @@
 
 #include "core/error.h"
 #include "executor/clock.h"
+#include "executor/cuda/cuda_backend.h"
 #include "executor/live/interception.h"
+#include "executor/live/torch_cuda.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 
@@ -57,12 +59,23 @@ Bytes memory_of_this_computer() {
   return std::max(Bytes{information.totalram} * information.mem_unit / GiB, Bytes{1}) * GiB;
 }
 
+// But for what LibTorch and the driver take.
+Bytes memory_of_gpu(const Accelerator& accelerator) {
+  const Bytes free = accelerator.free_bytes();
+  return (free - free / 16) / accelerator.granularity() * accelerator.granularity();
+}
+
 // A policy that is to run without a limit on GPU memory (`ideal`) gets what there is.
-MachineSpec with_unlimited_gpu(MachineSpec machine, const Policy& policy) {
+MachineSpec with_unlimited_gpu(MachineSpec machine, const Policy& policy, const Accelerator* accelerator) {
   if (policy.layout(machine, nullptr).unlimited_gpu) {
-    machine.tiers[0].capacity = std::max(machine.tiers[0].capacity, memory_of_this_computer());
+    const Bytes all = accelerator != nullptr ? memory_of_gpu(*accelerator) : memory_of_this_computer();
+    machine.tiers[0].capacity = std::max(machine.tiers[0].capacity, all);
   }
   return machine;
+}
+
+std::byte* address_of(const torch::Tensor& tensor) {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(std::as_const(tensor.storage()).data()));
 }
 
 std::string processor_name() {
@@ -76,15 +89,13 @@ std::string processor_name() {
 
 }  // namespace
 
-void run_updates(Optimizer& optimizer, LiveRuntime* runtime) {
+void run_updates(Optimizer& optimizer, LiveRuntime* runtime, const UpdateKernels& kernels) {
   std::vector<LiveTask> live;
   for (Optimizer::Task& task : optimizer.next_step()) {
     if (runtime == nullptr) {
       std::vector<std::byte*> addresses;
-      for (const Optimizer::Use& use : task.uses) {
-        addresses.push_back(static_cast<std::byte*>(use.tensor.storage().data()));
-      }
-      task.body(addresses);
+      for (const Optimizer::Use& use : task.uses) addresses.push_back(address_of(use.tensor));
+      task.body(kernels.device != nullptr ? *kernels.device : *kernels.host, addresses);
       continue;
     }
     LiveTask& added = live.emplace_back();
@@ -92,17 +103,34 @@ void run_updates(Optimizer& optimizer, LiveRuntime* runtime) {
     added.group = task.group;
     added.reorderable = task.reorderable;
     for (const Optimizer::Use& use : task.uses) added.uses.push_back({live_id(use.tensor), use.read, use.write});
-    added.body = std::move(task.body);
+    const auto on = [&task](const std::shared_ptr<AdamWKernels>& lane) {
+      return [body = task.body, lane](std::span<std::byte* const> addresses) { body(*lane, addresses); };
+    };
+    added.body = on(kernels.host);
+    if (kernels.device != nullptr) added.device_body = on(kernels.device);
   }
   if (runtime != nullptr) runtime->run_tasks(std::move(live));
 }
 
 // ---- The program ----------------------------------------------------------------------------------------------------
 
-TrainingProgram::TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime)
-    : config_(config), data_(data), runtime_(runtime) {
+TrainingDevice cuda_training_device() {
+  TrainingDevice device;
+  if (torch_cuda::available()) device.accelerator = open_cuda();  // says more of what is missing than LibTorch does
+  device.torch = torch_cuda::open().type();
+  device.fence = torch_cuda::synchronize;
+  return device;
+}
+
+TrainingProgram::TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime,
+                                 const TrainingDevice& device)
+    : config_(config), data_(data), runtime_(runtime), device_(device) {
+  // Plain training on the CPU has nothing on the accelerator.
+  const bool on_accelerator = runtime != nullptr || device.torch != c10::DeviceType::CPU;
+  if (device.accelerator != nullptr && on_accelerator) kernels_.device = device.accelerator->adamw_kernels();
   torch::manual_seed(config.seed);
   model_ = Gpt(config);
+  if (device_.torch != c10::DeviceType::CPU) model_->to(c10::Device(device_.torch));
   std::vector<std::pair<std::string, torch::Tensor>> parameters;
   for (const auto& parameter : model_->named_parameters()) {
     parameters.emplace_back(parameter.key(), parameter.value());
@@ -130,9 +158,11 @@ void TrainingProgram::enter(Phase phase) {
 float TrainingProgram::step(std::uint64_t number) {
   enter(Phase::forward);
   TokenBatch batch = data_.batch(number);
-  // The vectors' memory is nobody's but theirs: the clone is what the runtime pages.
+  // The vectors' memory is nobody's but theirs: the copy is what the runtime pages.
   const auto tensor = [&](std::vector<std::int64_t>& ids, const char* name) {
-    const torch::Tensor copy = torch::from_blob(ids.data(), {config_.batch, config_.context}, torch::kInt64).clone();
+    const torch::Tensor original = torch::from_blob(ids.data(), {config_.batch, config_.context}, torch::kInt64);
+    const torch::Tensor copy =
+        device_.torch == c10::DeviceType::CPU ? original.clone() : original.to(c10::Device(device_.torch));
     if (runtime_ != nullptr) mark(*runtime_, copy, Role::input, name);
     return copy;
   };
@@ -148,12 +178,13 @@ float TrainingProgram::step(std::uint64_t number) {
 }
 
 void TrainingProgram::run_optimizer() {
+  if (runtime_ == nullptr && device_.fence) device_.fence();  // the kernels' stream is another one
   if (runtime_ != nullptr) {
     for (const auto& parameter : model_->named_parameters()) {
       mark(*runtime_, parameter.value().grad(), Role::gradient, parameter.key() + ".grad");
     }
   }
-  run_updates(*optimizer_, runtime_);
+  run_updates(*optimizer_, runtime_, kernels_);
   for (torch::Tensor& parameter : model_->parameters()) parameter.mutable_grad().reset();
 }
 
@@ -191,7 +222,7 @@ std::vector<float> TrainingProgram::weights() {
   weights.reserve(parameter_count_);
   for (const torch::Tensor& parameter : model_->parameters()) {
     const torch::Tensor whole = parameter.detach().to(torch::kFloat32);
-    const torch::Tensor value = runtime_ != nullptr ? bring_back(*runtime_, whole) : whole;
+    const torch::Tensor value = runtime_ != nullptr ? bring_back(*runtime_, whole) : whole.to(torch::kCPU);
     const float* first = value.data_ptr<float>();
     weights.insert(weights.end(), first, first + value.numel());
   }
@@ -215,22 +246,24 @@ Nanoseconds TrainingResult::mean_step_ns() const {
   return std::accumulate(counted.begin(), counted.end(), Nanoseconds{0}) / static_cast<Nanoseconds>(counted.size());
 }
 
-TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options) {
+TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options,
+                           const TrainingDevice& device) {
   TrainingResult result;
-  TrainingProgram program(config, data, nullptr);
+  TrainingProgram program(config, data, nullptr, device);
   run_steps(program, steps_of(config, options), options, result, [](std::uint64_t) {});
   if (options.keep_weights) result.weights = program.weights();
   return result;
 }
 
 PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,
-                          Policy& policy, const LiveOptions& live, const TrainingOptions& options) {
+                          Policy& policy, const LiveOptions& live, const TrainingOptions& options,
+                          const TrainingDevice& device) {
   PagedTraining result;
-  result.machine = with_unlimited_gpu(machine, policy);
-  LiveRuntime runtime(result.machine, policy, live);
-  runtime.describe_recording(recording_header(config));
-  const ThreadGuard guard(runtime);
-  TrainingProgram program(config, data, &runtime);
+  result.machine = with_unlimited_gpu(machine, policy, device.accelerator.get());
+  LiveRuntime runtime(result.machine, policy, on_device(live, device));
+  runtime.describe_recording(recording_header(config, device));
+  const ThreadGuard guard(runtime, device.torch);
+  TrainingProgram program(config, data, &runtime, device);
   const std::uint64_t steps = steps_of(config, options);
   Counters window_begin;
   run_steps(program, steps, options, result.training, [&](std::uint64_t step) {
@@ -254,18 +287,24 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
   return result;
 }
 
-TraceHeader recording_header(const TrainingConfig& config) {
+LiveOptions on_device(LiveOptions live, const TrainingDevice& device) {
+  live.machine.accelerator = device.accelerator;
+  live.fence = device.fence;
+  return live;
+}
+
+TraceHeader recording_header(const TrainingConfig& config, const TrainingDevice& device) {
   TraceHeader header;
   header.model = config.name;
   header.batch = static_cast<std::uint64_t>(config.batch);
   header.sequence_length = static_cast<std::uint64_t>(config.context);
   header.precision = config.precision == TrainingPrecision::bf16 ? "bf16" : "fp32";
-  header.hardware = processor_name();
+  header.hardware = device.accelerator != nullptr ? device.accelerator->describe() : processor_name();
   header.recorded_by = "tencache record";
   return header;
 }
 
-MachineSpec uncapped_machine() {
+MachineSpec uncapped_machine(const Accelerator* accelerator) {
   MachineSpec machine;
   machine.name = "uncapped";
   const auto add_tier = [&](const char* name, TierKind kind, Bytes capacity) {
@@ -282,7 +321,7 @@ MachineSpec uncapped_machine() {
     link.to = to;
     link.bandwidth = 10'000'000'000;
   };
-  add_tier("gpu", TierKind::gpu, memory_of_this_computer());
+  add_tier("gpu", TierKind::gpu, accelerator != nullptr ? memory_of_gpu(*accelerator) : memory_of_this_computer());
   add_tier("cpu", TierKind::cpu, GiB);
   add_link("h2d", 1, 0);
   add_link("d2h", 0, 1);
@@ -291,11 +330,11 @@ MachineSpec uncapped_machine() {
   return machine;
 }
 
-PagedTraining measure_demand(const TrainingConfig& config, const TextData& data) {
+PagedTraining measure_demand(const TrainingConfig& config, const TextData& data, const TrainingDevice& device) {
   const MadePolicy made = make_policy("on-demand");
   TrainingOptions options;
   options.steps = 2;
-  return train_paged(config, data, uncapped_machine(), *made.policy, {}, options);
+  return train_paged(config, data, uncapped_machine(device.accelerator.get()), *made.policy, {}, options, device);
 }
 
 }  // namespace tencache

@@ -16,14 +16,31 @@
 
 namespace tencache {
 
-// Runs the optimizer's next step: as tasks of the runtime; null: here and now.
-void run_updates(Optimizer& optimizer, LiveRuntime* runtime);
+// Where a program computes: by default on this computer's processor, with ordinary memory as the GPU tier.
+struct TrainingDevice {
+  c10::DeviceType torch = c10::DeviceType::CPU;  // LibTorch's tensors
+  std::shared_ptr<Accelerator> accelerator{};    // whose memory is the GPU tier; there where LibTorch computes on a GPU
+  std::function<void()> fence{};                 // LiveOptions::fence
+};
+// The first GPU, for LibTorch and for us. Throws Error that says what is missing.
+TrainingDevice cuda_training_device();
+
+// What updates run on. Shared with tasks, which may outlive the program.
+struct UpdateKernels {
+  std::shared_ptr<AdamWKernels> host = std::make_shared<HostAdamWKernels>();
+  std::shared_ptr<AdamWKernels>
+      device{};  // of an accelerator's addresses; nullptr: the GPU's tier is the host's memory
+};
+// Runs the optimizer's next step: as tasks of the runtime; null: here and now, on the device if there is one.
+void run_updates(Optimizer& optimizer, LiveRuntime* runtime, const UpdateKernels& kernels = {});
 
 // The program: model, optimizer and data. With a runtime, construct, use and destroy it under a ThreadGuard.
 class TrainingProgram {
  public:
-  // Seeds LibTorch's generator. Config, data and runtime outlive the program; `runtime` null: plain training.
-  TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime);
+  // Seeds LibTorch's generators. Config, data and runtime outlive the program; `runtime` null: plain training. Weights
+  // are drawn on the CPU, so that they are the same on all devices.
+  TrainingProgram(const TrainingConfig& config, const TextData& data, LiveRuntime* runtime,
+                  const TrainingDevice& device = {});
   TrainingProgram(const TrainingProgram&) = delete;
   TrainingProgram& operator=(const TrainingProgram&) = delete;
 
@@ -46,6 +63,8 @@ class TrainingProgram {
   const TrainingConfig& config_;
   const TextData& data_;
   LiveRuntime* runtime_;
+  TrainingDevice device_;
+  UpdateKernels kernels_;
   Gpt model_{nullptr};
   std::unique_ptr<Optimizer> optimizer_;
   std::uint64_t parameter_count_ = 0;
@@ -78,7 +97,8 @@ struct TrainingResult {
 };
 
 // Both throw Error when the checkpoint to go on from does not suit or has no fewer steps than are asked for.
-TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options);
+TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options,
+                           const TrainingDevice& device = {});
 
 struct PagedTraining {
   TrainingResult training;
@@ -93,17 +113,22 @@ struct PagedTraining {
   std::string first_deviation;
 };
 
-// Throws OutOfMemory when an op does not fit.
+// Throws OutOfMemory when an op does not fit. The device's accelerator and fence take the place of those of `live`.
 PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,
-                          Policy& policy, const LiveOptions& live, const TrainingOptions& options);
+                          Policy& policy, const LiveOptions& live, const TrainingOptions& options,
+                          const TrainingDevice& device = {});
 
 // What recordings of this program say about themselves.
-TraceHeader recording_header(const TrainingConfig& config);
+TraceHeader recording_header(const TrainingConfig& config, const TrainingDevice& device = {});
 
-// A machine whose GPU tier holds anything this computer can: for recordings and for finding out a program's peak.
-MachineSpec uncapped_machine();
+// A machine whose GPU tier holds anything this computer or the accelerator can: for recordings and for finding out a
+// program's peak.
+MachineSpec uncapped_machine(const Accelerator* accelerator = nullptr);
 
 // Two uncapped steps, for `peak_live_bytes` and `largest_op_bytes`.
-PagedTraining measure_demand(const TrainingConfig& config, const TextData& data);
+PagedTraining measure_demand(const TrainingConfig& config, const TextData& data, const TrainingDevice& device = {});
+
+// The options with the device in them.
+LiveOptions on_device(LiveOptions live, const TrainingDevice& device);
 
 }  // namespace tencache

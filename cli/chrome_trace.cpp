@@ -97,8 +97,10 @@ class ProcessWriter {
 
   void write() {
     write_names();
+    write_description();
     for (const Span& span : timeline_.spans) write_span(span);
     write_occupancy();
+    write_changes();
     write_flows();
   }
 
@@ -129,6 +131,47 @@ class ProcessWriter {
     }
   }
 
+  // What viewers pass over and the dashboard reads: the machine's tiers and links, the program's tensors (name, role,
+  // bytes) and ops (name, phase, module, tensors read and written).
+  void write_description() {
+    output_.event("M", id_, 0).raw(",\"name\":\"tencache\",\"args\":{\"machine\":").string(machine_.name);
+    output_.raw(",\"tiers\":[");
+    const char* separator = "";
+    const auto next = [&](std::string_view head) -> Output& {
+      output_.raw(separator).raw(head);
+      separator = ",";
+      return output_;
+    };
+    for (const Tier& tier : machine_.tiers) {
+      next("{\"name\":").string(tier.name).raw(",\"kind\":").string(to_string(tier.kind));
+      output_.raw(",\"capacity\":").number(tier.capacity).raw("}");
+    }
+    output_.raw("],\"links\":[");
+    separator = "";
+    for (const Link& link : machine_.links) {
+      next("{\"name\":").string(link.name).raw(",\"from\":").number(link.from).raw(",\"to\":").number(link.to);
+      output_.raw(",\"bandwidth\":").number(link.bandwidth).raw("}");
+    }
+    output_.raw("],\"tensors\":[");
+    separator = "";
+    for (const Tensor& tensor : trace_.tensors) {
+      next("[").string(trace_.name(tensor)).raw(",").string(to_string(tensor.role)).raw(",").number(tensor.bytes);
+      output_.raw("]");
+    }
+    output_.raw("],\"ops\":[");
+    separator = "";
+    for (const Op& op : trace_.ops) {
+      next("[").string(trace_.name(op)).raw(",").string(to_string(op.phase)).raw(",").string(trace_.module(op));
+      for (const std::span<const TensorId> tensors : {trace_.reads(op), trace_.writes(op)}) {
+        output_.raw(",[");
+        for (std::size_t i = 0; i < tensors.size(); ++i) output_.raw(i == 0 ? "" : ",").number(tensors[i]);
+        output_.raw("]");
+      }
+      output_.raw("]");
+    }
+    output_.raw("]}").close();
+  }
+
   // Names of live tensors and ops that the program does not know are left out.
   std::string_view op_name(OpIndex op) const {
     return op < trace_.ops.size() ? std::string_view(trace_.name(trace_.ops[op])) : std::string_view();
@@ -156,6 +199,7 @@ class ProcessWriter {
     }
     if (span.kind != SpanKind::op) {
       output_.string(op_name(span.op));
+      if (span.op < trace_.ops.size()) output_.raw(",\"op\":").number(span.op);
     }
     output_.raw(",\"iteration\":").number(span.iteration).raw("}").close();
   }
@@ -214,6 +258,30 @@ class ProcessWriter {
         output_.raw(",\"args\":{\"bytes\":").number(sample.used).raw("}").close();
       }
     }
+  }
+
+  // Whose room was taken or given back, for the dashboard: columns of time (nanoseconds since the one before), tier,
+  // role, tensor (-1: not known) and bytes.
+  void write_changes() {
+    const auto& samples = timeline_.occupancy;
+    const auto column = [&](std::string_view head, auto value) {
+      output_.raw(head);
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        const std::int64_t number = value(i);
+        output_.raw(i == 0 ? "" : ",").raw(number < 0 ? "-" : "");
+        output_.number(static_cast<std::uint64_t>(number < 0 ? -number : number));
+      }
+      output_.raw("]");
+    };
+    const auto time = [&](std::size_t i) { return std::max<Nanoseconds>(0, samples[i].time_ns - origin_); };
+    output_.event("M", id_, 0).raw(",\"name\":\"tencache_changes\",\"args\":{");
+    column("\"time\":[", [&](std::size_t i) { return time(i) - (i == 0 ? 0 : time(i - 1)); });
+    column(",\"tier\":[", [&](std::size_t i) { return std::int64_t{samples[i].tier}; });
+    column(",\"role\":[", [&](std::size_t i) { return static_cast<std::int64_t>(samples[i].role); });
+    column(",\"tensor\":[",
+           [&](std::size_t i) { return samples[i].tensor == none ? -1 : std::int64_t{samples[i].tensor}; });
+    column(",\"bytes\":[", [&](std::size_t i) { return samples[i].change; });
+    output_.raw("}").close();
   }
 
   // Walks arrivals and op starts in order of time; an op consumes the arrivals of its tensors on its own device.

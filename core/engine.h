@@ -359,7 +359,7 @@ class Engine {
   void drop_copy(ChunkId chunk, TierId tier);   // releases the room, or condemns it while a transfer reads it
   void free_copy(ChunkId chunk, TierId tier);
   bool take_copy(ChunkId chunk, TierId tier);
-  void sample_occupancy(TierId tier);
+  void sample_occupancy(ChunkId chunk, TierId tier, Bytes used_before);
 
   const MachineSpec& spec_;
   Machine& machine_;

@@ -218,18 +218,20 @@ void Engine::room_taken(std::uint8_t index, ActiveOp& op, ChunkId chunk) {
 }
 
 bool Engine::take_copy(ChunkId chunk, TierId tier) {
+  const Bytes used_before = memory_.used(tier);
   if (!memory_.reserve(chunk, tier)) return false;
   machine_.map(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
                {tier, memory_.copy(chunk, tier).offset});
-  sample_occupancy(tier);
+  sample_occupancy(chunk, tier, used_before);
   return true;
 }
 
 void Engine::free_copy(ChunkId chunk, TierId tier) {
   const Place place{tier, memory_.copy(chunk, tier).offset};
+  const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);
   machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
-  sample_occupancy(tier);
+  sample_occupancy(chunk, tier, used_before);
 }
 
 void Engine::drop_copy(ChunkId chunk, TierId tier) {
@@ -261,8 +263,12 @@ void Engine::invalidate(ChunkId chunk, TierId tier) {
   }
 }
 
-void Engine::sample_occupancy(TierId tier) {
-  if (options_.timeline != nullptr) options_.timeline->occupancy.push_back({now_, tier, memory_.used(tier)});
+void Engine::sample_occupancy(ChunkId chunk, TierId tier, Bytes used_before) {
+  if (options_.timeline == nullptr) return;
+  const TensorId tensor = memory_.tensor_of(chunk);
+  const Bytes used = memory_.used(tier);
+  options_.timeline->occupancy.push_back(
+      {now_, tier, memory_.role(tensor), tensor, used, static_cast<std::int64_t>(used - used_before)});
 }
 
 // ---- Copies ---------------------------------------------------------------------------------------------------------

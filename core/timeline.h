@@ -39,15 +39,23 @@ struct Span {
   TierId from = no_tier, to = no_tier;
 };
 
+// A chunk's room was taken in a tier or given back.
 struct OccupancySample {
   Nanoseconds time_ns = 0;
   TierId tier = 0;
-  Bytes used = 0;
+  Role role = Role::activation;  // of the chunk's tensor, as far as it is known by then
+  TensorId tensor = none;        // of the memory: live ids are used again
+  Bytes used = 0;                // of the tier, with this change
+  std::int64_t change = 0;       // bytes, negative: given back
 };
 
 struct Timeline {
   std::vector<Span> spans;                 // in order of their end
   std::vector<OccupancySample> occupancy;  // in order of time; one whenever a tier's use changed
 };
+
+// The spans from an iteration on, and the occupancy from the start of the first of them; what the tiers held by then
+// comes as one sample for each tensor.
+Timeline from_iteration(const Timeline& timeline, std::uint64_t first);
 
 }  // namespace tencache

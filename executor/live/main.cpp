@@ -285,29 +285,8 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
   print(text);
 }
 
-// The spans from the third step on: those before are of a program whose ops the schedule does not name yet.
-Timeline counted_part(const Timeline& timeline) {
-  constexpr std::uint64_t first_iteration = 2;
-  Timeline counted;
-  std::ranges::copy_if(timeline.spans, std::back_inserter(counted.spans),
-                       [](const Span& span) { return span.iteration >= first_iteration; });
-  if (counted.spans.empty()) return counted;
-  const Nanoseconds start_ns = std::ranges::min_element(counted.spans, {}, &Span::start_ns)->start_ns;
-  // What the tiers held when this part begins.
-  std::vector<OccupancySample> before(max_tiers);
-  std::vector<bool> known(max_tiers, false);
-  for (const OccupancySample& sample : timeline.occupancy) {
-    if (sample.time_ns > start_ns) break;
-    before[sample.tier] = {start_ns, sample.tier, sample.used};
-    known[sample.tier] = true;
-  }
-  for (std::size_t tier = 0; tier < before.size(); ++tier) {
-    if (known[tier]) counted.occupancy.push_back(before[tier]);
-  }
-  std::ranges::copy_if(timeline.occupancy, std::back_inserter(counted.occupancy),
-                       [start_ns](const OccupancySample& sample) { return sample.time_ns > start_ns; });
-  return counted;
-}
+// Those before are of a program whose ops the schedule does not name yet.
+constexpr std::uint64_t first_named_step = 2;
 
 // Ops and tensors that are not in the recorded step (the program left it, or ended before it was known) say so.
 void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
@@ -321,6 +300,7 @@ void write_measured_timeline(const std::string& file, const std::string& name, T
     if (span.kind != SpanKind::gap && span.op >= unrecorded_op) span.op = unrecorded_op;
     if (span.kind == SpanKind::transfer && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
   }
+  for (OccupancySample& sample : timeline.occupancy) sample.tensor = none;  // ids of the memory, not of the recording
   write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &machine, .trace = &trace}});
 }
 
@@ -405,9 +385,10 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   workload.trace = paged.recorded;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
   if (!arguments.timeline.empty()) {
-    write_measured_timeline(arguments.timeline, "measured: " + arguments.policy,
-                            options.steps > 2 ? counted_part(timeline) : std::move(timeline), workload.machine,
-                            paged.program.trace);
+    write_measured_timeline(
+        arguments.timeline, "measured: " + arguments.policy,
+        options.steps > first_named_step ? from_iteration(timeline, first_named_step) : std::move(timeline),
+        workload.machine, paged.program.trace);
   }
   report(arguments, workload, outcome, paged, prediction, config.seed);
   return ExitCode::done;

@@ -37,6 +37,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_run_train_command(*run, chosen);
   add_record_command(app, chosen);
   add_calibrate_command(app, chosen);
+  add_gui_command(app, chosen);
   add_policies_command(app, chosen);
   add_machines_command(app, chosen);
   add_models_command(app, chosen);

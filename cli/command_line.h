@@ -25,6 +25,7 @@ using Command = std::function<ExitCode()>;
 // Each adds its subcommand (or subcommands) to `app`.
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_import_command(CLI::App& app, Command& chosen);
+void add_gui_command(CLI::App& app, Command& chosen);
 void add_info_command(CLI::App& app, Command& chosen);
 void add_bound_command(CLI::App& app, Command& chosen);
 void add_replay_command(CLI::App& app, Command& chosen);

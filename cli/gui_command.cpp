@@ -1,0 +1,112 @@
+#include "cli/gui_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+
+#include "cli/command_line.h"
+#include "cli/torch_program.h"
+#include "cli/workload.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr int least_side = 320, most_side = 16384;
+
+// Beside this program, in ../libexec/tencache or in the build tree.
+std::string find_gui_program() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place : {"tencache-gui", "../libexec/tencache/tencache-gui", "../gui/tencache-gui"}) {
+    const fs::path candidate = folder / place;
+    if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal().string();
+  }
+  throw Error(
+      "the dashboard needs the program tencache-gui, which this build does not have: install ImGui, GLFW and OpenGL "
+      "(packages libimgui-dev libglfw3-dev libgl-dev libegl-dev) and build again");
+}
+
+}  // namespace
+
+std::pair<int, int> parse_picture_size(const std::string& text) {
+  const std::size_t cross = text.find('x');
+  int width = 0, height = 0;
+  const auto number = [](const char* begin, const char* end, int& value) {
+    const auto [rest, error] = std::from_chars(begin, end, value);
+    return error == std::errc() && rest == end && value >= least_side && value <= most_side;
+  };
+  const char* begin = text.data();
+  if (cross == std::string::npos || !number(begin, begin + cross, width) ||
+      !number(begin + cross + 1, begin + text.size(), height)) {
+    throw Error(fmt::format("--size {}: write it as WIDTHxHEIGHT, each from {} to {}, such as 1280x720", text,
+                            least_side, most_side));
+  }
+  return {width, height};
+}
+
+void add_gui_options(CLI::App& command, GuiOptions& options) {
+  command.add_option("FILES", options.files,
+                     "Traces, results (--json) and timelines (--timeline); none: a bundled sample");
+  refuse_empty(command.add_option("--machine,-m", options.machine,
+                                  "What traces are simulated on: a name of `tencache machines`, or a YAML file"));
+  refuse_empty(command.add_option("--policy,-p", options.policy, "Under which policy: a name of `tencache policies`"));
+  add_settings_option(command, options.settings);
+  refuse_empty(
+      command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
+  refuse_empty(
+      command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+  refuse_empty(command.add_option("--view", options.view, "The view to begin with, such as timeline"));
+  command.add_option("--theme", options.theme, "light or dark")
+      ->check(CLI::IsMember({"light", "dark"}))
+      ->capture_default_str();
+  command.add_option("--scale", options.scale, "Of letters and distances (default: as the display asks for)")
+      ->check(CLI::Range(0.5, 4.0));
+  refuse_empty(command.add_option("--screenshot", options.screenshot,
+                                  "Draw into this PNG file and end; needs no display, only EGL"));
+  command.add_option("--size", options.size, "Of the picture or the window, WIDTHxHEIGHT")->capture_default_str();
+}
+
+std::vector<std::string> gui_words(const GuiOptions& options) {
+  std::vector<std::string> words;
+  const auto add = [&words](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--machine", options.machine);
+  add("--policy", options.policy);
+  for (const std::string& setting : options.settings) add("--set", setting);
+  add("--gpu-memory", options.gpu_memory);
+  add("--cpu-memory", options.cpu_memory);
+  add("--view", options.view);
+  add("--theme", options.theme);
+  if (options.scale != 0) add("--scale", fmt::format("{}", options.scale));
+  add("--screenshot", options.screenshot);
+  add("--size", options.size);
+  words.push_back("--");
+  words.insert(words.end(), options.files.begin(), options.files.end());
+  return words;
+}
+
+void add_gui_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("gui", "The dashboard: timelines, memory, what-if");
+  auto options = std::make_shared<GuiOptions>();
+  add_gui_options(*command, *options);
+  command->footer(
+      "Examples:\n"
+      "  tencache gui\n"
+      "  tencache gui step.trace.jsonl.zst --machine g10-a100 --policy g10\n"
+      "  tencache gui comparison.json timeline.json\n"
+      "  tencache gui timeline.json --screenshot timeline.png --size 3840x2160");
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      parse_picture_size(options->size);
+      return static_cast<ExitCode>(run_program(find_gui_program(), gui_words(*options)));
+    };
+  });
+}
+
+}  // namespace tencache

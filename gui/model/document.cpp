@@ -1,0 +1,115 @@
+#include "gui/model/document.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/results.h"
+#include "cli/workload.h"
+#include "core/error.h"
+#include "gui/model/timeline_file.h"
+#include "traces/file_io.h"
+#include "traces/trace_file.h"
+
+namespace tencache::gui {
+namespace {
+
+// The first kilobytes, unpacked.
+std::string head_of(const std::string& path) {
+  constexpr std::size_t head_bytes = 64 * KiB;
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) throw Error(path, 0, "cannot be opened; does it exist, and may you read it?");
+  std::string head(head_bytes, '\0');
+  head.resize(std::fread(head.data(), 1, head.size(), file));
+  std::fclose(file);
+  const bool gzip = head.starts_with("\x1f\x8b"), zstd = head.starts_with("\x28\xb5\x2f\xfd");
+  if (gzip || zstd) head = read_file(path).substr(0, head_bytes);
+  return head;
+}
+
+Document::Kind kind_of(const std::string& path) {
+  const std::string head = head_of(path);
+  const std::size_t first = head.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) throw Error(path, 0, "is empty");
+  if (head.find("\"traceEvents\"") != std::string::npos) return Document::Kind::timeline;
+  const std::string line = head.substr(first, head.find('\n', first) - first);
+  if (line.find("\"kind\"") != std::string::npos && line.find("\"header\"") != std::string::npos) {
+    return Document::Kind::trace;
+  }
+  if (head[first] == '{' || head[first] == '[') return Document::Kind::results;
+  throw Error(path, 0, "is no trace, result or timeline of tencache");
+}
+
+std::string text_of(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+std::string found(const std::string& path, const std::string& result_file) {
+  namespace fs = std::filesystem;
+  if (fs::exists(path)) return path;
+  const fs::path beside = fs::path(result_file).parent_path() / path;
+  if (fs::exists(beside)) return beside.string();
+  const fs::path same_folder = fs::path(result_file).parent_path() / fs::path(path).filename();
+  return fs::exists(same_folder) ? same_folder.string() : path;
+}
+
+}  // namespace
+
+DocumentPointer open_document(const std::string& path) {
+  auto document = std::make_shared<Document>();
+  document->path = path;
+  document->kind = kind_of(path);
+  switch (document->kind) {
+    case Document::Kind::trace:
+      document->trace = std::make_shared<const Trace>(read_trace(path));
+      break;
+    case Document::Kind::results:
+      document->results = read_results(path);
+      break;
+    case Document::Kind::timeline:
+      for (Recording& recording : read_timeline(path)) {
+        document->runs.push_back(std::make_shared<const Run>(std::move(recording)));
+      }
+      std::ranges::stable_sort(document->runs, {}, [](const RunPointer& run) { return run->origin(); });
+      break;
+  }
+  return document;
+}
+
+MachineSpec machine_named(const std::string& machine, const std::string& gpu_memory, const std::string& cpu_memory) {
+  WorkloadOptions options;
+  options.machine = machine;
+  options.gpu_memory = gpu_memory;
+  options.cpu_memory = cpu_memory;
+  return load_machine(options);
+}
+
+Scenario scenario_of(const Json& result, const std::string& result_file) {
+  const Json& manifest = result.at("manifest");
+  const Json run = manifest.contains("run") ? manifest["run"] : Json::object();
+  WorkloadOptions options;
+  options.trace = found(text_of(run, "trace"), result_file);
+  options.machine = text_of(run, "machine");
+  options.gpu_memory = text_of(run, "gpu_memory");
+  options.cpu_memory = text_of(run, "cpu_memory");
+  if (run.contains("limits")) options.limits = run["limits"].get<std::vector<std::string>>();
+  Scenario scenario;
+  scenario.policy = text_of(result, "policy");
+  if (scenario.policy.empty() || options.machine.empty()) {
+    throw Error(result_file, 0, "does not say what was simulated, so its timeline cannot be shown");
+  }
+  scenario.machine = load_machine(options);
+  scenario.trace = std::make_shared<const Trace>(read_trace(options.trace));
+  scenario.trace_name = std::filesystem::path(options.trace).filename().string();
+  if (manifest.contains("options") && manifest["options"].is_object()) {
+    for (const auto& [key, value] : manifest["options"].items()) {
+      if (value.is_string()) scenario.options[key] = value.get<std::string>();
+    }
+  }
+  if (run.contains("iterations") && run["iterations"].is_number_unsigned()) {
+    scenario.iterations = run["iterations"].get<std::uint64_t>();
+  }
+  return scenario;
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,35 @@
+// Files that the commands write, opened: traces, results, timelines.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "gui/model/run.h"
+#include "gui/model/scenario.h"
+
+namespace tencache::gui {
+
+struct Document {
+  enum class Kind : std::uint8_t { trace, results, timeline };
+  std::string path;
+  Kind kind = Kind::trace;
+  std::shared_ptr<const Trace> trace;  // of a trace
+  std::vector<RunPointer> runs;        // of a timeline, predicted before measured
+  std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
+};
+using DocumentPointer = std::shared_ptr<const Document>;
+
+// Tells the kind by the content. Throws Error that says what is wrong with the file.
+DocumentPointer open_document(const std::string& path);
+
+// What a result's manifest says was simulated, read again; paths are taken from the present folder, then from that of
+// the result. Throws Error where the trace or the machine is not there any more.
+Scenario scenario_of(const Json& result, const std::string& result_file);
+
+// The machine by name or file, with other memory sizes where they are not empty.
+MachineSpec machine_named(const std::string& machine, const std::string& gpu_memory = "",
+                          const std::string& cpu_memory = "");
+
+}  // namespace tencache::gui

@@ -1,0 +1,81 @@
+#include "gui/model/recorded_plan.h"
+
+#include <utility>
+
+namespace tencache::gui {
+
+// Passes everything on to the planner.
+class RecordedPlan::Recorder : public Policy {
+ public:
+  explicit Recorder(std::unique_ptr<Policy> planner) : planner_(std::move(planner)) {}
+
+  Requirements requirements() const override { return planner_->requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    return planner_->layout(machine, program);
+  }
+  void on(const Event& event, const View& view, Actions& actions) override {
+    const auto before = static_cast<std::ptrdiff_t>(actions.list().size());
+    planner_->on(event, view, actions);
+    if (view.program == nullptr) return;
+    present_.resize(view.program->trace.ops.size());
+    const OpIndex op = event.kind == EventKind::op_issued ? event.op : view.op;
+    if (op < present_.size()) {
+      present_[op].insert(present_[op].end(), actions.list().begin() + before, actions.list().end());
+    }
+    if (event.kind == EventKind::iteration_end) {
+      whole_ = std::move(present_);
+      present_.clear();
+    }
+  }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    planner_->make_room(request, view, victims);
+  }
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    planner_->place(trace, machine, devices);
+  }
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
+    planner_->order(trace, machine, groups);
+  }
+  std::uint64_t fingerprint() const override { return planner_->fingerprint(); }
+  void notes(std::vector<std::string>& notes) const override { planner_->notes(notes); }
+
+  const std::vector<std::vector<Action>>& actions() const { return whole_; }
+
+ private:
+  std::unique_ptr<Policy> planner_;
+  std::vector<std::vector<Action>> present_, whole_;  // by op
+};
+
+class RecordedPlan::Replay : public Policy {
+ public:
+  explicit Replay(const Recorder& recorded) : recorded_(recorded) {}
+
+  Requirements requirements() const override { return recorded_.requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout = recorded_.layout(machine, program);
+    layout.fallback_eviction = true;  // nobody plans for what did not happen before
+    return layout;
+  }
+  void on(const Event& event, const View&, Actions& actions) override {
+    if (event.kind != EventKind::op_issued || event.op >= recorded_.actions().size()) return;
+    for (const Action& action : recorded_.actions()[event.op]) actions.push(action);
+  }
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    recorded_.place(trace, machine, devices);
+  }
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
+    recorded_.order(trace, machine, groups);
+  }
+
+ private:
+  const Recorder& recorded_;
+};
+
+RecordedPlan::RecordedPlan(std::unique_ptr<Policy> planner)
+    : recorder_(std::make_unique<Recorder>(std::move(planner))) {}
+RecordedPlan::~RecordedPlan() = default;
+
+Policy& RecordedPlan::recorder() { return *recorder_; }
+std::unique_ptr<Policy> RecordedPlan::replay() const { return std::make_unique<Replay>(*recorder_); }
+
+}  // namespace tencache::gui

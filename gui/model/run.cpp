@@ -1,0 +1,199 @@
+#include "gui/model/run.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "core/schedule.h"
+
+namespace tencache::gui {
+namespace {
+
+// Lists of span indices by id, `none` and unknown ids left out; spans come in the order of `order`.
+template <typename IdOf>
+void group(const std::vector<std::uint32_t>& order, std::size_t ids, IdOf id_of, std::vector<std::uint32_t>& list,
+           std::vector<std::uint32_t>& first) {
+  first.assign(ids + 1, 0);
+  for (const std::uint32_t span : order) {
+    const std::uint32_t id = id_of(span);
+    if (id < ids) ++first[id + std::size_t{1}];
+  }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  list.resize(first.back());
+  std::vector<std::uint32_t> next(first.begin(), first.end() - 1);
+  for (const std::uint32_t span : order) {
+    const std::uint32_t id = id_of(span);
+    if (id < ids) list[next[id]++] = span;
+  }
+}
+
+}  // namespace
+
+Run::Run(Recording recording)
+    : recording_(std::move(recording)), occupancy_(recording_.timeline, recording_.machine.tiers.size()) {
+  make_tracks();
+  find_iterations();
+  index_spans();
+  match_uses();
+}
+
+void Run::make_tracks() {
+  const std::vector<Span>& all = spans();
+  std::vector<std::size_t> counts(2 + machine().links.size(), 0);
+  for (const Span& span : all) {
+    if (span.lane < counts.size()) ++counts[span.lane];
+  }
+  std::vector<std::size_t> track_of(counts.size(), none);
+  for (std::size_t lane = 0; lane < counts.size(); ++lane) {
+    if (counts[lane] == 0 && lane != 0) continue;
+    std::string name = lane == 0 ? "GPU" : "CPU";
+    if (lane >= 2) {
+      const Link& link = machine().links[lane - 2];
+      name = tier_name(link.from) + std::string(" to ").append(tier_name(link.to));
+    }
+    track_of[lane] = tracks_.size();
+    tracks_.emplace_back(std::move(name), static_cast<std::uint8_t>(lane));
+    tracks_.back().reserve(counts[lane]);
+  }
+  for (std::uint32_t i = 0; i < all.size(); ++i) {
+    const Span& span = all[i];
+    if (span.lane >= counts.size()) continue;
+    TrackItem item{span.start_ns, span.end_ns, i, 0, 0};
+    switch (span.kind) {
+      case SpanKind::op:
+        item.slot = span.op < trace().ops.size() ? static_cast<std::uint8_t>(trace().ops[span.op].phase) : 0;
+        break;
+      case SpanKind::gap:
+        item.slot = gap_slot;
+        break;
+      case SpanKind::stall:
+        item.slot = static_cast<std::uint8_t>(first_stall_slot + static_cast<std::size_t>(span.cause));
+        break;
+      case SpanKind::transfer:
+        item.slot = span.urgent ? urgent_slot : ahead_slot;
+        break;
+    }
+    tracks_[track_of[span.lane]].add(item);
+  }
+  for (Track& track : tracks_) track.finish();
+}
+
+void Run::find_iterations() {
+  std::map<std::uint64_t, Nanoseconds> begins;
+  Nanoseconds end = 0;
+  for (const Span& span : spans()) {
+    if (span.lane != 0) continue;
+    const auto [place, is_new] = begins.emplace(span.iteration, span.start_ns);
+    if (!is_new) place->second = std::min(place->second, span.start_ns);
+    end = std::max(end, span.end_ns);
+  }
+  for (const auto& [iteration, begin] : begins) boundaries_.push_back(begin);
+  if (boundaries_.empty()) boundaries_.push_back(0);
+  boundaries_.push_back(std::max(end, boundaries_.back()));
+}
+
+void Run::index_spans() {
+  const std::vector<Span>& all = spans();
+  std::vector<std::uint32_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&all](std::uint32_t a, std::uint32_t b) {
+    return std::tie(all[a].start_ns, a) < std::tie(all[b].start_ns, b);
+  });
+  group(
+      order, trace().ops.size(), [&](std::uint32_t i) { return all[i].kind == SpanKind::op ? all[i].op : none; },
+      spans_of_op_, first_of_op_);
+  group(
+      order, trace().tensors.size(),
+      [&](std::uint32_t i) { return all[i].kind == SpanKind::transfer ? all[i].tensor : none; }, transfers_,
+      first_of_tensor_);
+}
+
+// Walks arrivals and op starts in order of time; an op consumes the arrivals of its tensors on its own device.
+void Run::match_uses() {
+  const std::vector<Span>& all = spans();
+  used_by_.assign(all.size(), none);
+  struct Step {
+    Nanoseconds time_ns;
+    std::uint32_t span;
+    bool op;  // after the arrivals of the same time
+  };
+  std::vector<Step> steps;
+  steps.reserve(all.size());
+  for (std::uint32_t i = 0; i < all.size(); ++i) {
+    if (all[i].kind == SpanKind::op && all[i].op < trace().ops.size()) steps.push_back({all[i].start_ns, i, true});
+    if (all[i].kind == SpanKind::transfer && all[i].tensor < trace().tensors.size()) {
+      steps.push_back({all[i].end_ns, i, false});
+    }
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return std::tie(a.time_ns, a.op, a.span) < std::tie(b.time_ns, b.op, b.span);
+  });
+  const Schedule schedule(trace());
+  // The arrivals of a tensor that nobody used yet, as a list through `next`.
+  std::vector<std::uint32_t> first(trace().tensors.size(), none), next(all.size(), none);
+  for (const Step& step : steps) {
+    const Span& span = all[step.span];
+    if (!step.op) {
+      next[step.span] = first[span.tensor];
+      first[span.tensor] = step.span;
+      continue;
+    }
+    const TierId tier = machine().tier_of(span.lane == 0 ? Device::gpu : Device::cpu);
+    for (const Use& use : schedule.uses(span.op)) {
+      std::uint32_t* link = &first[use.tensor];
+      while (*link != none) {
+        const std::uint32_t transfer = *link;
+        if (all[transfer].to == tier) used_by_[transfer] = step.span;
+        // One that left the op's device has nobody waiting for it here.
+        const bool consumed = all[transfer].to == tier || all[transfer].from == tier;
+        if (consumed) {
+          *link = next[transfer];
+        } else {
+          link = &next[transfer];
+        }
+      }
+    }
+  }
+}
+
+std::vector<std::uint32_t> Run::brought_for(std::uint32_t op_span) const {
+  std::vector<std::uint32_t> list;
+  const Span& span = spans()[op_span];
+  if (span.kind != SpanKind::op || span.op >= trace().ops.size()) return list;
+  const Op& op = trace().ops[span.op];
+  for (const std::span<const TensorId> tensors : {trace().reads(op), trace().writes(op)}) {
+    for (const TensorId tensor : tensors) {
+      for (const std::uint32_t transfer : transfers_of(tensor)) {
+        if (used_by_[transfer] == op_span) list.push_back(transfer);
+      }
+    }
+  }
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  return list;
+}
+
+std::string_view Run::op_name(OpIndex op) const {
+  return op < trace().ops.size() ? std::string_view(trace().name(trace().ops[op])) : std::string_view();
+}
+std::string_view Run::module_name(OpIndex op) const {
+  return op < trace().ops.size() ? std::string_view(trace().module(trace().ops[op])) : std::string_view();
+}
+std::string_view Run::tensor_name(TensorId tensor) const {
+  return tensor < trace().tensors.size() ? std::string_view(trace().name(trace().tensors[tensor])) : std::string_view();
+}
+std::string_view Run::tier_name(TierId tier) const {
+  return tier < machine().tiers.size() ? std::string_view(machine().tiers[tier].name) : std::string_view();
+}
+
+std::size_t Run::memory_bytes() const {
+  const auto of = [](const auto& list) { return list.capacity() * sizeof(list[0]); };
+  std::size_t bytes = of(recording_.timeline.spans) + of(recording_.timeline.occupancy) + of(spans_of_op_) +
+                      of(first_of_op_) + of(transfers_) + of(first_of_tensor_) + of(used_by_) + of(trace().ops) +
+                      of(trace().tensors) + of(trace().accesses);
+  for (const Track& track : tracks_) bytes += track.memory_bytes();
+  return bytes;
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,89 @@
+// One run as the views show it: a timeline with the names it needs, indexed once, off the frame path. Immutable
+// afterwards, so any thread may read it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/timeline.h"
+#include "core/trace.h"
+#include "gui/model/occupancy.h"
+#include "gui/model/track.h"
+
+namespace tencache::gui {
+
+enum class Origin : std::uint8_t { predicted, measured };
+
+// What a simulation or a file gives.
+struct Recording {
+  std::string title;   // "predicted: g10"
+  std::string source;  // the file, or what was simulated
+  Origin origin = Origin::predicted;
+  MachineSpec machine;  // of files: name, tiers and links
+  Trace trace;          // the lowered program; of files: names, roles, sizes, phases and accesses
+  Timeline timeline;
+};
+
+class Run {
+ public:
+  explicit Run(Recording recording);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  const std::string& title() const { return recording_.title; }
+  const std::string& source() const { return recording_.source; }
+  Origin origin() const { return recording_.origin; }
+  const MachineSpec& machine() const { return recording_.machine; }
+  const Trace& trace() const { return recording_.trace; }
+  const std::vector<Span>& spans() const { return recording_.timeline.spans; }
+  // The GPU's, the CPU's where it does anything, one a link that is used.
+  const std::vector<Track>& tracks() const { return tracks_; }
+  const Occupancy& occupancy() const { return occupancy_; }
+
+  // Iterations of which something is recorded are numbered from 0; a run has at least one.
+  std::size_t iteration_count() const { return boundaries_.size() - 1; }
+  Nanoseconds iteration_begin_ns(std::size_t iteration) const { return boundaries_[iteration]; }
+  Nanoseconds iteration_ns(std::size_t iteration) const { return boundaries_[iteration + 1] - boundaries_[iteration]; }
+
+  // Spans by what they are of, in order of time.
+  std::span<const std::uint32_t> spans_of_op(OpIndex op) const { return of(spans_of_op_, first_of_op_, op); }
+  std::span<const std::uint32_t> transfers_of(TensorId tensor) const {
+    return of(transfers_, first_of_tensor_, tensor);
+  }
+  // The op's span that used first what a transfer brought; `none` if none did.
+  std::uint32_t used_by(std::uint32_t transfer) const { return used_by_[transfer]; }
+  // Those transfers, of an op's span.
+  std::vector<std::uint32_t> brought_for(std::uint32_t op_span) const;
+
+  // Empty where the run does not know.
+  std::string_view op_name(OpIndex op) const;
+  std::string_view module_name(OpIndex op) const;
+  std::string_view tensor_name(TensorId tensor) const;
+  std::string_view tier_name(TierId tier) const;
+  std::size_t memory_bytes() const;
+
+ private:
+  static std::span<const std::uint32_t> of(const std::vector<std::uint32_t>& list,
+                                           const std::vector<std::uint32_t>& first, std::uint32_t id) {
+    if (id + std::size_t{1} >= first.size()) return {};
+    return {list.data() + first[id], list.data() + first[id + 1]};
+  }
+  void make_tracks();
+  void find_iterations();
+  void index_spans();
+  void match_uses();
+
+  Recording recording_;
+  std::vector<Track> tracks_;
+  Occupancy occupancy_;
+  std::vector<Nanoseconds> boundaries_;
+  std::vector<std::uint32_t> spans_of_op_, first_of_op_, transfers_, first_of_tensor_;
+  std::vector<std::uint32_t> used_by_;
+};
+
+using RunPointer = std::shared_ptr<const Run>;
+
+}  // namespace tencache::gui

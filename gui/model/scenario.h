@@ -1,0 +1,95 @@
+// What is simulated for the dashboard: a trace on a machine under a policy, and a thread of its own that does it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/metrics.h"
+#include "gui/model/recorded_plan.h"
+#include "gui/model/run.h"
+
+namespace tencache::gui {
+
+struct Scenario {
+  std::shared_ptr<const Trace> trace;
+  std::string trace_name;
+  MachineSpec machine;
+  std::string policy;
+  std::map<std::string, std::string> options;
+  std::uint64_t iterations = 0;  // 0: until the state recurs
+};
+
+struct Simulated {
+  Scenario scenario;
+  RunPointer run;  // null where nothing ran
+  bool fits = false;
+  bool old_plan = false;  // what the policy planned for the machine before, on this one
+  std::string reason;     // why not
+  RunResult result;
+  double took_seconds = 0;  // of the tool, planning included
+  // Known a little later than the rest; 0 until then.
+  double ideal_seconds = 0, bound_seconds = 0;
+  std::string bound_term;
+  // The 5th and 95th percentile over samples of the machine's figures (docs/intervals.md); no samples: not known.
+  double low_seconds = 0, high_seconds = 0;
+  std::size_t samples = 0;
+  double iteration_seconds() const { return fits ? result.iteration_seconds() : 0; }
+};
+using SimulatedPointer = std::shared_ptr<const Simulated>;
+
+// Whether to give up, asked now and then.
+using Stop = std::function<bool()>;
+
+// Never throw: what a policy or machine refuses is a result that does not fit, with the reason. Null when stopped.
+// `plan`: replaced by what the policy did, if given.
+SimulatedPointer simulate_scenario(const Scenario& scenario, const Stop& stop = {},
+                                   std::unique_ptr<RecordedPlan>* plan = nullptr);
+// The plan of another simulation, on this machine.
+SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan& plan, const Stop& stop = {});
+// The same result with ideal and bound; and with an interval of so many samples.
+SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& stop = {});
+SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop = {});
+
+class Simulator {
+ public:
+  Simulator();
+  ~Simulator();
+  Simulator(const Simulator&) = delete;
+  Simulator& operator=(const Simulator&) = delete;
+
+  void request(Scenario scenario);
+  // The newest result that was not taken yet.
+  SimulatedPointer take();
+  bool busy() const;
+  // The run itself is not simulated yet.
+  bool simulating() const { return simulating_; }
+  // Waits until nothing is under way: for tests and pictures without a window.
+  void wait() const;
+
+ private:
+  void work(const std::stop_token& stop);
+  void serve(const Scenario& scenario, const Stop& overtaken);
+  void give(SimulatedPointer result);
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable_any changed_;
+  std::optional<Scenario> wanted_;
+  SimulatedPointer done_;
+  bool working_ = false;
+  std::atomic<std::uint64_t> requests_ = 0;
+  std::atomic<bool> simulating_ = false;
+  std::unique_ptr<RecordedPlan> plan_;  // of the last whole simulation; the thread's own, as are those below
+  Scenario planned_;
+  double planning_seconds_ = 0;
+  std::jthread thread_;
+};
+
+}  // namespace tencache::gui

@@ -1,0 +1,401 @@
+#include "gui/model/session.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+
+#include "core/error.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr double least_window_ns = 10;
+constexpr double most_window_ns = 1e15;
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+// The id in `to` of what `id` is in `from`: the same name, and as many of that name before it.
+template <typename Items, typename NameOf>
+std::uint32_t same_name(const Items& from, const Items& to, std::uint32_t id, NameOf from_name, NameOf to_name) {
+  if (id >= from.size()) return none;
+  const std::string_view name = from_name(id);
+  if (id < to.size() && to_name(id) == name) return id;
+  std::size_t before = 0;
+  for (std::uint32_t i = 0; i < id; ++i) before += from_name(i) == name;
+  for (std::uint32_t i = 0; i < to.size(); ++i) {
+    if (to_name(i) == name && before-- == 0) return i;
+  }
+  return none;
+}
+
+// Beside an installed program, else in the source tree.
+std::string sample_file() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() / "../share/tencache/samples";
+  for (const fs::path& folder : {installed, fs::path(TENCACHE_SAMPLES_OF_THE_SOURCE_TREE)}) {
+    const fs::path file = folder / "gpt-small.trace.jsonl.zst";
+    if (fs::exists(file, error)) return file.lexically_normal().string();
+  }
+  return "gpt-small.trace.jsonl.zst";
+}
+
+}  // namespace
+
+void TimeWindow::zoom(double factor, double anchor_ns) {
+  const double length = std::clamp(length_ns() * factor, least_window_ns, most_window_ns);
+  const double scale = length / length_ns();
+  begin_ns = anchor_ns - (anchor_ns - begin_ns) * scale;
+  end_ns = begin_ns + length;
+}
+
+Session::Session() = default;
+
+void Session::say(std::string message, bool error) {
+  message_ = std::move(message);
+  message_is_error_ = error;
+}
+
+// ---- Files ----------------------------------------------------------------------------------------------------------
+
+void Session::open(const std::string& path) {
+  say("opening " + path);
+  opening_.push_back(std::async(std::launch::async, [path, machine = default_machine, policy = default_policy,
+                                                     settings = default_options, gpu = gpu_memory, cpu = cpu_memory] {
+    Opened opened;
+    try {
+      opened.document = open_document(path);
+      if (opened.document->kind == Document::Kind::trace) {
+        Scenario scenario;
+        scenario.trace = opened.document->trace;
+        scenario.trace_name = std::filesystem::path(path).filename().string();
+        scenario.machine = machine_named(machine, gpu, cpu);
+        scenario.policy = policy;
+        scenario.options = settings;
+        opened.scenario = std::move(scenario);
+      } else if (opened.document->kind == Document::Kind::results) {
+        for (const Json& result : opened.document->results) {
+          if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
+          opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
+          break;
+        }
+      }
+    } catch (const std::exception& error) {
+      opened.error = error.what();
+    }
+    return opened;
+  }));
+}
+
+void Session::open_sample() {
+  default_machine = "small-host";
+  if (gpu_memory.empty()) gpu_memory = "200MiB";
+  open(sample_file());
+}
+
+void Session::take(const DocumentPointer& document) {
+  documents_.push_back(document);
+  if (!document->runs.empty()) show(document->runs);
+}
+
+void Session::take(const SimulatedPointer& done) {
+  const bool only_more_figures = simulated_ != nullptr && done->run != nullptr && simulated_->run == done->run;
+  const bool first = simulated_ == nullptr;
+  simulated_ = done;
+  if (!done->fits) say(done->scenario.policy + " does not fit: " + done->reason, true);
+  if (only_more_figures) {
+    ++generation_;
+    return;
+  }
+  if (done->fits && message_is_error_) say(done->scenario.trace_name);
+  if (done->run == nullptr || !done->fits) return;
+  std::vector<RunPointer> runs{done->run};
+  for (const RunPointer& run : runs_) {
+    if (run->origin() == Origin::measured) runs.push_back(run);
+  }
+  if (first) return show(std::move(runs));
+  // What the user looks at stays: the part of time, and what is selected, as far as the new program has it.
+  const TimeWindow window_before = window;
+  const Selection selection_before = selection;
+  const auto range_before = time_range;
+  show(std::move(runs));
+  window = window_before;
+  time_range = range_before;
+  if (selection_before.run == 0) selection = {selection_before.kind, selection_before.id, 0, none};
+}
+
+bool Session::update() {
+  bool changed = false;
+  for (auto i = opening_.begin(); i != opening_.end();) {
+    if (i->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      ++i;
+      continue;
+    }
+    Opened opened = i->get();
+    i = opening_.erase(i);
+    changed = true;
+    if (opened.document != nullptr) {
+      say(opened.document->path);
+      take(opened.document);
+    }
+    if (opened.scenario) {
+      what_if.emplace(std::move(*opened.scenario));
+      simulated_ = ghost_ = nullptr;
+      rerun();
+    }
+    if (!opened.error.empty()) say(opened.error, true);
+  }
+  if (const SimulatedPointer done = simulator_.take(); done != nullptr) {
+    changed = true;
+    take(done);
+  }
+  return changed;
+}
+
+void Session::wait() {
+  do {
+    for (const std::future<Opened>& future : opening_) future.wait();
+    simulator_.wait();
+    update();
+  } while (busy());
+  update();
+}
+
+std::vector<const Json*> Session::results() const {
+  std::vector<const Json*> list;
+  for (const DocumentPointer& document : documents_) {
+    for (const Json& result : document->results) list.push_back(&result);
+  }
+  return list;
+}
+
+void Session::rerun() {
+  if (what_if) simulator_.request(what_if->scenario());
+}
+
+void Session::keep_ghost() {
+  if (simulated_ != nullptr && simulated_->fits && !simulated_->old_plan) ghost_ = simulated_;
+}
+
+// ---- Runs and time --------------------------------------------------------------------------------------------------
+
+void Session::show(std::vector<RunPointer> runs) {
+  std::ranges::stable_sort(runs, {}, [](const RunPointer& run) { return run->origin(); });
+  runs_ = std::move(runs);
+  ++generation_;
+  selection = {};
+  time_range.reset();
+  aligned_ = iterations() == 0 ? 0 : iterations() - 1;
+  compare_ops();
+  find_matches();
+  fit();
+}
+
+RunPointer Session::run_of(Origin origin) const {
+  const auto found = std::ranges::find(runs_, origin, [](const RunPointer& run) { return run->origin(); });
+  return found == runs_.end() ? nullptr : *found;
+}
+
+std::size_t Session::iterations() const {
+  std::size_t most = 0;
+  for (const RunPointer& run : runs_) most = std::max(most, run->iteration_count());
+  return most;
+}
+
+void Session::align(std::size_t iteration) {
+  if (runs_.empty()) return;
+  aligned_ = std::min(iteration, iterations() - 1);
+  ++generation_;
+  compare_ops();
+}
+
+// A run that became steady sooner stands for all later iterations with its last.
+Nanoseconds Session::origin_ns(std::size_t run) const {
+  const Run& r = *runs_[run];
+  return r.iteration_begin_ns(std::min(aligned_, r.iteration_count() - 1));
+}
+
+Nanoseconds Session::aligned_length_ns(std::size_t run) const {
+  const Run& r = *runs_[run];
+  return r.iteration_ns(std::min(aligned_, r.iteration_count() - 1));
+}
+
+void Session::fit() {
+  double longest = 1000;
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    longest = std::max(longest, static_cast<double>(aligned_length_ns(run)));
+  }
+  window = {-0.01 * longest, 1.01 * longest};
+}
+
+void Session::fit_all() {
+  if (runs_.empty()) return;
+  double begin = 0, end = 1000;
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const Run& r = *runs_[run];
+    begin = std::min(begin, static_cast<double>(r.iteration_begin_ns(0) - origin_ns(run)));
+    end = std::max(end, static_cast<double>(r.iteration_begin_ns(r.iteration_count()) - origin_ns(run)));
+  }
+  const double margin = 0.01 * (end - begin);
+  window = {begin - margin, end + margin};
+}
+
+Measurement Session::measure(std::size_t run, double begin_ns, double end_ns) const {
+  Measurement measurement;
+  const Run& r = *runs_[run];
+  const Nanoseconds begin = origin_ns(run) + static_cast<Nanoseconds>(begin_ns);
+  const Nanoseconds end = origin_ns(run) + static_cast<Nanoseconds>(end_ns);
+  measurement.length_ns = end - begin;
+  for (const Track& track : r.tracks()) {
+    if (track.lane() == 0) measurement.covered_ns = track.covered(begin, end);
+    if (!track.is_link()) continue;
+    Bytes bytes = 0;
+    for (const TrackItem& item : track.items()) {
+      if (item.end_ns > begin && item.end_ns <= end) bytes += r.spans()[item.span].bytes;
+    }
+    measurement.moved.emplace_back(track.name(), bytes);
+  }
+  return measurement;
+}
+
+void Session::compare_ops() {
+  op_errors_.clear();
+  const RunPointer predicted = run_of(Origin::predicted), measured = run_of(Origin::measured);
+  if (predicted == nullptr || measured == nullptr) return;
+  // Time from the end of the op before, by op, of one iteration on the GPU's lane.
+  struct Taken {
+    OpIndex op;
+    Nanoseconds begin_ns, end_ns;
+  };
+  const auto taken = [this](const Run& run) {
+    std::vector<Taken> list;
+    const std::size_t iteration = std::min(aligned_, run.iteration_count() - 1);
+    const Nanoseconds begin = run.iteration_begin_ns(iteration), end = run.iteration_begin_ns(iteration + 1);
+    Nanoseconds before = begin;
+    for (const TrackItem& item : run.tracks().front().items()) {
+      if (item.begin_ns < begin || item.end_ns > end || run.spans()[item.span].kind != SpanKind::op) continue;
+      list.push_back({run.spans()[item.span].op, before, item.end_ns});
+      before = item.end_ns;
+    }
+    return list;
+  };
+  std::vector<double> predicted_ns(predicted->trace().ops.size(), -1);
+  for (const Taken& op : taken(*predicted)) {
+    if (op.op < predicted_ns.size()) predicted_ns[op.op] = static_cast<double>(op.end_ns - op.begin_ns);
+  }
+  const auto origin =
+      static_cast<double>(measured->iteration_begin_ns(std::min(aligned_, measured->iteration_count() - 1)));
+  for (const Taken& op : taken(*measured)) {
+    if (op.op >= predicted_ns.size() || predicted_ns[op.op] < 0) continue;
+    if (predicted->op_name(op.op) != measured->op_name(op.op)) continue;
+    op_errors_.push_back({static_cast<double>(op.begin_ns) - origin, static_cast<double>(op.end_ns) - origin, op.op,
+                          predicted_ns[op.op], static_cast<double>(op.end_ns - op.begin_ns)});
+  }
+}
+
+// ---- Selection and search -------------------------------------------------------------------------------------------
+
+std::uint32_t Session::selected_in(std::size_t run) const {
+  if (selection.kind == Selection::Kind::nothing || selection.run >= runs_.size()) return none;
+  if (run == selection.run) return selection.id;
+  const Run& from = *runs_[selection.run];
+  const Run& to = *runs_[run];
+  using NameOf = std::function<std::string_view(std::uint32_t)>;
+  if (selection.kind == Selection::Kind::op) {
+    return same_name(from.trace().ops, to.trace().ops, selection.id, NameOf([&](auto id) { return from.op_name(id); }),
+                     NameOf([&](auto id) { return to.op_name(id); }));
+  }
+  return same_name(from.trace().tensors, to.trace().tensors, selection.id,
+                   NameOf([&](auto id) { return from.tensor_name(id); }),
+                   NameOf([&](auto id) { return to.tensor_name(id); }));
+}
+
+void Session::select_span(std::size_t run, std::uint32_t span) {
+  const Span& s = runs_[run]->spans()[span];
+  if (s.kind == SpanKind::transfer) {
+    selection = {Selection::Kind::tensor, s.tensor, run, span};
+  } else {
+    selection = {Selection::Kind::op, s.op, run, span};
+  }
+}
+
+void Session::show_selection() {
+  if (selection.kind == Selection::Kind::nothing || selection.run >= runs_.size()) return;
+  const Run& run = *runs_[selection.run];
+  const std::span<const std::uint32_t> spans =
+      selection.kind == Selection::Kind::op ? run.spans_of_op(selection.id) : run.transfers_of(selection.id);
+  const Nanoseconds origin = origin_ns(selection.run), end = origin + aligned_length_ns(selection.run);
+  std::uint32_t chosen = none;
+  for (const std::uint32_t span : spans) {
+    const Nanoseconds start = run.spans()[span].start_ns;
+    if (chosen == none || (start >= origin && start < end && run.spans()[chosen].start_ns < origin)) chosen = span;
+  }
+  if (chosen == none) return;
+  selection.span = chosen;
+  const Span& span = run.spans()[chosen];
+  const auto length = static_cast<double>(std::max<Nanoseconds>(span.end_ns - span.start_ns, 1));
+  const double middle = static_cast<double>(span.start_ns - origin) + length / 2;
+  const double shown = std::clamp(window.length_ns(), 4 * length, 40 * length);
+  window = {middle - shown / 2, middle + shown / 2};
+}
+
+void Session::search(const std::string& text) {
+  if (text == search_text_) return;
+  search_text_ = text;
+  match_ = 0;
+  find_matches();
+}
+
+void Session::find_matches() {
+  found_ops_.clear();
+  found_tensors_.clear();
+  op_matches_.assign(runs_.size(), {});
+  tensor_matches_.assign(runs_.size(), {});
+  if (search_text_.empty()) return;
+  const std::string wanted = lower_case(search_text_);
+  for (std::size_t r = 0; r < runs_.size(); ++r) {
+    const Trace& trace = runs_[r]->trace();
+    std::vector<std::uint8_t> names(trace.names.size(), 0);
+    for (NameId name = 0; name < names.size(); ++name) {
+      names[name] = lower_case(trace.names[name]).find(wanted) != std::string::npos;
+    }
+    op_matches_[r].resize(trace.ops.size());
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      op_matches_[r][op] = names[trace.ops[op].name] != 0 || names[trace.ops[op].module] != 0;
+      if (r == 0 && op_matches_[r][op] != 0) found_ops_.push_back(op);
+    }
+    tensor_matches_[r].resize(trace.tensors.size());
+    for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+      tensor_matches_[r][tensor] = names[trace.tensors[tensor].name];
+      if (r == 0 && tensor_matches_[r][tensor] != 0) found_tensors_.push_back(tensor);
+    }
+  }
+}
+
+bool Session::matches(std::size_t run, const Span& span) const {
+  if (span.kind == SpanKind::transfer)
+    return span.tensor < tensor_matches_[run].size() && tensor_matches_[run][span.tensor];
+  return span.op < op_matches_[run].size() && op_matches_[run][span.op] != 0;
+}
+
+void Session::select_next_match(int step) {
+  const std::size_t count = found_ops_.size() + found_tensors_.size();
+  if (count == 0 || runs_.empty()) return;
+  if (selection.kind != Selection::Kind::nothing) {
+    match_ = (match_ + count + static_cast<std::size_t>(step < 0 ? count - 1 : 1)) % count;
+  }
+  if (match_ < found_ops_.size()) {
+    selection = {Selection::Kind::op, found_ops_[match_], 0, none};
+  } else {
+    selection = {Selection::Kind::tensor, found_tensors_[match_ - found_ops_.size()], 0, none};
+  }
+  show_selection();
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,155 @@
+// What the views share: the runs on the screen, the part of time they show, cursor, selection, search, files.
+//
+// Times that views exchange are relative to the start of the aligned iteration of each run, in nanoseconds, so that
+// predicted and measured lie one above the other on the same scale. One thread owns a session; opening files and
+// simulating happen on others, whose results `update` takes over between two frames.
+#pragma once
+
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gui/model/document.h"
+#include "gui/model/scenario.h"
+#include "gui/model/what_if.h"
+
+namespace tencache::gui {
+
+struct TimeWindow {
+  double begin_ns = 0, end_ns = 1;
+  double length_ns() const { return end_ns - begin_ns; }
+  // Keeps the time at `anchor_ns` where it is; factors below 1 show less.
+  void zoom(double factor, double anchor_ns);
+  void pan(double by_ns) { begin_ns += by_ns, end_ns += by_ns; }
+};
+
+// An op or a tensor of a run; `span` is the one that was chosen.
+struct Selection {
+  enum class Kind : std::uint8_t { nothing, op, tensor };
+  Kind kind = Kind::nothing;
+  std::uint32_t id = none;
+  std::size_t run = 0;
+  std::uint32_t span = none;
+  bool operator==(const Selection&) const = default;
+};
+
+// How far an op's time in the prediction lies off the measured one; an op's time counts from the end of the GPU's op
+// before it.
+struct OpError {
+  double begin_ns = 0, end_ns = 0;  // in the measured run, relative to its aligned iteration
+  OpIndex op = none;
+  double predicted_ns = 0, measured_ns = 0;
+};
+
+// What a stretch of a run's time went into, of the GPU's lane; and what was moved in it.
+struct Measurement {
+  Nanoseconds length_ns = 0;
+  std::array<Nanoseconds, slot_count> covered_ns{};  // by slot of track.h
+  std::vector<std::pair<std::string, Bytes>> moved;  // by link; copies that end in it
+};
+
+class Session {
+ public:
+  Session();
+
+  // ---- Files and simulations.
+  void open(const std::string& path);  // in the background
+  // A bundled sample, on a machine too small for it.
+  void open_sample();
+  // What a trace is simulated on until the user says otherwise.
+  std::string default_machine = "g10-a100", default_policy = "foresight";
+  std::map<std::string, std::string> default_options;  // of the policy
+  std::string gpu_memory, cpu_memory;
+  // Takes over what the background has finished; call once a frame. True if anything changed.
+  bool update();
+  bool busy() const { return !opening_.empty() || simulator_.busy(); }
+  void wait();  // until nothing is under way: for tests and pictures without a window
+  const std::vector<DocumentPointer>& documents() const { return documents_; }
+  // Of all result files, in order of opening.
+  std::vector<const Json*> results() const;
+  const std::string& message() const { return message_; }  // the last thing worth saying
+  bool message_is_error() const { return message_is_error_; }
+  void say(std::string message, bool error = false);
+
+  // ---- What-if: edited by views; `rerun` simulates it. Empty where no trace is known.
+  std::optional<WhatIf> what_if;
+  void rerun();
+  SimulatedPointer simulated() const { return simulated_; }
+  // The result to compare with: that of the moment of the last `keep_ghost`, which views call before they change
+  // something. Null if there is none.
+  SimulatedPointer ghost() const { return ghost_; }
+  void keep_ghost();
+  bool simulating() const { return simulator_.simulating(); }
+
+  // ---- Runs on the screen, predicted above measured.
+  const std::vector<RunPointer>& runs() const { return runs_; }
+  void show(std::vector<RunPointer> runs);
+  // The first of that origin; null if there is none.
+  RunPointer run_of(Origin origin) const;
+
+  // ---- Time.
+  TimeWindow window;
+  std::optional<double> cursor_ns;                      // where the mouse points, in any view
+  std::optional<std::pair<double, double>> time_range;  // selected, begin before end
+  // Iterations to align at, and one of them: counted from the last, since that is the steady one.
+  std::size_t iterations() const;
+  std::size_t aligned_iteration() const { return aligned_; }
+  void align(std::size_t iteration);
+  // The start of the aligned iteration of the run; runs of fewer iterations show their last.
+  Nanoseconds origin_ns(std::size_t run) const;
+  Nanoseconds aligned_length_ns(std::size_t run) const;
+  void fit();  // one iteration, of the slowest run
+  void fit_all();
+  Measurement measure(std::size_t run, double begin_ns, double end_ns) const;
+
+  // ---- Selection and search.
+  Selection selection;
+  // The same op or tensor in another run: the same name, in the same order of those that have it.
+  std::uint32_t selected_in(std::size_t run) const;
+  void select_span(std::size_t run, std::uint32_t span);
+  // Shows the part of time around the selected thing, in the aligned iteration.
+  void show_selection();
+  void search(const std::string& text);
+  const std::string& search_text() const { return search_text_; }
+  // Of the first run: ops whose name or module, and tensors whose name holds the text (in any case).
+  const std::vector<OpIndex>& found_ops() const { return found_ops_; }
+  const std::vector<TensorId>& found_tensors() const { return found_tensors_; }
+  bool matches(std::size_t run, const Span& span) const;
+  void select_next_match(int step);
+
+  // By op, in order of the measured time; empty without a predicted and a measured run of the same program.
+  const std::vector<OpError>& op_errors() const { return op_errors_; }
+
+  // Counts changes of what `runs` shows: views that prepare something keep it until this changes.
+  std::uint64_t generation() const { return generation_; }
+
+ private:
+  void take(const DocumentPointer& document);
+  void take(const SimulatedPointer& done);
+  void compare_ops();
+  void find_matches();
+
+  struct Opened {
+    DocumentPointer document;
+    std::optional<Scenario> scenario;
+    std::string error;
+  };
+  std::vector<std::future<Opened>> opening_;
+  std::vector<DocumentPointer> documents_;
+  std::vector<RunPointer> runs_;
+  Simulator simulator_;
+  SimulatedPointer simulated_, ghost_;
+  std::string message_;
+  bool message_is_error_ = false;
+  std::size_t aligned_ = 0;
+  std::string search_text_;
+  std::vector<OpIndex> found_ops_;
+  std::vector<TensorId> found_tensors_;
+  std::vector<std::vector<std::uint8_t>> op_matches_, tensor_matches_;  // by run and id
+  std::size_t match_ = 0;
+  std::vector<OpError> op_errors_;
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace tencache::gui

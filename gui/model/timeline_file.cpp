@@ -1,0 +1,318 @@
+#include "gui/model/timeline_file.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "traces/file_io.h"
+
+namespace tencache::gui {
+namespace {
+
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+constexpr std::size_t block_bytes = 1 << 20;
+// Threads of the file: ops on 1 and 2, their stalls on 3 and 4, links from here on.
+constexpr std::uint64_t first_link_thread = 10;
+
+// The bytes of a file, a block at a time; compressed ones are unpacked in memory.
+class Blocks {
+ public:
+  explicit Blocks(const std::string& path) : path_(path) {
+    file_.reset(std::fopen(path.c_str(), "rb"));
+    if (file_ == nullptr) throw Error(path, 0, "cannot be opened; does it exist, and may you read it?");
+    std::array<unsigned char, 4> magic{};
+    const std::size_t read = std::fread(magic.data(), 1, magic.size(), file_.get());
+    const bool gzip = read >= 2 && magic[0] == 0x1f && magic[1] == 0x8b;
+    const bool zstd = read == 4 && magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd;
+    std::rewind(file_.get());
+    if (gzip || zstd) {
+      content_ = read_file(path);
+      file_.reset();
+    }
+  }
+  // Empty at the end.
+  std::string_view next() {
+    if (file_ == nullptr) {
+      const std::string_view rest = std::string_view(content_).substr(std::min(position_, content_.size()));
+      position_ = content_.size();
+      return rest;
+    }
+    buffer_.resize(block_bytes);
+    const std::size_t read = std::fread(buffer_.data(), 1, buffer_.size(), file_.get());
+    if (read == 0 && std::ferror(file_.get()) != 0) throw Error(path_, 0, "cannot be read to its end");
+    return std::string_view(buffer_).substr(0, read);
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_, content_, buffer_;
+  std::size_t position_ = 0;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+// Cuts the text at the objects of `traceEvents`, which lie two brackets deep.
+class EventCutter {
+ public:
+  template <typename OnEvent>
+  void feed(std::string_view text, OnEvent on_event) {
+    const std::size_t size = text.size();
+    std::size_t begin = event_.empty() && depth_ < event_depth ? size : 0;  // of the part of an event in this block
+    for (std::size_t i = 0; i < size; ++i) {
+      const char c = text[i];
+      if (in_string_) {
+        if (escaped_) {
+          escaped_ = false;
+        } else if (c == '\\') {
+          escaped_ = true;
+        } else if (c == '"') {
+          in_string_ = false;
+        }
+        continue;
+      }
+      line_ += c == '\n';
+      if (c == '"') {
+        in_string_ = true;
+      } else if (c == '{' || c == '[') {
+        if (++depth_ == event_depth && c == '{') begin = i;
+      } else if (c == '}' || c == ']') {
+        if (depth_-- == event_depth && c == '}' && begin < size) {
+          event_.append(text.substr(begin, i + 1 - begin));
+          on_event(event_, line_);
+          event_.clear();
+          begin = size;
+        }
+      }
+    }
+    if (begin < size) event_.append(text.substr(begin));
+  }
+  bool complete() const { return depth_ == 0 && !in_string_; }
+  std::uint64_t line() const { return line_; }
+
+ private:
+  static constexpr int event_depth = 3;
+  std::string event_;
+  int depth_ = 0;
+  bool in_string_ = false, escaped_ = false;
+  std::uint64_t line_ = 1;
+};
+
+Nanoseconds nanoseconds(double microseconds) { return std::llround(microseconds * 1000); }
+
+struct Process {
+  Recording recording;
+  bool described = false;
+  std::unordered_map<std::string, TierId> tiers;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  std::vector<Recording> read() {
+    Blocks blocks(path_);
+    EventCutter cutter;
+    for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
+      cutter.feed(block, [this](std::string& event, std::uint64_t line) { read_event(event, line); });
+    }
+    if (!cutter.complete()) throw Error(path_, cutter.line(), "ends in the middle; was it copied whole?");
+    std::vector<Recording> recordings;
+    for (auto& [id, process] : processes_) {
+      if (!process.described) continue;
+      Recording& recording = process.recording;
+      recording.source = path_;
+      recording.origin = recording.title.starts_with("measured") ? Origin::measured : Origin::predicted;
+      recording.timeline.spans.shrink_to_fit();
+      recordings.push_back(std::move(recording));
+    }
+    if (recordings.empty()) {
+      throw Error(path_, 0, "no timeline that this tencache wrote; write one with `tencache replay … --timeline`");
+    }
+    return recordings;
+  }
+
+ private:
+  void read_event(std::string& event, std::uint64_t line) {
+    event.reserve(event.size() + simdjson::SIMDJSON_PADDING);
+    try {
+      const object fields = parser_.parse(event.data(), event.size(), false).get_object();
+      const std::string_view phase = fields["ph"];
+      Process& process = processes_[fields["pid"].get_uint64().value()];
+      if (phase == "X") {
+        read_span(process, fields);
+      } else if (phase == "M") {
+        read_metadata(process, fields);
+      }
+    } catch (const simdjson::simdjson_error& error) {
+      throw Error(path_, line, std::string("not an event of a timeline: ") + error.what());
+    }
+  }
+
+  void read_metadata(Process& process, const object& fields) {
+    const std::string_view name = fields["name"];
+    if (name == "process_name") process.recording.title = fields["args"]["name"].get_string().value();
+    if (name == "tencache") read_description(process, fields["args"].get_object());
+    if (name == "tencache_changes") read_changes(process, fields["args"].get_object());
+  }
+
+  void read_description(Process& process, const object& fields) {
+    MachineSpec& machine = process.recording.machine;
+    Trace& trace = process.recording.trace;
+    machine.name = fields["machine"].get_string().value();
+    for (const element tier : fields["tiers"].get_array()) {
+      const std::string_view kind = tier["kind"];
+      Tier& added = machine.tiers.emplace_back();
+      added.name = tier["name"].get_string().value();
+      added.kind = kind == "gpu" ? TierKind::gpu : kind == "cpu" ? TierKind::cpu : TierKind::nvme;
+      added.capacity = tier["capacity"].get_uint64();
+      process.tiers[added.name] = static_cast<TierId>(machine.tiers.size() - 1);
+    }
+    for (const element link : fields["links"].get_array()) {
+      Link& added = machine.links.emplace_back();
+      added.name = link["name"].get_string().value();
+      added.from = static_cast<TierId>(link["from"].get_uint64().value());
+      added.to = static_cast<TierId>(link["to"].get_uint64().value());
+      added.bandwidth = link["bandwidth"].get_uint64();
+      require(added.from < machine.tiers.size() && added.to < machine.tiers.size());
+    }
+    require(!machine.tiers.empty() && machine.tiers.size() <= max_tiers && machine.links.size() <= max_links);
+    for (const element tensor : fields["tensors"].get_array()) {
+      const auto role = parse_role(tensor.at(1).get_string().value());
+      require(role.has_value());
+      trace.add_tensor(tensor.at(0).get_string().value(), tensor.at(2).get_uint64(), *role, false);
+    }
+    std::vector<TensorId> reads, writes;
+    for (const element op : fields["ops"].get_array()) {
+      Op added;
+      added.name = trace.names.intern(op.at(0).get_string().value());
+      const auto phase = parse_phase(op.at(1).get_string().value());
+      require(phase.has_value());
+      added.phase = *phase;
+      added.module = trace.names.intern(op.at(2).get_string().value());
+      read_ids(op.at(3), trace.tensors.size(), reads);
+      read_ids(op.at(4), trace.tensors.size(), writes);
+      trace.add_op(added, reads, writes);
+    }
+    process.described = true;
+  }
+
+  static void read_ids(const element& list, std::size_t count, std::vector<TensorId>& ids) {
+    ids.clear();
+    for (const element id : list.get_array()) {
+      require(id.get_uint64().value() < count);
+      ids.push_back(static_cast<TensorId>(id.get_uint64().value()));
+    }
+  }
+
+  void read_changes(Process& process, const object& fields) {
+    std::vector<OccupancySample>& samples = process.recording.timeline.occupancy;
+    Nanoseconds time = 0;
+    for (const element passed : fields["time"].get_array()) {
+      time += passed.get_int64();
+      samples.push_back({.time_ns = time});
+    }
+    const auto column = [&](const char* name, auto set) {
+      std::size_t i = 0;
+      for (const element value : fields[name].get_array()) {
+        require(i < samples.size());
+        set(samples[i++], value.get_int64().value());
+      }
+      require(i == samples.size());
+    };
+    const std::size_t tiers = process.recording.machine.tiers.size();
+    column("tier", [&](OccupancySample& sample, std::int64_t value) {
+      require(value >= 0 && static_cast<std::size_t>(value) < tiers);
+      sample.tier = static_cast<TierId>(value);
+    });
+    column("role", [](OccupancySample& sample, std::int64_t value) {
+      require(value >= 0 && value < role_count);
+      sample.role = static_cast<Role>(value);
+    });
+    column("tensor", [](OccupancySample& sample, std::int64_t value) {
+      sample.tensor = value < 0 ? none : static_cast<TensorId>(value);
+    });
+    std::array<Bytes, max_tiers> used{};
+    column("bytes", [&](OccupancySample& sample, std::int64_t value) {
+      used[sample.tier] += static_cast<Bytes>(value);
+      sample.change = value;
+      sample.used = used[sample.tier];
+    });
+  }
+
+  void read_span(Process& process, const object& fields) {
+    require(process.described);
+    Span span;
+    span.start_ns = nanoseconds(fields["ts"].get_double());
+    span.end_ns = span.start_ns + nanoseconds(fields["dur"].get_double());
+    const std::uint64_t thread = fields["tid"].get_uint64();
+    require(thread >= 1 && (thread <= 4 || thread >= first_link_thread));
+    const MachineSpec& machine = process.recording.machine;
+    if (thread >= first_link_thread) {
+      require(thread - first_link_thread < machine.links.size());
+      span.lane = static_cast<std::uint8_t>(thread - first_link_thread + 2);
+    } else {
+      span.lane = static_cast<std::uint8_t>((thread - 1) % 2);
+    }
+    const std::string_view category = fields["cat"];
+    const object arguments = fields["args"].get_object();
+    span.iteration = arguments["iteration"].get_uint64();
+    std::uint64_t op = 0;
+    if (arguments["op"].get(op) == simdjson::SUCCESS && op < process.recording.trace.ops.size()) {
+      span.op = static_cast<OpIndex>(op);
+    }
+    if (category == "op") {
+      span.kind = SpanKind::op;
+    } else if (category == "gap") {
+      span.kind = SpanKind::gap;
+    } else if (category == "stall") {
+      span.kind = SpanKind::stall;
+      span.cause = cause_named(fields["name"]);
+    } else {
+      require(category == "transfer" && span.lane >= 2);
+      span.kind = SpanKind::transfer;
+      span.cause = cause_of(machine, static_cast<LinkId>(span.lane - 2));
+      span.bytes = arguments["bytes"].get_uint64();
+      span.urgent = arguments["urgent"].get_bool();
+      span.tensor = static_cast<TensorId>(arguments["tensor"].get_uint64().value());
+      span.chunk = static_cast<ChunkId>(arguments["chunk"].get_uint64().value());
+      span.from = tier_named(process, arguments["from"]);
+      span.to = tier_named(process, arguments["to"]);
+    }
+    process.recording.timeline.spans.push_back(span);
+  }
+
+  static StallCause cause_named(std::string_view name) {
+    for (std::size_t i = 0; i < stall_cause_count; ++i) {
+      if (to_string(static_cast<StallCause>(i)) == name) return static_cast<StallCause>(i);
+    }
+    throw simdjson::simdjson_error(simdjson::INCORRECT_TYPE);
+  }
+  static TierId tier_named(const Process& process, std::string_view name) {
+    for (TierId tier = 0; tier < process.recording.machine.tiers.size(); ++tier) {
+      if (process.recording.machine.tiers[tier].name == name) return tier;
+    }
+    return no_tier;
+  }
+  static void require(bool condition) {
+    if (!condition) throw simdjson::simdjson_error(simdjson::INCORRECT_TYPE);
+  }
+
+  std::string path_;
+  simdjson::dom::parser parser_;
+  std::map<std::uint64_t, Process> processes_;
+};
+
+}  // namespace
+
+std::vector<Recording> read_timeline(const std::string& path) { return Reader(path).read(); }
+
+}  // namespace tencache::gui

@@ -1,0 +1,154 @@
+#include "gui/model/what_if.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace tencache::gui {
+namespace {
+
+using Kind = Knob::Kind;
+
+bool is_bandwidth(Kind kind) { return kind == Kind::pcie || kind == Kind::nvme || kind == Kind::dram; }
+
+// Which of the three kinds of bandwidth a link is of.
+Kind kind_of(const MachineSpec& machine, const Link& link) {
+  const bool nvme = machine.tiers[link.from].kind == TierKind::nvme || machine.tiers[link.to].kind == TierKind::nvme;
+  return nvme ? Kind::nvme : Kind::pcie;
+}
+
+// Of a shared resource, that of the links that use it; the host's memory goes by its name, since all of them use it.
+Kind kind_of_resource(const MachineSpec& machine, std::uint8_t resource) {
+  if (machine.resources[resource].name.find("dram") != std::string::npos) return Kind::dram;
+  bool pcie = false;
+  for (const Link& link : machine.links) {
+    if (std::ranges::find(link.uses, resource) == link.uses.end()) continue;
+    pcie = pcie || kind_of(machine, link) == Kind::pcie;
+  }
+  return pcie ? Kind::pcie : Kind::nvme;
+}
+
+void add(std::vector<Knob>& knobs, Kind kind, const char* label, double original, double range) {
+  if (original <= 0) return;
+  knobs.push_back({kind, label, original, original, original / range, original * range});
+}
+
+BytesPerSecond scaled(BytesPerSecond bandwidth, double factor) {
+  if (bandwidth == 0) return 0;
+  return std::max<BytesPerSecond>(1,
+                                  static_cast<BytesPerSecond>(std::llround(static_cast<double>(bandwidth) * factor)));
+}
+
+void scale_machine(MachineSpec& machine, Kind kind, double factor) {
+  for (Link& link : machine.links) {
+    if (kind_of(machine, link) != kind) continue;
+    link.bandwidth = scaled(link.bandwidth, factor);
+    link.sustained_bandwidth = scaled(link.sustained_bandwidth, factor);
+  }
+  for (std::uint8_t resource = 0; resource < machine.resources.size(); ++resource) {
+    if (kind_of_resource(machine, resource) != kind) continue;
+    machine.resources[resource].bandwidth = scaled(machine.resources[resource].bandwidth, factor);
+  }
+}
+
+void set_memory(MachineSpec& machine, Device device, double bytes) {
+  const TierId tier = machine.tier_of(device);
+  if (tier == no_tier) return;
+  const Bytes granularity = machine.tiers[tier].granularity;
+  const auto wanted = static_cast<Bytes>(bytes);
+  machine.tiers[tier].capacity = std::max(granularity, wanted / granularity * granularity);
+}
+
+}  // namespace
+
+std::string Knob::text() const {
+  if (kind == Kind::gpu_speed) return fmt::format("× {:.2f}", value);
+  return is_bandwidth(kind) ? format_bandwidth(static_cast<BytesPerSecond>(value))
+                            : format_bytes(static_cast<Bytes>(value));
+}
+
+void Knob::parse(const std::string& typed) {
+  double wanted = 0;
+  if (kind == Kind::gpu_speed) {
+    const auto [rest, error] = std::from_chars(typed.data(), typed.data() + typed.size(), wanted);
+    if (error != std::errc() || rest != typed.data() + typed.size()) {
+      throw Error("'" + typed + "' is no number, such as 1.5");
+    }
+  } else {
+    wanted = is_bandwidth(kind) ? static_cast<double>(parse_bandwidth(typed)) : static_cast<double>(parse_bytes(typed));
+  }
+  value = std::clamp(wanted, least, most);
+}
+
+WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base_(std::move(base)) {
+  const MachineSpec& machine = base_.machine;
+  const TierId gpu = machine.tier_of(Device::gpu), cpu = machine.tier_of(Device::cpu);
+  if (gpu != no_tier) {
+    add(knobs_, Kind::gpu_memory, "GPU memory", static_cast<double>(machine.tiers[gpu].capacity), 8);
+  }
+  if (cpu != no_tier && machine.tiers[cpu].capacity < unlimited) {
+    add(knobs_, Kind::cpu_memory, "CPU memory", static_cast<double>(machine.tiers[cpu].capacity), 8);
+  }
+  double pcie = 0, nvme = 0, dram = 0;
+  for (const Link& link : machine.links) {
+    double& of_kind = kind_of(machine, link) == Kind::pcie ? pcie : nvme;
+    of_kind = std::max(of_kind, static_cast<double>(link.bandwidth));
+  }
+  for (const Resource& resource : machine.resources) {
+    if (resource.name.find("dram") != std::string::npos) dram = static_cast<double>(resource.bandwidth);
+  }
+  add(knobs_, Kind::pcie, "PCIe", pcie, 8);
+  add(knobs_, Kind::nvme, "NVMe", nvme, 8);
+  add(knobs_, Kind::dram, "DRAM", dram, 8);
+  add(knobs_, Kind::gpu_speed, "GPU speed", 1, 4);
+}
+
+Scenario WhatIf::scenario() const {
+  Scenario scenario = base_;
+  scenario.policy = policy;
+  scenario.options = options;
+  for (const Knob& knob : knobs_) {
+    if (knob.value == knob.original) continue;
+    const double factor = knob.value / knob.original;
+    switch (knob.kind) {
+      case Kind::gpu_memory:
+        set_memory(scenario.machine, Device::gpu, knob.value);
+        break;
+      case Kind::cpu_memory:
+        set_memory(scenario.machine, Device::cpu, knob.value);
+        break;
+      case Kind::pcie:
+      case Kind::nvme:
+      case Kind::dram:
+        scale_machine(scenario.machine, knob.kind, factor);
+        break;
+      case Kind::gpu_speed: {
+        auto faster = std::make_shared<Trace>(*base_.trace);
+        for (Op& op : faster->ops) {
+          if (op.device != Device::gpu) continue;
+          op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / factor));
+        }
+        scenario.trace = std::move(faster);
+        break;
+      }
+    }
+  }
+  return scenario;
+}
+
+bool WhatIf::changed() const {
+  return policy != base_.policy || options != base_.options ||
+         std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.value != knob.original; });
+}
+
+void WhatIf::reset() {
+  policy = base_.policy;
+  options = base_.options;
+  for (Knob& knob : knobs_) knob.value = knob.original;
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,200 @@
+#include "gui/views/canvas.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gui/model/describe.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr double zoom_per_notch = 0.8;
+constexpr double pan_per_notch = 0.1;  // of what is shown
+
+// 1, 2 or 5 times a power of ten.
+double round_step(double at_least) {
+  const double power = std::pow(10.0, std::floor(std::log10(at_least)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= at_least) return factor * power;
+  }
+  return 10 * power;
+}
+
+}  // namespace
+
+float TimeAxis::clamped_x(double time_ns) const {
+  return left + static_cast<float>(std::clamp((time_ns - begin_ns) / pixel_ns(), -16.0, width + 16.0));
+}
+
+TimeAxis axis_of(const Session& session, float left, float width) {
+  return {left, std::max(1.0f, std::floor(width)), session.window.begin_ns, session.window.end_ns};
+}
+
+float ruler_height(const Theme& theme) { return ImGui::GetFontSize() + theme.px(6); }
+
+void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom) {
+  const float font = ImGui::GetFontSize();
+  const double step = round_step(std::max(1.0, axis.pixel_ns() * theme.px(110)));
+  const float height = ruler_height(theme);
+  for (double tick = std::ceil(axis.begin_ns / step); tick * step <= axis.end_ns; ++tick) {
+    const double time = tick * step;
+    const float x = std::floor(axis.x(time)) + 0.5f;
+    list.AddLine({x, top + height - theme.px(4)}, {x, bottom}, tick == 0 ? theme.faint_text : theme.grid);
+    const std::string text = time_text(time, step);
+    const float width = ImGui::CalcTextSize(text.c_str()).x;
+    if (x + theme.px(3) + width < axis.left + axis.width) {
+      list.AddText({x + theme.px(3), top + (height - font) / 2 - theme.px(1)}, theme.faint_text, text.c_str());
+    }
+  }
+}
+
+StallCause cause_of_track(const Run& run, const Track& track) {
+  if (!track.is_link()) return StallCause::memory;
+  return cause_of(run.machine(), static_cast<LinkId>(track.lane() - 2));
+}
+
+void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Track& track, StallCause cause,
+                  const VisibleTrack& visible, float top, float height, float alpha) {
+  std::vector<float> base(axis.pixels(), 0.0f);
+  const float bottom = top + height;
+  for (std::size_t slot = 0; slot < slot_count; ++slot) {
+    const ImU32 color = with_alpha(theme.slot(track, cause, slot), alpha);
+    std::size_t begin = 0;
+    float from = 0, to = 0;
+    const auto flush = [&](std::size_t end) {
+      if (to - from >= 1) {
+        list.AddRectFilled({axis.left + static_cast<float>(begin), bottom - to},
+                           {axis.left + static_cast<float>(end), bottom - from}, color);
+      }
+    };
+    for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
+      const float share = visible.share(pixel, slot);
+      float next_from = 0, next_to = 0;
+      if (share > 0) {
+        next_from = std::round(base[pixel] * height);
+        base[pixel] = std::min(1.0f, base[pixel] + share);
+        next_to = std::round(base[pixel] * height);
+        // The last pixel line belongs to whoever has anything: nothing vanishes for being short.
+        if (next_to == next_from && next_from == 0) next_to = 1;
+      }
+      if (next_from == from && next_to == to) continue;
+      flush(pixel);
+      begin = pixel;
+      from = next_from;
+      to = next_to;
+    }
+    flush(axis.pixels());
+  }
+}
+
+void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, const Track& track,
+                Nanoseconds origin_ns, float top, float height, float alpha) {
+  const auto origin = static_cast<double>(origin_ns);
+  const StallCause cause = cause_of_track(run, track);
+  VisibleTrack visible;
+  track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible);
+  list.AddRectFilled({axis.left, top}, {axis.left + axis.width, top + height}, theme.lane);
+  draw_columns(list, theme, axis, track, cause, visible, top, height, alpha);
+  for (const std::uint32_t index : visible.items) {
+    const TrackItem& item = track.items()[index];
+    const float row = height / track.row_count();
+    const ImVec2 min{std::max(axis.left, axis.clamped_x(static_cast<double>(item.begin_ns) - origin)),
+                     top + row * item.row};
+    const ImVec2 max{std::min(axis.left + axis.width, axis.clamped_x(static_cast<double>(item.end_ns) - origin)),
+                     top + row * (item.row + 1.0f)};
+    const ImU32 color = theme.slot(track, cause, item.slot);
+    list.AddRectFilled(min, max, with_alpha(color, alpha));
+    if (run.spans()[item.span].kind == SpanKind::stall && max.x - min.x > 6) {
+      draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
+    }
+  }
+}
+
+bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered) {
+  ImGuiIO& io = ImGui::GetIO();
+  const bool active = ImGui::IsItemActive();
+  if (hovered || active) session.cursor_ns = axis.time(io.MousePos.x);
+  const double length = session.window.length_ns();
+  if (hovered) {
+    if (io.MouseWheel != 0 && io.KeyShift) {
+      session.window.pan(-static_cast<double>(io.MouseWheel) * pan_per_notch * length);
+    } else if (io.MouseWheel != 0) {
+      session.window.zoom(std::pow(zoom_per_notch, static_cast<double>(io.MouseWheel)), axis.time(io.MousePos.x));
+    }
+    if (io.MouseWheelH != 0) session.window.pan(static_cast<double>(io.MouseWheelH) * pan_per_notch * length);
+  }
+  bool clicked = false;
+  if (active && ImGui::IsMouseDragging(ImGuiMouseButton_Left)) {
+    if (io.KeyShift) {
+      const double begin = axis.time(io.MouseClickedPos[0].x), end = axis.time(io.MousePos.x);
+      session.time_range = {std::min(begin, end), std::max(begin, end)};
+    } else {
+      session.window.pan(-static_cast<double>(io.MouseDelta.x) * axis.pixel_ns());
+    }
+  } else if (hovered && ImGui::IsMouseReleased(ImGuiMouseButton_Left)) {
+    const ImVec2 from = io.MouseClickedPos[0];
+    clicked = std::abs(from.x - io.MousePos.x) + std::abs(from.y - io.MousePos.y) < 4;
+  }
+  if (hovered && ImGui::IsMouseDragging(ImGuiMouseButton_Right)) {
+    const double begin = axis.time(io.MouseClickedPos[1].x), end = axis.time(io.MousePos.x);
+    session.time_range = {std::min(begin, end), std::max(begin, end)};
+  }
+  if (!io.WantTextInput && !io.KeyCtrl) {
+    const double anchor = session.cursor_ns.value_or((axis.begin_ns + axis.end_ns) / 2);
+    const double seconds = std::min(0.1f, io.DeltaTime);
+    const auto down = [](int letter, ImGuiKey key) {
+      return ImGui::IsKeyDown(letter) || ImGui::IsKeyDown(ImGui::GetKeyIndex(key));
+    };
+    if (down('W', ImGuiKey_UpArrow)) session.window.zoom(std::exp(-3 * seconds), anchor);
+    if (down('S', ImGuiKey_DownArrow)) session.window.zoom(std::exp(3 * seconds), anchor);
+    if (down('A', ImGuiKey_LeftArrow)) session.window.pan(-length * seconds);
+    if (down('D', ImGuiKey_RightArrow)) session.window.pan(length * seconds);
+    if (ImGui::IsKeyPressed('F', false)) session.fit();
+    if (ImGui::IsKeyPressed('0', false)) session.fit_all();
+    if (ImGui::IsKeyPressed('[') && session.aligned_iteration() > 0) session.align(session.aligned_iteration() - 1);
+    if (ImGui::IsKeyPressed(']')) session.align(session.aligned_iteration() + 1);
+    if (ImGui::IsKeyPressed('N')) session.select_next_match(io.KeyShift ? -1 : 1);
+    if (ImGui::IsKeyPressed('G', false)) session.show_selection();
+    if (ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Escape), false)) {
+      session.selection = {};
+      session.time_range.reset();
+    }
+  }
+  return clicked;
+}
+
+void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& session, const TimeAxis& axis,
+                           float top, float bottom) {
+  if (session.time_range) {
+    const float begin = axis.clamped_x(session.time_range->first), end = axis.clamped_x(session.time_range->second);
+    list.AddRectFilled({begin, top}, {end, bottom}, with_alpha(theme.range, 0.15f));
+    list.AddLine({begin, top}, {begin, bottom}, theme.range, theme.px(1.5f));
+    list.AddLine({end, top}, {end, bottom}, theme.range, theme.px(1.5f));
+  }
+  if (session.cursor_ns && *session.cursor_ns >= axis.begin_ns && *session.cursor_ns <= axis.end_ns) {
+    const float x = std::floor(axis.x(*session.cursor_ns)) + 0.5f;
+    list.AddLine({x, top}, {x, bottom}, with_alpha(theme.cursor, 0.6f));
+  }
+}
+
+void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width) {
+  float labels = 0;
+  for (const auto& [label, value] : facts) labels = std::max(labels, ImGui::CalcTextSize(label.c_str()).x);
+  const float start = ImGui::GetCursorPosX();
+  const float wrap = start + (width > 0 ? width : theme.px(520));
+  for (const auto& [label, value] : facts) {
+    ImGui::PushTextWrapPos(wrap);
+    if (label.empty()) {
+      if (theme.bold != nullptr) ImGui::PushFont(theme.bold);
+      ImGui::TextUnformatted(value.c_str());
+      if (theme.bold != nullptr) ImGui::PopFont();
+    } else {
+      ImGui::TextDisabled("%s", label.c_str());
+      ImGui::SameLine(start + labels + theme.px(12));
+      ImGui::TextUnformatted(value.c_str());
+    }
+    ImGui::PopTextWrapPos();
+  }
+}
+
+}  // namespace tencache::gui

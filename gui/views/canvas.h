@@ -1,0 +1,50 @@
+// What views with a time axis share: the mapping between time and pixels, the ruler, and the keys and mouse of zooming
+// and panning, so that they feel the same everywhere.
+#pragma once
+
+#include <imgui.h>
+
+#include "gui/model/session.h"
+#include "gui/views/theme.h"
+
+namespace tencache::gui {
+
+struct TimeAxis {
+  float left = 0, width = 1;  // pixels
+  double begin_ns = 0, end_ns = 1;
+
+  double pixel_ns() const { return (end_ns - begin_ns) / width; }
+  float x(double time_ns) const { return left + static_cast<float>((time_ns - begin_ns) / pixel_ns()); }
+  // Within what a drawing list can take, for ends far outside.
+  float clamped_x(double time_ns) const;
+  double time(float x) const { return begin_ns + (x - left) * pixel_ns(); }
+  std::size_t pixels() const { return static_cast<std::size_t>(width); }
+};
+
+TimeAxis axis_of(const Session& session, float left, float width);
+
+// Times along the top and lines down to `bottom`.
+void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom);
+float ruler_height(const Theme& theme);
+
+// The cause whose colour a link's copies have.
+StallCause cause_of_track(const Run& run, const Track& track);
+// What does not fill a pixel: shares of each pixel, stacked; equal neighbours are one rectangle.
+void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Track& track, StallCause cause,
+                  const VisibleTrack& visible, float top, float height, float alpha);
+// A whole lane without names, selection or search; times count from `origin_ns`.
+void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, const Track& track,
+                Nanoseconds origin_ns, float top, float height, float alpha);
+
+// Zoom, pan, select a range and point with the mouse, of the area of the last item; zoom and pan with keys where no
+// text is typed. Sets the session's cursor while the mouse is in the area. Returns true if the area was clicked without
+// being dragged.
+bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered);
+// The cursor's line and the selected range, over what was drawn.
+void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& session, const TimeAxis& axis,
+                           float top, float bottom);
+
+// Facts in two columns, the first as a title; used by tooltips and panels. `width` 0: as wide as needed.
+void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width = 0);
+
+}  // namespace tencache::gui

@@ -1,0 +1,220 @@
+#include "gui/views/theme.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+namespace tencache::gui {
+namespace {
+
+constexpr ImU32 rgb(unsigned value) { return IM_COL32((value >> 16) & 255, (value >> 8) & 255, value & 255, 255); }
+
+// Okabe and Ito.
+constexpr ImU32 orange = rgb(0xe69f00), sky_blue = rgb(0x56b4e9), bluish_green = rgb(0x009e73), yellow = rgb(0xf0e442),
+                blue = rgb(0x0072b2), vermillion = rgb(0xd55e00), reddish_purple = rgb(0xcc79a7);
+
+ImVec4 vec(ImU32 color) { return ImGui::ColorConvertU32ToFloat4(color); }
+
+}  // namespace
+
+Theme make_theme(bool light, float scale) {
+  Theme theme;
+  theme.light = light;
+  theme.scale = scale;
+  theme.background = light ? rgb(0xf6f7f9) : rgb(0x16191d);
+  theme.panel = light ? rgb(0xffffff) : rgb(0x1e2227);
+  theme.lane = light ? rgb(0xebedf0) : rgb(0x262b31);
+  theme.grid = light ? rgb(0xd5d9de) : rgb(0x353b43);
+  theme.border = light ? rgb(0xc3c8cf) : rgb(0x414850);
+  theme.text = light ? rgb(0x1b1f24) : rgb(0xe6e9ed);
+  theme.faint_text = light ? rgb(0x5a636e) : rgb(0x9aa4b0);
+  theme.accent = light ? rgb(0x0072b2) : rgb(0x56b4e9);
+  theme.error = light ? rgb(0xb33a00) : rgb(0xff8a4c);
+  theme.good = light ? rgb(0x007a58) : rgb(0x35c79a);
+  theme.gap = light ? rgb(0xb9bfc7) : rgb(0x59626d);
+  theme.selection = light ? rgb(0x000000) : rgb(0xffffff);
+  theme.match = light ? rgb(0xb000b0) : rgb(0xff7dff);
+  theme.cursor = light ? rgb(0x333a42) : rgb(0xd9dee5);
+  theme.range = light ? rgb(0x0072b2) : rgb(0x56b4e9);
+  theme.ghost = light ? rgb(0x6b7480) : rgb(0x9aa4b0);
+  theme.phases = {sky_blue, mixed(sky_blue, bluish_green, 0.5f), blue, bluish_green};
+  theme.causes = {vermillion,
+                  orange,
+                  reddish_purple,
+                  mixed(reddish_purple, rgb(0x5b2a86), 0.55f),
+                  yellow,
+                  light ? rgb(0x30353b) : rgb(0xf2f2f2),
+                  light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
+  theme.roles = {blue, orange, sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f), reddish_purple, theme.gap};
+  return theme;
+}
+
+void apply_theme(const Theme& theme) {
+  ImGuiStyle& style = ImGui::GetStyle();
+  style = ImGuiStyle();
+  if (theme.light) {
+    ImGui::StyleColorsLight();
+  } else {
+    ImGui::StyleColorsDark();
+  }
+  style.WindowRounding = 0;
+  style.FrameRounding = 3;
+  style.GrabRounding = 3;
+  style.TabRounding = 3;
+  style.PopupRounding = 4;
+  style.WindowBorderSize = 0;
+  style.PopupBorderSize = 1;
+  style.FrameBorderSize = theme.light ? 1.0f : 0.0f;
+  style.WindowPadding = {8, 6};
+  style.FramePadding = {7, 3};
+  style.ItemSpacing = {8, 5};
+  style.ScaleAllSizes(theme.scale);
+  const auto set = [&style](ImGuiCol index, ImU32 color) { style.Colors[index] = vec(color); };
+  set(ImGuiCol_WindowBg, theme.background);
+  set(ImGuiCol_ChildBg, theme.background);
+  set(ImGuiCol_PopupBg, theme.panel);
+  set(ImGuiCol_Border, theme.border);
+  set(ImGuiCol_Text, theme.text);
+  set(ImGuiCol_TextDisabled, theme.faint_text);
+  set(ImGuiCol_FrameBg, theme.lane);
+  set(ImGuiCol_FrameBgHovered, mixed(theme.lane, theme.accent, 0.2f));
+  set(ImGuiCol_FrameBgActive, mixed(theme.lane, theme.accent, 0.35f));
+  set(ImGuiCol_Button, theme.lane);
+  set(ImGuiCol_ButtonHovered, mixed(theme.lane, theme.accent, 0.35f));
+  set(ImGuiCol_ButtonActive, mixed(theme.lane, theme.accent, 0.6f));
+  set(ImGuiCol_Tab, theme.lane);
+  set(ImGuiCol_TabHovered, mixed(theme.lane, theme.accent, 0.5f));
+  set(ImGuiCol_TabActive, mixed(theme.lane, theme.accent, 0.4f));
+  set(ImGuiCol_Header, mixed(theme.lane, theme.accent, 0.3f));
+  set(ImGuiCol_HeaderHovered, mixed(theme.lane, theme.accent, 0.4f));
+  set(ImGuiCol_HeaderActive, mixed(theme.lane, theme.accent, 0.5f));
+  set(ImGuiCol_CheckMark, theme.accent);
+  set(ImGuiCol_SliderGrab, theme.accent);
+  set(ImGuiCol_SliderGrabActive, theme.accent);
+  set(ImGuiCol_Separator, theme.border);
+  set(ImGuiCol_ScrollbarBg, theme.background);
+  set(ImGuiCol_ScrollbarGrab, theme.border);
+  set(ImGuiCol_TableHeaderBg, theme.lane);
+  set(ImGuiCol_TableBorderStrong, theme.border);
+  set(ImGuiCol_TableBorderLight, theme.grid);
+  set(ImGuiCol_TextSelectedBg, mixed(theme.lane, theme.accent, 0.5f));
+}
+
+void load_fonts(Theme& theme) {
+  namespace fs = std::filesystem;
+  ImFontAtlas& atlas = *ImGui::GetIO().Fonts;
+  atlas.Clear();
+  static const ImWchar ranges[] = {0x20,   0xff,   0x2010, 0x2027, 0x2030, 0x203a, 0x2190, 0x2199, 0x2260, 0x2265,
+                                   0x2500, 0x259f, 0x25a0, 0x25ff, 0x2713, 0x2717, 0x0370, 0x03ff, 0};
+  const auto load = [&](const char* file, float size) -> ImFont* {
+    for (const char* folder : {"/usr/share/fonts/truetype/dejavu/", "/usr/share/fonts/TTF/", "/usr/share/fonts/dejavu/",
+                               "/usr/share/fonts/dejavu-sans-fonts/"}) {
+      const std::string path = std::string(folder) + file;
+      std::error_code error;
+      if (!fs::exists(path, error)) continue;
+      ImFontConfig config;
+      config.OversampleH = 2;
+      config.OversampleV = 1;
+      config.PixelSnapH = true;
+      return atlas.AddFontFromFileTTF(path.c_str(), size, &config, ranges);
+    }
+    ImFontConfig config;
+    config.SizePixels = size;
+    return atlas.AddFontDefault(&config);
+  };
+  const float size = std::max(8.0f, std::round(13.5f * theme.scale));
+  theme.font = load("DejaVuSans.ttf", size);
+  theme.bold = load("DejaVuSans-Bold.ttf", size);
+  theme.mono = load("DejaVuSansMono.ttf", size);
+}
+
+ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot) const {
+  if (track.is_link()) {
+    const ImU32 full = causes[static_cast<std::size_t>(cause_of_link)];
+    return slot == urgent_slot ? full : mixed(full, lane, 0.45f);
+  }
+  if (slot < phase_count) return phases[slot];
+  return slot == gap_slot ? gap : causes[slot - first_stall_slot];
+}
+
+ImU32 with_alpha(ImU32 color, float alpha) {
+  const auto a = static_cast<ImU32>(std::clamp(alpha, 0.0f, 1.0f) * 255.0f + 0.5f);
+  return (color & ~IM_COL32_A_MASK) | (a << IM_COL32_A_SHIFT);
+}
+
+ImU32 mixed(ImU32 a, ImU32 b, float share_of_b) {
+  ImU32 color = 0;
+  for (int shift = 0; shift < 32; shift += 8) {
+    const auto of_a = static_cast<float>((a >> shift) & 255), of_b = static_cast<float>((b >> shift) & 255);
+    color |= static_cast<ImU32>(of_a + (of_b - of_a) * share_of_b + 0.5f) << shift;
+  }
+  return color;
+}
+
+ImU32 readable_on(ImU32 color) {
+  const ImVec4 c = vec(color);
+  return 0.299f * c.x + 0.587f * c.y + 0.114f * c.z > 0.55f ? IM_COL32(10, 12, 14, 255) : IM_COL32(255, 255, 255, 255);
+}
+
+void draw_hatching(ImDrawList& list, ImVec2 min, ImVec2 max, ImU32 color, float spacing) {
+  const float height = max.y - min.y;
+  list.PushClipRect(min, max, true);
+  // Lines stand on a fixed lattice, so that neighbours and scrolling show no seams.
+  const float first = std::floor((min.x - height) / spacing) * spacing;
+  const float end = std::min(max.x, min.x + 8000);
+  for (float x = first; x < end; x += spacing) list.AddLine({x, max.y}, {x + height, min.y}, color, spacing * 0.28f);
+  list.PopClipRect();
+}
+
+bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 color, const char* begin,
+                       const char* end) {
+  if (begin == end || width <= 0) return true;
+  if (ImGui::CalcTextSize(begin, end).x <= width) {
+    list.AddText(position, color, begin, end);
+    return true;
+  }
+  static const char dots[] = "…";
+  const float room = width - ImGui::CalcTextSize(dots).x;
+  if (room <= 0) return false;
+  const char* cut = end;
+  const float size = ImGui::GetFontSize();
+  const ImVec2 fitting = ImGui::GetFont()->CalcTextSizeA(size, room, 0, begin, end, &cut);
+  if (cut <= begin + 1) return false;
+  list.AddText(position, color, begin, cut);
+  list.AddText({position.x + fitting.x, position.y}, color, dots);
+  return false;
+}
+
+const char* label_of(StallCause cause) {
+  switch (cause) {
+    case StallCause::h2d:
+      return "copies to GPU";
+    case StallCause::d2h:
+      return "copies from GPU";
+    case StallCause::nvme_read:
+      return "storage reads";
+    case StallCause::nvme_write:
+      return "storage writes";
+    case StallCause::cpu_optimizer:
+      return "CPU optimizer";
+    case StallCause::memory:
+      return "room in memory";
+    case StallCause::collective:
+      return "other ranks";
+  }
+  return "";
+}
+
+const char* label_of(Phase phase) {
+  static const char* const labels[] = {"forward", "loss", "backward", "optimizer"};
+  return labels[static_cast<std::size_t>(phase)];
+}
+
+const char* label_of(Role role) {
+  static const char* const labels[] = {"parameters",        "gradients", "activations", "optimizer state",
+                                       "master parameters", "inputs",    "workspace"};
+  return labels[static_cast<std::size_t>(role)];
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,56 @@
+// Colours and sizes that all views share. The palette is that of Okabe and Ito (2008), which people with any of the
+// common colour-vision deficiencies can tell apart; what has the same colour means the same everywhere: a stall has the
+// colour of the link that it waits for.
+#pragma once
+
+#include <imgui.h>
+
+#include <array>
+
+#include "core/timeline.h"
+#include "core/trace.h"
+#include "gui/model/track.h"
+
+namespace tencache::gui {
+
+struct Theme {
+  bool light = false;
+  float scale = 1;  // of fonts and distances
+
+  ImU32 background = 0, panel = 0, lane = 0, grid = 0, border = 0;
+  ImU32 text = 0, faint_text = 0, accent = 0, error = 0, good = 0;
+  ImU32 gap = 0, selection = 0, match = 0, cursor = 0, range = 0, ghost = 0;
+  std::array<ImU32, phase_count> phases{};
+  std::array<ImU32, stall_cause_count> causes{};
+  std::array<ImU32, role_count> roles{};
+
+  ImFont* font = nullptr;
+  ImFont* bold = nullptr;
+  ImFont* mono = nullptr;
+
+  float px(float at_scale_1) const { return at_scale_1 * scale; }
+  // Of a slot of a track (gui/model/track.h).
+  ImU32 slot(const Track& track, StallCause cause_of_link, std::size_t slot) const;
+};
+
+Theme make_theme(bool light, float scale);
+// Sets ImGui's style. Fonts apart: they belong to the renderer's texture.
+void apply_theme(const Theme& theme);
+// Fills the context's font atlas for this scale; DejaVu where it is installed, else ImGui's own.
+void load_fonts(Theme& theme);
+
+ImU32 with_alpha(ImU32 color, float alpha);
+ImU32 mixed(ImU32 a, ImU32 b, float share_of_b);
+// Black or white, whichever reads better on the color.
+ImU32 readable_on(ImU32 color);
+
+// Diagonal lines over a rectangle, which mark stalls besides their colour.
+void draw_hatching(ImDrawList& list, ImVec2 min, ImVec2 max, ImU32 color, float spacing);
+// As much of the text as fits, with "…"; nothing if not even that does. Returns whether all of it did.
+bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 color, const char* begin, const char* end);
+
+const char* label_of(StallCause cause);  // "CPU to GPU copies"
+const char* label_of(Phase phase);
+const char* label_of(Role role);
+
+}  // namespace tencache::gui

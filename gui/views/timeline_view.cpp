@@ -1,0 +1,492 @@
+// The timeline: lanes of every run, predicted above measured, on one scale and aligned by iteration.
+#include <fmt/format.h>
+#include <imgui.h>
+#include <imgui_stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gui/model/describe.h"
+#include "gui/views/canvas.h"
+#include "gui/views/view.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr std::size_t most_arrows = 400;
+
+// Where a lane is drawn.
+struct Lane {
+  std::size_t run = 0, track = 0;
+  float top = 0, height = 0;
+  float row_top(const Track& t, std::uint8_t row) const { return top + height * row / t.row_count(); }
+  float row_bottom(const Track& t, std::uint8_t row) const { return top + height * (row + 1.0f) / t.row_count() - 1; }
+};
+
+class TimelineView : public View {
+ public:
+  const char* name() const override { return "timeline"; }
+  const char* title() const override { return "Timeline"; }
+  void draw(Session& session, const Theme& theme) override;
+  std::vector<std::pair<const char*, const char*>> keys() const override {
+    return {{"W S, wheel", "zoom at the cursor"},
+            {"A D, drag", "move in time"},
+            {"F", "fit one iteration"},
+            {"0", "show the whole run"},
+            {"[ ]", "align at the iteration before, after"},
+            {"click", "select an op, a copy, a stall"},
+            {"shift+drag", "measure a stretch of time"},
+            {"/", "search ops, modules, tensors"},
+            {"N, shift+N", "next, previous match"},
+            {"G", "go to what is selected"},
+            {"esc", "clear selection and range"}};
+  }
+  std::string csv(const Session& session) const override {
+    const auto [begin, end] = session.time_range.value_or(std::pair(session.window.begin_ns, session.window.end_ns));
+    return spans_csv(session, begin, end);
+  }
+
+ private:
+  void draw_toolbar(Session& session, const Theme& theme);
+  void draw_legend(const Session& session, const Theme& theme);
+  void draw_canvas(Session& session, const Theme& theme, float height);
+  float layout(const Session& session, const Theme& theme, float top, float height);
+  void draw_run_header(const Session& session, const Theme& theme, ImDrawList& list, std::size_t run, float top,
+                       float right);
+  void draw_lane(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis, const Lane& lane);
+  void draw_matches(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
+                    const Lane& lane);
+  void draw_errors(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis);
+  void draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis);
+  void draw_details(Session& session, const Theme& theme, float height);
+  const Lane* lane_at(float y) const;
+  const Lane* lane_of(std::size_t run, std::uint8_t lane, const Session& session) const;
+  const TrackItem* item_at(const Session& session, const TimeAxis& axis, const Lane& lane, ImVec2 mouse) const;
+
+  std::vector<Lane> lanes_;
+  std::vector<float> run_tops_;
+  float label_width_ = 0, errors_top_ = 0, errors_height_ = 0;
+  VisibleTrack visible_;
+  std::string search_;
+  // What costs more than a frame may: of one generation.
+  std::uint64_t prepared_ = ~std::uint64_t{0};
+  std::vector<std::string> headlines_, beliefs_;
+  std::vector<Facts> iterations_;
+};
+
+// ---- Layout ---------------------------------------------------------------------------------------------------------
+
+float header_height(const Theme& theme) { return ImGui::GetFontSize() + theme.px(8); }
+
+float TimelineView::layout(const Session& session, const Theme& theme, float top, float height) {
+  lanes_.clear();
+  run_tops_.clear();
+  const float op_lane = theme.px(40), link_lane = theme.px(24), gap = theme.px(3);
+  errors_height_ = session.op_errors().empty() ? 0 : theme.px(30);
+  float fixed = errors_height_ > 0 ? errors_height_ + theme.px(4) : 0, stretching = 0;
+  label_width_ = theme.px(90);
+  for (const RunPointer& run : session.runs()) {
+    fixed += header_height(theme);
+    for (const Track& track : run->tracks()) {
+      stretching += track.is_link() ? link_lane : op_lane;
+      fixed += gap;
+      label_width_ = std::max(label_width_, ImGui::CalcTextSize(track.name().c_str()).x + theme.px(16));
+    }
+  }
+  const float stretch = std::clamp((height - fixed) / std::max(1.0f, stretching), 0.75f, 3.0f);
+  float y = top;
+  for (std::size_t r = 0; r < session.runs().size(); ++r) {
+    const Run& run = *session.runs()[r];
+    if (r > 0 && run.origin() == Origin::measured && session.runs()[r - 1]->origin() == Origin::predicted) {
+      errors_top_ = y;
+      if (errors_height_ > 0) y += errors_height_ + theme.px(4);
+    }
+    run_tops_.push_back(y);
+    y += header_height(theme);
+    for (std::size_t t = 0; t < run.tracks().size(); ++t) {
+      const float lane = std::floor((run.tracks()[t].is_link() ? link_lane : op_lane) * stretch);
+      lanes_.push_back({r, t, y, lane});
+      y += lane + gap;
+    }
+  }
+  return y - top;
+}
+
+const Lane* TimelineView::lane_at(float y) const {
+  for (const Lane& lane : lanes_) {
+    if (y >= lane.top && y < lane.top + lane.height) return &lane;
+  }
+  return nullptr;
+}
+
+const Lane* TimelineView::lane_of(std::size_t run, std::uint8_t number, const Session& session) const {
+  for (const Lane& lane : lanes_) {
+    if (lane.run == run && session.runs()[run]->tracks()[lane.track].lane() == number) return &lane;
+  }
+  return nullptr;
+}
+
+const TrackItem* TimelineView::item_at(const Session& session, const TimeAxis& axis, const Lane& lane,
+                                       ImVec2 mouse) const {
+  const Track& track = session.runs()[lane.run]->tracks()[lane.track];
+  const auto row = static_cast<std::uint8_t>((mouse.y - lane.top) / lane.height * track.row_count());
+  const double time = axis.time(mouse.x) + static_cast<double>(session.origin_ns(lane.run));
+  return track.at(time, row, 2 * axis.pixel_ns());
+}
+
+// ---- Lanes ----------------------------------------------------------------------------------------------------------
+
+void TimelineView::draw_lane(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
+                             const Lane& lane) {
+  const Run& run = *session.runs()[lane.run];
+  const Track& track = run.tracks()[lane.track];
+  const StallCause cause = cause_of_track(run, track);
+  const auto origin = static_cast<double>(session.origin_ns(lane.run));
+  list.AddRectFilled({axis.left, lane.top}, {axis.left + axis.width, lane.top + lane.height - 1}, theme.lane);
+  track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible_);
+  const bool searching = !session.search_text().empty();
+  draw_columns(list, theme, axis, track, cause, visible_, lane.top, lane.height - 1, searching ? 0.45f : 1.0f);
+
+  const std::uint32_t selected = session.selected_in(lane.run);
+  for (const std::uint32_t index : visible_.items) {
+    const TrackItem& item = track.items()[index];
+    const Span& span = run.spans()[item.span];
+    const ImVec2 min{axis.clamped_x(static_cast<double>(item.begin_ns) - origin), lane.row_top(track, item.row)};
+    const ImVec2 max{axis.clamped_x(static_cast<double>(item.end_ns) - origin), lane.row_bottom(track, item.row)};
+    const bool matched = searching && session.matches(lane.run, span);
+    const ImU32 color = with_alpha(theme.slot(track, cause, item.slot), searching && !matched ? 0.35f : 1.0f);
+    const float width = max.x - min.x;
+    const bool stall = span.kind == SpanKind::stall;
+    // A hairline between neighbours once there is room for one.
+    list.AddRectFilled(min, {width > theme.px(24) ? max.x - 1 : max.x, max.y}, color);
+    if (stall && width > 6) draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
+    const bool is_selected = selected != none && (session.selection.kind == Selection::Kind::op
+                                                      ? span.kind != SpanKind::transfer && span.op == selected
+                                                      : span.kind == SpanKind::transfer && span.tensor == selected);
+    if (is_selected) list.AddRect(min, {max.x, max.y}, theme.selection, 0, 0, theme.px(2));
+    if (matched) list.AddRect(min, {max.x, max.y}, theme.match, 0, 0, theme.px(1.5f));
+    if (width < theme.px(26) || max.y - min.y < ImGui::GetFontSize()) continue;
+    std::string text(span.kind == SpanKind::transfer ? run.tensor_name(span.tensor) : run.op_name(span.op));
+    if (stall) text = "waits for " + std::string(label_of(span.cause));
+    if (span.kind == SpanKind::gap) text = "host";
+    const float left = std::max(min.x, axis.left) + theme.px(3);
+    const ImVec2 at{left, min.y + (max.y - min.y - ImGui::GetFontSize()) / 2};
+    const float room = std::min(max.x, axis.left + axis.width) - theme.px(3) - left;
+    if (stall && room > theme.px(26)) {  // letters on hatching need a ground
+      const float text_width = std::min(room, ImGui::CalcTextSize(text.c_str()).x);
+      list.AddRectFilled({at.x - theme.px(2), at.y}, {at.x + text_width + theme.px(2), at.y + ImGui::GetFontSize()},
+                         color);
+    }
+    draw_clipped_text(list, at, room, readable_on(color), text.data(), text.data() + text.size());
+  }
+  draw_matches(session, theme, list, axis, lane);
+}
+
+// Ticks above and below the lane where matches and the selection are too narrow to be outlined.
+void TimelineView::draw_matches(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
+                                const Lane& lane) {
+  const Run& run = *session.runs()[lane.run];
+  const std::uint8_t number = run.tracks()[lane.track].lane();
+  const Nanoseconds origin = session.origin_ns(lane.run);
+  const auto tick = [&](std::uint32_t index, ImU32 color) {
+    const Span& span = run.spans()[index];
+    if (span.lane != number) return;
+    const float begin = axis.clamped_x(static_cast<double>(span.start_ns - origin));
+    const float end = std::max(axis.clamped_x(static_cast<double>(span.end_ns - origin)), begin + theme.px(2));
+    if (end < axis.left || begin > axis.left + axis.width) return;
+    list.AddRectFilled({begin, lane.top - theme.px(2)}, {end, lane.top + theme.px(2)}, color);
+    list.AddRectFilled({begin, lane.top + lane.height - theme.px(4)}, {end, lane.top + lane.height}, color);
+  };
+  if (lane.run == 0 && !session.search_text().empty()) {
+    for (const OpIndex op : session.found_ops()) {
+      if (number < 2) {
+        for (const std::uint32_t span : run.spans_of_op(op)) tick(span, theme.match);
+      }
+    }
+    for (const TensorId tensor : session.found_tensors()) {
+      if (number >= 2) {
+        for (const std::uint32_t span : run.transfers_of(tensor)) tick(span, theme.match);
+      }
+    }
+  }
+  const std::uint32_t selected = session.selected_in(lane.run);
+  if (selected == none) return;
+  const bool op = session.selection.kind == Selection::Kind::op;
+  for (const std::uint32_t span : op ? run.spans_of_op(selected) : run.transfers_of(selected)) {
+    tick(span, theme.selection);
+  }
+}
+
+// ---- Between the lanes ----------------------------------------------------------------------------------------------
+
+// Above the line: the prediction took longer than the measured op did; full height is a factor of two.
+void TimelineView::draw_errors(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis) {
+  if (errors_height_ <= 0) return;
+  const std::vector<OpError>& errors = session.op_errors();
+  const float middle = std::floor(errors_top_ + errors_height_ / 2), half = errors_height_ / 2 - 1;
+  list.AddRectFilled({axis.left, errors_top_}, {axis.left + axis.width, errors_top_ + errors_height_}, theme.lane);
+  auto error = std::ranges::lower_bound(errors, axis.begin_ns, {}, &OpError::end_ns);
+  for (std::size_t pixel = 0; pixel < axis.pixels() && error != errors.end(); ++pixel) {
+    const double until = axis.begin_ns + axis.pixel_ns() * static_cast<double>(pixel + 1);
+    if (error->begin_ns >= until) continue;
+    double predicted = 0, measured = 0;
+    auto i = error;
+    for (; i != errors.end() && i->begin_ns < until; ++i) {
+      predicted += i->predicted_ns;
+      measured += i->measured_ns;
+      if (i->end_ns >= until) break;
+      error = i + 1;
+    }
+    if (measured <= 0) continue;
+    const double off = std::clamp(std::log2(std::max(1e-3, predicted / measured)), -1.0, 1.0);
+    const float length = static_cast<float>(off) * half;
+    const float x = axis.left + static_cast<float>(pixel);
+    list.AddRectFilled({x, std::min(middle, middle - length)}, {x + 1, std::max(middle, middle - length) + 1},
+                       off > 0 ? theme.causes[1] : theme.accent);
+  }
+  list.AddLine({axis.left, middle}, {axis.left + axis.width, middle}, theme.faint_text);
+}
+
+// From the end of a copy to the start of the op that used it first.
+void TimelineView::draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis) {
+  const Selection& selection = session.selection;
+  for (std::size_t r = 0; r < session.runs().size(); ++r) {
+    const std::uint32_t id = session.selected_in(r);
+    if (id == none) continue;
+    const Run& run = *session.runs()[r];
+    const Nanoseconds origin = session.origin_ns(r);
+    std::vector<std::uint32_t> transfers;
+    const auto inside = [&](std::uint32_t index) {
+      const Span& span = run.spans()[index];
+      return axis.clamped_x(static_cast<double>(span.end_ns - origin)) > axis.left - 8 &&
+             axis.clamped_x(static_cast<double>(span.start_ns - origin)) < axis.left + axis.width + 8;
+    };
+    if (selection.kind == Selection::Kind::tensor) {
+      for (const std::uint32_t transfer : run.transfers_of(id)) {
+        if (run.used_by(transfer) != none && (inside(transfer) || inside(run.used_by(transfer)))) {
+          transfers.push_back(transfer);
+        }
+      }
+    } else {
+      for (const std::uint32_t span : run.spans_of_op(id)) {
+        if (!inside(span)) continue;
+        const std::vector<std::uint32_t> brought = run.brought_for(span);
+        transfers.insert(transfers.end(), brought.begin(), brought.end());
+      }
+    }
+    if (transfers.size() > most_arrows) transfers.resize(most_arrows);
+    for (const std::uint32_t transfer : transfers) {
+      const Span& copy = run.spans()[transfer];
+      const Span& use = run.spans()[run.used_by(transfer)];
+      const Lane* from = lane_of(r, copy.lane, session);
+      const Lane* to = lane_of(r, use.lane, session);
+      if (from == nullptr || to == nullptr) continue;
+      const ImVec2 a{axis.clamped_x(static_cast<double>(copy.end_ns - origin)), from->top + from->height / 2};
+      const ImVec2 b{axis.clamped_x(static_cast<double>(use.start_ns - origin)), to->top + to->height};
+      const float bend = std::max(theme.px(12), (b.x - a.x) / 3);
+      const ImU32 color = copy.urgent ? theme.error : theme.selection;
+      list.AddBezierCubic(a, {a.x + bend, a.y}, {b.x - bend / 2, b.y + theme.px(18)}, b, color, theme.px(1.5f));
+      list.AddCircleFilled(a, theme.px(2.5f), color);
+      list.AddTriangleFilled({b.x - theme.px(4), b.y + theme.px(6)}, {b.x + theme.px(4), b.y + theme.px(6)}, b, color);
+    }
+  }
+}
+
+void TimelineView::draw_run_header(const Session& session, const Theme& theme, ImDrawList& list, std::size_t run,
+                                   float top, float right) {
+  const Run& r = *session.runs()[run];
+  const float x = ImGui::GetWindowPos().x + theme.px(4), y = top + theme.px(4);
+  ImFont* bold = theme.bold != nullptr ? theme.bold : ImGui::GetFont();
+  const float size = ImGui::GetFontSize();
+  list.AddText(bold, size, {x, y}, theme.text, r.title().c_str());
+  float at = x + bold->CalcTextSizeA(size, FLT_MAX, 0, r.title().c_str()).x + theme.px(14);
+  list.AddText({at, y}, theme.text, headlines_[run].c_str());
+  at += ImGui::CalcTextSize(headlines_[run].c_str()).x + theme.px(14);
+  const std::string rest = beliefs_[run] + "   " + r.source();
+  draw_clipped_text(list, {at, y}, right - at, theme.faint_text, rest.data(), rest.data() + rest.size());
+}
+
+// ---- The whole ------------------------------------------------------------------------------------------------------
+
+void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
+  if (session.search_text() != search_) search_ = session.search_text();
+  ImGui::SetNextItemWidth(theme.px(260));
+  if (!ImGui::GetIO().WantTextInput && !ImGui::GetIO().KeyShift && ImGui::IsKeyPressed('/', false)) {
+    ImGui::SetKeyboardFocusHere();
+  }
+  if (ImGui::InputTextWithHint("##search", "search ops, modules, tensors  (/)", &search_)) session.search(search_);
+  if (ImGui::IsItemDeactivated() && ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Enter))) {
+    session.select_next_match(1);
+  }
+  if (!search_.empty()) {
+    ImGui::SameLine();
+    ImGui::TextDisabled("%zu ops, %zu tensors", session.found_ops().size(), session.found_tensors().size());
+  }
+  ImGui::SameLine(0, theme.px(18));
+  if (ImGui::ArrowButton("##before", ImGuiDir_Left) && session.aligned_iteration() > 0) {
+    session.align(session.aligned_iteration() - 1);
+  }
+  ImGui::SameLine(0, theme.px(4));
+  ImGui::Text("iteration %zu of %zu", session.aligned_iteration() + 1, session.iterations());
+  ImGui::SameLine(0, theme.px(4));
+  if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.aligned_iteration() + 1);
+  ImGui::SameLine(0, theme.px(18));
+  if (ImGui::Button("Fit")) session.fit();
+  ImGui::SameLine();
+  if (ImGui::Button("Whole run")) session.fit_all();
+  ImGui::SameLine(0, theme.px(18));
+  draw_legend(session, theme);
+}
+
+// Only what occurs, so that it stays short; on a line of its own where it does not fit beside the buttons.
+void TimelineView::draw_legend(const Session& session, const Theme& theme) {
+  struct Entry {
+    ImU32 color;
+    const char* label;
+    bool hatched;
+  };
+  std::array<bool, slot_count> used{};
+  for (const RunPointer& run : session.runs()) {
+    for (const Track& track : run->tracks()) {
+      if (track.is_link()) continue;
+      const auto covered = track.covered(run->iteration_begin_ns(0), run->iteration_begin_ns(run->iteration_count()));
+      for (std::size_t slot = 0; slot < slot_count; ++slot) used[slot] = used[slot] || covered[slot] > 0;
+    }
+  }
+  std::vector<Entry> entries;
+  for (std::size_t phase = 0; phase < phase_count; ++phase) {
+    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase)), false});
+  }
+  if (used[gap_slot]) entries.push_back({theme.gap, "host time", false});
+  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    if (used[first_stall_slot + cause]) {
+      entries.push_back({theme.causes[cause], label_of(static_cast<StallCause>(cause)), true});
+    }
+  }
+  const float box = ImGui::GetFontSize(), space = theme.px(12);
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  bool first = true, stalls_named = false;
+  for (const Entry& entry : entries) {
+    std::string label = entry.label;
+    if (entry.hatched && !stalls_named) label = "stalls for: " + label;
+    stalls_named = stalls_named || entry.hatched;
+    const float width = box + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x;
+    if (!first) ImGui::SameLine(0, space);
+    first = false;
+    if (ImGui::GetContentRegionAvail().x < width) ImGui::NewLine();
+    const ImVec2 at = ImGui::GetCursorScreenPos();
+    const float y = at.y + ImGui::GetStyle().FramePadding.y;
+    list.AddRectFilled({at.x, y}, {at.x + box, y + box}, entry.color);
+    if (entry.hatched) {
+      draw_hatching(list, {at.x, y}, {at.x + box, y + box}, with_alpha(readable_on(entry.color), 0.35f), theme.px(7));
+    }
+    list.AddText({at.x + box + theme.px(5), y}, theme.text, label.c_str());
+    ImGui::Dummy({width, ImGui::GetFrameHeight()});
+  }
+}
+
+void TimelineView::draw_canvas(Session& session, const Theme& theme, float height) {
+  ImGui::BeginChild("lanes", {0, height}, false, ImGuiWindowFlags_NoScrollWithMouse);
+  const ImVec2 corner = ImGui::GetCursorScreenPos();
+  const float ruler = ruler_height(theme), width = ImGui::GetContentRegionAvail().x;
+  const float content = layout(session, theme, corner.y + ruler, height - ruler);
+  const float bottom = corner.y + ruler + content;
+  ImGui::InvisibleButton("canvas", {width, std::max(height, ruler + content) - 1});
+  const bool hovered = ImGui::IsItemHovered();
+  const TimeAxis axis = axis_of(session, corner.x + label_width_, width - label_width_ - theme.px(4));
+  ImGuiIO& io = ImGui::GetIO();
+  const bool over_lanes = hovered && io.MousePos.x >= axis.left;
+  const bool clicked = handle_time_input(session, axis, over_lanes);
+
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  draw_ruler(list, theme, axis, corner.y, bottom);
+  for (std::size_t run = 0; run < session.runs().size(); ++run) {
+    draw_run_header(session, theme, list, run, run_tops_[run], axis.left + axis.width);
+  }
+  for (const Lane& lane : lanes_) {
+    const std::string& name = session.runs()[lane.run]->tracks()[lane.track].name();
+    list.AddText({corner.x + theme.px(6), lane.top + (lane.height - ImGui::GetFontSize()) / 2}, theme.text,
+                 name.c_str());
+  }
+  if (errors_height_ > 0) {
+    list.AddText({corner.x + theme.px(6), errors_top_ + (errors_height_ - ImGui::GetFontSize()) / 2}, theme.faint_text,
+                 "error");
+  }
+  list.PushClipRect({axis.left, corner.y}, {axis.left + axis.width, corner.y + std::max(height, ruler + content)},
+                    true);
+  for (const Lane& lane : lanes_) draw_lane(session, theme, list, axis, lane);
+  draw_errors(session, theme, list, axis);
+  draw_arrows(session, theme, list, axis);
+  draw_cursor_and_range(list, theme, session, axis, corner.y, bottom);
+  list.PopClipRect();
+
+  if (over_lanes) {
+    const Lane* lane = lane_at(io.MousePos.y);
+    const TrackItem* item = lane == nullptr ? nullptr : item_at(session, axis, *lane, io.MousePos);
+    if (clicked) session.selection = {};
+    if (item != nullptr && clicked) session.select_span(lane->run, item->span);
+    if (item != nullptr && !ImGui::IsMouseDown(ImGuiMouseButton_Left)) {
+      ImGui::BeginTooltip();
+      draw_facts(theme, describe_span(*session.runs()[lane->run], item->span));
+      ImGui::EndTooltip();
+    } else if (errors_height_ > 0 && io.MousePos.y >= errors_top_ && io.MousePos.y < errors_top_ + errors_height_) {
+      ImGui::SetTooltip(
+          "predicted against measured time of each op with its waits:\nup: predicted longer, down: shorter; "
+          "full height: twice or half");
+    }
+  }
+  ImGui::EndChild();
+}
+
+void TimelineView::draw_details(Session& session, const Theme& theme, float height) {
+  ImGui::BeginChild("details", {0, height}, false);
+  const bool selected = session.selection.kind != Selection::Kind::nothing;
+  if (selected && !session.time_range) {
+    draw_facts(theme, describe_selection(session), ImGui::GetContentRegionAvail().x - theme.px(20));
+  } else {  // where the time of the stretch, or else of the whole iteration, goes
+    const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(session.runs().size());
+    for (std::size_t run = 0; run < session.runs().size(); ++run) {
+      if (run > 0) ImGui::SameLine(width * static_cast<float>(run));
+      ImGui::BeginGroup();
+      if (session.time_range) {
+        const auto [begin, end] = *session.time_range;
+        draw_facts(theme, describe_measurement(session, run, session.measure(run, begin, end)), width - theme.px(20));
+      } else {
+        draw_facts(theme, iterations_[run], width - theme.px(20));
+      }
+      ImGui::EndGroup();
+    }
+  }
+  ImGui::EndChild();
+}
+
+void TimelineView::draw(Session& session, const Theme& theme) {
+  if (session.runs().empty()) {
+    ImGui::TextDisabled(session.busy() ? "Working…"
+                                       : "No timeline: open a trace, a result or a timeline, or drop one here.");
+    return;
+  }
+  if (prepared_ != session.generation()) {
+    prepared_ = session.generation();
+    headlines_.clear();
+    beliefs_.clear();
+    iterations_.clear();
+    for (std::size_t run = 0; run < session.runs().size(); ++run) {
+      headlines_.push_back(headline(session, run));
+      beliefs_.push_back(belief(session, run));
+      const auto length = static_cast<double>(session.aligned_length_ns(run));
+      iterations_.push_back(describe_measurement(session, run, session.measure(run, 0, length)));
+    }
+  }
+  draw_toolbar(session, theme);
+  const float available = ImGui::GetContentRegionAvail().y;
+  const float details = std::min(available * 0.35f, ImGui::GetFontSize() * 9 + theme.px(16));
+  draw_canvas(session, theme, available - details - ImGui::GetStyle().ItemSpacing.y);
+  draw_details(session, theme, details);
+}
+
+}  // namespace
+
+std::unique_ptr<View> make_timeline_view() { return std::make_unique<TimelineView>(); }
+
+}  // namespace tencache::gui

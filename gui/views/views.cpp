@@ -1,0 +1,13 @@
+#include "gui/views/view.h"
+
+namespace tencache::gui {
+
+std::vector<std::unique_ptr<View>> make_views() {
+  std::vector<std::unique_ptr<View>> views;
+  views.push_back(make_timeline_view());
+  views.push_back(make_occupancy_view());
+  views.push_back(make_what_if_view());
+  return views;
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,506 @@
+// The dashboard's model: what is on a track at which zoom, what a tier holds, which files open, what is selected.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+
+#include "cli/chrome_trace.h"
+#include "core/error.h"
+#include "gui/model/describe.h"
+#include "gui/model/session.h"
+#include "gui/model/timeline_file.h"
+#include "tests/gui_cases.h"
+#include "traces/file_io.h"
+#include "traces/trace_file.h"
+
+namespace tencache::gui {
+namespace {
+
+using ::testing::HasSubstr;
+
+// ---- Tracks ---------------------------------------------------------------------------------------------------------
+
+// 100,000 spans of 10 ns, one every 20 ns, two kinds in turn.
+Track long_track() {
+  Track track("lane", 0);
+  for (std::uint32_t i = 0; i < 100'000; ++i) {
+    track.add({i * 20, i * 20 + 10, i, static_cast<std::uint8_t>(i % 2), 0});
+  }
+  track.finish();
+  return track;
+}
+
+TEST(Track, FarAwayMergesToShares) {
+  const Track track = long_track();
+  VisibleTrack visible;
+  track.collect(0, 2'000'000, 1000, visible);
+  EXPECT_TRUE(visible.items.empty());
+  // Every pixel is 2000 ns of which each kind covers a quarter.
+  double first = 0, second = 0;
+  for (std::size_t pixel = 0; pixel < 1000; ++pixel) {
+    EXPECT_NEAR(visible.share(pixel, 0), 0.25, 0.02) << pixel;
+    first += visible.share(pixel, 0);
+    second += visible.share(pixel, 1);
+    EXPECT_EQ(visible.share(pixel, 2), 0);
+  }
+  EXPECT_NEAR(first, 250, 0.1);
+  EXPECT_NEAR(second, 250, 0.1);
+}
+
+TEST(Track, NearByEverySpanIsItself) {
+  const Track track = long_track();
+  VisibleTrack visible;
+  track.collect(1'000'000, 1'000'200, 1000, visible);
+  ASSERT_GE(visible.items.size(), 10u);
+  EXPECT_LE(visible.items.size(), 12u);
+  EXPECT_EQ(track.items()[visible.items.front()].begin_ns, 1'000'000);
+  // Spans of 50 pixels fill theirs; no pixel is shared.
+  EXPECT_EQ(std::ranges::count_if(visible.columns, [](float share) { return share > 0 && share < 0.999f; }), 0);
+}
+
+TEST(Track, WorkGrowsWithPixelsNotWithSpans) {
+  const Track track = long_track();
+  VisibleTrack visible;
+  track.collect(-1e9, 1e9, 1000, visible);  // all within one or two pixels
+  EXPECT_TRUE(visible.items.empty());
+  float most = 0;
+  for (std::size_t pixel = 0; pixel < 1000; ++pixel) most = std::max(most, visible.share(pixel, 0));
+  EXPECT_NEAR(most, 0.25, 0.1);
+  track.collect(5e6, 6e6, 1000, visible);  // behind the last
+  EXPECT_TRUE(visible.items.empty());
+  track.collect(0, 100, 0, visible);
+  EXPECT_TRUE(visible.columns.empty());
+}
+
+TEST(Track, OverlappingCopiesLieInRows) {
+  Track track("link", 2);
+  track.add({0, 100, 0, 0, 0});
+  track.add({50, 150, 1, 1, 0});
+  track.add({120, 200, 2, 0, 0});
+  track.finish();
+  EXPECT_EQ(track.row_count(), 2);
+  EXPECT_EQ(track.at(60, 0, 1)->span, 0u);
+  EXPECT_EQ(track.at(60, 1, 1)->span, 1u);
+  EXPECT_EQ(track.at(125, 0, 1)->span, 2u);
+  EXPECT_EQ(track.at(199, 1, 1)->span, 2u);  // nothing in that row: what else is there
+  EXPECT_EQ(track.at(300, 0, 1), nullptr);
+  const auto covered = track.covered(90, 130);
+  EXPECT_EQ(covered[0], 10 + 10);
+  EXPECT_EQ(covered[1], 40);
+}
+
+TEST(Track, OneAndNone) {
+  Track none_there("lane", 0), one("lane", 0);
+  none_there.finish();
+  one.add({10, 20, 7, 3, 0});
+  one.finish();
+  VisibleTrack visible;
+  none_there.collect(0, 100, 10, visible);
+  EXPECT_TRUE(visible.items.empty());
+  EXPECT_EQ(none_there.at(5, 0, 5), nullptr);
+  one.collect(0, 100, 100, visible);
+  EXPECT_EQ(visible.items.size(), 1u);
+  // Of ten pixels of 3 ns from 8 on it fills those from 11 to 20 and a third of the first.
+  one.collect(8, 38, 10, visible);
+  EXPECT_NEAR(visible.share(0, 3), 1.0 / 3, 1e-6);
+  one.collect(0, 1e6, 10, visible);
+  EXPECT_GT(visible.share(0, 3), 0);
+}
+
+// ---- Runs -----------------------------------------------------------------------------------------------------------
+
+TEST(RunModel, KnowsIterationsTracksAndUses) {
+  const RunPointer run = simulate_run("predicted: on-demand");
+  ASSERT_EQ(run->iteration_count(), 3u);
+  std::vector<std::string> names;
+  for (const Track& track : run->tracks()) names.push_back(track.name());
+  EXPECT_THAT(names, ::testing::ElementsAre("GPU", "cpu to gpu"));  // nothing is written back: parameters stay clean
+  // The GPU's lane is covered without a hole: compute + stalls = time.
+  const Nanoseconds begin = run->iteration_begin_ns(1), end = run->iteration_begin_ns(2);
+  const auto covered = run->tracks()[0].covered(begin, end);
+  EXPECT_EQ(std::accumulate(covered.begin(), covered.end(), Nanoseconds{0}), end - begin);
+  EXPECT_EQ(covered[static_cast<std::size_t>(Phase::backward)], 12 * 900'000);
+  EXPECT_GT(covered[first_stall_slot + static_cast<std::size_t>(StallCause::h2d)], 0);
+  // Each copy to the GPU was asked for by an op that used it.
+  std::size_t used = 0;
+  for (std::uint32_t span = 0; span < run->spans().size(); ++span) {
+    if (run->spans()[span].kind != SpanKind::transfer || run->used_by(span) == none) continue;
+    ++used;
+    const Span& use = run->spans()[run->used_by(span)];
+    EXPECT_GE(use.start_ns, run->spans()[span].end_ns);
+    EXPECT_THAT(run->brought_for(run->used_by(span)), ::testing::Contains(span));
+  }
+  EXPECT_GE(used, 3u * 7u);
+  EXPECT_EQ(run->spans_of_op(12).size(), 3u);
+  EXPECT_EQ(run->op_name(12), "loss");
+  EXPECT_TRUE(run->op_name(99).empty());
+}
+
+TEST(OccupancyModel, MatchesTheChangesOneByOne) {
+  const RunPointer run = simulate_run("predicted: on-demand");
+  const Occupancy& occupancy = run->occupancy();
+  const Recording recording = simulate_recording("predicted: on-demand");
+  EXPECT_GT(occupancy.peak(0), 5'000'000u);
+  std::mt19937_64 random(1);
+  const Nanoseconds end = run->iteration_begin_ns(3);
+  for (int i = 0; i < 200; ++i) {
+    const auto time = static_cast<Nanoseconds>(random() % static_cast<std::uint64_t>(end));
+    RoleBytes expected{};
+    for (const OccupancySample& sample : recording.timeline.occupancy) {
+      if (sample.tier == 0 && sample.time_ns <= time) expected[static_cast<std::size_t>(sample.role)] += sample.change;
+    }
+    EXPECT_EQ(occupancy.held(0, time), expected) << time;
+    std::int64_t listed = 0;
+    for (const Resident& resident : occupancy.residents(0, time)) listed += resident.bytes;
+    EXPECT_EQ(listed, std::accumulate(expected.begin(), expected.end(), std::int64_t{0}));
+  }
+  // A pixel shows the most that was held in it.
+  std::vector<OccupancyColumn> columns;
+  occupancy.collect(0, 0, static_cast<double>(end), 3, columns);
+  ASSERT_EQ(columns.size(), 3u);
+  EXPECT_EQ(columns[1].total(), static_cast<std::int64_t>(occupancy.peak(0)));
+}
+
+// ---- Files ----------------------------------------------------------------------------------------------------------
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("tencache-gui-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+    return path(name);
+  }
+  std::string write_timelines(const std::string& name) const {
+    const Recording predicted = simulate_recording("predicted: on-demand");
+    const Recording measured = simulate_recording("measured: on-demand", slower_machine());
+    write_chrome_trace(path(name), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace},
+                                    {measured.title, &measured.timeline, &measured.machine, &measured.trace}});
+    return path(name);
+  }
+  std::string refusal(const std::string& file) const {
+    try {
+      open_document(file);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(file));
+      return error.what();
+    }
+    ADD_FAILURE() << file << " was opened";
+    return "";
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+void expect_same(const Recording& read, const Recording& written) {
+  EXPECT_EQ(read.title, written.title);
+  ASSERT_EQ(read.timeline.spans.size(), written.timeline.spans.size());
+  for (std::size_t i = 0; i < read.timeline.spans.size(); ++i) {
+    const Span &a = read.timeline.spans[i], &b = written.timeline.spans[i];
+    EXPECT_EQ(a.start_ns, b.start_ns);
+    EXPECT_EQ(a.end_ns, b.end_ns);
+    EXPECT_EQ(a.kind, b.kind);
+    EXPECT_EQ(a.lane, b.lane);
+    EXPECT_EQ(a.iteration, b.iteration);
+    EXPECT_EQ(a.op, b.op);
+    EXPECT_EQ(a.tensor, b.tensor);
+    EXPECT_EQ(a.bytes, b.bytes);
+    EXPECT_EQ(a.urgent, b.urgent);
+    EXPECT_EQ(a.from, b.from);
+    EXPECT_EQ(a.to, b.to);
+    if (a.kind == SpanKind::stall) {
+      EXPECT_EQ(a.cause, b.cause);
+    }
+  }
+  ASSERT_EQ(read.timeline.occupancy.size(), written.timeline.occupancy.size());
+  for (std::size_t i = 0; i < read.timeline.occupancy.size(); ++i) {
+    const OccupancySample &a = read.timeline.occupancy[i], &b = written.timeline.occupancy[i];
+    EXPECT_EQ(std::tie(a.time_ns, a.tier, a.role, a.tensor, a.used, a.change),
+              std::tie(b.time_ns, b.tier, b.role, b.tensor, b.used, b.change));
+  }
+  ASSERT_EQ(read.trace.ops.size(), written.trace.ops.size());
+  for (OpIndex op = 0; op < read.trace.ops.size(); ++op) {
+    EXPECT_EQ(read.trace.name(read.trace.ops[op]), written.trace.name(written.trace.ops[op]));
+    EXPECT_EQ(read.trace.ops[op].phase, written.trace.ops[op].phase);
+    EXPECT_TRUE(std::ranges::equal(read.trace.reads(read.trace.ops[op]), written.trace.reads(written.trace.ops[op])));
+  }
+  EXPECT_EQ(read.machine.tiers[0].capacity, written.machine.tiers[0].capacity);
+  EXPECT_EQ(read.machine.links[0].bandwidth, written.machine.links[0].bandwidth);
+}
+
+TEST_F(Files, TimelinesReadAsTheyWereWritten) {
+  const std::vector<Recording> read = read_timeline(write_timelines("t.json"));
+  ASSERT_EQ(read.size(), 2u);
+  expect_same(read[0], simulate_recording("predicted: on-demand"));
+  expect_same(read[1], simulate_recording("measured: on-demand", slower_machine()));
+  EXPECT_EQ(read[1].origin, Origin::measured);
+  // On one line, and compressed.
+  std::string text = read_file(path("t.json"));
+  std::erase(text, '\n');
+  write_file(path("t.json.zst"), text);
+  expect_same(read_timeline(path("t.json.zst")).at(0), read[0]);
+}
+
+TEST_F(Files, EveryKindIsToldByItsContent) {
+  write_trace(gui_trace(), path("a.trace.jsonl.zst"));
+  EXPECT_EQ(open_document(path("a.trace.jsonl.zst"))->kind, Document::Kind::trace);
+  EXPECT_EQ(open_document(write_timelines("b"))->kind, Document::Kind::timeline);
+  const DocumentPointer results =
+      open_document(write("c", R"([{"policy": "lru", "manifest": {}, "iteration_seconds": 1.5, "fits": true}])"));
+  EXPECT_EQ(results->kind, Document::Kind::results);
+  EXPECT_EQ(results->results.size(), 1u);
+}
+
+TEST_F(Files, BrokenOnesSayWhatIsWrong) {
+  EXPECT_THAT(refusal(path("missing.json")), HasSubstr("cannot be opened"));
+  EXPECT_THAT(refusal(write("empty.json", "")), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(write("blank.json", " \n")), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(write("text.txt", "hello")), HasSubstr("is no trace, result or timeline"));
+  EXPECT_THAT(refusal(write("object.json", "{}")), HasSubstr("is no result"));
+  EXPECT_THAT(refusal(write("foreign.json", R"({"traceEvents":[{"ph":"X","pid":1,"tid":1,"ts":0,"dur":1}]})")),
+              HasSubstr("not an event"));
+  EXPECT_THAT(refusal(write("nothing.json", R"({"traceEvents":[]})")), HasSubstr("no timeline"));
+  const std::string whole = read_file(write_timelines("t.json"));
+  EXPECT_THAT(refusal(write("cut.json", whole.substr(0, whole.size() * 2 / 3))), HasSubstr("ends in the middle"));
+  // Bytes overturned anywhere are an error or another timeline, never a crash.
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 60; ++i) {
+    std::string damaged = whole;
+    for (int j = 0; j < 3; ++j) damaged[random() % damaged.size()] = static_cast<char>(random() % 256);
+    const std::string file = write("damaged.json", damaged);
+    try {
+      open_document(file);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(file));
+    }
+  }
+}
+
+// ---- Session --------------------------------------------------------------------------------------------------------
+
+TEST(SessionModel, AlignsPredictedAboveMeasured) {
+  Session session;
+  session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
+  EXPECT_EQ(session.runs()[0]->origin(), Origin::predicted);
+  EXPECT_EQ(session.aligned_iteration(), 2u);
+  EXPECT_LT(session.origin_ns(0), session.origin_ns(1));
+  EXPECT_LE(session.window.begin_ns, 0);
+  EXPECT_GE(session.window.end_ns, static_cast<double>(session.aligned_length_ns(1)));
+  session.align(0);
+  EXPECT_EQ(session.origin_ns(0), session.origin_ns(1));
+  session.fit_all();
+  EXPECT_GE(session.window.end_ns, 3.0 * static_cast<double>(session.aligned_length_ns(0)) * 0.9);
+}
+
+TEST(SessionModel, ZoomKeepsTheAnchor) {
+  TimeWindow window{0, 1000};
+  window.zoom(0.5, 250);
+  EXPECT_DOUBLE_EQ(window.length_ns(), 500);
+  EXPECT_DOUBLE_EQ((250 - window.begin_ns) / window.length_ns(), 0.25);
+  for (int i = 0; i < 200; ++i) window.zoom(0.5, 250);
+  EXPECT_GE(window.length_ns(), 1);
+}
+
+TEST(SessionModel, ErrorsOfOpsAreThoseOfTheSlowerLinks) {
+  Session session;
+  session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
+  ASSERT_EQ(session.op_errors().size(), 25u);
+  double predicted = 0, measured = 0;
+  for (const OpError& error : session.op_errors()) {
+    EXPECT_LE(error.predicted_ns, error.measured_ns);
+    predicted += error.predicted_ns;
+    measured += error.measured_ns;
+  }
+  EXPECT_DOUBLE_EQ(predicted, static_cast<double>(session.aligned_length_ns(0)));
+  EXPECT_DOUBLE_EQ(measured, static_cast<double>(session.aligned_length_ns(1)));
+  EXPECT_THAT(belief(session, 0), HasSubstr("against the measured"));
+  EXPECT_THAT(belief(session, 1), HasSubstr("measured"));
+}
+
+TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
+  Session session;
+  session.show({simulate_run("predicted: on-demand")});
+  session.search("LAYER11");
+  EXPECT_THAT(session.found_ops(), ::testing::ElementsAre(11, 13));
+  session.search("weight1");
+  EXPECT_THAT(session.found_tensors(), ::testing::ElementsAre(1, 10, 11));
+  session.select_next_match(1);
+  EXPECT_EQ(session.selection.kind, Selection::Kind::tensor);
+  EXPECT_EQ(session.selection.id, 1u);
+  session.select_next_match(1);
+  EXPECT_EQ(session.selection.id, 10u);
+  session.select_next_match(-1);
+  EXPECT_EQ(session.selection.id, 1u);
+  ASSERT_NE(session.selection.span, none);
+  EXPECT_EQ(session.runs()[0]->spans()[session.selection.span].tensor, 1u);
+}
+
+TEST(SessionModel, SelectionIsFoundInTheOtherRun) {
+  Recording other = simulate_recording("measured: on-demand", slower_machine());
+  Session session;
+  session.show({simulate_run("predicted: on-demand"), std::make_shared<const gui::Run>(std::move(other))});
+  const std::uint32_t span = session.runs()[0]->spans_of_op(12).front();
+  session.select_span(0, span);
+  EXPECT_EQ(session.selected_in(1), 12u);
+  EXPECT_THAT(describe_selection(session).front().second, HasSubstr("loss"));
+}
+
+TEST(SessionModel, MeasuresAStretchExactly) {
+  Session session;
+  session.show({simulate_run("predicted: on-demand")});
+  const Measurement whole = session.measure(0, 0, static_cast<double>(session.aligned_length_ns(0)));
+  EXPECT_EQ(std::accumulate(whole.covered_ns.begin(), whole.covered_ns.end(), Nanoseconds{0}), whole.length_ns);
+  ASSERT_EQ(whole.moved.size(), 1u);
+  EXPECT_EQ(whole.moved[0].second % 1'000'000, 0u);
+  EXPECT_GT(whole.moved[0].second, 10'000'000u);
+  const std::string csv = spans_csv(session, 0, 1e12);
+  EXPECT_THAT(csv, HasSubstr("\npredicted: on-demand,stall,"));
+  EXPECT_GT(std::ranges::count(csv, '\n'), 25 + 12);
+  EXPECT_THAT(occupancy_csv(session), HasSubstr("run,tier,time_ns,parameter,gradient"));
+}
+
+TEST(SessionModel, OpensInTheBackgroundAndSaysWhatFails) {
+  Session session;
+  session.open("/nowhere/at/all.json");
+  session.wait();
+  EXPECT_TRUE(session.message_is_error());
+  EXPECT_THAT(session.message(), HasSubstr("/nowhere/at/all.json"));
+  EXPECT_TRUE(session.runs().empty());
+}
+
+TEST(SessionModel, TheSampleOpensAndStalls) {
+  Session session;
+  session.open_sample();
+  session.wait();
+  ASSERT_EQ(session.runs().size(), 1u) << session.message();
+  ASSERT_NE(session.simulated(), nullptr);
+  EXPECT_TRUE(session.simulated()->fits) << session.simulated()->reason;
+  EXPECT_GT(session.simulated()->bound_seconds, 0);
+  EXPECT_THAT(headline(session, 0), HasSubstr("stalls"));
+  session.what_if->policy = "no such policy";
+  session.rerun();
+  session.wait();
+  EXPECT_TRUE(session.message_is_error());
+  EXPECT_THAT(session.message(), HasSubstr("no such policy"));
+  EXPECT_EQ(session.runs().size(), 1u);  // what was there stays
+}
+
+// ---- Simulating in the background -----------------------------------------------------------------------------------
+
+TEST(SimulatorThread, TheLatestRequestWins) {
+  Simulator simulator;
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  for (const char* policy : {"on-demand", "lru", "fifo", "on-demand", "lru"}) {
+    scenario.policy = policy;
+    simulator.request(scenario);
+  }
+  simulator.wait();
+  const SimulatedPointer done = simulator.take();
+  ASSERT_NE(done, nullptr);
+  EXPECT_EQ(done->scenario.policy, "lru");
+  EXPECT_TRUE(done->fits) << done->reason;
+  EXPECT_GE(done->iteration_seconds(), done->bound_seconds * 0.999);
+  EXPECT_EQ(simulator.take(), nullptr);
+}
+
+TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = small_machine_with_slow_storage(5'600'000);
+  scenario.machine.resources.push_back({"dram", 10 * byte_per_ns});
+  scenario.machine.resources.push_back({"ssd", byte_per_ns});
+  scenario.machine.links[2].uses = scenario.machine.links[3].uses = {0, 1};
+  scenario.policy = "on-demand";
+  WhatIf what_if(scenario);
+  EXPECT_FALSE(what_if.changed());
+  const auto with = [&](Knob::Kind kind, const std::string& typed) {
+    what_if.reset();
+    for (Knob& knob : what_if.knobs()) {
+      if (knob.kind == kind) knob.parse(typed);
+    }
+    EXPECT_TRUE(what_if.changed());
+    return what_if.scenario();
+  };
+  EXPECT_EQ(with(Knob::Kind::gpu_memory, "8MB").machine.tiers[0].capacity, 8'000'000u);
+  EXPECT_EQ(with(Knob::Kind::cpu_memory, "2MB").machine.tiers[1].capacity, 2'000'000u);
+  const MachineSpec pcie = with(Knob::Kind::pcie, "2GB/s").machine;
+  EXPECT_EQ(pcie.links[0].bandwidth, 2 * byte_per_ns);
+  EXPECT_EQ(pcie.links[2].bandwidth, scenario.machine.links[2].bandwidth);
+  const MachineSpec nvme = with(Knob::Kind::nvme, "0.5GB/s").machine;
+  EXPECT_EQ(nvme.links[0].bandwidth, byte_per_ns);
+  EXPECT_EQ(nvme.links[2].bandwidth, byte_per_ns / 2);
+  EXPECT_EQ(nvme.resources[0].bandwidth, 10 * byte_per_ns);
+  EXPECT_EQ(nvme.resources[1].bandwidth, 2 * byte_per_ns);
+  EXPECT_EQ(with(Knob::Kind::dram, "20GB/s").machine.resources[0].bandwidth, 20 * byte_per_ns);
+  const Scenario faster = with(Knob::Kind::gpu_speed, "2");
+  EXPECT_EQ(faster.trace->ops[0].duration_ns, 300'000);
+  EXPECT_EQ(scenario.trace->ops[0].duration_ns, 600'000);
+  EXPECT_THROW(what_if.knobs()[0].parse("much"), Error);
+  what_if.reset();
+  EXPECT_FALSE(what_if.changed());
+}
+
+// On the machine that it was made for, an old plan moves the same tensors and takes about the same time.
+TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "g10";
+  std::unique_ptr<RecordedPlan> plan;
+  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  ASSERT_TRUE(planned->fits) << planned->reason;
+  ASSERT_NE(plan, nullptr);
+  EXPECT_DOUBLE_EQ(planned->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
+  const SimulatedPointer again = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(again->fits) << again->reason;
+  EXPECT_TRUE(again->old_plan);
+  EXPECT_NEAR(again->iteration_seconds() / planned->iteration_seconds(), 1, 0.1);
+  Scenario without = scenario;
+  without.policy = "on-demand";
+  EXPECT_LT(again->iteration_seconds(), simulate_scenario(without)->iteration_seconds());
+  scenario.machine.links[0].bandwidth *= 2;
+  const SimulatedPointer elsewhere = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(elsewhere->fits);
+  EXPECT_LT(elsewhere->iteration_seconds(), again->iteration_seconds());
+}
+
+TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.machine.facts.push_back({"links.h2d.bandwidth", "guessed", "estimated", "", 0});
+  scenario.policy = "on-demand";
+  const SimulatedPointer simulated = with_interval(with_references(simulate_scenario(scenario)), 20);
+  EXPECT_DOUBLE_EQ(simulated->ideal_seconds, 12 * 600e-6 + 300e-6 + 12 * 900e-6);
+  EXPECT_GT(simulated->bound_seconds, 0);
+  EXPECT_LE(simulated->bound_seconds, simulated->iteration_seconds());
+  EXPECT_EQ(simulated->samples, 20u);
+  EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
+  EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
+  EXPECT_EQ(with_interval(simulated, 20, [] { return true; }), nullptr);
+}
+
+TEST(SimulatorThread, WhatDoesNotFitSaysWhy) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine(1'200'000);
+  scenario.policy = "on-demand";
+  const SimulatedPointer done = simulate_scenario(scenario);
+  EXPECT_FALSE(done->fits);
+  EXPECT_FALSE(done->reason.empty());
+}
+
+}  // namespace
+}  // namespace tencache::gui

@@ -1,0 +1,356 @@
+// The dashboard as it is drawn and used: pictures without a display are searched for what must be in them, a scripted
+// mouse and keyboard change the session, and a real window opens under Xvfb.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/chrome_trace.h"
+#include "gui/shell/recent_files.h"
+#include "tests/gui_cases.h"
+#include "tests/gui_screen.h"
+#include "traces/file_io.h"
+
+// Objects of graphics drivers that live as long as the process count as leaks.
+extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }  // NOLINT
+
+namespace tencache::gui {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Screen> make_screen(int width = 1280, int height = 720, bool light = false, float scale = 1) {
+  try {
+    return std::make_unique<Screen>(width, height, light, scale);
+  } catch (const Error& error) {
+    return nullptr;
+  }
+}
+
+class Dashboard : public testing::Test {
+ protected:
+  void open(int width = 1280, int height = 720, bool light = false, float scale = 1) {
+    screen_.reset();  // one context at a time
+    screen_ = make_screen(width, height, light, scale);
+    if (screen_ == nullptr) GTEST_SKIP() << "no EGL to draw with";
+  }
+  void SetUp() override { open(); }
+  void show_both() {
+    screen_->session().show(
+        {simulate_run("predicted: on-demand"), simulate_run("measured: on-demand", slower_machine())});
+  }
+  bool shows(const std::string& text, const Picture& picture) {
+    return screen_->find_text(text, screen_->theme().text, picture).x >= 0;
+  }
+  bool shows_faintly(const std::string& text, const Picture& picture) {
+    return screen_->find_text(text, screen_->theme().faint_text, picture).x >= 0;
+  }
+  // The middle of a lane: its label, and right of it.
+  ImVec2 label_of(const std::string& name) {
+    const Picture picture = screen_->picture();
+    const ImVec2 at = screen_->find_text(name, screen_->theme().text, picture, 40);
+    EXPECT_GE(at.x, 0) << name;
+    return {at.x, at.y + 5};
+  }
+
+  std::unique_ptr<Screen> screen_;
+};
+
+// ---- What is drawn --------------------------------------------------------------------------------------------------
+
+TEST_F(Dashboard, TimelineShowsLanesColoursAndFigures) {
+  show_both();
+  const Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  for (const char* label : {"GPU", "cpu to gpu", "iteration 3 of 3", "forward", "backward", "loss"}) {
+    EXPECT_TRUE(shows(label, picture)) << label;
+  }
+  EXPECT_TRUE(shows("stalls for: copies to GPU", picture));
+  EXPECT_TRUE(shows_faintly("error", picture));
+  // Lanes are 1100 pixels wide; a phase or stall that is half of the time covers thousands of pixels.
+  EXPECT_GT(Screen::count(picture, theme.phases[0]), 4000);
+  EXPECT_GT(Screen::count(picture, theme.phases[2]), 8000);
+  EXPECT_GT(Screen::count(picture, theme.causes[0]), 8000);
+  // What is not there has no colour: no storage, no optimizer.
+  EXPECT_EQ(Screen::count(picture, theme.causes[2]), 0);
+  EXPECT_EQ(Screen::count(picture, theme.phases[3]), 0);
+}
+
+TEST_F(Dashboard, WithoutStallsNothingLooksStalled) {
+  screen_->session().show({simulate_run("predicted: on-demand", gui_machine(50'000'000))});
+  const Picture picture = screen_->picture();
+  // All is there after the first iteration: only the legend has the colour.
+  EXPECT_LT(Screen::count(picture, screen_->theme().causes[0]), 150);
+  EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 8000);
+}
+
+TEST_F(Dashboard, MemoryShowsRolesCapacityAndResidents) {
+  show_both();
+  screen_->app().choose_view("memory");
+  screen_->session().cursor_ns = 5e6;
+  const Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  EXPECT_TRUE(shows("gpu, predicted", picture));
+  EXPECT_TRUE(shows("gpu, measured", picture));
+  EXPECT_TRUE(shows("cpu, predicted", picture));
+  EXPECT_TRUE(shows("parameters", picture));
+  EXPECT_GT(Screen::count(picture, theme.roles[0]), 20'000);
+  EXPECT_GT(Screen::count(picture, theme.roles[1]), 200);  // the gradient lives half of the time
+  EXPECT_GT(Screen::count(picture, theme.error), 700);     // the capacity
+  EXPECT_TRUE(shows("weight3", picture) || shows("weight4", picture) || shows("weight5", picture));
+}
+
+TEST_F(Dashboard, LightAndLargeAreReadableToo) {
+  open(3840, 2160, true, 2);
+  if (screen_ == nullptr) return;
+  show_both();
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("cpu to gpu", picture));
+  EXPECT_GT(Screen::count(picture, screen_->theme().causes[0]), 50'000);
+  EXPECT_GT(Screen::count(picture, screen_->theme().background), 100'000);
+}
+
+TEST_F(Dashboard, EmptyAndFailedSayWhatToDo) {
+  EXPECT_TRUE(
+      shows_faintly("No timeline: open a trace, a result or a timeline, or drop one here.", screen_->picture()));
+  screen_->session().open("/nowhere.json");
+  screen_->session().wait();
+  const Picture picture = screen_->picture();
+  EXPECT_GE(screen_->find_text("/nowhere.json: cannot be opened;", screen_->theme().error, picture).x, 0);
+}
+
+TEST_F(Dashboard, HelpListsKeys) {
+  show_both();
+  EXPECT_FALSE(shows("shift+drag", screen_->picture()));
+  screen_->io().KeyShift = true;
+  screen_->press('/');
+  screen_->io().KeyShift = false;
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("shift+drag", picture));
+  EXPECT_TRUE(shows("ctrl+O", picture));
+}
+
+// ---- What mouse and keys do -----------------------------------------------------------------------------------------
+
+TEST_F(Dashboard, WheelZoomsAtTheCursorAndDraggingPans) {
+  show_both();
+  const ImVec2 lane = label_of("GPU");
+  const TimeWindow before = screen_->session().window;
+  screen_->move(700, lane.y);
+  const double at = screen_->session().cursor_ns.value();
+  screen_->wheel(700, lane.y, 3);
+  const TimeWindow zoomed = screen_->session().window;
+  EXPECT_NEAR(zoomed.length_ns() / before.length_ns(), 0.512, 1e-6);
+  EXPECT_NEAR((at - zoomed.begin_ns) / zoomed.length_ns(), (at - before.begin_ns) / before.length_ns(), 1e-6);
+  screen_->drag(700, lane.y, 600, lane.y);
+  EXPECT_NEAR(screen_->session().window.length_ns(), zoomed.length_ns(), 1);
+  EXPECT_GT(screen_->session().window.begin_ns, zoomed.begin_ns);
+  screen_->press('F');
+  EXPECT_DOUBLE_EQ(screen_->session().window.begin_ns, before.begin_ns);
+  screen_->press('0');
+  EXPECT_GT(screen_->session().window.length_ns(), 2 * before.length_ns());
+  screen_->press('[');
+  EXPECT_EQ(screen_->session().aligned_iteration(), 1u);
+  screen_->press(']');
+  EXPECT_EQ(screen_->session().aligned_iteration(), 2u);
+}
+
+TEST_F(Dashboard, HoveringTellsWhatItIs) {
+  screen_->session().show({simulate_run("predicted: on-demand")});
+  const gui::Run& run = *screen_->session().runs()[0];
+  const std::uint32_t loss = run.spans_of_op(12).back();
+  const Nanoseconds origin = screen_->session().origin_ns(0);
+  const double middle = static_cast<double>(run.spans()[loss].start_ns - origin) + 150'000;
+  screen_->session().window = {middle - 500'000, middle + 500'000};
+  const ImVec2 lane = label_of("GPU");
+  // The lanes' right end is the window's; the time in the middle of it lies halfway from their left.
+  screen_->move(700, lane.y);
+  const double time = screen_->session().cursor_ns.value();
+  const double pixel_ns = 1'000'000.0 / 1170;
+  screen_->move(700 + static_cast<float>((middle - time) / pixel_ns), lane.y);
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("300.0 µs", picture));
+  EXPECT_TRUE(shows_faintly("writes", picture));
+}
+
+TEST_F(Dashboard, ClickingSelectsAndDrawsArrows) {
+  show_both();
+  const ImVec2 lane = label_of("cpu to gpu");
+  const gui::Run& run = *screen_->session().runs()[0];
+  // The first copy of the iteration.
+  const Nanoseconds origin = screen_->session().origin_ns(0);
+  std::uint32_t copy = none;
+  for (const TrackItem& item : run.tracks()[1].items()) {
+    if (item.begin_ns >= origin && copy == none) copy = item.span;
+  }
+  ASSERT_NE(copy, none);
+  const auto start = static_cast<double>(run.spans()[copy].start_ns - origin);
+  screen_->session().window = {start - 1e6, start + 3e6};
+  screen_->frames();
+  screen_->move(800, lane.y);
+  const double pixel_ns = 4e6 / 1170;
+  const float x = 800 + static_cast<float>((start + 4e5 - screen_->session().cursor_ns.value()) / pixel_ns);
+  const int before = Screen::count(screen_->picture(), screen_->theme().error);
+  screen_->click(x, lane.y);
+  const Selection& selection = screen_->session().selection;
+  EXPECT_EQ(selection.kind, Selection::Kind::tensor);
+  EXPECT_EQ(selection.id, run.spans()[copy].tensor);
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows_faintly("used by", picture));
+  EXPECT_GT(Screen::count(picture, screen_->theme().error), before + 20);  // the arrow of a copy asked for too late
+  screen_->press_special(ImGuiKey_Escape);
+  EXPECT_EQ(selection.kind, Selection::Kind::nothing);
+}
+
+TEST_F(Dashboard, ShiftDraggingMeasures) {
+  show_both();
+  const ImVec2 lane = label_of("GPU");
+  screen_->io().KeyShift = true;
+  screen_->drag(400, lane.y, 800, lane.y);
+  screen_->io().KeyShift = false;
+  ASSERT_TRUE(screen_->session().time_range.has_value());
+  const auto [begin, end] = *screen_->session().time_range;
+  EXPECT_NEAR((end - begin) / screen_->session().window.length_ns(), 400.0 / 1170, 0.02);
+  EXPECT_TRUE(shows_faintly("stalled: h2d", screen_->picture()));
+}
+
+TEST_F(Dashboard, TypingSearches) {
+  show_both();
+  screen_->frames();
+  screen_->press('/');
+  screen_->type("weight7");
+  EXPECT_EQ(screen_->session().search_text(), "weight7");
+  EXPECT_EQ(screen_->session().found_tensors().size(), 1u);
+  const TimeWindow before = screen_->session().window;
+  screen_->press('W');  // letters that are typed do not zoom
+  EXPECT_DOUBLE_EQ(screen_->session().window.begin_ns, before.begin_ns);
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows_faintly("0 ops, 1 tensors", picture));
+  EXPECT_GT(Screen::count(picture, screen_->theme().match), 10);
+}
+
+TEST_F(Dashboard, ATensorOfTheMemoryListIsSelectedEverywhere) {
+  show_both();
+  screen_->app().choose_view("memory");
+  screen_->session().cursor_ns = 5e6;
+  const Picture picture = screen_->picture();
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const ImVec2 at = screen_->find_text("weight" + std::to_string(i), screen_->theme().text, picture);
+    if (at.x < 0) continue;
+    screen_->click(at.x + 4, at.y + 4);
+    EXPECT_EQ(screen_->session().selection.kind, Selection::Kind::tensor);
+    EXPECT_EQ(screen_->session().runs()[0]->tensor_name(screen_->session().selection.id).substr(0, 7),
+              "weight" + std::to_string(i).substr(0, 1));
+    return;
+  }
+  FAIL() << "no tensor is listed";
+}
+
+// A slider that is dragged simulates another machine, and what was before stays as a ghost.
+TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
+  Session& session = screen_->session();
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.trace_name = "test";
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  session.what_if.emplace(scenario);
+  session.rerun();
+  session.wait();
+  screen_->app().choose_view("what-if");
+  const double before = session.simulated()->iteration_seconds();
+  Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("lower bound", picture));
+  EXPECT_TRUE(shows("now: on-demand", picture));
+  EXPECT_FALSE(shows_faintly("before: GPU", picture));
+  const ImVec2 label = screen_->find_text("PCIe", screen_->theme().text, picture);
+  ASSERT_GE(label.x, 0);
+  const Knob& pcie = session.what_if->knobs().at(2);
+  EXPECT_EQ(pcie.kind, Knob::Kind::pcie);
+  screen_->drag(178, label.y + 5, 230, label.y + 5);
+  EXPECT_GT(pcie.value, 1.5 * pcie.original);
+  session.wait();
+  EXPECT_LT(session.simulated()->iteration_seconds(), 0.9 * before);
+  ASSERT_NE(session.ghost(), nullptr);
+  EXPECT_DOUBLE_EQ(session.ghost()->iteration_seconds(), before);
+  picture = screen_->picture();
+  EXPECT_TRUE(shows_faintly("before: GPU", picture));
+  EXPECT_TRUE(shows_faintly("before: on-demand", picture));
+  EXPECT_TRUE(shows("now: GPU", picture));
+}
+
+// ---- Programs -------------------------------------------------------------------------------------------------------
+
+class Programs : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("tencache-gui-view-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    setenv("XDG_STATE_HOME", folder_.c_str(), 1);
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  int run(const std::string& arguments, const std::string& before = "") const {
+    const std::string command = before + std::string(TENCACHE_BINARY_DIR) + "/cli/tencache gui " + arguments + " >" +
+                                path("out") + " 2>" + path("err");
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string errors() const { return read_file(path("err")); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(Programs, ScreenshotsNeedNoDisplay) {
+  if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
+  const Recording recording = simulate_recording("predicted: on-demand");
+  write_chrome_trace(path("t.json"), {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
+  ASSERT_EQ(run(path("t.json") + " --screenshot " + path("a.png") + " --size 800x600", "env -u DISPLAY "), 0)
+      << errors();
+  const std::string png = read_file(path("a.png"));
+  ASSERT_GT(png.size(), 5000u);
+  EXPECT_EQ(png.substr(1, 3), "PNG");
+  EXPECT_EQ(png.substr(16, 8), std::string("\0\0\x03\x20\0\0\x02\x58", 8));  // 800 × 600
+  EXPECT_EQ(run("/nowhere.json --screenshot " + path("b.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));
+  EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory"));
+  EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
+}
+
+TEST_F(Programs, WithoutADisplayAWindowSaysWhatToDo) {
+  EXPECT_EQ(run("", "env -u DISPLAY -u WAYLAND_DISPLAY "), 2);
+  EXPECT_THAT(errors(), HasSubstr("--screenshot"));
+}
+
+TEST_F(Programs, AWindowOpensUnderXvfb) {
+  if (std::system("command -v xvfb-run >/dev/null 2>&1 && command -v xauth >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "no xvfb-run (packages xvfb xauth)";
+  }
+  const std::string command = "timeout 60 xvfb-run -a -s '-screen 0 1280x720x24' " + std::string(TENCACHE_BINARY_DIR) +
+                              "/gui/tencache-gui --frames 20 2>" + path("err");
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << errors();
+}
+
+TEST_F(Programs, RecentFilesAreKept) {
+  for (const char* name : {"a", "b", "a"}) {
+    std::ofstream(path(name)) << "x";
+    add_recent_file(path(name));
+  }
+  add_recent_file(path("never there"));
+  EXPECT_THAT(recent_files(), ::testing::ElementsAre(path("a"), path("b")));
+  std::filesystem::remove(path("a"));
+  EXPECT_THAT(recent_files(), ::testing::ElementsAre(path("b")));
+}
+
+}  // namespace
+}  // namespace tencache::gui

@@ -39,7 +39,7 @@ struct Steps {
   Trace trace;         // of one step
 };
 
-Steps run_program(const MachineSpec& machine, std::uint64_t steps) {
+Steps run_steps(const MachineSpec& machine, std::uint64_t steps) {
   const MadePolicy policy = make_policy("on-demand");
   LiveRuntime runtime(machine, *policy.policy);
   std::vector<LiveRuntime::Storage> storages;
@@ -102,7 +102,7 @@ Measured measure_host_cost(const MachineSpec& calibrated, bool quick) {
   const MachineSpec roomy = two_tiers(calibrated, 2 * all_bytes), tight = two_tiers(calibrated, all_bytes / 2);
   std::vector<double> costs;
   for (int pair = 0; pair < (quick ? 3 : 7); pair++) {
-    const Steps free = run_program(roomy, quick ? 6 : 20), paged = run_program(tight, quick ? 6 : 20);
+    const Steps free = run_steps(roomy, quick ? 6 : 20), paged = run_steps(tight, quick ? 6 : 20);
     const Simulated ideal = simulate_program(free.trace, roomy), predicted = simulate_program(free.trace, tight);
     TENCACHE_CHECK(predicted.copies > 0);
     const double extra = (paged.seconds - free.seconds) - (predicted.seconds - ideal.seconds);

@@ -2,16 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "cli/results.h"
 #include "traces/file_io.h"
 
 namespace tencache {
 namespace {
-
-// Null where it is not there.
-const Json& member(const Json& object, const std::string& key) {
-  static const Json absent;
-  return object.is_object() && object.contains(key) ? object[key] : absent;
-}
 
 Json side_by_side(const Json& predicted, const Json& measured) {
   Json error;

@@ -20,10 +20,6 @@ std::string text_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string("?");
 }
 
-Json member(const Json& object, const std::string& key) {
-  return object.is_object() && object.contains(key) ? object[key] : Json(nullptr);
-}
-
 // Null against an object is null against each of its members.
 void collect(const std::string& path, const Json& a, const Json& b, std::vector<Change>& changes) {
   const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
@@ -67,6 +63,11 @@ std::string shortened(std::string text) {
 }
 
 }  // namespace
+
+const Json& member(const Json& object, const std::string& key) {
+  static const Json absent;
+  return object.is_object() && object.contains(key) ? object[key] : absent;
+}
 
 std::vector<Json> read_results(const std::string& file) {
   constexpr Bytes maximum_result_file_bytes = 1 * GiB;

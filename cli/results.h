@@ -11,6 +11,9 @@ namespace tencache {
 // The results in the file: one, or a list of them. Throws Error that names the file if it holds anything else.
 std::vector<Json> read_results(const std::string& file);
 
+// The object's member; null where it is not there.
+const Json& member(const Json& object, const std::string& key);
+
 // A leaf that differs: a figure, an option, a hash. What one side lacks is null there.
 struct Change {
   std::string path;  // "stall_seconds.h2d"

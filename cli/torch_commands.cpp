@@ -318,9 +318,13 @@ void add_record_command(CLI::App& app, Command& chosen) {
       "  tencache record --program resnet -o resnet.trace.jsonl.zst");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      std::vector<std::string> words = {"record", "-o", arguments->output};
+      if (arguments->config.empty() == arguments->program.empty()) {
+        throw Error("record: give either a training configuration or --program");
+      }
+      std::vector<std::string> words = {"record"};
       if (!arguments->config.empty()) words.push_back(arguments->config);
       if (!arguments->program.empty()) words.insert(words.end(), {"--program", arguments->program});
+      words.insert(words.end(), {"-o", arguments->output});
       if (arguments->device != "auto") words.insert(words.end(), {"--device", arguments->device});
       if (arguments->steps != 0) words.insert(words.end(), {"--steps", std::to_string(arguments->steps)});
       return exit_code_of(run_program(find_torch_program(), words));

@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "core/replay_log.h"
+#include "executor/live/programs.h"
 #include "executor/live/record.h"
 #include "executor/live/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live_training_support.h"
 #include "traces/lower.h"
+#include "traces/trace_file.h"
 
 namespace tencache::training_test {
 namespace {
@@ -273,6 +275,33 @@ TEST(Recording, IsOneSteadyStepOfTheProgram) {
   }
   for (const char* module : {"embedding", "block.0", "block.1", "head"}) EXPECT_GT(modules[module], 0) << module;
   EXPECT_GE(placeable, 3);  // a norm, the clipping, an update
+}
+
+// The shipped recordings are of the programs that there are: the same ops on the same tensors.
+TEST(Recording, OfABuiltInProgramIsWhatIsShipped) {
+  at::set_num_threads(1);
+  ASSERT_FALSE(list_programs().empty());
+  for (const ProgramInfo& program : list_programs()) {
+    SCOPED_TRACE(program.name);
+    const Trace trace = record_program(program.name, {.steps = 1, .on_step = {}}).trace;
+    const Trace shipped =
+        read_trace(TENCACHE_SOURCE_DIR "/traces/samples/" + program.name + std::string(".trace.jsonl.zst"));
+    EXPECT_EQ(trace.header.model, shipped.header.model);
+    EXPECT_EQ(trace.header.batch, shipped.header.batch);
+    ASSERT_EQ(trace.ops.size(), shipped.ops.size());
+    ASSERT_EQ(trace.tensors.size(), shipped.tensors.size());
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      ASSERT_EQ(trace.name(trace.ops[op]), shipped.name(shipped.ops[op])) << op;
+      ASSERT_TRUE(std::ranges::equal(trace.reads(trace.ops[op]), shipped.reads(shipped.ops[op]))) << op;
+      ASSERT_TRUE(std::ranges::equal(trace.writes(trace.ops[op]), shipped.writes(shipped.ops[op]))) << op;
+    }
+  }
+  try {
+    record_program("rnn", {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("unknown program 'rnn'; there are: resnet, lstm, lora-encoder"));
+  }
 }
 
 Trace two_ops(Nanoseconds first_ns, Nanoseconds second_ns, const char* second_name = "second") {

@@ -68,17 +68,11 @@ class EventCutter {
     const std::size_t size = text.size();
     std::size_t begin = event_.empty() && depth_ < event_depth ? size : 0;  // of the part of an event in this block
     for (std::size_t i = 0; i < size; ++i) {
-      const char c = text[i];
       if (in_string_) {
-        if (escaped_) {
-          escaped_ = false;
-        } else if (c == '\\') {
-          escaped_ = true;
-        } else if (c == '"') {
-          in_string_ = false;
-        }
-        continue;
+        i = after_string(text, i);
+        if (i >= size) break;
       }
+      const char c = text[i];
       line_ += c == '\n';
       if (c == '"') {
         in_string_ = true;
@@ -99,6 +93,28 @@ class EventCutter {
   std::uint64_t line() const { return line_; }
 
  private:
+  // The first character after the string that `i` lies in; the text's size if it does not end here. Strings are most
+  // of a file, so whole stretches are searched at once.
+  std::size_t after_string(std::string_view text, std::size_t i) {
+    while (i < text.size()) {
+      if (escaped_) {
+        escaped_ = false;
+        ++i;
+        continue;
+      }
+      const std::size_t quote = std::min(text.find('"', i), text.size());
+      const std::size_t escape = text.substr(i, quote - i).find('\\');
+      if (escape == std::string_view::npos) {
+        if (quote == text.size()) return quote;
+        in_string_ = false;
+        return quote + 1;
+      }
+      escaped_ = true;
+      i += escape + 1;
+    }
+    return i;
+  }
+
   static constexpr int event_depth = 3;
   std::string event_;
   int depth_ = 0;

@@ -1,0 +1,214 @@
+// The dashboard with a timeline of one million spans: opening it, what its frames prepare, whole frames of the views
+// (all but the drawing by the GPU), and a what-if simulation from input to result.
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "cli/chrome_trace.h"
+#include "gui/model/session.h"
+#include "gui/model/timeline_file.h"
+#ifdef TENCACHE_WITH_GUI
+#include <imgui.h>
+
+#include "gui/shell/app.h"
+#endif
+
+namespace tencache::gui {
+namespace {
+
+constexpr std::uint32_t op_count = 2'000, iterations = 100;  // 200,000 ops, as many stalls, 600,000 copies
+
+// Ops with a stall before each; three copies an op over four links; each takes room and gives some back.
+Recording million_spans() {
+  Recording recording;
+  recording.title = "predicted: synthetic";
+  recording.machine.name = "synthetic";
+  recording.machine.tiers = {{"gpu", TierKind::gpu, 40 * GiB, 1, {}},
+                             {"cpu", TierKind::cpu, 128 * GiB, 1, {}},
+                             {"nvme", TierKind::nvme, 1024 * GiB, 1, {}}};
+  recording.machine.links = {{"h2d", 1, 0, 12'000'000'000, 0, {}},
+                             {"d2h", 0, 1, 12'000'000'000, 0, {}},
+                             {"read", 2, 1, 3'000'000'000, 0, {}},
+                             {"write", 1, 2, 3'000'000'000, 0, {}}};
+  Trace& trace = recording.trace;
+  for (std::uint32_t i = 0; i < op_count; ++i) {
+    trace.add_tensor("block" + std::to_string(i / 20) + ".weight" + std::to_string(i), 16 * MiB,
+                     static_cast<Role>(i % role_count), false);
+  }
+  for (std::uint32_t i = 0; i < op_count; ++i) {
+    Op op;
+    op.name = trace.names.intern("op" + std::to_string(i));
+    op.module = trace.names.intern("block" + std::to_string(i / 20));
+    op.phase = static_cast<Phase>(i * phase_count / op_count);
+    trace.add_op(op, std::vector<TensorId>{i, (i * 7) % op_count}, {});
+  }
+  std::array<Nanoseconds, 4> link_free{};
+  std::array<Bytes, 3> used{};
+  Nanoseconds now = 0;
+  Timeline& timeline = recording.timeline;
+  for (std::uint64_t iteration = 0; iteration < iterations; ++iteration) {
+    for (std::uint32_t i = 0; i < op_count; ++i) {
+      const auto stall = static_cast<Nanoseconds>(1'000 + 997 * (i % 13)),
+                 length = Nanoseconds{20'000} + 31 * (i % 701);
+      for (std::uint8_t copy = 0; copy < 3; ++copy) {
+        const auto link = static_cast<std::uint8_t>((i + copy) % 4);
+        Span span;
+        span.kind = SpanKind::transfer;
+        span.start_ns = std::max(now, link_free[link]);
+        span.end_ns = span.start_ns + 9'000 + 100 * ((i + copy) % 30);
+        link_free[link] = span.end_ns;
+        span.lane = static_cast<std::uint8_t>(2 + link);
+        span.urgent = i % 5 == 0;
+        span.iteration = iteration;
+        span.op = i;
+        span.tensor = (i + copy) % op_count;
+        span.chunk = span.tensor;
+        span.bytes = 16 * MiB;
+        span.from = recording.machine.links[link].from;
+        span.to = recording.machine.links[link].to;
+        timeline.spans.push_back(span);
+      }
+      const TierId tier = static_cast<TierId>(i % 3);
+      const bool takes = (i / 3) % 2 == 0;
+      used[tier] = takes ? used[tier] + 16 * MiB : used[tier] - 16 * MiB;
+      timeline.occupancy.push_back({now, tier, static_cast<Role>(i % role_count), takes ? i : i - 3, used[tier],
+                                    takes ? std::int64_t{16} << 20 : -(std::int64_t{16} << 20)});
+      Span waits;
+      waits.kind = SpanKind::stall;
+      waits.cause = static_cast<StallCause>(i % 4);
+      waits.iteration = iteration;
+      waits.op = i;
+      waits.start_ns = now;
+      waits.end_ns = now + stall;
+      Span runs = waits;
+      runs.kind = SpanKind::op;
+      runs.start_ns = waits.end_ns;
+      runs.end_ns = now = waits.end_ns + length;
+      timeline.spans.push_back(waits);
+      timeline.spans.push_back(runs);
+    }
+  }
+  return recording;
+}
+
+RunPointer million_run() {
+  static const RunPointer run = std::make_shared<const Run>(million_spans());
+  return run;
+}
+
+double resident_megabytes() {
+  long pages = 0, resident = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return static_cast<double>(resident) * 4096 / 1e6;
+}
+
+// What the process holds more once the file is open.
+void open_million_spans(benchmark::State& state) {
+  const std::string file = (std::filesystem::temp_directory_path() / "tencache-gui-bench.json").string();
+  {
+    const Recording recording = million_spans();
+    write_chrome_trace(file, {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
+  }
+  const double before = resident_megabytes();
+  double held = 0, most = 0;
+  for (auto _ : state) {
+    const DocumentPointer document = open_document(file);
+    benchmark::DoNotOptimize(document->runs.front()->tracks().size());
+    held = static_cast<double>(document->runs.front()->memory_bytes()) / 1e6;
+    most = std::max(most, resident_megabytes() - before);
+  }
+  state.counters["spans"] = static_cast<double>(million_run()->spans().size());
+  state.counters["held_MB"] = held;
+  state.counters["process_MB"] = most;
+  state.counters["file_MB"] = static_cast<double>(std::filesystem::file_size(file)) / 1e6;
+  std::filesystem::remove(file);
+}
+BENCHMARK(open_million_spans)->Unit(benchmark::kMillisecond)->Iterations(3);
+
+// All lanes and tiers of the whole run, of an iteration, of a few ops. Arguments: the part shown (1/n), pixels.
+void prepare_frame(benchmark::State& state) {
+  const Run& run = *million_run();
+  const auto whole = static_cast<double>(run.iteration_begin_ns(run.iteration_count()));
+  const double length = whole / static_cast<double>(state.range(0));
+  const auto pixels = static_cast<std::size_t>(state.range(1));
+  VisibleTrack visible;
+  std::vector<OccupancyColumn> columns;
+  double begin = 0;
+  for (auto _ : state) {
+    begin = begin + length > whole ? 0 : begin + length / 7;
+    for (const Track& track : run.tracks()) {
+      track.collect(begin, begin + length, pixels, visible);
+      benchmark::DoNotOptimize(visible.items.data());
+    }
+    for (TierId tier = 0; tier < run.machine().tiers.size(); ++tier) {
+      run.occupancy().collect(tier, begin, begin + length, pixels, columns);
+      benchmark::DoNotOptimize(columns.data());
+    }
+  }
+}
+BENCHMARK(prepare_frame)->ArgsProduct({{1, 10, 100, 10'000}, {1280, 3840}})->Unit(benchmark::kMillisecond);
+
+#ifdef TENCACHE_WITH_GUI
+// A whole frame of a view, to the lists that a GPU draws. Arguments: the view, the part shown (1/n).
+void build_frame(benchmark::State& state) {
+  ImGui::CreateContext();
+  ImGuiIO& io = ImGui::GetIO();
+  io.IniFilename = nullptr;
+  io.DisplaySize = {1280, 720};
+  io.BackendFlags |= ImGuiBackendFlags_RendererHasVtxOffset;
+  {
+    App app(false, 1);
+    app.session().show({million_run()});
+    app.choose_view(state.range(0) == 0 ? "timeline" : "memory");
+    const auto frame = [&] {
+      if (app.fonts_changed()) {
+        unsigned char* pixels = nullptr;
+        int width = 0, height = 0;
+        io.Fonts->GetTexDataAsRGBA32(&pixels, &width, &height);
+      }
+      io.DeltaTime = 1.0f / 60;
+      ImGui::NewFrame();
+      app.frame();
+      ImGui::Render();
+    };
+    for (int i = 0; i < 3; ++i) frame();
+    app.session().align(0);
+    app.session().fit_all();
+    const double whole = app.session().window.length_ns();
+    app.session().window = {0, whole / static_cast<double>(state.range(1))};
+    app.session().cursor_ns = whole / 2;
+    frame();
+    for (auto _ : state) frame();
+    state.counters["vertices"] = ImGui::GetDrawData()->TotalVtxCount;
+  }
+  ImGui::DestroyContext();
+}
+BENCHMARK(build_frame)->ArgsProduct({{0, 1}, {1, 100, 10'000}})->Unit(benchmark::kMillisecond);
+#endif
+
+// From a moved slider to the run to draw, of the bundled recording of a small GPT.
+void what_if(benchmark::State& state) {
+  Session session;
+  session.default_policy = state.range(0) == 0 ? "on-demand" : state.range(0) == 1 ? "10cache" : "g10";
+  session.open_sample();
+  session.wait();
+  state.SetLabel(session.default_policy);
+  double factor = 1;
+  for (auto _ : state) {
+    factor = factor > 1.2 ? 1 : factor * 1.01;
+    session.what_if->knobs()[0].value = session.what_if->knobs()[0].original * factor;
+    benchmark::DoNotOptimize(simulate_scenario(session.what_if->scenario())->run.get());
+  }
+  state.counters["ops"] = static_cast<double>(session.what_if->base().trace->ops.size());
+}
+BENCHMARK(what_if)->DenseRange(0, 2)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace tencache::gui
+
+BENCHMARK_MAIN();

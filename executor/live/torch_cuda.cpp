@@ -100,9 +100,9 @@ c10::Device open() {
 void install_allocator() {
   if (plain_allocator != nullptr) return;
   plain_allocator = caching::allocator.load();
-  static PagedAllocator allocator;  // storages outlive main
-  caching::allocator.store(&allocator);
-  c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 100);
+  static auto* const allocator = new PagedAllocator;  // storages outlive main
+  caching::allocator.store(allocator);
+  c10::SetAllocator(c10::DeviceType::CUDA, allocator, 100);
 }
 
 void synchronize() {

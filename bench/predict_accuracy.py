@@ -4,7 +4,8 @@
 The calibration is made by a process of its own, or given. Then follow turns, as many as asked: the program is recorded
 by a process of its own, every policy's prediction from that recording is written and hashed, and the measured runs
 follow. A run predicts once more for itself and must come to the same time. Prints a table and exits with 1 where a
-policy misses the limits (--median, --worst) or the order of the policies, by medians, differs.
+policy misses the limits (--median, --worst) or two policies come in the other order. Policies whose medians are less
+than 2 % apart, predicted or measured, are a tie.
 
     bench/predict_accuracy.py build/release/cli/tencache configs/training/gpt-small.yaml --limit h2d=2GB/s --limit d2h=2GB/s
 
@@ -15,6 +16,7 @@ away for the most part.
 """
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -53,7 +55,7 @@ def run(words, priority):
     if done.returncode != 0:
         sys.exit(f"{' '.join(words)}\nexit code {done.returncode}: {done.stderr}")
     own = (mine_now.children_user + mine_now.children_system) - (mine.children_user + mine.children_system)
-    room = (mine_now.elapsed - start) * os.cpu_count()
+    room = max(mine_now.elapsed - start, 0.01) * os.cpu_count()
     return done.stdout, max(0.0, processor_seconds() - before - own) / room
 
 
@@ -158,8 +160,16 @@ def report(options, rows, drifts):
     order = {key: [row["policy"].split(":")[0] for row in sorted(rows, key=lambda row: row[key])]
              for key in ("median_predicted", "median")}
     print(f"\norder predicted: {', '.join(order['median_predicted'])}\norder measured:  {', '.join(order['median'])}")
-    if order["median_predicted"] != order["median"]:
-        failures.append("the order of the policies differs")
+    for one, other in itertools.combinations(rows, 2):
+        predicted = one["median_predicted"] / other["median_predicted"] - 1
+        measured = one["median"] / other["median"] - 1
+        if predicted * measured >= 0:
+            continue
+        names = f"{one['policy'].split(':')[0]} and {other['policy'].split(':')[0]}"
+        if min(abs(predicted), abs(measured)) < 0.02:
+            print(f"{names} are a tie: {predicted:+.1%} predicted, {measured:+.1%} measured")
+        else:
+            failures.append(f"{names} come in the other order: {predicted:+.1%} predicted, {measured:+.1%} measured")
     for better in rows:
         for worse in rows:
             names = better["policy"].split(":")[0], worse["policy"].split(":")[0]

@@ -1,0 +1,43 @@
+// What a run may need of this computer's disks and memory, against what is there.
+#include "cli/room.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "gmock/gmock.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+MachineSpec files_in(const std::vector<std::string>& directories) {
+  MachineSpec machine;
+  machine.name = "test";
+  machine.tiers = {{"gpu", TierKind::gpu, MiB, 4096, {}}, {"nvme", TierKind::nvme, unlimited, 4096, directories}};
+  return machine;
+}
+
+// Each folder has room for its own part, their file system not for both.
+TEST(RoomTest, FoldersOfOneFileSystemShareItsRoom) {
+  const fs::path folder = fs::temp_directory_path();
+  const std::string one = (folder / "tencache-room-1").string(), other = (folder / "tencache-room-2").string();
+  for (const std::string& directory : {one, other}) fs::create_directory(directory);
+  const Bytes needed = fs::space(folder).available / 2 * 3;
+  try {
+    state_room(files_in({one, other}), needed, "--gpu-memory");
+    ADD_FAILURE() << "there is no room for " << format_bytes(needed);
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tier nvme: " + one + ", " + other + ": "));
+    EXPECT_THAT(error.what(), HasSubstr("give other folders with --directory, or --gpu-memory"));
+  }
+  EXPECT_NO_THROW(state_room(files_in({one, other}), needed / 3, "--gpu-memory"));
+  EXPECT_NO_THROW(state_room(files_in({one, other}), unlimited, "--gpu-memory")) << "what is needed is not known";
+  for (const std::string& directory : {one, other}) fs::remove(directory);
+}
+
+}  // namespace
+}  // namespace tencache

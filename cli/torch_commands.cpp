@@ -222,7 +222,7 @@ ExitCode train(TrainArguments arguments) {
                                         arguments.timeline.empty() ? nullptr : &timeline);
   if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
   std::vector<std::string> words = train_words(arguments);
-  words.insert(words.end(), {"--prediction", prediction.file});
+  words.insert(words.end(), {"--prediction", prediction.file, "--trace", arguments.workload.trace});
   const int code = run_program(program, words);
   if (code == 0 && !timeline.spans.empty()) {
     add_predicted_timeline(arguments.timeline, {.name = "predicted: " + arguments.policy,

@@ -14,6 +14,7 @@
 #include "core/replay_log.h"
 #include "executor/live/programs.h"
 #include "executor/live/record.h"
+#include "executor/live/recorded_durations.h"
 #include "executor/live/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
@@ -233,6 +234,44 @@ TEST(UpdatesOfALiveRun, AreWhereAPredictionHasThem) {
       EXPECT_EQ(predicted.trace.ops[op].device, paged.program.trace.ops[op].device) << op;
     }
   }
+}
+
+// A run that has a recording asks by its durations, whatever its own step took; one of another program it leaves alone.
+TEST(UpdatesOfALiveRun, ArePlacedByTheDurationsOfARecording) {
+  class Records final : public Policy {
+   public:
+    void place(const Trace& trace, const MachineSpec&, std::vector<Device>&) const override {
+      if (trace.ops.size() > 1) asked_.push_back(trace);
+    }
+    void order(const Trace& trace, const MachineSpec&, std::vector<std::int32_t>&) const override {
+      asked_.push_back(trace);
+    }
+    mutable std::vector<Trace> asked_;
+  };
+  at::set_num_threads(1);
+  const TrainingConfig config = tiny();
+  const TextData data = text_for(config);
+  const PagedTraining demand = measure_demand(config, data);
+  Trace recording = demand.recorded;
+  for (OpIndex op = 0; op < recording.ops.size(); ++op) recording.ops[op].duration_ns = 1'000'000 + op;
+  LiveOptions live;
+  live.machine.pace = false;
+  const auto asked = [&](const Trace& with) {
+    Records records;
+    const std::unique_ptr<Policy> policy = with_durations_of(with, records);
+    train_paged(config, data, with_cpu_memory_behind(demand.peak_live_bytes), *policy, live,
+                {.steps = 3, .on_step = {}});
+    return records.asked_;
+  };
+  const std::vector<Trace> by_recording = asked(recording);
+  ASSERT_GE(by_recording.size(), 2u);
+  for (const Trace& trace : by_recording) {
+    ASSERT_EQ(trace.ops.size(), recording.ops.size());
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) EXPECT_EQ(trace.ops[op].duration_ns, 1'000'000 + op);
+  }
+  Trace of_another = recording;
+  of_another.ops.pop_back();
+  for (const Trace& trace : asked(of_another)) EXPECT_NE(trace.ops.front().duration_ns, 1'000'000);
 }
 
 // ---- Recording ------------------------------------------------------------------------------------------------------

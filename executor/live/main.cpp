@@ -26,6 +26,7 @@
 #include "executor/host_machine.h"
 #include "executor/live/programs.h"
 #include "executor/live/record.h"
+#include "executor/live/recorded_durations.h"
 #include "executor/live/torch_cuda.h"
 #include "executor/live/train.h"
 #include "policies/registry.h"
@@ -41,7 +42,7 @@ struct TrainArguments {
   std::string policy;
   std::vector<std::string> settings;
   std::uint64_t steps = 0;
-  std::string timeline, prediction;
+  std::string timeline, prediction, recording;
   std::string checkpoint, resume;
   std::uint64_t checkpoint_every = 0;
   std::vector<std::string> directories;
@@ -189,6 +190,7 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
   const TrainingDevice device = training_device(arguments.device, {});
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
                                    {"--prediction", arguments.prediction},
+                                   {"--trace", arguments.recording},
                                    {"--machine", arguments.workload.machine},
                                    {"--policy", arguments.policy},
                                    {"--gpu-memory", arguments.workload.gpu_memory},
@@ -333,6 +335,9 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
 
   if (!arguments.timeline.empty()) require_writable(arguments.timeline);
   MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
+  std::unique_ptr<Policy> by_recording;
+  if (!arguments.recording.empty()) by_recording = with_durations_of(read_trace(arguments.recording), *made.policy);
+  Policy& policy = by_recording != nullptr ? *by_recording : *made.policy;
   std::optional<GivenPrediction> prediction;
   if (!arguments.prediction.empty()) prediction = read_prediction(arguments);
   WorkloadOptions known = arguments.workload;
@@ -366,7 +371,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
       until_now.step_ns.push_back(duration_ns);
       show(step, loss, duration_ns);
     };
-    paged = train_paged(config, data, workload.machine, *made.policy, live, options, device);
+    paged = train_paged(config, data, workload.machine, policy, live, options, device);
   } catch (const OutOfMemory& error) {
     if (!arguments.json) throw;
     outcome.result.fits = false;
@@ -478,6 +483,8 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--resume", arguments->resume, "Go on from this checkpoint; --steps counts from the beginning");
   command->add_option("--prediction", arguments->prediction,
                       "Compare with this prediction, a result that `tencache replay --json` wrote before");
+  command->add_option("--trace", arguments->recording,
+                      "Place updates by the durations of this recording of CONFIG instead of this run's own");
   command->add_option("--directory", arguments->directories,
                       "Where files stand in for SSDs, one a device (default: the machine's, else /var/tmp)");
   add_device_option(*command, arguments->device);

@@ -4,8 +4,11 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "core/schedule.h"
 #include "traces/file_io.h"
@@ -17,9 +20,11 @@ constexpr std::size_t flush_bytes = 1 << 20;
 // Threads: the op lanes 1 and 2, their stalls 3 and 4, the links from here on.
 constexpr std::uint32_t first_link_thread = 10;
 
-// Appends JSON to a file through a buffer; an ordinary serializer would be most of the run time here.
+// Appends JSON to a buffer, which goes to a file if there is one; an ordinary serializer would be most of the run time
+// here.
 class Output {
  public:
+  Output() = default;
   explicit Output(const std::string& path) : file_(path) {}
 
   Output& raw(std::string_view text) {
@@ -65,17 +70,18 @@ class Output {
   }
   void close() {
     raw("}");
-    if (buffer_.size() < flush_bytes) return;
-    file_.write(buffer_);
+    if (!file_ || buffer_.size() < flush_bytes) return;
+    file_->write(buffer_);
     buffer_.clear();
   }
   void commit() {
-    file_.write(buffer_);
-    file_.commit();
+    file_->write(buffer_);
+    file_->commit();
   }
+  std::string take() { return std::exchange(buffer_, {}); }
 
  private:
-  AtomicFile file_;
+  std::optional<AtomicFile> file_;
   std::string buffer_;
   bool first_ = true;
 };
@@ -90,21 +96,34 @@ class ProcessWriter {
         name_(process.name),
         id_(id),
         next_flow_(next_flow) {
+    find_origin();
+  }
+
+  void write() {
+    write_head();
+    for (const Span& span : timeline_.spans) write_span(span);
+    write_occupancy();
+    write_changes(0);
+    write_flows();
+  }
+  void write_head() {
+    write_names();
+    write_description();
+  }
+  // The spans and changes after the first so many, without flows.
+  void write_from(std::size_t first_span, std::size_t first_change) {
+    if (first_span == 0) find_origin();
+    for (std::size_t i = first_span; i < timeline_.spans.size(); ++i) write_span(timeline_.spans[i]);
+    if (first_change < timeline_.occupancy.size()) write_changes(first_change);
+  }
+
+ private:
+  void find_origin() {
     if (timeline_.spans.empty()) return;
     origin_ = timeline_.spans.front().start_ns;
     for (const Span& span : timeline_.spans) origin_ = std::min(origin_, span.start_ns);
   }
 
-  void write() {
-    write_names();
-    write_description();
-    for (const Span& span : timeline_.spans) write_span(span);
-    write_occupancy();
-    write_changes();
-    write_flows();
-  }
-
- private:
   static std::uint32_t thread_of(const Span& span) {
     if (span.lane >= 2) return first_link_thread + span.lane - 2;
     return span.kind == SpanKind::stall ? 3u + span.lane : 1u + span.lane;
@@ -261,9 +280,9 @@ class ProcessWriter {
   }
 
   // Whose room was taken or given back, for the dashboard: columns of time (nanoseconds since the one before), tier,
-  // role, tensor (-1: not known) and bytes.
-  void write_changes() {
-    const auto& samples = timeline_.occupancy;
+  // role, tensor (-1: not known) and bytes. From the `first` on; its own time counts from the start.
+  void write_changes(std::size_t first) {
+    const std::span<const OccupancySample> samples = std::span(timeline_.occupancy).subspan(first);
     const auto column = [&](std::string_view head, auto value) {
       output_.raw(head);
       for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -345,6 +364,31 @@ class ProcessWriter {
 };
 
 }  // namespace
+
+struct TimelineStream::State {
+  TimelineProcess process;
+  Output output;
+  std::uint64_t next_flow = 1;
+  ProcessWriter writer;
+  std::size_t spans = 0, changes = 0;  // that were written
+
+  State(TimelineProcess of, std::uint32_t id) : process(std::move(of)), writer(output, process, id, next_flow) {}
+};
+
+TimelineStream::TimelineStream(const TimelineProcess& process, const TimelineProcess* before)
+    : state_(std::make_unique<State>(process, before != nullptr ? 2 : 1)) {
+  state_->output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  if (before != nullptr) ProcessWriter(state_->output, *before, 1, state_->next_flow).write();
+  state_->writer.write_head();
+}
+TimelineStream::~TimelineStream() = default;
+
+std::string TimelineStream::next() {
+  state_->writer.write_from(state_->spans, state_->changes);
+  state_->spans = state_->process.timeline->spans.size();
+  state_->changes = state_->process.timeline->occupancy.size();
+  return state_->output.take();
+}
 
 void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes) {
   Output output(path);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,5 +26,24 @@ struct TimelineProcess {
 
 // Times count from the first span of each process. Written atomically; throws Error.
 void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes);
+
+// The same file a piece at a time, while the timeline grows: who joins the pieces and `end` has a file that was never
+// written. Flow arrows and counters, which need the whole, are left out.
+class TimelineStream {
+ public:
+  // `before`: a finished run that comes first, such as the prediction; may be null. Everything outlives the stream.
+  TimelineStream(const TimelineProcess& process, const TimelineProcess* before);
+  ~TimelineStream();
+  TimelineStream(const TimelineStream&) = delete;
+  TimelineStream& operator=(const TimelineStream&) = delete;
+
+  // What came since the call before; the first begins the file.
+  std::string next();
+  static constexpr const char* end = "\n]}\n";
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace tencache

@@ -11,6 +11,7 @@
 #include "cli/prediction.h"
 #include "cli/room.h"
 #include "executor/host_machine.h"
+#include "executor/live_socket.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
@@ -28,6 +29,7 @@ struct RunReplayArguments {
   std::vector<std::string> settings;
   std::vector<std::string> directories;
   std::string timeline;
+  std::string live;
   std::string prediction;
   std::string verify = "pages";
   std::string device = "auto";
@@ -58,10 +60,16 @@ struct Measurement {
   std::vector<std::pair<std::string, ChunkMemoryStatistics>> mapping;  // of each tier of memory, by its name
 };
 
+// Who watches the run, and the prediction that is shown above it; null where there is none.
+struct Watching {
+  LiveServer* server = nullptr;
+  const TimelineProcess* predicted = nullptr;
+};
+
 // `lowered`: the program that was predicted; null: none was.
 Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
                     const std::map<std::string, std::string>& settings, const std::shared_ptr<Accelerator>& accelerator,
-                    const Program* lowered, Timeline* timeline) {
+                    const Program* lowered, Timeline* timeline, const Watching& watching) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
   MadePolicy made = make_policy(arguments.policy, settings);
@@ -84,11 +92,19 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   EngineOptions options;
   options.rehearse = rehearse;
   options.timeline = timeline;
+  std::optional<TimelineStream> stream;
+  if (watching.server != nullptr) {
+    stream.emplace(TimelineProcess{"measured: " + outcome.policy, timeline, &workload.machine, &outcome.program.trace},
+                   watching.predicted);
+    watching.server->publish(stream->next());
+  }
   options.on_iteration = [&](std::uint64_t iteration) {
     progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));
+    if (stream) watching.server->publish(stream->next());
   };
   Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
   outcome.result = engine.run(limits_of(workload.options));
+  if (stream) watching.server->publish(stream->next() + TimelineStream::end);
   outcome.seconds = seconds_since(start);
   measurement.counts = bodies.counts();
   measurement.summary = bodies.summary();
@@ -166,9 +182,9 @@ ExitCode run_replay(RunReplayArguments arguments) {
   make_policy(arguments.policy, settings);  // complains about names before anything is read or run
   const double scale_bytes = parse_scale("--scale-bytes", arguments.scale_bytes);
   const double scale_time = parse_scale("--scale-time", arguments.scale_time);
-  const bool timelines = !arguments.timeline.empty();
+  const bool timelines = !arguments.timeline.empty() || !arguments.live.empty();
   const bool predicting = arguments.predict || !arguments.prediction.empty();
-  if (predicting && arguments.prediction.empty() && timelines) {
+  if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
     arguments.prediction = arguments.timeline + ".prediction.json";
   }
   const std::string machine_file = load_machine(arguments.workload).file;
@@ -198,6 +214,8 @@ ExitCode run_replay(RunReplayArguments arguments) {
     }
   }
 
+  std::optional<LiveServer> server;
+  if (!arguments.live.empty()) server.emplace(arguments.live);
   Timeline predicted, measured;
   std::optional<Prediction> prediction;
   const TemporaryFile unnamed(".prediction.json");
@@ -211,15 +229,17 @@ ExitCode run_replay(RunReplayArguments arguments) {
     state_expected_writes(workload.machine, expected, workload.options.iterations);
   }
   const References references = prediction ? prediction->references : references_of(workload);
+  std::vector<TimelineProcess> processes;
+  if (prediction && !predicted.spans.empty()) {
+    processes.push_back(
+        {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
+  }
+  const Watching watching{server ? &*server : nullptr, processes.empty() ? nullptr : &processes.front()};
   const Measurement measurement =
       measure(workload, arguments, settings, accelerator, prediction ? &prediction->outcome.program : nullptr,
-              timelines ? &measured : nullptr);
+              timelines ? &measured : nullptr, watching);
 
-  if (timelines) {
-    std::vector<TimelineProcess> processes;
-    if (prediction && !predicted.spans.empty())
-      processes.push_back(
-          {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
+  if (!arguments.timeline.empty()) {
     if (!measured.spans.empty())
       processes.push_back(
           {"measured: " + arguments.policy, &measured, &workload.machine, &measurement.outcome.program.trace});
@@ -272,6 +292,9 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                                    "Write the prediction to this file; implies --predict"));
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write predicted and measured timelines, for https://ui.perfetto.dev"));
+  refuse_empty(
+      command->add_option("--live", arguments->live,
+                          "Let `tencache gui SOCKET` watch the run at this local socket, iteration by iteration"));
   command->add_flag("--json", arguments->json, "The measured result as JSON");
   command->footer(
       "Without a GPU ordinary memory stands in for its memory; links are slowed down to the machine's bandwidths.\n"

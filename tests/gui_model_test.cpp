@@ -8,15 +8,20 @@
 #include <fstream>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "cli/chrome_trace.h"
 #include "core/error.h"
+#include "gui/model/comparison.h"
 #include "gui/model/describe.h"
 #include "gui/model/session.h"
 #include "gui/model/timeline_file.h"
 #include "tests/gui_cases.h"
 #include "traces/file_io.h"
 #include "traces/trace_file.h"
+#ifdef TENCACHE_WITH_EXECUTOR
+#include "executor/live_socket.h"
+#endif
 
 namespace tencache::gui {
 namespace {
@@ -251,6 +256,44 @@ TEST_F(Files, TimelinesReadAsTheyWereWritten) {
   expect_same(read_timeline(path("t.json.zst")).at(0), read[0]);
 }
 
+// As a watched run sends it: the prediction and the head first, then iteration by iteration.
+TEST_F(Files, AStreamIsTheFileInPieces) {
+  const Recording predicted = simulate_recording("predicted: on-demand");
+  const Recording measured = simulate_recording("measured: on-demand", slower_machine());
+  Timeline growing;
+  const TimelineProcess first{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace};
+  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, &first);
+  TimelineParser parser("socket");
+  std::size_t spans = 0, changes = 0;
+  parser.feed(stream.next());
+  EXPECT_EQ(parser.snapshot(1'000'000).size(), 1u);  // nothing was measured yet
+  for (std::uint64_t iteration = 0; iteration < 3; ++iteration) {
+    while (spans < measured.timeline.spans.size() && measured.timeline.spans[spans].iteration == iteration) {
+      growing.spans.push_back(measured.timeline.spans[spans++]);
+    }
+    const Nanoseconds end = growing.spans.back().end_ns;
+    while (changes < measured.timeline.occupancy.size() && measured.timeline.occupancy[changes].time_ns <= end) {
+      growing.occupancy.push_back(measured.timeline.occupancy[changes++]);
+    }
+    const std::string piece = stream.next();
+    for (std::size_t i = 0; i < piece.size(); i += 1000) parser.feed(piece.substr(i, 1000));  // as sockets cut it
+    EXPECT_EQ(parser.iteration(), iteration);
+    ASSERT_EQ(parser.snapshot(1'000'000).size(), 2u);
+    EXPECT_EQ(parser.snapshot(1'000'000)[1].timeline.spans.size(), spans);
+  }
+  EXPECT_FALSE(parser.complete());
+  // Of a long run the last iterations.
+  const Recording last = parser.snapshot(60).at(1);
+  EXPECT_EQ(last.timeline.spans.front().iteration, 2u);
+  const gui::Run indexed(parser.snapshot(60).at(1));
+  EXPECT_EQ(indexed.iteration_count(), 1u);
+  parser.feed(TimelineStream::end);
+  EXPECT_TRUE(parser.complete());
+  const std::vector<Recording> read = parser.take();
+  expect_same(read.at(0), predicted);
+  expect_same(read.at(1), measured);
+}
+
 TEST_F(Files, EveryKindIsToldByItsContent) {
   write_trace(gui_trace(), path("a.trace.jsonl.zst"));
   EXPECT_EQ(open_document(path("a.trace.jsonl.zst"))->kind, Document::Kind::trace);
@@ -387,6 +430,8 @@ TEST(SessionModel, TheSampleOpensAndStalls) {
   EXPECT_TRUE(session.simulated()->fits) << session.simulated()->reason;
   EXPECT_GT(session.simulated()->bound_seconds, 0);
   EXPECT_THAT(headline(session, 0), HasSubstr("stalls"));
+  EXPECT_GT(session.simulated()->samples, 0u);  // its machine's figures are uncertain
+  EXPECT_LT(session.simulated()->low_seconds, session.simulated()->high_seconds);
   session.what_if->policy = "no such policy";
   session.rerun();
   session.wait();
@@ -394,6 +439,123 @@ TEST(SessionModel, TheSampleOpensAndStalls) {
   EXPECT_THAT(session.message(), HasSubstr("no such policy"));
   EXPECT_EQ(session.runs().size(), 1u);  // what was there stays
 }
+
+// ---- Comparison -----------------------------------------------------------------------------------------------------
+
+constexpr const char* some_results = R"([
+  {"policy": "bound", "machine": "m", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 1.0,
+   "ideal_seconds": 1.0},
+  {"policy": "slow", "machine": "m", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 3.0,
+   "ideal_seconds": 1.0, "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"h2d": 1.25, "memory": 0.25},
+   "gpu_hit_rate": {"bytes": 0.25}, "traffic_bytes": {"h2d": 1000, "d2h": 500}},
+  {"policy": "tight", "machine": "m", "trace": "t", "fits": false, "manifest": {}, "iteration_seconds": null,
+   "reason": "op 3 needs 5 bytes"},
+  {"policy": "fast", "machine": "m", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 2.0,
+   "ideal_seconds": 1.0, "compute_seconds": 1.5, "gap_seconds": 0.5, "stall_seconds": {},
+   "interval_seconds": [1.9, 2.2], "ties_with_best": true}])";
+
+TEST_F(Files, ResultsBecomeRows) {
+  Session session;
+  session.open(write("compare.json", some_results));
+  session.wait();
+  std::vector<ComparisonRow> rows = comparison_rows(session);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_TRUE(rows[0].bound);
+  EXPECT_DOUBLE_EQ(rows[1].stalled_seconds(), 1.5);
+  EXPECT_DOUBLE_EQ(rows[1].compute_seconds + rows[1].gap_seconds + rows[1].stalled_seconds(), rows[1].seconds);
+  EXPECT_DOUBLE_EQ(rows[1].slowdown(), 3);
+  EXPECT_DOUBLE_EQ(rows[1].moved_bytes, 1500);
+  EXPECT_EQ(rows[1].belief(), "extrapolated, no interval");
+  EXPECT_EQ(rows[3].belief(), "ties: 1.900 s to 2.200 s, extrapolated");
+  sort_rows(rows, ComparisonColumn::seconds, false);
+  EXPECT_EQ(rows[0].policy, "slow");
+  EXPECT_EQ(rows[3].policy, "tight");  // whatever the order
+  sort_rows(rows, ComparisonColumn::policy, true);
+  EXPECT_EQ(rows[1].policy, "fast");
+  EXPECT_THAT(comparison_csv(rows), HasSubstr("\ntight,m,t,0,0,0"));
+  // None of them says what was simulated.
+  EXPECT_TRUE(session.message_is_error());
+  EXPECT_TRUE(session.runs().empty());
+}
+
+#ifdef TENCACHE_WITH_EXECUTOR
+TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
+  const Recording measured = simulate_recording("measured: on-demand");
+  Timeline growing;
+  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
+  auto server = std::make_unique<LiveServer>(path("run.socket"));
+  EXPECT_EQ(std::filesystem::status(path("run.socket")).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_THROW(LiveServer another(path("run.socket")), Error);  // it is taken
+  server->publish(stream.next());
+  Session session;
+  session.open(path("run.socket"));
+  ASSERT_TRUE(session.watching()) << session.message();
+  const auto send_iteration = [&](std::uint64_t iteration) {
+    for (const Span& span : measured.timeline.spans) {
+      if (span.iteration == iteration) growing.spans.push_back(span);
+    }
+    server->publish(stream.next());
+    for (int i = 0; i < 500 && (session.runs().empty() || session.iterations() != iteration + 1); ++i) {
+      session.update();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(session.iterations(), iteration + 1);
+    EXPECT_EQ(session.aligned_iteration(), iteration);  // the newest is looked at
+  };
+  send_iteration(0);
+  session.window = {100, 5'000};
+  send_iteration(1);
+  EXPECT_DOUBLE_EQ(session.window.end_ns, 5'000);
+  session.align(0);
+  for (const Span& span : measured.timeline.spans) {
+    if (span.iteration == 2) growing.spans.push_back(span);
+  }
+  server->publish(stream.next() + TimelineStream::end);
+  server.reset();
+  EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
+  for (int i = 0; i < 500 && session.watching(); ++i) {
+    session.update();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(session.watching());
+  EXPECT_THAT(session.message(), HasSubstr("over"));
+  ASSERT_EQ(session.runs().size(), 1u);
+  EXPECT_EQ(session.runs()[0]->spans().size(), measured.timeline.spans.size());
+  EXPECT_EQ(session.aligned_iteration(), 0u);  // who looked elsewhere still does
+}
+
+TEST_F(Files, ASlowWatcherNeitherDelaysTheRunNorFillsItsMemory) {
+  LiveServer server(path("run.socket"), 1 << 20);
+  server.publish("head\n");
+  LiveClient client(path("run.socket"));
+  for (int i = 0; i < 500 && server.attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_EQ(server.attached(), 1u);
+  const std::string piece(100'000, 'x');
+  for (int i = 0; i < 200; ++i) server.publish(piece);  // 20 MB that nobody takes
+  server.publish("last\n");
+  std::string received;
+  while (!received.ends_with("last\n")) {
+    const std::string_view text = client.read();
+    ASSERT_FALSE(text.empty());
+    received += text;
+  }
+  EXPECT_TRUE(received.starts_with("head\n"));
+  EXPECT_LT(received.size(), 10'000'000u);
+  EXPECT_GT(received.size(), 500'000u);
+}
+
+TEST_F(Files, SocketsOfOthersAreLeftAlone) {
+  write("not-a-socket", "precious");
+  EXPECT_THROW(LiveServer server(path("not-a-socket")), Error);
+  EXPECT_EQ(read_file(path("not-a-socket")), "precious");
+  EXPECT_THROW(LiveServer server(path(std::string(200, 'x'))), Error);
+  Session session;
+  session.open(path("nothing-there"));
+  session.wait();
+  EXPECT_TRUE(session.message_is_error());
+}
+#endif
 
 // ---- Simulating in the background -----------------------------------------------------------------------------------
 

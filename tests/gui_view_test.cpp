@@ -105,6 +105,38 @@ TEST_F(Dashboard, MemoryShowsRolesCapacityAndResidents) {
   EXPECT_TRUE(shows("weight3", picture) || shows("weight4", picture) || shows("weight5", picture));
 }
 
+TEST_F(Dashboard, ComparisonShowsBarsByCause) {
+  const std::string file = (std::filesystem::temp_directory_path() / "tencache-gui-compare.json").string();
+  std::ofstream(file) << R"([
+    {"policy": "swift", "machine": "box", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 2.0,
+     "ideal_seconds": 1.0, "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"d2h": 0.5},
+     "interval_seconds": [1.9, 2.2]},
+    {"policy": "lazy", "machine": "box", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 3.0,
+     "ideal_seconds": 1.0, "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"h2d": 1.5}},
+    {"policy": "huge", "machine": "box", "trace": "t", "fits": false, "manifest": {}, "iteration_seconds": null,
+     "reason": "too little room"}])";
+  screen_->session().open(file);
+  screen_->session().wait();
+  screen_->app().choose_view("comparison");
+  const Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  for (const char* text : {"swift", "lazy", "huge", "2.000 s", "3.000", "waits for copies from GPU"}) {
+    EXPECT_TRUE(shows(text, picture)) << text;
+  }
+  EXPECT_TRUE(shows_faintly("too little room", picture));
+  EXPECT_TRUE(shows_faintly("1.900 s to 2.200 s, extrapolated", picture));
+  EXPECT_GT(Screen::count(picture, theme.phases[2]), 1500);
+  EXPECT_GT(Screen::count(picture, theme.causes[0]), 800);
+  EXPECT_GT(Screen::count(picture, theme.causes[1]), 200);
+  const float swift = screen_->find_text("swift", theme.text, picture).y;
+  EXPECT_LT(swift, screen_->find_text("lazy", theme.text, picture).y);
+  const ImVec2 heading = screen_->find_text("iteration", theme.text, picture);
+  screen_->click(heading.x + 4, heading.y + 4);  // the other way round
+  const Picture sorted = screen_->picture();
+  EXPECT_GT(screen_->find_text("swift", theme.text, sorted).y, screen_->find_text("lazy", theme.text, sorted).y);
+  std::filesystem::remove(file);
+}
+
 TEST_F(Dashboard, LightAndLargeAreReadableToo) {
   open(3840, 2160, true, 2);
   if (screen_ == nullptr) return;
@@ -320,9 +352,26 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
   EXPECT_EQ(run("/nowhere.json --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));
   EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory"));
+  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison"));
   EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
+}
+
+TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
+  if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
+  if (std::string(TENCACHE_WITH_EXECUTOR_TEXT) != "1") GTEST_SKIP() << "no executor in this build";
+  const std::string run_command =
+      std::string(TENCACHE_BINARY_DIR) + "/cli/tencache run replay " + TENCACHE_SOURCE_DIR +
+      "/traces/samples/gpt-small.trace.jsonl.zst -m small-host -p on-demand "
+      "--scale-bytes 1/16 --scale-time 1/8 --iterations 40 --verify stamps --predict --live " +
+      path("run.socket") + " >" + path("run.out") + " 2>&1 &";
+  ASSERT_EQ(std::system(run_command.c_str()), 0);
+  for (int i = 0; i < 400 && !std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
+  ASSERT_TRUE(std::filesystem::exists(path("run.socket"))) << read_file(path("run.out"));
+  EXPECT_EQ(run(path("run.socket") + " --screenshot " + path("live.png") + " --size 800x600"), 0) << errors();
+  EXPECT_GT(read_file(path("live.png")).size(), 5000u);
+  for (int i = 0; i < 3000 && std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
+  EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
 }
 
 TEST_F(Programs, WithoutADisplayAWindowSaysWhatToDo) {

@@ -89,16 +89,6 @@ void describe_transfer(const Run& run, std::uint32_t index, Facts& facts) {
   }
 }
 
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"') result += '"';
-    result += c;
-  }
-  return result + "\"";
-}
-
 std::string_view kind_name(const Span& span) {
   switch (span.kind) {
     case SpanKind::op:
@@ -114,6 +104,16 @@ std::string_view kind_name(const Span& span) {
 }
 
 }  // namespace
+
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"') result += '"';
+    result += c;
+  }
+  return result + "\"";
+}
 
 std::string duration_text(Nanoseconds duration) {
   const auto ns = static_cast<double>(duration);
@@ -213,9 +213,17 @@ Facts describe_measurement(const Session& session, std::size_t run, const Measur
     add("stalled: " + std::string(to_string(static_cast<StallCause>(cause))),
         measurement.covered_ns[first_stall_slot + cause]);
   }
+  return facts;
+}
+
+Facts describe_moved(const Measurement& measurement) {
+  Facts facts{{"", "moved"}};
   for (const auto& [link, bytes] : measurement.moved) {
-    if (bytes != 0) facts.emplace_back(link, format_bytes(bytes));
+    if (bytes == 0) continue;
+    const double rate = static_cast<double>(bytes) / to_seconds(std::max<Nanoseconds>(1, measurement.length_ns));
+    facts.emplace_back(link, format_bytes(bytes) + ", " + format_bandwidth(static_cast<BytesPerSecond>(rate)));
   }
+  if (facts.size() == 1) facts.emplace_back("nothing", "");
   return facts;
 }
 
@@ -230,10 +238,10 @@ std::string headline(const Session& session, std::size_t run) {
 
 std::string interval_of(const Simulated& simulated) {
   if (simulated.samples == 0) return "";
-  if (std::isinf(simulated.high_seconds)) return "may not fit, as uncertain as the machine's figures are; ";
+  if (std::isinf(simulated.high_seconds)) return "may not fit within the machine's uncertainty; ";
   const auto text = [](double seconds) { return duration_text(static_cast<Nanoseconds>(seconds * 1e9)); };
   if (text(simulated.low_seconds) == text(simulated.high_seconds)) return "";
-  return fmt::format("{} to {} as the machine's figures are uncertain; ", text(simulated.low_seconds),
+  return fmt::format("{} to {} within the machine's uncertainty; ", text(simulated.low_seconds),
                      text(simulated.high_seconds));
 }
 
@@ -244,10 +252,10 @@ std::string belief(const Session& session, std::size_t run) {
   if (measured == nullptr) {
     const SimulatedPointer simulated = session.simulated();
     if (simulated == nullptr || simulated->run != session.runs()[run] || simulated->bound_seconds == 0) {
-      return "extrapolated: no run on hardware beside it";
+      return "extrapolated";
     }
-    return fmt::format("{}{:.3f} × ideal, {:.3f} × the lower bound ({}); extrapolated: no run on hardware beside it",
-                       interval_of(*simulated), simulated->iteration_seconds() / simulated->ideal_seconds,
+    return fmt::format("{}{:.3f} × ideal, {:.3f} × bound ({}); extrapolated", interval_of(*simulated),
+                       simulated->iteration_seconds() / simulated->ideal_seconds,
                        simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term);
   }
   std::size_t other = 0;

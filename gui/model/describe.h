@@ -17,10 +17,12 @@ Facts describe_span(const Run& run, std::uint32_t span);
 // An op or a tensor of the run; of the iteration that begins at `origin_ns`.
 Facts describe_selection(const Session& session);
 Facts describe_measurement(const Session& session, std::size_t run, const Measurement& measurement);
+// By link, with the mean bandwidth.
+Facts describe_moved(const Measurement& measurement);
 
 // "132.0 ms an iteration, 31 % of it stalls" of the aligned iteration.
 std::string headline(const Session& session, std::size_t run);
-// "131 ms to 140 ms as the machine's figures are uncertain; ", empty where no interval is known.
+// "131 ms to 140 ms within the machine's uncertainty; ", empty where no interval is known.
 std::string interval_of(const Simulated& simulated);
 // How far the figures of a run may be believed (interval, validated or extrapolated), one line; empty: nothing to add.
 std::string belief(const Session& session, std::size_t run);
@@ -33,6 +35,8 @@ std::string occupancy_csv(const Session& session);
 
 // Four digits: "131.4 ms", "2.500 µs".
 std::string duration_text(Nanoseconds duration);
+// A field of a CSV file (RFC 4180).
+std::string csv_field(std::string_view text);
 // "12.3 %".
 std::string percent(double share);
 // With enough digits for differences of `step_ns` to show: "12.34 ms".

@@ -65,27 +65,51 @@ void Session::say(std::string message, bool error) {
 // ---- Files ----------------------------------------------------------------------------------------------------------
 
 void Session::open(const std::string& path) {
+  if (is_socket(path)) {
+    try {
+      live_ = std::make_unique<LiveRun>(path);
+      say("watching " + path);
+    } catch (const Error& error) {
+      say(error.what(), true);
+    }
+    return;
+  }
   say("opening " + path);
-  opening_.push_back(std::async(std::launch::async, [path, machine = default_machine, policy = default_policy,
-                                                     settings = default_options, gpu = gpu_memory, cpu = cpu_memory] {
+  const bool sample = path == sample_file();
+  const std::string machine = !default_machine.empty() ? default_machine : sample ? "demo-small-gpu" : "g10-a100";
+  const std::string policy = !default_policy.empty() ? default_policy : sample ? "on-demand" : "foresight";
+  opening_.push_back(std::async(
+      std::launch::async, [path, machine, policy, settings = default_options, gpu = gpu_memory, cpu = cpu_memory] {
+        Opened opened;
+        try {
+          opened.document = open_document(path);
+          if (opened.document->kind == Document::Kind::trace) {
+            Scenario scenario;
+            scenario.trace = opened.document->trace;
+            scenario.trace_name = std::filesystem::path(path).filename().string();
+            scenario.machine = machine_named(machine, gpu, cpu);
+            scenario.policy = policy;
+            scenario.options = settings;
+            opened.scenario = std::move(scenario);
+          } else if (opened.document->kind == Document::Kind::results) {
+            for (const Json& result : opened.document->results) {
+              if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
+              opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
+              break;
+            }
+          }
+        } catch (const std::exception& error) {
+          opened.error = error.what();
+        }
+        return opened;
+      }));
+}
+
+void Session::show_result(const Json& result, const std::string& file) {
+  opening_.push_back(std::async(std::launch::async, [result, file] {
     Opened opened;
     try {
-      opened.document = open_document(path);
-      if (opened.document->kind == Document::Kind::trace) {
-        Scenario scenario;
-        scenario.trace = opened.document->trace;
-        scenario.trace_name = std::filesystem::path(path).filename().string();
-        scenario.machine = machine_named(machine, gpu, cpu);
-        scenario.policy = policy;
-        scenario.options = settings;
-        opened.scenario = std::move(scenario);
-      } else if (opened.document->kind == Document::Kind::results) {
-        for (const Json& result : opened.document->results) {
-          if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
-          opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
-          break;
-        }
-      }
+      opened.scenario = scenario_of(result, file);
     } catch (const std::exception& error) {
       opened.error = error.what();
     }
@@ -93,11 +117,7 @@ void Session::open(const std::string& path) {
   }));
 }
 
-void Session::open_sample() {
-  default_machine = "small-host";
-  if (gpu_memory.empty()) gpu_memory = "200MiB";
-  open(sample_file());
-}
+void Session::open_sample() { open(sample_file()); }
 
 void Session::take(const DocumentPointer& document) {
   documents_.push_back(document);
@@ -120,7 +140,10 @@ void Session::take(const SimulatedPointer& done) {
     if (run->origin() == Origin::measured) runs.push_back(run);
   }
   if (first) return show(std::move(runs));
-  // What the user looks at stays: the part of time, and what is selected, as far as the new program has it.
+  replace(std::move(runs));
+}
+
+void Session::replace(std::vector<RunPointer> runs) {
   const TimeWindow window_before = window;
   const Selection selection_before = selection;
   const auto range_before = time_range;
@@ -130,8 +153,31 @@ void Session::take(const SimulatedPointer& done) {
   if (selection_before.run == 0) selection = {selection_before.kind, selection_before.id, 0, none};
 }
 
+// A new iteration is looked at as it arrives, where the last one was looked at before.
+void Session::watch() {
+  if (live_ == nullptr) return;
+  std::vector<RunPointer> runs = live_->take();
+  const bool over = live_->over();
+  if (!runs.empty()) {
+    const bool first = runs_.empty() || run_of(Origin::measured) == nullptr;
+    const std::size_t aligned = aligned_;
+    const bool at_the_end = iterations() == 0 || aligned + 1 == iterations();
+    if (first) {
+      show(std::move(runs));
+    } else {
+      replace(std::move(runs));
+    }
+    if (!at_the_end) align(aligned);
+  }
+  if (over) {
+    say(live_->error().empty() ? "the run that was watched is over" : live_->error(), !live_->error().empty());
+    live_.reset();
+  }
+}
+
 bool Session::update() {
-  bool changed = false;
+  bool changed = live_ != nullptr;
+  watch();
   for (auto i = opening_.begin(); i != opening_.end();) {
     if (i->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       ++i;
@@ -162,6 +208,7 @@ void Session::wait() {
   do {
     for (const std::future<Opened>& future : opening_) future.wait();
     simulator_.wait();
+    if (live_ != nullptr && runs_.empty()) live_->wait();
     update();
   } while (busy());
   update();

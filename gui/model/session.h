@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gui/model/document.h"
+#include "gui/model/live.h"
 #include "gui/model/scenario.h"
 #include "gui/model/what_if.h"
 
@@ -54,17 +55,23 @@ class Session {
   Session();
 
   // ---- Files and simulations.
-  void open(const std::string& path);  // in the background
+  // In the background. A socket is that of a run which is going on: it is watched from then on.
+  void open(const std::string& path);
   // A bundled sample, on a machine too small for it.
   void open_sample();
-  // What a trace is simulated on until the user says otherwise.
-  std::string default_machine = "g10-a100", default_policy = "foresight";
+  // What a trace is simulated on until the user says otherwise; empty: g10-a100 under foresight, and for the sample a
+  // machine that is a little too small for it, under on-demand, so that there is something to see.
+  std::string default_machine, default_policy;
   std::map<std::string, std::string> default_options;  // of the policy
   std::string gpu_memory, cpu_memory;
   // Takes over what the background has finished; call once a frame. True if anything changed.
   bool update();
   bool busy() const { return !opening_.empty() || simulator_.busy(); }
-  void wait();  // until nothing is under way: for tests and pictures without a window
+  // The timeline of a result, simulated again, in the background.
+  void show_result(const Json& result, const std::string& file);
+  bool watching() const { return live_ != nullptr; }
+  // Until nothing is under way, and something of a watched run is there: for tests and pictures without a window.
+  void wait();
   const std::vector<DocumentPointer>& documents() const { return documents_; }
   // Of all result files, in order of opening.
   std::vector<const Json*> results() const;
@@ -127,6 +134,9 @@ class Session {
  private:
   void take(const DocumentPointer& document);
   void take(const SimulatedPointer& done);
+  void watch();
+  // Shows other runs in the place of those that were there: what the user looks at stays.
+  void replace(std::vector<RunPointer> runs);
   void compare_ops();
   void find_matches();
 
@@ -137,6 +147,7 @@ class Session {
   };
   std::vector<std::future<Opened>> opening_;
   std::vector<DocumentPointer> documents_;
+  std::unique_ptr<LiveRun> live_;
   std::vector<RunPointer> runs_;
   Simulator simulator_;
   SimulatedPointer simulated_, ghost_;

@@ -3,11 +3,11 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <unordered_map>
 
 #include "core/error.h"
 #include "traces/file_io.h"
@@ -127,28 +127,59 @@ Nanoseconds nanoseconds(double microseconds) { return std::llround(microseconds 
 struct Process {
   Recording recording;
   bool described = false;
-  std::unordered_map<std::string, TierId> tiers;
+  std::array<Bytes, max_tiers> used{};
 };
 
-class Reader {
+}  // namespace
+
+class TimelineParser::Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
 
-  std::vector<Recording> read() {
-    Blocks blocks(path_);
-    EventCutter cutter;
-    for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) {
-      cutter.feed(block, [this](std::string& event, std::uint64_t line) { read_event(event, line); });
+  void feed(std::string_view text) {
+    cutter_.feed(text, [this](std::string& event, std::uint64_t line) { read_event(event, line); });
+  }
+  bool complete() const { return started() && cutter_.complete(); }
+  bool started() const { return !processes_.empty() || cutter_.line() > 1; }
+
+  std::vector<Recording> snapshot(std::size_t most_spans) const {
+    std::vector<Recording> recordings;
+    for (const auto& [id, process] : processes_) {
+      if (!process.described || process.recording.timeline.spans.empty()) continue;
+      const std::vector<Span>& spans = process.recording.timeline.spans;
+      Recording& copy = recordings.emplace_back();
+      if (spans.size() <= most_spans) {
+        copy = process.recording;
+      } else {
+        const Recording& whole = process.recording;
+        copy = {whole.title, whole.source, whole.origin, whole.machine, whole.trace, {}};
+        copy.timeline = from_iteration(whole.timeline, spans[spans.size() - most_spans].iteration + 1);
+        if (copy.timeline.spans.empty()) copy.timeline = whole.timeline;  // one iteration that long
+      }
+      describe(copy);
     }
-    if (!cutter.complete()) throw Error(path_, cutter.line(), "ends in the middle; was it copied whole?");
+    return recordings;
+  }
+
+  std::uint64_t iteration() const {
+    if (processes_.empty()) return 0;
+    const std::vector<Span>& spans = processes_.rbegin()->second.recording.timeline.spans;
+    return spans.empty() ? 0 : spans.back().iteration;
+  }
+  std::size_t span_count() const {
+    std::size_t count = 0;
+    for (const auto& [id, process] : processes_) count += process.recording.timeline.spans.size();
+    return count;
+  }
+
+  std::vector<Recording> take() {
+    if (!cutter_.complete()) throw Error(path_, cutter_.line(), "ends in the middle; was it copied whole?");
     std::vector<Recording> recordings;
     for (auto& [id, process] : processes_) {
       if (!process.described) continue;
-      Recording& recording = process.recording;
-      recording.source = path_;
-      recording.origin = recording.title.starts_with("measured") ? Origin::measured : Origin::predicted;
-      recording.timeline.spans.shrink_to_fit();
-      recordings.push_back(std::move(recording));
+      describe(process.recording);
+      process.recording.timeline.spans.shrink_to_fit();
+      recordings.push_back(std::move(process.recording));
     }
     if (recordings.empty()) {
       throw Error(path_, 0, "no timeline that this tencache wrote; write one with `tencache replay … --timeline`");
@@ -157,6 +188,11 @@ class Reader {
   }
 
  private:
+  void describe(Recording& recording) const {
+    recording.source = path_;
+    recording.origin = recording.title.starts_with("measured") ? Origin::measured : Origin::predicted;
+  }
+
   void read_event(std::string& event, std::uint64_t line) {
     event.reserve(event.size() + simdjson::SIMDJSON_PADDING);
     try {
@@ -190,7 +226,6 @@ class Reader {
       added.name = tier["name"].get_string().value();
       added.kind = kind == "gpu" ? TierKind::gpu : kind == "cpu" ? TierKind::cpu : TierKind::nvme;
       added.capacity = tier["capacity"].get_uint64();
-      process.tiers[added.name] = static_cast<TierId>(machine.tiers.size() - 1);
     }
     for (const element link : fields["links"].get_array()) {
       Link& added = machine.links.emplace_back();
@@ -231,13 +266,14 @@ class Reader {
 
   void read_changes(Process& process, const object& fields) {
     std::vector<OccupancySample>& samples = process.recording.timeline.occupancy;
+    const std::size_t before = samples.size();
     Nanoseconds time = 0;
     for (const element passed : fields["time"].get_array()) {
       time += passed.get_int64();
       samples.push_back({.time_ns = time});
     }
     const auto column = [&](const char* name, auto set) {
-      std::size_t i = 0;
+      std::size_t i = before;
       for (const element value : fields[name].get_array()) {
         require(i < samples.size());
         set(samples[i++], value.get_int64().value());
@@ -256,7 +292,7 @@ class Reader {
     column("tensor", [](OccupancySample& sample, std::int64_t value) {
       sample.tensor = value < 0 ? none : static_cast<TensorId>(value);
     });
-    std::array<Bytes, max_tiers> used{};
+    std::array<Bytes, max_tiers>& used = process.used;
     column("bytes", [&](OccupancySample& sample, std::int64_t value) {
       used[sample.tier] += static_cast<Bytes>(value);
       sample.change = value;
@@ -323,12 +359,25 @@ class Reader {
   }
 
   std::string path_;
+  EventCutter cutter_;
   simdjson::dom::parser parser_;
   std::map<std::uint64_t, Process> processes_;
 };
 
-}  // namespace
+TimelineParser::TimelineParser(const std::string& name) : reader_(std::make_unique<Reader>(name)) {}
+TimelineParser::~TimelineParser() = default;
+void TimelineParser::feed(std::string_view text) { reader_->feed(text); }
+bool TimelineParser::complete() const { return reader_->complete(); }
+std::vector<Recording> TimelineParser::snapshot(std::size_t most_spans) const { return reader_->snapshot(most_spans); }
+std::uint64_t TimelineParser::iteration() const { return reader_->iteration(); }
+std::size_t TimelineParser::span_count() const { return reader_->span_count(); }
+std::vector<Recording> TimelineParser::take() { return reader_->take(); }
 
-std::vector<Recording> read_timeline(const std::string& path) { return Reader(path).read(); }
+std::vector<Recording> read_timeline(const std::string& path) {
+  Blocks blocks(path);
+  TimelineParser parser(path);
+  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) parser.feed(block);
+  return parser.take();
+}
 
 }  // namespace tencache::gui

@@ -1,7 +1,9 @@
 // Timelines that `--timeline` wrote (cli/chrome_trace.h), read again.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gui/model/run.h"
@@ -12,5 +14,26 @@ namespace tencache::gui {
 // needs no more memory than its recordings. Throws Error that says where the file is damaged, or that it is none of
 // tencache's.
 std::vector<Recording> read_timeline(const std::string& path);
+
+// The same from text that comes in pieces, of a run that is still going on.
+class TimelineParser {
+ public:
+  explicit TimelineParser(const std::string& name);  // for messages
+  ~TimelineParser();
+  TimelineParser(const TimelineParser&) = delete;
+  TimelineParser& operator=(const TimelineParser&) = delete;
+
+  void feed(std::string_view text);
+  bool complete() const;  // the text is a whole file
+  // What came so far; of each recording at most the last so many spans, cut at an iteration's start. Copies.
+  std::vector<Recording> snapshot(std::size_t most_spans) const;
+  std::uint64_t iteration() const;  // of the last span of the last recording
+  std::size_t span_count() const;   // of all
+  std::vector<Recording> take();    // the end: throws Error where the text ends in the middle
+
+ private:
+  class Reader;
+  std::unique_ptr<Reader> reader_;
+};
 
 }  // namespace tencache::gui

@@ -120,7 +120,7 @@ void App::draw_status() {
   const float top = ImGui::GetWindowHeight() - ImGui::GetFrameHeight() - ImGui::GetStyle().WindowPadding.y / 2;
   ImGui::SetCursorPosY(top);
   ImGui::Separator();
-  const std::string state = session_.busy() ? "working…  " : "";
+  const std::string state = session_.busy() ? "working…  " : session_.watching() ? "live  " : "";
   ImGui::PushStyleColor(ImGuiCol_Text, session_.message_is_error() ? theme_.error : theme_.faint_text);
   const std::string text = state + session_.message();
   const ImVec2 at = ImGui::GetCursorScreenPos();

@@ -32,7 +32,7 @@ class App {
   std::string take_picture_request() { return std::exchange(picture_request_, {}); }
   bool closed() const { return closed_; }
   // Something moves by itself; otherwise nothing needs to be drawn until there is input.
-  bool animated() const { return session_.busy(); }
+  bool animated() const { return session_.busy() || session_.watching(); }
   bool help_shown = false;
 
  private:

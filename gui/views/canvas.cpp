@@ -180,8 +180,8 @@ void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& 
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width) {
   float labels = 0;
   for (const auto& [label, value] : facts) labels = std::max(labels, ImGui::CalcTextSize(label.c_str()).x);
-  const float start = ImGui::GetCursorPosX();
-  const float wrap = start + (width > 0 ? width : theme.px(520));
+  const float wrap = ImGui::GetCursorPosX() + (width > 0 ? width : theme.px(520));
+  ImGui::BeginGroup();  // offsets count from its left
   for (const auto& [label, value] : facts) {
     ImGui::PushTextWrapPos(wrap);
     if (label.empty()) {
@@ -190,11 +190,12 @@ void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std
       if (theme.bold != nullptr) ImGui::PopFont();
     } else {
       ImGui::TextDisabled("%s", label.c_str());
-      ImGui::SameLine(start + labels + theme.px(12));
+      ImGui::SameLine(labels + theme.px(12));
       ImGui::TextUnformatted(value.c_str());
     }
     ImGui::PopTextWrapPos();
   }
+  ImGui::EndGroup();
 }
 
 }  // namespace tencache::gui

@@ -154,7 +154,7 @@ void OccupancyView::draw_plots(Session& session, const Theme& theme, float width
       y += font + theme.px(1);
     };
     line(plot.tier_name + (run.origin() == Origin::measured ? ", measured" : ", predicted"), theme.text);
-    line("holds " + format_bytes(plot.capacity), theme.error);
+    line("capacity " + format_bytes(plot.capacity), theme.error);
     line("peak " + format_bytes(run.occupancy().peak(plot.tier)), theme.faint_text);
     if (session.cursor_ns) {
       const auto at = session.origin_ns(plot.run) + static_cast<Nanoseconds>(*session.cursor_ns);

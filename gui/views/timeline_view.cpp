@@ -71,7 +71,7 @@ class TimelineView : public View {
   // What costs more than a frame may: of one generation.
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<std::string> headlines_, beliefs_;
-  std::vector<Facts> iterations_;
+  std::vector<Measurement> iterations_;
 };
 
 // ---- Layout ---------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ float TimelineView::layout(const Session& session, const Theme& theme, float top
       label_width_ = std::max(label_width_, ImGui::CalcTextSize(track.name().c_str()).x + theme.px(16));
     }
   }
-  const float stretch = std::clamp((height - fixed) / std::max(1.0f, stretching), 0.75f, 3.0f);
+  const float stretch = std::clamp((height - fixed) / std::max(1.0f, stretching), 0.75f, 4.5f);
   float y = top;
   for (std::size_t r = 0; r < session.runs().size(); ++r) {
     const Run& run = *session.runs()[r];
@@ -303,8 +303,12 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
   float at = x + bold->CalcTextSizeA(size, FLT_MAX, 0, r.title().c_str()).x + theme.px(14);
   list.AddText({at, y}, theme.text, headlines_[run].c_str());
   at += ImGui::CalcTextSize(headlines_[run].c_str()).x + theme.px(14);
-  const std::string rest = beliefs_[run] + "   " + r.source();
-  draw_clipped_text(list, {at, y}, right - at, theme.faint_text, rest.data(), rest.data() + rest.size());
+  const std::string& believed = beliefs_[run];
+  draw_clipped_text(list, {at, y}, right - at, theme.faint_text, believed.data(), believed.data() + believed.size());
+  // Where it comes from, if there is room.
+  const float source = ImGui::CalcTextSize(r.source().c_str()).x;
+  at += ImGui::CalcTextSize(believed.c_str()).x + theme.px(14);
+  if (at + source <= right) list.AddText({right - source, y}, theme.faint_text, r.source().c_str());
 }
 
 // ---- The whole ------------------------------------------------------------------------------------------------------
@@ -445,18 +449,22 @@ void TimelineView::draw_details(Session& session, const Theme& theme, float heig
   if (selected && !session.time_range) {
     draw_facts(theme, describe_selection(session), ImGui::GetContentRegionAvail().x - theme.px(20));
   } else {  // where the time of the stretch, or else of the whole iteration, goes
-    const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(session.runs().size());
-    for (std::size_t run = 0; run < session.runs().size(); ++run) {
-      if (run > 0) ImGui::SameLine(width * static_cast<float>(run));
+    const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(2 * session.runs().size());
+    float at = ImGui::GetCursorPosX();
+    const auto column = [&](const Facts& facts) {
       ImGui::BeginGroup();
-      if (session.time_range) {
-        const auto [begin, end] = *session.time_range;
-        draw_facts(theme, describe_measurement(session, run, session.measure(run, begin, end)), width - theme.px(20));
-      } else {
-        draw_facts(theme, iterations_[run], width - theme.px(20));
-      }
+      draw_facts(theme, facts, width - theme.px(20));
       ImGui::EndGroup();
+      at += width;
+      ImGui::SameLine(at);
+    };
+    for (std::size_t run = 0; run < session.runs().size(); ++run) {
+      Measurement measured = iterations_[run];
+      if (session.time_range) measured = session.measure(run, session.time_range->first, session.time_range->second);
+      column(describe_measurement(session, run, measured));
+      column(describe_moved(measured));
     }
+    ImGui::NewLine();
   }
   ImGui::EndChild();
 }
@@ -476,7 +484,7 @@ void TimelineView::draw(Session& session, const Theme& theme) {
       headlines_.push_back(headline(session, run));
       beliefs_.push_back(belief(session, run));
       const auto length = static_cast<double>(session.aligned_length_ns(run));
-      iterations_.push_back(describe_measurement(session, run, session.measure(run, 0, length)));
+      iterations_.push_back(session.measure(run, 0, length));
     }
   }
   draw_toolbar(session, theme);

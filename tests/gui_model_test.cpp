@@ -12,6 +12,7 @@
 
 #include "cli/chrome_trace.h"
 #include "core/error.h"
+#include "gui/model/browse.h"
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
 #include "gui/model/session.h"
@@ -144,6 +145,44 @@ TEST(RunModel, KnowsIterationsTracksAndUses) {
   EXPECT_EQ(run->spans_of_op(12).size(), 3u);
   EXPECT_EQ(run->op_name(12), "loss");
   EXPECT_TRUE(run->op_name(99).empty());
+}
+
+TEST(BrowseModel, RowsAndLivesAddUp) {
+  const RunPointer run = simulate_run("predicted: on-demand");
+  std::vector<OpRow> ops = op_rows(*run);
+  ASSERT_EQ(ops.size(), 25u);
+  EXPECT_EQ(ops[12].takes_ns, 300'000);
+  EXPECT_EQ(ops[0].touches, 1'000'000u);
+  EXPECT_EQ(ops[13].touches, 1'500'000u);
+  Nanoseconds waited = 0, stalled = 0;
+  for (const OpRow& row : ops) waited += row.waits_ns * 3;  // three iterations
+  for (const Span& span : run->spans()) {
+    if (span.kind == SpanKind::stall) stalled += span.end_ns - span.start_ns;
+  }
+  EXPECT_NEAR(static_cast<double>(waited), static_cast<double>(stalled), 3 * 25);
+  sort_rows(ops, *run, OpColumn::waits, false);
+  EXPECT_GE(ops[0].waits_ns, ops[1].waits_ns);
+  sort_rows(ops, *run, OpColumn::name, true);
+  EXPECT_EQ(run->op_name(ops[0].op), "backward0");
+  std::vector<TensorRow> tensors = tensor_rows(*run);
+  EXPECT_EQ(tensors[0].uses, 2u);
+  EXPECT_EQ(tensors[12].uses, 13u);
+  EXPECT_GT(tensors[0].copies, 0u);
+  sort_rows(tensors, *run, TensorColumn::bytes, true);
+  EXPECT_EQ(run->tensor_name(tensors[0].tensor), "gradient");
+  EXPECT_EQ(uses_of(*run, 3).size(), 2u);
+  // What the stays say at a time is what the list of residents says.
+  for (const Nanoseconds time : {Nanoseconds{100}, run->iteration_begin_ns(1) + 5'000'000}) {
+    for (TierId tier = 0; tier < 2; ++tier) {
+      for (const Resident& resident : run->occupancy().residents(tier, time)) {
+        Bytes there = 0;
+        for (const Stay& stay : stays_of(*run, resident.tensor)) {
+          if (stay.tier == tier && stay.begin_ns <= time && time < stay.end_ns) there += stay.bytes;
+        }
+        EXPECT_EQ(there, static_cast<Bytes>(resident.bytes));
+      }
+    }
+  }
 }
 
 TEST(OccupancyModel, MatchesTheChangesOneByOne) {

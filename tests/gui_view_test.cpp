@@ -137,6 +137,29 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   std::filesystem::remove(file);
 }
 
+TEST_F(Dashboard, BrowserListsAndInspects) {
+  show_both();
+  screen_->app().choose_view("browser");
+  Picture picture = screen_->picture();
+  for (const char* text : {"takes", "waits", "forward0", "weight11", "copies", "parameters"}) {
+    EXPECT_TRUE(shows(text, picture)) << text;
+  }
+  const ImVec2 row = screen_->find_text("weight7", screen_->theme().text, picture);
+  ASSERT_GE(row.x, 0);
+  const int before = Screen::count(picture, screen_->theme().roles[0]);
+  screen_->click(row.x + 4, row.y + 4);
+  EXPECT_EQ(screen_->session().selection.kind, Selection::Kind::tensor);
+  EXPECT_EQ(screen_->session().selection.id, 7u);
+  screen_->session().fit();
+  picture = screen_->picture();
+  EXPECT_TRUE(shows("used by", picture));
+  EXPECT_GT(Screen::count(picture, screen_->theme().roles[0]), before + 5000);  // where it is
+  EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 500);           // its use in the backward pass
+  const ImVec2 heading = screen_->find_text("takes", screen_->theme().text, picture);
+  screen_->click(heading.x + 4, heading.y + 4);
+  EXPECT_LT(screen_->find_text("loss", screen_->theme().text, screen_->picture()).y, heading.y + 60);  // the shortest
+}
+
 TEST_F(Dashboard, LightAndLargeAreReadableToo) {
   open(3840, 2160, true, 2);
   if (screen_ == nullptr) return;
@@ -352,7 +375,7 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
   EXPECT_EQ(run("/nowhere.json --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));
   EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison"));
+  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison, browser"));
   EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
 }

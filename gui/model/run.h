@@ -39,6 +39,7 @@ class Run {
   const MachineSpec& machine() const { return recording_.machine; }
   const Trace& trace() const { return recording_.trace; }
   const std::vector<Span>& spans() const { return recording_.timeline.spans; }
+  const std::vector<OccupancySample>& occupancy_changes() const { return recording_.timeline.occupancy; }
   // The GPU's, the CPU's where it does anything, one a link that is used.
   const std::vector<Track>& tracks() const { return tracks_; }
   const Occupancy& occupancy() const { return occupancy_; }

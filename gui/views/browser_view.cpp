@@ -1,0 +1,265 @@
+// Ops and tensors as sortable tables; of the chosen tensor its life: where it was when, its uses, its moves.
+#include <fmt/format.h>
+#include <imgui.h>
+
+#include <algorithm>
+
+#include "gui/model/browse.h"
+#include "gui/model/describe.h"
+#include "gui/views/canvas.h"
+#include "gui/views/view.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr ImGuiTableFlags table_flags = ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg |
+                                        ImGuiTableFlags_Resizable | ImGuiTableFlags_BordersInnerV;
+
+class BrowserView : public View {
+ public:
+  const char* name() const override { return "browser"; }
+  const char* title() const override { return "Ops and tensors"; }
+  void draw(Session& session, const Theme& theme) override;
+  std::vector<std::pair<const char*, const char*>> keys() const override {
+    return {{"click a heading", "sort by it"}, {"click a row", "select it, in all views"}};
+  }
+
+ private:
+  void draw_ops(Session& session, const Theme& theme);
+  void draw_tensors(Session& session, const Theme& theme);
+  void draw_life(Session& session, const Theme& theme);
+
+  std::uint64_t prepared_ = ~std::uint64_t{0};
+  std::vector<OpRow> ops_;
+  std::vector<TensorRow> tensors_;
+  OpColumn op_column_ = OpColumn::order;
+  TensorColumn tensor_column_ = TensorColumn::bytes;
+  bool ops_ascending_ = true, tensors_ascending_ = false;
+  TensorId lived_ = none;
+  std::vector<Stay> stays_;
+  std::vector<OpIndex> uses_;
+};
+
+// True if the rows are to be sorted anew.
+template <typename Column>
+bool take_sorting(Column& column, bool& ascending) {
+  ImGuiTableSortSpecs* sorting = ImGui::TableGetSortSpecs();
+  if (sorting == nullptr || !sorting->SpecsDirty) return false;
+  sorting->SpecsDirty = false;
+  if (sorting->SpecsCount == 0) return false;
+  column = static_cast<Column>(sorting->Specs[0].ColumnUserID);
+  ascending = sorting->Specs[0].SortDirection != ImGuiSortDirection_Descending;
+  return true;
+}
+
+template <typename Column>
+void set_up(const char* label, Column id, ImGuiTableColumnFlags flags = ImGuiTableColumnFlags_WidthFixed) {
+  ImGui::TableSetupColumn(label, flags, 0, static_cast<ImGuiID>(id));
+}
+
+void cell(const std::string& text) {
+  ImGui::TableNextColumn();
+  ImGui::TextUnformatted(text.c_str());
+}
+
+void BrowserView::draw_ops(Session& session, const Theme& theme) {
+  const Run& run = *session.runs()[0];
+  if (!ImGui::BeginTable("ops", 7, table_flags)) return;
+  ImGui::TableSetupScrollFreeze(0, 1);
+  set_up("op", OpColumn::order, ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort);
+  set_up("name", OpColumn::name, ImGuiTableColumnFlags_WidthStretch);
+  set_up("phase", OpColumn::phase);
+  set_up("takes", OpColumn::takes);
+  set_up("waits", OpColumn::waits);
+  set_up("touches", OpColumn::touches);
+  set_up("brought", OpColumn::brought);
+  ImGui::TableHeadersRow();
+  if (take_sorting(op_column_, ops_ascending_)) sort_rows(ops_, run, op_column_, ops_ascending_);
+  ImGuiListClipper clipper;
+  clipper.Begin(static_cast<int>(ops_.size()));
+  while (clipper.Step()) {
+    for (int i = clipper.DisplayStart; i < clipper.DisplayEnd; ++i) {
+      const OpRow& row = ops_[static_cast<std::size_t>(i)];
+      ImGui::TableNextRow();
+      ImGui::TableNextColumn();
+      const bool selected = session.selection.kind == Selection::Kind::op && session.selected_in(0) == row.op;
+      if (ImGui::Selectable(std::to_string(row.op).c_str(), selected, ImGuiSelectableFlags_SpanAllColumns)) {
+        session.selection = {Selection::Kind::op, row.op, 0, none};
+        session.show_selection();
+      }
+      ImGui::TableNextColumn();
+      const std::string_view name = run.op_name(row.op), module = run.module_name(row.op);
+      ImGui::TextUnformatted(name.data(), name.data() + name.size());
+      if (!module.empty()) {
+        ImGui::SameLine(0, theme.px(8));
+        ImGui::TextDisabled("%.*s", static_cast<int>(module.size()), module.data());
+      }
+      cell(label_of(run.trace().ops[row.op].phase));
+      cell(duration_text(row.takes_ns));
+      cell(row.waits_ns == 0 ? "" : duration_text(row.waits_ns));
+      cell(format_bytes(row.touches));
+      cell(row.brought == 0 ? "" : format_bytes(row.brought));
+    }
+  }
+  ImGui::EndTable();
+}
+
+void BrowserView::draw_tensors(Session& session, const Theme& theme) {
+  const Run& run = *session.runs()[0];
+  if (!ImGui::BeginTable("tensors", 6, table_flags)) return;
+  ImGui::TableSetupScrollFreeze(0, 1);
+  set_up("tensor", TensorColumn::name, ImGuiTableColumnFlags_WidthStretch);
+  set_up("role", TensorColumn::role);
+  set_up("bytes", TensorColumn::bytes,
+         ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort |
+             ImGuiTableColumnFlags_PreferSortDescending);
+  set_up("uses", TensorColumn::uses);
+  set_up("copies", TensorColumn::copies);
+  set_up("moved", TensorColumn::moved);
+  ImGui::TableHeadersRow();
+  if (take_sorting(tensor_column_, tensors_ascending_)) sort_rows(tensors_, run, tensor_column_, tensors_ascending_);
+  ImGuiListClipper clipper;
+  clipper.Begin(static_cast<int>(tensors_.size()));
+  while (clipper.Step()) {
+    for (int i = clipper.DisplayStart; i < clipper.DisplayEnd; ++i) {
+      const TensorRow& row = tensors_[static_cast<std::size_t>(i)];
+      ImGui::PushID(i);
+      ImGui::TableNextRow();
+      ImGui::TableNextColumn();
+      const bool selected = session.selection.kind == Selection::Kind::tensor && session.selected_in(0) == row.tensor;
+      const std::string name(run.tensor_name(row.tensor));
+      if (ImGui::Selectable(name.c_str(), selected, ImGuiSelectableFlags_SpanAllColumns)) {
+        session.selection = {Selection::Kind::tensor, row.tensor, 0, none};
+        session.show_selection();
+      }
+      ImGui::TableNextColumn();
+      const Role role = run.trace().tensors[row.tensor].role;
+      const ImVec2 at = ImGui::GetCursorScreenPos();
+      const float box = ImGui::GetFontSize();
+      ImGui::GetWindowDrawList()->AddRectFilled({at.x, at.y + 1}, {at.x + box - 2, at.y + box - 1},
+                                                theme.roles[static_cast<std::size_t>(role)]);
+      ImGui::Dummy({box, box});
+      ImGui::SameLine(0, theme.px(4));
+      ImGui::TextUnformatted(label_of(role));
+      cell(format_bytes(row.bytes));
+      cell(std::to_string(row.uses));
+      cell(row.copies == 0 ? "" : std::to_string(row.copies));
+      cell(row.moved == 0 ? "" : format_bytes(row.moved));
+      ImGui::PopID();
+    }
+  }
+  ImGui::EndTable();
+}
+
+// A bar for each tier, as high as the part of the tensor that is there; ticks where it is used, below.
+void BrowserView::draw_life(Session& session, const Theme& theme) {
+  const Run& run = *session.runs()[0];
+  const bool chosen = session.selection.kind == Selection::Kind::tensor && session.selected_in(0) != none;
+  if (!chosen) {
+    ImGui::TextDisabled("Click a tensor to see where it was when, who used it and what moved it.");
+    return;
+  }
+  const TensorId tensor = session.selected_in(0);
+  if (lived_ != tensor) {
+    lived_ = tensor;
+    stays_ = stays_of(run, tensor);
+    uses_ = uses_of(run, tensor);
+  }
+  const Tensor& of = run.trace().tensors[tensor];
+  ImGui::PushFont(theme.bold);
+  ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
+  ImGui::PopFont();
+  ImGui::SameLine();
+  ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times", format_bytes(of.bytes).c_str(), label_of(of.role),
+                      uses_.size(), run.transfers_of(tensor).size());
+  const ImVec2 corner = ImGui::GetCursorScreenPos(), room = ImGui::GetContentRegionAvail();
+  const float labels = theme.px(70), ruler = ruler_height(theme), lane = theme.px(26), gap = theme.px(3);
+  const auto tiers = static_cast<float>(run.machine().tiers.size());
+  const float bottom = corner.y + ruler + (tiers + 1) * (lane + gap);
+  ImGui::InvisibleButton("life", {room.x, bottom - corner.y});
+  const TimeAxis axis = axis_of(session, corner.x + labels, room.x - labels - theme.px(6));
+  handle_time_input(session, axis, ImGui::IsItemHovered() && ImGui::GetIO().MousePos.x >= axis.left);
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  draw_ruler(list, theme, axis, corner.y, bottom);
+  const auto origin = static_cast<double>(session.origin_ns(0));
+  const auto top_of = [&](std::size_t row) { return corner.y + ruler + static_cast<float>(row) * (lane + gap); };
+  const float font = ImGui::GetFontSize();
+  for (TierId tier = 0; tier < run.machine().tiers.size(); ++tier) {
+    list.AddText({corner.x, top_of(tier) + (lane - font) / 2}, theme.text, run.machine().tiers[tier].name.c_str());
+    list.AddRectFilled({axis.left, top_of(tier)}, {axis.left + axis.width, top_of(tier) + lane}, theme.lane);
+  }
+  list.AddText({corner.x, top_of(run.machine().tiers.size()) + (lane - font) / 2}, theme.text, "used by");
+  list.PushClipRect({axis.left, corner.y}, {axis.left + axis.width, bottom}, true);
+  const ImU32 color = theme.roles[static_cast<std::size_t>(of.role)];
+  for (const Stay& stay : stays_) {
+    const float share =
+        std::min(1.0f, static_cast<float>(stay.bytes) / static_cast<float>(std::max<Bytes>(1, of.bytes)));
+    const float floor = top_of(stay.tier) + lane;
+    list.AddRectFilled({axis.clamped_x(static_cast<double>(stay.begin_ns) - origin), floor - lane * share},
+                       {axis.clamped_x(static_cast<double>(stay.end_ns) - origin), floor}, color);
+  }
+  for (const OpIndex op : uses_) {
+    for (const std::uint32_t span : run.spans_of_op(op)) {
+      const float begin = axis.clamped_x(static_cast<double>(run.spans()[span].start_ns) - origin);
+      const float end = axis.clamped_x(static_cast<double>(run.spans()[span].end_ns) - origin);
+      const float top = top_of(run.machine().tiers.size());
+      list.AddRectFilled({begin, top}, {std::max(end, begin + theme.px(2)), top + lane},
+                         theme.phases[static_cast<std::size_t>(run.trace().ops[op].phase)]);
+    }
+  }
+  draw_cursor_and_range(list, theme, session, axis, corner.y, bottom);
+  list.PopClipRect();
+  ImGui::BeginChild("moves", {0, 0}, false);
+  for (const std::uint32_t transfer : run.transfers_of(tensor)) {
+    const Span& span = run.spans()[transfer];
+    const std::uint32_t user = run.used_by(transfer);
+    const std::string text =
+        fmt::format("{}: {} to {}, {} in {}, {}{}", time_text(static_cast<double>(span.start_ns) - origin, 1e4),
+                    run.tier_name(span.from), run.tier_name(span.to), format_bytes(span.bytes),
+                    duration_text(span.end_ns - span.start_ns), span.urgent ? "an op waited for it" : "asked for ahead",
+                    user == none ? std::string() : ", used by " + std::string(run.op_name(run.spans()[user].op)));
+    ImGui::PushID(static_cast<int>(transfer));
+    if (ImGui::Selectable(text.c_str(), session.selection.span == transfer)) {
+      session.selection.span = transfer;
+      session.window.pan(static_cast<double>(span.start_ns) - origin -
+                         (session.window.begin_ns + session.window.end_ns) / 2);
+    }
+    ImGui::PopID();
+  }
+  ImGui::EndChild();
+}
+
+void BrowserView::draw(Session& session, const Theme& theme) {
+  if (session.runs().empty()) {
+    ImGui::TextDisabled(
+        "%s", session.busy() ? "Working…" : "Nothing is open: a trace, a result or a timeline has ops and tensors.");
+    return;
+  }
+  const Run& run = *session.runs()[0];
+  if (prepared_ != session.generation()) {
+    prepared_ = session.generation();
+    ops_ = op_rows(run);
+    tensors_ = tensor_rows(run);
+    sort_rows(ops_, run, op_column_, ops_ascending_);
+    sort_rows(tensors_, run, tensor_column_, tensors_ascending_);
+    lived_ = none;
+  }
+  const ImVec2 room = ImGui::GetContentRegionAvail();
+  const float half = std::floor(room.x / 2) - theme.px(5), upper = std::floor(room.y * 0.56f);
+  ImGui::BeginChild("ops", {half, upper}, false);
+  draw_ops(session, theme);
+  ImGui::EndChild();
+  ImGui::SameLine(0, theme.px(10));
+  ImGui::BeginChild("tensors", {0, upper}, false);
+  draw_tensors(session, theme);
+  ImGui::EndChild();
+  ImGui::BeginChild("life", {0, 0}, false);
+  draw_life(session, theme);
+  ImGui::EndChild();
+}
+
+}  // namespace
+
+std::unique_ptr<View> make_browser_view() { return std::make_unique<BrowserView>(); }
+
+}  // namespace tencache::gui

@@ -2,6 +2,7 @@
 // (all but the drawing by the GPU), and a what-if simulation from input to result.
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <imgui.h>
 
 #include "gui/shell/app.h"
+#include "gui/shell/headless.h"
 #endif
 
 namespace tencache::gui {
@@ -191,12 +193,22 @@ void build_frame(benchmark::State& state) {
 BENCHMARK(build_frame)->ArgsProduct({{0, 1}, {1, 100, 10'000}})->Unit(benchmark::kMillisecond);
 #endif
 
-// From a moved slider to the run to draw, of the bundled recording of a small GPT.
+// From a moved slider to the run to draw, of the shipped recording of GPT-2 small.
 void what_if(benchmark::State& state) {
   Session session;
-  session.default_policy = state.range(0) == 0 ? "on-demand" : state.range(0) == 1 ? "10cache" : "g10";
-  session.open_sample();
+  session.default_machine = "demo-small-gpu";
+  session.gpu_memory = "1300MiB";
+  session.cpu_memory = "3GiB";
+  session.default_policy = state.range(0) == 0   ? "on-demand"
+                           : state.range(0) == 1 ? "10cache"
+                           : state.range(0) == 2 ? "g10"
+                                                 : "foresight";
+  session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
   session.wait();
+  if (session.simulated() == nullptr || !session.simulated()->fits) {
+    state.SkipWithError(session.message().c_str());
+    return;
+  }
   state.SetLabel(session.default_policy);
   double factor = 1;
   for (auto _ : state) {
@@ -206,7 +218,41 @@ void what_if(benchmark::State& state) {
   }
   state.counters["ops"] = static_cast<double>(session.what_if->base().trace->ops.size());
 }
-BENCHMARK(what_if)->DenseRange(0, 2)->Unit(benchmark::kMillisecond);
+BENCHMARK(what_if)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
+
+#ifdef TENCACHE_WITH_GUI
+// Whole frames of 1280×720, drawn by EGL (Mesa's software renderer where there is no GPU), while foresight plans anew
+// for every one of them in the background.
+void frame_while_simulating(benchmark::State& state) {
+  Headless headless(1280, 720);
+  App app(false, 1);
+  Session& session = app.session();
+  session.default_machine = "demo-small-gpu";
+  session.gpu_memory = "1300MiB";
+  session.cpu_memory = "3GiB";
+  session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
+  session.wait();
+  app.choose_view("what-if");
+  const auto frame = [&] {
+    if (app.fonts_changed()) headless.fonts_changed();
+    headless.frame([&app] { app.frame(); });
+  };
+  for (int i = 0; i < 3; ++i) frame();
+  double slowest = 0;
+  for (auto _ : state) {
+    if (!session.what_if) break;
+    Knob& knob = session.what_if->knobs()[0];
+    knob.value = knob.value > 1.2 * knob.original ? knob.original : knob.value * 1.01;
+    session.rerun();
+    const auto start = std::chrono::steady_clock::now();
+    frame();
+    slowest =
+        std::max(slowest, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  state.counters["slowest_ms"] = slowest;
+}
+BENCHMARK(frame_while_simulating)->Unit(benchmark::kMillisecond)->Iterations(200)->UseRealTime();
+#endif
 
 }  // namespace
 }  // namespace tencache::gui

@@ -36,6 +36,7 @@ class BrowserView : public View {
   TensorColumn tensor_column_ = TensorColumn::bytes;
   bool ops_ascending_ = true, tensors_ascending_ = false;
   TensorId lived_ = none;
+  TensorId most_moved_ = none;  // whose life is shown while none is chosen
   std::vector<Stay> stays_;
   std::vector<OpIndex> uses_;
 };
@@ -155,11 +156,8 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
 void BrowserView::draw_life(Session& session, const Theme& theme) {
   const Run& run = *session.runs()[0];
   const bool chosen = session.selection.kind == Selection::Kind::tensor && session.selected_in(0) != none;
-  if (!chosen) {
-    ImGui::TextDisabled("Click a tensor to see where it was when, who used it and what moved it.");
-    return;
-  }
-  const TensorId tensor = session.selected_in(0);
+  const TensorId tensor = chosen ? session.selected_in(0) : most_moved_;
+  if (tensor == none) return;
   if (lived_ != tensor) {
     lived_ = tensor;
     stays_ = stays_of(run, tensor);
@@ -242,7 +240,9 @@ void BrowserView::draw(Session& session, const Theme& theme) {
     tensors_ = tensor_rows(run);
     sort_rows(ops_, run, op_column_, ops_ascending_);
     sort_rows(tensors_, run, tensor_column_, tensors_ascending_);
-    lived_ = none;
+    lived_ = most_moved_ = none;
+    const auto most = std::ranges::max_element(tensors_, {}, &TensorRow::moved);
+    if (most != tensors_.end()) most_moved_ = most->tensor;
   }
   const ImVec2 room = ImGui::GetContentRegionAvail();
   const float half = std::floor(room.x / 2) - theme.px(5), upper = std::floor(room.y * 0.56f);

@@ -20,7 +20,8 @@ namespace {
 // What is needed of a file system: folders of several tiers may lie on one.
 struct Disk {
   Bytes needed = 0, available = 0;
-  std::string who;  // "tier nvme: /a, /b"
+  std::string who;   // "tier nvme: /a, /b; tier ssd: /c"
+  std::string tier;  // the last one there
 };
 
 void state_disk(const Tier& tier, Bytes needed, std::map<dev_t, Disk>& disks) {
@@ -43,7 +44,9 @@ void state_disk(const Tier& tier, Bytes needed, std::map<dev_t, Disk>& disks) {
     Disk& disk = disks[status.st_dev];
     disk.needed += part;
     disk.available = space.available;
-    disk.who += fmt::format("{}{}", disk.who.empty() ? "tier " + tier.name + ": " : ", ", directory);
+    const std::string before = disk.who.empty() ? "" : disk.tier == tier.name ? ", " : "; ";
+    disk.who += before + (disk.tier == tier.name ? "" : "tier " + tier.name + ": ") + directory;
+    disk.tier = tier.name;
   }
 }
 

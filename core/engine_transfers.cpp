@@ -313,6 +313,11 @@ bool Engine::start_behind_blocked(LinkId link) {
       } else if (!prefetch) {
         progress |= try_start_transfer(id);
       }
+      // Room made for this one may have withdrawn the next; what came instead is looked at in another round.
+      if (next != none) {
+        const Transfer& after = transfers_[next];
+        if (!after.queued || after.link() != link || after.priority != priority) break;
+      }
       id = next;
     }
   }

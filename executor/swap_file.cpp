@@ -202,6 +202,10 @@ class FileLane::Ring {
       for (std::uint32_t k = 0; k < queue_depth; k++) {
         objects.emplace_back(context_);  // throws where io_uring is denied
         FileDescriptor copy(::fcntl(files.descriptor(i), F_DUPFD_CLOEXEC, 0));
+        if (!copy.open() && k > 0 && (errno == EMFILE || errno == ENFILE)) {
+          objects.pop_back();  // fewer in flight, where descriptors are scarce
+          break;
+        }
         if (!copy.open()) throw Error(std::string("cannot duplicate a descriptor: ") + std::strerror(errno));
         objects.back().assign(copy.get());
         copy.release();

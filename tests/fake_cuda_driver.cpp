@@ -540,6 +540,8 @@ void FakeCudaDriver::wait_for_jobs(std::size_t count) {
   });
 }
 
+bool FakeCudaDriver::context_is_current() { return current_context == the_context; }
+
 std::string FakeCudaDriver::misuse() const {
   const std::lock_guard lock(mutex_);
   return misuse_;

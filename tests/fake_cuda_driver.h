@@ -50,6 +50,8 @@ class FakeCudaDriver {
   // Returns when so many jobs wait in streams or run.
   void wait_for_jobs(std::size_t count);
 
+  // Of the calling thread.
+  static bool context_is_current();
   // The first misuse; empty if there was none.
   std::string misuse() const;
   struct Counts {

@@ -190,7 +190,7 @@ std::unique_ptr<DirectFiles> CudaDevice::direct_files(std::string& reason) {
     reason = "the GPU's mapped memory cannot be reached by other devices";
     return nullptr;
   }
-  return std::make_unique<CudaDirectFiles>(*files);
+  return std::make_unique<CudaDirectFiles>(*files, *this);
 }
 
 std::unique_ptr<ReplayKernels> CudaDevice::replay_kernels() { return std::make_unique<CudaReplayKernels>(*this); }

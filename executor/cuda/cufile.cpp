@@ -6,6 +6,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "executor/cuda/cuda_device.h"
+
 #if __has_include(<cufile.h>)
 #include <cufile.h>
 #endif
@@ -48,11 +50,13 @@ const CuFile* cufile(std::string& reason) {
 }
 
 CudaDirectFiles::~CudaDirectFiles() {
+  if (!device_.try_bind()) return;
   for (const auto& [descriptor, handle] : handles_) library_.cuFileHandleDeregister(handle);
 }
 
 template <typename Move>
 std::string CudaDirectFiles::move(int descriptor, Bytes bytes, const Move& step) {
+  if (!device_.try_bind()) return "the GPU's context cannot be used any more";
   auto handle = handles_.find(descriptor);
   if (handle == handles_.end()) {
     CuFileDescription description;

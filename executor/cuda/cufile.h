@@ -15,6 +15,8 @@
 
 namespace tencache {
 
+class CudaDevice;
+
 struct CuFileError {
   int error = 0;  // 0: success
   CUresult cuda_error = CUDA_SUCCESS;
@@ -42,10 +44,10 @@ struct CuFile {
 // This computer's, opened; nullptr, with the reason, where it cannot be used. Loads it at the first call.
 const CuFile* cufile(std::string& reason);
 
-// Of one link. The context is the calling thread's.
+// Of one link; the device outlives it.
 class CudaDirectFiles final : public DirectFiles {
  public:
-  explicit CudaDirectFiles(const CuFile& library) : library_(library) {}
+  CudaDirectFiles(const CuFile& library, const CudaDevice& device) : library_(library), device_(device) {}
   ~CudaDirectFiles() override;
   CudaDirectFiles(const CudaDirectFiles&) = delete;
   CudaDirectFiles& operator=(const CudaDirectFiles&) = delete;
@@ -58,6 +60,7 @@ class CudaDirectFiles final : public DirectFiles {
   std::string move(int descriptor, Bytes bytes, const Move& step);
 
   const CuFile& library_;
+  const CudaDevice& device_;
   std::map<int, void*> handles_;  // by descriptor
 };
 

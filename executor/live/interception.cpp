@@ -324,14 +324,13 @@ class OpAudit {
 
 // ---- The fallback ---------------------------------------------------------------------------------------------------
 
-// What the op has allocated, has not let go of and does not return: a library's workspace that later ops use unsaid
-// (cuBLAS).
-std::vector<TensorId> hidden_storages(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                                      const LiveRuntime& runtime) {
+// What the op has allocated, has not let go of and is not among the `returns` values on top of the stack: a library's
+// workspace that later ops use unsaid (cuBLAS).
+std::vector<TensorId> hidden_storages(const torch::jit::Stack& stack, std::size_t returns, const LiveRuntime& runtime) {
   std::vector<TensorId> hidden;
   if (op_storages.empty()) return hidden;
   std::set<const void*> returned;
-  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+  for (std::size_t i = stack.size() - returns; i < stack.size(); ++i) {
     visit_storages(stack[i], [&](const c10::Storage& storage, bool) { returned.insert(base_address(storage)); });
   }
   for (const LiveRuntime::Storage& storage : op_storages) {
@@ -350,6 +349,7 @@ void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet 
   collect_uses(info, *stack, runtime, uses);
   runtime.begin_op(info.name, uses);
   if (ops_open++ == 0) op_storages.clear();
+  const bool keeps = runtime.machine().accelerator() != nullptr;
   try {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
     if (auditing && paged_device == c10::DeviceType::CPU) {
@@ -359,8 +359,9 @@ void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet 
     } else {
       op.redispatchBoxed(below, stack);
     }
-    if (runtime.machine().accelerator() != nullptr) runtime.keep(hidden_storages(op, *stack, runtime));
+    if (keeps) runtime.keep(hidden_storages(*stack, op.schema().returns().size(), runtime));
   } catch (...) {
+    if (keeps) runtime.keep(hidden_storages(*stack, 0, runtime));
     --ops_open;
     runtime.end_op();
     throw;
@@ -384,16 +385,19 @@ LiveRuntime& attach(LiveRuntime& runtime, c10::DeviceType device) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   LiveRuntime* const present = active_runtime;
-  if (present == &runtime) return runtime;
+  if (present == &runtime && device == paged_device) return runtime;
+  if (present == &runtime) throw Error("a live runtime pages the tensors of one device only");
   if (present != nullptr) throw Error("a thread is guarded by a second live runtime while the first one still exists");
   if (device == c10::DeviceType::CPU) {
     install_allocator();
   } else {
+    if (runtime.machine().accelerator() == nullptr) throw Error("the runtime has no GPU for LibTorch's CUDA tensors");
     torch_cuda::install_allocator();
   }
   paged_device = device;
   active_runtime = &runtime;
   runtime.set_close_listener([&runtime] {
+    if (paged_device != c10::DeviceType::CPU) torch_cuda::let_go_of_workspaces();
     active_runtime = nullptr;
     registry().orphan(&runtime);
   });
@@ -452,7 +456,8 @@ PinnedTensors::PinnedTensors(LiveRuntime& runtime, std::vector<at::Tensor> tenso
 PinnedTensors::~PinnedTensors() {
   try {
     runtime_.unpin(ids_, written_);
-  } catch (...) {  // a failure of the run: the runtime's next call throws it again
+  } catch (...) {  // what was given up with it is lost: the runtime's next call throws it again
+    runtime_.fail(std::current_exception());
   }
 }
 

@@ -186,19 +186,35 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
 }
 
 void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
-  if (options_.fence) options_.fence();  // code that is no op may have started something
-  Lock lock(mutex_);
-  enter();
-  // A policy may have cleaned them meanwhile: such copies are stale now.
-  if (written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
-  for (const TensorId tensor : tensors) engine_->unpin(tensor);
+  std::exception_ptr failure;
+  Lock lock(mutex_, std::defer_lock);
+  try {
+    if (options_.fence) options_.fence();  // code that is no op may have started something
+    lock.lock();
+    enter();
+    // A policy may have cleaned them meanwhile: such copies are stale now.
+    if (written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  if (failure_ == nullptr) {  // else the engine stopped in the middle of something
+    for (const TensorId tensor : tensors) engine_->unpin(tensor);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void LiveRuntime::fail(std::exception_ptr failure) noexcept {
+  const Lock lock(mutex_);
+  if (failure_ == nullptr) failure_ = std::move(failure);
 }
 
 void LiveRuntime::keep(std::span<const TensorId> tensors) {
   const Lock lock(mutex_);
+  if (failure_ != nullptr) return;
   for (const TensorId tensor : tensors) {
+    if (std::exchange(entries_[tensor].stays, true)) continue;
     engine_->pin(tensor);
-    entries_[tensor].stays = true;
   }
 }
 

@@ -118,7 +118,8 @@ void LiveRuntime::enter() {
 }
 
 void LiveRuntime::hear_of_frees() {
-  if (any_released_ || !kept_.empty()) {
+  const auto unused = [this](TensorId tensor) { return entries_[tensor].task_uses == 0; };
+  if (any_released_ || std::any_of(kept_.begin(), kept_.end(), unused)) {
     {
       const std::lock_guard lock(released_mutex_);
       std::swap(released_, releasing_);
@@ -176,13 +177,13 @@ void LiveRuntime::iteration_boundary() {
     if (follower_.records_next())
       wait_for_cpu(lock, [this] { return engine_->idle(); });  // its frees are not the step's
     take_task_results();
+    const Nanoseconds at = machine_->now();
+    tell(follower_.iteration_boundary(), at);
+    engine_->iteration_boundary(at);
   } catch (...) {
     give_op();
     throw;
   }
-  const Nanoseconds at = machine_->now();
-  tell(follower_.iteration_boundary(), at);
-  engine_->iteration_boundary(at);
   give_op();
 }
 

@@ -104,9 +104,11 @@ class LiveRuntime {
   // (Layout::blocking_step), and until the schedule is known.
   // Tasks that touch the same tensor (one of them writing it) run in the order given, others may overlap, and
   // reorderable ones that follow each other run in the policy's order. Tasks of the same name and sub-group run where
-  // the first of the recorded step does. Not from inside an op. Rethrows what a body threw, after all are done; of one
-  // that went on, the next call that waits for tasks, or the next step, does.
+  // the first of the recorded step does. Not from inside an op. Rethrows what a body threw; of one that went on, the
+  // next call that waits for tasks, the next op, or the next step does.
   void run_tasks(std::vector<LiveTask> tasks);
+  // Waits for those that went on.
+  void finish_tasks();
 
   // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses
   // may be read and written by code that is no op. `written`: their content may change; copies elsewhere become stale
@@ -160,6 +162,8 @@ class LiveRuntime {
   // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that
   // it uses it.
   void keep(std::span<const TensorId> tensors);
+  // Something went wrong where nothing may be thrown: the next call throws it, and so does every other.
+  void fail(std::exception_ptr failure) noexcept;
   // The calling thread's op, which was said to read the tensors only, has written them (found by an audit).
   void announce_write(std::span<const TensorId> tensors);
   // Called when the runtime ends, before anything else.
@@ -204,7 +208,7 @@ class LiveRuntime {
   void add_to_op(TensorId tensor);
   void plan_tasks();
   void put_in_order(std::vector<LiveTask>& tasks) const;
-  void give_task(std::shared_ptr<const LiveTask> task, Nanoseconds gap_ns);
+  void give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns);
   void settle_tasks();
   void wait_for_tasks(Lock& lock, const std::function<bool()>& done);
   void wait_for_cpu(Lock& lock, const std::function<bool()>& done);

@@ -83,8 +83,7 @@ std::uint8_t LiveRuntime::lane_of(const LiveTask& task) const {
 }
 
 // To the engine and, for the machine's thread, to the bodies.
-void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, Nanoseconds gap_ns) {
-  const std::uint8_t lane = lane_of(*task);
+void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns) {
   const Nanoseconds at = machine_->now();
   StepFollower::OpInfo info;
   info.name = follower_.names().intern(task->name);
@@ -147,20 +146,20 @@ void LiveRuntime::wait_for_tasks(Lock& lock, const std::function<bool()>& done) 
       throw;
     }
   }
-  take_task_results();
 }
 
 // The GPU's lane has nothing to do meanwhile.
 void LiveRuntime::wait_for_cpu(Lock& lock, const std::function<bool()>& done) {
-  if (done()) return;
-  const Nanoseconds since_ns = machine_->now();
-  wait_for_tasks(lock, done);
-  engine_->waited_for_tasks(since_ns, machine_->now());
+  if (!done()) {
+    const Nanoseconds since_ns = machine_->now();
+    wait_for_tasks(lock, done);
+    engine_->waited_for_tasks(since_ns, machine_->now());
+  }
+  take_task_results();
 }
 
 void LiveRuntime::take_task_results() {
   for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
-  if (!engine_->idle()) return;
   if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
 }
 
@@ -171,16 +170,32 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
   try {
     put_in_order(tasks);
     Nanoseconds gap_ns = machine_->now() - last_end_ns_;
-    for (LiveTask& task : tasks) give_task(std::make_shared<const LiveTask>(std::move(task)), std::exchange(gap_ns, 0));
-    wait_for_tasks(lock, [this] { return engine_->tasks_left(0) == 0; });
-    if (blocking_step_ || follower_.recording() || !follower_.recorded()) {
-      wait_for_cpu(lock, [this] { return engine_->idle(); });
+    std::vector<std::uint8_t> lanes;  // of all before the first is given: it may throw
+    for (const LiveTask& task : tasks) lanes.push_back(lane_of(task));
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      give_task(std::make_shared<const LiveTask>(std::move(tasks[i])), lanes[i], std::exchange(gap_ns, 0));
     }
+    wait_for_tasks(lock, [this] { return engine_->tasks_left(0) == 0; });
+    const bool blocking = blocking_step_ || follower_.recording() || !follower_.recorded();
+    wait_for_cpu(lock, [this, blocking] { return !blocking || engine_->idle(); });
   } catch (...) {
     give_op();
     throw;
   }
   last_end_ns_ = machine_->now();
+  give_op();
+}
+
+void LiveRuntime::finish_tasks() {
+  Lock lock(mutex_);
+  enter();
+  take_op(lock);
+  try {
+    wait_for_cpu(lock, [this] { return engine_->idle(); });
+  } catch (...) {
+    give_op();
+    throw;
+  }
   give_op();
 }
 

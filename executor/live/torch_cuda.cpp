@@ -1,6 +1,7 @@
 #include "executor/live/torch_cuda.h"
 
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -30,8 +31,9 @@ void let_go(void* address) {
   if (!release_paged(address)) plain_allocator->raw_deleter()(address);
 }
 
-// Everything but tensors' storages goes to LibTorch's own allocator. Its `allocate` is const in some versions of
-// LibTorch and not in others; that which the base class knows overrides it.
+// Everything but tensors' storages is LibTorch's own allocator's; what it keeps for streams besides the default one,
+// its statistics and the emptying of its cache are not forwarded. Its `allocate` is const in some versions of LibTorch
+// and not in others; that which the base class knows overrides it.
 class PagedAllocator final : public CUDAPluggableAllocator {
  public:
   PagedAllocator()
@@ -93,6 +95,8 @@ c10::Device open() {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // a kernel for each allocation, for nothing
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setBenchmarkCuDNN(false);
+  at::globalContext().setFloat32MatmulPrecision(std::string("highest"));  // no TF32
+  at::globalContext().setAllowTF32CuDNN(false);
   is_open = true;
   return device;
 }
@@ -104,6 +108,8 @@ void install_allocator() {
   caching::allocator.store(allocator);
   c10::SetAllocator(c10::DeviceType::CUDA, allocator, 100);
 }
+
+void let_go_of_workspaces() { at::cuda::clearCublasWorkspaces(); }
 
 void synchronize() {
   translated("an op", [] {

@@ -21,6 +21,8 @@ c10::Device open();
 // LibTorch's allocator for GPUs is ours from here on: the runtime's memory on guarded threads (paged_storage.h), its
 // own elsewhere. No effect the second time.
 void install_allocator();
+// Of cuBLAS, which LibTorch keeps for ever once it has used them.
+void let_go_of_workspaces();
 // Waits for LibTorch's streams: the default one, and the calling thread's where that is another. Throws Error when the
 // device failed.
 void synchronize();

@@ -12,6 +12,7 @@ c10::Device open() {
       "stand in for the GPU's (--device host)");
 }
 void install_allocator() {}
+void let_go_of_workspaces() {}
 void synchronize() {}
 std::optional<RandomState> random_state() { return std::nullopt; }
 void set_random_state(const RandomState&) {}

@@ -205,7 +205,10 @@ void TrainingProgram::save(const std::string& path, std::uint64_t steps) {
   checkpoint.steps = steps;
   checkpoint.random = RandomState::capture();
   std::optional<AsideScope> aside;
-  if (runtime_ != nullptr) aside.emplace(*runtime_);
+  if (runtime_ != nullptr) {
+    runtime_->finish_tasks();  // or throws what went wrong in one: then there is no checkpoint of it
+    aside.emplace(*runtime_);
+  }
   write_checkpoint(path, config_, text_sha256_, checkpoint, runtime_);
 }
 
@@ -270,6 +273,7 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
     runtime.iteration_boundary();
     if (step == 0 || step == 2) window_begin = runtime.counters();
   });
+  runtime.finish_tasks();
   runtime.iteration_boundary();
   result.run = runtime.result();
   result.run.window = runtime.counters() - window_begin;

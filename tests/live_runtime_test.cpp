@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "core/replay_log.h"
@@ -47,8 +48,9 @@ MachineSpec machine_of(std::uint64_t tensors_on_gpu) {
 float* floats(std::byte* address) { return reinterpret_cast<float*>(address); }
 
 // Each step reads every weight, makes a gradient of it, and adds that to the weight and to its momentum, as one task a
-// weight; what frees the gradients does not wait for the tasks. Returns the first wrong value, or -1.
-float first_wrong_value(LiveRuntime& runtime, int weights, int steps) {
+// weight; what frees the gradients does not wait for the tasks. Returns the first wrong value, or -1. One task of step
+// `failing_step` throws.
+float first_wrong_value(LiveRuntime& runtime, int weights, int steps, int failing_step = -1) {
   std::vector<LiveRuntime::Storage> weight;
   std::vector<TensorId> momentum;
   for (int i = 0; i < weights; ++i) {
@@ -82,7 +84,8 @@ float first_wrong_value(LiveRuntime& runtime, int weights, int steps) {
       task.group = static_cast<std::int32_t>(i);
       task.reorderable = true;
       task.uses = {{weight[i].tensor, true, true}, {gradient[i].tensor, true, false}, {momentum[i], step > 0, true}};
-      task.body = [first = step == 0](std::span<std::byte* const> addresses) {
+      task.body = [first = step == 0, fails = step == failing_step && i == 3](std::span<std::byte* const> addresses) {
+        if (fails) throw std::domain_error("update.3");
         float* const w = floats(addresses[0]);
         const float* const g = floats(addresses[1]);
         float* const m = floats(addresses[2]);
@@ -95,6 +98,7 @@ float first_wrong_value(LiveRuntime& runtime, int weights, int steps) {
     runtime.run_tasks(std::move(tasks));
     for (const LiveRuntime::Storage& g : gradient) runtime.release(g.tensor);
   }
+  runtime.finish_tasks();
   for (const LiveRuntime::Storage& w : weight) runtime.release(w.tensor);
   return wrong;
 }
@@ -123,6 +127,25 @@ TEST(LiveRuntimeTest, UpdatesBesideTheProgramComputeTheSameValues) {
       const ReplayedLog replayed = replay_log(log, with_real_pages(machine_of(room)), *again.policy);
       EXPECT_EQ(replayed.diverged, "");
       EXPECT_EQ(first_difference(log.decisions, replayed.decisions), "");
+    }
+  }
+}
+
+// On the CPU's lane it fails when run_tasks has long returned; in the last step nobody uses its tensors any more.
+TEST(LiveRuntimeTest, AFailedUpdateIsReported) {
+  for (const char* name : {"on-demand", "zero-offload"}) {
+    for (const int step : {1, 4, 6}) {
+      SCOPED_TRACE(std::string(name) + ", step " + std::to_string(step));
+      const bool on_cpu = std::string(name) == "zero-offload";
+      const MadePolicy made = on_cpu ? make_policy(name, {{"overflow", "evict"}}) : make_policy(name);
+      LiveOptions options;
+      options.machine.pace = false;
+      testing::internal::CaptureStderr();  // that tensors outlive the runtime
+      {
+        LiveRuntime runtime(machine_of(40), *made.policy, options);
+        EXPECT_THROW(first_wrong_value(runtime, 8, 7, step), std::domain_error);
+      }
+      testing::internal::GetCapturedStderr();
     }
   }
 }

@@ -134,7 +134,15 @@ struct LiveServer::State {
   void end_if_done() {
     if (!ending) return;
     const bool busy = std::ranges::any_of(clients, [](const Client& c) { return c.sending != nullptr && !c.gone; });
-    if (!busy) context.stop();
+    if (!busy) close_all();
+  }
+
+  // The context then runs out of work by itself: what is still pending when it is destroyed would outlive its service.
+  void close_all() {
+    error_code ignored;
+    acceptor.close(ignored);
+    deadline.cancel();
+    for (Client& client : clients) client.socket.close(ignored);
   }
 };
 
@@ -160,7 +168,9 @@ LiveServer::~LiveServer() {
   asio::post(s.context, [&s] {
     s.ending = true;
     s.deadline.expires_after(farewell);
-    s.deadline.async_wait([&s](const error_code&) { s.context.stop(); });
+    s.deadline.async_wait([&s](const error_code& error) {
+      if (!error) s.close_all();
+    });
     s.end_if_done();
   });
   s.thread.join();

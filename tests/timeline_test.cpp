@@ -68,5 +68,17 @@ TEST(Occupancy, ALaterPartBeginsWithWhatWasThere) {
   EXPECT_TRUE(from_iteration(timeline, 99).spans.empty());
 }
 
+// A live program's tensor is an activation until it is marked: what it gave back as a parameter was taken before.
+TEST(Occupancy, ARoleThatBecameKnownLateIsThatOfAll) {
+  Timeline timeline;
+  timeline.spans = {{.start_ns = 100, .end_ns = 200, .kind = SpanKind::op, .iteration = 2}};
+  timeline.occupancy = {{0, 0, Role::activation, 7, 300, 300}, {50, 0, Role::parameter, 7, 200, -100}};
+  const Timeline part = from_iteration(timeline, 2);
+  ASSERT_EQ(part.occupancy.size(), 1u);
+  EXPECT_EQ(part.occupancy[0].role, Role::parameter);
+  EXPECT_EQ(part.occupancy[0].change, 200);
+  EXPECT_EQ(part.occupancy[0].used, 200u);
+}
+
 }  // namespace
 }  // namespace tencache

@@ -28,7 +28,7 @@ std::string find_gui_program() {
   }
   throw Error(
       "the dashboard needs the program tencache-gui, which this build does not have: install ImGui, GLFW and OpenGL "
-      "(packages libimgui-dev libglfw3-dev libgl-dev libegl-dev) and build again");
+      "(packages libimgui-dev libglfw3-dev libgl-dev libopengl-dev libegl-dev) and build again");
 }
 
 }  // namespace

@@ -4,16 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <random>
-#include <thread>
 #include <tuple>
 #include <variant>
 
 #include "core/error.h"
+#include "sim/parallel.h"
 
 namespace tencache {
 namespace {
@@ -102,30 +100,6 @@ double simulated_seconds(const Workload& workload, const MachineSpec& machine, c
     return outcome.result.fits ? outcome.result.iteration_seconds() : infinite;
   } catch (const Error&) {
     return infinite;  // this machine cannot serve the policy
-  }
-}
-
-// Runs body(0 … count - 1) on all cores; throws what the first of them threw.
-template <typename Body>
-void on_all_cores(std::size_t count, const Body& body) {
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::exception_ptr> failures(count);
-  const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        body(i);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::jthread> threads;
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t i = 1; i < std::min(cores, count); ++i) threads.emplace_back(work);
-  work();
-  threads.clear();  // joins
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
   }
 }
 

@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <exception>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 
 #include "cli/report.h"
 #include "cli/workload.h"
 #include "core/error.h"
+#include "sim/parallel.h"
 #include "traces/csv_import.h"
 
 namespace tencache {
@@ -170,33 +168,18 @@ std::vector<Task> tasks_of(const ValidationFile& file, const ValidationOptions& 
 
 // Takes the tasks in their order, which keeps those of a workload together.
 void run_tasks(std::vector<Task>& tasks, const ValidationOptions& options) {
-  std::atomic<std::size_t> next = 0, done = 0;
+  std::size_t done = 0;
   std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < tasks.size(); i = next++) {
-      Task& task = tasks[i];
-      try {
-        task.figures = simulate_task(task, *task.trace->take());
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = tasks.size();
-      }
-      const std::lock_guard lock(mutex);
-      ++done;
-      if (options.progress) {
-        options.progress(fmt::format("{} of {} simulations: {}, {} under {}", done.load(), tasks.size(),
-                                     task.file->name, task.key.first, task.key.second));
-      }
+  on_all_cores(tasks.size(), [&](std::size_t i) {
+    Task& task = tasks[i];
+    task.figures = simulate_task(task, *task.trace->take());
+    const std::lock_guard lock(mutex);
+    ++done;
+    if (options.progress) {
+      options.progress(fmt::format("{} of {} simulations: {}, {} under {}", done, tasks.size(), task.file->name,
+                                   task.key.first, task.key.second));
     }
-  };
-  std::vector<std::jthread> threads;
-  const std::size_t count = std::min<std::size_t>(tasks.size(), std::max(1u, std::thread::hardware_concurrency()));
-  for (std::size_t i = 1; i < count; ++i) threads.emplace_back(work);
-  work();
-  threads.clear();
-  if (failure) std::rethrow_exception(failure);
+  });
 }
 
 }  // namespace

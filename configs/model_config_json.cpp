@@ -72,9 +72,11 @@ void read_llama(ModelDescription& model, const ModelFields& fields, const std::s
   model.head_dimension = fields.count("head_dim").value_or(0);
   model.max_sequence = fields.count_of({"max_position_embeddings"});
   if (!mistral) {
-    model.attention_bias = fields.flag("attention_bias").value_or(false);
+    // Qwen2's file does not say what its code has: biases on the projections of queries, keys and values.
+    model.attention_bias = type == "qwen2" || fields.flag("attention_bias").value_or(false);
     model.feed_forward_bias = fields.flag("mlp_bias").value_or(false);
   }
+  model.query_key_norm = type == "qwen3";
   if (type == "mixtral") {
     model.experts = fields.count("num_local_experts").value_or(8);
     model.experts_per_token = fields.count("num_experts_per_tok").value_or(2);
@@ -100,11 +102,11 @@ struct Type {
   const char* name;  // model_type
   ModelFamily family;
 };
-constexpr Type types[] = {{"bert", ModelFamily::bert},     {"bloom", ModelFamily::bloom},
-                          {"falcon", ModelFamily::falcon}, {"gpt2", ModelFamily::gpt2},
-                          {"granite", ModelFamily::llama}, {"llama", ModelFamily::llama},
-                          {"mistral", ModelFamily::llama}, {"mixtral", ModelFamily::mixtral},
-                          {"opt", ModelFamily::opt},       {"vit", ModelFamily::vit}};
+constexpr Type types[] = {
+    {"bert", ModelFamily::bert},     {"bloom", ModelFamily::bloom},     {"falcon", ModelFamily::falcon},
+    {"gpt2", ModelFamily::gpt2},     {"granite", ModelFamily::llama},   {"llama", ModelFamily::llama},
+    {"mistral", ModelFamily::llama}, {"mixtral", ModelFamily::mixtral}, {"opt", ModelFamily::opt},
+    {"qwen2", ModelFamily::llama},   {"qwen3", ModelFamily::llama},     {"vit", ModelFamily::vit}};
 
 }  // namespace
 
@@ -149,6 +151,7 @@ ModelDescription model_of_config_json(const ModelFields& fields) {
       read_vit(model, fields);
       break;
   }
+  model.attention_output_bias = model.attention_bias && type != "qwen2";
   if (const auto tied = fields.flag("tie_word_embeddings"); tied && model.family != ModelFamily::vit) {
     model.tied_embeddings = *tied;
   }

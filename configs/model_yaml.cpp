@@ -83,11 +83,11 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
                           {"channels", model.channels},
                           {"norms_per_layer", model.norms_per_layer},
                           {"published_parameters", model.published_parameters}};
-  const Flag flags[] = {{"attention_bias", model.attention_bias},
-                        {"feed_forward_bias", model.feed_forward_bias},
-                        {"tied_embeddings", model.tied_embeddings},
-                        {"parallel_block", model.parallel_block},
-                        {"norm_first", model.norm_first}};
+  const Flag flags[] = {
+      {"attention_bias", model.attention_bias},       {"attention_output_bias", model.attention_output_bias},
+      {"feed_forward_bias", model.feed_forward_bias}, {"tied_embeddings", model.tied_embeddings},
+      {"parallel_block", model.parallel_block},       {"norm_first", model.norm_first},
+      {"query_key_norm", model.query_key_norm}};
   std::vector<std::string> valid = {"name", "aliases", "family"};
   for (const Count& count : counts) valid.push_back(count.key);
   for (const Flag& flag : flags) valid.push_back(flag.key);
@@ -113,6 +113,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   for (const Flag& flag : flags) {
     if (const auto value = fields.flag(flag.key)) flag.value = *value;
   }
+  if (!fields.has("attention_output_bias")) model.attention_output_bias = model.attention_bias;
   complete(model, fields);
   return model;
 }

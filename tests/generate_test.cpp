@@ -188,6 +188,13 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
                                            4 * 2 * shape.s * shape.b * options.model.intermediate +
                                            4 * shape.a * shape.s * shape.b);
   }
+  {  // Qwen3: as Llama-3, and query and key before their norms as well as after.
+    GenerateOptions options = small("qwen3-8b");
+    const Shape shape(options);
+    EXPECT_EQ(kept_per_layer(options),
+              (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() + (2 * shape.sbh() + 2 * shape.sbh() / 4) +
+                  4 * 2 * shape.s * shape.b * options.model.intermediate + 4 * shape.a * shape.s * shape.b);
+  }
   {  // Falcon-7B: one norm for both blocks, one key and one value head.
     GenerateOptions options = small("falcon-7b");
     const Shape shape(options);

@@ -175,6 +175,8 @@ TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
       {"granite-8b", "model.layers.0.mlp.gate_proj.bias", {14336}},
       {"mixtral-8x7b", "model.layers.0.block_sparse_moe.experts.7.w2.weight", {4096, 14336}},
       {"mixtral-8x7b", "model.layers.31.block_sparse_moe.gate.weight", {8, 4096}},
+      {"qwen2.5-32b", "model.layers.63.self_attn.k_proj.bias", {1024}},
+      {"qwen3-8b", "model.layers.0.self_attn.q_norm.weight", {128}},
       {"bert-base", "bert.encoder.layer.11.attention.self.query.weight", {768, 768}},
       {"bert-base", "cls.predictions.bias", {30522}},
       {"vit-base", "vit.embeddings.position_embeddings", {1, 197, 768}},
@@ -187,6 +189,9 @@ TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
     ASSERT_NE(found, nullptr) << one.model << " " << one.parameter;
     EXPECT_EQ(found->shape, one.shape) << one.parameter;
   }
+  EXPECT_EQ(
+      find(parameters_of(read_model("qwen2.5-32b"), Head::language_model), "model.layers.0.self_attn.o_proj.bias"),
+      nullptr);
   const auto falcon = parameters_of(read_model("falcon-7b"), Head::language_model);
   EXPECT_EQ(find(falcon, "transformer.h.0.mlp.dense_h_to_4h.bias"), nullptr);
   EXPECT_EQ(find(falcon, "transformer.h.0.post_attention_layernorm.weight"), nullptr);
@@ -196,6 +201,12 @@ TEST(ShippedModels, FamiliesNameTheirParametersAsHuggingFaceDoes) {
 // The two readers agree: the published config.json of these models (abridged) against our own files.
 TEST(ConfigJson, GivesTheShippedDescription) {
   const std::pair<const char*, const char*> cases[] = {
+      {"qwen2.5-32b", R"({"model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 64,
+        "num_attention_heads": 40, "num_key_value_heads": 8, "intermediate_size": 27648, "vocab_size": 152064,
+        "max_position_embeddings": 32768, "tie_word_embeddings": false})"},
+      {"qwen3-8b", R"({"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "head_dim": 128,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 12288, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "attention_bias": false, "tie_word_embeddings": false})"},
       {"opt-350m", R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
         "ffn_dim": 4096, "vocab_size": 50272, "max_position_embeddings": 2048, "word_embed_proj_dim": 512,
         "do_layer_norm_before": false, "_remove_final_layer_norm": false, "architectures": ["OPTForCausalLM"]})"},
@@ -285,7 +296,7 @@ TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
             "model.yaml:4: hidden is 99999999999; it must be from 1 to 262144");
   EXPECT_EQ(failure("{\"model_type\": \"t5\"}", "config.json"),
             "config.json:1: model_type 't5' is not supported; supported are bert, bloom, falcon, gpt2, granite, llama, "
-            "mistral, mixtral, opt, vit");
+            "mistral, mixtral, opt, qwen2, qwen3, vit");
   EXPECT_EQ(failure("{\n\"model_type\": \"opt\"}", "config.json"),
             "config.json:1: key 'hidden_size' or 'n_embd' or 'n_embed' or 'd_model' is missing in a model");
   EXPECT_EQ(failure("hidden: 4\n"),

@@ -13,6 +13,10 @@ TensorId LayerOps::attention(Layer& layer, const MicroBatch& micro, TensorId x, 
     state.k = linear(layer.key, x, tokens, state.key);
     state.v = linear(layer.value, x, tokens, state.value);
   }
+  if (layer.query_norm) {
+    state.q = norm(layer.query_norm, state.q, tokens * local_heads_, state.query_norm);
+    state.k = norm(layer.key_norm, state.k, tokens * local_key_value_heads_, state.key_norm);
+  }
   if (rotary_) step_.op("rotary", layer.attention_module, {}, {state.q, state.k}, {state.q, state.k});
   core_attention(layer, micro, state, state.core);
   const TensorId y = linear(layer.attention_output, state.core.context, tokens, state.output);
@@ -94,6 +98,10 @@ void LayerOps::attention_backward(Layer& layer, const MicroBatch& micro, Attenti
   }
   core_attention_backward(layer, micro, state, d_context, dq, dk, dv);
   if (rotary_) step_.op("rotary_backward", module, {}, {dq, dk}, {dq, dk});
+  if (layer.query_norm) {
+    dq = norm_backward(layer.query_norm, state.query_norm, dq, none, tokens * local_heads_, true);
+    dk = norm_backward(layer.key_norm, state.key_norm, dk, none, tokens * local_key_value_heads_, true);
+  }
   if (layer.query_key_value) {
     linear_backward(layer.query_key_value, state.query_key_value, dq, tokens, dx);
   } else {

@@ -84,22 +84,22 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
 // ---- Normalisation, dropout and residuals. --------------------------------------------------------------------------
 // The statistics of a normalisation (a mean and a deviation a token) are left out, as in the literature's closed form.
 
-TensorId LayerOps::norm(Norm& norm, TensorId x, Count tokens, NormState& state) {
+TensorId LayerOps::norm(Norm& norm, TensorId x, Count rows, NormState& state) {
   state.input = x;
-  const TensorId y = step_.activation(norm.module, "output", tokens * model_.hidden);
+  const TensorId y = step_.activation(norm.module, "output", rows * norm.weight->elements());
   step_.op("norm", norm.module, {}, {x, norm.weight->value, norm.bias ? norm.bias->value : none}, {y});
   return y;
 }
 
 // The gradient of the norm's input, plus `residual`, the gradient that by-passes it (none: nothing does).
-TensorId LayerOps::norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count tokens,
+TensorId LayerOps::norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count rows,
                                  bool input_gradient) {
   Step::GradientUse dw, db;
   if (norm.weight->trainable) dw = step_.gradient_of(*norm.weight);
   if (norm.bias && norm.bias->trainable) db = step_.gradient_of(*norm.bias);
   if (!input_gradient && dw.tensor == none) return none;
   const TensorId dx =
-      input_gradient ? step_.gradient(norm.module, "input_grad", tokens * model_.hidden) : TensorId{none};
+      input_gradient ? step_.gradient(norm.module, "input_grad", rows * norm.weight->elements()) : TensorId{none};
   step_.op("norm_backward", norm.module, {}, {dy, state.input, norm.weight->value, residual, dw.read, db.read},
            {dx, dw.tensor, db.tensor});
   return dx;

@@ -40,6 +40,7 @@ struct FeedForward {
 struct Layer {
   Norm attention_norm, feed_forward_norm;  // feed_forward_norm: absent where both read the same (Falcon-7B)
   Linear query, key, value, query_key_value, attention_output;
+  Norm query_norm, key_norm;  // head by head; Qwen3 only
   FeedForward feed_forward;
   Linear router;
   std::vector<FeedForward> experts;
@@ -92,6 +93,7 @@ struct CoreAttentionState {
 };
 struct AttentionState {
   LinearState query, key, value, query_key_value, output;
+  NormState query_norm, key_norm;
   TensorId q = none, k = none, v = none;
   CoreAttentionState core;
 };
@@ -149,8 +151,9 @@ class LayerOps {
   // Adds to *dx in place, or makes it; dx null: not wanted.
   void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx);
   TensorId weight_for(Linear& linear);
-  TensorId norm(Norm& norm, TensorId x, Count tokens, NormState& state);
-  TensorId norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count tokens,
+  // `rows`, each as wide as the norm's weight, are normalised each by itself.
+  TensorId norm(Norm& norm, TensorId x, Count rows, NormState& state);
+  TensorId norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count rows,
                          bool input_gradient);
   TensorId dropout_add(const Module& module, std::string_view label, TensorId out, TensorId residual, TensorId extra,
                        Count tokens, TensorId& mask);

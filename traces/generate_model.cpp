@@ -16,6 +16,8 @@ enum class Part {
   value,
   query_key_value,
   attention_output,
+  query_norm,
+  key_norm,
   attention_norm,
   feed_forward_norm,
   gate,
@@ -55,6 +57,8 @@ constexpr std::array layer_parts{Names{"self_attn.q_proj", Part::query},
                                  Names{"attention.attention.key", Part::key},
                                  Names{"attention.attention.value", Part::value},
                                  Names{"attention.output.dense", Part::attention_output},
+                                 Names{"self_attn.q_norm", Part::query_norm},
+                                 Names{"self_attn.k_norm", Part::key_norm},
                                  Names{"self_attn_layer_norm", Part::attention_norm},
                                  Names{"input_layernorm", Part::attention_norm},
                                  Names{"ln_attn", Part::attention_norm},
@@ -239,8 +243,9 @@ Parameter& Builder::store(const ParameterShape& shape, const std::string& name, 
   slice(shape, part, bias, parameter);
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
   parameter.trainable = options_.lora_rank == 0 || head_is_new;
-  const bool linear = shape.layer >= 0 && !bias && part != Part::attention_norm && part != Part::feed_forward_norm &&
-                      part != Part::router;
+  const bool norm = part == Part::attention_norm || part == Part::feed_forward_norm || part == Part::query_norm ||
+                    part == Part::key_norm;
+  const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router;
   parameter.quantised = options_.quantise_bits != 0 && linear && !parameter.trainable;
   return parameter;
 }
@@ -293,6 +298,10 @@ void Builder::add_to_layer(Layer& layer, Part part, const NameParts& name, Param
       return attach(layer.query_key_value, name, parameter);
     case Part::attention_output:
       return attach(layer.attention_output, name, parameter);
+    case Part::query_norm:
+      return attach(layer.query_norm, name, parameter);
+    case Part::key_norm:
+      return attach(layer.key_norm, name, parameter);
     case Part::gate:
       return attach(block->gate, name, parameter);
     case Part::up:

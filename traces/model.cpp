@@ -28,9 +28,10 @@ class Parameters {
     add(name + ".weight", module, {in, out});
     add(name + ".bias", module, {out});
   }
-  void norm(const std::string& name) {
-    add(name + ".weight", name, {model_.hidden});
-    if (model_.norm_bias) add(name + ".bias", name, {model_.hidden});
+  void norm(const std::string& name) { norm(name, model_.hidden); }
+  void norm(const std::string& name, Count width) {
+    add(name + ".weight", name, {width});
+    if (model_.norm_bias) add(name + ".bias", name, {width});
   }
   void embedding(const std::string& name, Count rows, Count width) { add(name + ".weight", name, {rows, width}); }
 
@@ -182,7 +183,10 @@ void Parameters::llama_attention(const std::string& attention) {
   linear(attention + ".q_proj", attention, query_width(), model_.hidden, model_.attention_bias);
   linear(attention + ".k_proj", attention, key_value_width(), model_.hidden, model_.attention_bias);
   linear(attention + ".v_proj", attention, key_value_width(), model_.hidden, model_.attention_bias);
-  linear(attention + ".o_proj", attention, model_.hidden, query_width(), model_.attention_bias);
+  linear(attention + ".o_proj", attention, model_.hidden, query_width(), model_.attention_output_bias);
+  if (!model_.query_key_norm) return;
+  norm(attention + ".q_norm", model_.head_dimension);
+  norm(attention + ".k_norm", model_.head_dimension);
 }
 
 // The router, then each expert: gate (w1), down (w2), up (w3).
@@ -196,7 +200,7 @@ void Parameters::experts(const std::string& block) {
   }
 }
 
-// Llama, Mistral, Granite, Falcon3; Mixtral has experts in place of the feed-forward block.
+// Llama, Mistral, Granite, Falcon3, Qwen; Mixtral has experts in place of the feed-forward block.
 void Parameters::llama() {
   embedding("model.embed_tokens", model_.vocabulary, model_.hidden);
   each_layer("model.layers.", [&](const std::string& layer) {

@@ -1,8 +1,8 @@
 // A transformer as its published configuration describes it: what the workload generator starts from.
 //
-// One description covers decoders (OPT, BLOOM, Falcon, GPT-2, Llama, Mistral, Granite), mixtures of experts (Mixtral)
-// and encoders (BERT, ViT). It is read from our own YAML (configs/models) or from a Hugging Face `config.json`
-// (configs/model_yaml.h), and every parameter carries its Hugging Face name.
+// One description covers decoders (OPT, BLOOM, Falcon, GPT-2, Llama, Mistral, Granite, Qwen), mixtures of experts
+// (Mixtral) and encoders (BERT, ViT). It is read from our own YAML (configs/models) or from a Hugging Face
+// `config.json` (configs/model_yaml.h), and every parameter carries its Hugging Face name.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,10 @@ struct ModelDescription {
   std::uint64_t image_size = 0, patch_size = 0, channels = 0;  // ViT
   bool gated = false;  // feed-forward with gate, up and down projections (SwiGLU)
   bool attention_bias = true, feed_forward_bias = true;
-  bool tied_embeddings = true;  // the language-model head is the token embedding
-  bool parallel_block = false;  // Falcon: attention and feed-forward read the same input
+  bool attention_output_bias = true;  // llama: of the last of its four projections (Qwen2 has biases on the others)
+  bool query_key_norm = false;        // llama: queries and keys are normalised, head by head (Qwen3)
+  bool tied_embeddings = true;        // the language-model head is the token embedding
+  bool parallel_block = false;        // Falcon: attention and feed-forward read the same input
   std::uint64_t norms_per_layer = 2;
   bool norm_bias = true;                   // LayerNorm; RMSNorm has a weight only
   bool norm_first = true;                  // norms before attention and feed-forward, and one after the last layer;

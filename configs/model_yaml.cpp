@@ -271,7 +271,7 @@ void complete(ModelDescription& model, const ModelFields& fields) {
   }
   // The message opens with the name of the field, so that its line can be found.
   if (const std::string problem = problem_of(model); !problem.empty()) {
-    fields.fail(problem.substr(0, problem.find_first_of(" ,")), problem);
+    fields.fail(problem.substr(0, problem.find_first_of(" ,:")), problem);
   }
 }
 

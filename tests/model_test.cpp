@@ -290,6 +290,9 @@ TEST(ModelFile, ErrorsSayWhereAndWhatIsValid) {
             "model.yaml:1: key 'heads' is missing in a model");
   EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 65\nheads: 4\n"),
             "model.yaml:5: hidden, 65, is no multiple of heads, 4; give head_dimension if that is meant");
+  EXPECT_EQ(failure("name: m\nfamily: opt\nlayers: 2\nhidden: 64\nheads: 4\nvocabulary: 100\nmax_sequence: 16\n"
+                    "query_key_norm: true\n"),
+            "model.yaml:8: query_key_norm: only the llama and mixtral families have such norms");
   EXPECT_EQ(failure("name: m\nfamily: gpt\n"),
             "model.yaml:2: unknown family 'gpt'; valid are bert, bloom, falcon, gpt2, llama, mixtral, opt, vit");
   EXPECT_EQ(failure("name: m\nfamily: llama\nlayers: 2\nhidden: 99999999999\nheads: 1\n"),

@@ -353,6 +353,11 @@ std::string problem_of(const ModelDescription& model) {
            std::to_string(model.head_dimension) + " and " + std::to_string(model.hidden);
   }
   if (model.parallel_block && model.family != ModelFamily::falcon) return "only the falcon family has a parallel_block";
+  const bool llama = model.family == ModelFamily::llama || mixture;
+  if (model.query_key_norm && !llama) return "query_key_norm: only the llama and mixtral families have such norms";
+  if (model.attention_output_bias != model.attention_bias && !llama) {
+    return "attention_output_bias: only in the llama and mixtral families does it differ from attention_bias";
+  }
   if (vit && model.image_size % model.patch_size != 0) {
     return "image_size, " + std::to_string(model.image_size) + ", is no multiple of patch_size, " +
            std::to_string(model.patch_size);

@@ -6,118 +6,14 @@
 
 #include "cli/console.h"
 #include "cli/policy_library.h"
+#include "configs/machine_overrides.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "policies/registry.h"
-#include "sim/bound.h"
-#include "sim/simulate.h"
 #include "traces/file_io.h"
-#include "traces/lower.h"
-#include "traces/split_ranks.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
-namespace {
-
-Bytes parse_size_option(const char* option, const std::string& text) {
-  try {
-    const Bytes bytes = parse_bytes(text);
-    if (bytes == 0) throw Error("must be above 0");
-    return bytes;
-  } catch (const Error& error) {
-    throw Error(std::string(option) + ": " + error.what());
-  }
-}
-
-void set_capacity(MachineSpec& machine, Device device, const char* option, const std::string& text) {
-  if (text.empty()) return;
-  const Bytes bytes = parse_size_option(option, text);
-  const TierId tier = machine.tier_of(device);
-  if (tier == no_tier) throw Error(std::string(option) + ": machine " + machine.name + " has no such tier");
-  machine.tiers[tier].capacity = bytes;
-  // What the user says is exact.
-  const std::string path = "tiers." + machine.tiers[tier].name + ".capacity";
-  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
-}
-
-// "h2d=12GB/s": the link is no faster than that.
-void set_limit(MachineSpec& machine, const std::string& limit) {
-  const std::size_t equals = limit.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw Error("--limit " + limit + ": write it as LINK=BANDWIDTH, such as h2d=12GB/s");
-  }
-  const std::string name = limit.substr(0, equals);
-  const auto link = std::find_if(machine.links.begin(), machine.links.end(),
-                                 [&](const Link& candidate) { return candidate.name == name; });
-  if (link == machine.links.end()) {
-    std::vector<std::string> valid;
-    for (const Link& candidate : machine.links) valid.push_back(candidate.name);
-    throw Error("--limit " + limit + ": machine " + machine.name + " has no link '" + name + "'; valid names are " +
-                join(valid));
-  }
-  BytesPerSecond bandwidth = 0;
-  try {
-    bandwidth = parse_bandwidth(limit.substr(equals + 1));
-    if (bandwidth == 0) throw Error("must be above 0");
-  } catch (const Error& error) {
-    throw Error("--limit " + limit + ": " + error.what());
-  }
-  if (bandwidth >= link->bandwidth) return;
-  link->bandwidth = bandwidth;
-  link->sustained_bandwidth = std::min(link->sustained_bandwidth, bandwidth);
-  // What the user says is exact.
-  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == "links." + name + ".bandwidth"; });
-}
-
-// Of its file; where that builds on others, of the SHA-256 of all of them.
-std::string sha256_of_machine(const MachineSpec& machine) {
-  std::string hash = sha256_of_file(machine.file);
-  if (machine.base_files.empty()) return hash;
-  for (const std::string& base : machine.base_files) hash += sha256_of_file(base);
-  return sha256_hex(hash);
-}
-
-void simulate_several(const Trace& trace, const MachineSpec& whole, const std::map<std::string, std::string>& settings,
-                      const RunLimits& limits, Outcome& outcome, const Recorders& recorders) {
-  const std::vector<Trace> traces = split_ranks(trace);
-  if (traces.size() > whole.rank_count()) {
-    throw Error("the trace has " + std::to_string(traces.size()) + " ranks, machine '" + whole.name + "' has " +
-                std::to_string(whole.rank_count()) + "; take a machine with as many ranks");
-  }
-  outcome.ranks.resize(traces.size());
-  std::vector<Timeline>* others = recorders.other_timelines;
-  if (others != nullptr) others->assign(traces.size() - 1, {});
-  std::vector<MadePolicy> policies;
-  std::vector<RankRun> runs;
-  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
-    const MachineSpec& machine = whole.of_rank(rank);
-    policies.push_back(make_policy(outcome.policy, settings));
-    outcome.ranks[rank].program = lower(traces[rank], *policies.back().policy, machine);
-    EngineOptions options;
-    if (rank == 0) {
-      options.timeline = recorders.timeline;
-      options.on_decision = recorders.on_decision;
-    } else if (others != nullptr) {
-      options.timeline = &(*others)[rank - 1];
-    }
-    runs.push_back({.program = &outcome.ranks[rank].program,
-                    .machine = &machine,
-                    .policy = policies.back().policy.get(),
-                    .options = std::move(options)});
-  }
-  RanksResult result = simulate_ranks(runs, limits);
-  std::uint64_t events = 0;
-  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
-    outcome.ranks[rank].result = std::move(result.ranks[rank]);
-    events += outcome.ranks[rank].result.simulated_events;
-  }
-  outcome.rank = result.slowest;
-  outcome.program = outcome.ranks[outcome.rank].program;
-  outcome.result = outcome.ranks[outcome.rank].result;
-  outcome.result.simulated_events = events;
-}
-
-}  // namespace
 
 std::int64_t tool_clock_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -183,13 +79,9 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   MachineSpec machine = read_machine(options.machine);
   if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
-  const auto change = [&options](MachineSpec& rank) {
-    set_capacity(rank, Device::gpu, "--gpu-memory", options.gpu_memory);
-    set_capacity(rank, Device::cpu, "--cpu-memory", options.cpu_memory);
-    for (const std::string& limit : options.limits) set_limit(rank, limit);
-  };
-  change(machine);
-  for (MachineSpec& rank : machine.other_ranks) change(rank);
+  override_capacity(machine, Device::gpu, "--gpu-memory", options.gpu_memory);
+  override_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
+  for (const std::string& limit : options.limits) limit_link(machine, "--limit " + limit, limit);
   return machine;
 }
 
@@ -227,19 +119,7 @@ Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const st
                         const std::map<std::string, std::string>& settings, const RunLimits& limits,
                         const Recorders& recorders) {
   const std::int64_t start = tool_clock_ns();
-  MadePolicy made = make_policy(policy, settings);
-  Outcome outcome;
-  outcome.policy = policy;
-  outcome.options = std::move(made.options);
-  if (rank_count(trace) > 1) {
-    simulate_several(trace, machine, settings, limits, outcome, recorders);
-  } else {
-    outcome.program = lower(trace, *made.policy, machine);
-    EngineOptions options;
-    options.timeline = recorders.timeline;
-    options.on_decision = recorders.on_decision;
-    outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options));
-  }
+  Outcome outcome = run_policy(trace, machine, policy, settings, limits, recorders);
   outcome.seconds = seconds_since(start);
   return outcome;
 }
@@ -277,17 +157,7 @@ std::vector<std::string> policies_named(const std::string& list) {
 }
 
 References references_of(const Workload& workload) {
-  const Outcome ideal = simulate_policy(workload, "ideal", {});
-  const Bound bound = lower_bound_of(workload.trace, workload.machine);
-  return {.ideal_seconds = ideal.result.iteration_seconds(),
-          .bound_seconds = bound.seconds,
-          .bound_term = bound.term,
-          .any_run_bound_seconds = bound.any_run_seconds};
-}
-
-double References::bound_of(const RunResult& result) const {
-  if (!any_run_bound_seconds) return bound_seconds;
-  return least_seconds(bound_seconds, *any_run_bound_seconds, result.steady, result.period);
+  return references_of(workload.trace, workload.machine, limits_of(workload.options));
 }
 
 }  // namespace tencache

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/engine.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
+#include "sim/policy_run.h"
 
 namespace CLI {
 class App;
@@ -55,32 +54,7 @@ Workload load_workload(const WorkloadOptions& options);
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
 RunLimits limits_of(const WorkloadOptions& options);
 
-// What one rank of several did.
-struct RankOutcome {
-  Program program;
-  RunResult result;
-};
-
-// One policy's run, simulated or measured.
-struct Outcome {
-  std::string policy;
-  std::map<std::string, std::string> options;  // resolved
-  Program program;                             // what ran; of several ranks, on the slowest
-  RunResult result;                            // of the slowest rank
-  std::size_t rank = 0;                        // the slowest
-  std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
-  double seconds = 0;                          // that the tool took
-};
-
-// What a simulation writes beside its result; each if set.
-struct Recorders {
-  Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
-  std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
-  DecisionSink on_decision = {};                     // of several ranks the first's decisions
-};
-
-// Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Throws Error for an
-// unknown policy or option, or if the machine lacks what the policy needs, or ranks.
+// sim/policy_run.h, timed.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
 // The same on a machine of the caller's choice, of a trace that is no file.
@@ -98,16 +72,6 @@ Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
 // Names separated by commas, or "all": each once. Throws Error that lists the valid names for an unknown one.
 std::vector<std::string> policies_named(const std::string& list);
 
-// What every result is measured against.
-struct References {
-  double ideal_seconds = 0;
-  double bound_seconds = 0;  // sim/bound.h
-  std::string bound_term;    // which term binds
-  // What holds for runs that do not become steady; none: the same.
-  std::optional<double> any_run_bound_seconds = {};
-
-  double bound_of(const RunResult& result) const;
-};
 References references_of(const Workload& workload);
 
 // Seconds since `start` of the tool's own run time.

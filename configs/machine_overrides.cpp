@@ -1,0 +1,82 @@
+#include "configs/machine_overrides.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "configs/yaml_layers.h"
+#include "core/error.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+Bytes parse_size(const std::string& option, const std::string& text) {
+  try {
+    const Bytes bytes = parse_bytes(text);
+    if (bytes == 0) throw Error("must be above 0");
+    return bytes;
+  } catch (const Error& error) {
+    throw Error(option + ": " + error.what());
+  }
+}
+
+void set_capacity(MachineSpec& machine, Device device, const std::string& option, Bytes bytes) {
+  const TierId tier = machine.tier_of(device);
+  if (tier == no_tier) throw Error(option + ": machine " + machine.name + " has no such tier");
+  machine.tiers[tier].capacity = bytes;
+  // What the user says is exact.
+  const std::string path = "tiers." + machine.tiers[tier].name + ".capacity";
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
+}
+
+// "h2d=12GB/s": the link is no faster than that.
+void set_limit(MachineSpec& machine, const std::string& option, const std::string& limit) {
+  const std::size_t equals = limit.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw Error(option + ": write it as LINK=BANDWIDTH, such as h2d=12GB/s");
+  }
+  const std::string name = limit.substr(0, equals);
+  const auto link = std::find_if(machine.links.begin(), machine.links.end(),
+                                 [&](const Link& candidate) { return candidate.name == name; });
+  if (link == machine.links.end()) {
+    std::vector<std::string> valid;
+    for (const Link& candidate : machine.links) valid.push_back(candidate.name);
+    throw Error(option + ": machine " + machine.name + " has no link '" + name + "'; valid names are " +
+                join_names(valid));
+  }
+  BytesPerSecond bandwidth = 0;
+  try {
+    bandwidth = parse_bandwidth(limit.substr(equals + 1));
+    if (bandwidth == 0) throw Error("must be above 0");
+  } catch (const Error& error) {
+    throw Error(option + ": " + error.what());
+  }
+  if (bandwidth >= link->bandwidth) return;
+  link->bandwidth = bandwidth;
+  link->sustained_bandwidth = std::min(link->sustained_bandwidth, bandwidth);
+  // What the user says is exact.
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == "links." + name + ".bandwidth"; });
+}
+
+}  // namespace
+
+void override_capacity(MachineSpec& machine, Device device, const std::string& option, const std::string& size) {
+  if (size.empty()) return;
+  const Bytes bytes = parse_size(option, size);
+  set_capacity(machine, device, option, bytes);
+  for (MachineSpec& rank : machine.other_ranks) set_capacity(rank, device, option, bytes);
+}
+
+void limit_link(MachineSpec& machine, const std::string& option, const std::string& limit) {
+  set_limit(machine, option, limit);
+  for (MachineSpec& rank : machine.other_ranks) set_limit(rank, option, limit);
+}
+
+std::string sha256_of_machine(const MachineSpec& machine) {
+  std::string hash = sha256_of_file(machine.file);
+  if (machine.base_files.empty()) return hash;
+  for (const std::string& base : machine.base_files) hash += sha256_of_file(base);
+  return sha256_hex(hash);
+}
+
+}  // namespace tencache

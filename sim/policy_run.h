@@ -1,0 +1,60 @@
+// One policy's run on a trace: lowered, simulated, and what it is measured against.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/machine_spec.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// What one rank of several did.
+struct RankOutcome {
+  Program program;
+  RunResult result;
+};
+
+// One policy's run, simulated or measured.
+struct Outcome {
+  std::string policy;
+  std::map<std::string, std::string> options;  // resolved
+  Program program;                             // what ran; of several ranks, on the slowest
+  RunResult result;                            // of the slowest rank
+  std::size_t rank = 0;                        // the slowest
+  std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
+  double seconds = 0;                          // that the tool took, where the caller has a clock
+};
+
+// What a simulation writes beside its result; each if set.
+struct Recorders {
+  Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
+  std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
+  DecisionSink on_decision = {};                     // of several ranks the first's decisions
+};
+
+// Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Nothing is kept between
+// calls: threads may call it at once. Throws Error for an unknown policy or option, or if the machine lacks what the
+// policy needs, or ranks.
+Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                   const std::map<std::string, std::string>& settings, const RunLimits& limits,
+                   const Recorders& recorders = {});
+
+// What every result is measured against.
+struct References {
+  double ideal_seconds = 0;
+  double bound_seconds = 0;  // sim/bound.h
+  std::string bound_term;    // which term binds
+  // What holds for runs that do not become steady; none: the same.
+  std::optional<double> any_run_bound_seconds = {};
+
+  double bound_of(const RunResult& result) const;
+};
+// Throws Error where the machine has too few ranks.
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits);
+
+}  // namespace tencache

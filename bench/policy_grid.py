@@ -74,7 +74,7 @@ def simulate(tencache, trace, machine, gpu_bytes, policy, settings):
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     try:
         done = subprocess.run([tencache, "replay", trace, "-m", machine, "-p", policy, "--gpu-memory", str(gpu_bytes),
-                               "--json", *words], capture_output=True, text=True, timeout=600)
+                               "--no-rescale", "--json", *words], capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
         return None, "no result in 10 minutes"
     if not done.stdout.startswith("{"):

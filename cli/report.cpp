@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "cli/policy_library.h"
+#include "configs/gpu_yaml.h"
+#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -141,8 +143,11 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
   if (!workload.options.limits.empty()) run["limits"] = workload.options.limits;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
+  if (!workload.options.rescale.assume_gpu.empty()) run["assume_gpu"] = workload.options.rescale.assume_gpu;
+  if (workload.options.rescale.no_rescale) run["no_rescale"] = true;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
   Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
+  if (workload.rescaling) hashes["gpus"] = sha256_of_file(gpu_file());
   if (const PolicyOrigin origin = origin_of_policy(outcome.policy); !origin.file.empty()) {
     run["policy_library"] = origin.file;
     hashes["policy_library"] = origin.sha256;
@@ -282,8 +287,27 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
 std::vector<std::string> notes_of(const Workload& workload) {
   const std::string& recorded_on = workload.trace.header.hardware;
   const std::string& gpu = workload.machine.gpu;
+  if (const auto& rescaling = workload.rescaling) {
+    std::string note = fmt::format(
+        "durations are modelled: rescaled from {} to {} by roofline in {}, {:.3f} of the GPU's time "
+        "(docs/rescaling.md)",
+        rescaling->from, rescaling->to, rescaling->precision, rescaling->factor);
+    if (rescaling->guessed != 0) {
+      note += fmt::format("; {} of {} GPU ops say no flops and were taken for arithmetic by their time",
+                          rescaling->guessed, rescaling->ops);
+    }
+    return {std::move(note)};
+  }
   if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
+  if (!workload.options.rescale.no_rescale) return {};
   return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+}
+
+Json rescaling_json(const Workload& workload) {
+  if (!workload.rescaling) return nullptr;
+  const Rescaling& rescaling = *workload.rescaling;
+  return {{"from", rescaling.from},     {"to", rescaling.to},   {"precision", rescaling.precision},
+          {"factor", rescaling.factor}, {"ops", rescaling.ops}, {"guessed_ops", rescaling.guessed}};
 }
 
 Json bound_row_json(const Workload& workload, const References& references) {
@@ -326,6 +350,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["changes"] = outcome.program.changes;
   json["policy_notes"] = outcome.result.policy_notes;
   json["notes"] = notes_of(workload);
+  json["rescaled"] = rescaling_json(workload);
   json["manifest"] = manifest_json(workload, outcome);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
   return json;

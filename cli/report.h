@@ -22,6 +22,9 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
 // What a reader of the result must know, a sentence each.
 std::vector<std::string> notes_of(const Workload& workload);
 
+// Null where durations are as the trace has them.
+Json rescaling_json(const Workload& workload);
+
 Json machine_json(const MachineSpec& machine);
 
 // "BERT, batch 256" where the trace says so, else the file's name.

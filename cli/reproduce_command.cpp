@@ -43,8 +43,9 @@ class ManifestReader {
     }
     const Json& manifest = result_["manifest"];
     const Json& run = object(manifest, "run");
-    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",       "gpu_memory",
-                                     "cpu_memory", "limits",      "iterations", "policy_library"};
+    constexpr const char* known[] = {"trace",          "recorded_by", "policy",    "machine",
+                                     "gpu_memory",     "cpu_memory",  "limits",    "iterations",
+                                     "policy_library", "assume_gpu",  "no_rescale"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -63,6 +64,7 @@ class ManifestReader {
         request.options.limits.push_back(limit.get<std::string>());
       }
     }
+    request.options.rescale = {.assume_gpu = text_or_null(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
     request.policy = text(run, "policy");
     // Code is run only where the user names it, never because a result does.
     if (const std::string library = text_or_null(run, "policy_library");
@@ -116,8 +118,10 @@ class ManifestReader {
 bool same_run(const Request& a, const Request& b) {
   return a.options.trace == b.options.trace && a.options.machine == b.options.machine &&
          a.options.gpu_memory == b.options.gpu_memory && a.options.cpu_memory == b.options.cpu_memory &&
-         a.options.limits == b.options.limits && a.options.iterations == b.options.iterations &&
-         a.sampling.samples == b.sampling.samples && a.sampling.seed == b.sampling.seed;
+         a.options.rescale.assume_gpu == b.options.rescale.assume_gpu &&
+         a.options.rescale.no_rescale == b.options.rescale.no_rescale && a.options.limits == b.options.limits &&
+         a.options.iterations == b.options.iterations && a.sampling.samples == b.sampling.samples &&
+         a.sampling.seed == b.sampling.seed;
 }
 
 // Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an
@@ -167,6 +171,7 @@ std::string explanation(const std::vector<Change>& changes) {
   if (changes.empty()) return "  the figures are the same, but not the keys that they stand under\n";
   if (changed("manifest.version")) text += "  another version of tencache made it\n";
   if (changed("manifest.hashes.trace")) text += "  the trace is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.gpus")) text += "  the rooflines that durations are rescaled by are not those of then\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.policy_library"))
     text += "  the policy library is not the one of then: its hash differs\n";

@@ -202,6 +202,7 @@ ExitCode train(TrainArguments arguments) {
   }
   arguments.workload.gpu_memory =
       resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace, accelerator.get());
+  arguments.workload.rescale = {.assume_gpu = {}, .no_rescale = true};  // recorded where it will run
   Workload workload = load_workload(arguments.workload);
   workload.seed = head.seed;
   // Predictions name what the user gave, not a temporary file.

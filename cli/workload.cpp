@@ -31,6 +31,10 @@ void add_machine_options(CLI::App& command, WorkloadOptions& options) {
   refuse_empty(
       command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
   add_limit_option(command, options.limits);
+  refuse_empty(command.add_option("--assume-gpu", options.rescale.assume_gpu,
+                                  "The GPU that the trace's durations are of, where it does not say"));
+  command.add_flag("--no-rescale", options.rescale.no_rescale,
+                   "Take durations as they are, whatever GPU the machine has");
 }
 
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
@@ -92,6 +96,7 @@ Workload load_workload(const WorkloadOptions& options) {
   workload.machine = load_machine(options, &workload.machine_sha256);
   workload.trace_sha256 = sha256_of_file(options.trace);
   workload.trace = read_trace(options.trace);
+  workload.rescaling = rescale_to_machine(workload.trace, workload.machine, options.rescale);
   workload.load_seconds = seconds_since(start);
   return workload;
 }

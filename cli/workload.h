@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/rescale_to_machine.h"
 #include "core/engine.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
@@ -24,12 +25,14 @@ struct WorkloadOptions {
   std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
   std::vector<std::string> limits;     // LINK=BANDWIDTH each
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
+  RescaleOptions rescale;
 };
-// TRACE --machine [--gpu-memory] [--cpu-memory] [--limit]: what is asked of, without a run.
+// TRACE --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]: what is asked of, without a
+// run.
 void add_machine_options(CLI::App& command, WorkloadOptions& options);
 // --limit LINK=BANDWIDTH, any number.
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits);
-// TRACE --machine [--gpu-memory] [--cpu-memory] [--limit] [--iterations]
+// The same and [--iterations]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
 // An empty value of this option is bad usage. Returns the option.
 CLI::Option* refuse_empty(CLI::Option* option);
@@ -40,9 +43,10 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 
 struct Workload {
   WorkloadOptions options;
-  Trace trace;
+  Trace trace;  // rescaled to the machine's GPU
   std::string trace_sha256;
-  MachineSpec machine;  // with the user's memory sizes and limits
+  std::optional<Rescaling> rescaling;  // none: durations are as the file has them
+  MachineSpec machine;                 // with the user's memory sizes and limits
   std::string machine_sha256;
   double load_seconds = 0;
   std::uint64_t seed = 0;                          // of the training program that the trace was recorded from

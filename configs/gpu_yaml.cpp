@@ -167,18 +167,6 @@ class GpuReader {
   const std::string& file_;
 };
 
-// Beside the folder of machines.
-std::string gpu_file() {
-  std::string looked;
-  for (const std::string& folder : config_folders("machines")) {
-    const fs::path path = fs::path(folder).parent_path() / "gpus.yaml";
-    std::error_code ignored;
-    if (fs::exists(path, ignored)) return path.string();
-    looked += (looked.empty() ? "" : ", ") + path.string();
-  }
-  throw Error("the file of GPUs is not to be found; looked for " + looked);
-}
-
 }  // namespace
 
 std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file) {
@@ -188,6 +176,17 @@ std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file) 
     const int line = error.mark.line;
     throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
   }
+}
+
+std::string gpu_file() {
+  std::string looked;
+  for (const std::string& folder : config_folders("machines")) {
+    const fs::path path = fs::path(folder).parent_path() / "gpus.yaml";
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return path.string();
+    looked += (looked.empty() ? "" : ", ") + path.string();
+  }
+  throw Error("the file of GPUs is not to be found; looked for " + looked);
 }
 
 std::vector<GpuSpec> list_gpus() {

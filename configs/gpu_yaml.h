@@ -15,6 +15,9 @@ GpuSpec read_gpu(const std::string& name);
 // All of them, in the order of the file. Throws Error with file and line if it is broken.
 std::vector<GpuSpec> list_gpus();
 
+// The shipped file: beside the folder of machines. Throws Error where it is not to be found.
+std::string gpu_file();
+
 // The same from text; `file` is for messages.
 std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file);
 

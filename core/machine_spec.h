@@ -93,7 +93,7 @@ struct MachineSpec {
   std::string description;
   std::string file;                     // where it was read from
   std::vector<std::string> base_files;  // and what that file builds on
-  std::string gpu;                      // "a100-40g"; for people, durations are the trace's
+  std::string gpu;                      // "a100-40g" of configs/gpus.yaml; empty: durations are never rescaled to it
   std::vector<Tier> tiers;              // [0] is the GPU's; then from fast to slow
   std::vector<Resource> resources;
   std::vector<Link> links;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "configs/rescale_to_machine.h"
 #include "core/error.h"
 
 namespace tencache::gui {
@@ -85,9 +86,15 @@ void Session::open(const std::string& path) {
           opened.document = open_document(path);
           if (opened.document->kind == Document::Kind::trace) {
             Scenario scenario;
-            scenario.trace = opened.document->trace;
             scenario.trace_name = std::filesystem::path(path).filename().string();
             scenario.machine = machine_named(machine, gpu, cpu);
+            Trace rescaled = *opened.document->trace;
+            try {
+              rescale_to_machine(rescaled, scenario.machine);
+              scenario.trace = std::make_shared<const Trace>(std::move(rescaled));
+            } catch (const Error&) {  // not known on which GPU it was recorded: as it is, as with --no-rescale
+              scenario.trace = opened.document->trace;
+            }
             scenario.policy = policy;
             scenario.options = settings;
             opened.scenario = std::move(scenario);

@@ -1,0 +1,43 @@
+#include "configs/rescale_to_machine.h"
+
+#include "configs/gpu_yaml.h"
+#include "core/error.h"
+
+namespace tencache {
+
+std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& machine, const RescaleOptions& options) {
+  if (!options.assume_gpu.empty() && options.no_rescale) {
+    throw Error("--assume-gpu and --no-rescale exclude each other; give one");
+  }
+  if (options.no_rescale) return std::nullopt;
+  const std::string& hardware = options.assume_gpu.empty() ? trace.header.hardware : options.assume_gpu;
+  // Of a machine whose GPU is in no list, traces of the same name still do as they are.
+  const bool same = hardware == machine.gpu || hardware == "modelled: " + machine.gpu;
+  if (options.assume_gpu.empty() && (machine.gpu.empty() || same)) return std::nullopt;
+
+  const std::vector<GpuSpec> gpus = list_gpus();
+  std::string names;
+  for (const GpuSpec& gpu : gpus) names += (names.empty() ? "" : ", ") + gpu.name;
+  const GpuSpec* from = find_gpu(gpus, hardware);
+  if (from == nullptr && !options.assume_gpu.empty()) {
+    throw Error("--assume-gpu: unknown GPU '" + options.assume_gpu + "'; valid names are " + names);
+  }
+  if (machine.gpu.empty() || same) return std::nullopt;
+  if (from == nullptr) {
+    throw Error((hardware.empty()
+                     ? std::string("the trace does not say which GPU its durations are of")
+                     : "the trace's durations are of '" + hardware + "', which is none of the known GPUs") +
+                ", so that they cannot be rescaled to the " + machine.gpu + " of machine '" + machine.name +
+                "'; say --assume-gpu NAME (" + names + "), or --no-rescale to take them as they are");
+  }
+  const GpuSpec* to = find_gpu(gpus, machine.gpu);
+  if (to == nullptr) {
+    throw Error("machine '" + machine.name + "' has the GPU '" + machine.gpu +
+                "', whose roofline is not known, so that the trace's durations cannot be rescaled to it; name one of " +
+                names + " in its file, or say --no-rescale to take them as they are");
+  }
+  if (from == to) return std::nullopt;
+  return rescale(trace, *from, *to);
+}
+
+}  // namespace tencache

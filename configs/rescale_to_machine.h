@@ -1,0 +1,24 @@
+// A trace's durations carried over to the GPU that a machine's file names (traces/rescale.h, configs/gpus.yaml).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/machine_spec.h"
+#include "core/trace.h"
+#include "traces/rescale.h"
+
+namespace tencache {
+
+struct RescaleOptions {
+  std::string assume_gpu;   // what the durations are of, where the trace does not say or is wrong; empty: as it says
+  bool no_rescale = false;  // durations as they are
+};
+
+// Nothing is changed, and nullopt returned, where the machine names no GPU (one of the user's own, as `calibrate`
+// writes it, or a stand-in), where its GPU is the trace's, and with no_rescale. Throws Error where it is not known
+// which GPU the durations are of, for an unknown assumed GPU, and for a machine whose GPU has no roofline.
+std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& machine,
+                                            const RescaleOptions& options = {});
+
+}  // namespace tencache

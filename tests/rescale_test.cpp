@@ -1,0 +1,228 @@
+// Durations carried over between GPUs: rules on hand-worked ops, and the error against traces that were generated for
+// the other GPU (the figures of docs/rescaling.md).
+#include "traces/rescale.h"
+
+#include "configs/gpu_yaml.h"
+#include "configs/model_yaml.h"
+#include "configs/rescale_to_machine.h"
+#include "core/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "traces/generate.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// 100 TFLOP/s and 1 TB/s, no overheads: a GB takes 1 ms, 100 GFLOP take 1 ms.
+GpuSpec simple_gpu(const std::string& name, double flops_factor, std::uint64_t bandwidth_factor) {
+  GpuSpec gpu;
+  gpu.name = name;
+  gpu.memory_bandwidth = bandwidth_factor * 1'000'000'000'000;
+  gpu.fp16_flops = gpu.bf16_flops = gpu.fp32_flops = flops_factor * 1e14;
+  gpu.interconnect = bandwidth_factor * 10'000'000'000;
+  return gpu;
+}
+
+class RescaleOps : public ::testing::Test {
+ protected:
+  RescaleOps() {
+    small_ = trace_.add_tensor("small", 1'000'000, Role::parameter, true);
+    large_ = trace_.add_tensor("large", 1'000'000'000, Role::activation, true);
+  }
+  Op& add(const char* name, Nanoseconds duration_ns, std::uint64_t flops, Bytes bytes, DurationSource source,
+          std::vector<TensorId> reads) {
+    Op op;
+    op.name = trace_.names.intern(name);
+    op.duration_ns = duration_ns;
+    op.gap_before_ns = 777;
+    op.flops = flops;
+    op.bytes = bytes;
+    op.duration_source = source;
+    return trace_.ops[trace_.add_op(op, reads, {})];
+  }
+  Nanoseconds duration(std::size_t op) const { return trace_.ops[op].duration_ns; }
+
+  Trace trace_;
+  TensorId small_ = none, large_ = none;
+  // Four times the arithmetic, twice the bandwidth.
+  GpuSpec slow_ = simple_gpu("slow", 1, 1), fast_ = simple_gpu("fast", 4, 2);
+};
+
+TEST_F(RescaleOps, FollowsTheBindingSideOfTheRoofline) {
+  // 1 ms of arithmetic against 0.1 of memory: on the fast one 0.25 against 0.05. Recorded at twice its roofline.
+  add("matmul", 2'000'000, 100'000'000'000, 100'000'000, DurationSource::measured, {small_});
+  // 1 ms of memory against 0.8 of arithmetic; on the fast one 0.5 against 0.2.
+  add("thin matmul", 1'000'000, 80'000'000'000, 1'000'000'000, DurationSource::measured, {small_});
+  // 1 ms of arithmetic against 0.8 of memory: on the fast one memory binds, 0.4 against 0.25.
+  add("balanced", 1'000'000, 100'000'000'000, 800'000'000, DurationSource::measured, {small_});
+  add("elementwise", 1'000'000, 0, 1'000'000'000, DurationSource::modelled, {small_});
+  // An update on the CPU stays.
+  add("adam", 5'000'000, 0, 1'000'000'000, DurationSource::measured, {small_}).device = Device::cpu;
+  // 1 GB between GPUs.
+  add("all_reduce", 100'000'000, 0, 1'000'000'000, DurationSource::modelled, {small_}).rendezvous =
+      trace_.names.intern("all #0");
+  const Rescaling done = rescale(trace_, slow_, fast_);
+  EXPECT_EQ(duration(0), 500'000);
+  EXPECT_EQ(duration(1), 500'000);
+  EXPECT_EQ(duration(2), 400'000);
+  EXPECT_EQ(duration(3), 500'000);
+  EXPECT_EQ(duration(4), 5'000'000);
+  EXPECT_EQ(duration(5), 50'000'000);
+  EXPECT_EQ(trace_.ops[4].duration_source, DurationSource::measured);
+  EXPECT_EQ(trace_.ops[0].duration_source, DurationSource::modelled);
+  EXPECT_EQ(trace_.ops[0].gap_before_ns, 777);
+  EXPECT_EQ(done.ops, 5u);
+  EXPECT_EQ(done.guessed, 0u);
+  EXPECT_DOUBLE_EQ(done.factor, 51.9 / 105);
+}
+
+// Rule 6: a GB explains 1 ms.
+TEST_F(RescaleOps, GuessesFlopsByTimeOnlyWhereNoneAreGiven) {
+  add("gelu", 1'900'000, 0, 0, DurationSource::measured, {large_});
+  add("convolution", 2'100'000, 0, 0, DurationSource::measured, {large_});
+  add("modelled", 2'100'000, 0, 0, DurationSource::modelled, {large_});
+  add("nothing known", 1'000'000, 0, 0, DurationSource::measured, {});
+  const Rescaling done = rescale(trace_, slow_, fast_);
+  EXPECT_EQ(duration(0), 950'000);
+  EXPECT_EQ(duration(1), 525'000);
+  EXPECT_EQ(duration(2), 1'050'000);
+  EXPECT_EQ(duration(3), 250'000);
+  EXPECT_EQ(done.guessed, 2u);
+}
+
+TEST_F(RescaleOps, TakesThePrecisionThatTheGpuHas) {
+  fast_.bf16_flops = 0;
+  trace_.header.precision = "bf16";
+  add("matmul", 1'000'000, 100'000'000'000, 1, DurationSource::measured, {small_});
+  EXPECT_EQ(rescale(trace_, slow_, fast_).precision, "bf16 (fp16 on fast)");
+  EXPECT_EQ(duration(0), 250'000);
+  trace_.header.precision = "int3";
+  EXPECT_THROW(rescale(trace_, slow_, fast_), Error);
+}
+
+TEST(FindGpu, ByItsNameOrAsTheDriverCallsIt) {
+  const std::vector<GpuSpec> gpus = list_gpus();
+  const auto found = [&](const char* hardware) {
+    const GpuSpec* gpu = find_gpu(gpus, hardware);
+    return gpu == nullptr ? std::string("none") : gpu->name;
+  };
+  EXPECT_EQ(found("l40s"), "l40s");
+  EXPECT_EQ(found("modelled: a100-40g"), "a100-40g");
+  EXPECT_EQ(found("NVIDIA A100-SXM4-80GB"), "a100-80g");
+  EXPECT_EQ(found("Tesla V100-SXM2-16GB"), "v100-16g");
+  EXPECT_EQ(found("NVIDIA H100 NVL"), "h100-nvl");
+  EXPECT_EQ(found("NVIDIA H100 80GB HBM3"), "h100");
+  EXPECT_EQ(found("NVIDIA L4"), "l4");
+  EXPECT_EQ(found("NVIDIA A100"), "none");  // 40 or 80 GB
+  EXPECT_EQ(found("Intel(R) Xeon(R) Processor"), "none");
+  EXPECT_EQ(found(""), "none");
+}
+
+Trace generated(const std::string& gpu, const std::string& model, Precision precision) {
+  GenerateOptions options;
+  options.model = read_model(model);
+  options.gpu = read_gpu(gpu);
+  options.head = usual_head(options.model);
+  options.precision = precision;
+  options.batch = 8;
+  options.sequence_lengths = {512};
+  return generate(options);
+}
+
+double gpu_seconds(const Trace& trace) {
+  double seconds = 0;
+  for (const Op& op : trace.ops) seconds += op.device == Device::gpu ? to_seconds(op.duration_ns) : 0;
+  return seconds;
+}
+
+// Share of the GPU's time that ops are off by, in sum over ops.
+double error_by_op(const Trace& a, const Trace& b) {
+  double off = 0;
+  for (std::size_t i = 0; i < a.ops.size(); ++i)
+    off += std::abs(to_seconds(a.ops[i].duration_ns - b.ops[i].duration_ns));
+  return off / gpu_seconds(b);
+}
+
+struct Pair {
+  const char *from, *to;
+  double most_without_flops;  // error of the GPU's time where the recording has no flops; as measured, rounded up
+};
+
+TEST(RescaleError, AgainstTracesGeneratedForTheOtherGpu) {
+  for (const char* model : {"gpt2", "opt-1.3b", "llama-2-7b"}) {
+    for (const Pair& pair : {Pair{"a100-40g", "h100", 0.04},
+                             {"h100", "a100-40g", 0.07},
+                             {"a100-80g", "l40s", 0.04},
+                             {"l40s", "a100-80g", 0.43},
+                             {"a100-40g", "l4", 0.04},
+                             {"h200", "a10g", 0.05}}) {
+      const Trace wanted = generated(pair.to, model, Precision::bf16);
+      Trace known = generated(pair.from, model, Precision::bf16), bare = known;
+      ASSERT_EQ(known.ops.size(), wanted.ops.size());
+      rescale(known, read_gpu(pair.from), read_gpu(pair.to));
+      // As a recorder leaves it: neither flops nor bytes.
+      for (Op& op : bare.ops) {
+        op.flops = op.bytes = 0;
+        op.duration_source = DurationSource::measured;
+      }
+      rescale(bare, read_gpu(pair.from), read_gpu(pair.to));
+      const double error = gpu_seconds(bare) / gpu_seconds(wanted) - 1;
+      if (std::getenv("TENCACHE_PRINT") != nullptr) {
+        std::printf("| %s | %s | %s | %.2f %% | %.2f %% | %+.1f %% | %.1f %% |\n", model, pair.from, pair.to,
+                    100 * (gpu_seconds(known) / gpu_seconds(wanted) - 1), 100 * error_by_op(known, wanted), 100 * error,
+                    100 * error_by_op(bare, wanted));
+      }
+      EXPECT_LT(error_by_op(known, wanted), 1e-3) << model << " " << pair.from << " " << pair.to;
+      EXPECT_LT(std::abs(error), pair.most_without_flops) << model << " " << pair.from << " " << pair.to;
+    }
+  }
+}
+
+TEST(RescaleToMachine, LeavesAloneWhatNeedsNothing) {
+  MachineSpec machine;
+  machine.name = "box";
+  Trace trace = generated("a100-40g", "gpt2", Precision::bf16);
+  const Nanoseconds before = trace.ops[5].duration_ns;
+  EXPECT_FALSE(rescale_to_machine(trace, machine));  // names no GPU
+  machine.gpu = "a100-40g";
+  EXPECT_FALSE(rescale_to_machine(trace, machine));
+  machine.gpu = "h100";
+  EXPECT_FALSE(rescale_to_machine(trace, machine, {.assume_gpu = {}, .no_rescale = true}));
+  EXPECT_FALSE(rescale_to_machine(trace, machine, {.assume_gpu = "h100"}));
+  EXPECT_EQ(trace.ops[5].duration_ns, before);
+  const auto done = rescale_to_machine(trace, machine);
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->from, "a100-40g");
+  EXPECT_EQ(done->to, "h100");
+  EXPECT_LT(trace.ops[5].duration_ns, before);
+}
+
+TEST(RescaleToMachine, RefusesWhatItCannotKnow) {
+  MachineSpec machine;
+  machine.name = "box";
+  machine.gpu = "h100";
+  Trace trace = generated("a100-40g", "gpt2", Precision::bf16);
+  const auto message = [&](const RescaleOptions& options = {}) {
+    try {
+      rescale_to_machine(trace, machine, options);
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  trace.header.hardware.clear();
+  EXPECT_THAT(message(), AllOf(HasSubstr("does not say which GPU"), HasSubstr("--assume-gpu"), HasSubstr("h100-nvl"),
+                               HasSubstr("--no-rescale")));
+  trace.header.hardware = "Intel(R) Xeon(R) Processor";
+  EXPECT_THAT(message(), HasSubstr("Intel(R) Xeon(R) Processor"));
+  EXPECT_THAT(message({.assume_gpu = "gtx"}), AllOf(HasSubstr("unknown GPU 'gtx'"), HasSubstr("a100-40g")));
+  EXPECT_THAT(message({.assume_gpu = "t4", .no_rescale = true}), HasSubstr("exclude each other"));
+  machine.gpu = "my-gpu";
+  EXPECT_THAT(message({.assume_gpu = "t4"}), AllOf(HasSubstr("my-gpu"), HasSubstr("--no-rescale")));
+}
+
+}  // namespace
+}  // namespace tencache

@@ -1,0 +1,149 @@
+#include "traces/rescale.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+// More than this many times what the memory traffic explains, and a measured op is taken for arithmetic.
+constexpr double explained_by_memory = 2;
+
+// Rule 3.
+Precision precision_on(const GpuSpec& gpu, Precision wanted) {
+  const auto computes = [&](Precision precision) {
+    return (precision == Precision::fp16   ? gpu.fp16_flops
+            : precision == Precision::bf16 ? gpu.bf16_flops
+                                           : gpu.fp32_flops) > 0;
+  };
+  if (computes(wanted)) return wanted;
+  if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
+  if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;
+  return Precision::fp32;
+}
+
+// Each tensor once.
+Bytes bytes_touched(const Trace& trace, const Op& op) {
+  Bytes bytes = 0;
+  const auto reads = trace.reads(op);
+  for (const TensorId id : reads) bytes += trace.tensors[id].bytes;
+  for (const TensorId id : trace.writes(op)) {
+    if (std::find(reads.begin(), reads.end(), id) == reads.end()) bytes += trace.tensors[id].bytes;
+  }
+  return bytes;
+}
+
+bool fused_attention(std::string_view name) {
+  return name.find("flash") != std::string_view::npos || name.find("scaled_dot_product") != std::string_view::npos;
+}
+
+class Rescaler {
+ public:
+  Rescaler(const GpuSpec& from, const GpuSpec& to, Precision from_precision, Precision to_precision)
+      : from_(from, from_precision), to_(to, to_precision) {}
+
+  // The op's time on the second GPU ÷ on the first.
+  double ratio(const Trace& trace, const Op& op) {
+    if (op.rendezvous != 0) return quotient(to_.collective_ns(op.bytes), from_.collective_ns(op.bytes));
+    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
+    std::uint64_t flops = op.flops;
+    if (flops == 0 && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
+    const KernelKind kind = flops == 0                        ? KernelKind::vector
+                            : fused_attention(trace.name(op)) ? KernelKind::attention
+                                                              : KernelKind::matmul;
+    return quotient(to_.kernel_ns(kind, flops, bytes), from_.kernel_ns(kind, flops, bytes));
+  }
+  std::uint64_t guessed() const { return guessed_; }
+
+ private:
+  static double quotient(Nanoseconds above, Nanoseconds below) {
+    return static_cast<double>(std::max<Nanoseconds>(above, 1)) / static_cast<double>(std::max<Nanoseconds>(below, 1));
+  }
+
+  // 0: its memory traffic explains its time.
+  std::uint64_t guessed_flops(const Op& op, Bytes bytes) {
+    const auto duration = static_cast<double>(op.duration_ns);
+    if (duration <= explained_by_memory * static_cast<double>(from_.kernel_ns(KernelKind::vector, 0, bytes))) return 0;
+    ++guessed_;
+    // Found by the roofline itself: what so many flops take grows in proportion.
+    constexpr std::uint64_t many = 1'000'000'000'000'000;
+    const auto overhead = static_cast<double>(from_.gpu().kernel_overhead_ns);
+    const double many_ns = static_cast<double>(from_.kernel_ns(KernelKind::matmul, many, 0)) - overhead;
+    return static_cast<std::uint64_t>((duration - overhead) / many_ns * static_cast<double>(many));
+  }
+
+  Roofline from_, to_;
+  std::uint64_t guessed_ = 0;
+};
+
+// "NVIDIA A100-SXM4-40GB" as a100, sxm4, 40gb.
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char letter : text) {
+    if (std::isalnum(static_cast<unsigned char>(letter)) != 0) {
+      parts.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    } else if (!parts.back().empty()) {
+      parts.emplace_back();
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to) {
+  Precision precision = Precision::fp32;
+  if (!trace.header.precision.empty()) {
+    const auto parsed = parse_precision(trace.header.precision);
+    if (!parsed) {
+      throw Error("the trace's precision '" + trace.header.precision +
+                  "' is unknown, so that its durations cannot be rescaled; valid are fp16, bf16, fp32");
+    }
+    precision = *parsed;
+  }
+  const Precision on_from = precision_on(from, precision), on_to = precision_on(to, precision);
+  Rescaling rescaling{.from = from.name, .to = to.name, .precision = std::string(to_string(on_from))};
+  if (on_to != on_from) rescaling.precision += " (" + std::string(to_string(on_to)) + " on " + to.name + ")";
+
+  Rescaler rescaler(from, to, on_from, on_to);
+  double before = 0, after = 0;
+  for (Op& op : trace.ops) {
+    if (op.device != Device::gpu) continue;
+    ++rescaling.ops;
+    before += static_cast<double>(op.duration_ns);
+    op.duration_ns = std::llround(static_cast<double>(op.duration_ns) * rescaler.ratio(trace, op));
+    op.duration_source = DurationSource::modelled;
+    after += static_cast<double>(op.duration_ns);
+  }
+  rescaling.guessed = rescaler.guessed();
+  if (before > 0) rescaling.factor = after / before;
+  return rescaling;
+}
+
+const GpuSpec* find_gpu(const std::vector<GpuSpec>& gpus, const std::string& hardware) {
+  constexpr std::string_view modelled = "modelled: ";
+  const std::string text = hardware.starts_with(modelled) ? hardware.substr(modelled.size()) : hardware;
+  for (const GpuSpec& gpu : gpus) {
+    if (gpu.name == text) return &gpu;
+  }
+  const std::vector<std::string> present = parts_of(text);
+  const auto names_part = [&](const std::string& part) {
+    return std::any_of(present.begin(), present.end(),
+                       [&](const std::string& p) { return p == part || p == part + "b"; });
+  };
+  const GpuSpec* found = nullptr;
+  std::size_t most = 0;
+  for (const GpuSpec& gpu : gpus) {
+    const std::vector<std::string> parts = parts_of(gpu.name);
+    if (!std::all_of(parts.begin(), parts.end(), names_part) || parts.size() < most) continue;
+    found = parts.size() > most ? &gpu : nullptr;
+    most = parts.size();
+  }
+  return found;
+}
+
+}  // namespace tencache

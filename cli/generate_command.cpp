@@ -296,6 +296,25 @@ Trace generate_trace(const GenerateSettings& settings) {
   return generate(options_of(arguments));
 }
 
+std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
+  constexpr std::string_view command = "tencache generate ";
+  if (!recorded_by.starts_with(command)) return std::nullopt;
+  std::vector<std::string> words;
+  for (std::size_t at = command.size(); at < recorded_by.size();) {  // as command_text wrote it
+    const bool quoted = recorded_by[at] == '\'';
+    if (quoted) ++at;
+    const std::size_t end = std::min(recorded_by.find(quoted ? '\'' : ' ', at), recorded_by.size());
+    words.push_back(recorded_by.substr(at, end - at));
+    at = recorded_by.find_first_not_of(' ', std::min(end + 1, recorded_by.size()));
+  }
+  GenerateSettings settings;
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+    if (!words[i].starts_with("--")) return std::nullopt;
+    settings.emplace_back(words[i].substr(2), words[i + 1]);
+  }
+  return settings;
+}
+
 void add_generate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and a GPU's roofline");
   auto arguments = std::make_shared<GenerateArguments>();

@@ -1,6 +1,7 @@
 // What `tencache generate` makes, for commands that need the trace and no file.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,5 +18,8 @@ std::vector<std::string> generate_option_names();
 
 // Throws Error where the command would refuse the options.
 Trace generate_trace(const GenerateSettings& settings);
+
+// How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.
+std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by);
 
 }  // namespace tencache

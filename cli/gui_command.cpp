@@ -60,6 +60,11 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
       command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
   refuse_empty(
       command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+  command
+      .add_option("--change", options.changes,
+                  "What if: pcie=16GB/s, batch=8, policy=g10, … once the first simulation is there to compare with")
+      ->allow_extra_args(false)
+      ->take_all();
   refuse_empty(command.add_option("--view", options.view, "The view to begin with, such as timeline"));
   command.add_option("--theme", options.theme, "light or dark")
       ->check(CLI::IsMember({"light", "dark"}))
@@ -81,6 +86,7 @@ std::vector<std::string> gui_words(const GuiOptions& options) {
   for (const std::string& setting : options.settings) add("--set", setting);
   add("--gpu-memory", options.gpu_memory);
   add("--cpu-memory", options.cpu_memory);
+  for (const std::string& change : options.changes) add("--change", change);
   add("--view", options.view);
   add("--theme", options.theme);
   if (options.scale != 0) add("--scale", fmt::format("{}", options.scale));

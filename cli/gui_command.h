@@ -16,6 +16,7 @@ struct GuiOptions {
   std::string machine, policy;         // for traces; empty: the dashboard's choice
   std::vector<std::string> settings;   // KEY=VALUE each
   std::string gpu_memory, cpu_memory;  // empty: the machine's
+  std::vector<std::string> changes;    // NAME=VALUE each, beside what was before
   std::string view;                    // empty: the first
   std::string theme = "dark";
   double scale = 0;  // 0: as the display asks for

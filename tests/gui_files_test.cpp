@@ -203,8 +203,9 @@ TEST_F(Files, ResultsBecomeRows) {
   std::vector<ComparisonRow> rows = comparison_rows(session);
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_TRUE(rows[0].bound);
-  EXPECT_DOUBLE_EQ(rows[1].stalled_seconds(), 1.5);
-  EXPECT_DOUBLE_EQ(rows[1].compute_seconds + rows[1].gap_seconds + rows[1].stalled_seconds(), rows[1].seconds);
+  const TimeParts& parts = rows[1].parts;
+  EXPECT_DOUBLE_EQ(parts.stalled_seconds(), 1.5);
+  EXPECT_DOUBLE_EQ(parts.compute_seconds + parts.gap_seconds + parts.stalled_seconds(), rows[1].seconds);
   EXPECT_DOUBLE_EQ(rows[1].slowdown(), 3);
   EXPECT_DOUBLE_EQ(rows[1].moved_bytes, 1500);
   EXPECT_EQ(rows[1].belief(), "extrapolated, no interval");
@@ -218,6 +219,38 @@ TEST_F(Files, ResultsBecomeRows) {
   // None of them says what was simulated.
   EXPECT_TRUE(session.message_is_error());
   EXPECT_TRUE(session.runs().empty());
+}
+
+// Measurements of the same machine and kind of trace count; else published ones of the machine; else none.
+TEST_F(Files, RowsSayHowFarTheyAreValidated) {
+  const auto result = [](const char* policy, const char* machine, const char* recorded_by, const char* more) {
+    return std::string(R"({"policy": ")") + policy + R"(", "machine": ")" + machine +
+           R"(", "trace": "t", "fits": true, "iteration_seconds": 2.0, "ideal_seconds": 1.0, "manifest": {"run":
+           {"recorded_by": ")" +
+           recorded_by + "\"}}" + more + "}";
+  };
+  Session session;
+  session.open(write(
+      "all.json", "[" + result("a", "here", "tencache record", "") + "," +
+                      result("b", "here", "tencache record", R"(,"measured": true, "prediction": {"error": -0.04})") +
+                      "," +
+                      result("c", "here", "tencache record", R"(,"measured": true, "prediction": {"error": 0.02})") +
+                      "," + result("d", "here", "tencache generate --model gpt2", "") + "," +
+                      result("e", "10cache-l40s", "tencache generate --model opt-6.7b",
+                             R"(,"mean_utilization": {"gpu": 0.5, "h2d": 0.25}, "traffic_bytes": {"h2d": 7})") +
+                      "]"));
+  session.wait();
+  const std::vector<ComparisonRow> rows = comparison_rows(session);
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0].validity, "validated within 4.0 % (2 measured)");
+  EXPECT_EQ(rows[0].belief(), "validated within 4.0 %, no interval");
+  EXPECT_EQ(rows[1].belief(), "measured; predicted -4.0 %");
+  EXPECT_EQ(rows[3].validity, "extrapolated");
+  EXPECT_EQ(rows[4].validity, "validated within 25.0 % (10Cache (SoCC'25))");
+  EXPECT_EQ(resources_of(rows), (std::vector<std::string>{"gpu", "h2d"}));
+  EXPECT_DOUBLE_EQ(figure(rows[4].utilization, "h2d").value(), 0.25);
+  EXPECT_FALSE(figure(rows[0].utilization, "h2d").has_value());
+  EXPECT_THAT(comparison_csv(rows), HasSubstr("utilization_gpu,utilization_h2d"));
 }
 
 #ifdef TENCACHE_WITH_EXECUTOR

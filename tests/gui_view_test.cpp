@@ -110,7 +110,7 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   std::ofstream(file) << R"([
     {"policy": "swift", "machine": "box", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 2.0,
      "ideal_seconds": 1.0, "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"d2h": 0.5},
-     "interval_seconds": [1.9, 2.2]},
+     "interval_seconds": [1.9, 2.2], "mean_utilization": {"gpu": 0.75, "h2d": 0.5}, "traffic_bytes": {"h2d": 8}},
     {"policy": "lazy", "machine": "box", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 3.0,
      "ideal_seconds": 1.0, "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"h2d": 1.5}},
     {"policy": "huge", "machine": "box", "trace": "t", "fits": false, "manifest": {}, "iteration_seconds": null,
@@ -134,6 +134,13 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   screen_->click(heading.x + 4, heading.y + 4);  // the other way round
   const Picture sorted = screen_->picture();
   EXPECT_GT(screen_->find_text("swift", theme.text, sorted).y, screen_->find_text("lazy", theme.text, sorted).y);
+  screen_->press('U');
+  const Picture used = screen_->picture();
+  for (const char* text : {"gpu", "h2d", "75.0 %", "50.0 %"}) EXPECT_TRUE(shows(text, used)) << text;
+  EXPECT_GT(Screen::count(used, theme.roles[0]), 2000);
+  EXPECT_GT(Screen::count(used, theme.causes[1]), 1500);
+  EXPECT_EQ(Screen::count(used, theme.phases[2]),
+            Screen::count(used, theme.roles[0]));  // the same blue: no bars of time
   std::filesystem::remove(file);
 }
 
@@ -270,7 +277,7 @@ TEST_F(Dashboard, ShiftDraggingMeasures) {
   ASSERT_TRUE(screen_->session().time_range.has_value());
   const auto [begin, end] = *screen_->session().time_range;
   EXPECT_NEAR((end - begin) / screen_->session().window.length_ns(), 400.0 / 1170, 0.02);
-  EXPECT_TRUE(shows_faintly("stalled: h2d", screen_->picture()));
+  EXPECT_TRUE(shows_faintly("waits for copies to GPU", screen_->picture()));
 }
 
 TEST_F(Dashboard, TypingSearches) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "configs/validated.h"
+#include "core/error.h"
 #include "gui/model/describe.h"
 
 namespace tencache::gui {
@@ -21,6 +23,14 @@ std::optional<double> optional_number(const Json& value) {
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
+NamedFigures figures(const Json& object) {
+  NamedFigures list;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_number()) list.emplace_back(name, value.get<double>());
+  }
+  return list;
+}
+
 ComparisonRow row_of(const Json& result, const std::string& file) {
   ComparisonRow row;
   row.result = &result;
@@ -34,11 +44,11 @@ ComparisonRow row_of(const Json& result, const std::string& file) {
   row.reason = text(member(result, "reason"));
   row.seconds = number(member(result, "iteration_seconds"));
   row.ideal_seconds = number(member(result, "ideal_seconds"));
-  row.compute_seconds = number(member(result, "compute_seconds"));
-  row.gap_seconds = number(member(result, "gap_seconds"));
+  row.parts.compute_seconds = number(member(result, "compute_seconds"));
+  row.parts.gap_seconds = number(member(result, "gap_seconds"));
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     const std::string name(to_string(static_cast<StallCause>(cause)));
-    row.stall_seconds[cause] = number(member(member(result, "stall_seconds"), name.c_str()));
+    row.parts.stall_seconds[cause] = number(member(member(result, "stall_seconds"), name.c_str()));
   }
   const Json& interval = member(result, "interval_seconds");
   if (interval.is_array() && interval.size() == 2 && interval[0].is_number() && interval[1].is_number()) {
@@ -50,8 +60,15 @@ ComparisonRow row_of(const Json& result, const std::string& file) {
   row.misfit_samples = static_cast<std::uint64_t>(number(member(result, "misfit_samples")));
   row.ties_with_best = member(result, "ties_with_best") == true;
   row.prediction_error = optional_number(member(member(result, "prediction"), "error"));
-  row.hit_share = optional_number(member(member(result, "gpu_hit_rate"), "bytes"));
-  for (const auto& [link, bytes] : member(result, "traffic_bytes").items()) row.moved_bytes += number(bytes);
+  const Json& hits = member(result, "gpu_hit_rate");
+  row.hit_share = optional_number(member(hits, "bytes"));
+  row.access_hit_share = optional_number(member(hits, "accesses"));
+  row.tensor_hit_share = optional_number(member(hits, "tensors"));
+  row.moved = figures(member(result, "traffic_bytes"));
+  for (const auto& [link, bytes] : row.moved) row.moved_bytes += bytes;
+  row.peaks = figures(member(result, "peak_bytes"));
+  row.utilization = figures(member(result, "mean_utilization"));
+  row.recorded_by = text(member(member(member(result, "manifest"), "run"), "recorded_by"));
   row.tokens_per_second = optional_number(member(result, "tokens_per_second"));
   row.usd_per_million_tokens = optional_number(member(result, "usd_per_million_tokens"));
   return row;
@@ -62,7 +79,7 @@ double key(const ComparisonRow& row, ComparisonColumn column) {
     case ComparisonColumn::slowdown:
       return row.slowdown();
     case ComparisonColumn::stalls:
-      return row.stalled_seconds();
+      return row.parts.stalled_seconds();
     case ComparisonColumn::hits:
       return row.hit_share.value_or(2);
     case ComparisonColumn::moved:
@@ -76,9 +93,16 @@ double key(const ComparisonRow& row, ComparisonColumn column) {
 
 }  // namespace
 
-double ComparisonRow::stalled_seconds() const {
-  return std::accumulate(stall_seconds.begin(), stall_seconds.end(), 0.0);
+TimeParts parts_of(const RunResult& result) {
+  const auto seconds = [&](Nanoseconds ns) { return to_seconds(ns) / static_cast<double>(result.period); };
+  TimeParts parts{seconds(result.window.compute_ns), seconds(result.window.gap_ns), {}};
+  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    parts.stall_seconds[cause] = seconds(result.window.stall_ns[cause]);
+  }
+  return parts;
 }
+
+double TimeParts::stalled_seconds() const { return std::accumulate(stall_seconds.begin(), stall_seconds.end(), 0.0); }
 
 std::string ComparisonRow::belief() const {
   if (bound) return "no policy can be faster";
@@ -87,19 +111,60 @@ std::string ComparisonRow::belief() const {
   if (!fits) return "";
   const auto shown = [](double seconds) { return duration_text(static_cast<Nanoseconds>(seconds * 1e9)); };
   if (interval) {
-    return fmt::format("{}{} to {}, extrapolated", ties_with_best ? "ties: " : "", shown(interval->first),
-                       shown(interval->second));
+    return fmt::format("{}{} to {}, {}", ties_with_best ? "ties: " : "", shown(interval->first),
+                       shown(interval->second), validity.substr(0, validity.find(" (")));
   }
   if (misfit_samples > 0) return fmt::format("fits in {} of {} samples", samples - misfit_samples, samples);
-  return "extrapolated, no interval";
+  return validity.substr(0, validity.find(" (")) + ", no interval";
+}
+
+std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by) {
+  std::optional<double> worst;
+  std::size_t runs = 0;
+  for (const Json* result : session.results()) {
+    const ComparisonRow row = row_of(*result, "");
+    if (!row.measured || !row.prediction_error || row.machine != machine) continue;
+    if (kind_of_trace(row.recorded_by) != kind_of_trace(recorded_by)) continue;
+    worst = std::max(worst.value_or(0), std::abs(*row.prediction_error));
+    ++runs;
+  }
+  if (worst) return fmt::format("validated within {} ({} measured)", percent(*worst), runs);
+  static const std::vector<Validated> published = [] {
+    try {
+      return read_validated();
+    } catch (const Error&) {  // an incomplete installation validates nothing
+      return std::vector<Validated>();
+    }
+  }();
+  const Validated* found = validated_for(published, machine, recorded_by);
+  if (found == nullptr) return "extrapolated";
+  return fmt::format("validated within {} ({})", percent(found->worst), found->system);
 }
 
 std::vector<ComparisonRow> comparison_rows(const Session& session) {
   std::vector<ComparisonRow> rows;
   for (const DocumentPointer& document : session.documents()) {
-    for (const Json& result : document->results) rows.push_back(row_of(result, document->path));
+    for (const Json& result : document->results) {
+      rows.push_back(row_of(result, document->path));
+      rows.back().validity = validity_of(session, rows.back().machine, rows.back().recorded_by);
+    }
   }
   return rows;
+}
+
+std::vector<std::string> resources_of(const std::vector<ComparisonRow>& rows) {
+  std::vector<std::string> names;
+  for (const ComparisonRow& row : rows) {
+    for (const auto& [name, value] : row.utilization) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::optional<double> figure(const NamedFigures& figures, const std::string& name) {
+  const auto found = std::ranges::find(figures, name, &NamedFigures::value_type::first);
+  return found == figures.end() ? std::nullopt : std::optional(found->second);
 }
 
 void sort_rows(std::vector<ComparisonRow>& rows, ComparisonColumn column, bool ascending) {
@@ -118,13 +183,20 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     csv += fmt::format(",stall_{}_seconds", to_string(static_cast<StallCause>(cause)));
   }
-  csv += ",moved_bytes,reason\n";
+  const std::vector<std::string> resources = resources_of(rows);
+  for (const std::string& name : resources) csv += fmt::format(",utilization_{}", csv_field(name));
+  csv += ",moved_bytes,hit_share,validity,reason\n";
   for (const ComparisonRow& row : rows) {
     csv += fmt::format("{},{},{},{},{},{},{},{},{}", csv_field(row.policy), csv_field(row.machine),
                        csv_field(row.trace), row.fits ? 1 : 0, row.measured ? 1 : 0, row.seconds, row.ideal_seconds,
-                       row.compute_seconds, row.gap_seconds);
-    for (const double seconds : row.stall_seconds) csv += fmt::format(",{}", seconds);
-    csv += fmt::format(",{},{}\n", row.moved_bytes, csv_field(row.reason));
+                       row.parts.compute_seconds, row.parts.gap_seconds);
+    for (const double seconds : row.parts.stall_seconds) csv += fmt::format(",{}", seconds);
+    for (const std::string& name : resources) {
+      const std::optional<double> used = figure(row.utilization, name);
+      csv += used ? fmt::format(",{}", *used) : ",";
+    }
+    csv += fmt::format(",{},{},{},{}\n", row.moved_bytes, row.hit_share ? fmt::to_string(*row.hit_share) : "",
+                       csv_field(row.fits ? row.validity : ""), csv_field(row.reason));
   }
   return csv;
 }

@@ -6,10 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "core/metrics.h"
 #include "core/timeline.h"
 #include "gui/model/session.h"
 
 namespace tencache::gui {
+
+// Of an iteration; their sum is its time.
+struct TimeParts {
+  double compute_seconds = 0, gap_seconds = 0;
+  std::array<double, stall_cause_count> stall_seconds{};
+  double stalled_seconds() const;
+};
+TimeParts parts_of(const RunResult& result);
+
+// By tier or link, in the machine's order.
+using NamedFigures = std::vector<std::pair<std::string, double>>;
 
 struct ComparisonRow {
   std::string policy, machine, trace;
@@ -18,18 +30,21 @@ struct ComparisonRow {
   bool fits = false, measured = false, bound = false;
   std::string reason;  // why it does not fit
   double seconds = 0, ideal_seconds = 0;
-  // Their sum is the iteration; 0 where the result does not say (the bound).
-  double compute_seconds = 0, gap_seconds = 0;
-  std::array<double, stall_cause_count> stall_seconds{};
+  TimeParts parts;  // 0 where the result does not say (the bound)
   std::optional<std::pair<double, double>> interval;
   bool ties_with_best = false;
   std::uint64_t misfit_samples = 0, samples = 0;
   std::optional<double> prediction_error;  // of a measured row, of the iteration
-  std::optional<double> hit_share;         // of bytes
-  double moved_bytes = 0;                  // over all links, an iteration
+  std::string recorded_by;                 // the trace, as its header says
+  std::string validity;                    // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
+  // Of the accesses and of their bytes that were in GPU memory; of the tensors that an iteration begins with there.
+  std::optional<double> hit_share, access_hit_share, tensor_hit_share;
+  double moved_bytes = 0;    // over all links, an iteration
+  NamedFigures moved;        // of each link, bytes
+  NamedFigures peaks;        // of each tier, bytes
+  NamedFigures utilization;  // of each tier (mean share held) and link (share of the time busy)
   std::optional<double> tokens_per_second, usd_per_million_tokens;
 
-  double stalled_seconds() const;
   double slowdown() const { return ideal_seconds > 0 ? seconds / ideal_seconds : 0; }
   // What a reader may believe of it: an interval, a measurement, or neither.
   std::string belief() const;
@@ -37,9 +52,16 @@ struct ComparisonRow {
 
 enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, moved, price };
 
+// How far simulations of this machine on this kind of trace may be believed: "validated within 25.0 % (10Cache …)"
+// where a measurement among the open results or published experiments (docs/validation.md) say so, else "extrapolated".
+std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by);
+
 // Misfits last, whatever the order.
 std::vector<ComparisonRow> comparison_rows(const Session& session);
 void sort_rows(std::vector<ComparisonRow>& rows, ComparisonColumn column, bool ascending);
+// Tiers and links that any row has, and what a row says of one.
+std::vector<std::string> resources_of(const std::vector<ComparisonRow>& rows);
+std::optional<double> figure(const NamedFigures& figures, const std::string& name);
 std::string comparison_csv(const std::vector<ComparisonRow>& rows);
 
 }  // namespace tencache::gui

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/model/comparison.h"
+
 namespace tencache::gui {
 namespace {
 
@@ -105,6 +107,37 @@ std::string_view kind_name(const Span& span) {
 
 }  // namespace
 
+const char* label_of(StallCause cause) {
+  switch (cause) {
+    case StallCause::h2d:
+      return "copies to GPU";
+    case StallCause::d2h:
+      return "copies from GPU";
+    case StallCause::nvme_read:
+      return "storage reads";
+    case StallCause::nvme_write:
+      return "storage writes";
+    case StallCause::cpu_optimizer:
+      return "CPU optimizer";
+    case StallCause::memory:
+      return "room in memory";
+    case StallCause::collective:
+      return "other ranks";
+  }
+  return "";
+}
+
+const char* label_of(Phase phase) {
+  static const char* const labels[] = {"forward", "loss", "backward", "optimizer"};
+  return labels[static_cast<std::size_t>(phase)];
+}
+
+const char* label_of(Role role) {
+  static const char* const labels[] = {"parameters",        "gradients", "activations", "optimizer state",
+                                       "master parameters", "inputs",    "workspace"};
+  return labels[static_cast<std::size_t>(role)];
+}
+
 std::string csv_field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string result = "\"";
@@ -155,7 +188,7 @@ Facts describe_span(const Run& run, std::uint32_t index) {
       if (!run.op_name(span.op).empty()) facts.emplace_back("before", std::string(run.op_name(span.op)));
       break;
     case SpanKind::stall:
-      facts.emplace_back("", "stall: waits for " + std::string(to_string(span.cause)));
+      facts.emplace_back("", std::string("waits for ") + label_of(span.cause));
       facts.emplace_back("takes", duration_text(span.end_ns - span.start_ns));
       facts.emplace_back("waiting op", name_or(run.op_name(span.op), "an op that the recording does not know"));
       break;
@@ -210,7 +243,7 @@ Facts describe_measurement(const Session& session, std::size_t run, const Measur
   add("compute", compute);
   add("host time", measurement.covered_ns[gap_slot]);
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    add("stalled: " + std::string(to_string(static_cast<StallCause>(cause))),
+    add(std::string("waits for ") + label_of(static_cast<StallCause>(cause)),
         measurement.covered_ns[first_stall_slot + cause]);
   }
   return facts;
@@ -245,24 +278,33 @@ std::string interval_of(const Simulated& simulated) {
                      text(simulated.high_seconds));
 }
 
+std::string validity_of(const Session& session, const Simulated& simulated) {
+  if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
+  const Scenario& scenario = simulated.scenario;
+  const std::string validity = validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by);
+  return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
+}
+
 std::string belief(const Session& session, std::size_t run) {
   const Run& r = *session.runs()[run];
   if (r.origin() == Origin::measured) return "measured on this machine";
   const RunPointer measured = session.run_of(Origin::measured);
   if (measured == nullptr) {
     const SimulatedPointer simulated = session.simulated();
-    if (simulated == nullptr || simulated->run != session.runs()[run] || simulated->bound_seconds == 0) {
-      return "extrapolated";
-    }
-    return fmt::format("{}{:.3f} × ideal, {:.3f} × bound ({}); extrapolated", interval_of(*simulated),
+    if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
+    const std::string validity = validity_of(session, *simulated);
+    if (simulated->bound_seconds == 0) return validity;
+    return fmt::format("{}{:.3f} × ideal, {:.3f} × bound ({}); {}", interval_of(*simulated),
                        simulated->iteration_seconds() / simulated->ideal_seconds,
-                       simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term);
+                       simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term, validity);
   }
   std::size_t other = 0;
   while (session.runs()[other] != measured) ++other;
   const auto predicted_ns = static_cast<double>(session.aligned_length_ns(run));
   const auto measured_ns = static_cast<double>(session.aligned_length_ns(other));
-  return fmt::format("{:+.1f} % against the measured iteration", 100 * (predicted_ns / measured_ns - 1));
+  const double error = predicted_ns / measured_ns - 1;
+  return fmt::format("{:+.1f} % against the measured iteration: validated within {}", 100 * error,
+                     percent(std::abs(error)));
 }
 
 std::string spans_csv(const Session& session, double begin_ns, double end_ns) {

@@ -9,6 +9,10 @@
 
 namespace tencache::gui {
 
+const char* label_of(StallCause cause);  // "copies to GPU"
+const char* label_of(Phase phase);
+const char* label_of(Role role);
+
 // A label and its value, a line each.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
@@ -24,6 +28,8 @@ Facts describe_moved(const Measurement& measurement);
 std::string headline(const Session& session, std::size_t run);
 // "131 ms to 140 ms within the machine's uncertainty; ", empty where no interval is known.
 std::string interval_of(const Simulated& simulated);
+// Of a simulation (comparison.h); of a machine that a slider changed: "extrapolated".
+std::string validity_of(const Session& session, const Simulated& simulated);
 // How far the figures of a run may be believed (interval, validated or extrapolated), one line; empty: nothing to add.
 std::string belief(const Session& session, std::size_t run);
 

@@ -6,7 +6,6 @@
 
 #include "cli/results.h"
 #include "cli/workload.h"
-#include "configs/rescale_to_machine.h"
 #include "core/error.h"
 #include "gui/model/timeline_file.h"
 #include "traces/file_io.h"
@@ -100,10 +99,8 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
     throw Error(result_file, 0, "does not say what was simulated, so its timeline cannot be shown");
   }
   scenario.machine = load_machine(options);
-  Trace trace = read_trace(options.trace);
-  rescale_to_machine(trace, scenario.machine,
-                     {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")});
-  scenario.trace = std::make_shared<const Trace>(std::move(trace));
+  scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
+  set_trace(scenario, read_trace(options.trace));
   scenario.trace_name = std::filesystem::path(options.trace).filename().string();
   if (manifest.contains("options") && manifest["options"].is_object()) {
     for (const auto& [key, value] : manifest["options"].items()) {

@@ -7,12 +7,15 @@
 #include <limits>
 #include <utility>
 
+#include "cli/generate_command.h"
 #include "cli/intervals.h"
+#include "cli/workload.h"
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/bound.h"
 #include "sim/simulate.h"
 #include "traces/lower.h"
+#include "traces/split_ranks.h"
 
 namespace tencache::gui {
 namespace {
@@ -29,6 +32,11 @@ double seconds_since_start(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+RunLimits limits_of(const Scenario& scenario) {
+  if (scenario.iterations == 0) return {};
+  return {.max_iterations = scenario.iterations, .until_steady = false};
+}
+
 RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& stop, Timeline* timeline,
                           Program& program) {
   program = lower(*scenario.trace, policy, scenario.machine);
@@ -37,16 +45,45 @@ RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& 
   engine.on_iteration = [&stop](std::uint64_t) {
     if (stop && stop()) throw Stopped();
   };
-  RunLimits limits;
-  if (scenario.iterations != 0) limits = {.max_iterations = scenario.iterations, .until_steady = false};
-  return simulate(program, scenario.machine, policy, limits, std::move(engine));
+  return simulate(program, scenario.machine, policy, limits_of(scenario), std::move(engine));
 }
 
-// What a rank of several does alone says little; all of them are more than this shows.
-void refuse_several_ranks(const Trace& trace) {
-  for (const Op& op : trace.ops) {
-    if (op.rank != 0)
-      throw Error("the dashboard simulates traces of one rank; this one has several (see `tencache replay`)");
+// The figures alone, of any number of ranks.
+RunResult simulate_figures(const Scenario& scenario, const Stop& stop) {
+  if (rank_count(*scenario.trace) > 1) {
+    return tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
+                                     limits_of(scenario))
+        .result;
+  }
+  Program program;
+  return simulate_policy(scenario, *make_policy(scenario.policy, scenario.options).policy, stop, nullptr, program);
+}
+
+RunPointer run_of(const Scenario& scenario, std::string title, const MachineSpec& machine, Trace trace,
+                  Timeline timeline) {
+  if (timeline.spans.empty()) return nullptr;
+  Recording recording;
+  recording.title = std::move(title);
+  recording.source = scenario.trace_name + " on " + scenario.machine.name;
+  recording.machine = machine;
+  recording.trace = std::move(trace);
+  recording.timeline = std::move(timeline);
+  return std::make_shared<const Run>(std::move(recording));
+}
+
+void simulate_several_ranks(const Scenario& scenario, const std::string& title, Simulated& simulated) {
+  Timeline first;
+  std::vector<Timeline> others;
+  Outcome outcome = tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
+                                              limits_of(scenario), {.timeline = &first, .other_timelines = &others});
+  simulated.result = outcome.result;
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    RunPointer run =
+        run_of(scenario, title + ", rank " + std::to_string(rank), scenario.machine.of_rank(rank),
+               std::move(outcome.ranks[rank].program.trace), std::move(rank == 0 ? first : others[rank - 1]));
+    if (run == nullptr) continue;
+    if (rank == outcome.rank) simulated.run = run;
+    simulated.ranks.push_back(std::move(run));
   }
 }
 
@@ -55,20 +92,17 @@ SimulatedPointer simulate_with(const Scenario& scenario, const std::string& titl
   auto simulated = std::make_shared<Simulated>();
   simulated->scenario = scenario;
   try {
-    refuse_several_ranks(*scenario.trace);
-    Recording recording;
-    Program program;
-    simulated->result = simulate_policy(scenario, policy, stop, &recording.timeline, program);
+    if (rank_count(*scenario.trace) > 1) {
+      simulate_several_ranks(scenario, title, *simulated);
+    } else {
+      Timeline timeline;
+      Program program;
+      simulated->result = simulate_policy(scenario, policy, stop, &timeline, program);
+      simulated->run = run_of(scenario, title, scenario.machine, std::move(program.trace), std::move(timeline));
+    }
     simulated->fits = simulated->result.fits;
     simulated->reason = simulated->result.misfit;
     simulated->took_seconds = seconds_since_start(start);
-    if (!recording.timeline.spans.empty()) {
-      recording.title = title;
-      recording.source = scenario.trace_name + " on " + scenario.machine.name;
-      recording.machine = scenario.machine;
-      recording.trace = std::move(program.trace);
-      simulated->run = std::make_shared<const Run>(std::move(recording));
-    }
   } catch (const Stopped&) {
     return nullptr;
   } catch (const Error& error) {
@@ -87,8 +121,46 @@ SimulatedPointer refusal(const Scenario& scenario, const Error& error) {
 
 }  // namespace
 
-SimulatedPointer simulate_scenario(const Scenario& scenario, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {
+void set_trace(Scenario& scenario, Trace trace) {
+  scenario.durations.clear();
+  const std::string hardware = trace.header.hardware;
   try {
+    const std::optional<Rescaling> rescaling = rescale_to_machine(trace, scenario.machine, scenario.rescale);
+    if (rescaling) scenario.durations = "durations rescaled from " + rescaling->from + " to " + rescaling->to;
+  } catch (const Error&) {
+    if (!scenario.rescale.assume_gpu.empty()) throw;
+    scenario.rescale.no_rescale = true;
+    scenario.durations =
+        "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + scenario.machine.gpu;
+  }
+  scenario.trace = std::make_shared<const Trace>(std::move(trace));
+}
+
+Scenario with_changed_trace(Scenario scenario) {
+  if (scenario.batch != 0 && scenario.batch != scenario.trace->header.batch) {
+    std::optional<GenerateSettings> settings = generate_settings_of(scenario.trace->header.recorded_by);
+    if (!settings) throw Error("the batch of a trace that was not generated cannot be changed");
+    for (auto& [name, value] : *settings) {
+      if (name == "batch") value = std::to_string(scenario.batch);
+    }
+    set_trace(scenario, generate_trace(*settings));
+  }
+  if (scenario.gpu_speed != 1) {
+    auto faster = std::make_shared<Trace>(*scenario.trace);
+    for (Op& op : faster->ops) {
+      if (op.device != Device::gpu) continue;
+      op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / scenario.gpu_speed));
+    }
+    scenario.trace = std::move(faster);
+  }
+  scenario.batch = 0;
+  scenario.gpu_speed = 1;
+  return scenario;
+}
+
+SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {
+  try {
+    const Scenario scenario = with_changed_trace(wanted);
     MadePolicy made = make_policy(scenario.policy, scenario.options);
     const std::string title = "predicted: " + scenario.policy;
     if (plan == nullptr) return simulate_with(scenario, title, *made.policy, stop);
@@ -97,7 +169,7 @@ SimulatedPointer simulate_scenario(const Scenario& scenario, const Stop& stop, s
     if (simulated != nullptr && simulated->fits) *plan = std::move(recorded);
     return simulated;
   } catch (const Error& error) {
-    return refusal(scenario, error);
+    return refusal(wanted, error);
   }
 }
 
@@ -115,10 +187,10 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
   if (!simulated->fits) return simulated;
   auto more = std::make_shared<Simulated>(*simulated);
   try {
-    const Scenario& scenario = simulated->scenario;
-    Program program;
-    more->ideal_seconds =
-        simulate_policy(scenario, *make_policy("ideal").policy, stop, nullptr, program).iteration_seconds();
+    Scenario scenario = simulated->scenario;
+    scenario.policy = "ideal";
+    scenario.options.clear();
+    more->ideal_seconds = simulate_figures(scenario, stop).iteration_seconds();
     const Bound bound = lower_bound_of(*scenario.trace, scenario.machine);
     more->bound_seconds = bound.seconds;
     more->bound_term = bound.term;
@@ -138,9 +210,7 @@ SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t sa
     if (stop && stop()) return nullptr;
     scenario.machine = sampler.machine(factors);
     try {
-      const MadePolicy made = make_policy(scenario.policy, scenario.options);
-      Program program;
-      const RunResult result = simulate_policy(scenario, *made.policy, stop, nullptr, program);
+      const RunResult result = simulate_figures(scenario, stop);
       seconds.push_back(result.fits ? result.iteration_seconds() : std::numeric_limits<double>::infinity());
     } catch (const Stopped&) {
       return nullptr;
@@ -196,9 +266,16 @@ void Simulator::give(SimulatedPointer result) {
   if (result != nullptr) done_ = std::move(result);
 }
 
-void Simulator::serve(const Scenario& scenario, const Stop& overtaken) {
+void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
   simulating_ = true;
-  const bool same_policy = plan_ != nullptr && planned_.policy == scenario.policy &&
+  Scenario scenario;
+  try {
+    scenario = with_changed_trace(wanted);
+  } catch (const Error& error) {
+    simulating_ = false;
+    return give(refusal(wanted, error));
+  }
+  const bool same_policy = plan_ != nullptr && rank_count(*scenario.trace) == 1 && planned_.policy == scenario.policy &&
                            planned_.options == scenario.options &&
                            planned_.trace->ops.size() == scenario.trace->ops.size() &&
                            planned_.trace->tensors.size() == scenario.trace->tensors.size() &&

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "configs/rescale_to_machine.h"
 #include "core/metrics.h"
 #include "gui/model/recorded_plan.h"
 #include "gui/model/run.h"
@@ -25,11 +26,22 @@ struct Scenario {
   std::string policy;
   std::map<std::string, std::string> options;
   std::uint64_t iterations = 0;  // 0: until the state recurs
+  RescaleOptions rescale;        // how the trace's durations are those of the machine's GPU
+  std::string durations;  // what a reader must know of them, such as "rescaled from a100-40g to h100"; empty: nothing
+  // What the trace is to be changed into; a simulation does it, off the frame path.
+  double gpu_speed = 1;     // times as fast as the trace's
+  std::uint64_t batch = 0;  // of a trace that `tencache generate` made, which is generated anew; 0: the trace's own
 };
+// Sets the trace, with the durations that the machine's GPU takes. Where it is not known whose they are (and `rescale`
+// does not say): as they are. Throws Error.
+void set_trace(Scenario& scenario, Trace trace);
+// The scenario with its trace changed so. Throws Error where a trace of that batch cannot be generated.
+Scenario with_changed_trace(Scenario scenario);
 
 struct Simulated {
   Scenario scenario;
-  RunPointer run;  // null where nothing ran
+  RunPointer run;                 // null where nothing ran; of several ranks the slowest
+  std::vector<RunPointer> ranks;  // of a trace of several ranks, each
   bool fits = false;
   bool old_plan = false;  // what the policy planned for the machine before, on this one
   std::string reason;     // why not
@@ -50,7 +62,7 @@ using Stop = std::function<bool()>;
 
 // Never throw: what a policy or machine refuses is a result that does not fit, with the reason. Null when stopped.
 // `plan`: replaced by what the policy did, if given.
-SimulatedPointer simulate_scenario(const Scenario& scenario, const Stop& stop = {},
+SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop = {},
                                    std::unique_ptr<RecordedPlan>* plan = nullptr);
 // The plan of another simulation, on this machine.
 SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan& plan, const Stop& stop = {});
@@ -76,7 +88,7 @@ class Simulator {
 
  private:
   void work(const std::stop_token& stop);
-  void serve(const Scenario& scenario, const Stop& overtaken);
+  void serve(const Scenario& wanted, const Stop& overtaken);
   void give(SimulatedPointer result);
 
   mutable std::mutex mutex_;

@@ -5,8 +5,9 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
+#include <utility>
 
-#include "configs/rescale_to_machine.h"
 #include "core/error.h"
 
 namespace tencache::gui {
@@ -88,13 +89,7 @@ void Session::open(const std::string& path) {
             Scenario scenario;
             scenario.trace_name = std::filesystem::path(path).filename().string();
             scenario.machine = machine_named(machine, gpu, cpu);
-            Trace rescaled = *opened.document->trace;
-            try {
-              rescale_to_machine(rescaled, scenario.machine);
-              scenario.trace = std::make_shared<const Trace>(std::move(rescaled));
-            } catch (const Error&) {  // not known on which GPU it was recorded: as it is, as with --no-rescale
-              scenario.trace = opened.document->trace;
-            }
+            set_trace(scenario, *opened.document->trace);
             scenario.policy = policy;
             scenario.options = settings;
             opened.scenario = std::move(scenario);
@@ -141,20 +136,42 @@ void Session::take(const SimulatedPointer& done) {
     return;
   }
   if (done->fits && message_is_error_) say(done->scenario.trace_name);
-  if (done->run == nullptr || !done->fits) return;
-  std::vector<RunPointer> runs{done->run};
-  for (const RunPointer& run : runs_) {
+  if (done->run == nullptr || !done->fits) return make_changes();
+  std::vector<RunPointer> runs = done->ranks.empty() ? std::vector{done->run} : done->ranks;
+  for (const RunPointer& run : all_runs_) {
     if (run->origin() == Origin::measured) runs.push_back(run);
   }
-  if (first) return show(std::move(runs));
-  replace(std::move(runs));
+  if (!first && runs.size() == all_runs_.size()) {
+    replace(std::move(runs));
+  } else {
+    show(std::move(runs));
+    for (std::size_t i = 0; i < done->ranks.size(); ++i) choose(i, done->ranks[i] == done->run);
+    fit();
+  }
+  make_changes();
+}
+
+void Session::make_changes() {
+  if (changes.empty() || !what_if || simulated_->old_plan) return;
+  keep_ghost();
+  try {
+    for (const std::string& assignment : std::exchange(changes, {})) what_if->change(assignment);
+    rerun();
+  } catch (const Error& error) {
+    say(error.what(), true);
+  }
 }
 
 void Session::replace(std::vector<RunPointer> runs) {
   const TimeWindow window_before = window;
   const Selection selection_before = selection;
   const auto range_before = time_range;
+  const std::vector<std::uint8_t> chosen_before = chosen_;
   show(std::move(runs));
+  if (chosen_before.size() == chosen_.size()) {
+    chosen_ = chosen_before;
+    take_chosen();
+  }
   window = window_before;
   time_range = range_before;
   if (selection_before.run == 0) selection = {selection_before.kind, selection_before.id, 0, none};
@@ -241,14 +258,30 @@ void Session::keep_ghost() {
 
 void Session::show(std::vector<RunPointer> runs) {
   std::ranges::stable_sort(runs, {}, [](const RunPointer& run) { return run->origin(); });
-  runs_ = std::move(runs);
+  all_runs_ = std::move(runs);
+  chosen_.assign(all_runs_.size(), 1);
+  aligned_ = std::numeric_limits<std::size_t>::max();  // the last
+  take_chosen();
+  fit();
+}
+
+void Session::take_chosen() {
+  runs_.clear();
+  for (std::size_t i = 0; i < all_runs_.size(); ++i) {
+    if (chosen_[i] != 0) runs_.push_back(all_runs_[i]);
+  }
   ++generation_;
   selection = {};
   time_range.reset();
-  aligned_ = iterations() == 0 ? 0 : iterations() - 1;
+  aligned_ = std::min(aligned_, iterations() == 0 ? 0 : iterations() - 1);
   compare_ops();
   find_matches();
-  fit();
+}
+
+void Session::choose(std::size_t of_all, bool chosen) {
+  if (!chosen && runs_.size() == 1) return;
+  chosen_[of_all] = chosen;
+  take_chosen();
 }
 
 RunPointer Session::run_of(Origin origin) const {

@@ -64,6 +64,8 @@ class Session {
   std::string default_machine, default_policy;
   std::map<std::string, std::string> default_options;  // of the policy
   std::string gpu_memory, cpu_memory;
+  // What to change (WhatIf::change) once the next trace or result is simulated, which stays as the ghost.
+  std::vector<std::string> changes;
   // Takes over what the background has finished; call once a frame. True if anything changed.
   bool update();
   bool busy() const { return !opening_.empty() || simulator_.busy(); }
@@ -92,6 +94,11 @@ class Session {
   // ---- Runs on the screen, predicted above measured.
   const std::vector<RunPointer>& runs() const { return runs_; }
   void show(std::vector<RunPointer> runs);
+  // All that there are, such as the ranks of a trace of several; `runs` are those of them that are chosen. Of a
+  // simulation of several ranks that is the slowest until the user says otherwise.
+  const std::vector<RunPointer>& all_runs() const { return all_runs_; }
+  bool is_chosen(std::size_t of_all) const { return chosen_[of_all] != 0; }
+  void choose(std::size_t of_all, bool chosen);  // one remains
   // The first of that origin; null if there is none.
   RunPointer run_of(Origin origin) const;
 
@@ -137,6 +144,8 @@ class Session {
   void watch();
   // Shows other runs in the place of those that were there: what the user looks at stays.
   void replace(std::vector<RunPointer> runs);
+  void take_chosen();
+  void make_changes();
   void compare_ops();
   void find_matches();
 
@@ -148,7 +157,8 @@ class Session {
   std::vector<std::future<Opened>> opening_;
   std::vector<DocumentPointer> documents_;
   std::unique_ptr<LiveRun> live_;
-  std::vector<RunPointer> runs_;
+  std::vector<RunPointer> runs_, all_runs_;
+  std::vector<std::uint8_t> chosen_;  // of all_runs_
   Simulator simulator_;
   SimulatedPointer simulated_, ghost_;
   std::string message_;

@@ -5,8 +5,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
 
+#include "cli/console.h"
+#include "cli/generate_command.h"
 #include "core/error.h"
+#include "policies/registry.h"
 
 namespace tencache::gui {
 namespace {
@@ -32,9 +38,23 @@ Kind kind_of_resource(const MachineSpec& machine, std::uint8_t resource) {
   return pcie ? Kind::pcie : Kind::nvme;
 }
 
-void add(std::vector<Knob>& knobs, Kind kind, const char* label, double original, double range) {
+void add(std::vector<Knob>& knobs, Kind kind, const char* name, const char* label, double original, double range) {
   if (original <= 0) return;
-  knobs.push_back({kind, label, original, original, original / range, original * range});
+  knobs.push_back({kind, name, label, original, original, original / range, original * range});
+}
+
+// Batches are shared out evenly to micro-batches and ranks.
+void add_batch(std::vector<Knob>& knobs, const TraceHeader& header) {
+  const std::optional<GenerateSettings> settings = generate_settings_of(header.recorded_by);
+  if (!settings || header.batch == 0) return;
+  double step = 1;
+  for (const auto& [name, value] : *settings) {
+    if (name == "micro-batches" || name == "data-parallel") step *= std::strtod(value.c_str(), nullptr);
+  }
+  const auto batch = static_cast<double>(header.batch);
+  add(knobs, Kind::batch, "batch", "Batch", batch, 8);
+  knobs.back().step = std::clamp(step, 1.0, batch);
+  knobs.back().least = std::max(knobs.back().least, knobs.back().step);
 }
 
 BytesPerSecond scaled(BytesPerSecond bandwidth, double factor) {
@@ -44,6 +64,7 @@ BytesPerSecond scaled(BytesPerSecond bandwidth, double factor) {
 }
 
 void scale_machine(MachineSpec& machine, Kind kind, double factor) {
+  for (MachineSpec& rank : machine.other_ranks) scale_machine(rank, kind, factor);
   for (Link& link : machine.links) {
     if (kind_of(machine, link) != kind) continue;
     link.bandwidth = scaled(link.bandwidth, factor);
@@ -56,6 +77,7 @@ void scale_machine(MachineSpec& machine, Kind kind, double factor) {
 }
 
 void set_memory(MachineSpec& machine, Device device, double bytes) {
+  for (MachineSpec& rank : machine.other_ranks) set_memory(rank, device, bytes);
   const TierId tier = machine.tier_of(device);
   if (tier == no_tier) return;
   const Bytes granularity = machine.tiers[tier].granularity;
@@ -65,7 +87,10 @@ void set_memory(MachineSpec& machine, Device device, double bytes) {
 
 }  // namespace
 
+double Knob::stepped() const { return step > 0 ? std::max(step, std::round(value / step) * step) : value; }
+
 std::string Knob::text() const {
+  if (kind == Kind::batch) return fmt::format("{:.0f}", stepped());
   if (kind == Kind::gpu_speed) return fmt::format("× {:.2f}", value);
   return is_bandwidth(kind) ? format_bandwidth(static_cast<BytesPerSecond>(value))
                             : format_bytes(static_cast<Bytes>(value));
@@ -73,7 +98,7 @@ std::string Knob::text() const {
 
 void Knob::parse(const std::string& typed) {
   double wanted = 0;
-  if (kind == Kind::gpu_speed) {
+  if (kind == Kind::gpu_speed || kind == Kind::batch) {
     const auto [rest, error] = std::from_chars(typed.data(), typed.data() + typed.size(), wanted);
     if (error != std::errc() || rest != typed.data() + typed.size()) {
       throw Error("'" + typed + "' is no number, such as 1.5");
@@ -88,10 +113,10 @@ WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base
   const MachineSpec& machine = base_.machine;
   const TierId gpu = machine.tier_of(Device::gpu), cpu = machine.tier_of(Device::cpu);
   if (gpu != no_tier) {
-    add(knobs_, Kind::gpu_memory, "GPU memory", static_cast<double>(machine.tiers[gpu].capacity), 8);
+    add(knobs_, Kind::gpu_memory, "gpu-memory", "GPU memory", static_cast<double>(machine.tiers[gpu].capacity), 8);
   }
   if (cpu != no_tier && machine.tiers[cpu].capacity < unlimited) {
-    add(knobs_, Kind::cpu_memory, "CPU memory", static_cast<double>(machine.tiers[cpu].capacity), 8);
+    add(knobs_, Kind::cpu_memory, "cpu-memory", "CPU memory", static_cast<double>(machine.tiers[cpu].capacity), 8);
   }
   double pcie = 0, nvme = 0, dram = 0;
   for (const Link& link : machine.links) {
@@ -101,10 +126,11 @@ WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base
   for (const Resource& resource : machine.resources) {
     if (resource.name.find("dram") != std::string::npos) dram = static_cast<double>(resource.bandwidth);
   }
-  add(knobs_, Kind::pcie, "PCIe", pcie, 8);
-  add(knobs_, Kind::nvme, "NVMe", nvme, 8);
-  add(knobs_, Kind::dram, "DRAM", dram, 8);
-  add(knobs_, Kind::gpu_speed, "GPU speed", 1, 4);
+  add(knobs_, Kind::pcie, "pcie", "PCIe", pcie, 8);
+  add(knobs_, Kind::nvme, "nvme", "NVMe", nvme, 8);
+  add(knobs_, Kind::dram, "dram", "DRAM", dram, 8);
+  add(knobs_, Kind::gpu_speed, "gpu-speed", "GPU speed", 1, 4);
+  add_batch(knobs_, base_.trace->header);
 }
 
 Scenario WhatIf::scenario() const {
@@ -126,23 +152,43 @@ Scenario WhatIf::scenario() const {
       case Kind::dram:
         scale_machine(scenario.machine, knob.kind, factor);
         break;
-      case Kind::gpu_speed: {
-        auto faster = std::make_shared<Trace>(*base_.trace);
-        for (Op& op : faster->ops) {
-          if (op.device != Device::gpu) continue;
-          op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / factor));
-        }
-        scenario.trace = std::move(faster);
+      case Kind::gpu_speed:
+        scenario.gpu_speed = factor;
         break;
-      }
+      case Kind::batch:
+        scenario.batch = static_cast<std::uint64_t>(knob.stepped());
+        break;
     }
   }
   return scenario;
 }
 
-bool WhatIf::changed() const {
-  return policy != base_.policy || options != base_.options ||
-         std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.value != knob.original; });
+bool WhatIf::changed() const { return policy != base_.policy || options != base_.options || machine_changed(); }
+
+bool WhatIf::machine_changed() const {
+  return std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.value != knob.original; });
+}
+
+void WhatIf::change(const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) throw Error("--change " + assignment + ": write it as NAME=VALUE");
+  const std::string name = assignment.substr(0, equals), value = assignment.substr(equals + 1);
+  const auto knob = std::ranges::find(knobs_, std::string_view(name), &Knob::name);
+  if (knob != knobs_.end()) {
+    try {
+      return knob->parse(value);
+    } catch (const Error& error) {
+      throw Error("--change " + assignment + ": " + error.what());
+    }
+  }
+  if (name != "policy") {
+    std::vector<std::string> names{"policy"};
+    for (const Knob& known : knobs_) names.emplace_back(known.name);
+    throw Error("--change " + assignment + ": unknown; valid here are " + join(names));
+  }
+  static_cast<void>(make_policy(value));  // complains about the name
+  policy = value;
+  options.clear();
 }
 
 void WhatIf::reset() {

@@ -9,13 +9,16 @@
 namespace tencache::gui {
 
 struct Knob {
-  enum class Kind : std::uint8_t { gpu_memory, cpu_memory, pcie, nvme, dram, gpu_speed };
+  enum class Kind : std::uint8_t { gpu_memory, cpu_memory, pcie, nvme, dram, gpu_speed, batch };
   Kind kind = Kind::gpu_memory;
+  const char* name = "";  // of --change
   const char* label = "";
   double original = 1;  // bytes, bytes a second, or times as fast
   double value = 1;
   double least = 0, most = 1;
-  // "24.0 GiB", "12.0 GB/s", "× 1.50".
+  double step = 0;  // the value is a multiple of it; 0: any
+  double stepped() const;
+  // "24.0 GiB", "12.0 GB/s", "× 1.50", "16".
   std::string text() const;
   // Sets the value from what a person typed, in the units of core/units.h ("24GiB", "12GB/s", "1.5"). Throws Error.
   void parse(const std::string& typed);
@@ -25,7 +28,7 @@ class WhatIf {
  public:
   explicit WhatIf(Scenario base);
 
-  // Of what the machine has: no storage, no knob for it.
+  // Of what the machine has: no storage, no knob for it; of generated traces the batch.
   std::vector<Knob>& knobs() { return knobs_; }
   const std::vector<Knob>& knobs() const { return knobs_; }
   const Scenario& base() const { return base_; }
@@ -34,7 +37,10 @@ class WhatIf {
   // The base as the knobs, the policy and the options change it.
   Scenario scenario() const;
   bool changed() const;
+  bool machine_changed() const;  // or the trace, by a knob
   void reset();
+  // "gpu-memory=8GiB", "policy=lru". Throws Error that lists the valid names.
+  void change(const std::string& assignment);
 
  private:
   Scenario base_;

@@ -103,6 +103,7 @@ void open_files(App& app, const GuiOptions& options) {
   session.default_options = parse_settings(options.settings);
   session.gpu_memory = options.gpu_memory;
   session.cpu_memory = options.cpu_memory;
+  session.changes = options.changes;
   for (const std::string& file : options.files) session.open(file);
   if (options.files.empty()) session.open_sample();
   if (!options.view.empty()) app.choose_view(options.view);

@@ -58,7 +58,7 @@ void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, co
   std::vector<float> base(axis.pixels(), 0.0f);
   const float bottom = top + height;
   for (std::size_t slot = 0; slot < slot_count; ++slot) {
-    const ImU32 color = with_alpha(theme.slot(track, cause, slot), alpha);
+    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, slot), alpha);  // parts meet in a pixel
     std::size_t begin = 0;
     float from = 0, to = 0;
     const auto flush = [&](std::size_t end) {
@@ -102,8 +102,8 @@ void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, cons
                      top + row * item.row};
     const ImVec2 max{std::min(axis.left + axis.width, axis.clamped_x(static_cast<double>(item.end_ns) - origin)),
                      top + row * (item.row + 1.0f)};
-    const ImU32 color = theme.slot(track, cause, item.slot);
-    list.AddRectFilled(min, max, with_alpha(color, alpha));
+    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, item.slot), alpha);
+    list.AddRectFilled(min, max, color);
     if (run.spans()[item.span].kind == SpanKind::stall && max.x - min.x > 6) {
       draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
     }

@@ -7,6 +7,7 @@
 
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
+#include "gui/views/bars.h"
 #include "gui/views/canvas.h"
 #include "gui/views/view.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 // Rows that take longer than so many times the best would flatten all others: their bars end in an arrow.
 constexpr double most_times_the_best = 4;
+constexpr std::size_t most_resources = 16;
 
 class ComparisonView : public View {
  public:
@@ -22,7 +24,9 @@ class ComparisonView : public View {
   const char* title() const override { return "Comparison"; }
   void draw(Session& session, const Theme& theme) override;
   std::vector<std::pair<const char*, const char*>> keys() const override {
-    return {{"click a heading", "sort by it"}, {"click a row", "show its timeline, simulated again"}};
+    return {{"U", "time, or use of memory and links"},
+            {"click a heading", "sort by it"},
+            {"click a row", "show its timeline, simulated again"}};
   }
   std::string csv(const Session& session) const override {
     const std::vector<ComparisonRow> rows = comparison_rows(session);
@@ -31,10 +35,18 @@ class ComparisonView : public View {
 
  private:
   void draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const;
+  void draw_name(Session& session, const Theme& theme, const ComparisonRow& row);
   void draw_row(Session& session, const Theme& theme, const ComparisonRow& row, double longest);
-  void draw_legend(const Theme& theme) const;
+  void draw_use(Session& session, const Theme& theme, const ComparisonRow& row);
+  void draw_times(Session& session, const Theme& theme);
+  void draw_uses(Session& session, const Theme& theme);
+  void begin_columns();
+  static void add_column(const char* label, ComparisonColumn id, ImGuiTableColumnFlags flags);
+  void end_columns();
 
   std::vector<ComparisonRow> rows_;
+  std::vector<std::string> resources_;  // of the rows: columns of their use
+  bool uses_shown_ = false;
   std::size_t documents_ = ~std::size_t{0};
   ComparisonColumn column_ = ComparisonColumn::seconds;
   bool ascending_ = true;
@@ -48,42 +60,57 @@ void ComparisonView::draw_bar(const Theme& theme, const ComparisonRow& row, doub
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const ImVec2 at = ImGui::GetCursorScreenPos();
   const float width = ImGui::GetContentRegionAvail().x - theme.px(8), height = ImGui::GetFontSize();
-  const auto place = [&](double seconds) { return at.x + static_cast<float>(seconds / longest) * width; };
+  const BarScale scale{at.x, width, longest};
   list.PushClipRect(at, {at.x + width + theme.px(8), at.y + height + theme.px(4)}, true);
-  double from = 0;
-  const auto part = [&](double seconds, ImU32 color, bool stall) {
-    if (seconds <= 0) return;
-    const ImVec2 min{place(from), at.y}, max{std::min(place(from + seconds), at.x + width), at.y + height};
-    from += seconds;
-    if (max.x <= min.x) return;
-    list.AddRectFilled(min, max, color);
-    if (stall && max.x - min.x > 5) draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
-  };
-  if (row.compute_seconds <= 0) {
-    part(row.seconds, theme.ghost, false);
+  if (row.parts.compute_seconds <= 0) {
+    draw_plain_bar(list, scale, at.y, height, row.seconds, theme.ghost);
   } else {
-    part(row.compute_seconds, theme.phases[2], false);
-    part(row.gap_seconds, theme.gap, false);
-    for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-      part(row.stall_seconds[cause], theme.causes[cause], true);
-    }
-  }
-  if (row.seconds > longest) {
-    const float x = at.x + width, middle = at.y + height / 2;
-    list.AddTriangleFilled({x, at.y}, {x + theme.px(7), middle}, {x, at.y + height}, theme.text);
+    draw_time_bar(list, theme, scale, at.y, height, row.parts);
   }
   if (row.interval && std::isfinite(row.interval->second)) {
-    const float low = place(row.interval->first), high = place(row.interval->second), y = at.y + height / 2;
-    const float end = theme.px(4), line = theme.px(1.5f);
-    list.AddLine({low, y}, {high, y}, theme.selection, line);
-    list.AddLine({low, y - end}, {low, y + end}, theme.selection, line);
-    list.AddLine({high, y - end}, {high, y + end}, theme.selection, line);
+    draw_whisker(list, theme, scale, at.y + height / 2, row.interval->first, row.interval->second);
   }
   list.PopClipRect();
   ImGui::Dummy({width, height});
 }
 
-void ComparisonView::draw_row(Session& session, const Theme& theme, const ComparisonRow& row, double longest) {
+// Everything that is known of a row.
+Facts facts_of(const ComparisonRow& row) {
+  Facts facts{{"", row.policy + (row.bound      ? ""
+                                 : row.measured ? ", measured"
+                                                : ", simulated")},
+              {"machine", row.machine},
+              {"trace", row.trace}};
+  if (!row.fits) {
+    facts.emplace_back("does not fit", row.reason);
+    return facts;
+  }
+  facts.emplace_back("iteration", seconds_text(row.seconds));
+  const auto add = [&](const std::string& label, double seconds) {
+    if (seconds > 0) facts.emplace_back(label, seconds_text(seconds) + ", " + percent(seconds / row.seconds));
+  };
+  add("compute", row.parts.compute_seconds);
+  add("host time", row.parts.gap_seconds);
+  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    add(std::string("waits for ") + label_of(static_cast<StallCause>(cause)), row.parts.stall_seconds[cause]);
+  }
+  facts.emplace_back("believe", row.belief());
+  if (!row.bound && !row.measured) facts.emplace_back("such simulations", row.validity);
+  if (row.hit_share && row.access_hit_share && row.tensor_hit_share) {
+    facts.emplace_back("hits", fmt::format("{} of bytes, {} of accesses, {} of tensors", percent(*row.hit_share),
+                                           percent(*row.access_hit_share), percent(*row.tensor_hit_share)));
+  }
+  for (const auto& [name, used] : row.utilization) {
+    std::string text = percent(used) + (figure(row.moved, name) ? " of the time" : " held in the mean");
+    if (const auto bytes = figure(row.moved, name)) text += ", moves " + format_bytes(static_cast<Bytes>(*bytes));
+    if (const auto peak = figure(row.peaks, name)) text += ", peak " + format_bytes(static_cast<Bytes>(*peak));
+    facts.emplace_back(name, text);
+  }
+  if (row.tokens_per_second) facts.emplace_back("tokens a second", fmt::format("{:.1f}", *row.tokens_per_second));
+  return facts;
+}
+
+void ComparisonView::draw_name(Session& session, const Theme& theme, const ComparisonRow& row) {
   ImGui::TableNextRow();
   ImGui::TableNextColumn();
   const bool simulable = row.fits && !row.bound;
@@ -92,37 +119,22 @@ void ComparisonView::draw_row(Session& session, const Theme& theme, const Compar
   }
   if (ImGui::IsItemHovered()) {
     ImGui::BeginTooltip();
-    Facts facts{{"", row.policy + (row.bound      ? ""
-                                   : row.measured ? ", measured"
-                                                  : ", simulated")},
-                {"machine", row.machine},
-                {"trace", row.trace}};
-    if (row.fits) {
-      facts.emplace_back("iteration", seconds_text(row.seconds));
-      const auto add = [&](const std::string& label, double seconds) {
-        if (seconds > 0) facts.emplace_back(label, seconds_text(seconds) + ", " + percent(seconds / row.seconds));
-      };
-      add("compute", row.compute_seconds);
-      add("host time", row.gap_seconds);
-      for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-        add(std::string("waits for ") + label_of(static_cast<StallCause>(cause)), row.stall_seconds[cause]);
-      }
-      facts.emplace_back("believe", row.belief());
-      if (row.tokens_per_second) facts.emplace_back("tokens a second", fmt::format("{:.1f}", *row.tokens_per_second));
-    } else {
-      facts.emplace_back("does not fit", row.reason);
-    }
-    draw_facts(theme, facts);
+    draw_facts(theme, facts_of(row));
     ImGui::EndTooltip();
   }
   ImGui::TableNextColumn();
   ImGui::TextUnformatted(row.machine.c_str());
   ImGui::TableNextColumn();
+  if (row.fits) return ImGui::TextUnformatted(seconds_text(row.seconds).c_str());
+  ImGui::PushStyleColor(ImGuiCol_Text, theme.error);
+  ImGui::TextUnformatted("does not fit");
+  ImGui::PopStyleColor();
+}
+
+void ComparisonView::draw_row(Session& session, const Theme& theme, const ComparisonRow& row, double longest) {
+  draw_name(session, theme, row);
+  ImGui::TableNextColumn();
   if (!row.fits) {
-    ImGui::PushStyleColor(ImGuiCol_Text, theme.error);
-    ImGui::TextUnformatted("does not fit");
-    ImGui::PopStyleColor();
-    ImGui::TableNextColumn();
     ImGui::TableNextColumn();
     const ImVec2 at = ImGui::GetCursorScreenPos();
     draw_clipped_text(*ImGui::GetWindowDrawList(), at, ImGui::GetContentRegionAvail().x, theme.faint_text,
@@ -130,8 +142,6 @@ void ComparisonView::draw_row(Session& session, const Theme& theme, const Compar
     ImGui::Dummy({1, ImGui::GetFontSize()});
     return;
   }
-  ImGui::TextUnformatted(seconds_text(row.seconds).c_str());
-  ImGui::TableNextColumn();
   ImGui::TextUnformatted(fmt::format("{:.3f}", row.slowdown()).c_str());
   ImGui::TableNextColumn();
   draw_bar(theme, row, longest);
@@ -145,39 +155,56 @@ void ComparisonView::draw_row(Session& session, const Theme& theme, const Compar
   ImGui::TextDisabled("%s", row.belief().c_str());
 }
 
-void ComparisonView::draw_legend(const Theme& theme) const {
+// How much of each tier is held and how long each link is busy, in the mean.
+void ComparisonView::draw_use(Session& session, const Theme& theme, const ComparisonRow& row) {
+  draw_name(session, theme, row);
   ImDrawList& list = *ImGui::GetWindowDrawList();
-  const float font = ImGui::GetFontSize();
-  const auto entry = [&](ImU32 color, const std::string& label, bool stall) {
+  for (const std::string& resource : resources_) {
+    ImGui::TableNextColumn();
+    const std::optional<double> used = row.fits ? figure(row.utilization, resource) : std::nullopt;
+    if (!used) continue;
     const ImVec2 at = ImGui::GetCursorScreenPos();
-    list.AddRectFilled(at, {at.x + font, at.y + font}, color);
-    if (stall) draw_hatching(list, at, {at.x + font, at.y + font}, with_alpha(readable_on(color), 0.35f), theme.px(7));
-    list.AddText({at.x + font + theme.px(5), at.y}, theme.text, label.c_str());
-    ImGui::Dummy({font + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x, font});
-    ImGui::SameLine(0, theme.px(14));
-  };
-  entry(theme.phases[2], "compute", false);
-  entry(theme.gap, "host time", false);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    const bool occurs =
-        std::ranges::any_of(rows_, [&](const ComparisonRow& row) { return row.stall_seconds[cause] > 0; });
-    if (occurs) entry(theme.causes[cause], std::string("waits for ") + label_of(static_cast<StallCause>(cause)), true);
+    const float width = ImGui::GetContentRegionAvail().x, height = ImGui::GetFontSize();
+    const float full = std::max(1.0f, width - theme.px(56));
+    const bool link = figure(row.moved, resource).has_value();
+    list.AddRectFilled(at, {at.x + full, at.y + height}, theme.lane);
+    list.AddRectFilled(at, {at.x + full * static_cast<float>(std::min(1.0, *used)), at.y + height},
+                       link ? theme.causes[1] : theme.roles[0]);
+    list.AddText({at.x + full + theme.px(4), at.y}, theme.text, percent(*used).c_str());
+    ImGui::Dummy({width, height});
   }
-  ImGui::NewLine();
 }
 
-void ComparisonView::draw(Session& session, const Theme& theme) {
-  if (documents_ != session.documents().size()) {
-    documents_ = session.documents().size();
-    rows_ = comparison_rows(session);
-    sort_rows(rows_, column_, ascending_);
+ImGuiTableFlags table_flags() {
+  return ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg | ImGuiTableFlags_Resizable |
+         ImGuiTableFlags_BordersInnerH;
+}
+
+void ComparisonView::begin_columns() {
+  ImGui::TableSetupScrollFreeze(0, 1);
+  add_column("policy", ComparisonColumn::policy, ImGuiTableColumnFlags_WidthFixed);
+  add_column("machine", ComparisonColumn::machine, ImGuiTableColumnFlags_WidthFixed);
+  add_column("iteration", ComparisonColumn::seconds,
+             ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort);
+}
+
+void ComparisonView::add_column(const char* label, ComparisonColumn id, ImGuiTableColumnFlags flags) {
+  ImGui::TableSetupColumn(label, flags, 0, static_cast<ImGuiID>(id));
+}
+
+void ComparisonView::end_columns() {
+  ImGui::TableHeadersRow();
+  ImGuiTableSortSpecs* sorting = ImGui::TableGetSortSpecs();
+  if (sorting == nullptr || !sorting->SpecsDirty) return;
+  if (sorting->SpecsCount > 0) {
+    column_ = static_cast<ComparisonColumn>(sorting->Specs[0].ColumnUserID);
+    ascending_ = sorting->Specs[0].SortDirection != ImGuiSortDirection_Descending;
   }
-  if (rows_.empty()) {
-    ImGui::TextDisabled(
-        "%s",
-        "No results: open what `tencache compare TRACE -m MACHINE --json` printed; --samples 100 adds intervals.");
-    return;
-  }
+  sort_rows(rows_, column_, ascending_);
+  sorting->SpecsDirty = false;
+}
+
+void ComparisonView::draw_times(Session& session, const Theme& theme) {
   double best = 0, longest = 0;
   for (const ComparisonRow& row : rows_) {
     if (row.fits && row.seconds > 0 && (best == 0 || row.seconds < best)) best = row.seconds;
@@ -188,42 +215,70 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
     if (row.interval) longest = std::max(longest, std::min(row.interval->second, most_times_the_best * best));
   }
   longest = std::max(longest, 1e-12) * 1.02;
-  draw_legend(theme);
-  ImGui::PushStyleVar(ImGuiStyleVar_CellPadding, ImVec2{theme.px(6), theme.px(4)});
-  const ImGuiTableFlags flags = ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg |
-                                ImGuiTableFlags_Resizable | ImGuiTableFlags_BordersInnerH;
-  if (ImGui::BeginTable("results", 9, flags)) {
-    ImGui::TableSetupScrollFreeze(0, 1);
-    const auto column = [](const char* label, ComparisonColumn id, ImGuiTableColumnFlags column_flags,
-                           float weight = 0) {
-      ImGui::TableSetupColumn(label, column_flags, weight, static_cast<ImGuiID>(id));
-    };
-    constexpr ImGuiTableColumnFlags fixed = ImGuiTableColumnFlags_WidthFixed;
-    column("policy", ComparisonColumn::policy, fixed);
-    column("machine", ComparisonColumn::machine, fixed);
-    column("iteration", ComparisonColumn::seconds, fixed | ImGuiTableColumnFlags_DefaultSort);
-    column("× ideal", ComparisonColumn::slowdown, fixed);
-    column("where the time goes", ComparisonColumn::stalls, ImGuiTableColumnFlags_WidthStretch, 1);
-    column("hits", ComparisonColumn::hits, fixed);
-    column("moved", ComparisonColumn::moved, fixed);
-    column("$/M tokens", ComparisonColumn::price, fixed);
-    column("may be believed", ComparisonColumn::seconds, fixed | ImGuiTableColumnFlags_NoSort);
-    ImGui::TableHeadersRow();
-    if (ImGuiTableSortSpecs* sorting = ImGui::TableGetSortSpecs(); sorting != nullptr && sorting->SpecsDirty) {
-      if (sorting->SpecsCount > 0) {
-        column_ = static_cast<ComparisonColumn>(sorting->Specs[0].ColumnUserID);
-        ascending_ = sorting->Specs[0].SortDirection != ImGuiSortDirection_Descending;
-      }
-      sort_rows(rows_, column_, ascending_);
-      sorting->SpecsDirty = false;
-    }
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      ImGui::PushID(static_cast<int>(i));
-      draw_row(session, theme, rows_[i], longest);
-      ImGui::PopID();
-    }
-    ImGui::EndTable();
+  if (!ImGui::BeginTable("results", 9, table_flags())) return;
+  begin_columns();
+  constexpr ImGuiTableColumnFlags fixed = ImGuiTableColumnFlags_WidthFixed;
+  add_column("× ideal", ComparisonColumn::slowdown, fixed);
+  add_column("where the time goes", ComparisonColumn::stalls, ImGuiTableColumnFlags_WidthStretch);
+  add_column("hits", ComparisonColumn::hits, fixed);
+  add_column("moved", ComparisonColumn::moved, fixed);
+  add_column("$/M tokens", ComparisonColumn::price, fixed);
+  add_column("may be believed", ComparisonColumn::seconds, fixed | ImGuiTableColumnFlags_NoSort);
+  end_columns();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    ImGui::PushID(static_cast<int>(i));
+    draw_row(session, theme, rows_[i], longest);
+    ImGui::PopID();
   }
+  ImGui::EndTable();
+}
+
+void ComparisonView::draw_uses(Session& session, const Theme& theme) {
+  if (!ImGui::BeginTable("uses", 3 + static_cast<int>(resources_.size()), table_flags())) return;
+  begin_columns();
+  for (const std::string& resource : resources_) {
+    add_column(resource.c_str(), ComparisonColumn::seconds,
+               ImGuiTableColumnFlags_WidthStretch | ImGuiTableColumnFlags_NoSort);
+  }
+  end_columns();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].bound) continue;
+    ImGui::PushID(static_cast<int>(i));
+    draw_use(session, theme, rows_[i]);
+    ImGui::PopID();
+  }
+  ImGui::EndTable();
+}
+
+void ComparisonView::draw(Session& session, const Theme& theme) {
+  if (documents_ != session.documents().size()) {
+    documents_ = session.documents().size();
+    rows_ = comparison_rows(session);
+    resources_ = resources_of(rows_);
+    if (resources_.size() > most_resources) resources_.resize(most_resources);
+    sort_rows(rows_, column_, ascending_);
+  }
+  if (rows_.empty()) {
+    ImGui::TextDisabled(
+        "%s",
+        "No results: open what `tencache compare TRACE -m MACHINE --json` printed; --samples 100 adds intervals.");
+    return;
+  }
+  if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed('U', false)) uses_shown_ = !uses_shown_;
+  if (ImGui::RadioButton("time", !uses_shown_)) uses_shown_ = false;
+  ImGui::SameLine();
+  if (ImGui::RadioButton("use of memory and links", uses_shown_)) uses_shown_ = true;
+  ImGui::SameLine(0, theme.px(18));
+  if (uses_shown_) {
+    draw_legend(theme,
+                {{theme.roles[0], "mean share of the memory held"}, {theme.causes[1], "share of the time busy"}});
+  } else {
+    std::vector<TimeParts> bars;
+    for (const ComparisonRow& row : rows_) bars.push_back(row.parts);
+    draw_legend(theme, legend_of(theme, bars));
+  }
+  ImGui::PushStyleVar(ImGuiStyleVar_CellPadding, ImVec2{theme.px(6), theme.px(4)});
+  uses_shown_ ? draw_uses(session, theme) : draw_times(session, theme);
   ImGui::PopStyleVar();
 }
 

@@ -186,35 +186,4 @@ bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 col
   return false;
 }
 
-const char* label_of(StallCause cause) {
-  switch (cause) {
-    case StallCause::h2d:
-      return "copies to GPU";
-    case StallCause::d2h:
-      return "copies from GPU";
-    case StallCause::nvme_read:
-      return "storage reads";
-    case StallCause::nvme_write:
-      return "storage writes";
-    case StallCause::cpu_optimizer:
-      return "CPU optimizer";
-    case StallCause::memory:
-      return "room in memory";
-    case StallCause::collective:
-      return "other ranks";
-  }
-  return "";
-}
-
-const char* label_of(Phase phase) {
-  static const char* const labels[] = {"forward", "loss", "backward", "optimizer"};
-  return labels[static_cast<std::size_t>(phase)];
-}
-
-const char* label_of(Role role) {
-  static const char* const labels[] = {"parameters",        "gradients", "activations", "optimizer state",
-                                       "master parameters", "inputs",    "workspace"};
-  return labels[static_cast<std::size_t>(role)];
-}
-
 }  // namespace tencache::gui

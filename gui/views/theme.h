@@ -49,8 +49,4 @@ void draw_hatching(ImDrawList& list, ImVec2 min, ImVec2 max, ImU32 color, float 
 // As much of the text as fits, with "…"; nothing if not even that does. Returns whether all of it did.
 bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 color, const char* begin, const char* end);
 
-const char* label_of(StallCause cause);  // "CPU to GPU copies"
-const char* label_of(Phase phase);
-const char* label_of(Role role);
-
 }  // namespace tencache::gui

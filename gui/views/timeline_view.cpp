@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "gui/model/describe.h"
+#include "gui/views/bars.h"
 #include "gui/views/canvas.h"
 #include "gui/views/view.h"
 
@@ -14,6 +15,7 @@ namespace tencache::gui {
 namespace {
 
 constexpr std::size_t most_arrows = 400;
+constexpr std::size_t least_detail_lines = 7;
 
 // Where a lane is drawn.
 struct Lane {
@@ -48,7 +50,8 @@ class TimelineView : public View {
 
  private:
   void draw_toolbar(Session& session, const Theme& theme);
-  void draw_legend(const Session& session, const Theme& theme);
+  void draw_colours(const Session& session, const Theme& theme);
+  void draw_choice_of_runs(Session& session, const Theme& theme);
   void draw_canvas(Session& session, const Theme& theme, float height);
   float layout(const Session& session, const Theme& theme, float top, float height);
   void draw_run_header(const Session& session, const Theme& theme, ImDrawList& list, std::size_t run, float top,
@@ -72,6 +75,7 @@ class TimelineView : public View {
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<std::string> headlines_, beliefs_;
   std::vector<Measurement> iterations_;
+  std::size_t detail_lines_ = least_detail_lines;
 };
 
 // ---- Layout ---------------------------------------------------------------------------------------------------------
@@ -339,17 +343,29 @@ void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
   if (ImGui::Button("Fit")) session.fit();
   ImGui::SameLine();
   if (ImGui::Button("Whole run")) session.fit_all();
+  draw_choice_of_runs(session, theme);
   ImGui::SameLine(0, theme.px(18));
-  draw_legend(session, theme);
+  draw_colours(session, theme);
+}
+
+// Of the ranks of a trace of several, and of files of many runs.
+void TimelineView::draw_choice_of_runs(Session& session, const Theme& theme) {
+  if (session.all_runs().size() < 3 && session.runs().size() == session.all_runs().size()) return;
+  ImGui::SameLine(0, theme.px(18));
+  ImGui::SetNextItemWidth(theme.px(130));
+  const std::string label = fmt::format("{} of {} runs", session.runs().size(), session.all_runs().size());
+  if (!ImGui::BeginCombo("##runs", label.c_str(), ImGuiComboFlags_HeightLarge)) return;
+  for (std::size_t i = 0; i < session.all_runs().size(); ++i) {
+    bool chosen = session.is_chosen(i);
+    ImGui::PushID(static_cast<int>(i));
+    if (ImGui::Checkbox(session.all_runs()[i]->title().c_str(), &chosen)) session.choose(i, chosen);
+    ImGui::PopID();
+  }
+  ImGui::EndCombo();
 }
 
 // Only what occurs, so that it stays short; on a line of its own where it does not fit beside the buttons.
-void TimelineView::draw_legend(const Session& session, const Theme& theme) {
-  struct Entry {
-    ImU32 color;
-    const char* label;
-    bool hatched;
-  };
+void TimelineView::draw_colours(const Session& session, const Theme& theme) {
   std::array<bool, slot_count> used{};
   for (const RunPointer& run : session.runs()) {
     for (const Track& track : run->tracks()) {
@@ -358,36 +374,19 @@ void TimelineView::draw_legend(const Session& session, const Theme& theme) {
       for (std::size_t slot = 0; slot < slot_count; ++slot) used[slot] = used[slot] || covered[slot] > 0;
     }
   }
-  std::vector<Entry> entries;
+  std::vector<LegendEntry> entries;
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
-    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase)), false});
+    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase))});
   }
-  if (used[gap_slot]) entries.push_back({theme.gap, "host time", false});
+  if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
+  bool stalls_named = false;
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    if (used[first_stall_slot + cause]) {
-      entries.push_back({theme.causes[cause], label_of(static_cast<StallCause>(cause)), true});
-    }
+    if (!used[first_stall_slot + cause]) continue;
+    const char* label = label_of(static_cast<StallCause>(cause));
+    entries.push_back({theme.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
+    stalls_named = true;
   }
-  const float box = ImGui::GetFontSize(), space = theme.px(12);
-  ImDrawList& list = *ImGui::GetWindowDrawList();
-  bool first = true, stalls_named = false;
-  for (const Entry& entry : entries) {
-    std::string label = entry.label;
-    if (entry.hatched && !stalls_named) label = "stalls for: " + label;
-    stalls_named = stalls_named || entry.hatched;
-    const float width = box + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x;
-    if (!first) ImGui::SameLine(0, space);
-    first = false;
-    if (ImGui::GetContentRegionAvail().x < width) ImGui::NewLine();
-    const ImVec2 at = ImGui::GetCursorScreenPos();
-    const float y = at.y + ImGui::GetStyle().FramePadding.y;
-    list.AddRectFilled({at.x, y}, {at.x + box, y + box}, entry.color);
-    if (entry.hatched) {
-      draw_hatching(list, {at.x, y}, {at.x + box, y + box}, with_alpha(readable_on(entry.color), 0.35f), theme.px(7));
-    }
-    list.AddText({at.x + box + theme.px(5), y}, theme.text, label.c_str());
-    ImGui::Dummy({width, ImGui::GetFrameHeight()});
-  }
+  draw_legend(theme, entries);
 }
 
 void TimelineView::draw_canvas(Session& session, const Theme& theme, float height) {
@@ -480,16 +479,19 @@ void TimelineView::draw(Session& session, const Theme& theme) {
     headlines_.clear();
     beliefs_.clear();
     iterations_.clear();
+    detail_lines_ = least_detail_lines;
     for (std::size_t run = 0; run < session.runs().size(); ++run) {
       headlines_.push_back(headline(session, run));
       beliefs_.push_back(belief(session, run));
       const auto length = static_cast<double>(session.aligned_length_ns(run));
       iterations_.push_back(session.measure(run, 0, length));
+      detail_lines_ = std::max(detail_lines_, describe_measurement(session, run, iterations_.back()).size());
     }
   }
   draw_toolbar(session, theme);
   const float available = ImGui::GetContentRegionAvail().y;
-  const float details = std::min(available * 0.35f, ImGui::GetFontSize() * 9 + theme.px(16));
+  const float line = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
+  const float details = std::min(available * 0.35f, line * static_cast<float>(detail_lines_) + theme.px(8));
   draw_canvas(session, theme, available - details - ImGui::GetStyle().ItemSpacing.y);
   draw_details(session, theme, details);
 }

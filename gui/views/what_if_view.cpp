@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "gui/model/describe.h"
+#include "gui/views/bars.h"
 #include "gui/views/canvas.h"
 #include "gui/views/view.h"
 #include "policies/registry.h"
@@ -19,7 +20,7 @@ namespace {
 struct Bar {
   std::string label;
   double seconds = 0;
-  const Simulated* parts = nullptr;  // null: no more is known than the time
+  const Simulated* of = nullptr;  // null: no more is known than the time
   bool faint = false;
 };
 
@@ -165,6 +166,13 @@ void WhatIfView::draw_controls(Session& session, const Theme& theme) {
 
 // ---- Outcome --------------------------------------------------------------------------------------------------------
 
+// ", 5178 tokens/s", which compares other batches too; empty where the trace does not say.
+std::string tokens_text(const Simulated& simulated) {
+  const std::uint64_t tokens = simulated.scenario.trace->header.tokens_per_iteration();
+  if (tokens == 0 || simulated.iteration_seconds() <= 0) return "";
+  return fmt::format(", {:.0f} tokens/s", static_cast<double>(tokens) / simulated.iteration_seconds());
+}
+
 void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
   const SimulatedPointer now = session.simulated(), before = session.ghost();
   if (now == nullptr) {
@@ -174,10 +182,11 @@ void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
   ImGui::PushFont(theme.bold);
   if (now->fits) {
     std::string text = duration_text(static_cast<Nanoseconds>(now->iteration_seconds() * 1e9)) + " an iteration";
+    text += tokens_text(*now);
     if (before != nullptr && before != now) {
-      text += fmt::format(", {:+.1f} % against {} before",
-                          100 * (now->iteration_seconds() / before->iteration_seconds() - 1),
-                          duration_text(static_cast<Nanoseconds>(before->iteration_seconds() * 1e9)));
+      text += fmt::format(
+          "; {:+.1f} % against {} before{}", 100 * (now->iteration_seconds() / before->iteration_seconds() - 1),
+          duration_text(static_cast<Nanoseconds>(before->iteration_seconds() * 1e9)), tokens_text(*before));
     }
     ImGui::TextUnformatted(text.c_str());
   } else {
@@ -191,7 +200,8 @@ void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
   std::string how = now->old_plan ? "the old plan on this machine; the new plan is being made" : "";
   if (session.simulating() && how.empty()) how = "simulating…";
   if (how.empty() && now->fits) {
-    how = interval_of(*now) + "extrapolated: a simulation, no measurement of this machine";
+    const std::string validity = validity_of(session, *now);
+    how = interval_of(*now) + validity + (validity == "extrapolated" ? ": no measurement of such a machine" : "");
   }
   ImGui::TextDisabled("%s", how.c_str());
 }
@@ -217,70 +227,30 @@ void WhatIfView::draw_bars(const Session& session, const Theme& theme) {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const float font = ImGui::GetFontSize(), height = font + theme.px(8), labels = theme.px(170), figures = theme.px(90);
   const float width = ImGui::GetContentRegionAvail().x - labels - figures - theme.px(10);
+  std::vector<TimeParts> all;
   for (const Bar& bar : bars) {
     const ImVec2 at = ImGui::GetCursorScreenPos();
-    draw_clipped_text(list, {at.x, at.y + theme.px(4)}, labels - theme.px(8), bar.faint ? theme.faint_text : theme.text,
-                      bar.label.data(), bar.label.data() + bar.label.size());
-    float x = at.x + labels;
-    const auto part = [&](double seconds, ImU32 color, bool stall) {
-      const float wide = static_cast<float>(seconds / longest) * width;
-      if (wide <= 0) return;
-      const ImU32 shown = with_alpha(color, bar.faint ? 0.5f : 1.0f);
-      list.AddRectFilled({x, at.y + theme.px(2)}, {x + wide, at.y + height - theme.px(2)}, shown);
-      if (stall && wide > 5) {
-        draw_hatching(list, {x, at.y + theme.px(2)}, {x + wide, at.y + height - theme.px(2)},
-                      with_alpha(readable_on(color), 0.35f), theme.px(7));
-      }
-      x += wide;
-    };
-    if (bar.parts == nullptr) {
-      part(bar.seconds, theme.ghost, false);
+    const BarScale scale{at.x + labels, width, longest};
+    const float top = at.y + theme.px(2), thick = height - theme.px(4), alpha = bar.faint ? 0.5f : 1.0f;
+    const ImU32 color = bar.faint ? theme.faint_text : theme.text;
+    draw_clipped_text(list, {at.x, at.y + theme.px(4)}, labels - theme.px(8), color, bar.label.data(),
+                      bar.label.data() + bar.label.size());
+    if (bar.of == nullptr) {
+      draw_plain_bar(list, scale, top, thick, bar.seconds, theme.ghost);
     } else {
-      const RunResult& result = bar.parts->result;
-      const auto seconds = [&](Nanoseconds ns) { return to_seconds(ns) / static_cast<double>(result.period); };
-      part(seconds(result.window.compute_ns), theme.phases[2], false);
-      part(seconds(result.window.gap_ns), theme.gap, false);
-      for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-        part(seconds(result.window.stall_ns[cause]), theme.causes[cause], true);
-      }
-      if (bar.parts->samples > 0 && std::isfinite(bar.parts->high_seconds)) {  // the interval, as a whisker
-        const auto place = [&](double s) { return at.x + labels + static_cast<float>(s / longest) * width; };
-        const float low = place(bar.parts->low_seconds), high = place(bar.parts->high_seconds);
-        const float y = at.y + height - theme.px(1);
-        list.AddLine({low, y}, {high, y}, theme.selection, theme.px(1.5f));
-        list.AddLine({low, y - theme.px(5)}, {low, y + theme.px(1)}, theme.selection, theme.px(1.5f));
-        list.AddLine({high, y - theme.px(5)}, {high, y + theme.px(1)}, theme.selection, theme.px(1.5f));
+      all.push_back(parts_of(bar.of->result));
+      draw_time_bar(list, theme, scale, top, thick, all.back(), alpha);
+      if (bar.of->samples > 0 && std::isfinite(bar.of->high_seconds)) {
+        draw_whisker(list, theme, scale, top + thick / 2, bar.of->low_seconds, bar.of->high_seconds);
       }
     }
     const std::string text = duration_text(static_cast<Nanoseconds>(bar.seconds * 1e9));
-    list.AddText({at.x + labels + width + theme.px(10), at.y + theme.px(4)}, bar.faint ? theme.faint_text : theme.text,
-                 text.c_str());
+    list.AddText({at.x + labels + width + theme.px(10), at.y + theme.px(4)}, color, text.c_str());
     ImGui::Dummy({ImGui::GetContentRegionAvail().x, height});
   }
-  // The legend: of what occurs.
-  const auto entry = [&](ImU32 color, const std::string& label, bool stall) {
-    ImGui::SameLine(0, theme.px(12));
-    const float wide = font + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x;
-    if (ImGui::GetContentRegionAvail().x < wide) {
-      ImGui::NewLine();
-      ImGui::SetCursorPosX(ImGui::GetCursorPosX() + labels);
-    }
-    const ImVec2 at = ImGui::GetCursorScreenPos();
-    list.AddRectFilled(at, {at.x + font, at.y + font}, color);
-    if (stall) draw_hatching(list, at, {at.x + font, at.y + font}, with_alpha(readable_on(color), 0.35f), theme.px(7));
-    list.AddText({at.x + font + theme.px(5), at.y}, theme.faint_text, label.c_str());
-    ImGui::Dummy({wide, font});
-  };
-  ImGui::Dummy({labels - theme.px(12), font});
-  entry(theme.phases[2], "compute", false);
-  entry(theme.gap, "host time", false);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    const bool occurs = std::ranges::any_of(
-        bars, [cause](const Bar& bar) { return bar.parts != nullptr && bar.parts->result.window.stall_ns[cause] > 0; });
-    if (occurs) {
-      entry(theme.causes[cause], std::string("waits for ") + label_of(static_cast<StallCause>(cause)), true);
-    }
-  }
+  ImGui::Indent(labels);
+  draw_legend(theme, legend_of(theme, all));
+  ImGui::Unindent(labels);
 }
 
 // What was before, faint, above what is now: the last iteration of each, on one scale.
@@ -310,7 +280,7 @@ void WhatIfView::draw_lanes(Session& session, const Theme& theme) {
   const float gap = theme.px(3), between = theme.px(8);
   const float height =
       std::clamp((room.y - ruler - between * static_cast<float>(parts.size())) / static_cast<float>(lanes) - gap, font,
-                 theme.px(54));
+                 theme.px(72));
   float y = corner.y + ruler;
   const float bottom = y + static_cast<float>(lanes) * (height + gap) + between * static_cast<float>(parts.size() - 1);
   draw_ruler(list, theme, axis, corner.y, bottom);

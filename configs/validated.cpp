@@ -1,0 +1,72 @@
+#include "configs/validated.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "configs/shipped_files.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string validated_file() {
+  for (const std::string& folder : config_folders("machines")) {
+    const fs::path path = fs::path(folder).parent_path() / "validated.yaml";
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return path.string();
+  }
+  throw Error("validated.yaml, which stands beside the folder of machines, is not to be found");
+}
+
+// "11.4 %"; none: "none".
+std::optional<double> share(const YAML::Node& node) {
+  const auto text = node.as<std::string>();
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text == "none") return std::nullopt;
+  if (std::string_view(end) != " %") throw YAML::Exception(node.Mark(), "expected a percentage such as 11.4 %");
+  return value / 100;
+}
+
+}  // namespace
+
+std::vector<Validated> read_validated() {
+  const std::string file = validated_file();
+  try {
+    std::vector<Validated> list;
+    for (const YAML::Node& node : YAML::LoadFile(file)) {
+      Validated& added = list.emplace_back();
+      added.system = node["system"].as<std::string>();
+      added.machines = node["machines"].as<std::vector<std::string>>();
+      added.traces = node["traces"].as<std::string>();
+      added.rows = node["rows"].as<std::uint64_t>();
+      added.median = share(node["median"]);
+      added.worst = share(node["worst"]).value_or(1);
+    }
+    return list;
+  } catch (const YAML::Exception& error) {
+    throw Error(file, static_cast<std::uint64_t>(std::max(0, error.mark.line + 1)), error.msg);
+  }
+}
+
+std::string_view kind_of_trace(std::string_view recorded_by) {
+  if (recorded_by.starts_with("tencache generate")) return "generated";
+  if (recorded_by.starts_with("tencache record")) return "recorded";
+  return recorded_by.starts_with("import") ? "imported" : "";
+}
+
+const Validated* validated_for(const std::vector<Validated>& list, std::string_view machine,
+                               std::string_view recorded_by) {
+  const auto found = std::ranges::find_if(list, [&](const Validated& entry) {
+    return entry.traces == kind_of_trace(recorded_by) &&
+           std::ranges::find(entry.machines, machine) != entry.machines.end();
+  });
+  return found == list.end() ? nullptr : &*found;
+}
+
+}  // namespace tencache

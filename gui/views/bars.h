@@ -1,0 +1,41 @@
+// Bars of time split into compute, host time and stalls by cause, and the legends of colours, alike in every view.
+#pragma once
+
+#include <imgui.h>
+
+#include <string>
+#include <vector>
+
+#include "gui/model/comparison.h"
+#include "gui/views/theme.h"
+
+namespace tencache::gui {
+
+// Where seconds lie between left and right; what is beyond is cut off and ends in an arrow.
+struct BarScale {
+  float left = 0, width = 1;
+  double longest_seconds = 1;
+  float x(double seconds) const;  // at most the right end
+};
+
+void draw_plain_bar(ImDrawList& list, const BarScale& scale, float top, float height, double seconds, ImU32 color);
+void draw_time_bar(ImDrawList& list, const Theme& theme, const BarScale& scale, float top, float height,
+                   const TimeParts& parts, float alpha = 1);
+// From the low to the high end, about the height `y`.
+void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, float y, double low, double high);
+
+// A filled rectangle, hatched where it means a stall.
+void draw_swatch(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, ImU32 color, bool hatched,
+                 float alpha = 1);
+
+struct LegendEntry {
+  ImU32 color = 0;
+  std::string label;
+  bool hatched = false;
+};
+// From the cursor of the window on, on as many lines as they need.
+void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries);
+// Of the parts that occur in any of the bars.
+std::vector<LegendEntry> legend_of(const Theme& theme, const std::vector<TimeParts>& bars);
+
+}  // namespace tencache::gui

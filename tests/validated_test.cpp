@@ -1,0 +1,52 @@
+// The summary of validation by machine says what docs/validation.md does.
+#include "configs/validated.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "configs/machine_yaml.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+std::string text(std::optional<double> share) {
+  if (!share) return "none";
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.1f %%", 100 * *share);
+  return buffer;
+}
+
+TEST(Validated, IsTheSummaryOfTheReport) {
+  const std::string report = read_file(TENCACHE_SOURCE_DIR "/docs/validation.md");
+  const std::vector<Validated> list = read_validated();
+  EXPECT_EQ(list.size(), 6u);
+  for (const Validated& entry : list) {
+    const std::size_t row = report.find("| " + entry.system + " |");
+    ASSERT_NE(row, std::string::npos) << entry.system;
+    std::istringstream line(report.substr(row, report.find('\n', row) - row));
+    std::vector<std::string> cells;
+    for (std::string cell; std::getline(line, cell, '|');) cells.push_back(cell.substr(cell.empty() ? 0 : 1));
+    ASSERT_GE(cells.size(), 6u);
+    EXPECT_EQ(cells[2], std::to_string(entry.rows) + " ") << entry.system;
+    EXPECT_EQ(cells[4], text(entry.median) + " ") << entry.system;
+    EXPECT_EQ(cells[5], text(entry.worst) + " ") << entry.system;
+    for (const std::string& machine : entry.machines) EXPECT_NO_THROW(read_machine(machine)) << machine;
+  }
+}
+
+TEST(Validated, CountsForTheSameMachineAndKindOfTrace) {
+  const std::vector<Validated> list = read_validated();
+  const Validated* found = validated_for(list, "10cache-l40s", "tencache generate --model opt-6.7b");
+  ASSERT_NE(found, nullptr);
+  EXPECT_DOUBLE_EQ(found->worst, 0.25);
+  EXPECT_EQ(validated_for(list, "10cache-l40s", "tencache record"), nullptr);
+  EXPECT_EQ(validated_for(list, "g5.xlarge", "tencache generate"), nullptr);
+  EXPECT_NE(validated_for(list, "g10-a100", "import csv, sizes from bytes"), nullptr);
+  EXPECT_EQ(validated_for(list, "g10-a100", ""), nullptr);
+}
+
+}  // namespace
+}  // namespace tencache

@@ -1,0 +1,267 @@
+#include "policies/knobs.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+struct Fixed {
+  std::string_view policy;  // empty: any
+  std::string_view option;
+  std::string_view why;
+};
+
+constexpr std::string_view another_system = "says which system's rules hold";
+constexpr std::string_view ablation = "the paper's ablation";
+constexpr std::string_view fact = "a figure of the machine";
+constexpr std::string_view demanded = "follows from the others";
+
+constexpr std::array fixed_options{
+    Fixed{"", "mode", another_system},
+    Fixed{"", "overflow", "says whether what does not fit counts as a result"},
+    Fixed{"", "overlap_faults", another_system},
+    Fixed{"", "planner_units", another_system},
+    Fixed{"", "promote", another_system},
+    Fixed{"", "copies", another_system},
+    Fixed{"", "free_dead", another_system},
+    Fixed{"", "gradient_copies", another_system},
+    Fixed{"10cache", "prefetch", ablation},
+    Fixed{"10cache", "buffers", ablation},
+    Fixed{"10cache", "optimizer_states", ablation},
+    Fixed{"10cache", "free_gpu", fact},
+    Fixed{"10cache", "free_cpu", fact},
+    Fixed{"foresight", "plan_events", "what planning may cost"},
+    Fixed{"l2l", "buffers", another_system},
+    Fixed{"l2l", "optimizer", another_system},
+    Fixed{"stronghold", "optimizer", another_system},
+    Fixed{"zero-infinity", "buffers", "how memory is taken"},
+    Fixed{"zero-infinity", "sub_groups", demanded},
+    Fixed{"zero-infinity", "minimum_swap", "a constant of DeepSpeed's"},
+    Fixed{"zero-infinity", "buffer_size", demanded},
+    Fixed{"zero-infinity", "optimizer_buffer_count", demanded},
+};
+
+struct Condition {
+  std::string_view policy, option, other, value;
+};
+
+constexpr std::array conditions{
+    Condition{"zero-infinity", "buffer_count", "offload_param", "nvme"},
+    Condition{"zero-infinity", "max_in_cpu", "offload_param", "nvme"},
+    Condition{"zero-infinity", "buffer_size", "offload_param", "nvme"},
+    Condition{"zero-infinity", "sub_group", "offload_optimizer", "nvme"},
+    Condition{"zero-infinity", "pipeline_read", "offload_optimizer", "nvme"},
+    Condition{"zero-infinity", "pipeline_write", "offload_optimizer", "nvme"},
+    Condition{"zero-infinity", "optimizer_buffer_count", "offload_optimizer", "nvme"},
+};
+
+// Reads "5e8" too; none where it is no number.
+std::optional<double> number_of(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// Of numbers, reals and sizes; words such as "whole" come last, "auto" too.
+double rank_of(const Knob& knob, const std::string& text) {
+  if (knob.unit == "bytes") {
+    try {
+      return static_cast<double>(parse_bytes(text));
+    } catch (const Error&) {
+      return HUGE_VAL;
+    }
+  }
+  return number_of(text).value_or(HUGE_VAL);
+}
+
+std::string text_of(double value, bool whole) {
+  std::array<char, 40> text{};
+  const auto end =
+      whole ? std::to_chars(text.data(), text.data() + text.size(), static_cast<std::uint64_t>(std::llround(value))).ptr
+            : std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+std::string size_text(double bytes) {
+  const auto whole = static_cast<Bytes>(std::llround(bytes));
+  for (const auto& [unit, name] : {std::pair{GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}}) {
+    if (whole % unit == 0) return std::to_string(whole / unit) + name;
+  }
+  return std::to_string(whole);
+}
+
+void add_number_values(Knob& knob, const Options::Info& option, double standard) {
+  const bool whole = option.type == "number";
+  std::vector<double> values;
+  if (whole && standard == 0) {
+    values = {1, 2, 4, 8, 16, 32, 64};
+  } else if (whole && standard < 1000) {
+    for (const double factor : {0.25, 0.5, 2.0, 4.0, 8.0}) values.push_back(std::round(standard * factor));
+    values.insert(values.end(), {standard - 1, standard + 1});
+    std::erase_if(values, [](double value) { return value < 1; });
+  } else if (whole) {
+    for (const double factor : {0.05, 0.2, 0.5, 2.0, 5.0, 20.0}) values.push_back(std::round(standard * factor));
+  } else if (option.unit == "share") {
+    values = {0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
+  } else {
+    for (const double factor : {0.25, 0.5, 0.8, 1.25, 2.0, 4.0}) values.push_back(standard * factor);
+  }
+  for (const double value : values) add_value(knob, text_of(value, whole));
+}
+
+void add_size_values(Knob& knob, const Options::Info& option) {
+  if (const std::optional<double> standard = number_of(option.default_value)) {
+    for (const double factor : {1.0 / 16, 0.25, 4.0, 16.0}) add_value(knob, size_text(*standard * factor));
+    if (option.name == "chunk") add_value(knob, "whole");
+    return;
+  }
+  const double unit = static_cast<double>(option.name == "chunk" ? MiB : GiB);
+  for (const double factor : {1.0, 4.0, 16.0, 64.0, 256.0}) add_value(knob, size_text(factor * unit));
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return parts;
+}
+
+[[noreturn]] void refuse(const Knob& knob, const std::string& values, const std::string& what) {
+  throw Error("--over " + knob.name + "=" + values + ": " + what);
+}
+
+void add_range(Knob& knob, const std::string& values, std::size_t dots) {
+  if (!knob.ordered) refuse(knob, values, "it is no number; list its values, such as a,b");
+  const std::string low_text = values.substr(0, dots), high_text = values.substr(dots + 2);
+  const double low = rank_of(knob, low_text), high = rank_of(knob, high_text);
+  if (!std::isfinite(low) || !std::isfinite(high) || low < 0 || low > high) {
+    refuse(knob, values, "write a range as lo..hi, such as 1..8 or 1e7..1e9");
+  }
+  const auto text = [&](double value) {
+    return knob.unit == "bytes" ? size_text(value) : text_of(value, value == std::floor(value));
+  };
+  const bool each = knob.unit != "bytes" && low == std::floor(low) && high == std::floor(high) && high - low < 10;
+  for (double value = low; value < high; value = each ? value + 1 : value == 0 ? 1 : 2 * value) {
+    add_value(knob, text(value));
+  }
+  add_value(knob, text(high));
+}
+
+std::uint64_t count_of(const Settings& settings, const char* option) {
+  return static_cast<std::uint64_t>(number_of(settings.at(option)).value_or(0));
+}
+
+bool is_set(const Settings& settings, const char* option, const char* value) {
+  const auto found = settings.find(option);
+  return found != settings.end() && found->second == value;
+}
+
+}  // namespace
+
+std::string_view why_fixed(const std::string& policy, const std::string& option) {
+  for (const Fixed& fixed : fixed_options) {
+    if (fixed.option == option && (fixed.policy.empty() || fixed.policy == policy)) return fixed.why;
+  }
+  return "";
+}
+
+Knob knob_of(const std::string& policy, const Options::Info& option) {
+  Knob knob{.name = option.name, .values = {}, .ordered = true, .unit = option.unit, .only_with = {}};
+  for (const Condition& condition : conditions) {
+    if (condition.policy == policy && condition.option == option.name) {
+      knob.only_with.emplace_back(condition.other, condition.value);
+    }
+  }
+  if (option.type == "flag" || option.type == "choice") {
+    knob.ordered = false;
+    knob.values = option.type == "flag" ? std::vector<std::string>{"false", "true"} : option.choices;
+    return knob;
+  }
+  add_value(knob, option.default_value);
+  if (option.type == "bytes") {
+    add_size_values(knob, option);
+  } else {
+    add_number_values(knob, option, number_of(option.default_value).value_or(1));
+  }
+  return knob;
+}
+
+std::vector<Knob> knobs_of(const PolicyInfo& policy) {
+  std::vector<Knob> knobs;
+  for (const Options::Info& option : policy.options) {
+    if (why_fixed(policy.name, option.name).empty()) knobs.push_back(knob_of(policy.name, option));
+  }
+  return knobs;
+}
+
+Knob restricted(Knob knob, const std::string& values) {
+  const std::vector<std::string> valid = knob.values;
+  knob.values.clear();
+  if (const std::size_t dots = values.find(".."); dots != std::string::npos) {
+    add_range(knob, values, dots);
+    return knob;
+  }
+  for (const std::string& value : split(values)) {
+    if (value.empty()) refuse(knob, values, "a value is missing; write them as a,b,c or lo..hi");
+    if (!knob.ordered && std::ranges::find(valid, value) == valid.end()) {
+      std::string list;
+      for (const std::string& name : valid) list += (list.empty() ? "" : ", ") + name;
+      refuse(knob, values, "'" + value + "' is none of its values: " + list);
+    }
+    add_value(knob, value);
+  }
+  return knob;
+}
+
+void add_value(Knob& knob, const std::string& value) {
+  if (index_of(knob, value)) return;
+  const auto larger = [&](const std::string& other) { return rank_of(knob, other) > rank_of(knob, value); };
+  knob.values.insert(knob.ordered ? std::ranges::find_if(knob.values, larger) : knob.values.end(), value);
+}
+
+std::optional<std::size_t> index_of(const Knob& knob, const std::string& value) {
+  for (std::size_t i = 0; i < knob.values.size(); ++i) {
+    const bool same = knob.ordered && rank_of(knob, value) == rank_of(knob, knob.values[i]);
+    if (same || knob.values[i] == value) return i;
+  }
+  return std::nullopt;
+}
+
+void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings) {
+  if (policy != "zero-infinity") return;
+  settings.emplace("sub_groups", "count");
+  if (is_set(settings, "offload_optimizer", "nvme")) {
+    const int overlaps =
+        (is_set(settings, "pipeline_read", "true") ? 1 : 0) + (is_set(settings, "pipeline_write", "true") ? 1 : 0);
+    if (overlaps > 0) settings.emplace("optimizer_buffer_count", std::to_string(4 * (1 + overlaps)));
+  }
+  constexpr std::uint64_t standard_buffer_size = 100'000'000, step = 10'000'000;
+  if (is_set(settings, "offload_param", "nvme") && largest_parameter > standard_buffer_size) {
+    settings.emplace("buffer_size", std::to_string((largest_parameter + step - 1) / step * step));
+  }
+}
+
+Bytes buffer_bytes(const std::string& policy, const Settings& resolved, std::uint64_t parameters, Bytes element_bytes) {
+  if (policy != "zero-infinity") return 0;
+  Bytes bytes = 0;
+  if (is_set(resolved, "offload_param", "nvme")) {
+    bytes += count_of(resolved, "buffer_count") * count_of(resolved, "buffer_size") * element_bytes;
+  }
+  if (is_set(resolved, "offload_optimizer", "nvme")) {
+    const std::uint64_t group = std::min(count_of(resolved, "sub_group"), parameters);
+    bytes += count_of(resolved, "optimizer_buffer_count") * group * 4;  // of fp32
+  }
+  return bytes;
+}
+
+}  // namespace tencache

@@ -24,6 +24,10 @@ double seconds_since(std::int64_t start_ns) { return static_cast<double>(tool_cl
 
 void add_machine_options(CLI::App& command, WorkloadOptions& options) {
   command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst)")->required();
+  add_machine_choice_options(command, options);
+}
+
+void add_machine_choice_options(CLI::App& command, WorkloadOptions& options) {
   command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file")
       ->required();
   refuse_empty(
@@ -47,12 +51,16 @@ void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
 
 void add_workload_options(CLI::App& command, WorkloadOptions& options) {
   add_machine_options(command, options);
+  add_iterations_option(command, options);
+  add_policy_library_option(command);
+}
+
+void add_iterations_option(CLI::App& command, WorkloadOptions& options) {
   command
       .add_option("--iterations", options.iterations,
                   "Run exactly so many iterations, the second half of which is the result (default: until the "
                   "state at an iteration's end recurs)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
-  add_policy_library_option(command);
 }
 
 CLI::Option* refuse_empty(CLI::Option* option) {

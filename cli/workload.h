@@ -27,6 +27,10 @@ struct WorkloadOptions {
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
   RescaleOptions rescale;
 };
+// --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
+void add_machine_choice_options(CLI::App& command, WorkloadOptions& options);
+// [--iterations]
+void add_iterations_option(CLI::App& command, WorkloadOptions& options);
 // TRACE --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]: what is asked of, without a
 // run.
 void add_machine_options(CLI::App& command, WorkloadOptions& options);

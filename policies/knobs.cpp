@@ -239,8 +239,8 @@ std::optional<std::size_t> index_of(const Knob& knob, const std::string& value) 
 
 void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings) {
   if (policy != "zero-infinity") return;
-  settings.emplace("sub_groups", "count");
   if (is_set(settings, "offload_optimizer", "nvme")) {
+    settings.emplace("sub_groups", "count");
     const int overlaps =
         (is_set(settings, "pipeline_read", "true") ? 1 : 0) + (is_set(settings, "pipeline_write", "true") ? 1 : 0);
     if (overlaps > 0) settings.emplace("optimizer_buffer_count", std::to_string(4 * (1 + overlaps)));

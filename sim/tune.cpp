@@ -38,6 +38,7 @@ class Search {
 
   TuneResult run() {
     try_defaults();
+    try_starts();
     const auto affordable = static_cast<double>(options_.budget / runs_of_candidate());
     result_.exhaustive = result_.combinations <= affordable;
     if (result_.exhaustive) {
@@ -112,7 +113,7 @@ class Search {
   // ---- Simulations.
 
   void try_defaults() {
-    limit_ = std::max<std::uint64_t>(options_.budget, runs_of_candidate());
+    limit_ = std::max<std::uint64_t>(options_.budget, runs_of_candidate() * (1 + problem_.starts.size()));
     points_.push_back(defaults_);
     result_.candidates.push_back(blank(defaults_));
     known_[result_.candidates[0].settings] = 0;
@@ -272,7 +273,6 @@ class Search {
   }
 
   void search() {
-    try_starts();
     constexpr std::size_t random_starts = 10, most = 100;
     std::vector<Point> points;
     const std::size_t affordable = static_cast<std::size_t>(limit_ / runs_of_candidate() / 5);
@@ -309,7 +309,9 @@ class Search {
       }
       points.push_back(point);
     }
-    try_points(points);
+    for (const std::size_t index : try_points(points)) {
+      result_.starts.push_back(index == unset ? std::nullopt : std::optional(index));
+    }
   }
 
   // To a local optimum, by the best of each knob's neighbours.

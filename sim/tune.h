@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +49,11 @@ struct TuneProblem {
 };
 
 struct TuneOptions {
-  std::uint64_t budget = 300;  // simulations, of one workload's copy each; at least one of the defaults is made
+  std::uint64_t budget =
+      300;  // simulations, of one workload's copy each; the defaults' and the starts' are always made
   std::uint64_t seed = 1;
   std::size_t threads = 0;  // 0: one a core
-  double tie = 0.001;       // times closer than this share are a tie
+  double tie = 0.005;       // times closer than this share are a tie
   double spread = 0;        // of the copies' durations: widens the capping
   std::function<void(std::uint64_t done, std::uint64_t budget)> progress = {};
 };
@@ -84,10 +85,11 @@ struct Flatness {
 };
 
 struct TuneResult {
-  std::vector<Candidate> candidates;  // in the order of their simulation; the first are the defaults
-  std::size_t best = 0;               // fits unless none does
-  std::vector<std::size_t> ties;      // with the best, the best not among them; fewest changes first
-  std::vector<Flatness> flatness;     // by knob
+  std::vector<Candidate> candidates;               // in the order of their simulation; the first are the defaults
+  std::size_t best = 0;                            // fits unless none does
+  std::vector<std::optional<std::size_t>> starts;  // of the problem's, none where the budget ended before
+  std::vector<std::size_t> ties;                   // with the best, the best not among them; fewest changes first
+  std::vector<Flatness> flatness;                  // by knob
   bool exhaustive = false;
   double combinations = 0;  // of all knobs' values
   std::uint64_t simulations = 0;

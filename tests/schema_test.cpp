@@ -207,6 +207,21 @@ TEST(Schema, Bounds) {
   CHECK_OR_SKIP(checked);
 }
 
+TEST(Schema, Tunings) {
+  Checked checked("tune");
+  Json tuned;
+  for (const char* gpu_memory : {"240MiB", "8MiB"}) {
+    tuned = Json::parse(run_in_process({"tune", sample_trace(), "-m", "demo-small-gpu", "-p", "lru", "--gpu-memory",
+                                        gpu_memory, "--budget", "20", "--jitter", "5%", "--copies", "2", "--json"})
+                            .out);
+    checked.valid(tuned);
+  }
+  EXPECT_EQ(tuned["best"]["fits"], false);
+  tuned["best"]["relative_time"] = -1;
+  checked.refused(tuned, "$.best");
+  CHECK_OR_SKIP(checked);
+}
+
 TEST(Schema, Validations) {
   Checked checked("validation");
   Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);

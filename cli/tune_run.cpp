@@ -1,0 +1,201 @@
+#include "cli/tune_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/console.h"
+#include "policies/registry.h"
+#include "traces/jitter.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t copies_with_jitter = 5;
+
+PolicyInfo policy_named(const std::string& name) {
+  make_policy(name);  // throws for an unknown one
+  for (PolicyInfo& info : list_policies()) {
+    if (info.name == name) return info;
+  }
+  throw Error("no policy is named '" + name + "'");
+}
+
+const Options::Info& option_of(const PolicyInfo& policy, const std::string& name) {
+  for (const Options::Info& option : policy.options) {
+    if (option.name == name) return option;
+  }
+  std::vector<std::string> valid;
+  for (const Options::Info& option : policy.options) valid.push_back(option.name);
+  throw Error(fmt::format("policy '{}' has no option '{}'; it has: {}", policy.name, name,
+                          valid.empty() ? "none" : join(valid)));
+}
+
+bool has_nvme(const MachineSpec& machine) {
+  return std::ranges::any_of(machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+}
+
+// The policy's knobs but those that --set fixes; with the values of --over, and without devices that are not there.
+std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& request, const Settings& fixed,
+                                const MachineSpec& machine) {
+  std::vector<Knob> knobs = knobs_of(policy);
+  std::erase_if(knobs, [&](const Knob& knob) { return fixed.contains(knob.name); });
+  if (!has_nvme(machine)) {
+    for (Knob& knob : knobs) std::erase(knob.values, "nvme");
+  }
+  for (const auto& [name, values] : parse_settings(request.over)) {
+    const Options::Info& option = option_of(policy, name);
+    if (fixed.contains(name)) throw Error("--over " + name + ": --set fixes it");
+    const Knob knob = restricted(knob_of(policy.name, option), values);
+    const auto at = std::ranges::find(knobs, name, &Knob::name);
+    at == knobs.end() ? knobs.push_back(knob) : void(*at = knob);
+  }
+  std::erase_if(knobs, [&](const Knob& knob) {
+    return knob.values.size() < 2 && index_of(knob, option_of(policy, knob.name).default_value);
+  });
+  if (!knobs.empty()) return knobs;
+  std::vector<std::string> names;
+  for (const Options::Info& option : policy.options) names.push_back(option.name);
+  throw Error(fmt::format(
+      "policy '{}' has no knob left to turn; {}", policy.name,
+      names.empty() ? "it has no options" : "--over OPTION=a,b turns another of its options: " + join(names)));
+}
+
+void count_parameters(Tuned& tuned) {
+  for (const Workload& workload : tuned.workloads) {
+    std::uint64_t elements = 0;
+    for (const Tensor& tensor : workload.trace.tensors) {
+      if (tensor.role != Role::parameter || !tensor.persistent) continue;
+      const std::uint64_t own = tensor.bytes / workload.trace.header.element_bytes();
+      tuned.largest_parameter = std::max(tuned.largest_parameter, own);
+      elements += own;
+    }
+    tuned.parameter_elements = std::max(tuned.parameter_elements, elements);
+  }
+}
+
+class ProgressOfTune {
+ public:
+  void show(std::uint64_t done, std::uint64_t budget) {
+    const double passed = seconds_since(start_ns_);
+    const double left =
+        done == 0 ? 0 : passed / static_cast<double>(done) * static_cast<double>(budget - std::min(done, budget));
+    line_.show(fmt::format("{} of at most {} simulations, {} left", done, budget,
+                           format_duration(static_cast<Nanoseconds>(left * 1e9))));
+  }
+
+ private:
+  ProgressLine line_;
+  std::int64_t start_ns_ = tool_clock_ns();
+};
+
+Measured measure(const Tuned& tuned, const std::vector<std::vector<Trace>>& copies, const Settings& settings,
+                 std::size_t workload, std::size_t copy) {
+  const Workload& what = tuned.workloads[workload];
+  Candidate candidate;
+  candidate.settings = settings;
+  const MachineSpec& machine = what.machine;
+  const Bytes pinned = buffer_bytes(tuned.request.policy, tuned.resolved(candidate), tuned.parameter_elements,
+                                    what.trace.header.element_bytes());
+  const TierId cpu = machine.tier_of(Device::cpu);
+  if (cpu != no_tier && pinned > machine.tiers[cpu].capacity) {
+    return {.misfit = fmt::format("its pinned buffers alone take {} of the {} of CPU memory", format_bytes(pinned),
+                                  format_bytes(machine.tiers[cpu].capacity))};
+  }
+  try {
+    const Trace& trace = copies.empty() ? what.trace : copies[workload][copy];
+    const Outcome outcome = simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options));
+    if (outcome.result.fits) return {.seconds = outcome.result.iteration_seconds(), .misfit = ""};
+    return {.misfit = outcome.result.misfit};
+  } catch (const Error& error) {
+    return {.misfit = error.what()};
+  }
+}
+
+}  // namespace
+
+Settings Tuned::resolved(const Candidate& candidate) const {
+  Settings all = defaults;
+  for (const auto& [name, value] : candidate.settings) all[name] = value;
+  return all;
+}
+
+Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start) {
+  const std::int64_t begin = tool_clock_ns();
+  Tuned tuned;
+  tuned.request = request;
+  if (request.jitter == 0 && request.copies > 1) throw Error("--copies: without --jitter the copies would be the same");
+  const std::size_t copies = request.jitter == 0 ? 1 : request.copies == 0 ? copies_with_jitter : request.copies;
+  const PolicyInfo policy = policy_named(request.policy);
+  for (const Options::Info& option : policy.options) tuned.defaults[option.name] = option.default_value;
+  tuned.fixed = parse_settings(request.settings);
+  make_policy(request.policy, tuned.fixed);  // throws for what it does not have
+  for (const std::string& trace : request.traces) {
+    WorkloadOptions options = request.workload;
+    options.trace = trace;
+    tuned.workloads.push_back(load_workload(options));
+    tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
+  }
+  count_parameters(tuned);
+  tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
+  if (start) {
+    // What the start says and is no knob holds for every candidate.
+    tuned.start = *start;
+    for (const auto& [name, value] : *start) {
+      const auto knob = std::ranges::find(tuned.knobs, name, &Knob::name);
+      if (knob != tuned.knobs.end()) {
+        add_value(*knob, value);
+      } else if (why_fixed(policy.name, name).empty()) {
+        tuned.fixed.emplace(name, value);
+      }
+    }
+  }
+
+  std::vector<std::vector<Trace>> jittered_copies;
+  for (std::size_t w = 0; w < tuned.workloads.size() && request.jitter > 0; ++w) {
+    jittered_copies.emplace_back();
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      jittered_copies.back().push_back(
+          jittered(tuned.workloads[w].trace, request.jitter, request.seed * 1'000'003 + copy));
+    }
+  }
+  TuneProblem problem;
+  problem.knobs = tuned.knobs;
+  problem.defaults = tuned.defaults;
+  problem.fixed = tuned.fixed;
+  if (start) problem.starts.push_back(*start);
+  problem.workloads = tuned.workloads.size();
+  problem.copies = copies;
+  problem.reference_seconds = tuned.ideal_seconds;
+  problem.complete = [&](Settings& settings) { complete(request.policy, tuned.largest_parameter, settings); };
+  problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
+    return measure(tuned, jittered_copies, settings, workload, copy);
+  };
+  TuneOptions options{.budget = request.budget,
+                      .seed = request.seed,
+                      .threads = request.threads,
+                      .tie = request.tie,
+                      .spread = request.jitter};
+  ProgressOfTune progress;
+  options.progress = [&progress](std::uint64_t done, std::uint64_t budget) { progress.show(done, budget); };
+  tuned.result = tune(problem, options);
+  if (start) tuned.start_candidate = tuned.result.starts.front();
+  tuned.run_seconds = seconds_since(begin);
+  return tuned;
+}
+
+std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload) {
+  const WorkloadOptions& options = tuned.workloads[workload].options;
+  std::string command = fmt::format("tencache replay {} --machine {}", options.trace, options.machine);
+  if (!options.gpu_memory.empty()) command += " --gpu-memory " + options.gpu_memory;
+  if (!options.cpu_memory.empty()) command += " --cpu-memory " + options.cpu_memory;
+  for (const std::string& limit : options.limits) command += " --limit " + limit;
+  if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + options.rescale.assume_gpu;
+  if (options.rescale.no_rescale) command += " --no-rescale";
+  if (options.iterations != 0) command += fmt::format(" --iterations {}", options.iterations);
+  command += " --policy " + tuned.request.policy;
+  for (const auto& [name, value] : candidate.settings) command += fmt::format(" --set {}={}", name, value);
+  return command;
+}
+
+}  // namespace tencache

@@ -1,0 +1,57 @@
+// Inside `tencache tune`: the workloads, the problem that is searched, and what came out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/workload.h"
+#include "policies/knobs.h"
+#include "sim/tune.h"
+
+namespace tencache {
+
+struct TuneRequest {
+  std::vector<std::string> traces;
+  WorkloadOptions workload;  // but for the trace
+  std::string policy;
+  std::vector<std::string> settings, over;  // --set, --over
+  std::uint64_t budget = 300, seed = 1, threads = 0;
+  double jitter = 0;         // share of the durations
+  std::uint64_t copies = 0;  // 0: 5 with jitter, else 1
+  double tie = 0.005;
+};
+
+struct Tuned {
+  TuneRequest request;
+  std::vector<Workload> workloads;
+  Settings defaults, fixed;
+  std::vector<Knob> knobs;
+  std::optional<Settings> start;  // of a configuration that the search starts at
+  std::optional<std::size_t> start_candidate;
+  std::vector<double> ideal_seconds;     // by workload
+  std::uint64_t largest_parameter = 0;   // elements, over all workloads
+  std::uint64_t parameter_elements = 0;  // the most of a workload
+  TuneResult result;
+  double run_seconds = 0;
+
+  const Candidate& best() const { return result.candidates[result.best]; }
+  const Candidate& standard() const { return result.candidates.front(); }
+  const MachineSpec& machine() const { return workloads.front().machine; }
+  // All options of the policy.
+  Settings resolved(const Candidate& candidate) const;
+};
+
+// `start`: settings to begin at. Throws Error where a file, name or value is wrong, or the policy has no knobs.
+Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start);
+
+// "replay T --machine M … --policy P --set …": the words of the command that simulates the candidate.
+std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload);
+
+Json tune_json(const Tuned& tuned);
+std::string tune_text(const Tuned& tuned);
+// All candidates, in the order of their simulation: one row each, a column for each knob.
+std::string tune_csv(const Tuned& tuned);
+
+}  // namespace tencache

@@ -129,12 +129,15 @@ Json allocators_json(const MachineSpec& machine, const RunResult& result) {
   return allocators;
 }
 
-Json manifest_json(const Workload& workload, const Outcome& outcome) {
+}  // namespace
+
+Json manifest_json(const Workload& workload, const std::string& policy,
+                   const std::map<std::string, std::string>& resolved) {
   Json options = Json::object();
-  for (const auto& [key, value] : outcome.options) options[key] = value;
+  for (const auto& [key, value] : resolved) options[key] = value;
   Json run = {{"trace", workload.options.trace},
               {"recorded_by", workload.trace.header.recorded_by},
-              {"policy", outcome.policy},
+              {"policy", policy.empty() ? Json(nullptr) : Json(policy)},
               {"machine", workload.options.machine},
               {"gpu_memory", nullptr},
               {"cpu_memory", nullptr},
@@ -148,7 +151,7 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
   for (const auto& [key, value] : workload.run_options) run[key] = value;
   Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
   if (workload.rescaling) hashes["gpus"] = sha256_of_file(gpu_file());
-  if (const PolicyOrigin origin = origin_of_policy(outcome.policy); !origin.file.empty()) {
+  if (const PolicyOrigin origin = origin_of_policy(policy); !origin.file.empty()) {
     run["policy_library"] = origin.file;
     hashes["policy_library"] = origin.sha256;
   }
@@ -158,6 +161,8 @@ Json manifest_json(const Workload& workload, const Outcome& outcome) {
           {"run", std::move(run)},
           {"seed", workload.seed}};
 }
+
+namespace {
 
 // Bound ÷ time. The ideal has memory that the bound does not grant.
 Json efficiency_of(const Outcome& outcome, const References& references) {
@@ -351,7 +356,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["policy_notes"] = outcome.result.policy_notes;
   json["notes"] = notes_of(workload);
   json["rescaled"] = rescaling_json(workload);
-  json["manifest"] = manifest_json(workload, outcome);
+  json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
   return json;
 }

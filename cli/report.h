@@ -22,6 +22,10 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
 // What a reader of the result must know, a sentence each.
 std::vector<std::string> notes_of(const Workload& workload);
 
+// An empty policy: of several at once. `resolved`: its options.
+Json manifest_json(const Workload& workload, const std::string& policy,
+                   const std::map<std::string, std::string>& resolved);
+
 // Null where durations are as the trace has them.
 Json rescaling_json(const Workload& workload);
 

@@ -222,6 +222,22 @@ TEST(Schema, Tunings) {
   CHECK_OR_SKIP(checked);
 }
 
+TEST(Schema, Sensitivities) {
+  Checked checked("sensitivity");
+  Json analysis;
+  for (const char* over : {"h2d=100MB/s,1TB/s", "gpu_memory=1MiB,2MiB", "h2d=1TB/s,2TB/s"}) {
+    analysis = Json::parse(run_in_process({"sensitivity", sample_trace(), "-m", "demo-small-gpu", "-p", "lru", "--over",
+                                           over, "--over", "gpu_speed=1,2", "--json"})
+                               .out);
+    checked.valid(analysis);
+  }
+  analysis["lines"][0]["knee_state"] = "somewhere";
+  checked.refused(analysis, "$.lines[0].knee_state");
+  analysis.erase("parameters");
+  checked.refused(analysis, "parameters");
+  CHECK_OR_SKIP(checked);
+}
+
 TEST(Schema, Validations) {
   Checked checked("validation");
   Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);

@@ -1,0 +1,80 @@
+// Time against one or two figures of the machine (sim/machine_parameter.h), under several policies, with the knee.
+//
+// The knee of a line is the least value from which on more of that figure gains nothing to speak of: the time is, there
+// and at every larger value of the grid, within the tolerance (1 % unless told) of the time with the figure unlimited
+// and everything else as it is. So it does not depend on the range that is looked at, as definitions by curvature do
+// (Satopää et al., "Finding a kneedle in a haystack", ICDCS workshops 2011). It is found on the grid first and then by
+// bisection in the logarithm between the last value that is not within the tolerance and the next, to 1 % of the
+// value.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/engine.h"
+#include "sim/machine_parameter.h"
+
+namespace tencache {
+
+struct SensitivityAxis {
+  MachineParameter parameter;
+  std::vector<double> values;  // ascending
+};
+
+struct SensitivityPoint {
+  double value = 0;
+  bool fits = false;
+  std::string reason;  // why it does not fit
+  double seconds = 0;  // of an iteration
+};
+
+enum class KneeState : std::uint8_t {
+  found,
+  below_range,  // the least value of the range is already enough
+  above_range,  // at the largest value more would still help
+  never_fits,   // not even unlimited
+};
+std::string_view to_string(KneeState state);
+
+// One policy at one value of the second axis.
+struct SensitivityLine {
+  std::string policy;  // or bound_line
+  std::optional<double> second_value;
+  std::vector<SensitivityPoint> points;  // one a value of the first axis
+  SensitivityPoint unlimited;            // the first axis' figure without limit
+  KneeState knee_state = KneeState::never_fits;
+  SensitivityPoint knee;  // if found
+};
+
+// The lower bound (sim/bound.h) as a line.
+inline constexpr const char* bound_line = "bound";
+
+struct SensitivityRequest {
+  const Trace* trace = nullptr;
+  const MachineSpec* machine = nullptr;
+  RunLimits limits;
+  std::vector<std::string> policies;                                   // or bound_line
+  std::map<std::string, std::map<std::string, std::string>> settings;  // of policies
+  std::vector<SensitivityAxis> axes;                                   // one or two
+  double tolerance = 0.01;
+  // Called from several threads, one at a time: simulations over, and about how many there will be.
+  std::function<void(std::size_t done, std::size_t expected)> progress;
+};
+
+struct SensitivityResult {
+  std::vector<SensitivityLine> lines;  // by policy, then by value of the second axis
+  std::uint64_t simulations = 0;
+};
+
+// On all cores; the result does not depend on how many there are. What a machine cannot serve or a policy refuses is a
+// point that does not fit.
+SensitivityResult analyse_sensitivity(const SensitivityRequest& request);
+
+// `count` values from `from` to `to`, evenly in the logarithm, both ends exact.
+std::vector<double> logarithmic_values(double from, double to, std::size_t count);
+
+}  // namespace tencache

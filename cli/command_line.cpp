@@ -28,6 +28,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_fit_command(app, chosen);
   add_bound_command(app, chosen);
   add_sensitivity_command(app, chosen);
+  add_sweep_command(app, chosen);
   add_tune_command(app, chosen);
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);

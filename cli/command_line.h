@@ -41,6 +41,7 @@ void add_policies_command(CLI::App& app, Command& chosen);
 void add_machines_command(CLI::App& app, Command& chosen);
 void add_models_command(CLI::App& app, Command& chosen);
 void add_sensitivity_command(CLI::App& app, Command& chosen);
+void add_sweep_command(CLI::App& app, Command& chosen);
 void add_tune_command(CLI::App& app, Command& chosen);
 void add_validate_command(CLI::App& app, Command& chosen);
 

@@ -289,16 +289,16 @@ ModelDescription parse_model(std::string_view text, const std::string& file) {
   fields.fail("", "neither 'family', as in a model description, nor 'model_type', as in Hugging Face's config.json");
 }
 
-ModelDescription read_model(const std::string& name_or_file) {
-  if (is_config_path(name_or_file)) return read_model_file(name_or_file);
+std::string find_model_file(const std::string& name_or_file) {
+  if (is_config_path(name_or_file)) return name_or_file;
   const auto models = shipped_files("models");
   for (const auto& [name, path] : models) {
-    if (name == name_or_file) return read_model_file(path);
+    if (name == name_or_file) return path;
   }
   std::string names;
   for (const auto& [name, path] : models) {
-    ModelDescription model = read_model_file(path);
-    if (std::find(model.aliases.begin(), model.aliases.end(), name_or_file) != model.aliases.end()) return model;
+    const ModelDescription model = read_model_file(path);
+    if (std::find(model.aliases.begin(), model.aliases.end(), name_or_file) != model.aliases.end()) return path;
     names += (names.empty() ? "" : ", ") + name;
   }
   if (names.empty()) {
@@ -308,6 +308,8 @@ ModelDescription read_model(const std::string& name_or_file) {
   throw Error("unknown model '" + name_or_file + "'; valid names are " + names +
               "; a file is given by its path, for instance ./" + name_or_file + "/config.json");
 }
+
+ModelDescription read_model(const std::string& name_or_file) { return read_model_file(find_model_file(name_or_file)); }
 
 std::vector<ModelDescription> list_models() {
   std::vector<ModelDescription> result;

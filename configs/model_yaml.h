@@ -14,6 +14,8 @@ namespace tencache {
 // or ".json" is a path; a name is looked for in config_folders("models"). Throws Error with file and line, and with the
 // valid names where one was not known.
 ModelDescription read_model(const std::string& name_or_file);
+// The file that read_model reads. Throws Error for an unknown name.
+std::string find_model_file(const std::string& name_or_file);
 
 // The same from text; `file` is for messages, and names a model whose config.json has no name: "opt-6.7b/config.json"
 // and "opt-6.7b.json" are both opt-6.7b.

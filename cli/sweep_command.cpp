@@ -1,0 +1,135 @@
+// `tencache sweep` and `tencache sweep merge`.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "cli/command_line.h"
+#include "cli/generate_command.h"
+#include "cli/output_files.h"
+#include "cli/policy_library.h"
+#include "cli/sweep_report.h"
+#include "cli/workload.h"
+#include "configs/gpu_yaml.h"
+#include "configs/model_yaml.h"
+#include "sim/sweep/sweep_run.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+struct SweepArguments {
+  std::string file, output, csv, shard;
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+SweepTools tools() {
+  SweepTools tools;
+  tools.version = TENCACHE_VERSION;
+  tools.generate = [](const TraceSettings& settings) { return generate_trace(settings); };
+  tools.fingerprint = [](const TraceSettings& settings) {
+    for (const auto& [name, value] : settings) {
+      if (name == "model") return sha256_of_file(find_model_file(value)) + sha256_of_file(gpu_file());
+    }
+    throw Error("a workload needs a model");
+  };
+  return tools;
+}
+
+// "2/8".
+std::pair<std::size_t, std::size_t> parse_shard(const std::string& text) {
+  std::size_t i = 0, n = 0;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, i);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == '/') {
+    const auto second = std::from_chars(first.ptr + 1, end, n);
+    if (second.ec == std::errc() && second.ptr == end && i >= 1 && i <= n) return {i, n};
+  }
+  throw Error("--shard " + text + ": write it as i/n, from 1/n to n/n");
+}
+
+std::string time_text(double seconds) {
+  const auto whole = static_cast<std::uint64_t>(seconds);
+  if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+  if (whole >= 60) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} s", whole);
+}
+
+// Whether anything fits.
+ExitCode report(const SweepResults& results, const SweepArguments& arguments, double budget) {
+  if (!arguments.csv.empty()) write_file(arguments.csv, sweep_csv(results.rows));
+  if (arguments.json) {
+    print_json(sweep_json(results, budget));
+  } else {
+    print(sweep_text(results, budget));
+  }
+  const bool any = std::any_of(results.rows.begin(), results.rows.end(), [](const SweepRow& row) { return row.fits; });
+  return any ? ExitCode::done : ExitCode::answer_is_no;
+}
+
+ExitCode sweep(const SweepArguments& arguments) {
+  if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
+  check_output("--output", arguments.output, {arguments.file, arguments.csv});
+  check_output("--csv", arguments.csv, {arguments.file, arguments.output});
+  const SweepTools with = tools();
+  SweepPlan plan = plan_sweep(read_sweep_file(arguments.file, generate_option_names()), with);
+  if (!arguments.shard.empty()) {
+    const auto [i, n] = parse_shard(arguments.shard);
+    take_shard(plan, i, n);
+  }
+  SweepStore store(arguments.output);
+  const SweepResume resumed = resume(plan, store);
+  if (!resumed.done.empty()) {
+    remark(fmt::format(
+        "{} of {} combinations are in {} already{}", resumed.done.size(), row_count(plan), arguments.output,
+        resumed.dropped == 0 ? "" : fmt::format("; {} that the sweep no longer has are dropped", resumed.dropped)));
+  }
+  {
+    ProgressLine line;
+    const std::int64_t start = tool_clock_ns();
+    run_sweep(plan, with, store, resumed, arguments.threads, [&](std::uint64_t done, std::uint64_t rows) {
+      const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(1, rows));
+      const auto made = static_cast<double>(done - resumed.done.size());
+      const double left = made > 0 ? seconds_since(start) / made * static_cast<double>(rows - done) : 0;
+      constexpr std::size_t width = 30;
+      const auto filled = static_cast<std::size_t>(share * width);
+      std::string bar;
+      for (std::size_t i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
+      line.show(fmt::format("{} {} of {}, {} left", bar, done, rows, time_text(left)));
+    });
+  }
+  return report({.about = store.about(), .rows = store.rows()}, arguments, plan.file.cost.budget_usd_per_hour);
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("sweep", "Simulate workloads × machines × policies × options, with cost and the Pareto front");
+  auto arguments = std::make_shared<SweepArguments>();
+  command->add_option("FILE", arguments->file, "A sweep (.yaml), or the name of a shipped one");
+  refuse_empty(command->add_option("--output,-o", arguments->output,
+                                   "Results as SQLite; where it is there already, only what is missing is simulated"));
+  refuse_empty(command->add_option("--csv", arguments->csv, "All rows as CSV"));
+  command->add_option("--threads", arguments->threads, "Threads (default: one a core)")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+  refuse_empty(command->add_option("--shard", arguments->shard, "i/n: only the i-th of n parts, for `sweep merge`"));
+  add_policy_library_option(*command);
+  command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
+  command->footer(
+      "The file's format and what a row holds: docs/sweep.md. What does not fit and what a policy refuses are rows "
+      "with "
+      "a\nreason. Exit code 1: nothing fits.\n\n"
+      "Examples:\n"
+      "  tencache sweep small\n"
+      "  tencache sweep mine.yaml -o results.sqlite --csv results.csv\n"
+      "  tencache sweep mine.yaml --shard 3/8 -o part3.sqlite");
+  command->callback([arguments, command, &chosen] {
+    if (command->get_subcommands().empty()) chosen = [arguments] { return sweep(*arguments); };
+  });
+}
+
+}  // namespace tencache

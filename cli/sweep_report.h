@@ -1,0 +1,19 @@
+// A sweep's results for people and for scripts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "sim/sweep/recommend.h"
+#include "sim/sweep/sweep_results.h"
+
+namespace tencache {
+
+// {"sweep": {…}, "rows": […], "advice": […]}
+Json sweep_json(const SweepResults& results, double budget_usd_per_hour);
+
+// The front of each workload (of many workloads, its ends) and what to take.
+std::string sweep_text(const SweepResults& results, double budget_usd_per_hour);
+
+}  // namespace tencache

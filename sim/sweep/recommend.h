@@ -1,0 +1,25 @@
+// What to take, from the rows of a sweep.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/sweep/sweep_row.h"
+
+namespace tencache {
+
+// Of one workload; indices of rows. The policy `ideal`, which no machine can have, is never advised.
+struct Advice {
+  std::string workload;
+  std::size_t combinations = 0, fitting = 0;
+  std::vector<std::size_t> front;        // of time against cost, from fast to cheap
+  std::optional<std::size_t> cheapest;   // an iteration; none: nothing that fits has a price
+  std::optional<std::size_t> fastest;    // none: nothing fits
+  std::optional<std::size_t> in_budget;  // the fastest of those below so many USD an hour
+};
+// In the rows' order of workloads; what is equally good is taken in the order of rows. `budget_usd_per_hour` 0: none.
+std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour);
+
+}  // namespace tencache

@@ -1,0 +1,70 @@
+// A sweep's combinations, filtered, in units that are simulated together: one trace on one machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/trace.h"
+#include "sim/sweep/sweep_file.h"
+
+namespace tencache {
+
+// What the sweep needs of its caller. May be called from several threads at once.
+struct SweepTools {
+  std::string version;  // of the program
+  std::function<Trace(const TraceSettings&)> generate;
+  // A hash of the files that `generate` would read. Throws Error where the settings name none.
+  std::function<std::string(const TraceSettings&)> fingerprint;
+  // Sets the machine's price where the user or a table says another; null: the machine's own.
+  std::function<void(MachineSpec&)> set_price;
+};
+
+struct PlannedTrace {
+  std::size_t workload = 0;
+  TraceSettings settings;  // filled in by the machine
+  std::string sha256;      // of its file, or of what it is generated from
+};
+
+struct PlannedMachine {
+  MachineVariant variant;
+  MachineSpec spec;     // changed as the variant says
+  std::string sha256;   // of its files
+  std::string refusal;  // why the variant is not possible; empty: it is
+};
+
+struct PlannedRow {
+  std::string key;
+  std::uint64_t position = 0;
+  std::size_t policy = 0;
+};
+
+struct SweepUnit {
+  std::size_t trace = 0, machine = 0;
+  std::vector<PlannedRow> rows;
+};
+
+struct SweepPlan {
+  SweepFile file;
+  std::vector<PlannedTrace> traces;
+  std::vector<PlannedMachine> machines;
+  std::vector<SweepUnit> units;  // those of a trace follow one another
+  std::uint64_t combinations = 0;
+  std::string sha256;   // of the keys
+  std::string version;  // of the program
+};
+
+// Of its units.
+std::uint64_t row_count(const SweepPlan& plan);
+
+// Deterministic. Throws Error where a machine, a trace file or a model is not to be found, nothing is left by the
+// filters, or the combinations are too many.
+SweepPlan plan_sweep(SweepFile file, const SweepTools& tools);
+
+// Every n-th unit, from the i-th (counted from 1).
+void take_shard(SweepPlan& plan, std::size_t i, std::size_t n);
+
+}  // namespace tencache

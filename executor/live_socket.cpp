@@ -28,6 +28,7 @@ using boost::system::error_code;
 
 constexpr std::size_t most_clients = 8;
 constexpr std::chrono::seconds farewell{1};
+constexpr std::chrono::milliseconds between_attempts{100};
 
 Protocol::endpoint endpoint_of(const std::string& path) {
   constexpr std::size_t most_characters = 107;  // of sockaddr_un
@@ -52,6 +53,9 @@ void remove_stale(const std::string& path, asio::io_context& context) {
   error_code error;
   probe.connect(endpoint_of(path), error);
   if (!error) throw Error(path, 0, "another run is alive on this socket; choose another name for --live");
+  if (error != asio::error::connection_refused) {
+    throw Error(path, 0, "a socket that may be another's (" + error.message() + "); choose another name for --live");
+  }
   unlink(path.c_str());
 }
 
@@ -69,6 +73,7 @@ struct LiveServer::State {
   asio::io_context context{1};
   Protocol::acceptor acceptor{context};
   std::string path;
+  ino_t inode = 0;  // of the path
   std::size_t most_kept_bytes;
   // All below belong to the thread of the context.
   std::shared_ptr<const std::string> first;
@@ -78,14 +83,21 @@ struct LiveServer::State {
   std::list<Client> clients;
   std::atomic<std::size_t> attached{0};
   bool ending = false;
-  asio::steady_timer deadline{context};
+  asio::steady_timer deadline{context}, pause{context};
   std::thread thread;
 
   std::uint64_t piece_count() const { return first == nullptr ? 0 : 1 + forgotten + kept.size(); }
 
   void accept() {
     acceptor.async_accept([this](const error_code& error, Protocol::socket socket) {
-      if (error) return;  // closed
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
+      if (error) {  // no descriptor is free, say: that passes
+        pause.expires_after(between_attempts);
+        pause.async_wait([this](const error_code& stopped) {
+          if (!stopped) accept();
+        });
+        return;
+      }
       if (clients.size() < most_clients && same_user(socket)) {
         clients.emplace_back(std::move(socket));
         attached = clients.size();
@@ -142,6 +154,7 @@ struct LiveServer::State {
     error_code ignored;
     acceptor.close(ignored);
     deadline.cancel();
+    pause.cancel();
     for (Client& client : clients) client.socket.close(ignored);
   }
 };
@@ -154,6 +167,8 @@ LiveServer::LiveServer(const std::string& path, std::size_t most_kept_bytes) try
   remove_stale(path, s.context);
   s.acceptor.open(Protocol());
   s.acceptor.bind(endpoint);
+  struct stat status {};
+  if (lstat(path.c_str(), &status) == 0) s.inode = status.st_ino;
   // Nobody can connect before `listen`, so nobody else ever may.
   if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) throw Error(path, 0, "the socket cannot be made its owner's own");
   s.acceptor.listen();
@@ -174,7 +189,9 @@ LiveServer::~LiveServer() {
     s.end_if_done();
   });
   s.thread.join();
-  unlink(s.path.c_str());
+  // Somebody may have removed the name and given it to a run of their own.
+  struct stat status {};
+  if (lstat(s.path.c_str(), &status) == 0 && status.st_ino == s.inode) unlink(s.path.c_str());
 }
 
 void LiveServer::publish(std::string piece) {

@@ -168,6 +168,12 @@ TEST_F(Files, BrokenOnesSayWhatIsWrong) {
   EXPECT_THAT(refusal(write("nothing.json", R"({"traceEvents":[]})")), HasSubstr("no timeline"));
   const std::string whole = read_file(write_timelines("t.json"));
   EXPECT_THAT(refusal(write("cut.json", whole.substr(0, whole.size() * 2 / 3))), HasSubstr("ends in the middle"));
+  for (const std::string impossible : {"-5", "1e300"}) {
+    std::string damaged = whole;
+    const std::size_t at = damaged.find("\"dur\":") + 6;
+    damaged.replace(at, damaged.find(',', at) - at, impossible);
+    EXPECT_THAT(refusal(write("impossible.json", damaged)), HasSubstr("not an event")) << impossible;
+  }
   // Bytes overturned anywhere are an error or another timeline, never a crash.
   std::mt19937_64 random(7);
   for (int i = 0; i < 60; ++i) {
@@ -318,6 +324,31 @@ TEST_F(Files, ASlowWatcherNeitherDelaysTheRunNorFillsItsMemory) {
   EXPECT_TRUE(received.starts_with("head\n"));
   EXPECT_LT(received.size(), 10'000'000u);
   EXPECT_GT(received.size(), 500'000u);
+}
+
+TEST_F(Files, ARunThatDiesInTheMiddleIsNotTakenForWhole) {
+  const Recording measured = simulate_recording("measured: on-demand");
+  Timeline growing = measured.timeline;
+  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
+  auto server = std::make_unique<LiveServer>(path("run.socket"));
+  server->publish(stream.next());
+  gui::LiveRun run(path("run.socket"));
+  for (int i = 0; i < 500 && server->attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  server.reset();  // without the end of the file
+  while (!run.over()) {
+    run.wait();
+    run.take();
+  }
+  EXPECT_THAT(run.error(), HasSubstr("ended in the middle"));
+}
+
+TEST_F(Files, ASocketIsRemovedByThoseThatItIsOf) {
+  auto first = std::make_unique<LiveServer>(path("run.socket"));
+  std::filesystem::rename(path("run.socket"), path("elsewhere"));
+  LiveServer second(path("run.socket"));
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(path("run.socket")));
+  LiveServer third(path("elsewhere"));  // nobody listens there any more
 }
 
 TEST_F(Files, SocketsOfOthersAreLeftAlone) {

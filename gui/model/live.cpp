@@ -32,8 +32,9 @@ constexpr std::chrono::milliseconds between_snapshots{100};
 }  // namespace
 
 struct LiveRun::State {
-  explicit State(const std::string& socket) : client(socket), parser(socket) {}
+  explicit State(const std::string& socket) : name(socket), client(socket), parser(socket) {}
 
+  std::string name;
   LiveClient client;
   TimelineParser parser;  // the thread's own
   mutable std::mutex mutex;
@@ -68,6 +69,11 @@ struct LiveRun::State {
         next = std::chrono::steady_clock::now() + between_snapshots;
       }
       if (parser.span_count() != shown) show_what_came();
+      if (!parser.complete()) {
+        const std::lock_guard lock(mutex);
+        error = name + (parser.started() ? ": the run ended in the middle of what it sent; was it killed?"
+                                         : ": sent nothing; the run is watched by as many as it takes, or over");
+      }
     } catch (const Error& failure) {
       const std::lock_guard lock(mutex);
       error = failure.what();

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "traces/file_io.h"
@@ -122,7 +123,12 @@ class EventCutter {
   std::uint64_t line_ = 1;
 };
 
-Nanoseconds nanoseconds(double microseconds) { return std::llround(microseconds * 1000); }
+// A time or a duration, none of them longer than a month of nanoseconds. NaN is neither.
+std::optional<Nanoseconds> nanoseconds(double microseconds) {
+  constexpr double month_us = 2.7e12;
+  if (!(microseconds >= 0 && microseconds < month_us)) return std::nullopt;
+  return std::llround(microseconds * 1000);
+}
 
 struct Process {
   Recording recording;
@@ -303,8 +309,10 @@ class TimelineParser::Reader {
   void read_span(Process& process, const object& fields) {
     require(process.described);
     Span span;
-    span.start_ns = nanoseconds(fields["ts"].get_double());
-    span.end_ns = span.start_ns + nanoseconds(fields["dur"].get_double());
+    const auto start = nanoseconds(fields["ts"].get_double()), duration = nanoseconds(fields["dur"].get_double());
+    require(start.has_value() && duration.has_value());
+    span.start_ns = *start;
+    span.end_ns = *start + *duration;
     const std::uint64_t thread = fields["tid"].get_uint64();
     require(thread >= 1 && (thread <= 4 || thread >= first_link_thread));
     const MachineSpec& machine = process.recording.machine;
@@ -367,6 +375,7 @@ class TimelineParser::Reader {
 TimelineParser::TimelineParser(const std::string& name) : reader_(std::make_unique<Reader>(name)) {}
 TimelineParser::~TimelineParser() = default;
 void TimelineParser::feed(std::string_view text) { reader_->feed(text); }
+bool TimelineParser::started() const { return reader_->started(); }
 bool TimelineParser::complete() const { return reader_->complete(); }
 std::vector<Recording> TimelineParser::snapshot(std::size_t most_spans) const { return reader_->snapshot(most_spans); }
 std::uint64_t TimelineParser::iteration() const { return reader_->iteration(); }

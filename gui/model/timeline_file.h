@@ -24,6 +24,7 @@ class TimelineParser {
   TimelineParser& operator=(const TimelineParser&) = delete;
 
   void feed(std::string_view text);
+  bool started() const;   // something came
   bool complete() const;  // the text is a whole file
   // What came so far; of each recording at most the last so many spans, cut at an iteration's start. Copies.
   std::vector<Recording> snapshot(std::size_t most_spans) const;

@@ -66,6 +66,14 @@ TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
   EXPECT_EQ(faster.trace->ops[0].duration_ns, 300'000);
   EXPECT_EQ(scenario.trace->ops[0].duration_ns, 600'000);
   EXPECT_THROW(what_if.knobs()[0].parse("much"), Error);
+  for (Knob& knob : what_if.knobs()) {
+    if (knob.kind != Knob::Kind::gpu_speed) continue;
+    EXPECT_NEAR(knob.original_share(), 0.5, 1e-9);
+    for (const char* wrong : {"nan", "inf", "0", "-1"}) EXPECT_THROW(knob.parse(wrong), Error) << wrong;
+    knob.parse("64");  // beyond the slider, which grows
+    EXPECT_EQ(knob.value, 64);
+    EXPECT_EQ(knob.most, 64);
+  }
   what_if.reset();
   EXPECT_FALSE(what_if.changed());
 }

@@ -82,8 +82,10 @@ void describe_transfer(const Run& run, std::uint32_t index, Facts& facts) {
                                               name_or(run.op_name(span.op), "no op of the program")));
   const std::uint32_t user = run.used_by(index);
   if (user == none) {
-    const bool leaves = span.from == 0;
-    facts.emplace_back("used by", leaves ? "nothing: it makes room or saves" : "nothing before it left again");
+    // No op runs where it went.
+    const bool saves =
+        span.to >= run.machine().tiers.size() || run.machine().tiers[span.to].kind == TierKind::nvme || span.from == 0;
+    facts.emplace_back("used by", saves ? "nothing: it makes room or saves" : "nothing before it left again");
   } else {
     const Span& use = run.spans()[user];
     facts.emplace_back("used by", fmt::format("{}, {} after it arrived", name_or(run.op_name(use.op), "an op"),
@@ -287,7 +289,7 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
 
 std::string belief(const Session& session, std::size_t run) {
   const Run& r = *session.runs()[run];
-  if (r.origin() == Origin::measured) return "measured on this machine";
+  if (r.origin() == Origin::measured) return "measured on " + r.machine().name;
   const RunPointer measured = session.run_of(Origin::measured);
   if (measured == nullptr) {
     const SimulatedPointer simulated = session.simulated();

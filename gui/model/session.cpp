@@ -36,6 +36,18 @@ std::uint32_t same_name(const Items& from, const Items& to, std::uint32_t id, Na
   return none;
 }
 
+// The id in `to` of what is selected in `from`.
+std::uint32_t same_thing(const Run& from, const Run& to, const Selection& selection) {
+  using NameOf = std::function<std::string_view(std::uint32_t)>;
+  if (selection.kind == Selection::Kind::op) {
+    return same_name(from.trace().ops, to.trace().ops, selection.id, NameOf([&](auto id) { return from.op_name(id); }),
+                     NameOf([&](auto id) { return to.op_name(id); }));
+  }
+  return same_name(from.trace().tensors, to.trace().tensors, selection.id,
+                   NameOf([&](auto id) { return from.tensor_name(id); }),
+                   NameOf([&](auto id) { return to.tensor_name(id); }));
+}
+
 // Beside an installed program, else in the source tree.
 std::string sample_file() {
   namespace fs = std::filesystem;
@@ -164,7 +176,8 @@ void Session::make_changes() {
 
 void Session::replace(std::vector<RunPointer> runs) {
   const TimeWindow window_before = window;
-  const Selection selection_before = selection;
+  const Selection selected = selection;
+  const RunPointer selected_of = selected.run < runs_.size() ? runs_[selected.run] : nullptr;
   const auto range_before = time_range;
   const std::vector<std::uint8_t> chosen_before = chosen_;
   show(std::move(runs));
@@ -174,7 +187,9 @@ void Session::replace(std::vector<RunPointer> runs) {
   }
   window = window_before;
   time_range = range_before;
-  if (selection_before.run == 0) selection = {selection_before.kind, selection_before.id, 0, none};
+  if (selected.kind == Selection::Kind::nothing || selected_of == nullptr || selected.run >= runs_.size()) return;
+  const std::uint32_t same = same_thing(*selected_of, *runs_[selected.run], selected);
+  if (same != none) selection = {selected.kind, same, selected.run, none};
 }
 
 // A new iteration is looked at as it arrives, where the last one was looked at before.
@@ -391,16 +406,7 @@ void Session::compare_ops() {
 std::uint32_t Session::selected_in(std::size_t run) const {
   if (selection.kind == Selection::Kind::nothing || selection.run >= runs_.size()) return none;
   if (run == selection.run) return selection.id;
-  const Run& from = *runs_[selection.run];
-  const Run& to = *runs_[run];
-  using NameOf = std::function<std::string_view(std::uint32_t)>;
-  if (selection.kind == Selection::Kind::op) {
-    return same_name(from.trace().ops, to.trace().ops, selection.id, NameOf([&](auto id) { return from.op_name(id); }),
-                     NameOf([&](auto id) { return to.op_name(id); }));
-  }
-  return same_name(from.trace().tensors, to.trace().tensors, selection.id,
-                   NameOf([&](auto id) { return from.tensor_name(id); }),
-                   NameOf([&](auto id) { return to.tensor_name(id); }));
+  return same_thing(*runs_[selection.run], *runs_[run], selection);
 }
 
 void Session::select_span(std::size_t run, std::uint32_t span) {

@@ -89,6 +89,8 @@ void set_memory(MachineSpec& machine, Device device, double bytes) {
 
 double Knob::stepped() const { return step > 0 ? std::max(step, std::round(value / step) * step) : value; }
 
+double Knob::original_share() const { return std::log(original / least) / std::log(most / least); }
+
 std::string Knob::text() const {
   if (kind == Kind::batch) return fmt::format("{:.0f}", stepped());
   if (kind == Kind::gpu_speed) return fmt::format("× {:.2f}", value);
@@ -100,13 +102,16 @@ void Knob::parse(const std::string& typed) {
   double wanted = 0;
   if (kind == Kind::gpu_speed || kind == Kind::batch) {
     const auto [rest, error] = std::from_chars(typed.data(), typed.data() + typed.size(), wanted);
-    if (error != std::errc() || rest != typed.data() + typed.size()) {
+    if (error != std::errc() || rest != typed.data() + typed.size() || !std::isfinite(wanted)) {
       throw Error("'" + typed + "' is no number, such as 1.5");
     }
   } else {
     wanted = is_bandwidth(kind) ? static_cast<double>(parse_bandwidth(typed)) : static_cast<double>(parse_bytes(typed));
   }
-  value = std::clamp(wanted, least, most);
+  if (wanted <= 0) throw Error("'" + typed + "' is not above 0");
+  value = wanted;
+  least = std::min(least, std::max(wanted, step));
+  most = std::max(most, wanted);
 }
 
 WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base_(std::move(base)) {
@@ -138,7 +143,7 @@ Scenario WhatIf::scenario() const {
   scenario.policy = policy;
   scenario.options = options;
   for (const Knob& knob : knobs_) {
-    if (knob.value == knob.original) continue;
+    if (!knob.moved()) continue;
     const double factor = knob.value / knob.original;
     switch (knob.kind) {
       case Kind::gpu_memory:
@@ -166,7 +171,7 @@ Scenario WhatIf::scenario() const {
 bool WhatIf::changed() const { return policy != base_.policy || options != base_.options || machine_changed(); }
 
 bool WhatIf::machine_changed() const {
-  return std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.value != knob.original; });
+  return std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.moved(); });
 }
 
 void WhatIf::change(const std::string& assignment) {

@@ -18,9 +18,12 @@ struct Knob {
   double least = 0, most = 1;
   double step = 0;  // the value is a multiple of it; 0: any
   double stepped() const;
+  bool moved() const { return stepped() != original; }
+  double original_share() const;  // where the original stands between least and most, 0 to 1, by the logarithm
   // "24.0 GiB", "12.0 GB/s", "× 1.50", "16".
   std::string text() const;
-  // Sets the value from what a person typed, in the units of core/units.h ("24GiB", "12GB/s", "1.5"). Throws Error.
+  // Sets the value from what a person typed, in the units of core/units.h ("24GiB", "12GB/s", "1.5"); the range grows
+  // to hold it. Throws Error where it is no such thing, or not above 0.
   void parse(const std::string& typed);
 };
 

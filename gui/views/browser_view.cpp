@@ -155,7 +155,8 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
 // A bar for each tier, as high as the part of the tensor that is there; ticks where it is used, below.
 void BrowserView::draw_life(Session& session, const Theme& theme) {
   const Run& run = *session.runs()[0];
-  const bool chosen = session.selection.kind == Selection::Kind::tensor && session.selected_in(0) != none;
+  const bool chosen =
+      session.selection.kind == Selection::Kind::tensor && session.selected_in(0) < run.trace().tensors.size();
   const TensorId tensor = chosen ? session.selected_in(0) : most_moved_;
   if (tensor == none) return;
   if (lived_ != tensor) {
@@ -218,7 +219,7 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
                     user == none ? std::string() : ", used by " + std::string(run.op_name(run.spans()[user].op)));
     ImGui::PushID(static_cast<int>(transfer));
     if (ImGui::Selectable(text.c_str(), session.selection.span == transfer)) {
-      session.selection.span = transfer;
+      session.selection = {Selection::Kind::tensor, tensor, 0, transfer};
       session.window.pan(static_cast<double>(span.start_ns) - origin -
                          (session.window.begin_ns + session.window.end_ns) / 2);
     }

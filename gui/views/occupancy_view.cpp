@@ -153,7 +153,9 @@ void OccupancyView::draw_plots(Session& session, const Theme& theme, float width
       }
       y += font + theme.px(1);
     };
-    line(plot.tier_name + (run.origin() == Origin::measured ? ", measured" : ", predicted"), theme.text);
+    const bool several = session.runs().size() > 2;  // ranks: their titles tell them apart
+    const char* origin = run.origin() == Origin::measured ? "measured" : "predicted";
+    line(plot.tier_name + ", " + (several ? run.title() : origin), theme.text);
     line("capacity " + format_bytes(plot.capacity), theme.error);
     line("peak " + format_bytes(run.occupancy().peak(plot.tier)), theme.faint_text);
     if (session.cursor_ns) {

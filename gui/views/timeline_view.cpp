@@ -474,6 +474,7 @@ void TimelineView::draw(Session& session, const Theme& theme) {
                                        : "No timeline: open a trace, a result or a timeline, or drop one here.");
     return;
   }
+  draw_toolbar(session, theme);  // first: it may change which runs there are
   if (prepared_ != session.generation()) {
     prepared_ = session.generation();
     headlines_.clear();
@@ -488,7 +489,6 @@ void TimelineView::draw(Session& session, const Theme& theme) {
       detail_lines_ = std::max(detail_lines_, describe_measurement(session, run, iterations_.back()).size());
     }
   }
-  draw_toolbar(session, theme);
   const float available = ImGui::GetContentRegionAvail().y;
   const float line = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
   const float details = std::min(available * 0.35f, line * static_cast<float>(detail_lines_) + theme.px(8));

@@ -51,7 +51,7 @@ class WhatIfView : public View {
 bool WhatIfView::draw_knob(Session& session, const Theme& theme, Knob& knob) {
   ImGui::PushID(knob.label);
   ImGui::AlignTextToFramePadding();
-  const bool moved = knob.value != knob.original;
+  const bool moved = knob.moved();
   ImGui::PushStyleColor(ImGuiCol_Text, moved ? theme.accent : theme.text);
   ImGui::TextUnformatted(knob.label);
   ImGui::PopStyleColor();
@@ -62,8 +62,8 @@ bool WhatIfView::draw_knob(Session& session, const Theme& theme, Knob& knob) {
   if (ImGui::IsItemActivated()) session.keep_ghost();
   // Where the machine itself stands.
   const ImVec2 min = ImGui::GetItemRectMin(), max = ImGui::GetItemRectMax();
-  ImGui::GetWindowDrawList()->AddLine({(min.x + max.x) / 2, max.y - theme.px(3)}, {(min.x + max.x) / 2, max.y},
-                                      theme.faint_text, theme.px(1.5f));
+  const float x = min.x + (max.x - min.x) * static_cast<float>(knob.original_share());
+  ImGui::GetWindowDrawList()->AddLine({x, max.y - theme.px(3)}, {x, max.y}, theme.faint_text, theme.px(1.5f));
   if (ImGui::IsItemClicked(ImGuiMouseButton_Right) && moved) {
     session.keep_ghost();
     knob.value = knob.original;
@@ -74,9 +74,11 @@ bool WhatIfView::draw_knob(Session& session, const Theme& theme, Knob& knob) {
   std::string typed = knob.text();
   if (ImGui::InputText("##box", &typed, ImGuiInputTextFlags_EnterReturnsTrue | ImGuiInputTextFlags_AutoSelectAll)) {
     try {
-      session.keep_ghost();
       std::erase(typed, ' ');
-      knob.parse(typed);
+      Knob parsed = knob;
+      parsed.parse(typed);
+      session.keep_ghost();
+      knob = parsed;
       changed = true;
     } catch (const Error& error) {
       session.say(error.what(), true);

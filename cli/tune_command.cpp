@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <memory>
 
@@ -9,7 +10,12 @@
 #include "cli/output_files.h"
 #include "cli/policy_library.h"
 #include "cli/tune_run.h"
+#include "configs/deepspeed_config.h"
+#include "configs/fsdp_config.h"
+#include "policies/registry.h"
 #include "traces/file_io.h"
+#include "traces/split_ranks.h"
+#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -18,6 +24,7 @@ struct TuneArguments {
   TuneRequest request;
   std::string jitter, tie = "0.5%";
   std::string csv;
+  std::string from_deepspeed, deepspeed, fsdp, accelerate;
   bool json = false;
 };
 
@@ -33,13 +40,108 @@ double parse_share(const std::string& option, const std::string& text) {
   return percent ? value / 100 : value;
 }
 
+// Ranks that each parameter is split over, as `generate` says it in the trace.
+std::uint64_t shards_of(const Trace& trace) {
+  const std::string& made = trace.header.recorded_by;
+  const std::string data_parallel = " --data-parallel ";
+  const std::size_t at = made.find(data_parallel);
+  if (made.find(" --zero 3") == std::string::npos || at == std::string::npos) return 1;
+  std::uint64_t ranks = 1;
+  std::from_chars(made.data() + at + data_parallel.size(), made.data() + made.size(), ranks);
+  return std::max<std::uint64_t>(1, ranks);
+}
+
+TrainingShape shape_of(const Workload& workload) {
+  TrainingShape shape;
+  const TraceHeader& header = workload.trace.header;
+  shape.precision = header.precision;
+  shape.ranks = rank_count(workload.trace);
+  shape.shards = shards_of(workload.trace);
+  for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
+  const std::string micro_batches = " --micro-batches ";
+  if (const std::size_t at = header.recorded_by.find(micro_batches); at != std::string::npos) {
+    const std::string& made = header.recorded_by;
+    std::from_chars(made.data() + at + micro_batches.size(), made.data() + made.size(), shape.accumulation);
+  }
+  const std::uint64_t parts = std::max<std::uint64_t>(1, shape.accumulation) * std::max<std::uint64_t>(1, shape.shards);
+  shape.micro_batch = header.batch % parts == 0 ? header.batch / parts : 0;
+  return shape;
+}
+
+// Writes what was asked for; what its format cannot say goes to stderr.
+void write_configurations(const TuneArguments& arguments, const Tuned& tuned, const DeepSpeedConfig* start) {
+  const std::string& policy = tuned.request.policy;
+  const Settings resolved = tuned.resolved(tuned.best());
+  const Workload& workload = tuned.workloads.front();
+  const TrainingShape shape = shape_of(workload);
+  const auto write = [](const std::string& file, const WrittenConfig& written) {
+    write_file(file, written.text);
+    for (const std::string& text : written.remarks) remark(fmt::format("{}: {}", file, text));
+  };
+  if (!arguments.deepspeed.empty()) {
+    write(arguments.deepspeed,
+          write_deepspeed_config(policy, resolved, shape, start == nullptr ? nullptr : start->document));
+  }
+  if (!arguments.fsdp.empty()) {
+    write(arguments.fsdp, write_fsdp_config(policy, resolved, shape, layer_shape(workload.trace)));
+  }
+  if (!arguments.accelerate.empty()) {
+    write(arguments.accelerate,
+          write_accelerate_config(policy, resolved, shape, layer_shape(workload.trace), arguments.deepspeed));
+  }
+}
+
+// What cannot be written is an error before anything runs.
+void check_configurations(const TuneArguments& arguments, const std::string& policy) {
+  Settings defaults;
+  for (const PolicyInfo& info : list_policies()) {
+    if (info.name != policy) continue;
+    for (const Options::Info& option : info.options) defaults[option.name] = option.default_value;
+  }
+  if (!arguments.deepspeed.empty()) write_deepspeed_config(policy, defaults, {});
+  if (!arguments.fsdp.empty()) write_fsdp_config(policy, defaults, {}, {});
+  if (!arguments.accelerate.empty()) write_accelerate_config(policy, defaults, {}, {}, "");
+}
+
+void check_outputs(const TuneArguments& arguments) {
+  std::vector<std::string> others = arguments.request.traces;
+  for (const auto& [option, path] : {std::pair{"--csv", arguments.csv},
+                                     {"--deepspeed", arguments.deepspeed},
+                                     {"--fsdp", arguments.fsdp},
+                                     {"--accelerate", arguments.accelerate}}) {
+    check_output(option, path, others);
+    others.push_back(path);
+  }
+}
+
+std::optional<DeepSpeedConfig> start_of(const TuneArguments& arguments, TuneRequest& request) {
+  if (arguments.from_deepspeed.empty()) return std::nullopt;
+  const Trace trace = read_trace(request.traces.front());
+  DeepSpeedConfig start = read_deepspeed_config(arguments.from_deepspeed, shards_of(trace));
+  for (const std::string& warning : start.warnings) remark(arguments.from_deepspeed + ": " + warning);
+  const std::string& precision = trace.header.precision;
+  if (!start.precision.empty() && !precision.empty() && start.precision != precision) {
+    remark(fmt::format("{}: trains in {}, the trace is of {}", arguments.from_deepspeed, start.precision, precision));
+  }
+  if (request.policy.empty()) request.policy = start.policy;
+  if (request.policy != start.policy) {
+    throw Error(arguments.from_deepspeed, 0,
+                fmt::format("is of policy {}, not of {}; leave --policy out", start.policy, request.policy));
+  }
+  return start;
+}
+
 ExitCode tune_policy(const TuneArguments& arguments) {
   TuneRequest request = arguments.request;
   if (!arguments.jitter.empty()) request.jitter = parse_share("--jitter", arguments.jitter);
   request.tie = parse_share("--tie", arguments.tie);
-  check_output("--csv", arguments.csv, request.traces);
-  const Tuned tuned = run_tune(request, std::nullopt);
+  const std::optional<DeepSpeedConfig> start = start_of(arguments, request);
+  if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
+  check_configurations(arguments, request.policy);
+  check_outputs(arguments);
+  const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!arguments.csv.empty()) write_file(arguments.csv, tune_csv(tuned));
+  if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
   arguments.json ? print_json(tune_json(tuned)) : print(tune_text(tuned));
   if (!arguments.csv.empty()) {
     remark(fmt::format("{} candidates in {}", tuned.result.candidates.size(), arguments.csv));
@@ -58,7 +160,8 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   add_machine_choice_options(*command, request.workload);
   add_iterations_option(*command, request.workload);
   add_policy_library_option(*command);
-  command->add_option("--policy,-p", request.policy, "A name of `tencache policies`")->required();
+  command->add_option("--policy,-p", request.policy,
+                      "A name of `tencache policies` (default: what --from-deepspeed configures)");
   command->add_option("--budget", request.budget, "Simulations at most")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{10'000'000}));
@@ -79,12 +182,21 @@ void add_tune_command(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false)
       ->take_all();
   refuse_empty(command->add_option("--csv", arguments->csv, "Write all candidates to this file"));
+  refuse_empty(command->add_option("--from-deepspeed", arguments->from_deepspeed,
+                                   "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)"));
+  refuse_empty(command->add_option("--deepspeed", arguments->deepspeed,
+                                   "Write the best settings as a DeepSpeed configuration, with the other keys of "
+                                   "--from-deepspeed"));
+  refuse_empty(command->add_option("--fsdp", arguments->fsdp, "The same for PyTorch's FSDP, as JSON"));
+  refuse_empty(command->add_option("--accelerate", arguments->accelerate,
+                                   "The same for Hugging Face Accelerate, as YAML; refers to the file of --deepspeed"));
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(
       "Exit code 1: nothing fits.\n\nExamples:\n"
       "  tencache tune step.trace.jsonl.zst --machine g5.xlarge --policy zero-infinity\n"
       "  tencache tune short.trace.jsonl.zst long.trace.jsonl.zst -m g5.xlarge -p 10cache --jitter 5%\n"
-      "  tencache tune step.trace.jsonl.zst -m g5.xlarge -p layer-streaming --over buffers=2..6 --csv all.csv");
+      "  tencache tune step.trace.jsonl.zst -m g5.xlarge -p layer-streaming --over buffers=2..6 --csv all.csv\n"
+      "  tencache tune step.trace.jsonl.zst -m g5.xlarge --from-deepspeed ds.json --deepspeed tuned.json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return tune_policy(*arguments); }; });
 }
 

@@ -90,6 +90,8 @@ Json manifest_of(const Tuned& tuned) {
               {"copies", tuned.result.candidates.front().seconds.front().size()},
               {"tie", request.tie}};
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
+  if (!options.rescale.assume_gpu.empty()) run["assume_gpu"] = options.rescale.assume_gpu;
+  if (options.rescale.no_rescale) run["no_rescale"] = true;
   if (const PolicyOrigin origin = origin_of_policy(request.policy); !origin.file.empty()) {
     run["policy_library"] = origin.file;
     hash["policy_library"] = origin.sha256;
@@ -261,7 +263,8 @@ std::string tune_text(const Tuned& tuned) {
                                     tuned.workloads.front().trace.header.element_bytes());
   if (pinned != 0) text += fmt::format("its pinned buffers take {} of CPU memory\n", format_bytes(pinned));
   text += fmt::format("\n{}{}", flatness_table(tuned), ties_and_misfits(tuned));
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) text += fmt::format("\n{}\n", replay_command(tuned, best, w));
+  for (std::size_t w = 0; w < tuned.workloads.size(); ++w)
+    text += fmt::format("\n{}\n", replay_command(tuned, best, w));
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/console.h"
 #include "policies/registry.h"
 #include "traces/jitter.h"
+#include "traces/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -70,7 +71,7 @@ void count_parameters(Tuned& tuned) {
       tuned.largest_parameter = std::max(tuned.largest_parameter, own);
       elements += own;
     }
-    tuned.parameter_elements = std::max(tuned.parameter_elements, elements);
+    tuned.parameter_elements = std::max(tuned.parameter_elements, elements / rank_count(workload.trace));
   }
 }
 

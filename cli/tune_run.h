@@ -32,7 +32,7 @@ struct Tuned {
   std::optional<std::size_t> start_candidate;
   std::vector<double> ideal_seconds;     // by workload
   std::uint64_t largest_parameter = 0;   // elements, over all workloads
-  std::uint64_t parameter_elements = 0;  // the most of a workload
+  std::uint64_t parameter_elements = 0;  // of a rank, the most of a workload
   TuneResult result;
   double run_seconds = 0;
 

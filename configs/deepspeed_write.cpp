@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <charconv>
+
+#include "configs/deepspeed_config.h"
+#include "configs/deepspeed_keys.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Settings = std::map<std::string, std::string>;
+using namespace deepspeed;
+
+constexpr const char* default_nvme_path = "/local_nvme";
+
+Json count_json(const std::string& text) {
+  double number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return static_cast<std::uint64_t>(number);
+}
+
+void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stages) {
+  const auto is_nvme = [&](std::string_view section) { return resolved.at(std::string(section)) == "nvme"; };
+  for (const std::string_view section : {param, optimizer}) {
+    const std::string name(section), device = resolved.at(name);
+    if (device == "none") {
+      stages.erase(name);
+      continue;
+    }
+    stages[name]["device"] = device;
+    if (device == "nvme" && !stages[name].contains("nvme_path")) stages[name]["nvme_path"] = default_nvme_path;
+    stages[name]["pin_memory"] = !shape.pageable || resolved.at("pin_memory") == "true";
+  }
+  for (const UsedKey& used : used_keys) {
+    const std::string section(used.section), key(used.key), value = resolved.at(std::string(used.option));
+    // What only NVMe needs is left out elsewhere.
+    if (used.kind == Kind::device || key == "pin_memory") continue;
+    if (used.section != zero && !is_nvme(used.section)) {
+      if (stages.contains(section)) stages[section].erase(key);
+      continue;
+    }
+    Json& map = used.section == zero ? stages : stages[section];
+    if (used.kind == Kind::flag) {
+      map[key] = value == "true";
+    } else {
+      map[key] = used.whole ? Json(count_json(value).get<std::uint64_t>() * shape.shards) : count_json(value);
+    }
+  }
+}
+
+void write_shape(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
+  if (shape.precision == "bf16" || shape.precision == "fp16") {
+    document.erase(shape.precision == "bf16" ? "fp16" : "bf16");
+    if (!document.contains(shape.precision)) document[shape.precision] = Json::object();
+    document[shape.precision]["enabled"] = true;
+  }
+  if (shape.micro_batch != 0) {
+    document["train_micro_batch_size_per_gpu"] = shape.micro_batch;
+    document["gradient_accumulation_steps"] = shape.accumulation;
+    document.erase("train_batch_size");  // follows from both
+  } else if (!document.contains("train_micro_batch_size_per_gpu") && !document.contains("train_batch_size")) {
+    remarks.push_back("the trace does not say its batch: add train_micro_batch_size_per_gpu");
+  }
+}
+
+}  // namespace
+
+WrittenConfig write_deepspeed_config(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
+                                     const Json& base) {
+  const bool infinity = policy == "zero-infinity";
+  if (!infinity && policy != "zero-offload") {
+    throw Error("policy '" + policy + "' is none that DeepSpeed has; it has zero-infinity and zero-offload");
+  }
+  WrittenConfig written;
+  Json document = base.is_object() ? base : Json::object();
+  write_shape(shape, document, written.remarks);
+  Json& stages = document[std::string(zero)];
+  if (!stages.is_object()) stages = Json::object();
+  if (infinity) {
+    stages["stage"] = 3;
+    write_keys(resolved, shape, stages);
+    const bool nvme = resolved.at("offload_param") == "nvme" || resolved.at("offload_optimizer") == "nvme";
+    if (nvme && !document.contains("aio")) {
+      document["aio"] = {{"block_size", 1048576},
+                         {"queue_depth", 8},
+                         {"intra_op_parallelism", 1},
+                         {"single_submit", false},
+                         {"overlap_events", true}};
+      written.remarks.push_back(
+          "aio holds DeepSpeed's defaults: the model takes NVMe as fast as the machine file says");
+    }
+    if (nvme) written.remarks.push_back("set nvme_path to the file system of the NVMe");
+    if (resolved.at("overflow") == "evict") {
+      written.remarks.push_back("overflow=evict has no key: DeepSpeed runs out of memory instead");
+    }
+    if (resolved.at("buffers") == "allocate") written.remarks.push_back("buffers=allocate has no key");
+  } else {
+    stages["stage"] = 2;
+    if (!stages.contains(optimizer)) stages[std::string(optimizer)] = {{"pin_memory", true}};
+    stages[std::string(optimizer)]["device"] = "cpu";
+    written.remarks.push_back("chunk=" + resolved.at("chunk") + " has no key: DeepSpeed copies gradients one by one");
+  }
+  written.text = document.dump(2) + "\n";
+  return written;
+}
+
+}  // namespace tencache

@@ -1,0 +1,81 @@
+#include "configs/lenient_json.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+// Where what begins at `at` ends: a string, comment or anything else, of which a character.
+std::size_t end_of(std::string_view text, std::size_t at) {
+  if (text[at] == '"') {
+    std::size_t end = at + 1;
+    while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+    return std::min(end + 1, text.size());
+  }
+  if (text[at] == '#' || text.substr(at, 2) == "//") return std::min(text.find('\n', at), text.size());
+  if (text.substr(at, 2) == "/*") {
+    const std::size_t end = text.find("*/", at + 2);
+    return end == std::string_view::npos ? text.size() : end + 2;
+  }
+  return at + 1;
+}
+
+bool is_comment(std::string_view text, std::size_t at) {
+  return text[at] == '#' || text.substr(at, 2) == "//" || text.substr(at, 2) == "/*";
+}
+
+// The same lines in strict JSON, so that errors are placed.
+std::string strict(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> words = {
+      {{"True", "true"}, {"False", "false"}, {"None", "null"}}};
+  std::string result;
+  std::size_t comma = std::string::npos;  // in the result, with nothing but space after it
+  for (std::size_t at = text.starts_with("\xef\xbb\xbf") ? 3 : 0; at < text.size();) {
+    const std::size_t end = end_of(text, at);
+    if (is_comment(text, at)) {
+      for (; at < end; ++at) {
+        if (text[at] == '\n') result += '\n';
+      }
+      continue;
+    }
+    const char c = text[at];
+    if ((c == '}' || c == ']') && comma != std::string::npos) result[comma] = ' ';
+    if (!is_space(c)) comma = c == ',' ? result.size() : std::string::npos;
+    const bool begins_word = is_letter(c) && (at == 0 || !is_letter(text[at - 1]));
+    const auto word = std::ranges::find_if(words, [&](const auto& pair) {
+      const std::size_t after = at + pair.first.size();
+      return begins_word && text.substr(at).starts_with(pair.first) &&
+             (after >= text.size() || !is_letter(text[after]));
+    });
+    if (word != words.end()) {
+      result += word->second;
+      at += word->first.size();
+    } else {
+      result += text.substr(at, end - at);
+      at = end;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+nlohmann::ordered_json parse_lenient_json(const std::string& text, const std::string& file) {
+  const std::string json = strict(text);
+  try {
+    return nlohmann::ordered_json::parse(json);
+  } catch (const nlohmann::json::parse_error& error) {
+    const std::size_t read = std::min(error.byte, json.size());
+    const auto line = 1 + std::count(json.begin(), json.begin() + static_cast<std::ptrdiff_t>(read), '\n');
+    throw Error(file, static_cast<std::uint64_t>(line), "is no JSON, even with comments and trailing commas allowed");
+  }
+}
+
+}  // namespace tencache

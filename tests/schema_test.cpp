@@ -238,6 +238,20 @@ TEST(Schema, Sensitivities) {
   CHECK_OR_SKIP(checked);
 }
 
+TEST(Schema, Explanations) {
+  Checked checked("explain");
+  Json explained;
+  for (const char* gpu_memory : {"60MiB", "1MiB"}) {
+    explained = Json::parse(run_in_process({"explain", sample_trace(), "-m", "demo-small-gpu", "-p", "10cache",
+                                            "--gpu-memory", gpu_memory, "--policies", "lru", "--top", "2", "--json"})
+                                .out);
+    checked.valid(explained);
+  }
+  explained["causes"].push_back({{"cause", "weather"}});
+  checked.refused(explained, "$.causes[0]");
+  CHECK_OR_SKIP(checked);
+}
+
 TEST(Schema, Validations) {
   Checked checked("validation");
   Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);

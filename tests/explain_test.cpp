@@ -1,0 +1,249 @@
+// Where the time goes, on traces whose stalls can be worked out on paper, and identities on a recording.
+#include "sim/explain.h"
+
+#include <cmath>
+
+#include "configs/machine_yaml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/in_process.h"
+#include "traces/trace_file.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double block_seconds = 16 * MiB / 1e9;  // a chunk of 16 MiB over a link of 1 GB/s: 16.8 ms
+
+// Links of 1 GB/s without latency; storage has a way of its own to the GPU.
+MachineSpec machine(Bytes gpu, Bytes cpu, BytesPerSecond storage = 1'000'000'000) {
+  MachineSpec machine;
+  machine.name = "box";
+  const auto tier = [&](const char* name, TierKind kind, Bytes capacity) {
+    Tier tier;
+    tier.name = name;
+    tier.kind = kind;
+    tier.capacity = capacity;
+    machine.tiers.push_back(tier);
+  };
+  tier("gpu", TierKind::gpu, gpu);
+  tier("cpu", TierKind::cpu, cpu);
+  tier("nvme", TierKind::nvme, GiB);
+  const auto link = [&](const char* name, TierId from, TierId to, BytesPerSecond bandwidth) {
+    Link link;
+    link.name = name;
+    link.from = from;
+    link.to = to;
+    link.bandwidth = bandwidth;
+    machine.links.push_back(link);
+  };
+  link("h2d", 1, 0, 1'000'000'000);
+  link("d2h", 0, 1, 1'000'000'000);
+  link("read", 2, 0, storage);
+  link("write", 0, 2, storage);
+  machine.initial_tier = 1;
+  machine.validate();
+  return machine;
+}
+
+OpIndex add_op(Trace& trace, const char* module, std::vector<TensorId> reads, std::vector<TensorId> writes,
+               Device device = Device::gpu) {
+  Op op;
+  op.name = trace.names.intern("op");
+  op.module = trace.names.intern(module);
+  op.device = device;
+  op.duration_ns = 10'000'000;
+  return trace.add_op(op, reads, writes);
+}
+
+Trace three_blocks(bool written) {
+  Trace trace;
+  for (TensorId i = 0; i < 3; ++i) {
+    trace.add_tensor("w" + std::to_string(i), 16 * MiB, Role::parameter, true);
+    add_op(trace, i == 2 ? "layers.1.mlp" : "layers.0.mlp", {i},
+           written ? std::vector<TensorId>{i} : std::vector<TensorId>{});
+  }
+  return trace;
+}
+
+Explanation explain_lru(const Trace& trace, const MachineSpec& machine, std::vector<std::string> others = {}) {
+  ExplainRequest request;
+  request.trace = &trace;
+  request.machine = &machine;
+  request.policy = "lru";
+  request.other_policies = std::move(others);
+  return explain(request);
+}
+
+const ExplainedCause& cause_named(const Explanation& explanation, StallCause cause) {
+  for (const ExplainedCause& candidate : explanation.causes) {
+    if (candidate.cause == cause) return candidate;
+  }
+  throw std::runtime_error("no such cause");
+}
+
+// Room for two blocks of three: under lru each op waits for its own to come in, 16.8 ms. Without h2d all of that is
+// gone.
+TEST(Explain, AllThatOneLinkCostsIsConfirmed) {
+  const Trace trace = three_blocks(false);
+  const Explanation explanation = explain_lru(trace, machine(32 * MiB, GiB), {"ideal", "lru", "belady"});
+  EXPECT_NEAR(explanation.parts.seconds, 0.03 + 3 * block_seconds, 1e-9);
+  ASSERT_EQ(explanation.causes.size(), 1u);
+  const ExplainedCause& cause = explanation.causes[0];
+  EXPECT_EQ(cause.cause, StallCause::h2d);
+  EXPECT_NEAR(cause.attributed, 3 * block_seconds, 1e-9);
+  EXPECT_NEAR(cause.confirmed, 3 * block_seconds, 1e-6);
+  EXPECT_NEAR(cause.still, 0, 1e-6);
+  EXPECT_NEAR(cause.moved, 0, 1e-6);
+  EXPECT_NEAR(explanation.remainder, 0, 1e-6);
+  // A third of it each: ops, tensors; layer 0 has two of the ops.
+  ASSERT_EQ(explanation.ops.size(), 3u);
+  ASSERT_EQ(explanation.tensors.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(sum_of(explanation.ops[i].stalls), block_seconds, 1e-9);
+    EXPECT_NEAR(sum_of(explanation.tensors[i].stalls), block_seconds, 1e-9);
+    // Its own way in is gone; the byte that is left keeps the other two from being there at once.
+    ASSERT_TRUE(explanation.tensors[i].without);
+    EXPECT_NEAR(explanation.tensors[i].without->seconds, 0.03 + 2 * block_seconds, 1e-6);
+  }
+  ASSERT_EQ(explanation.layers.size(), 2u);
+  EXPECT_EQ(explanation.layers[0].layer, "layers.0");
+  EXPECT_NEAR(sum_of(explanation.layers[0].stalls), 2 * block_seconds, 1e-9);
+  // Twice the GPU memory holds all; twice the links halve the wait; the policy itself and ideal are no alternatives.
+  const auto then = [&](const std::string& what) {
+    for (const ExplainedChange& change : explanation.changes) {
+      if (change.what == what) return change.then.seconds;
+    }
+    return -1.0;
+  };
+  EXPECT_NEAR(then("gpu_memory × 2"), 0.03, 1e-9);
+  EXPECT_NEAR(then("pcie × 2"), 0.03 + 1.5 * block_seconds, 1e-6);
+  EXPECT_NEAR(then("gpu_speed × 2"), 0.015 + 3 * block_seconds, 1e-6);
+  EXPECT_GT(then("policy belady"), 0);
+  EXPECT_EQ(then("policy lru"), -1);
+  EXPECT_EQ(then("policy ideal"), -1);
+}
+
+// Written in place: a block has to leave (16.8 ms) before the next may come in (16.8 ms). Each way alone is half of it.
+TEST(Explain, BothWaysHaveTheirOwnShare) {
+  const Trace trace = three_blocks(true);
+  const Explanation explanation = explain_lru(trace, machine(32 * MiB, GiB));
+  EXPECT_NEAR(explanation.parts.seconds, 0.03 + 6 * block_seconds, 1e-9);
+  for (const StallCause cause : {StallCause::h2d, StallCause::d2h}) {
+    EXPECT_NEAR(cause_named(explanation, cause).attributed, 3 * block_seconds, 1e-9);
+    EXPECT_NEAR(cause_named(explanation, cause).confirmed, 3 * block_seconds, 1e-6);
+  }
+  ASSERT_EQ(explanation.steps.size(), 2u);
+  EXPECT_NEAR(explanation.steps[0].seconds, 3 * block_seconds, 1e-6);
+  EXPECT_NEAR(explanation.steps[1].seconds, 3 * block_seconds, 1e-6);
+  EXPECT_NEAR(explanation.remainder, 0, 1e-6);
+}
+
+// The first op needs `a` from CPU memory and `b` from storage of half the bandwidth, over links that run side by side:
+// it waits 33.6 ms, for the latter. Without storage's time it still waits 16.8 ms, for the former: of what was
+// attributed to reads half is confirmed and half moves to h2d.
+TEST(Explain, WhatBindsNextIsNamed) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 16 * MiB, Role::parameter, true);
+  const TensorId c = trace.add_tensor("c", 32 * MiB, Role::parameter, true);
+  const TensorId b = trace.add_tensor("b", 16 * MiB, Role::parameter, true);
+  add_op(trace, "first", {a, b}, {});
+  add_op(trace, "second", {c}, {});
+  const Explanation explanation = explain_lru(trace, machine(32 * MiB, 48 * MiB, 500'000'000));
+  const ExplainedCause& read = cause_named(explanation, StallCause::nvme_read);
+  EXPECT_NEAR(read.attributed, 2 * block_seconds, 1e-9);
+  EXPECT_NEAR(read.confirmed, block_seconds, 1e-6);
+  EXPECT_NEAR(read.still, 0, 1e-6);
+  EXPECT_NEAR(read.moved, block_seconds, 1e-6);
+  EXPECT_NEAR(read.without.stalls[static_cast<std::size_t>(StallCause::h2d)], 3 * block_seconds, 1e-6);
+  EXPECT_NEAR(explanation.remainder, 0, 1e-6);
+  // By tensor: b for the first op; c's second half ends the wait of the second.
+  ASSERT_EQ(explanation.tensors.size(), 2u);
+  for (const CostlyTensor& tensor : explanation.tensors) {
+    EXPECT_EQ(tensor.tensor, tensor.stalls[static_cast<std::size_t>(StallCause::nvme_read)] > 0 ? b : c);
+    EXPECT_NEAR(sum_of(tensor.stalls), 2 * block_seconds, 1e-9);
+  }
+}
+
+// The CPU's op takes 10 ms between two ops of the GPU that depend on it.
+TEST(Explain, TheCpusTimeIsConfirmed) {
+  Trace trace;
+  const TensorId t = trace.add_tensor("t", 1000, Role::parameter, true);
+  add_op(trace, "forward", {t}, {});
+  add_op(trace, "update", {t}, {t}, Device::cpu);
+  const Explanation explanation = explain_lru(trace, machine(32 * MiB, GiB));
+  const ExplainedCause& cpu = cause_named(explanation, StallCause::cpu_optimizer);
+  EXPECT_NEAR(cpu.attributed, 0.01, 1e-5);
+  EXPECT_NEAR(cpu.confirmed, 0.01, 1e-5);
+  EXPECT_NEAR(explanation.remainder, 0, 1e-6);
+}
+
+TEST(Explain, SaysNothingOfWhatDoesNotFit) {
+  const Trace trace = three_blocks(false);
+  const Explanation explanation = explain_lru(trace, machine(8 * MiB, GiB));
+  EXPECT_FALSE(explanation.parts.fits);
+  EXPECT_THAT(explanation.parts.reason, HasSubstr("op"));
+  EXPECT_TRUE(explanation.causes.empty());
+}
+
+// For any policy: attributed = confirmed + still + moved, the steps and the remainder are all stalls, and ops, layers
+// and tensors are a breakdown of them.
+TEST(Explain, AddsUpOnARecording) {
+  const Trace trace = read_trace(TENCACHE_SOURCE_DIR "/traces/samples/gpt-small.trace.jsonl.zst");
+  MachineSpec small = read_machine("demo-small-gpu");
+  small.tiers[0].capacity = 60 * MiB;
+  for (const char* policy : {"on-demand", "10cache", "layer-streaming", "zero-infinity"}) {
+    SCOPED_TRACE(policy);
+    ExplainRequest request;
+    request.trace = &trace;
+    request.machine = &small;
+    request.policy = policy;
+    request.tensors_confirmed = 0;
+    const Explanation explanation = explain(request);
+    if (!explanation.parts.fits) continue;
+    const double stalls = sum_of(explanation.parts.stalls);
+    EXPECT_GT(stalls, 0);
+    EXPECT_NEAR(explanation.parts.compute + explanation.parts.gaps + stalls, explanation.parts.seconds, 1e-9);
+    double attributed = 0, steps = 0, ops = 0, layers = 0, tensors = explanation.without_tensor;
+    for (const ExplainedCause& cause : explanation.causes) {
+      attributed += cause.attributed;
+      EXPECT_NEAR(cause.confirmed + cause.still + cause.moved, cause.attributed, 1e-9);
+    }
+    for (const ExplainedStep& step : explanation.steps) steps += step.seconds;
+    for (const CostlyOp& op : explanation.ops) ops += sum_of(op.stalls);
+    for (const CostlyLayer& layer : explanation.layers) layers += sum_of(layer.stalls);
+    for (const CostlyTensor& tensor : explanation.tensors) tensors += sum_of(tensor.stalls);
+    EXPECT_NEAR(attributed, stalls, 1e-9);
+    EXPECT_NEAR(steps + explanation.remainder, stalls, 1e-9);
+    EXPECT_NEAR(ops, stalls, 1e-9);
+    EXPECT_NEAR(layers, stalls, 1e-9);
+    EXPECT_NEAR(tensors, stalls, 1e-9);
+    // Without links and the CPU's time there is next to nothing left to wait for.
+    EXPECT_LT(std::fabs(explanation.remainder), 0.02 * explanation.parts.seconds);
+  }
+}
+
+TEST(ExplainCommand, PrintsAttributedBesideConfirmed) {
+  const std::string trace = ::testing::TempDir() + "/explain.trace.jsonl";
+  write_trace(three_blocks(true), trace);
+  const std::vector<std::string> words = {"explain", trace, "-m", "small-host", "--gpu-memory", "32MiB", "-p", "lru"};
+  const InProcessAnswer answer = run_in_process(words);
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out,
+              AllOf(HasSubstr("attributed"), HasSubstr("confirmed"), HasSubstr("remainder"), HasSubstr("h2d"),
+                    HasSubstr("binds"), HasSubstr("gpu_memory × 2"), HasSubstr("policy on-demand")));
+  std::vector<std::string> small = words;
+  small[5] = "8MiB";
+  EXPECT_EQ(run_in_process(small).code, 1);
+  std::vector<std::string> two = words;
+  two[7] = "lru,belady";
+  EXPECT_EQ(run_in_process(two).code, 2);
+  two[7] = "best";
+  EXPECT_THAT(run_in_process(two).err, HasSubstr("valid names"));
+}
+
+}  // namespace
+}  // namespace tencache

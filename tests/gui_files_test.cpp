@@ -221,7 +221,7 @@ TEST_F(Files, ResultsBecomeRows) {
   EXPECT_EQ(rows[3].policy, "tight");  // whatever the order
   sort_rows(rows, ComparisonColumn::policy, true);
   EXPECT_EQ(rows[1].policy, "fast");
-  EXPECT_THAT(comparison_csv(rows), HasSubstr("\ntight,m,t,0,0,0"));
+  EXPECT_THAT(comparison_csv(rows), HasSubstr("\ntight,m,t,0,0,,,"));
   // None of them says what was simulated.
   EXPECT_TRUE(session.message_is_error());
   EXPECT_TRUE(session.runs().empty());
@@ -244,10 +244,13 @@ TEST_F(Files, RowsSayHowFarTheyAreValidated) {
                       "," + result("d", "here", "tencache generate --model gpt2", "") + "," +
                       result("e", "10cache-l40s", "tencache generate --model opt-6.7b",
                              R"(,"mean_utilization": {"gpu": 0.5, "h2d": 0.25}, "traffic_bytes": {"h2d": 7})") +
-                      "]"));
+                      "," + result("f", "10cache-l40s", R"(tencache generate", "gpu_memory": "12GiB)", "") + "," +
+                      result("g", "here", "", "") + "]"));
   session.wait();
   const std::vector<ComparisonRow> rows = comparison_rows(session);
-  ASSERT_EQ(rows.size(), 5u);
+  ASSERT_EQ(rows.size(), 7u);
+  EXPECT_EQ(rows[5].validity, "extrapolated");  // not the machine that was measured
+  EXPECT_EQ(rows[6].validity, "extrapolated");  // nobody knows what trace it is
   EXPECT_EQ(rows[0].validity, "validated within 4.0 % (2 measured)");
   EXPECT_EQ(rows[0].belief(), "validated within 4.0 %, no interval");
   EXPECT_EQ(rows[1].belief(), "measured; predicted -4.0 %");

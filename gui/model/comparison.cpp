@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "configs/validated.h"
@@ -29,6 +31,16 @@ NamedFigures figures(const Json& object) {
     if (value.is_number()) list.emplace_back(name, value.get<double>());
   }
   return list;
+}
+
+// Options that make another machine or trace of it.
+std::string changes_of(const Json& run) {
+  Json changes = Json::object();
+  for (const char* option : {"gpu_memory", "cpu_memory", "limits", "assume_gpu", "scale_bytes", "scale_time"}) {
+    const Json& value = member(run, option);
+    if (!value.is_null() && value != "1" && !(value.is_array() && value.empty())) changes[option] = value;
+  }
+  return changes.empty() ? "" : changes.dump();
 }
 
 ComparisonRow row_of(const Json& result, const std::string& file) {
@@ -68,7 +80,10 @@ ComparisonRow row_of(const Json& result, const std::string& file) {
   for (const auto& [link, bytes] : row.moved) row.moved_bytes += bytes;
   row.peaks = figures(member(result, "peak_bytes"));
   row.utilization = figures(member(result, "mean_utilization"));
-  row.recorded_by = text(member(member(member(result, "manifest"), "run"), "recorded_by"));
+  const Json& run = member(member(result, "manifest"), "run");
+  row.recorded_by = text(member(run, "recorded_by"));
+  row.changes = changes_of(run);
+  row.rescaled = member(result, "rescaled").is_object();
   row.tokens_per_second = optional_number(member(result, "tokens_per_second"));
   row.usd_per_million_tokens = optional_number(member(result, "usd_per_million_tokens"));
   return row;
@@ -118,17 +133,22 @@ std::string ComparisonRow::belief() const {
   return validity.substr(0, validity.find(" (")) + ", no interval";
 }
 
-std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by) {
+namespace {
+
+// Of a machine and kind of trace, changed in that way.
+std::string validity_among(const std::vector<ComparisonRow>& rows, const std::string& machine,
+                           const std::string& recorded_by, const std::string& changes) {
+  if (kind_of_trace(recorded_by).empty()) return "extrapolated";
   std::optional<double> worst;
   std::size_t runs = 0;
-  for (const Json* result : session.results()) {
-    const ComparisonRow row = row_of(*result, "");
-    if (!row.measured || !row.prediction_error || row.machine != machine) continue;
+  for (const ComparisonRow& row : rows) {
+    if (!row.measured || !row.prediction_error || row.machine != machine || row.changes != changes) continue;
     if (kind_of_trace(row.recorded_by) != kind_of_trace(recorded_by)) continue;
     worst = std::max(worst.value_or(0), std::abs(*row.prediction_error));
     ++runs;
   }
   if (worst) return fmt::format("validated within {} ({} measured)", percent(*worst), runs);
+  if (!changes.empty()) return "extrapolated";
   static const std::vector<Validated> published = [] {
     try {
       return read_validated();
@@ -141,13 +161,27 @@ std::string validity_of(const Session& session, const std::string& machine, cons
   return fmt::format("validated within {} ({})", percent(found->worst), found->system);
 }
 
-std::vector<ComparisonRow> comparison_rows(const Session& session) {
+std::vector<ComparisonRow> rows_of(const Session& session) {
   std::vector<ComparisonRow> rows;
   for (const DocumentPointer& document : session.documents()) {
-    for (const Json& result : document->results) {
-      rows.push_back(row_of(result, document->path));
-      rows.back().validity = validity_of(session, rows.back().machine, rows.back().recorded_by);
-    }
+    for (const Json& result : document->results) rows.push_back(row_of(result, document->path));
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by) {
+  return validity_among(rows_of(session), machine, recorded_by, "");
+}
+
+std::vector<ComparisonRow> comparison_rows(const Session& session) {
+  std::vector<ComparisonRow> rows = rows_of(session);
+  std::map<std::array<std::string, 3>, std::string> known;  // the same for most rows
+  for (ComparisonRow& row : rows) {
+    const auto [entry, is_new] = known.try_emplace({row.machine, row.recorded_by, row.changes});
+    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.changes);
+    row.validity = row.rescaled ? "extrapolated" : entry->second;
   }
   return rows;
 }
@@ -185,18 +219,29 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
   }
   const std::vector<std::string> resources = resources_of(rows);
   for (const std::string& name : resources) csv += fmt::format(",utilization_{}", csv_field(name));
-  csv += ",moved_bytes,hit_share,validity,reason\n";
+  csv += ",moved_bytes,hit_share_of_bytes,low_seconds,high_seconds,ties_with_best,prediction_error,validity,reason\n";
+  // What is not known, or does not fit, has no figure: 0 would be the fastest.
+  const auto add = [&csv](bool known, double value) { csv += known ? fmt::format(",{}", value) : std::string(","); };
   for (const ComparisonRow& row : rows) {
-    csv += fmt::format("{},{},{},{},{},{},{},{},{}", csv_field(row.policy), csv_field(row.machine),
-                       csv_field(row.trace), row.fits ? 1 : 0, row.measured ? 1 : 0, row.seconds, row.ideal_seconds,
-                       row.parts.compute_seconds, row.parts.gap_seconds);
-    for (const double seconds : row.parts.stall_seconds) csv += fmt::format(",{}", seconds);
+    csv += fmt::format("{},{},{},{},{}", csv_field(row.policy), csv_field(row.machine), csv_field(row.trace),
+                       row.fits ? 1 : 0, row.measured ? 1 : 0);
+    add(row.fits, row.seconds);
+    add(row.ideal_seconds > 0, row.ideal_seconds);
+    add(row.fits, row.parts.compute_seconds);
+    add(row.fits, row.parts.gap_seconds);
+    for (const double seconds : row.parts.stall_seconds) add(row.fits, seconds);
     for (const std::string& name : resources) {
       const std::optional<double> used = figure(row.utilization, name);
-      csv += used ? fmt::format(",{}", *used) : ",";
+      add(used.has_value(), used.value_or(0));
     }
-    csv += fmt::format(",{},{},{},{}\n", row.moved_bytes, row.hit_share ? fmt::to_string(*row.hit_share) : "",
-                       csv_field(row.fits ? row.validity : ""), csv_field(row.reason));
+    add(row.fits, row.moved_bytes);
+    add(row.hit_share.has_value(), row.hit_share.value_or(0));
+    const auto [low, high] = row.interval.value_or(std::pair(0.0, 0.0));
+    add(row.interval.has_value(), low);
+    add(row.interval.has_value(), high);
+    csv += row.ties_with_best ? ",1" : ",0";
+    add(row.prediction_error.has_value(), row.prediction_error.value_or(0));
+    csv += fmt::format(",{},{}\n", csv_field(row.fits ? row.validity : ""), csv_field(row.reason));
   }
   return csv;
 }

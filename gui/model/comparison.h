@@ -36,6 +36,8 @@ struct ComparisonRow {
   std::uint64_t misfit_samples = 0, samples = 0;
   std::optional<double> prediction_error;  // of a measured row, of the iteration
   std::string recorded_by;                 // the trace, as its header says
+  std::string changes;                     // of machine and trace by options, as JSON; empty: none
+  bool rescaled = false;                   // durations, from another GPU
   std::string validity;                    // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
   // Of the accesses and of their bytes that were in GPU memory; of the tensors that an iteration begins with there.
   std::optional<double> hit_share, access_hit_share, tensor_hit_share;
@@ -53,7 +55,8 @@ struct ComparisonRow {
 enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, moved, price };
 
 // How far simulations of this machine on this kind of trace may be believed: "validated within 25.0 % (10Cache …)"
-// where a measurement among the open results or published experiments (docs/validation.md) say so, else "extrapolated".
+// where a measurement among the open results (with the same changes) or published experiments (docs/validation.md) say
+// so, else "extrapolated".
 std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by);
 
 // Misfits last, whatever the order.

@@ -287,11 +287,32 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
   return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
 }
 
+namespace {
+
+// Whether the run is a prediction of what was measured: one file holds both, or it is the same machine as it is and as
+// many ops and tensors.
+bool predicts(const Session& session, std::size_t run, const Run& measured) {
+  const Run& predicted = *session.runs()[run];
+  if (predicted.source() == measured.source()) return true;
+  const SimulatedPointer simulated = session.simulated();
+  const bool is_simulated = simulated != nullptr && simulated->run == session.runs()[run];
+  if (is_simulated && session.what_if && session.what_if->machine_changed()) return false;
+  const auto same_figures = [](const MachineSpec& a, const MachineSpec& b) {
+    return a.name == b.name && std::ranges::equal(a.tiers, b.tiers, {}, &Tier::capacity, &Tier::capacity) &&
+           std::ranges::equal(a.links, b.links, {}, &Link::bandwidth, &Link::bandwidth);
+  };
+  return same_figures(predicted.machine(), measured.machine()) &&
+         predicted.trace().ops.size() == measured.trace().ops.size() &&
+         predicted.trace().tensors.size() == measured.trace().tensors.size();
+}
+
+}  // namespace
+
 std::string belief(const Session& session, std::size_t run) {
   const Run& r = *session.runs()[run];
   if (r.origin() == Origin::measured) return "measured on " + r.machine().name;
   const RunPointer measured = session.run_of(Origin::measured);
-  if (measured == nullptr) {
+  if (measured == nullptr || !predicts(session, run, *measured)) {
     const SimulatedPointer simulated = session.simulated();
     if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
     const std::string validity = validity_of(session, *simulated);

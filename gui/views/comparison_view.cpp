@@ -142,7 +142,7 @@ void ComparisonView::draw_row(Session& session, const Theme& theme, const Compar
     ImGui::Dummy({1, ImGui::GetFontSize()});
     return;
   }
-  ImGui::TextUnformatted(fmt::format("{:.3f}", row.slowdown()).c_str());
+  ImGui::TextUnformatted(row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()).c_str() : "");
   ImGui::TableNextColumn();
   draw_bar(theme, row, longest);
   ImGui::TableNextColumn();
@@ -220,7 +220,7 @@ void ComparisonView::draw_times(Session& session, const Theme& theme) {
   constexpr ImGuiTableColumnFlags fixed = ImGuiTableColumnFlags_WidthFixed;
   add_column("× ideal", ComparisonColumn::slowdown, fixed);
   add_column("where the time goes", ComparisonColumn::stalls, ImGuiTableColumnFlags_WidthStretch);
-  add_column("hits", ComparisonColumn::hits, fixed);
+  add_column("hits (bytes)", ComparisonColumn::hits, fixed);
   add_column("moved", ComparisonColumn::moved, fixed);
   add_column("$/M tokens", ComparisonColumn::price, fixed);
   add_column("may be believed", ComparisonColumn::seconds, fixed | ImGuiTableColumnFlags_NoSort);

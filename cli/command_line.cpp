@@ -45,6 +45,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_policies_command(app, chosen);
   add_machines_command(app, chosen);
   add_models_command(app, chosen);
+  add_prices_command(app, chosen);
 }
 
 // The innermost subcommand that the arguments reached.

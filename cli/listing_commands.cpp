@@ -8,6 +8,7 @@
 #include "cli/policy_library.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
+#include "configs/price_table.h"
 #include "policies/knobs.h"
 
 namespace tencache {
@@ -50,7 +51,9 @@ ExitCode list_all_policies(bool json) {
 ExitCode list_all_machines(bool json) {
   Json list = Json::array();
   Table table({"machine", "GPU", "GPU memory", "CPU memory", "storage", "price/h", "links, GB/s"});
-  for (const MachineSpec& machine : list_machines()) {
+  Prices prices({});
+  for (MachineSpec& machine : list_machines()) {
+    prices.apply(machine);
     if (json) {
       list.push_back(machine_json(machine));
       continue;

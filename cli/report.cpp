@@ -131,6 +131,23 @@ Json allocators_json(const MachineSpec& machine, const RunResult& result) {
 
 }  // namespace
 
+// " at 1.006 $/h of 2026-07".
+std::string price_text(const Workload& workload) {
+  const PriceFigure& price = workload.price.on_demand;
+  return fmt::format(" at {:.4g} $/h{}", price.value, price.retrieved.empty() ? "" : " of " + price.retrieved);
+}
+
+// What an hour of the machine costs, and as of when; null: not known.
+Json price_json(const Workload& workload) {
+  const PriceFigure& price = workload.price.on_demand;
+  if (price.value <= 0) return nullptr;
+  return {{"per_hour", price.value},
+          {"currency", workload.machine.price.currency},
+          {"source", price.source},
+          {"retrieved", price.retrieved},
+          {"confidence", price.confidence}};
+}
+
 Json manifest_json(const Workload& workload, const std::string& policy,
                    const std::map<std::string, std::string>& resolved) {
   Json options = Json::object();
@@ -150,16 +167,16 @@ Json manifest_json(const Workload& workload, const std::string& policy,
   if (workload.options.rescale.no_rescale) run["no_rescale"] = true;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
   Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
+  if (!workload.price.sha256.empty()) hashes["prices"] = workload.price.sha256;
+  if (!workload.options.prices.file.empty()) run["prices"] = workload.options.prices.file;
+  if (!workload.options.prices.prices.empty()) run["price"] = workload.options.prices.prices;
   if (workload.rescaling) hashes["gpus"] = sha256_of_file(gpu_file());
   if (const PolicyOrigin origin = origin_of_policy(policy); !origin.file.empty()) {
     run["policy_library"] = origin.file;
     hashes["policy_library"] = origin.sha256;
   }
-  return {{"version", TENCACHE_VERSION},
-          {"hashes", std::move(hashes)},
-          {"options", std::move(options)},
-          {"run", std::move(run)},
-          {"seed", workload.seed}};
+  return {{"version", TENCACHE_VERSION},   {"hashes", std::move(hashes)}, {"price", price_json(workload)},
+          {"options", std::move(options)}, {"run", std::move(run)},       {"seed", workload.seed}};
 }
 
 namespace {
@@ -475,7 +492,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   if (const std::optional<double> rate = tokens_per_second(workload, iteration)) {
     const std::optional<double> usd = usd_per_million_tokens(workload, iteration);
     text += fmt::format("  throughput     {:.1f} tokens/s{}\n", *rate,
-                        usd ? fmt::format(", {:.4g} $/1M tokens", *usd) : std::string());
+                        usd ? fmt::format(", {:.4g} $/1M tokens{}", *usd, price_text(workload)) : std::string());
   }
   return text;
 }

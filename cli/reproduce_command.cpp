@@ -43,9 +43,9 @@ class ManifestReader {
     }
     const Json& manifest = result_["manifest"];
     const Json& run = object(manifest, "run");
-    constexpr const char* known[] = {"trace",          "recorded_by", "policy",    "machine",
-                                     "gpu_memory",     "cpu_memory",  "limits",    "iterations",
-                                     "policy_library", "assume_gpu",  "no_rescale"};
+    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",        "gpu_memory",
+                                     "cpu_memory", "limits",      "iterations", "policy_library", "assume_gpu",
+                                     "no_rescale", "prices",      "price"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -62,6 +62,14 @@ class ManifestReader {
       for (const Json& limit : run["limits"]) {
         if (!limit.is_string()) fail("manifest.run.limits is no list of limits");
         request.options.limits.push_back(limit.get<std::string>());
+      }
+    }
+    request.options.prices.file = text_or_null(run, "prices");
+    if (run.contains("price")) {
+      if (!run["price"].is_array()) fail("manifest.run.price is no list of prices");
+      for (const Json& price : run["price"]) {
+        if (!price.is_string()) fail("manifest.run.price is no list of prices");
+        request.options.prices.prices.push_back(price.get<std::string>());
       }
     }
     request.options.rescale = {.assume_gpu = text_or_null(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
@@ -118,6 +126,7 @@ class ManifestReader {
 bool same_run(const Request& a, const Request& b) {
   return a.options.trace == b.options.trace && a.options.machine == b.options.machine &&
          a.options.gpu_memory == b.options.gpu_memory && a.options.cpu_memory == b.options.cpu_memory &&
+         a.options.prices.file == b.options.prices.file && a.options.prices.prices == b.options.prices.prices &&
          a.options.rescale.assume_gpu == b.options.rescale.assume_gpu &&
          a.options.rescale.no_rescale == b.options.rescale.no_rescale && a.options.limits == b.options.limits &&
          a.options.iterations == b.options.iterations && a.sampling.samples == b.sampling.samples &&
@@ -173,6 +182,8 @@ std::string explanation(const std::vector<Change>& changes) {
   if (changed("manifest.hashes.trace")) text += "  the trace is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.gpus")) text += "  the rooflines that durations are rescaled by are not those of then\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.prices") || changed("manifest.price.per_hour"))
+    text += "  the price of the machine is not the one of then\n";
   if (changed("manifest.hashes.policy_library"))
     text += "  the policy library is not the one of then: its hash differs\n";
   if (text.empty()) text = "  version, trace, machine and options are the same; only what came out differs\n";

@@ -23,12 +23,14 @@ namespace {
 struct SweepArguments {
   std::string file, output, csv, shard;
   std::size_t threads = 0;
+  PriceChoice prices;
   bool json = false;
 };
 
-SweepTools tools() {
+SweepTools tools(const PriceChoice& prices) {
   SweepTools tools;
   tools.version = TENCACHE_VERSION;
+  tools.prices = prices;
   tools.generate = [](const TraceSettings& settings) { return generate_trace(settings); };
   tools.fingerprint = [](const TraceSettings& settings) {
     for (const auto& [name, value] : settings) {
@@ -74,7 +76,7 @@ ExitCode sweep(const SweepArguments& arguments) {
   if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
   check_output("--output", arguments.output, {arguments.file, arguments.csv});
   check_output("--csv", arguments.csv, {arguments.file, arguments.output});
-  const SweepTools with = tools();
+  const SweepTools with = tools(arguments.prices);
   SweepPlan plan = plan_sweep(read_sweep_file(arguments.file, generate_option_names()), with);
   if (!arguments.shard.empty()) {
     const auto [i, n] = parse_shard(arguments.shard);
@@ -117,6 +119,7 @@ void add_sweep_command(CLI::App& app, Command& chosen) {
   command->add_option("--threads", arguments->threads, "Threads (default: one a core)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
   refuse_empty(command->add_option("--shard", arguments->shard, "i/n: only the i-th of n parts, for `sweep merge`"));
+  add_price_options(*command, arguments->prices);
   add_policy_library_option(*command);
   command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
   command->footer(

@@ -49,9 +49,19 @@ void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
       ->take_all();
 }
 
+void add_price_options(CLI::App& command, PriceChoice& prices) {
+  refuse_empty(command.add_option("--prices", prices.file, "A price table; its prices go before all others"));
+  command
+      .add_option("--price", prices.prices,
+                  "What an hour of a machine costs in USD, TYPE=3.06 or TYPE:spot=1.1, any number of times")
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
 void add_workload_options(CLI::App& command, WorkloadOptions& options) {
   add_machine_options(command, options);
   add_iterations_option(command, options);
+  add_price_options(command, options.prices);
   add_policy_library_option(command);
 }
 
@@ -102,6 +112,9 @@ Workload load_workload(const WorkloadOptions& options) {
   Workload workload;
   workload.options = options;
   workload.machine = load_machine(options, &workload.machine_sha256);
+  Prices prices(options.prices);
+  workload.price = prices.apply(workload.machine);
+  prices.check_all_used();
   workload.trace_sha256 = sha256_of_file(options.trace);
   workload.trace = read_trace(options.trace);
   workload.rescaling = rescale_to_machine(workload.trace, workload.machine, options.rescale);

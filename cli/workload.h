@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/price_table.h"
 #include "configs/rescale_to_machine.h"
 #include "core/engine.h"
 #include "core/machine_spec.h"
@@ -26,6 +27,7 @@ struct WorkloadOptions {
   std::vector<std::string> limits;     // LINK=BANDWIDTH each
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
   RescaleOptions rescale;
+  PriceChoice prices;
 };
 // --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
 void add_machine_choice_options(CLI::App& command, WorkloadOptions& options);
@@ -36,7 +38,9 @@ void add_iterations_option(CLI::App& command, WorkloadOptions& options);
 void add_machine_options(CLI::App& command, WorkloadOptions& options);
 // --limit LINK=BANDWIDTH, any number.
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits);
-// The same and [--iterations]
+// --prices FILE, --price TYPE=USD any number of times
+void add_price_options(CLI::App& command, PriceChoice& prices);
+// The same as add_machine_options and [--iterations] [--prices] [--price]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
 // An empty value of this option is bad usage. Returns the option.
 CLI::Option* refuse_empty(CLI::Option* option);
@@ -52,6 +56,7 @@ struct Workload {
   std::optional<Rescaling> rescaling;  // none: durations are as the file has them
   MachineSpec machine;                 // with the user's memory sizes and limits
   std::string machine_sha256;
+  PriceUsed price;
   double load_seconds = 0;
   std::uint64_t seed = 0;                          // of the training program that the trace was recorded from
   std::map<std::string, std::string> run_options;  // of the command, for the manifest

@@ -14,10 +14,11 @@
 namespace tencache {
 namespace {
 
-PlannedMachine plan_machine(const MachineVariant& variant, const SweepTools& tools) {
-  PlannedMachine machine{.variant = variant, .spec = read_machine(variant.machine), .sha256 = {}, .refusal = {}};
+PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
+  PlannedMachine machine{
+      .variant = variant, .spec = read_machine(variant.machine), .sha256 = {}, .price = {}, .refusal = {}};
   machine.sha256 = sha256_of_machine(machine.spec);
-  if (tools.set_price) tools.set_price(machine.spec);
+  machine.price = prices.apply(machine.spec);
   try {
     override_capacity(machine.spec, Device::gpu, "gpu_memory", variant.gpu_memory);
     override_capacity(machine.spec, Device::cpu, "cpu_memory", variant.cpu_memory);
@@ -77,13 +78,19 @@ class Planner {
       policies_.push_back({policy.policy, make_policy(policy.policy, policy.settings).options});
     }
     std::set<std::string> seen;
+    std::string price_text;
+    Prices prices(tools_.prices);
     for (const MachineVariant& variant : plan_.file.machines) {
       std::string text = variant.machine + "\n" + variant.gpu_memory + "\n" + variant.cpu_memory;
       for (const std::string& limit : variant.limits) text += "\n" + limit;
       if (!seen.insert(text).second) continue;
-      PlannedMachine machine = plan_machine(variant, tools_);
+      PlannedMachine machine = plan_machine(variant, prices);
+      price_text += machine.spec.name + " " + std::to_string(machine.spec.price.on_demand) + " " +
+                    std::to_string(machine.spec.price.spot) + "\n";
       if (within_limits(plan_.file, machine.spec)) plan_.machines.push_back(std::move(machine));
     }
+    prices.check_all_used();
+    plan_.prices_sha256 = sha256_hex(price_text);
     for (std::size_t workload = 0; workload < plan_.file.workloads.size(); ++workload) plan_workload(workload);
     if (plan_.combinations == 0) throw Error(plan_.file.file, 0, "filters and limits leave no combination");
     std::string keys;

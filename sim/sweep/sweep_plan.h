@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/price_table.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "sim/sweep/sweep_file.h"
@@ -19,8 +20,7 @@ struct SweepTools {
   std::function<Trace(const TraceSettings&)> generate;
   // A hash of the files that `generate` would read. Throws Error where the settings name none.
   std::function<std::string(const TraceSettings&)> fingerprint;
-  // Sets the machine's price where the user or a table says another; null: the machine's own.
-  std::function<void(MachineSpec&)> set_price;
+  PriceChoice prices;
 };
 
 struct PlannedTrace {
@@ -31,8 +31,9 @@ struct PlannedTrace {
 
 struct PlannedMachine {
   MachineVariant variant;
-  MachineSpec spec;     // changed as the variant says
-  std::string sha256;   // of its files
+  MachineSpec spec;    // changed as the variant says
+  std::string sha256;  // of its files
+  PriceUsed price;
   std::string refusal;  // why the variant is not possible; empty: it is
 };
 
@@ -53,8 +54,9 @@ struct SweepPlan {
   std::vector<PlannedMachine> machines;
   std::vector<SweepUnit> units;  // those of a trace follow one another
   std::uint64_t combinations = 0;
-  std::string sha256;   // of the keys
-  std::string version;  // of the program
+  std::string sha256;         // of the keys
+  std::string version;        // of the program
+  std::string prices_sha256;  // of what the machines cost
 };
 
 // Of its units.

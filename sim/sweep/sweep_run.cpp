@@ -242,14 +242,18 @@ void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSett
   row.spot_usd_per_million_tokens = row.spot_run_hours = row.spot_run_usd = std::nullopt;
   row.price_source = row.price_retrieved = "";
   if (price.currency != "USD") return;
-  for (const Fact& fact : machine.spec.facts) {
-    if (fact.path != "price.on_demand") continue;
-    row.price_source = fact.source;
-    row.price_retrieved = fact.retrieved;
-  }
+  row.price_source = machine.price.on_demand.source;
+  row.price_retrieved = machine.price.on_demand.retrieved;
   HourlyPrices prices;
   if (price.on_demand > 0) prices.on_demand_usd = price.on_demand;
   if (price.spot > 0) prices.spot_usd = price.spot;
+  const bool has_storage = std::any_of(machine.spec.tiers.begin(), machine.spec.tiers.end(),
+                                       [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+  if (!has_storage) {
+    prices.storage_usd = storage_usd_per_hour(settings.attached_storage_gb, machine.price.storage_usd_per_gb_month);
+  }
+  prices.interruptions_per_hour =
+      settings.interruptions_per_hour >= 0 ? settings.interruptions_per_hour : machine.price.interruptions_per_hour;
   const Work work{.iteration_seconds = row.iteration_seconds.value_or(0),
                   .tokens_per_iteration = row.tokens_per_iteration,
                   .run_tokens = settings.run_tokens};
@@ -366,7 +370,8 @@ void finish_sweep(const SweepPlan& plan, SweepStore& store) {
                    {"file", plan.file.file},
                    {"version", plan.version},
                    {"combinations", std::to_string(plan.combinations)},
-                   {"combinations_sha256", plan.sha256}});
+                   {"combinations_sha256", plan.sha256},
+                   {"prices_sha256", plan.prices_sha256}});
 }
 
 }  // namespace tencache

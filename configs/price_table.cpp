@@ -1,0 +1,237 @@
+#include "configs/price_table.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "configs/shipped_files.h"
+#include "configs/yaml_layers.h"
+#include "core/error.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+constexpr Bytes maximum_price_file_bytes = 16 * MiB;
+constexpr double highest_price = 1e6;  // an hour; dearer ones are slips
+
+class TableReader {
+ public:
+  explicit TableReader(const std::string& file) : file_(file) {}
+
+  PriceTable read(const YAML::Node& root) {
+    const YamlMap keys({{root, &file_}}, "a price table",
+                       {"cloud", "region", "currency", "source", "retrieved", "confidence", "attached_storage",
+                        "spot_interruptions_per_hour", "prices"});
+    PriceTable table;
+    table.file = file_;
+    table.cloud = figures_.name(keys.require("cloud"), "cloud");
+    if (const auto value = keys.get("region")) table.region = figures_.name(*value, "region");
+    if (const auto value = keys.get("currency")) figures_.choice(*value, "currency", {"USD"});
+    usual_.source = figures_.text(keys.require("source"), "source");
+    usual_.retrieved = figures_.text(keys.require("retrieved"), "retrieved");
+    const YamlValue confidence = keys.require("confidence");
+    figures_.choice(confidence, "confidence", {"published", "measured", "estimated"});
+    usual_.confidence = confidence.node.Scalar();
+    table.storage = figure(keys, "attached_storage", "attached_storage");
+    table.interruptions = figure(keys, "spot_interruptions_per_hour", "spot_interruptions_per_hour");
+    const YamlValue prices = keys.require("prices");
+    if (!prices.node.IsMap()) fail_at(prices, "prices: expected a map from machines to prices");
+    for (const auto& entry : prices.node) {
+      const std::string type = figures_.name({entry.first, &file_}, "prices");
+      const YamlMap row({{entry.second, &file_}}, "the price of " + type, {"on_demand", "spot"});
+      MachinePrice price{.on_demand = figure(row, "on_demand", type + ".on_demand"),
+                         .spot = figure(row, "spot", type + ".spot")};
+      if (!table.machines.emplace(type, std::move(price)).second) {
+        fail_at({entry.first, &file_}, "'" + type + "' stands twice");
+      }
+    }
+    return table;
+  }
+
+ private:
+  std::optional<PriceFigure> figure(const YamlMap& keys, const char* key, const std::string& path) {
+    const auto value = keys.get(key);
+    if (!value) return std::nullopt;
+    PriceFigure figure = usual_;
+    figure.value = figures_.positive_number(*value, path);
+    if (figure.value > highest_price) fail_at(*value, path + ": no machine costs that");
+    if (const auto fact = figures_.take_fact(path)) {
+      if (!fact->source.empty()) figure.source = fact->source;
+      if (!fact->retrieved.empty()) figure.retrieved = fact->retrieved;
+      figure.confidence = fact->confidence;
+    }
+    return figure;
+  }
+
+  const std::string& file_;
+  FigureReader figures_;
+  PriceFigure usual_;  // what a figure does not say itself
+};
+
+std::string quoted(const std::string& text) {
+  std::string result(1, '"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  result += '"';
+  return result;
+}
+
+std::string number(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::string figure_text(const PriceFigure& figure) {
+  return "{value: " + number(figure.value) + ", source: " + quoted(figure.source) +
+         ", retrieved: " + quoted(figure.retrieved) + ", confidence: " + figure.confidence + "}";
+}
+
+void set_fact(MachineSpec& machine, const std::string& path, const PriceFigure& figure) {
+  std::erase_if(machine.facts, [&](const Fact& fact) { return fact.path == path; });
+  machine.facts.push_back({.path = path,
+                           .source = figure.source,
+                           .confidence = figure.confidence,
+                           .retrieved = figure.retrieved,
+                           .spread = 0});
+  std::sort(machine.facts.begin(), machine.facts.end(), [](const Fact& a, const Fact& b) { return a.path < b.path; });
+}
+
+void set_price(MachineSpec& machine, const MachinePrice& price) {
+  if (price.on_demand || price.spot) machine.price.currency = "USD";
+  if (price.on_demand) {
+    machine.price.on_demand = price.on_demand->value;
+    set_fact(machine, "price.on_demand", *price.on_demand);
+  }
+  if (price.spot) {
+    machine.price.spot = price.spot->value;
+    set_fact(machine, "price.spot", *price.spot);
+  }
+}
+
+struct Found {
+  const PriceTable* table = nullptr;
+  const MachinePrice* price = nullptr;
+};
+
+// By the machine's name, else by those of the files that it builds on, the nearest first.
+Found find(const std::vector<PriceTable>& tables, const MachineSpec& machine) {
+  std::vector<std::string> names = {machine.name};
+  for (const std::string& base : machine.base_files) names.push_back(std::filesystem::path(base).stem().string());
+  for (const std::string& name : names) {
+    for (const PriceTable& table : tables) {
+      const auto found = table.machines.find(name);
+      if (found != table.machines.end()) return {&table, &found->second};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+PriceTable parse_price_table(std::string_view text, const std::string& file) {
+  try {
+    PriceTable table = TableReader(file).read(YAML::Load(std::string(text)));
+    table.sha256 = sha256_hex(text);
+    return table;
+  } catch (const YAML::Exception& error) {
+    const int line = error.mark.line;
+    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, error.msg);
+  }
+}
+
+PriceTable read_price_table(const std::string& path) {
+  return parse_price_table(read_file(path, maximum_price_file_bytes), path);
+}
+
+std::string write_price_table(const PriceTable& table) {
+  std::string text = "cloud: " + table.cloud + "\n";
+  if (!table.region.empty()) text += "region: " + table.region + "\n";
+  text += "source: \"\"\nretrieved: \"\"\nconfidence: published\n";
+  if (table.storage) text += "attached_storage: " + figure_text(*table.storage) + "\n";
+  if (table.interruptions) text += "spot_interruptions_per_hour: " + figure_text(*table.interruptions) + "\n";
+  text += table.machines.empty() ? "prices: {}\n" : "prices:\n";
+  for (const auto& [type, price] : table.machines) {
+    text += "  " + type + ":\n";
+    if (price.on_demand) text += "    on_demand: " + figure_text(*price.on_demand) + "\n";
+    if (price.spot) text += "    spot: " + figure_text(*price.spot) + "\n";
+  }
+  return text;
+}
+
+std::vector<PriceTable> list_price_tables() {
+  std::vector<PriceTable> tables;
+  for (const auto& [name, path] : shipped_files("prices")) tables.push_back(read_price_table(path));
+  return tables;
+}
+
+Prices::Prices(const PriceChoice& choice) : shipped_(list_price_tables()) {
+  if (!choice.file.empty()) own_.push_back(read_price_table(choice.file));
+  for (const std::string& text : choice.prices) {
+    Given given;
+    given.text = text;
+    const std::size_t equals = text.find('=');
+    const char* end = text.data() + text.size();
+    if (equals != std::string::npos && equals > 0) {
+      given.type = text.substr(0, equals);
+      given.spot = given.type.ends_with(":spot");
+      if (given.spot) given.type.resize(given.type.size() - 5);
+      const auto [rest, error] = std::from_chars(text.data() + equals + 1, end, given.value);
+      if (error != std::errc() || rest != end || !std::isfinite(given.value)) given.value = 0;
+    }
+    if (given.type.empty() || !(given.value > 0) || given.value > highest_price) {
+      throw Error("--price " + text + ": write it as TYPE=3.06, USD an hour above 0, or TYPE:spot=1.1");
+    }
+    given_.push_back(std::move(given));
+  }
+}
+
+PriceUsed Prices::apply(MachineSpec& machine) {
+  PriceUsed used;
+  Found found = find(own_, machine);
+  const bool of_machine_file = found.price == nullptr && machine.price.on_demand > 0;
+  const Found shipped = find(shipped_, machine);
+  if (found.price == nullptr && !of_machine_file) found = shipped;
+  if (found.price != nullptr) {
+    set_price(machine, *found.price);
+    used.sha256 = found.table->sha256;
+  }
+  // What a table of the user's does not say of storage and interruptions, the cloud's shipped one may.
+  for (const Found& of : {found, shipped}) {
+    if (of.table == nullptr) continue;
+    if (used.storage_usd_per_gb_month == 0 && of.table->storage)
+      used.storage_usd_per_gb_month = of.table->storage->value;
+    if (used.interruptions_per_hour == 0 && of.table->interruptions) {
+      used.interruptions_per_hour = of.table->interruptions->value;
+    }
+  }
+  for (Given& given : given_) {
+    if (given.type != machine.name) continue;
+    given.used = true;
+    PriceFigure figure{
+        .value = given.value, .source = "--price " + given.text, .retrieved = "", .confidence = "published"};
+    set_price(machine, given.spot ? MachinePrice{.spot = figure} : MachinePrice{.on_demand = figure});
+    if (!given.spot) used.sha256.clear();
+  }
+  used.on_demand.value = machine.price.on_demand;
+  for (const Fact& fact : machine.facts) {
+    if (fact.path != "price.on_demand") continue;
+    used.on_demand = {.value = machine.price.on_demand,
+                      .source = fact.source,
+                      .retrieved = fact.retrieved,
+                      .confidence = fact.confidence};
+  }
+  return used;
+}
+
+void Prices::check_all_used() const {
+  for (const Given& given : given_) {
+    if (!given.used) throw Error("--price " + given.text + ": no machine here is called '" + given.type + "'");
+  }
+}
+
+}  // namespace tencache

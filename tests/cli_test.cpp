@@ -172,7 +172,7 @@ TEST_F(CommandLine, TokensHaveAPriceWhereTheMachineHasOne) {
                 .json()["usd_per_million_tokens"],
             nullptr);
   EXPECT_THAT(run({"replay", "small.trace.jsonl", "-m", "priced.yaml", "-p", "on-demand"}).out,
-              HasSubstr(" $/1M tokens\n"));
+              HasSubstr(" $/1M tokens at 7.2 $/h\n"));
   EXPECT_THAT(run({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand"}).out,
               AllOf(HasSubstr(" tokens/s\n"), ::testing::Not(HasSubstr("$/1M"))));
 }

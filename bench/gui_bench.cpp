@@ -193,65 +193,136 @@ void build_frame(benchmark::State& state) {
 BENCHMARK(build_frame)->ArgsProduct({{0, 1}, {1, 100, 10'000}})->Unit(benchmark::kMillisecond);
 #endif
 
-// From a moved slider to the run to draw, of the shipped recording of GPT-2 small.
-void what_if(benchmark::State& state) {
-  Session session;
+constexpr const char* policies[] = {"on-demand", "10cache", "g10", "foresight"};
+
+// The shipped recording of GPT-2 small, on a machine that is too small for it.
+void open_gpt2(Session& session, const char* policy) {
   session.default_machine = "demo-small-gpu";
   session.gpu_memory = "1300MiB";
   session.cpu_memory = "3GiB";
-  session.default_policy = state.range(0) == 0   ? "on-demand"
-                           : state.range(0) == 1 ? "10cache"
-                           : state.range(0) == 2 ? "g10"
-                                                 : "foresight";
+  session.default_policy = policy;
   session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
   session.wait();
+}
+
+// The GPU memory is moved a little, as a dragged slider does. Returns what it is now.
+double move_slider(Session& session) {
+  Knob& knob = session.what_if->knobs()[0];
+  knob.value = knob.value > 1.2 * knob.original ? knob.original : knob.value * 1.01;
+  return knob.value;
+}
+
+// From a moved slider to the run to draw.
+void what_if(benchmark::State& state) {
+  Session session;
+  open_gpt2(session, policies[state.range(0)]);
   if (session.simulated() == nullptr || !session.simulated()->fits) {
     state.SkipWithError(session.message().c_str());
     return;
   }
   state.SetLabel(session.default_policy);
-  double factor = 1;
   for (auto _ : state) {
-    factor = factor > 1.2 ? 1 : factor * 1.01;
-    session.what_if->knobs()[0].value = session.what_if->knobs()[0].original * factor;
+    move_slider(session);
     benchmark::DoNotOptimize(simulate_scenario(session.what_if->scenario())->run.get());
   }
   state.counters["ops"] = static_cast<double>(session.what_if->base().trace->ops.size());
 }
 BENCHMARK(what_if)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
 
-#ifdef TENCACHE_WITH_GUI
-// Whole frames of 1280×720, drawn by EGL (Mesa's software renderer where there is no GPU), while foresight plans anew
-// for every one of them in the background.
-void frame_while_simulating(benchmark::State& state) {
-  Headless headless(1280, 720);
-  App app(false, 1);
-  Session& session = app.session();
-  session.default_machine = "demo-small-gpu";
-  session.gpu_memory = "1300MiB";
-  session.cpu_memory = "3GiB";
-  session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
-  session.wait();
-  app.choose_view("what-if");
-  const auto frame = [&] {
-    if (app.fonts_changed()) headless.fonts_changed();
-    headless.frame([&app] { app.frame(); });
-  };
-  for (int i = 0; i < 3; ++i) frame();
-  double slowest = 0;
+// The plan of before on the changed machine, which stands in until the new one is there.
+void old_plan(benchmark::State& state) {
+  Session session;
+  open_gpt2(session, policies[state.range(0)]);
+  std::unique_ptr<RecordedPlan> plan;
+  if (!session.what_if || !simulate_scenario(session.what_if->scenario(), {}, &plan)->fits) {
+    state.SkipWithError(session.message().c_str());
+    return;
+  }
+  state.SetLabel(session.default_policy);
+  std::size_t misfits = 0;
+  double iterations = 0;
   for (auto _ : state) {
-    if (!session.what_if) break;
-    Knob& knob = session.what_if->knobs()[0];
-    knob.value = knob.value > 1.2 * knob.original ? knob.original : knob.value * 1.01;
-    session.rerun();
+    move_slider(session);
+    const SimulatedPointer old = simulate_old_plan(session.what_if->scenario(), *plan);
+    misfits += !old->fits;
+    iterations = static_cast<double>(old->result.iterations);
+  }
+  state.counters["misfits"] = static_cast<double>(misfits);
+  state.counters["iterations"] = iterations;
+}
+BENCHMARK(old_plan)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
+
+#ifdef TENCACHE_WITH_GUI
+// A window of 1280×720 that shows the what-if view, drawn by EGL (Mesa's software renderer where there is no GPU).
+class WhatIfScreen {
+ public:
+  explicit WhatIfScreen(const char* policy) {
+    open_gpt2(app_.session(), policy);
+    app_.choose_view("what-if");
+    for (int i = 0; i < 3; ++i) frame();
+  }
+  Session& session() { return app_.session(); }
+  // Returns the milliseconds it took.
+  double frame() {
     const auto start = std::chrono::steady_clock::now();
-    frame();
-    slowest =
-        std::max(slowest, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    if (app_.fonts_changed()) headless_.fonts_changed();
+    headless_.frame([this] { app_.frame(); });
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  Headless headless_{1280, 720};
+  App app_{false, 1};
+};
+
+// From a moved slider until a picture with its result is drawn: as many whole frames as that takes. Of a policy that
+// plans for long, the result is its old plan on the new machine.
+void input_to_picture(benchmark::State& state) {
+  WhatIfScreen screen(policies[state.range(0)]);
+  Session& session = screen.session();
+  if (!session.what_if) {
+    state.SkipWithError(session.message().c_str());
+    return;
+  }
+  state.SetLabel(session.default_policy);
+  double slowest = 0, slow = 0;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    move_slider(session);
+    session.rerun();
+    const Bytes wanted = session.what_if->scenario().machine.tiers[0].capacity;
+    while (session.simulated()->scenario.machine.tiers[0].capacity != wanted) screen.frame();
+    const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    slowest = std::max(slowest, took);
+    slow += took > 50;
   }
   state.counters["slowest_ms"] = slowest;
+  state.counters["above_50_ms"] = slow;
 }
-BENCHMARK(frame_while_simulating)->Unit(benchmark::kMillisecond)->Iterations(200)->UseRealTime();
+BENCHMARK(input_to_picture)->DenseRange(0, 3)->Unit(benchmark::kMillisecond)->Iterations(100)->UseRealTime();
+
+// Frames while nothing happens, and while foresight plans anew for every one of them in the background.
+void frame_at_rest(benchmark::State& state) {
+  WhatIfScreen screen("foresight");
+  for (auto _ : state) screen.frame();
+}
+BENCHMARK(frame_at_rest)->Unit(benchmark::kMillisecond)->Iterations(100)->UseRealTime();
+
+void frame_while_simulating(benchmark::State& state) {
+  WhatIfScreen screen("foresight");
+  double slowest = 0, slow = 0;
+  for (auto _ : state) {
+    if (!screen.session().what_if) break;
+    move_slider(screen.session());
+    screen.session().rerun();
+    const double took = screen.frame();
+    slowest = std::max(slowest, took);
+    slow += took > 33;
+  }
+  state.counters["slowest_ms"] = slowest;
+  state.counters["above_33_ms"] = slow;
+}
+BENCHMARK(frame_while_simulating)->Unit(benchmark::kMillisecond)->Iterations(300)->UseRealTime();
 #endif
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "gui/model/scenario.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,6 +16,7 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/bound.h"
+#include "sim/rehearse.h"
 #include "sim/simulate.h"
 #include "traces/lower.h"
 #include "traces/split_ranks.h"
@@ -25,6 +29,8 @@ struct Stopped {};
 // Longer than a person sees as one with the movement of the hand.
 constexpr double long_planning_seconds = 0.03;
 constexpr std::size_t interval_samples = 20;
+constexpr int simulating_niceness = 5;
+constexpr std::uint64_t old_plan_iterations = 2;  // it stands in for less than a second
 // Beyond that the wait for an interval is not worth it.
 constexpr double most_interval_seconds = 5;
 
@@ -42,8 +48,15 @@ RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& 
   program = lower(*scenario.trace, policy, scenario.machine);
   EngineOptions engine;
   engine.timeline = timeline;
-  engine.on_iteration = [&stop](std::uint64_t) {
+  const auto check = [&stop] {
     if (stop && stop()) throw Stopped();
+  };
+  engine.on_iteration = [check](std::uint64_t) { check(); };
+  // A planner that simulates takes longer than all else: its simulations are where it can be stopped.
+  engine.rehearse = [check](const Program& planned, const MachineSpec& machine, Policy& candidate,
+                            std::uint64_t max_events) {
+    check();
+    return rehearse(planned, machine, candidate, max_events);
   };
   return simulate(program, scenario.machine, policy, limits_of(scenario), std::move(engine));
 }
@@ -175,10 +188,12 @@ SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop, std
 
 SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan& plan, const Stop& stop) {
   const std::unique_ptr<Policy> replay = plan.replay();
-  const SimulatedPointer simulated =
-      simulate_with(scenario, "predicted: old plan of " + scenario.policy, *replay, stop);
+  Scenario brief = scenario;
+  if (brief.iterations == 0) brief.iterations = old_plan_iterations;
+  const SimulatedPointer simulated = simulate_with(brief, "predicted: old plan of " + scenario.policy, *replay, stop);
   if (simulated == nullptr) return nullptr;
   auto marked = std::make_shared<Simulated>(*simulated);
+  marked->scenario = scenario;
   marked->old_plan = true;
   return marked;
 }
@@ -298,6 +313,8 @@ void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
 }
 
 void Simulator::work(const std::stop_token& stop) {
+  // Drawing goes first: a frame late is seen at once, a result late by it is not. Refused: it is as it was.
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), simulating_niceness));
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return wanted_.has_value(); })) {
     const Scenario scenario = *std::exchange(wanted_, std::nullopt);

@@ -1,6 +1,7 @@
 #include "gui/shell/picture.h"
 
 #include <GL/gl.h>
+#include <imgui.h>
 #include <stb_image_write.h>
 
 #include <algorithm>
@@ -9,6 +10,12 @@
 #include "traces/file_io.h"
 
 namespace tencache::gui {
+
+void clear_picture() {
+  const ImVec4& color = ImGui::GetStyle().Colors[ImGuiCol_WindowBg];
+  glClearColor(color.x, color.y, color.z, 1);
+  glClear(GL_COLOR_BUFFER_BIT);
+}
 
 Picture read_framebuffer(int width, int height) {
   Picture picture;

@@ -16,6 +16,9 @@ struct Picture {
 };
 
 // The lower left part of the framebuffer that is bound for reading.
+// With the colour that windows have; they draw none themselves, which saves a software renderer half of its work.
+void clear_picture();
+
 Picture read_framebuffer(int width, int height);
 
 // Throws Error if the file cannot be written.

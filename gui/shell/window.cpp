@@ -81,8 +81,7 @@ void draw_frame(Window& window, App& app) {
   int width = 0, height = 0;
   glfwGetFramebufferSize(window.handle, &width, &height);
   glViewport(0, 0, width, height);
-  glClearColor(0, 0, 0, 1);
-  glClear(GL_COLOR_BUFFER_BIT);
+  clear_picture();
   ImGui_ImplOpenGL3_RenderDrawData(ImGui::GetDrawData());
   if (const std::string file = app.take_picture_request(); !file.empty()) {
     try {

@@ -71,8 +71,8 @@ void apply_theme(const Theme& theme) {
   style.ItemSpacing = {8, 5};
   style.ScaleAllSizes(theme.scale);
   const auto set = [&style](ImGuiCol index, ImU32 color) { style.Colors[index] = vec(color); };
-  set(ImGuiCol_WindowBg, theme.background);
-  set(ImGuiCol_ChildBg, theme.background);
+  set(ImGuiCol_WindowBg, with_alpha(theme.background, 0));  // the picture begins with it
+  set(ImGuiCol_ChildBg, with_alpha(theme.background, 0));
   set(ImGuiCol_PopupBg, theme.panel);
   set(ImGuiCol_Border, theme.border);
   set(ImGuiCol_Text, theme.text);

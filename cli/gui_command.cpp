@@ -50,8 +50,10 @@ std::pair<int, int> parse_picture_size(const std::string& text) {
 }
 
 void add_gui_options(CLI::App& command, GuiOptions& options) {
-  command.add_option("FILES", options.files,
-                     "Traces, results (--json) and timelines (--timeline); none: a bundled sample");
+  command.add_option(
+      "FILES", options.files,
+      "Traces, results (--json), timelines (--timeline), sweeps and sensitivity analyses; none: a bundled "
+      "sample");
   refuse_empty(command.add_option("--machine,-m", options.machine,
                                   "What traces are simulated on: a name of `tencache machines`, or a YAML file"));
   refuse_empty(command.add_option("--policy,-p", options.policy, "Under which policy: a name of `tencache policies`"));

@@ -161,7 +161,7 @@ TEST_F(Files, BrokenOnesSayWhatIsWrong) {
   EXPECT_THAT(refusal(path("missing.json")), HasSubstr("cannot be opened"));
   EXPECT_THAT(refusal(write("empty.json", "")), HasSubstr("is empty"));
   EXPECT_THAT(refusal(write("blank.json", " \n")), HasSubstr("is empty"));
-  EXPECT_THAT(refusal(write("text.txt", "hello")), HasSubstr("is no trace, result or timeline"));
+  EXPECT_THAT(refusal(write("text.txt", "hello")), HasSubstr("is no trace, result, timeline"));
   EXPECT_THAT(refusal(write("object.json", "{}")), HasSubstr("is no result"));
   EXPECT_THAT(refusal(write("foreign.json", R"({"traceEvents":[{"ph":"X","pid":1,"tid":1,"ts":0,"dur":1}]})")),
               HasSubstr("not an event"));

@@ -12,8 +12,7 @@
 
 #include "cli/chrome_trace.h"
 #include "gui/shell/recent_files.h"
-#include "tests/gui_cases.h"
-#include "tests/gui_screen.h"
+#include "tests/gui_dashboard.h"
 #include "traces/file_io.h"
 
 // Objects of graphics drivers that live as long as the process count as leaks.
@@ -23,43 +22,6 @@ namespace tencache::gui {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::unique_ptr<Screen> make_screen(int width = 1280, int height = 720, bool light = false, float scale = 1) {
-  try {
-    return std::make_unique<Screen>(width, height, light, scale);
-  } catch (const Error& error) {
-    return nullptr;
-  }
-}
-
-class Dashboard : public testing::Test {
- protected:
-  void open(int width = 1280, int height = 720, bool light = false, float scale = 1) {
-    screen_.reset();  // one context at a time
-    screen_ = make_screen(width, height, light, scale);
-    if (screen_ == nullptr) GTEST_SKIP() << "no EGL to draw with";
-  }
-  void SetUp() override { open(); }
-  void show_both() {
-    screen_->session().show(
-        {simulate_run("predicted: on-demand"), simulate_run("measured: on-demand", slower_machine())});
-  }
-  bool shows(const std::string& text, const Picture& picture) {
-    return screen_->find_text(text, screen_->theme().text, picture).x >= 0;
-  }
-  bool shows_faintly(const std::string& text, const Picture& picture) {
-    return screen_->find_text(text, screen_->theme().faint_text, picture).x >= 0;
-  }
-  // The middle of a lane: its label, and right of it.
-  ImVec2 label_of(const std::string& name) {
-    const Picture picture = screen_->picture();
-    const ImVec2 at = screen_->find_text(name, screen_->theme().text, picture, 40);
-    EXPECT_GE(at.x, 0) << name;
-    return {at.x, at.y + 5};
-  }
-
-  std::unique_ptr<Screen> screen_;
-};
 
 // ---- What is drawn --------------------------------------------------------------------------------------------------
 
@@ -343,91 +305,6 @@ TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
   EXPECT_TRUE(shows_faintly("before: GPU", picture));
   EXPECT_TRUE(shows_faintly("before: on-demand", picture));
   EXPECT_TRUE(shows("now: GPU", picture));
-}
-
-// ---- Programs -------------------------------------------------------------------------------------------------------
-
-class Programs : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("tencache-gui-view-" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-    setenv("XDG_STATE_HOME", folder_.c_str(), 1);
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  int run(const std::string& arguments, const std::string& before = "") const {
-    const std::string command = before + std::string(TENCACHE_BINARY_DIR) + "/cli/tencache gui " + arguments + " >" +
-                                path("out") + " 2>" + path("err");
-    const int status = std::system(command.c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  std::string errors() const { return read_file(path("err")); }
-
-  std::filesystem::path folder_;
-};
-
-TEST_F(Programs, ScreenshotsNeedNoDisplay) {
-  if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
-  const Recording recording = simulate_recording("predicted: on-demand");
-  write_chrome_trace(path("t.json"), {{recording.title, &recording.timeline, &recording.machine, &recording.trace}});
-  ASSERT_EQ(run(path("t.json") + " --screenshot " + path("a.png") + " --size 800x600", "env -u DISPLAY "), 0)
-      << errors();
-  const std::string png = read_file(path("a.png"));
-  ASSERT_GT(png.size(), 5000u);
-  EXPECT_EQ(png.substr(1, 3), "PNG");
-  EXPECT_EQ(png.substr(16, 8), std::string("\0\0\x03\x20\0\0\x02\x58", 8));  // 800 × 600
-  EXPECT_EQ(run("/nowhere.json --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));
-  EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison, browser"));
-  EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
-}
-
-TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
-  if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
-  if (std::string(TENCACHE_WITH_EXECUTOR_TEXT) != "1") GTEST_SKIP() << "no executor in this build";
-  const std::string run_command =
-      std::string(TENCACHE_BINARY_DIR) + "/cli/tencache run replay " + TENCACHE_SOURCE_DIR +
-      "/traces/samples/gpt-small.trace.jsonl.zst -m small-host -p on-demand "
-      "--scale-bytes 1/16 --scale-time 1/8 --iterations 40 --verify stamps --predict --live " +
-      path("run.socket") + " >" + path("run.out") + " 2>&1 &";
-  ASSERT_EQ(std::system(run_command.c_str()), 0);
-  for (int i = 0; i < 400 && !std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
-  ASSERT_TRUE(std::filesystem::exists(path("run.socket"))) << read_file(path("run.out"));
-  EXPECT_EQ(run(path("run.socket") + " --screenshot " + path("live.png") + " --size 800x600"), 0) << errors();
-  EXPECT_GT(read_file(path("live.png")).size(), 5000u);
-  for (int i = 0; i < 3000 && std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
-  EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
-}
-
-TEST_F(Programs, WithoutADisplayAWindowSaysWhatToDo) {
-  EXPECT_EQ(run("", "env -u DISPLAY -u WAYLAND_DISPLAY "), 2);
-  EXPECT_THAT(errors(), HasSubstr("--screenshot"));
-}
-
-TEST_F(Programs, AWindowOpensUnderXvfb) {
-  if (std::system("command -v xvfb-run >/dev/null 2>&1 && command -v xauth >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "no xvfb-run (packages xvfb xauth)";
-  }
-  const std::string command = "timeout 60 xvfb-run -a -s '-screen 0 1280x720x24' " + std::string(TENCACHE_BINARY_DIR) +
-                              "/gui/tencache-gui --frames 20 2>" + path("err");
-  const int status = std::system(command.c_str());
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0) << errors();
-}
-
-TEST_F(Programs, RecentFilesAreKept) {
-  for (const char* name : {"a", "b", "a"}) {
-    std::ofstream(path(name)) << "x";
-    add_recent_file(path(name));
-  }
-  add_recent_file(path("never there"));
-  EXPECT_THAT(recent_files(), ::testing::ElementsAre(path("a"), path("b")));
-  std::filesystem::remove(path("a"));
-  EXPECT_THAT(recent_files(), ::testing::ElementsAre(path("b")));
 }
 
 }  // namespace

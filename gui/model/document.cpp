@@ -7,7 +7,9 @@
 #include "cli/results.h"
 #include "cli/workload.h"
 #include "core/error.h"
+#include "gui/model/cost.h"
 #include "gui/model/timeline_file.h"
+#include "sim/sweep/sweep_results.h"
 #include "traces/file_io.h"
 #include "traces/trace_file.h"
 
@@ -29,6 +31,7 @@ std::string head_of(const std::string& path) {
 
 Document::Kind kind_of(const std::string& path) {
   const std::string head = head_of(path);
+  if (head.starts_with("SQLite format 3")) return Document::Kind::sweep;
   const std::size_t first = head.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw Error(path, 0, "is empty");
   if (head.find("\"traceEvents\"") != std::string::npos) return Document::Kind::timeline;
@@ -37,7 +40,7 @@ Document::Kind kind_of(const std::string& path) {
     return Document::Kind::trace;
   }
   if (head[first] == '{' || head[first] == '[') return Document::Kind::results;
-  throw Error(path, 0, "is no trace, result or timeline of tencache");
+  throw Error(path, 0, "is no trace, result, timeline, sensitivity analysis or sweep of tencache");
 }
 
 std::string text_of(const Json& object, const char* key) {
@@ -53,6 +56,21 @@ std::string found(const std::string& path, const std::string& result_file) {
   return fs::exists(same_folder) ? same_folder.string() : path;
 }
 
+// What commands print with --json.
+void open_json(const std::string& path, Document& document) {
+  const Json json = Json::parse(read_file(path), nullptr, false);
+  if (is_sensitivity(json)) {
+    document.kind = Document::Kind::sensitivity;
+    document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(json, path));
+  } else if (is_sweep(json)) {
+    document.kind = Document::Kind::sweep;
+    document.sweep_rows = read_sweep_rows(json, path);
+    if (document.sweep_rows.empty()) throw Error(path, 0, "holds no combination");
+  } else {
+    document.results = read_results(path);
+  }
+}
+
 }  // namespace
 
 DocumentPointer open_document(const std::string& path) {
@@ -64,7 +82,13 @@ DocumentPointer open_document(const std::string& path) {
       document->trace = std::make_shared<const Trace>(read_trace(path));
       break;
     case Document::Kind::results:
-      document->results = read_results(path);
+      open_json(path, *document);
+      break;
+    case Document::Kind::sensitivity:  // told by their JSON
+      break;
+    case Document::Kind::sweep:
+      document->sweep_rows = read_sweep(path).rows;
+      if (document->sweep_rows.empty()) throw Error(path, 0, "holds no combination yet");
       break;
     case Document::Kind::timeline:
       for (Recording& recording : read_timeline(path)) {

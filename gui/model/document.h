@@ -8,16 +8,20 @@
 #include "cli/console.h"
 #include "gui/model/run.h"
 #include "gui/model/scenario.h"
+#include "gui/model/sensitivity.h"
+#include "sim/sweep/sweep_row.h"
 
 namespace tencache::gui {
 
 struct Document {
-  enum class Kind : std::uint8_t { trace, results, timeline };
+  enum class Kind : std::uint8_t { trace, results, timeline, sensitivity, sweep };
   std::string path;
   Kind kind = Kind::trace;
   std::shared_ptr<const Trace> trace;  // of a trace
   std::vector<RunPointer> runs;        // of a timeline, predicted before measured
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
+  std::shared_ptr<const SensitivityPlot> sensitivity;
+  std::vector<SweepRow> sweep_rows;
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -245,6 +245,11 @@ SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t sa
   return more;
 }
 
+void simulate_behind_drawing() {
+  // Refused: it is as it was.
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), simulating_niceness));
+}
+
 Simulator::Simulator() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
 
 Simulator::~Simulator() {
@@ -313,8 +318,7 @@ void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
 }
 
 void Simulator::work(const std::stop_token& stop) {
-  // Drawing goes first: a frame late is seen at once, a result late by it is not. Refused: it is as it was.
-  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), simulating_niceness));
+  simulate_behind_drawing();
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return wanted_.has_value(); })) {
     const Scenario scenario = *std::exchange(wanted_, std::nullopt);

@@ -70,6 +70,10 @@ SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan&
 SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& stop = {});
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop = {});
 
+// For the calling thread and those that it starts: drawing goes first, since a frame late is seen at once, a result
+// late by it is not.
+void simulate_behind_drawing();
+
 class Simulator {
  public:
   Simulator();

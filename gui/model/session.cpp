@@ -136,6 +136,34 @@ void Session::open_sample() { open(sample_file()); }
 void Session::take(const DocumentPointer& document) {
   documents_.push_back(document);
   if (!document->runs.empty()) show(document->runs);
+  if (document->sensitivity != nullptr) plots_.push_back(document->sensitivity);
+  sweep_rows_.insert(sweep_rows_.end(), document->sweep_rows.begin(), document->sweep_rows.end());
+  if (document->kind == Document::Kind::sensitivity) view_ = {"sensitivity", false};
+  if (document->kind == Document::Kind::sweep) view_ = {"cost", false};
+}
+
+void Session::plot(const Knob& knob) {
+  if (!what_if || plotting()) return;
+  const Scenario scenario = what_if->scenario();
+  const std::string parameter = parameter_of_knob(scenario, knob.name);
+  if (parameter.empty()) return say("no figure of the machine to vary", true);
+  std::vector<std::string> policies{scenario.policy};
+  const auto add = [&policies](const std::string& policy) {
+    if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
+  };
+  if (ghost_ != nullptr) add(ghost_->scenario.policy);
+  for (const char* policy : {"on-demand", "10cache", "zero-infinity"}) add(policy);
+  view_ = {"sensitivity", true};
+  plotting_ = std::async(std::launch::async, [scenario, parameter, policies, from = knob.least, to = knob.most] {
+    simulate_behind_drawing();
+    Plotted plotted;
+    try {
+      plotted.plot = std::make_shared<const SensitivityPlot>(plot_sensitivity(scenario, parameter, from, to, policies));
+    } catch (const std::exception& error) {
+      plotted.error = error.what();
+    }
+    return plotted;
+  });
 }
 
 void Session::take(const SimulatedPointer& done) {
@@ -236,6 +264,12 @@ bool Session::update() {
     }
     if (!opened.error.empty()) say(opened.error, true);
   }
+  if (plotting() && plotting_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    Plotted plotted = plotting_.get();
+    changed = true;
+    if (plotted.plot != nullptr) plots_.push_back(std::move(plotted.plot));
+    if (!plotted.error.empty()) say(plotted.error, true);
+  }
   if (const SimulatedPointer done = simulator_.take(); done != nullptr) {
     changed = true;
     take(done);
@@ -247,6 +281,7 @@ void Session::wait() {
   do {
     for (const std::future<Opened>& future : opening_) future.wait();
     simulator_.wait();
+    if (plotting()) plotting_.wait();
     if (live_ != nullptr && runs_.empty()) live_->wait();
     update();
   } while (busy());

@@ -8,6 +8,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gui/model/document.h"
@@ -68,7 +69,7 @@ class Session {
   std::vector<std::string> changes;
   // Takes over what the background has finished; call once a frame. True if anything changed.
   bool update();
-  bool busy() const { return !opening_.empty() || simulator_.busy(); }
+  bool busy() const { return !opening_.empty() || simulator_.busy() || plotting(); }
   // The timeline of a result, simulated again, in the background.
   void show_result(const Json& result, const std::string& file);
   bool watching() const { return live_ != nullptr; }
@@ -77,6 +78,20 @@ class Session {
   const std::vector<DocumentPointer>& documents() const { return documents_; }
   // Of all result files, in order of opening.
   std::vector<const Json*> results() const;
+  // Of all sensitivity files that are open, and of those that a slider asked for; the newest last.
+  const std::vector<std::shared_ptr<const SensitivityPlot>>& plots() const { return plots_; }
+  // Time against this knob of the what-if, under its policy and some others, in the background.
+  void plot(const Knob& knob);
+  bool plotting() const { return plotting_.valid(); }
+  // Of all sweeps that are open.
+  const std::vector<SweepRow>& sweep_rows() const { return sweep_rows_; }
+  // The view that shows best what was opened last, or the one that something asks for that the user did in another;
+  // taken once, without a name: none.
+  struct WantedView {
+    std::string name;
+    bool asked_for = false;
+  };
+  WantedView take_view() { return std::exchange(view_, {}); }
   const std::string& message() const { return message_; }  // the last thing worth saying
   bool message_is_error() const { return message_is_error_; }
   void say(std::string message, bool error = false);
@@ -155,6 +170,14 @@ class Session {
     std::string error;
   };
   std::vector<std::future<Opened>> opening_;
+  struct Plotted {
+    std::shared_ptr<const SensitivityPlot> plot;
+    std::string error;
+  };
+  std::future<Plotted> plotting_;
+  std::vector<std::shared_ptr<const SensitivityPlot>> plots_;
+  std::vector<SweepRow> sweep_rows_;
+  WantedView view_;
   std::vector<DocumentPointer> documents_;
   std::unique_ptr<LiveRun> live_;
   std::vector<RunPointer> runs_, all_runs_;

@@ -30,10 +30,16 @@ void App::choose_view(const std::string& name) {
     names.emplace_back(views_[i]->name());
     if (name != views_[i]->name()) continue;
     view_ = wanted_view_ = i;
-    view_forced_ = true;
+    view_forced_ = view_chosen_ = true;
     return;
   }
   throw Error("unknown view '" + name + "'; valid names are " + join(names));
+}
+
+void App::open(const std::string& path) {
+  view_chosen_ = false;
+  session_.open(path);
+  add_recent_file(path);
 }
 
 void App::set_theme(bool light, float scale) {
@@ -76,7 +82,7 @@ void App::draw_bar() {
     if (ImGui::MenuItem("Open…", "ctrl+O")) open_wanted_ = true;
     if (ImGui::BeginMenu("Recent files", !recent_files().empty())) {
       for (const std::string& file : recent_files()) {
-        if (ImGui::MenuItem(file.c_str())) session_.open(file);
+        if (ImGui::MenuItem(file.c_str())) open(file);
       }
       ImGui::EndMenu();
     }
@@ -178,7 +184,7 @@ void App::draw_open_popup() {
   }
   ImGui::SetNextWindowSize({theme_.px(620), 0});
   if (!ImGui::BeginPopupModal("Open a file", nullptr, ImGuiWindowFlags_NoResize)) return;
-  ImGui::TextDisabled("A trace, a result (--json) or a timeline (--timeline):");
+  ImGui::TextDisabled("A trace, a result (--json), a timeline (--timeline), a sweep or a sensitivity analysis:");
   if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
   ImGui::SetNextItemWidth(-1);
   bool chosen = ImGui::InputText("##path", &path_to_open_, ImGuiInputTextFlags_EnterReturnsTrue);
@@ -191,16 +197,18 @@ void App::draw_open_popup() {
   chosen = ImGui::Button("Open") || chosen;
   ImGui::SameLine();
   const bool cancelled = ImGui::Button("Cancel") || ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Escape));
-  if (chosen && !path_to_open_.empty()) {
-    session_.open(path_to_open_);
-    add_recent_file(path_to_open_);
-  }
+  if (chosen && !path_to_open_.empty()) open(path_to_open_);
   if (chosen || cancelled) ImGui::CloseCurrentPopup();
   ImGui::EndPopup();
 }
 
 void App::frame() {
   session_.update();
+  // A view that was chosen by name stays when files open.
+  if (const auto view = session_.take_view(); !view.name.empty() && (!view_chosen_ || view.asked_for)) {
+    choose_view(view.name);
+    view_chosen_ = false;
+  }
   const ImGuiIO& io = ImGui::GetIO();
   ImGui::SetNextWindowPos({0, 0});
   ImGui::SetNextWindowSize(io.DisplaySize);

@@ -21,6 +21,8 @@ class App {
   const Theme& theme() const { return theme_; }
   // Throws Error that lists the valid names.
   void choose_view(const std::string& name);
+  // A file or socket that the user asks for: the view that shows it best comes up.
+  void open(const std::string& path);
   std::string view() const { return views_[view_]->name(); }
   void set_theme(bool light, float scale);
 
@@ -46,7 +48,7 @@ class App {
   Session session_;
   std::vector<std::unique_ptr<View>> views_;
   std::size_t view_ = 0, wanted_view_ = 0;
-  bool view_forced_ = true;
+  bool view_forced_ = true, view_chosen_ = false;
   Theme theme_;
   bool wanted_light_;
   float wanted_scale_;

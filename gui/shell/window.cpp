@@ -62,10 +62,7 @@ struct Window {
 
 void drop(GLFWwindow* window, int count, const char** paths) {
   App& app = *static_cast<App*>(glfwGetWindowUserPointer(window));
-  for (int i = 0; i < count; ++i) {
-    app.session().open(paths[i]);
-    add_recent_file(paths[i]);
-  }
+  for (int i = 0; i < count; ++i) app.open(paths[i]);
 }
 
 void draw_frame(Window& window, App& app) {

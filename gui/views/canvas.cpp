@@ -11,7 +11,8 @@ namespace {
 constexpr double zoom_per_notch = 0.8;
 constexpr double pan_per_notch = 0.1;  // of what is shown
 
-// 1, 2 or 5 times a power of ten.
+}  // namespace
+
 double round_step(double at_least) {
   const double power = std::pow(10.0, std::floor(std::log10(at_least)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -19,8 +20,6 @@ double round_step(double at_least) {
   }
   return 10 * power;
 }
-
-}  // namespace
 
 float TimeAxis::clamped_x(double time_ns) const {
   return left + static_cast<float>(std::clamp((time_ns - begin_ns) / pixel_ns(), -16.0, width + 16.0));

@@ -47,6 +47,7 @@ Theme make_theme(bool light, float scale) {
                   light ? rgb(0x30353b) : rgb(0xf2f2f2),
                   light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
   theme.roles = {blue, orange, sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f), reddish_purple, theme.gap};
+  theme.series = {orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0xb8a800) : yellow};
   return theme;
 }
 

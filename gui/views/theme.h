@@ -23,6 +23,7 @@ struct Theme {
   std::array<ImU32, phase_count> phases{};
   std::array<ImU32, stall_cause_count> causes{};
   std::array<ImU32, role_count> roles{};
+  std::array<ImU32, 7> series{};  // of lines and dots that are told apart besides by their shape
 
   ImFont* font = nullptr;
   ImFont* bold = nullptr;

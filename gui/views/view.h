@@ -37,6 +37,8 @@ std::unique_ptr<View> make_timeline_view();
 std::unique_ptr<View> make_occupancy_view();
 std::unique_ptr<View> make_what_if_view();
 std::unique_ptr<View> make_comparison_view();
+std::unique_ptr<View> make_sensitivity_view();
+std::unique_ptr<View> make_cost_view();
 std::unique_ptr<View> make_browser_view();
 
 // All of them, in the order of the tabs.

@@ -8,6 +8,8 @@ std::vector<std::unique_ptr<View>> make_views() {
   views.push_back(make_occupancy_view());
   views.push_back(make_what_if_view());
   views.push_back(make_comparison_view());
+  views.push_back(make_sensitivity_view());
+  views.push_back(make_cost_view());
   views.push_back(make_browser_view());
   return views;
 }

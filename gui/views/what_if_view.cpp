@@ -32,7 +32,8 @@ class WhatIfView : public View {
   std::vector<std::pair<const char*, const char*>> keys() const override {
     return {{"sliders", "another machine, simulated as they move"},
             {"boxes", "the same as a number: 24GiB, 12GB/s, 1.5"},
-            {"right click", "a slider back to the machine's own"}};
+            {"right click", "a slider back to the machine's own"},
+            {"vary", "time against the slider's figure, under several policies"}};
   }
 
  private:
@@ -83,6 +84,11 @@ bool WhatIfView::draw_knob(Session& session, const Theme& theme, Knob& knob) {
     } catch (const Error& error) {
       session.say(error.what(), true);
     }
+  }
+  if (!parameter_of_knob(session.what_if->base(), knob.name).empty()) {
+    ImGui::SameLine(0, theme.px(4));
+    if (ImGui::Button("vary")) session.plot(knob);
+    if (ImGui::IsItemHovered()) ImGui::SetTooltip("The time against this, under several policies");
   }
   ImGui::PopID();
   return changed;
@@ -309,7 +315,7 @@ void WhatIfView::draw(Session& session, const Theme& theme) {
                                     "can be changed here.");
     return;
   }
-  ImGui::BeginChild("controls", {theme.px(356), 0}, false);
+  ImGui::BeginChild("controls", {theme.px(396), 0}, false);
   draw_controls(session, theme);
   ImGui::EndChild();
   ImGui::SameLine(0, theme.px(14));

@@ -1,0 +1,56 @@
+// Time against a figure of the machine for several policies: what `tencache sensitivity --json` wrote, or what a slider
+// asked for.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "gui/model/scenario.h"
+#include "sim/sensitivity.h"
+
+namespace tencache::gui {
+
+struct SensitivityCurve {
+  std::string policy;
+  std::optional<double> second_value;
+  bool bound = false;  // the lower bound, of all policies
+  std::vector<SensitivityPoint> points;
+  std::optional<double> unlimited_seconds;
+  std::optional<SensitivityPoint> knee;
+  std::string knee_text;  // the knee, or why there is none
+};
+
+struct SensitivityPlot {
+  struct Axis {
+    std::string name;
+    ParameterUnit unit = ParameterUnit::factor;
+    double machine_value = 0;  // 0: not known
+    std::string text(double value) const;
+  };
+  std::string trace, machine;
+  Axis axis;
+  std::optional<Axis> second;
+  double tolerance = 0;  // of the knees
+  std::vector<SensitivityCurve> curves;
+
+  std::string title() const;  // "pcie of demo-small-gpu, gpt2-small.trace.jsonl.zst"
+  std::string label(const SensitivityCurve& curve) const;
+};
+
+// Whether a JSON document is one. Throws Error, which names the file, where it is one and damaged.
+bool is_sensitivity(const Json& document);
+SensitivityPlot read_sensitivity(const Json& document, const std::string& file);
+
+// The name of the figure behind a what-if knob (sim/machine_parameter.h); empty: there is none.
+std::string parameter_of_knob(const Scenario& scenario, const std::string& knob);
+// The scenario with this figure between two values, its own policy and others on the scenario's machine. Takes as many
+// simulations as `tencache sensitivity`, on all cores. Throws Error.
+SensitivityPlot plot_sensitivity(const Scenario& scenario, const std::string& parameter, double from, double to,
+                                 const std::vector<std::string>& policies);
+
+std::string sensitivity_csv(const SensitivityPlot& plot);
+
+}  // namespace tencache::gui

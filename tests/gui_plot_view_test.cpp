@@ -1,0 +1,144 @@
+// The plots as they are drawn and used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/gui_dashboard.h"
+#include "tests/gui_plot_cases.h"
+#include "traces/file_io.h"
+
+namespace tencache::gui {
+namespace {
+
+class PlotsOnScreen : public Dashboard {
+ protected:
+  void open_text(const std::string& text) {
+    const std::string file =
+        (std::filesystem::temp_directory_path() / ("tencache-plot-" + std::to_string(::getpid()) + ".json")).string();
+    write_file(file, text);
+    screen_->session().open(file);
+    screen_->session().wait();
+    std::filesystem::remove(file);
+  }
+};
+
+TEST_F(PlotsOnScreen, SensitivityShowsLinesKneesAndTheMachine) {
+  open_text(some_sensitivity);
+  const Picture picture = screen_->picture();
+  EXPECT_EQ(screen_->app().view(), "sensitivity");  // the view of the file
+  const Theme& theme = screen_->theme();
+  for (const char* text :
+       {"swift", "lazy", "lower bound", "the machine's 12.00 GB/s", "time of an iteration", "8.00 GB/s"}) {
+    EXPECT_TRUE(shows(text, picture)) << text;
+  }
+  for (const char* text : {"5.00 GB/s", "2.000 s", "beyond 8.00 GB/s nothing is gained",
+                           "more than the largest value shown would still help"}) {
+    EXPECT_TRUE(shows_faintly(text, picture)) << text;
+  }
+  // Lines of two pixels: swift's are 1000 pixels long, lazy's half of it, the bound's has no markers.
+  EXPECT_GT(Screen::count(picture, theme.series[0]), 900);
+  EXPECT_GT(Screen::count(picture, theme.series[1]), 400);
+  EXPECT_GT(Screen::count(picture, theme.ghost), 900);
+  EXPECT_EQ(Screen::count(picture, theme.series[4]), 0);  // no third policy
+}
+
+TEST_F(PlotsOnScreen, PointingAtALineFadesTheOthers) {
+  open_text(some_sensitivity);
+  Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  const int lazy = Screen::count(picture, theme.series[1]);
+  const ImVec2 label = screen_->find_text("swift", theme.text, picture);
+  ASSERT_GT(label.x, 900);  // right of the plot
+  screen_->move(label.x + 4, label.y + 4);
+  picture = screen_->picture();
+  EXPECT_LT(Screen::count(picture, theme.series[1]), lazy / 4);
+  EXPECT_GT(Screen::count(picture, theme.series[0]), 900);
+  // The time is linear until told otherwise: its axis begins at 0.
+  screen_->move(2, 2);
+  EXPECT_TRUE(shows_faintly("0 ns", screen_->picture()));
+  screen_->press('L');
+  EXPECT_FALSE(shows_faintly("0 ns", screen_->picture()));
+}
+
+TEST_F(PlotsOnScreen, CostShowsTheFrontAndWhatIsBehindIt) {
+  open_text(sweep_text_of(some_sweep()));
+  const Picture picture = screen_->picture();
+  EXPECT_EQ(screen_->app().view(), "cost");
+  const Theme& theme = screen_->theme();
+  for (const char* text : {"USD a million tokens, on demand", "cheap", "dear", "tiny", "lru", "g10", "dear, g10",
+                           "cheap, g10", "the front: machine"}) {
+    EXPECT_TRUE(shows(text, picture)) << text;
+  }
+  EXPECT_FALSE(shows("dear, lru", picture));  // it is beaten
+  EXPECT_TRUE(shows_faintly("4 combinations; 1 do not fit", picture));
+  EXPECT_GT(Screen::count(picture, theme.series[0]), 60);  // a dot of the front, and that of the box
+  EXPECT_GT(Screen::count(picture, theme.series[1]), 60);
+  // The steps of the front: hundreds of pixels of the text's colour in a row.
+  int longest = 0;
+  for (int y = 80; y < 600; ++y) {
+    int row = 0;
+    for (int x = 320; x < picture.width; ++x) {
+      row = Screen::near(picture.at(x, y), theme.text, 40) ? row + 1 : 0;
+      longest = std::max(longest, row);
+    }
+  }
+  EXPECT_GT(longest, 200);
+}
+
+TEST_F(PlotsOnScreen, BoxesFilterAndClicksMark) {
+  open_text(sweep_text_of(some_sweep()));
+  Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  const ImVec2 policy = screen_->find_text("g10", theme.text, picture, 100);
+  ASSERT_GE(policy.x, 0);
+  screen_->click(policy.x + 4, policy.y + 4);
+  screen_->move(2, 2);
+  picture = screen_->picture();
+  EXPECT_TRUE(shows("dear, lru", picture));  // now the front
+  EXPECT_FALSE(shows("dear, g10", picture));
+  const ImVec2 name = screen_->find_text("dear, lru", theme.text, picture);
+  EXPECT_EQ(Screen::count(picture, theme.match), 0);
+  screen_->click(name.x - 11, name.y + 14);  // its dot
+  EXPECT_TRUE(shows_faintly("waits most for", screen_->picture()));
+  screen_->move(2, 2);
+  EXPECT_GT(Screen::count(screen_->picture(), theme.match), 30);
+}
+
+TEST_F(PlotsOnScreen, WithoutFilesTheySayWhatToOpen) {
+  screen_->app().choose_view("cost");
+  EXPECT_TRUE(shows_faintly("No sweep: open what `tencache sweep SWEEP -o results.sqlite` wrote", screen_->picture()));
+  screen_->app().choose_view("sensitivity");
+  EXPECT_TRUE(shows_faintly("No sensitivity: open what", screen_->picture()));
+}
+
+// The button beside a slider.
+TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
+  Session& session = screen_->session();
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.trace_name = "test";
+  scenario.machine = gui_machine();
+  scenario.policy = "lru";
+  session.what_if.emplace(scenario);
+  session.rerun();
+  session.wait();
+  screen_->app().choose_view("what-if");
+  const Picture before = screen_->picture();
+  const ImVec2 button = screen_->find_text("vary", screen_->theme().text, before);
+  ASSERT_GE(button.x, 0);
+  screen_->click(button.x + 4, button.y + 4);
+  session.wait();
+  ASSERT_EQ(session.plots().size(), 1u);
+  const Picture picture = screen_->picture();
+  EXPECT_EQ(screen_->app().view(), "sensitivity");
+  EXPECT_TRUE(shows("lru", picture));
+  EXPECT_TRUE(shows("gpu_memory", picture));
+  int lines = 0;  // some lie on others
+  for (const ImU32 color : screen_->theme().series) lines += Screen::count(picture, color);
+  EXPECT_GT(lines, 500);
+}
+
+}  // namespace
+}  // namespace tencache::gui

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "policies/layers.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 #include "policies/storage.h"
 
@@ -28,7 +29,7 @@ class SsdTrain final : public Policy {
     options.number("prefetch", prefetch_, "modules", "of the backward pass, after the running one, fetched ahead");
     options.choice("overflow", overflow_, {"oom", "evict"},
                    "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
   }
 
   Requirements requirements() const override {
@@ -40,7 +41,7 @@ class SsdTrain final : public Policy {
   Layout layout(const MachineSpec& machine, const Program*) const override {
     require_ssd(machine, "ssdtrain");
     Layout layout;
-    layout.chunk_bytes = chunk_bytes_;
+    layout.chunk_bytes = unit_that_moves(machine, chunk_bytes_);
     layout.fallback_eviction = overflow_ == "evict";
     layout.initial.fill(0);
     return layout;

@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 
 namespace tencache {
@@ -77,7 +78,8 @@ class ZeroInfinity final : public Policy {
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
     Layout layout;
-    layout.chunk_bytes = 0;
+    // Parameters go from NVMe to the GPU through staging buffers, which hold a part of a large one.
+    layout.chunk_bytes = offload_param_ == "nvme" ? unit_that_moves(machine, 0) : 0;
     layout.fallback_eviction = overflow_ == "evict";
     layout.blocking_step = true;
     layout.initial.fill(machine.tier_of(Device::cpu));

@@ -18,6 +18,7 @@ namespace tencache {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
@@ -80,8 +81,9 @@ struct Steps {
 };
 
 Steps replay(const Settings& changes, std::uint64_t iterations, Bytes gpu_bytes = 1000,
-             const Trace& trace = three_modules()) {
-  const MachineSpec machine = machine_of(gpu_bytes);
+             const Trace& trace = three_modules(), const Staging& staging = {.tier = 1, .count = 4, .bytes = 100}) {
+  MachineSpec machine = machine_of(gpu_bytes);
+  machine.staging = staging;
   Settings settings = bare();
   for (const auto& [option, value] : changes) settings[option] = value;
   const MadePolicy made = make_policy("zero-infinity", settings);
@@ -233,6 +235,14 @@ TEST(ZeroInfinityTest, ParametersOnNvme) {
   EXPECT_THAT(far.copies, IsSupersetOf({"read p0 0-100", "h2d p0 100-200", "read p1 200-300", "h2d p1 350-450",
                                         "read p2 450-550", "h2d p2 600-700", "read p1 700-800", "h2d p1 850-950",
                                         "read p0 850-950", "h2d p0 1150-1250"}));
+}
+
+// One buffer of half a parameter: the second half is read when the first has left it.
+TEST(ZeroInfinityTest, ParametersLargerThanAllStagingBuffersComeInParts) {
+  const Steps parts =
+      replay({{"offload_param", "nvme"}}, 2, 1000, three_modules(), {.tier = 1, .count = 1, .bytes = 50});
+  EXPECT_THAT(parts.copies, IsSupersetOf({"read p0 0-50", "h2d p0 50-100", "read p0 100-150", "h2d p0 150-200"}));
+  EXPECT_THAT(parts.ops, Contains("f0 200-350"));
 }
 
 // All of it: parameters, gradients and states on NVMe.

@@ -57,7 +57,7 @@ Json bound_json(const Workload& workload, const Bound& bound, double run_seconds
           {"windows", windows_json(workload.trace, bound.windows)},
           {"manifest",
            {{"version", TENCACHE_VERSION},
-            {"hashes", {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}}},
+            {"hashes", {{"trace", or_null(workload.trace_sha256)}, {"machine", workload.machine_sha256}}},
             {"run",
              {{"trace", workload.options.trace},
               {"machine", workload.options.machine},

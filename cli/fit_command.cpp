@@ -1,13 +1,17 @@
-// `tencache fit`: does it fit, what overflows first, and how much GPU memory would do.
+// `tencache fit`: does it fit in every tier, what overflows first, and how much memory would do.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "cli/command_line.h"
 #include "cli/report.h"
+#include "policies/registry.h"
+#include "sim/fit.h"
+#include "sim/parallel.h"
 #include "traces/demand.h"
 
 namespace tencache {
@@ -18,51 +22,43 @@ struct FitArguments {
   std::string policies = "all";
   std::vector<std::string> settings;
   bool no_minimum = false;
+  std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
+  std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
   bool json = false;
 };
 
 struct Verdict {
   Outcome outcome;
-  std::optional<Bytes> minimum_gpu_bytes;  // none: not asked for, or no GPU memory suffices
+  struct Minimum {
+    TierId tier = no_tier;
+    std::optional<Bytes> bytes;  // none: no capacity of it is enough
+  };
+  std::vector<Minimum> minimums;    // of the tiers that were searched
+  std::vector<TierPeak> peaks;      // by tier, where it fits
+  std::optional<bool> pinned_fits;  // none: there is no limit
+
+  const Minimum* minimum_of(TierId tier) const {
+    for (const Minimum& minimum : minimums) {
+      if (minimum.tier == tier) return &minimum;
+    }
+    return nullptr;
+  }
+  bool fits() const { return outcome.result.fits && pinned_fits.value_or(true); }
 };
 
-void set_gpu_memory(MachineSpec& machine, Bytes bytes) {
-  machine.tiers.front().capacity = bytes;
-  for (MachineSpec& rank : machine.other_ranks) rank.tiers.front().capacity = bytes;
+// What is searched by default: every tier of one policy, the GPU's of several.
+std::vector<TierKind> searched_kinds(const FitArguments& arguments, std::size_t policies) {
+  if (arguments.no_minimum || arguments.minimum == "none") return {};
+  const bool all = arguments.minimum == "all" || (arguments.minimum.empty() && policies == 1);
+  if (all) return {TierKind::gpu, TierKind::cpu, TierKind::nvme};
+  return {TierKind::gpu};
 }
 
-// The least GPU memory, in whole MiB, with which the policy's simulation fits, by bisection from 1 MiB on: it takes for
-// granted that more never hurts. `fits_machine`: it fits with the machine's own, which is the answer where no whole
-// MiB below does.
-std::optional<Bytes> minimum_gpu_bytes(const Workload& workload, const std::string& policy,
-                                       const std::map<std::string, std::string>& settings, bool fits_machine) {
-  Workload trial = workload;
-  const auto fits = [&](std::uint64_t mebibytes) {
-    set_gpu_memory(trial.machine, mebibytes * MiB);
-    return simulate_or_refuse(trial, policy, settings).result.fits;
-  };
-  // With room for every tensor twice over, more GPU memory is not what is missing.
-  std::uint64_t too_little = 0, enough = 1;
-  for (const Tensor& tensor : workload.trace.tensors) enough += (tensor.bytes + MiB - 1) / MiB * 2;
-  if (fits_machine) {
-    Bytes capacity = 0;
-    for (std::size_t rank = 0; rank < workload.machine.rank_count(); ++rank) {
-      capacity = std::max(capacity, workload.machine.of_rank(rank).tiers.front().capacity);
-    }
-    if (capacity / MiB > enough && !fits(enough)) {
-      too_little = enough;
-      enough = capacity / MiB;
-    }
-    enough = std::min(enough, capacity / MiB);
-    if (enough == 0 || !fits(enough)) return capacity;
-  } else if (!fits(enough)) {
-    return std::nullopt;
+TierId tier_of_kind(const MachineSpec& machine, TierKind kind) {
+  for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
+    if (machine.tiers[tier].kind == kind) return tier;
   }
-  while (enough - too_little > 1) {
-    const std::uint64_t middle = too_little + (enough - too_little) / 2;
-    (fits(middle) ? enough : too_little) = middle;
-  }
-  return enough * MiB;
+  return no_tier;
 }
 
 Json bytes_json(const Trace& trace, const BytesAtOp& bytes) {
@@ -153,6 +149,14 @@ std::string demand_text(const Trace& trace, const MachineSpec& machine, const De
   return text + table.text();
 }
 
+Json staging_json(const MachineSpec& machine) {
+  if (machine.staging.count == 0) return nullptr;
+  return {{"tier", machine.tiers[machine.staging.tier].name},
+          {"count", machine.staging.count},
+          {"buffer_bytes", machine.staging.bytes},
+          {"bytes", machine.staging.count * machine.staging.bytes}};
+}
+
 Json verdict_json(const Workload& workload, const Verdict& verdict, const References& references) {
   const Json result = result_json(workload, verdict.outcome, references);
   Json json = {{"policy", result["policy"]},
@@ -161,6 +165,10 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
                {"op", nullptr},
                {"bytes_missing", nullptr},
                {"minimum_gpu_bytes", nullptr},
+               {"minimum_cpu_bytes", nullptr},
+               {"minimum_nvme_bytes", nullptr},
+               {"pinned_fits", verdict.pinned_fits ? Json(*verdict.pinned_fits) : Json(nullptr)},
+               {"tiers", nullptr},
                {"iteration_seconds", result["iteration_seconds"]},
                {"peak_bytes", result["peak_bytes"]},
                {"manifest", result["manifest"]}};
@@ -168,27 +176,159 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
     json["op"] = result["misfit"]["op"];
     json["bytes_missing"] = result["misfit"]["bytes_missing"];
   }
-  if (verdict.minimum_gpu_bytes) json["minimum_gpu_bytes"] = *verdict.minimum_gpu_bytes;
+  const MachineSpec& machine = workload.machine;
+  for (const Verdict::Minimum& minimum : verdict.minimums) {
+    if (!minimum.bytes) continue;
+    json[fmt::format("minimum_{}_bytes", to_string(machine.tiers[minimum.tier].kind))] = *minimum.bytes;
+  }
+  if (!verdict.peaks.empty()) {
+    json["tiers"] = Json::array();
+    for (std::size_t tier = 0; tier < verdict.peaks.size(); ++tier) {
+      const TierPeak& peak = verdict.peaks[tier];
+      json["tiers"].push_back({{"name", machine.tiers[tier].name},
+                               {"startup_peak_bytes", peak.startup},
+                               {"steady_peak_bytes", peak.steady},
+                               {"pinned_peak_bytes", peak.pinned == 0 ? Json(nullptr) : Json(peak.pinned)}});
+    }
+  }
   return json;
 }
 
-std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& verdicts, bool minimum) {
+// "12 GiB", or "none does"; what is missing where it does not fit.
+std::string minimum_text(const MachineSpec& machine, const Verdict& verdict, const Verdict::Minimum& minimum) {
+  if (!minimum.bytes) return "none does";
+  const Bytes own = machine.tiers[minimum.tier].capacity;
+  if (verdict.outcome.result.fits || *minimum.bytes <= own) return format_bytes(*minimum.bytes);
+  return fmt::format("{} (+{})", format_bytes(*minimum.bytes), format_bytes(*minimum.bytes - own));
+}
+
+std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& verdicts) {
+  const MachineSpec& machine = workload.machine;
   std::vector<std::string> header = {"policy", "fits"};
-  if (minimum) header.push_back("least GPU memory");
-  for (const Tier& tier : workload.machine.tiers) header.push_back("peak " + tier.name);
+  for (const Verdict::Minimum& minimum : verdicts.front().minimums) {
+    header.push_back("least " + std::string(minimum.tier == 0 ? "GPU" : machine.tiers[minimum.tier].name) + " memory");
+  }
+  for (const Tier& tier : machine.tiers) header.push_back("peak " + tier.name);
   header.push_back("why not");
   Table table(header);
+  std::string reasons;
   for (const Verdict& verdict : verdicts) {
     const RunResult& result = verdict.outcome.result;
-    std::vector<std::string> row = {verdict.outcome.policy, result.fits ? "yes" : "no"};
-    if (minimum) row.push_back(verdict.minimum_gpu_bytes ? format_bytes(*verdict.minimum_gpu_bytes) : "none does");
-    for (std::size_t i = 0; i < workload.machine.tiers.size(); ++i) {
+    std::vector<std::string> row = {verdict.outcome.policy, !result.fits     ? "no"
+                                                            : verdict.fits() ? "yes"
+                                                                             : "not page-locked"};
+    for (const Verdict::Minimum& minimum : verdict.minimums) row.push_back(minimum_text(machine, verdict, minimum));
+    for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
       row.push_back(result.fits ? format_bytes(result.peak_bytes[i]) : "-");
     }
     row.push_back(result.fits ? "" : result.misfit);
     table.add(std::move(row));
   }
   return table.text();
+}
+
+// Of one policy: when each tier is fullest, and what page-locking makes of it.
+std::string peaks_text(const Workload& workload, const Verdict& verdict) {
+  if (verdict.peaks.empty()) return "";
+  const MachineSpec& machine = workload.machine.of_rank(verdict.outcome.rank);
+  Table table({"tier", "capacity", "at start-up", "steady", "free at least"});
+  std::string text;
+  for (std::size_t i = 0; i < verdict.peaks.size(); ++i) {
+    const Tier& tier = machine.tiers[i];
+    const TierPeak& peak = verdict.peaks[i];
+    const Bytes most = verdict.outcome.result.peak_bytes[i];
+    table.add({tier.name, format_bytes(tier.capacity), format_bytes(peak.startup), format_bytes(peak.steady),
+               format_bytes(tier.capacity - std::min(tier.capacity, most))});
+    if (peak.pinned == 0) continue;
+    text += fmt::format("\n{} page-locked tensor by tensor, sizes rounded up to powers of two: {}", tier.name,
+                        format_bytes(peak.pinned));
+    if (peak.pinned > tier.capacity) {
+      text += fmt::format(", {} more than there is: lock pooled buffers instead",
+                          format_bytes(peak.pinned - tier.capacity));
+    }
+    if (verdict.pinned_fits) text += *verdict.pinned_fits ? "; within --pinned-limit" : "; above --pinned-limit";
+  }
+  if (machine.staging.count > 0) {
+    const Staging& staging = machine.staging;
+    text += fmt::format("\nstaging buffers for storage: {} × {} in {}, {} beside its capacity", staging.count,
+                        format_bytes(staging.bytes), machine.tiers[staging.tier].name,
+                        format_bytes(staging.count * staging.bytes));
+  }
+  return "\n" + table.text() + text.substr(text.empty() ? 0 : 1) + (text.empty() ? "" : "\n");
+}
+
+// "64GiB", or "50%" of the tier.
+std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine) {
+  if (text.empty()) return std::nullopt;
+  try {
+    if (text.back() != '%') return parse_bytes(text);
+    std::size_t used = 0;
+    const double percent = std::stod(text, &used);
+    const TierId cpu = machine.tier_of(Device::cpu);
+    if (used + 1 == text.size() && percent > 0 && percent <= 100 && cpu != no_tier) {
+      return static_cast<Bytes>(static_cast<double>(machine.tiers[cpu].capacity) * percent / 100);
+    }
+  } catch (const std::exception&) {
+  }
+  throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
+}
+
+Verdict judge(const Workload& workload, const std::string& policy, const std::map<std::string, std::string>& settings,
+              std::optional<Bytes> pinned_limit) {
+  Verdict verdict;
+  Timeline timeline;
+  std::vector<Timeline> others;
+  const Recorders recorders{.timeline = &timeline, .other_timelines = &others};
+  if (!settings.empty()) make_policy(policy, settings);  // a wrong option is bad usage
+  try {
+    verdict.outcome = simulate_policy(workload, policy, settings, recorders);
+  } catch (const Error& error) {  // what the machine cannot serve, such as staging buffers too small, is a no
+    verdict.outcome.policy = policy;
+    verdict.outcome.result.fits = false;
+    verdict.outcome.result.misfit = error.what();
+  }
+  Outcome& outcome = verdict.outcome;
+  outcome.program.trace = Trace();
+  for (RankOutcome& rank : outcome.ranks) rank.program.trace = Trace();
+  if (!outcome.result.fits) return verdict;
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
+  verdict.peaks = tier_peaks(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, machine);
+  if (const TierId cpu = machine.tier_of(Device::cpu); pinned_limit && cpu != no_tier) {
+    const Bytes needed = verdict.peaks[cpu].pinned != 0 ? verdict.peaks[cpu].pinned : outcome.result.peak_bytes[cpu];
+    verdict.pinned_fits = needed + machine.staging.count * machine.staging.bytes <= *pinned_limit;
+  }
+  return verdict;
+}
+
+std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& workload,
+                               const std::vector<std::string>& names,
+                               const std::map<std::string, std::string>& settings) {
+  const std::optional<Bytes> limit = parse_pinned_limit(arguments.pinned_limit, workload.machine);
+  std::vector<TierId> tiers;
+  for (const TierKind kind : searched_kinds(arguments, names.size())) {
+    if (const TierId tier = tier_of_kind(workload.machine, kind); tier != no_tier) tiers.push_back(tier);
+  }
+  std::vector<Verdict> verdicts(names.size());
+  ProgressLine progress;
+  std::mutex mutex;
+  std::size_t done = 0;
+  const auto step = [&](const std::string& what) {
+    const std::lock_guard lock(mutex);
+    progress.show(fmt::format("{} of {}: {}", ++done, names.size() * (1 + tiers.size()), what));
+  };
+  on_all_cores(names.size(), [&](std::size_t i) {
+    verdicts[i] = judge(workload, names[i], settings, limit);
+    for (const TierId tier : tiers) verdicts[i].minimums.push_back({tier, std::nullopt});
+    step(names[i]);
+  });
+  on_all_cores(names.size() * tiers.size(), [&](std::size_t i) {
+    Verdict& verdict = verdicts[i / tiers.size()];
+    Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
+    minimum.bytes = minimum_capacity(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
+                                     limits_of(workload.options), verdict.outcome.result.fits);
+    step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
+  });
+  return verdicts;
 }
 
 ExitCode fit(const FitArguments& arguments) {
@@ -200,24 +340,9 @@ ExitCode fit(const FitArguments& arguments) {
   const Workload workload = load_workload(arguments.workload);
   const std::vector<Demand> demands = demands_of(workload.trace);
 
-  std::vector<Verdict> verdicts;
-  {
-    ProgressLine progress;
-    for (const std::string& name : names) {
-      progress.show(fmt::format("{} of {}: {}", verdicts.size() + 1, names.size(), name));
-      Verdict verdict;
-      // Of one policy a wrong option is bad usage; of all, one that the machine cannot serve is a row.
-      verdict.outcome =
-          names.size() == 1 ? simulate_policy(workload, name, settings) : simulate_or_refuse(workload, name, settings);
-      verdict.outcome.program.trace = Trace();
-      if (!arguments.no_minimum) {
-        verdict.minimum_gpu_bytes = minimum_gpu_bytes(workload, name, settings, verdict.outcome.result.fits);
-      }
-      verdicts.push_back(std::move(verdict));
-    }
-  }
+  const std::vector<Verdict> verdicts = judge_all(arguments, workload, names, settings);
   const bool fits =
-      std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) { return verdict.outcome.result.fits; });
+      std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) { return verdict.fits(); });
   if (arguments.json) {
     const References references = references_of(workload);
     Json demand_list = Json::array(), policies = Json::array();
@@ -229,6 +354,7 @@ ExitCode fit(const FitArguments& arguments) {
     print_json({{"trace", workload.options.trace},
                 {"machine", workload.machine.name},
                 {"fits", fits},
+                {"staging", staging_json(workload.machine)},
                 {"demand", std::move(demand_list)},
                 {"policies", std::move(policies)}});
   } else {
@@ -239,7 +365,10 @@ ExitCode fit(const FitArguments& arguments) {
       if (demands.size() > 1) text += fmt::format("\nrank {}\n", rank);
       text += demand_text(workload.trace, machine, demands[rank]);
     }
-    print(text + "\n" + verdicts_text(workload, verdicts, !arguments.no_minimum));
+    text += "\n" + verdicts_text(workload, verdicts);
+    if (verdicts.size() == 1) text += peaks_text(workload, verdicts.front());
+    for (const std::string& note : notes_of(workload)) text += note + "\n";
+    print(text);
   }
   return fits ? ExitCode::done : ExitCode::answer_is_no;
 }
@@ -254,14 +383,24 @@ void add_fit_command(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   add_settings_option(*command, arguments->settings);
   command->add_flag("--no-minimum", arguments->no_minimum,
-                    "Leave out the search for the least GPU memory, which simulates many times");
+                    "Leave out the search for the least memory, which simulates many times");
+  command
+      ->add_option("--minimum", arguments->minimum,
+                   "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
+                   "(default: all of one policy, gpu of several)")
+      ->check(CLI::IsMember({"none", "gpu", "all"}));
+  refuse_empty(command->add_option("--pinned-limit", arguments->pinned_limit,
+                                   "It fits only if page-locked CPU memory, staging buffers included, is within this: "
+                                   "64GiB, or 50% of CPU memory"));
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
       "The first table fills the tiers, the fastest first, with all that is alive at once; the second simulates each "
-      "policy.\nThe least GPU memory is found by bisection, in whole MiB. Exit code 1: it fits under none of the "
-      "policies.\n\n"
+      "policy; of a single one,\nwhen each tier is fullest as well. The least memory is found by bisection, in whole "
+      "MiB. Exit code 1: it fits under "
+      "none of the policies.\n\n"
       "Examples:\n"
       "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
+      "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"
       "  tencache fit step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json");
   command->callback([arguments, &chosen] { chosen = [arguments] { return fit(*arguments); }; });
 }

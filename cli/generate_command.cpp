@@ -277,6 +277,22 @@ std::vector<std::string> generate_option_names() {
   return names;
 }
 
+void add_model_options(CLI::App& command, GenerateSettings& settings) {
+  GenerateArguments arguments;
+  CLI::App app;
+  app.set_help_flag();
+  add_generate_options(app, arguments);
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_lnames().front();
+    if (name == "seed") continue;
+    command
+        .add_option_function<std::string>(
+            "--" + name, [name, &settings](const std::string& value) { settings.emplace_back(name, value); },
+            option->get_description())
+        ->group("A model instead of TRACE, as of `tencache generate`");
+  }
+}
+
 Trace generate_trace(const GenerateSettings& settings) {
   GenerateArguments arguments;
   CLI::App app;

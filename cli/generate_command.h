@@ -8,6 +8,10 @@
 
 #include "core/trace.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace tencache {
 
 // Options of the command and their texts, the names without dashes: {"batch", "16"}.
@@ -21,5 +25,9 @@ Trace generate_trace(const GenerateSettings& settings);
 
 // How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.
 std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by);
+
+// The same options (but for --seed, which is that of samples elsewhere) for a command that takes a trace or else a
+// model: what is given is added to `settings`.
+void add_model_options(CLI::App& command, GenerateSettings& settings);
 
 }  // namespace tencache

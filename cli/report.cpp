@@ -161,12 +161,15 @@ Json manifest_json(const Workload& workload, const std::string& policy,
               {"iterations", nullptr}};
   if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
   if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
+  for (const auto& [name, value] : workload.options.generate) run["generate"][name] = value;
   if (!workload.options.limits.empty()) run["limits"] = workload.options.limits;
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
   if (!workload.options.rescale.assume_gpu.empty()) run["assume_gpu"] = workload.options.rescale.assume_gpu;
   if (workload.options.rescale.no_rescale) run["no_rescale"] = true;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
-  Json hashes = {{"trace", workload.trace_sha256}, {"machine", workload.machine_sha256}, {"prices", nullptr}};
+  Json hashes = {{"trace", workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256)},
+                 {"machine", workload.machine_sha256},
+                 {"prices", nullptr}};
   if (!workload.price.sha256.empty()) hashes["prices"] = workload.price.sha256;
   if (!workload.options.prices.file.empty()) run["prices"] = workload.options.prices.file;
   if (!workload.options.prices.prices.empty()) run["price"] = workload.options.prices.prices;

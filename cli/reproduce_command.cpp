@@ -45,7 +45,7 @@ class ManifestReader {
     const Json& run = object(manifest, "run");
     constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",        "gpu_memory",
                                      "cpu_memory", "limits",      "iterations", "policy_library", "assume_gpu",
-                                     "no_rescale", "prices",      "price"};
+                                     "no_rescale", "prices",      "price",      "generate"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -73,6 +73,11 @@ class ManifestReader {
       }
     }
     request.options.rescale = {.assume_gpu = text_or_null(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
+    if (run.contains("generate")) {
+      for (const auto& [key, value] : object(run, "generate").items()) {
+        request.options.generate.emplace_back(key, text(run["generate"], key.c_str()));
+      }
+    }
     request.policy = text(run, "policy");
     // Code is run only where the user names it, never because a result does.
     if (const std::string library = text_or_null(run, "policy_library");
@@ -125,8 +130,9 @@ class ManifestReader {
 
 bool same_run(const Request& a, const Request& b) {
   return a.options.trace == b.options.trace && a.options.machine == b.options.machine &&
-         a.options.gpu_memory == b.options.gpu_memory && a.options.cpu_memory == b.options.cpu_memory &&
-         a.options.prices.file == b.options.prices.file && a.options.prices.prices == b.options.prices.prices &&
+         a.options.generate == b.options.generate && a.options.gpu_memory == b.options.gpu_memory &&
+         a.options.cpu_memory == b.options.cpu_memory && a.options.prices.file == b.options.prices.file &&
+         a.options.prices.prices == b.options.prices.prices &&
          a.options.rescale.assume_gpu == b.options.rescale.assume_gpu &&
          a.options.rescale.no_rescale == b.options.rescale.no_rescale && a.options.limits == b.options.limits &&
          a.options.iterations == b.options.iterations && a.sampling.samples == b.sampling.samples &&
@@ -138,7 +144,11 @@ bool same_run(const Request& a, const Request& b) {
 void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>& then, const std::vector<Request>& rows,
                    std::size_t begin, std::size_t end, std::vector<Json>& now) {
   WorkloadOptions options = rows[begin].options;
-  if (!arguments.trace.empty()) options.trace = arguments.trace;
+  if (!options.generate.empty()) options.trace.clear();  // only the name of what was generated
+  if (!arguments.trace.empty()) {
+    options.trace = arguments.trace;
+    options.generate.clear();
+  }
   if (!arguments.machine.empty()) options.machine = arguments.machine;
   Workload workload = load_workload(options);
   workload.options = rows[begin].options;  // the result speaks of the names of then

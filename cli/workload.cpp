@@ -23,8 +23,9 @@ std::int64_t tool_clock_ns() {
 double seconds_since(std::int64_t start_ns) { return static_cast<double>(tool_clock_ns() - start_ns) * 1e-9; }
 
 void add_machine_options(CLI::App& command, WorkloadOptions& options) {
-  command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst)")->required();
+  command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model");
   add_machine_choice_options(command, options);
+  add_model_options(command, options.generate);
 }
 
 void add_machine_choice_options(CLI::App& command, WorkloadOptions& options) {
@@ -107,6 +108,18 @@ MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   return machine;
 }
 
+namespace {
+
+// For the machine's GPU unless another is named.
+Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
+  const bool named =
+      std::any_of(settings.begin(), settings.end(), [](const auto& entry) { return entry.first == "gpu"; });
+  if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
+  return generate_trace(settings);
+}
+
+}  // namespace
+
 Workload load_workload(const WorkloadOptions& options) {
   const std::int64_t start = tool_clock_ns();
   Workload workload;
@@ -115,8 +128,15 @@ Workload load_workload(const WorkloadOptions& options) {
   Prices prices(options.prices);
   workload.price = prices.apply(workload.machine);
   prices.check_all_used();
-  workload.trace_sha256 = sha256_of_file(options.trace);
-  workload.trace = read_trace(options.trace);
+  if (options.generate.empty()) {
+    if (options.trace.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
+    workload.trace_sha256 = sha256_of_file(options.trace);
+    workload.trace = read_trace(options.trace);
+  } else {
+    if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
+    workload.trace = generate_for(options.generate, workload.machine);
+    workload.options.trace = workload.trace.header.recorded_by;
+  }
   workload.rescaling = rescale_to_machine(workload.trace, workload.machine, options.rescale);
   workload.load_seconds = seconds_since(start);
   return workload;

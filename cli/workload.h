@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/generate_command.h"
 #include "configs/price_table.h"
 #include "configs/rescale_to_machine.h"
 #include "core/engine.h"
@@ -22,6 +23,7 @@ namespace tencache {
 // What the user asked for, as text; shared by the commands that run something.
 struct WorkloadOptions {
   std::string trace;
+  GenerateSettings generate;  // instead of a trace
   std::string machine;
   std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
   std::vector<std::string> limits;     // LINK=BANDWIDTH each
@@ -61,7 +63,8 @@ struct Workload {
   std::uint64_t seed = 0;                          // of the training program that the trace was recorded from
   std::map<std::string, std::string> run_options;  // of the command, for the manifest
 };
-// Throws Error that says which file or size is wrong.
+// A model is generated for the machine's GPU unless --gpu names one. Throws Error that says which file or size is
+// wrong.
 Workload load_workload(const WorkloadOptions& options);
 // The machine of `options` alone; sets its SHA-256 if asked for.
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);

@@ -44,7 +44,7 @@ TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   expect_bad_usage({"run"}, HasSubstr("valid are replay, train"));
   expect_bad_usage({"run", "fast"}, HasSubstr("valid after 'tencache run' are replay, train"));
   expect_bad_usage({"import", "xml"}, HasSubstr("valid after 'tencache import' are csv"));
-  expect_bad_usage({"replay"}, HasSubstr("TRACE is required"));
+  expect_bad_usage({"replay", "-m", "small-host", "-p", "ideal"}, HasSubstr("TRACE is required"));
   expect_bad_usage({"replay", trace, "-p", "ideal"}, HasSubstr("--machine is required"));
   expect_bad_usage(
       {"replay", trace, "-m", "small-host", "-p", "ideal", "--fast"},

@@ -78,6 +78,11 @@ class Output {
     file_->write(buffer_);
     file_->commit();
   }
+  // After events that were written before.
+  void go_on(std::string_view events) {
+    raw(events);
+    first_ = false;
+  }
   std::string take() { return std::exchange(buffer_, {}); }
 
  private:
@@ -379,6 +384,15 @@ TimelineStream::TimelineStream(const TimelineProcess& process, const TimelinePro
     : state_(std::make_unique<State>(process, before != nullptr ? 2 : 1)) {
   state_->output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
   if (before != nullptr) ProcessWriter(state_->output, *before, 1, state_->next_flow).write();
+  state_->writer.write_head();
+}
+TimelineStream::TimelineStream(const TimelineProcess& process, const std::string& before)
+    : state_(std::make_unique<State>(process, before.empty() ? 1 : 2)) {
+  if (before.empty()) {
+    state_->output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  } else {
+    state_->output.go_on(std::string_view(before).substr(0, before.rfind("\n]")));
+  }
   state_->writer.write_head();
 }
 TimelineStream::~TimelineStream() = default;

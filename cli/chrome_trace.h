@@ -33,6 +33,8 @@ class TimelineStream {
  public:
   // `before`: a finished run that comes first, such as the prediction; may be null. Everything outlives the stream.
   TimelineStream(const TimelineProcess& process, const TimelineProcess* before);
+  // `before`: what write_chrome_trace wrote for one finished run; may be empty.
+  TimelineStream(const TimelineProcess& process, const std::string& before);
   ~TimelineStream();
   TimelineStream(const TimelineStream&) = delete;
   TimelineStream& operator=(const TimelineStream&) = delete;

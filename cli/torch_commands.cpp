@@ -39,6 +39,7 @@ struct TrainArguments {
   std::string device = "auto";
   std::int64_t steps = 0;  // 0: those of the configuration
   std::string timeline;
+  std::string live;
   std::string prediction;
   std::string checkpoint, resume;
   std::int64_t checkpoint_every = 0;  // 0: after the last step only
@@ -147,6 +148,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   for (const std::string& directory : arguments.directories) add("--directory", directory);
   if (arguments.device != "auto") add("--device", arguments.device);
   add("--timeline", arguments.timeline);
+  add("--live", arguments.live);
   add("--checkpoint", arguments.checkpoint);
   if (arguments.checkpoint_every != 0) {
     words.insert(words.end(), {"--checkpoint-every", std::to_string(arguments.checkpoint_every)});
@@ -218,18 +220,25 @@ ExitCode train(TrainArguments arguments) {
 #endif
   accelerator.reset();  // the training program has the GPU's memory for itself
   Timeline timeline;
-  const Prediction prediction = predict(workload, arguments.policy, settings,
-                                        arguments.prediction.empty() ? unnamed.path() : arguments.prediction,
-                                        arguments.timeline.empty() ? nullptr : &timeline);
+  const bool drawn = !arguments.timeline.empty() || !arguments.live.empty();
+  const Prediction prediction =
+      predict(workload, arguments.policy, settings,
+              arguments.prediction.empty() ? unnamed.path() : arguments.prediction, drawn ? &timeline : nullptr);
   if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
   std::vector<std::string> words = train_words(arguments);
   words.insert(words.end(), {"--prediction", prediction.file, "--trace", arguments.workload.trace});
+  const TimelineProcess predicted{.name = "predicted: " + arguments.policy,
+                                  .timeline = &timeline,
+                                  .machine = &workload.machine,
+                                  .trace = &prediction.outcome.program.trace};
+  const TemporaryFile predicted_file(".timeline.json");
+  if (!arguments.live.empty() && !timeline.spans.empty()) {
+    write_chrome_trace(predicted_file.path(), {predicted});
+    words.insert(words.end(), {"--predicted-timeline", predicted_file.path()});
+  }
   const int code = run_program(program, words);
-  if (code == 0 && !timeline.spans.empty()) {
-    add_predicted_timeline(arguments.timeline, {.name = "predicted: " + arguments.policy,
-                                                .timeline = &timeline,
-                                                .machine = &workload.machine,
-                                                .trace = &prediction.outcome.program.trace});
+  if (code == 0 && !timeline.spans.empty() && !arguments.timeline.empty()) {
+    add_predicted_timeline(arguments.timeline, predicted);
   }
   return exit_code_of(code);
 }
@@ -273,6 +282,9 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       ->take_all();
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev"));
+  refuse_empty(command->add_option(
+      "--live", arguments->live,
+      "Let `tencache gui SOCKET` watch the run at this local socket, step by step from the third on"));
   refuse_empty(command->add_option(
       "--checkpoint", arguments->checkpoint,
       "Write weights, optimizer states, random numbers and position to this file after the last step"));

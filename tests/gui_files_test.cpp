@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/chrome_trace.h"
+#include "cli/training_timeline.h"
 #include "core/error.h"
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
@@ -363,6 +364,49 @@ TEST_F(Files, SocketsOfOthersAreLeftAlone) {
   session.open(path("nothing-there"));
   session.wait();
   EXPECT_TRUE(session.message_is_error());
+}
+
+// A training run: the steps before the schedule is known are left out, what the recorded step does not know says so,
+// and the prediction stands above.
+TEST_F(Files, ATrainingRunIsWatchedFromItsThirdStepOn) {
+  const Recording predicted = simulate_recording("predicted: on-demand");
+  Recording measured = simulate_recording("measured: on-demand", slower_machine());
+  measured.timeline.spans.back().op = 1'000;
+  write_chrome_trace(path("p.json"), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace}});
+  Session session;
+  {
+    WatchedTraining watched(path("train.socket"), measured.title, measured.machine, path("p.json"));
+    session.open(path("train.socket"));
+    Timeline growing;
+    std::size_t taken = 0;
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      for (; taken < measured.timeline.spans.size() && measured.timeline.spans[taken].iteration <= step; ++taken) {
+        growing.spans.push_back(measured.timeline.spans[taken]);
+      }
+      if (step == 0) growing.occupancy = measured.timeline.occupancy;
+      watched.collect(growing);
+      watched.publish(step == 0 ? Trace() : measured.trace);
+    }
+    for (int i = 0; i < 500 && session.runs().size() < 2; ++i) {
+      session.update();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    watched.end();
+  }
+  for (int i = 0; i < 500 && session.watching(); ++i) {
+    session.update();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_THAT(session.message(), HasSubstr("over")) << session.message();
+  ASSERT_EQ(session.runs().size(), 2u);
+  EXPECT_EQ(session.runs()[0]->origin(), Origin::predicted);
+  const gui::Run& run = *session.runs()[1];
+  EXPECT_EQ(run.title(), measured.title);
+  EXPECT_EQ(run.iteration_count(), 1u);
+  EXPECT_EQ(run.spans().front().iteration, 2u);
+  EXPECT_EQ(run.op_name(run.spans().back().op), "not in the recorded step");
+  EXPECT_EQ(run.spans_of_op(3).size(), 1u);
+  EXPECT_FALSE(run.occupancy().empty(0));
 }
 #endif
 

@@ -13,7 +13,6 @@
 #include <new>
 #include <optional>
 
-#include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/device.h"
@@ -21,6 +20,7 @@
 #include "cli/prediction.h"
 #include "cli/report.h"
 #include "cli/room.h"
+#include "cli/training_timeline.h"
 #include "cli/workload.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
@@ -43,6 +43,7 @@ struct TrainArguments {
   std::vector<std::string> settings;
   std::uint64_t steps = 0;
   std::string timeline, prediction, recording;
+  std::string live, predicted_timeline;
   std::string checkpoint, resume;
   std::uint64_t checkpoint_every = 0;
   std::vector<std::string> directories;
@@ -189,6 +190,7 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
                               TrainingOptions options) {
   const TrainingDevice device = training_device(arguments.device, {});
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
+                                   {"--live", arguments.live},
                                    {"--prediction", arguments.prediction},
                                    {"--trace", arguments.recording},
                                    {"--machine", arguments.workload.machine},
@@ -287,25 +289,6 @@ void report(const TrainArguments& arguments, const Workload& workload, const Out
   print(text);
 }
 
-// Those before are of a program whose ops the schedule does not name yet.
-constexpr std::uint64_t first_named_step = 2;
-
-// Ops and tensors that are not in the recorded step (the program left it, or ended before it was known) say so.
-void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
-                             const MachineSpec& machine, Trace trace) {
-  Op unrecorded;
-  unrecorded.name = trace.names.intern("not in the recorded step");
-  const OpIndex unrecorded_op = trace.add_op(unrecorded, {}, {});
-  const TensorId unrecorded_tensor =
-      trace.add_tensor("a tensor since freed or not in the recorded step", 1, Role::activation, true);
-  for (Span& span : timeline.spans) {
-    if (span.kind != SpanKind::gap && span.op >= unrecorded_op) span.op = unrecorded_op;
-    if (span.kind == SpanKind::transfer && span.tensor >= unrecorded_tensor) span.tensor = unrecorded_tensor;
-  }
-  for (OccupancySample& sample : timeline.occupancy) sample.tensor = none;  // ids of the memory, not of the recording
-  write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &machine, .trace = &trace}});
-}
-
 // Hours of training are not to end in a file that cannot be written.
 void require_writable(const std::string& file) {
   std::error_code ignored;
@@ -355,7 +338,15 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   Timeline timeline;
   LiveOptions live;
   live.engine.rehearse = rehearse;
-  if (!arguments.timeline.empty()) live.engine.timeline = &timeline;
+  if (!arguments.timeline.empty() || !arguments.live.empty()) live.engine.timeline = &timeline;
+  std::optional<WatchedTraining> watched;
+  if (!arguments.live.empty()) {
+    watched.emplace(arguments.live, "measured: " + arguments.policy, workload.machine, arguments.predicted_timeline);
+    live.engine.on_iteration = [&](std::uint64_t) { watched->collect(timeline); };  // the engine rests meanwhile
+    options.on_boundary = [&](const LiveRuntime& runtime) {
+      if (runtime.has_recorded()) watched->publish(runtime.program().trace);
+    };
+  }
 
   Outcome outcome;
   outcome.policy = arguments.policy;
@@ -384,6 +375,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
     return ExitCode::answer_is_no;
   }
   outcome.seconds = seconds_since(start_ns);
+  if (watched) watched->end();
   outcome.result = paged.run;
   outcome.program = paged.program;
   workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
@@ -476,6 +468,9 @@ void add_training_command(CLI::App& app, Command& chosen) {
       "--timeline", arguments->timeline,
       "Write the timeline from the third step on (before, the schedule is not known; of fewer steps all) to this "
       "file, for https://ui.perfetto.dev");
+  command->add_option("--live", arguments->live,
+                      "Let `tencache gui SOCKET` watch the run at this local socket, step by step, from the third on");
+  command->add_option("--predicted-timeline", arguments->predicted_timeline, "The prediction's, for who watches");
   command->add_option("--checkpoint", arguments->checkpoint,
                       "Write weights, optimizer states, random numbers and position to this file after the last step");
   command->add_option("--checkpoint-every", arguments->checkpoint_every, "… and after every so many steps")

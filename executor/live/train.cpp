@@ -272,9 +272,11 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
   run_steps(program, steps, options, result.training, [&](std::uint64_t step) {
     runtime.iteration_boundary();
     if (step == 0 || step == 2) window_begin = runtime.counters();
+    if (options.on_boundary) options.on_boundary(runtime);
   });
   runtime.finish_tasks();
   runtime.iteration_boundary();
+  if (options.on_boundary) options.on_boundary(runtime);
   result.run = runtime.result();
   result.run.window = runtime.counters() - window_begin;
   result.run.period = counted_steps(result.training.step_ns).size();

@@ -79,6 +79,8 @@ struct TrainingOptions {
   std::string checkpoint{};            // a file to write; empty: none
   std::uint64_t checkpoint_every = 0;  // steps; 0: after the last one only
   std::string resume{};                // a file to go on from; empty: the beginning
+  // Between two steps, and after the last one; with the runtime of paged training.
+  std::function<void(const LiveRuntime& runtime)> on_boundary{};
   // After each checkpoint: steps done.
   std::function<void(std::uint64_t steps)> on_checkpoint{};
 };

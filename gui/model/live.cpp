@@ -28,6 +28,7 @@ namespace {
 
 constexpr std::size_t most_spans = 300'000;
 constexpr std::chrono::milliseconds between_snapshots{100};
+constexpr std::chrono::milliseconds before_first_snapshot{300};  // a prediction that comes first is then there whole
 
 }  // namespace
 
@@ -57,7 +58,7 @@ struct LiveRun::State {
 
   void work() {
     std::size_t shown = 0;
-    auto next = std::chrono::steady_clock::now();
+    auto next = std::chrono::steady_clock::now() + before_first_snapshot;
     try {
       for (std::string_view text = client.read(); !text.empty(); text = client.read()) {
         parser.feed(text);

@@ -223,8 +223,8 @@ void Session::replace(std::vector<RunPointer> runs) {
 // A new iteration is looked at as it arrives, where the last one was looked at before.
 void Session::watch() {
   if (live_ == nullptr) return;
+  const bool over = live_->over();  // before what came last is taken
   std::vector<RunPointer> runs = live_->take();
-  const bool over = live_->over();
   if (!runs.empty()) {
     const bool first = runs_.empty() || run_of(Origin::measured) == nullptr;
     const std::size_t aligned = aligned_;

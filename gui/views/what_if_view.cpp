@@ -228,8 +228,10 @@ void WhatIfView::draw_bars(const Session& session, const Theme& theme) {
   }
   double longest = 0;
   for (const Bar& bar : bars) longest = std::max(longest, bar.seconds);
-  if (now != nullptr && now->samples > 0 && std::isfinite(now->high_seconds)) {
-    longest = std::max(longest, now->high_seconds);
+  for (const Bar& bar : bars) {  // with its whisker
+    if (bar.of != nullptr && bar.of->samples > 0 && std::isfinite(bar.of->high_seconds)) {
+      longest = std::max(longest, bar.of->high_seconds);
+    }
   }
   if (longest <= 0) return;
   ImDrawList& list = *ImGui::GetWindowDrawList();

@@ -14,6 +14,8 @@
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
+#include "sim/sweep/merge.h"
+#include "sim/sweep/ranks.h"
 #include "sim/sweep/sweep_run.h"
 #include "traces/file_io.h"
 
@@ -61,7 +63,9 @@ std::string time_text(double seconds) {
 }
 
 // Whether anything fits.
-ExitCode report(const SweepResults& results, const SweepArguments& arguments, double budget) {
+ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
+  const auto said = results.about.find("budget_usd_per_hour");
+  const double budget = said == results.about.end() ? 0 : std::stod(said->second);
   if (!arguments.csv.empty()) write_file(arguments.csv, sweep_csv(results.rows));
   if (arguments.json) {
     print_json(sweep_json(results, budget));
@@ -72,16 +76,21 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments, do
   return any ? ExitCode::done : ExitCode::answer_is_no;
 }
 
-ExitCode sweep(const SweepArguments& arguments) {
-  if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
-  check_output("--output", arguments.output, {arguments.file, arguments.csv});
-  check_output("--csv", arguments.csv, {arguments.file, arguments.output});
-  const SweepTools with = tools(arguments.prices);
+SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
   SweepPlan plan = plan_sweep(read_sweep_file(arguments.file, generate_option_names()), with);
   if (!arguments.shard.empty()) {
     const auto [i, n] = parse_shard(arguments.shard);
     take_shard(plan, i, n);
   }
+  return plan;
+}
+
+ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
+  if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
+  check_output("--output", arguments.output, {arguments.file, arguments.csv});
+  check_output("--csv", arguments.csv, {arguments.file, arguments.output});
+  const SweepTools with = tools(arguments.prices);
+  const SweepPlan plan = plan_of(arguments, with);
   SweepStore store(arguments.output);
   const SweepResume resumed = resume(plan, store);
   if (!resumed.done.empty()) {
@@ -92,7 +101,7 @@ ExitCode sweep(const SweepArguments& arguments) {
   {
     ProgressLine line;
     const std::int64_t start = tool_clock_ns();
-    run_sweep(plan, with, store, resumed, arguments.threads, [&](std::uint64_t done, std::uint64_t rows) {
+    const auto progress = [&](std::uint64_t done, std::uint64_t rows) {
       const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(1, rows));
       const auto made = static_cast<double>(done - resumed.done.size());
       const double left = made > 0 ? seconds_since(start) / made * static_cast<double>(rows - done) : 0;
@@ -101,9 +110,68 @@ ExitCode sweep(const SweepArguments& arguments) {
       std::string bar;
       for (std::size_t i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
       line.show(fmt::format("{} {} of {}, {} left", bar, done, rows, time_text(left)));
-    });
+    };
+    run_sweep(plan, with, store, resumed, arguments.threads, progress, leader);
   }
-  return report({.about = store.about(), .rows = store.rows()}, arguments, plan.file.cost.budget_usd_per_hour);
+  return report({.about = store.about(), .rows = store.rows()}, arguments);
+}
+
+ExitCode sweep(const SweepArguments& arguments) {
+  const std::unique_ptr<Ranks> ranks = open_ranks();
+  if (ranks == nullptr) return lead(arguments, nullptr);
+  if (ranks->rank() == 0) {
+    RankLeader leader(*ranks);
+    return lead(arguments, &leader);
+  }
+  // Only rank 0 speaks to the user.
+  const SweepTools with = tools(arguments.prices);
+  SweepPlan plan;
+  follow(*ranks, [&] {
+    plan = plan_of(arguments, with);
+    return answer_units(plan, with);
+  });
+  return ExitCode::done;
+}
+
+struct MergeArguments {
+  std::vector<std::string> files;
+  std::string output, csv;
+  bool json = false;
+};
+
+ExitCode merge(const MergeArguments& arguments) {
+  std::vector<std::string> inputs = arguments.files;
+  check_output("--output", arguments.output, inputs);
+  check_output("--csv", arguments.csv, inputs);
+  const Merge merged = merge_sweeps(arguments.files);
+  {
+    SweepStore store(arguments.output);
+    if (!store.rows().empty()) throw Error("--output: " + arguments.output + " has rows already; name a new file");
+    store.add(merged.results.rows);
+    store.set_about(merged.results.about);
+  }
+  if (merged.missing != 0) {
+    remark(fmt::format("{} of {} combinations are in none of the files", merged.missing,
+                       merged.missing + merged.results.rows.size()));
+  }
+  SweepArguments shown;
+  shown.csv = arguments.csv;
+  shown.json = arguments.json;
+  return report(merged.results, shown);
+}
+
+void add_merge_command(CLI::App& sweep, Command& chosen) {
+  CLI::App* command = sweep.add_subcommand("merge", "Join the results of a sweep's parts");
+  auto arguments = std::make_shared<MergeArguments>();
+  command->add_option("FILES", arguments->files, "Results of --shard i/n")->required();
+  refuse_empty(
+      command->add_option("--output,-o", arguments->output, "All of them, with their common fronts")->required());
+  refuse_empty(command->add_option("--csv", arguments->csv, "All rows as CSV"));
+  command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
+  command->footer(
+      "The files must be of one sweep, version and set of prices. What is missing is said.\n\n"
+      "Examples:\n  tencache sweep merge part1.sqlite part2.sqlite -o results.sqlite");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return merge(*arguments); }; });
 }
 
 }  // namespace
@@ -133,6 +201,7 @@ void add_sweep_command(CLI::App& app, Command& chosen) {
   command->callback([arguments, command, &chosen] {
     if (command->get_subcommands().empty()) chosen = [arguments] { return sweep(*arguments); };
   });
+  add_merge_command(*command, chosen);
 }
 
 }  // namespace tencache

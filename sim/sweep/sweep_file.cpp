@@ -81,14 +81,21 @@ class SweepReader {
 
   void read_workload(const YamlValue& item) {
     if (item.node.IsScalar()) return add_traces(item, "");
-    const YamlMap keys({item}, "a workload", {"name", "trace", "generate"});
+    const YamlMap keys({item}, "a workload", {"name", "trace", "generate", "assume_gpu", "rescale"});
     std::string name;
     if (const auto value = keys.get("name")) name = figures_.text(*value, "name");
     const auto trace = keys.get("trace"), generate = keys.get("generate");
     if (trace.has_value() == generate.has_value()) {
       fail_at(item, "a workload has either 'trace' or 'generate', settings of `tencache generate`");
     }
+    const std::size_t first = sweep_.workloads.size();
     trace ? add_traces(*trace, name) : add_generated(*generate, name);
+    RescaleOptions rescale;
+    if (const auto gpu = keys.get("assume_gpu")) rescale.assume_gpu = figures_.text(*gpu, "assume_gpu");
+    if (const auto value = keys.get("rescale")) {
+      rescale.no_rescale = figures_.choice(*value, "rescale", {"true", "false"}) == 1;
+    }
+    for (std::size_t i = first; i < sweep_.workloads.size(); ++i) sweep_.workloads[i].rescale = rescale;
   }
 
   void add_traces(const YamlValue& value, const std::string& name) {
@@ -100,7 +107,8 @@ class SweepReader {
                                    : files.size() == 1 ? name
                                                        : name + ", " + own,
                            .trace_file = place_of(file),
-                           .settings = {}});
+                           .settings = {},
+                           .rescale = {}});
     }
   }
 

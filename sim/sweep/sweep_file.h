@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "configs/rescale_to_machine.h"
 #include "sim/sweep/cost.h"
 
 namespace tencache {
@@ -21,6 +22,7 @@ struct SweepWorkload {
   std::string name;        // "gpt2, batch 8"; no two are alike
   std::string trace_file;  // recorded; empty: generated
   TraceSettings settings;  // what it is generated with; values may be `of_the_machine`
+  RescaleOptions rescale;  // of its durations to the machine's GPU
 };
 
 struct MachineVariant {

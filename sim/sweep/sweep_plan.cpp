@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "configs/gpu_yaml.h"
 #include "configs/machine_overrides.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
@@ -111,14 +112,17 @@ class Planner {
     std::vector<SweepUnit> units;
     for (std::size_t machine = 0; machine < plan_.machines.size(); ++machine) {
       const TraceSettings settings = settings_for(workload, plan_.machines[machine].spec);
-      std::string text;
+      std::string text = gpu_hash() + plan_.machines[machine].spec.gpu + "\n" + workload.rescale.assume_gpu +
+                         (workload.rescale.no_rescale ? "\nas it is\n" : "\n");
       for (const auto& [name, value] : settings) text += name + "=" + value + "\n";
       const auto [found, is_new] = traces.emplace(text, plan_.traces.size());
       if (is_new) {
         plan_.traces.push_back({.workload = index,
+                                .machine = machine,
                                 .settings = settings,
-                                .sha256 = workload.trace_file.empty() ? sha256_hex(text + fingerprint(settings))
-                                                                      : sha256_of_file(workload.trace_file)});
+                                .sha256 = workload.trace_file.empty()
+                                              ? sha256_hex(text + fingerprint(settings))
+                                              : sha256_hex(text + file_hash(workload.trace_file))});
       }
       SweepUnit unit{.trace = found->second, .machine = machine, .rows = rows_of(workload, found->second, machine)};
       if (!unit.rows.empty()) units.push_back(std::move(unit));
@@ -128,6 +132,16 @@ class Planner {
         if (unit.trace == trace) plan_.units.push_back(std::move(unit));
       }
     }
+  }
+
+  const std::string& gpu_hash() {
+    if (gpu_hash_.empty()) gpu_hash_ = sha256_of_file(gpu_file());
+    return gpu_hash_;
+  }
+  const std::string& file_hash(const std::string& file) {
+    auto& known = fingerprints_["file " + file];
+    if (known.empty()) known = sha256_of_file(file);
+    return known;
   }
 
   // Hardly any two differ; hashing the files once for each combination would be most of the time.
@@ -185,6 +199,7 @@ class Planner {
   std::vector<ResolvedPolicy> policies_;
   std::set<std::string> keys_;
   std::map<std::string, std::string> fingerprints_;
+  std::string gpu_hash_;
 };
 
 }  // namespace

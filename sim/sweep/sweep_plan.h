@@ -25,8 +25,9 @@ struct SweepTools {
 
 struct PlannedTrace {
   std::size_t workload = 0;
-  TraceSettings settings;  // filled in by the machine
-  std::string sha256;      // of its file, or of what it is generated from
+  std::size_t machine = 0;  // any of those whose GPU the durations are of
+  TraceSettings settings;   // filled in by the machine
+  std::string sha256;       // of its file, or of what it is generated from
 };
 
 struct PlannedMachine {

@@ -130,6 +130,13 @@ std::uint64_t application_of(sqlite3* database, const std::string& path) {
   return id;
 }
 
+std::uint64_t table_count(sqlite3* database, const std::string& path) {
+  Statement select(database, path, "SELECT count(*) FROM sqlite_master");
+  std::uint64_t count = 0;
+  if (select.step()) select.get(0, count);
+  return count;
+}
+
 std::string no_results_file(const std::string& path) { return path + " is no results file of a sweep"; }
 
 struct CsvCell {
@@ -152,16 +159,19 @@ struct CsvCell {
 
 SweepResults read_sweep(const std::string& path) {
   sqlite3* database = nullptr;
-  const int opened = sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READONLY, nullptr);
+  // Where it may be written, what a killed sweep left half done is rolled back.
+  const int opened = sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READWRITE, nullptr);
   const std::unique_ptr<sqlite3, int (*)(sqlite3*)> owner(database, sqlite3_close);
   if (opened != SQLITE_OK) throw Error("cannot open " + path + ": " + sqlite3_errmsg(database));
   sqlite3_busy_timeout(database, busy_milliseconds);
-  std::uint64_t application = 0;
+  std::uint64_t application = 0, tables = 0;
   try {
     application = application_of(database, path);
+    tables = table_count(database, path);
   } catch (const Error&) {
     throw Error(no_results_file(path));
   }
+  if (application == 0 && tables == 0) return {};  // a sweep has only just begun
   if (application != application_id) throw Error(no_results_file(path));
   SweepResults results;
   results.about = read_about(database, path);
@@ -185,8 +195,7 @@ SweepStore::SweepStore(const std::string& path) : path_(path.empty() ? ":memory:
     std::uint64_t application = 0, tables = 0;
     try {
       application = application_of(database_, path_);
-      Statement count(database_, path_, "SELECT count(*) FROM sqlite_master");
-      if (count.step()) count.get(0, tables);
+      tables = table_count(database_, path_);
     } catch (const Error&) {
       throw Error(no_results_file(path_) + "; name another");
     }

@@ -69,13 +69,26 @@ void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& res
   }
 }
 
+struct MadeTrace {
+  Trace trace;
+  std::string durations;  // of SweepRow
+};
+
 void add_trace_facts(SweepRow& row, const Trace& trace) {
   row.model = trace.header.model;
   row.batch = trace.header.batch;
   row.sequence_length = trace.header.sequence_length;
   row.tokens_per_iteration = trace.header.tokens_per_iteration();
   row.gpus_used = rank_count(trace);
-  row.durations = trace.header.hardware.starts_with("modelled") ? "modelled" : "measured";
+}
+
+// What is asked of another rank: a unit, less the rows that are there already.
+std::string task_of(const SweepPlan& plan, const SweepUnit& unit, const std::set<std::string>& done) {
+  nlohmann::json skip = nlohmann::json::array();
+  for (const PlannedRow& row : unit.rows) {
+    if (done.contains(row.key)) skip.push_back(row.key);
+  }
+  return nlohmann::json{{"unit", &unit - plan.units.data()}, {"skip", std::move(skip)}}.dump();
 }
 
 // Takes rows from all threads and writes them on one, whatever has come meanwhile at once.
@@ -140,9 +153,9 @@ class SweepRunner::Traces {
   Traces(const SweepPlan& plan, const SweepTools& tools) : plan_(plan), tools_(tools) {}
 
   // Throws Error where it cannot be made.
-  std::shared_ptr<const Trace> get(std::size_t index) {
-    std::promise<std::shared_ptr<const Trace>> promise;
-    std::shared_future<std::shared_ptr<const Trace>> trace;
+  std::shared_ptr<const MadeTrace> get(std::size_t index) {
+    std::promise<std::shared_ptr<const MadeTrace>> promise;
+    std::shared_future<std::shared_ptr<const MadeTrace>> trace;
     bool mine = false;
     {
       const std::lock_guard lock(mutex_);
@@ -154,7 +167,7 @@ class SweepRunner::Traces {
     }
     if (mine) {
       try {
-        promise.set_value(std::make_shared<const Trace>(make(plan_.traces[index])));
+        promise.set_value(std::make_shared<const MadeTrace>(make(plan_.traces[index])));
       } catch (...) {
         promise.set_exception(std::current_exception());
       }
@@ -163,15 +176,27 @@ class SweepRunner::Traces {
   }
 
  private:
-  Trace make(const PlannedTrace& planned) const {
-    const std::string& file = plan_.file.workloads[planned.workload].trace_file;
-    return file.empty() ? tools_.generate(planned.settings) : read_trace(file);
+  MadeTrace make(const PlannedTrace& planned) const {
+    const SweepWorkload& workload = plan_.file.workloads[planned.workload];
+    const MachineSpec& machine = plan_.machines[planned.machine].spec;
+    for (const auto& [name, value] : planned.settings) {
+      if (name == "gpu" && value.empty()) {
+        throw Error("machine " + machine.name + " does not name its GPU; give the workload one, as `gpu`");
+      }
+    }
+    MadeTrace made{
+        .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_trace(workload.trace_file),
+        .durations = {}};
+    const bool modelled = made.trace.header.hardware.starts_with("modelled");
+    const bool rescaled = rescale_to_machine(made.trace, machine, workload.rescale).has_value();
+    made.durations = rescaled ? "rescaled" : modelled ? "modelled" : "measured";
+    return made;
   }
 
   const SweepPlan& plan_;
   const SweepTools& tools_;
   std::mutex mutex_;
-  std::map<std::size_t, std::shared_future<std::shared_ptr<const Trace>>> made_;
+  std::map<std::size_t, std::shared_future<std::shared_ptr<const MadeTrace>>> made_;
 };
 
 SweepRunner::SweepRunner(const SweepPlan& plan, const SweepTools& tools)
@@ -192,7 +217,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
   for (const std::string& limit : machine.variant.limits) common.limits += (common.limits.empty() ? "" : " ") + limit;
   common.gpus = machine.spec.rank_count();
 
-  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const MadeTrace> trace;
   RunLimits limits;
   if (plan_.file.iterations != 0) {
     limits.max_iterations = plan_.file.iterations;
@@ -202,8 +227,9 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
   try {
     if (!machine.refusal.empty()) throw Error(machine.refusal);
     trace = traces_->get(unit.trace);
-    add_trace_facts(common, *trace);
-    references = references_of(*trace, machine.spec, limits);
+    add_trace_facts(common, trace->trace);
+    common.durations = trace->durations;
+    references = references_of(trace->trace, machine.spec, limits);
     common.ideal_seconds = references->ideal_seconds;
     common.bound_seconds = references->bound_seconds;
     common.bound_term = references->bound_term;
@@ -222,7 +248,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     row.options = options_text(make_policy(policy.policy, policy.settings).options);
     if (references) {
       try {
-        const Outcome outcome = run_policy(*trace, machine.spec, policy.policy, policy.settings, limits);
+        const Outcome outcome = run_policy(trace->trace, machine.spec, policy.policy, policy.settings, limits);
         row.bound_seconds = references->bound_of(outcome.result);
         add_figures(row, machine.spec.of_rank(outcome.rank), outcome.result);
       } catch (const Error& error) {
@@ -314,8 +340,17 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
   return resumed;
 }
 
+Answer answer_units(const SweepPlan& plan, const SweepTools& tools) {
+  const auto runner = std::make_shared<SweepRunner>(plan, tools);
+  return [runner, &plan](const std::string& task) {
+    const nlohmann::json json = nlohmann::json::parse(task);
+    return encode_rows(
+        runner->run(plan.units.at(json["unit"].get<std::size_t>()), json["skip"].get<std::set<std::string>>()));
+  };
+}
+
 void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
-               std::size_t threads, const SweepProgress& progress) {
+               std::size_t threads, const SweepProgress& progress, RankLeader* leader) {
   std::vector<const SweepUnit*> units;
   const std::uint64_t rows = row_count(plan);
   for (const SweepUnit& unit : plan.units) {
@@ -326,22 +361,24 @@ void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store
   }
   std::uint64_t done = resumed.done.size();
   std::mutex mutex;
-  SweepRunner runner(plan, tools);
-  {
-    RowWriter writer(store);
+  RowWriter writer(store);
+  const auto take = [&](std::vector<SweepRow> made) {
+    const std::uint64_t count = made.size();
+    writer.add(std::move(made));
+    const std::lock_guard lock(mutex);
+    done += count;
+    if (progress) progress(done, rows);
+  };
+  if (leader != nullptr) {
+    std::vector<std::string> tasks;
+    for (const SweepUnit* unit : units) tasks.push_back(task_of(plan, *unit, resumed.done));
+    leader->distribute(tasks, [&](std::string&& answer) { take(decode_rows(answer)); });
+  } else {
+    SweepRunner runner(plan, tools);
     on_all_cores(
-        units.size(),
-        [&](std::size_t i) {
-          std::vector<SweepRow> made = runner.run(*units[i], resumed.done);
-          const std::uint64_t count = made.size();
-          writer.add(std::move(made));
-          const std::lock_guard lock(mutex);
-          done += count;
-          if (progress) progress(done, rows);
-        },
-        threads);
-    writer.close();
+        units.size(), [&](std::size_t i) { take(runner.run(*units[i], resumed.done)); }, threads);
   }
+  writer.close();
   finish_sweep(plan, store);
 }
 
@@ -371,7 +408,8 @@ void finish_sweep(const SweepPlan& plan, SweepStore& store) {
                    {"version", plan.version},
                    {"combinations", std::to_string(plan.combinations)},
                    {"combinations_sha256", plan.sha256},
-                   {"prices_sha256", plan.prices_sha256}});
+                   {"prices_sha256", plan.prices_sha256},
+                   {"budget_usd_per_hour", std::to_string(plan.file.cost.budget_usd_per_hour)}});
 }
 
 }  // namespace tencache

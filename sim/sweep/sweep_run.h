@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/sweep/ranks.h"
 #include "sim/sweep/sweep_plan.h"
 #include "sim/sweep/sweep_results.h"
 
@@ -45,9 +46,12 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store);
 
 using SweepProgress = std::function<void(std::uint64_t rows_done, std::uint64_t rows)>;  // from any thread, one at once
 
-// Simulates what is not done; `threads` 0: as many as there are cores. Then finish().
+// Simulates what is not done, then finish_sweep(). On threads (0: as many as there are cores) or, if there is a leader,
+// on the other ranks, each of which follows with answer_units() of the same plan.
 void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
-               std::size_t threads, const SweepProgress& progress);
+               std::size_t threads, const SweepProgress& progress, RankLeader* leader = nullptr);
+// `plan` and `tools` outlive it.
+Answer answer_units(const SweepPlan& plan, const SweepTools& tools);
 // Costs at the plan's prices, fronts and what the file says about itself.
 void finish_sweep(const SweepPlan& plan, SweepStore& store);
 

@@ -1,0 +1,54 @@
+#include "sim/sweep/merge.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "sim/sweep/sweep_run.h"
+
+namespace tencache {
+namespace {
+
+std::string about(const SweepResults& results, const std::string& name) {
+  const auto found = results.about.find(name);
+  return found == results.about.end() ? std::string() : found->second;
+}
+
+}  // namespace
+
+Merge merge_sweeps(const std::vector<std::string>& paths) {
+  Merge merge;
+  std::map<std::string, SweepRow> rows;  // by key
+  for (const std::string& path : paths) {
+    SweepResults part = read_sweep(path);
+    if (part.about.empty()) throw Error(path + " has no end yet: sweep it again with the same command first");
+    if (merge.results.about.empty()) merge.results.about = part.about;
+    for (const auto& [name, what] :
+         {std::pair("version", "of another version of the program"),
+          std::pair("combinations_sha256", "part of another sweep"), std::pair("prices_sha256", "at other prices")}) {
+      if (about(part, name) != about(merge.results, name)) {
+        throw Error(path + " is " + what + " than " + paths.front());
+      }
+    }
+    for (SweepRow& row : part.rows) {
+      row.on_front = false;
+      const auto [found, is_new] = rows.emplace(row.key, row);
+      if (is_new) continue;
+      if (found->second != row) {
+        throw Error(path + " has another result for " + row.workload + " on " + row.machine + ", " + row.policy +
+                    " than an earlier file; sweep both again");
+      }
+      ++merge.in_several;
+    }
+  }
+  for (auto& [key, row] : rows) merge.results.rows.push_back(std::move(row));
+  std::sort(merge.results.rows.begin(), merge.results.rows.end(),
+            [](const SweepRow& a, const SweepRow& b) { return a.position < b.position; });
+  mark_fronts(merge.results.rows);
+  const std::string combinations = about(merge.results, "combinations");
+  if (!combinations.empty()) merge.missing = std::stoull(combinations) - merge.results.rows.size();
+  return merge;
+}
+
+}  // namespace tencache

@@ -146,7 +146,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
       const auto knob = std::ranges::find(tuned.knobs, name, &Knob::name);
       if (knob != tuned.knobs.end()) {
         add_value(*knob, value);
-      } else if (why_fixed(policy.name, name).empty()) {
+      } else if (why_fixed(policy.name, name).empty() && tuned.defaults.at(name) != value) {
         tuned.fixed.emplace(name, value);
       }
     }

@@ -40,17 +40,6 @@ double parse_share(const std::string& option, const std::string& text) {
   return percent ? value / 100 : value;
 }
 
-// Ranks that each parameter is split over, as `generate` says it in the trace.
-std::uint64_t shards_of(const Trace& trace) {
-  const std::string& made = trace.header.recorded_by;
-  const std::string data_parallel = " --data-parallel ";
-  const std::size_t at = made.find(data_parallel);
-  if (made.find(" --zero 3") == std::string::npos || at == std::string::npos) return 1;
-  std::uint64_t ranks = 1;
-  std::from_chars(made.data() + at + data_parallel.size(), made.data() + made.size(), ranks);
-  return std::max<std::uint64_t>(1, ranks);
-}
-
 TrainingShape shape_of(const Workload& workload) {
   TrainingShape shape;
   const TraceHeader& header = workload.trace.header;

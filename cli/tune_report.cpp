@@ -222,28 +222,26 @@ Json tune_json(const Tuned& tuned) {
   for (const std::size_t index : result.ties) tied.push_back(candidate_json(tuned, result.candidates[index]));
   for (const auto& [reason, count] : misfit_reasons(result)) misfits.push_back({{"reason", reason}, {"count", count}});
   const bool gained = tuned.best().fits && tuned.standard().fits;
-  return {
-      {"policy", tuned.request.policy},
-      {"machine", tuned.machine().name},
-      {"workloads", std::move(workloads)},
-      {"best", candidate_json(tuned, tuned.best())},
-      {"defaults", candidate_json(tuned, tuned.standard())},
-      {"start",
-       tuned.start_candidate ? candidate_json(tuned, result.candidates[*tuned.start_candidate]) : Json(nullptr)},
-      {"speedup", gained ? number_or_null(1 / tuned.best().score) : Json(nullptr)},
-      {"ties_with_defaults", gained && ties(tuned.best(), tuned.standard(), tuned.request.tie)},
-      {"pinned_buffer_bytes", buffer_bytes(tuned.request.policy, tuned.resolved(tuned.best()), tuned.parameter_elements,
-                                           tuned.workloads.front().trace.header.element_bytes())},
-      {"knobs", std::move(knobs)},
-      {"flatness", std::move(flatness)},
-      {"ties", std::move(tied)},
-      {"misfits", std::move(misfits)},
-      {"combinations", result.combinations},
-      {"exhaustive", result.exhaustive},
-      {"candidates", result.candidates.size()},
-      {"simulations", result.simulations},
-      {"manifest", manifest_of(tuned)},
-      {"timing", {{"run_seconds", tuned.run_seconds}}}};
+  return {{"policy", tuned.request.policy},
+          {"machine", tuned.machine().name},
+          {"workloads", std::move(workloads)},
+          {"best", candidate_json(tuned, tuned.best())},
+          {"defaults", candidate_json(tuned, tuned.standard())},
+          {"start",
+           tuned.start_candidate ? candidate_json(tuned, result.candidates[*tuned.start_candidate]) : Json(nullptr)},
+          {"speedup", gained ? number_or_null(1 / tuned.best().score) : Json(nullptr)},
+          {"ties_with_defaults", gained && ties(tuned.best(), tuned.standard(), tuned.request.tie)},
+          {"pinned_buffer_bytes", reserved_memory(tuned, tuned.best()).pinned_buffers},
+          {"knobs", std::move(knobs)},
+          {"flatness", std::move(flatness)},
+          {"ties", std::move(tied)},
+          {"misfits", std::move(misfits)},
+          {"combinations", result.combinations},
+          {"exhaustive", result.exhaustive},
+          {"candidates", result.candidates.size()},
+          {"simulations", result.simulations},
+          {"manifest", manifest_of(tuned)},
+          {"timing", {{"run_seconds", tuned.run_seconds}}}};
 }
 
 std::string tune_text(const Tuned& tuned) {
@@ -259,9 +257,11 @@ std::string tune_text(const Tuned& tuned) {
   const Candidate& best = tuned.best();
   if (!best.fits) return text + "\nNone fits.\n" + ties_and_misfits(tuned);
   text += fmt::format("\n{}\nbest: {}\n", times_text(tuned), settings_text(best.settings));
-  const Bytes pinned = buffer_bytes(tuned.request.policy, tuned.resolved(best), tuned.parameter_elements,
-                                    tuned.workloads.front().trace.header.element_bytes());
-  if (pinned != 0) text += fmt::format("its pinned buffers take {} of CPU memory\n", format_bytes(pinned));
+  const ReservedMemory reserved = reserved_memory(tuned, best);
+  if (reserved.pinned_buffers != 0) {
+    text += fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",
+                        format_bytes(reserved.pinned_buffers), format_bytes(reserved.cpu_home));
+  }
   text += fmt::format("\n{}{}", flatness_table(tuned), ties_and_misfits(tuned));
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w)
     text += fmt::format("\n{}\n", replay_command(tuned, best, w));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "cli/console.h"
 #include "policies/registry.h"
@@ -62,17 +63,23 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
       names.empty() ? "it has no options" : "--over OPTION=a,b turns another of its options: " + join(names)));
 }
 
-void count_parameters(Tuned& tuned) {
-  for (const Workload& workload : tuned.workloads) {
-    std::uint64_t elements = 0;
-    for (const Tensor& tensor : workload.trace.tensors) {
-      if (tensor.role != Role::parameter || !tensor.persistent) continue;
-      const std::uint64_t own = tensor.bytes / workload.trace.header.element_bytes();
-      tuned.largest_parameter = std::max(tuned.largest_parameter, own);
-      elements += own;
+ModelShape model_shape(const Trace& trace) {
+  ModelShape model;
+  model.element_bytes = trace.header.element_bytes();
+  model.shards = shards_of(trace);
+  for (const Tensor& tensor : trace.tensors) {
+    if (!tensor.persistent) continue;
+    if (tensor.role == Role::parameter) {
+      const std::uint64_t elements = tensor.bytes / model.element_bytes;
+      model.largest_parameter = std::max(model.largest_parameter, elements);
+      model.parameters += elements;
+    } else if (tensor.role == Role::master_parameter || tensor.role == Role::optimizer_state) {
+      model.state_bytes += tensor.bytes;
     }
-    tuned.parameter_elements = std::max(tuned.parameter_elements, elements / rank_count(workload.trace));
   }
+  model.parameters /= rank_count(trace);
+  model.state_bytes /= rank_count(trace);
+  return model;
 }
 
 class ProgressOfTune {
@@ -96,18 +103,28 @@ Measured measure(const Tuned& tuned, const std::vector<std::vector<Trace>>& copi
   Candidate candidate;
   candidate.settings = settings;
   const MachineSpec& machine = what.machine;
-  const Bytes pinned = buffer_bytes(tuned.request.policy, tuned.resolved(candidate), tuned.parameter_elements,
-                                    what.trace.header.element_bytes());
+  const ReservedMemory reserved =
+      reserved_memory(tuned.request.policy, tuned.resolved(candidate), tuned.models[workload]);
   const TierId cpu = machine.tier_of(Device::cpu);
-  if (cpu != no_tier && pinned > machine.tiers[cpu].capacity) {
-    return {.misfit = fmt::format("its pinned buffers alone take {} of the {} of CPU memory", format_bytes(pinned),
-                                  format_bytes(machine.tiers[cpu].capacity))};
+  const Bytes in_cpu = reserved.pinned_buffers + reserved.cpu_home;
+  if (cpu != no_tier && in_cpu > machine.tiers[cpu].capacity) {
+    return {.misfit =
+                fmt::format("its pinned buffers of {} and what stays in CPU memory, {}, are more than the {} there",
+                            format_bytes(reserved.pinned_buffers), format_bytes(reserved.cpu_home),
+                            format_bytes(machine.tiers[cpu].capacity))};
   }
   try {
     const Trace& trace = copies.empty() ? what.trace : copies[workload][copy];
     const Outcome outcome = simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options));
-    if (outcome.result.fits) return {.seconds = outcome.result.iteration_seconds(), .misfit = ""};
-    return {.misfit = outcome.result.misfit};
+    if (!outcome.result.fits) return {.misfit = outcome.result.misfit};
+    // Gradients that wait are in the peak and in the bucket: at most the bucket too much.
+    const Tier& gpu = machine.tiers.front();
+    if (outcome.result.peak_bytes[0] > gpu.capacity - std::min(gpu.capacity, reserved.gpu_bucket)) {
+      return {.misfit = fmt::format("its reduction bucket of {} beside the peak of {} is more than the GPU's {}",
+                                    format_bytes(reserved.gpu_bucket), format_bytes(outcome.result.peak_bytes[0]),
+                                    format_bytes(gpu.capacity))};
+    }
+    return {.seconds = outcome.result.iteration_seconds(), .misfit = ""};
   } catch (const Error& error) {
     return {.misfit = error.what()};
   }
@@ -115,10 +132,29 @@ Measured measure(const Tuned& tuned, const std::vector<std::vector<Trace>>& copi
 
 }  // namespace
 
+std::uint64_t shards_of(const Trace& trace) {
+  const std::string& made = trace.header.recorded_by;
+  const std::string data_parallel = " --data-parallel ";
+  const std::size_t at = made.find(data_parallel);
+  if (made.find(" --zero 3") == std::string::npos || at == std::string::npos) return 1;
+  std::uint64_t ranks = 1;
+  std::from_chars(made.data() + at + data_parallel.size(), made.data() + made.size(), ranks);
+  return std::max<std::uint64_t>(1, ranks);
+}
+
 Settings Tuned::resolved(const Candidate& candidate) const {
   Settings all = defaults;
   for (const auto& [name, value] : candidate.settings) all[name] = value;
   return all;
+}
+
+ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate) {
+  ReservedMemory most;
+  for (const ModelShape& model : tuned.models) {
+    const ReservedMemory memory = reserved_memory(tuned.request.policy, tuned.resolved(candidate), model);
+    if (memory.pinned_buffers + memory.cpu_home >= most.pinned_buffers + most.cpu_home) most = memory;
+  }
+  return most;
 }
 
 Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start) {
@@ -137,7 +173,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
     tuned.workloads.push_back(load_workload(options));
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
-  count_parameters(tuned);
+  for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(workload.trace));
   tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
   if (start) {
     // What the start says and is no knob holds for every candidate.
@@ -168,7 +204,9 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   problem.workloads = tuned.workloads.size();
   problem.copies = copies;
   problem.reference_seconds = tuned.ideal_seconds;
-  problem.complete = [&](Settings& settings) { complete(request.policy, tuned.largest_parameter, settings); };
+  std::uint64_t largest_parameter = 0;
+  for (const ModelShape& model : tuned.models) largest_parameter = std::max(largest_parameter, model.largest_parameter);
+  problem.complete = [&](Settings& settings) { complete(request.policy, largest_parameter, settings); };
   problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
     return measure(tuned, jittered_copies, settings, workload, copy);
   };

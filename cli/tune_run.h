@@ -30,9 +30,8 @@ struct Tuned {
   std::vector<Knob> knobs;
   std::optional<Settings> start;  // of a configuration that the search starts at
   std::optional<std::size_t> start_candidate;
-  std::vector<double> ideal_seconds;     // by workload
-  std::uint64_t largest_parameter = 0;   // elements, over all workloads
-  std::uint64_t parameter_elements = 0;  // of a rank, the most of a workload
+  std::vector<double> ideal_seconds;  // by workload
+  std::vector<ModelShape> models;     // by workload, of a rank
   TuneResult result;
   double run_seconds = 0;
 
@@ -45,6 +44,12 @@ struct Tuned {
 
 // `start`: settings to begin at. Throws Error where a file, name or value is wrong, or the policy has no knobs.
 Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start);
+
+// What the candidate's settings reserve, on the workload where that is most.
+ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate);
+
+// Ranks that each parameter is split over, as `generate` says it in the trace.
+std::uint64_t shards_of(const Trace& trace);
 
 // "replay T --machine M … --policy P --set …": the words of the command that simulates the candidate.
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload);

@@ -251,17 +251,25 @@ void complete(const std::string& policy, std::uint64_t largest_parameter, Settin
   }
 }
 
-Bytes buffer_bytes(const std::string& policy, const Settings& resolved, std::uint64_t parameters, Bytes element_bytes) {
-  if (policy != "zero-infinity") return 0;
-  Bytes bytes = 0;
+ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model) {
+  if (policy != "zero-infinity") return {};
+  ReservedMemory memory;
+  const Bytes parameter_bytes = model.parameters * model.element_bytes;
   if (is_set(resolved, "offload_param", "nvme")) {
-    bytes += count_of(resolved, "buffer_count") * count_of(resolved, "buffer_size") * element_bytes;
+    memory.pinned_buffers +=
+        count_of(resolved, "buffer_count") * count_of(resolved, "buffer_size") * model.element_bytes;
+    memory.cpu_home += std::min(parameter_bytes, count_of(resolved, "max_in_cpu") * model.element_bytes);
+  } else if (is_set(resolved, "offload_param", "cpu")) {
+    memory.cpu_home += parameter_bytes;
   }
   if (is_set(resolved, "offload_optimizer", "nvme")) {
-    const std::uint64_t group = std::min(count_of(resolved, "sub_group"), parameters);
-    bytes += count_of(resolved, "optimizer_buffer_count") * group * 4;  // of fp32
+    const std::uint64_t group = std::min(count_of(resolved, "sub_group"), model.parameters);
+    memory.pinned_buffers += count_of(resolved, "optimizer_buffer_count") * group * 4;  // of fp32
+  } else {
+    memory.cpu_home += model.state_bytes;
   }
-  return bytes;
+  memory.gpu_bucket = count_of(resolved, "reduce_bucket") * model.shards * model.element_bytes;
+  return memory;
 }
 
 }  // namespace tencache

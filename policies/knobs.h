@@ -48,8 +48,21 @@ std::optional<std::size_t> index_of(const Knob& knob, const std::string& value);
 // the settings name already stays. `largest_parameter`: elements, of the largest there is.
 void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings);
 
-// Pinned CPU memory that buffers take beside what the simulation holds there; 0 for policies without such buffers.
-// `resolved`: all options; `parameters`: elements of all parameters.
-Bytes buffer_bytes(const std::string& policy, const Settings& resolved, std::uint64_t parameters, Bytes element_bytes);
+// What a rank's part of a model is, for the memory that settings reserve.
+struct ModelShape {
+  std::uint64_t largest_parameter = 0, parameters = 0;  // elements
+  Bytes element_bytes = 2;
+  Bytes state_bytes = 0;     // of master parameters and optimizer states
+  std::uint64_t shards = 1;  // ranks that share each parameter
+};
+
+// Memory that zero-infinity's settings reserve beside what a simulation holds; 0 for other policies. `resolved`: all
+// options.
+struct ReservedMemory {
+  Bytes pinned_buffers = 0;  // CPU memory for what comes from NVMe and goes there
+  Bytes cpu_home = 0;        // what lives in CPU memory for good
+  Bytes gpu_bucket = 0;      // GPU memory where gradients gather
+};
+ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model);
 
 }  // namespace tencache

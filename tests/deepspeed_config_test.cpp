@@ -281,7 +281,8 @@ TEST_F(TuneDeepSpeed, StartsAtAFileAndWritesTheTunedOne) {
                                    "  - {name: d2h, from: gpu, to: cpu, bandwidth: 2GB/s}\n"
                                    "initial_tier: cpu\n"
                                    "cpu: {adam_parameters_per_second: 1e9}\n";
-  std::ofstream(path("ds.json")) << R"({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 0,
+  std::ofstream(path("ds.json"))
+      << R"({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 0, "reduce_bucket_size": 1e6,
     "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0, "stage3_param_persistence_threshold": 0,
     "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}, "steps_per_print": 7,})";
   const Answer answer = run({"tune", "small.trace.jsonl", "-m", "m.yaml", "--from-deepspeed", "ds.json", "--deepspeed",

@@ -305,11 +305,26 @@ TEST(Knobs, ZeroInfinitysOverlapsTakeBuffers) {
   settings = {{"offload_param", "nvme"}};
   complete("zero-infinity", 525'336'576, settings);  // an embedding of 128,256 × 4096
   EXPECT_THAT(settings, ElementsAre(Pair("buffer_size", "530000000"), Pair("offload_param", "nvme")));
-  // 5 buffers of 1e8 elements of 2 bytes; 4 of a sub-group of fp32.
-  const Settings all{{"offload_param", "nvme"},     {"buffer_count", "5"}, {"buffer_size", "1e8"},
-                     {"offload_optimizer", "nvme"}, {"sub_group", "1e9"},  {"optimizer_buffer_count", "4"}};
-  EXPECT_EQ(buffer_bytes("zero-infinity", all, 8'000'000'000, 2), 1'000'000'000u + 16'000'000'000u);
-  EXPECT_EQ(buffer_bytes("zero-infinity", all, 500'000'000, 2), 1'000'000'000u + 8'000'000'000u);
+}
+
+TEST(Knobs, ZeroInfinitysSettingsReserveMemory) {
+  // 8e9 parameters of bf16, 12 bytes of states each; four ranks share each parameter.
+  ModelShape model{.parameters = 8'000'000'000, .element_bytes = 2, .state_bytes = 96'000'000'000, .shards = 4};
+  Settings all{{"offload_param", "nvme"},     {"buffer_count", "5"},   {"buffer_size", "1e8"},
+               {"offload_optimizer", "nvme"}, {"sub_group", "1e9"},    {"optimizer_buffer_count", "4"},
+               {"max_in_cpu", "1000000000"},  {"reduce_bucket", "5e8"}};
+  const ReservedMemory nvme = reserved_memory("zero-infinity", all, model);
+  EXPECT_EQ(nvme.pinned_buffers, 1'000'000'000u + 16'000'000'000u);
+  EXPECT_EQ(nvme.cpu_home, 2'000'000'000u);
+  EXPECT_EQ(nvme.gpu_bucket, 4'000'000'000u);
+  all["offload_param"] = all["offload_optimizer"] = "cpu";
+  const ReservedMemory cpu = reserved_memory("zero-infinity", all, model);
+  EXPECT_EQ(cpu.pinned_buffers, 0u);
+  EXPECT_EQ(cpu.cpu_home, 112'000'000'000u);
+  model.parameters = 500'000'000;
+  all["offload_optimizer"] = "nvme";
+  EXPECT_EQ(reserved_memory("zero-infinity", all, model).pinned_buffers, 8'000'000'000u);  // no group is larger
+  EXPECT_EQ(reserved_memory("lru", all, model).cpu_home, 0u);
 }
 
 // ---- Jitter.
@@ -360,8 +375,14 @@ class TuneCommand : public CommandLine {
 };
 
 TEST_F(TuneCommand, TheSameBytesWithAnyNumberOfThreads) {
-  const std::vector<std::string> words = {
-      "tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-infinity", "--budget", "60", "--jitter", "5%", "--json"};
+  const std::vector<std::string> words = {"tune",         "small.trace.jsonl",
+                                          "-m",           "m.yaml",
+                                          "-p",           "zero-infinity",
+                                          "--budget",     "60",
+                                          "--jitter",     "5%",
+                                          "--set",        "reduce_bucket=1000000",
+                                          "--gpu-memory", "64MiB",
+                                          "--json"};
   std::vector<nlohmann::json> documents;
   for (const char* threads : {"1", "3"}) {
     std::vector<std::string> with = words;

@@ -44,7 +44,8 @@ class Search {
     if (result_.exhaustive) {
       try_all();
     } else {
-      limit_ = options_.budget - options_.budget / 4;  // the rest is for the simplification and the flatness
+      // The rest is for the simplification and the flatness.
+      limit_ = options_.budget - std::min(options_.budget / 4, 3 * problem_.knobs.size() * runs_of_candidate());
       search();
     }
     limit_ = options_.budget;
@@ -198,6 +199,7 @@ class Search {
     if (options_.progress) options_.progress(simulations_, options_.budget);
   }
 
+  // As the score, of the first copies alone.
   double first_copy_score(std::size_t index) const {
     const Candidate& candidate = result_.candidates[index];
     if (!candidate.fits) return infinite;
@@ -205,7 +207,7 @@ class Search {
     for (std::size_t w = 0; w < problem_.workloads; ++w) {
       sum += std::log(candidate.seconds[w].front() / result_.reference_seconds[w]);
     }
-    return sum;
+    return std::exp(sum / static_cast<double>(problem_.workloads));
   }
 
   void judge(std::size_t index) {
@@ -417,8 +419,7 @@ class Search {
   double ratio_to_best(std::size_t index) const {
     const Candidate& candidate = result_.candidates[index];
     if (!candidate.capped) return score(index) / score(result_.best);
-    return std::exp((first_copy_score(index) - first_copy_score(result_.best)) /
-                    static_cast<double>(problem_.workloads));
+    return first_copy_score(index) / first_copy_score(result_.best);
   }
 
   void collect_ties() {

@@ -232,6 +232,18 @@ TEST(Tune, JudgesByTheMedianOfTheCopiesAndCapsWhatIsHopeless) {
   EXPECT_EQ(result.simulations, 11u);
 }
 
+TEST(Tune, WhatIsNearTheBestIsSimulatedOnAllCopies) {
+  // 5 % slower or faster than the defaults: neither is given up after the first copy.
+  TuneProblem problem = problem_of({numbers("a", 3)}, [](const Settings& settings) {
+    constexpr double seconds[] = {1, 1.05, 0.95};
+    return seconds[static_cast<int>(number(settings, "a"))];
+  });
+  problem.copies = 4;
+  const TuneResult result = tune(problem, {.budget = 100, .spread = 0.05});
+  EXPECT_EQ(result.simulations, 12u);
+  for (const Candidate& candidate : result.candidates) EXPECT_FALSE(candidate.capped);
+}
+
 // ---- Knobs.
 
 TEST(Knobs, EveryValueOfEveryPolicyIsValid) {

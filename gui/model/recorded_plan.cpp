@@ -2,17 +2,15 @@
 
 #include <utility>
 
+#include "gui/model/forwarding_policy.h"
+
 namespace tencache::gui {
 
 // Passes everything on to the planner.
-class RecordedPlan::Recorder : public Policy {
+class RecordedPlan::Recorder : public ForwardingPolicy {
  public:
-  explicit Recorder(std::unique_ptr<Policy> planner) : planner_(std::move(planner)) {}
+  explicit Recorder(std::unique_ptr<Policy> planner) : ForwardingPolicy(*planner), planner_(std::move(planner)) {}
 
-  Requirements requirements() const override { return planner_->requirements(); }
-  Layout layout(const MachineSpec& machine, const Program* program) const override {
-    return planner_->layout(machine, program);
-  }
   void on(const Event& event, const View& view, Actions& actions) override {
     const auto before = static_cast<std::ptrdiff_t>(actions.list().size());
     planner_->on(event, view, actions);
@@ -27,17 +25,6 @@ class RecordedPlan::Recorder : public Policy {
       present_.clear();
     }
   }
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    planner_->make_room(request, view, victims);
-  }
-  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
-    planner_->place(trace, machine, devices);
-  }
-  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
-    planner_->order(trace, machine, groups);
-  }
-  std::uint64_t fingerprint() const override { return planner_->fingerprint(); }
-  void notes(std::vector<std::string>& notes) const override { planner_->notes(notes); }
 
   const std::vector<std::vector<Action>>& actions() const { return whole_; }
 

@@ -14,6 +14,7 @@
 #include "cli/intervals.h"
 #include "cli/workload.h"
 #include "core/error.h"
+#include "gui/model/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/bound.h"
 #include "sim/rehearse.h"
@@ -25,6 +26,19 @@ namespace tencache::gui {
 namespace {
 
 struct Stopped {};
+
+// Throws Stopped at its next event.
+class StoppablePolicy : public ForwardingPolicy {
+ public:
+  StoppablePolicy(Policy& asked, const Stop& stop) : ForwardingPolicy(asked), stop_(stop) {}
+  void on(const Event& event, const View& view, Actions& actions) override {
+    if (stop_ && stop_()) throw Stopped();
+    ForwardingPolicy::on(event, view, actions);
+  }
+
+ private:
+  const Stop& stop_;
+};
 
 // Longer than a person sees as one with the movement of the hand.
 constexpr double long_planning_seconds = 0.03;
@@ -48,15 +62,14 @@ RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& 
   program = lower(*scenario.trace, policy, scenario.machine);
   EngineOptions engine;
   engine.timeline = timeline;
-  const auto check = [&stop] {
+  engine.on_iteration = [&stop](std::uint64_t) {
     if (stop && stop()) throw Stopped();
   };
-  engine.on_iteration = [check](std::uint64_t) { check(); };
   // A planner that simulates takes longer than all else: its simulations are where it can be stopped.
-  engine.rehearse = [check](const Program& planned, const MachineSpec& machine, Policy& candidate,
+  engine.rehearse = [&stop](const Program& planned, const MachineSpec& machine, Policy& candidate,
                             std::uint64_t max_events) {
-    check();
-    return rehearse(planned, machine, candidate, max_events);
+    StoppablePolicy stoppable(candidate, stop);
+    return rehearse(planned, machine, stoppable, max_events);
   };
   return simulate(program, scenario.machine, policy, limits_of(scenario), std::move(engine));
 }

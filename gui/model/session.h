@@ -36,6 +36,9 @@ struct Selection {
   bool operator==(const Selection&) const = default;
 };
 
+// The id in `to` of what is selected in `from`: of the same name, in the same order of those that have it; or `none`.
+std::uint32_t same_thing(const Run& from, const Run& to, const Selection& selection);
+
 // How far an op's time in the prediction lies off the measured one; an op's time counts from the end of the GPU's op
 // before it.
 struct OpError {

@@ -150,7 +150,6 @@ void TimelineView::draw_lane(const Session& session, const Theme& theme, ImDrawL
   track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible_);
   const bool searching = !session.search_text().empty();
   draw_columns(list, theme, axis, track, cause, visible_, lane.top, lane.height - 1, searching ? 0.45f : 1.0f);
-
   const std::uint32_t selected = session.selected_in(lane.run);
   for (const std::uint32_t index : visible_.items) {
     const TrackItem& item = track.items()[index];
@@ -158,12 +157,10 @@ void TimelineView::draw_lane(const Session& session, const Theme& theme, ImDrawL
     const ImVec2 min{axis.clamped_x(static_cast<double>(item.begin_ns) - origin), lane.row_top(track, item.row)};
     const ImVec2 max{axis.clamped_x(static_cast<double>(item.end_ns) - origin), lane.row_bottom(track, item.row)};
     const bool matched = searching && session.matches(lane.run, span);
-    const ImU32 color = with_alpha(theme.slot(track, cause, item.slot), searching && !matched ? 0.35f : 1.0f);
-    const float width = max.x - min.x;
+    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, item.slot), searching && !matched ? 0.35f : 1.0f);
+    const float width = max.x - min.x;  // a hairline between neighbours once there is room for one
     const bool stall = span.kind == SpanKind::stall;
-    // A hairline between neighbours once there is room for one.
-    list.AddRectFilled(min, {width > theme.px(24) ? max.x - 1 : max.x, max.y}, color);
-    if (stall && width > 6) draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
+    draw_swatch(list, theme, min, {width > theme.px(24) ? max.x - 1 : max.x, max.y}, color, stall);
     const bool is_selected = selected != none && (session.selection.kind == Selection::Kind::op
                                                       ? span.kind != SpanKind::transfer && span.op == selected
                                                       : span.kind == SpanKind::transfer && span.tensor == selected);
@@ -309,8 +306,7 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
   at += ImGui::CalcTextSize(headlines_[run].c_str()).x + theme.px(14);
   const std::string& believed = beliefs_[run];
   draw_clipped_text(list, {at, y}, right - at, theme.faint_text, believed.data(), believed.data() + believed.size());
-  // Where it comes from, if there is room.
-  const float source = ImGui::CalcTextSize(r.source().c_str()).x;
+  const float source = ImGui::CalcTextSize(r.source().c_str()).x;  // if there is room
   at += ImGui::CalcTextSize(believed.c_str()).x + theme.px(14);
   if (at + source <= right) list.AddText({right - source, y}, theme.faint_text, r.source().c_str());
 }

@@ -1,0 +1,37 @@
+// A policy that asks another one everything: what records or stops it derives from this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/policy.h"
+
+namespace tencache::gui {
+
+class ForwardingPolicy : public Policy {
+ public:
+  explicit ForwardingPolicy(Policy& asked) : asked_(asked) {}  // which outlives this one
+
+  Requirements requirements() const override { return asked_.requirements(); }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    return asked_.layout(machine, program);
+  }
+  void on(const Event& event, const View& view, Actions& actions) override { asked_.on(event, view, actions); }
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
+    asked_.make_room(request, view, victims);
+  }
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    asked_.place(trace, machine, devices);
+  }
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
+    asked_.order(trace, machine, groups);
+  }
+  std::uint64_t fingerprint() const override { return asked_.fingerprint(); }
+  void notes(std::vector<std::string>& notes) const override { asked_.notes(notes); }
+
+ private:
+  Policy& asked_;
+};
+
+}  // namespace tencache::gui

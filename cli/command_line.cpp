@@ -27,6 +27,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_compare_command(app, chosen);
   add_fit_command(app, chosen);
   add_explain_command(app, chosen);
+  add_endurance_command(app, chosen);
   add_bound_command(app, chosen);
   add_sensitivity_command(app, chosen);
   add_sweep_command(app, chosen);

@@ -31,6 +31,7 @@ void add_bound_command(CLI::App& app, Command& chosen);
 void add_replay_command(CLI::App& app, Command& chosen);
 void add_compare_command(CLI::App& app, Command& chosen);
 void add_fit_command(CLI::App& app, Command& chosen);
+void add_endurance_command(CLI::App& app, Command& chosen);
 void add_explain_command(CLI::App& app, Command& chosen);
 void add_diff_command(CLI::App& app, Command& chosen);
 void add_reproduce_command(CLI::App& app, Command& chosen);

@@ -252,6 +252,21 @@ TEST(Schema, Explanations) {
   CHECK_OR_SKIP(checked);
 }
 
+TEST(Schema, Endurances) {
+  Checked checked("endurance");
+  Json wear;
+  for (const char* gpu_memory : {"1GiB", "16MiB", "16GiB"}) {
+    wear =
+        Json::parse(run_in_process({"endurance", "--model", "gpt2", "--batch", "8", "--seq", "256", "-m", "g5.xlarge",
+                                    "-p", "on-demand", "--gpu-memory", gpu_memory, "--cpu-memory", "512MiB", "--json"})
+                        .out);
+    checked.valid(wear);
+  }
+  wear["tiers"][0]["ssds"] = 0;
+  checked.refused(wear, "$.tiers[0].ssds");
+  CHECK_OR_SKIP(checked);
+}
+
 TEST(Schema, Validations) {
   Checked checked("validation");
   Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);

@@ -1,0 +1,163 @@
+// `tencache endurance`: what is written to each SSD, and how long it lasts.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "cli/command_line.h"
+#include "cli/report.h"
+#include "sim/wear.h"
+
+namespace tencache {
+namespace {
+
+struct EnduranceArguments {
+  WorkloadOptions workload;
+  std::string policy;
+  std::vector<std::string> settings;
+  std::string rated;  // --tbw
+  double drive_writes_per_day = 0;
+  double duty_percent = 100;
+  WearOptions wear;
+  bool json = false;
+};
+
+// Where the rating comes from.
+std::string rating_of(const EnduranceArguments& arguments) {
+  if (!arguments.rated.empty()) return "--tbw " + arguments.rated;
+  const std::string rating = fmt::format("{} drive writes a day for {} years", arguments.wear.drive_writes_per_day,
+                                         arguments.wear.warranty_years);
+  return arguments.drive_writes_per_day > 0
+             ? rating
+             : "assumed: " + rating + ", as data-centre SSDs often are; --tbw says yours";
+}
+
+std::string terabytes(double bytes) {
+  return bytes >= 1e12 ? fmt::format("{:.4g} TB", bytes * 1e-12) : fmt::format("{:.4g} GB", bytes * 1e-9);
+}
+
+std::string years_text(const TierWear& wear) {
+  if (!wear.years) return "nothing is written";
+  if (*wear.years >= 1) return fmt::format("{:.3g} years", *wear.years);
+  return fmt::format("{:.3g} days", *wear.years * 365);
+}
+
+Json endurance_json(const EnduranceArguments& arguments, const Workload& workload, const Outcome& outcome,
+                    const std::vector<TierWear>& wears) {
+  const bool fits = outcome.result.fits;
+  Json tiers = Json::array();
+  for (const TierWear& wear : wears) {
+    tiers.push_back({{"tier", wear.tier},
+                     {"ssds", wear.devices},
+                     {"ssd_capacity_bytes", wear.capacity},
+                     {"ssd_written_bytes_per_iteration", wear.bytes_per_iteration},
+                     {"ssd_written_bytes_per_day", wear.bytes_per_day},
+                     {"drive_writes_per_day", wear.drive_writes_per_day},
+                     {"ssd_rated_bytes", wear.rated_bytes},
+                     {"years", wear.years ? Json(*wear.years) : Json(nullptr)}});
+  }
+  return {{"policy", outcome.policy},
+          {"machine", workload.machine.name},
+          {"trace", workload.options.trace},
+          {"fits", fits},
+          {"reason", fits ? Json(nullptr) : Json(outcome.result.misfit)},
+          {"iteration_seconds", fits ? Json(outcome.result.iteration_seconds()) : Json(nullptr)},
+          {"duty", arguments.wear.duty},
+          {"write_amplification", arguments.wear.write_amplification},
+          {"rating", rating_of(arguments)},
+          {"tiers", std::move(tiers)},
+          {"notes", notes_of(workload)},
+          {"rescaled", rescaling_json(workload)},
+          {"manifest", manifest_json(workload, outcome.policy, outcome.options)},
+          {"timing", {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}}}};
+}
+
+std::string endurance_text(const EnduranceArguments& arguments, const Workload& workload, const Outcome& outcome,
+                           const std::vector<TierWear>& wears) {
+  std::string text = fmt::format("{} on {} under {}\n", trace_title(workload), workload.machine.name, outcome.policy);
+  if (!outcome.result.fits) return text + "  does not fit: " + outcome.result.misfit + "\n";
+  const double seconds = outcome.result.iteration_seconds();
+  text +=
+      fmt::format("  iteration {}, {:.0f} a day\n\n", format_seconds(seconds), arguments.wear.duty * 86'400 / seconds);
+  Table table({"tier", "SSDs", "an iteration", "a day", "drive writes a day", "rated", "each lasts"});
+  for (const TierWear& wear : wears) {
+    table.add({wear.tier, fmt::format("{} × {}", wear.devices, terabytes(static_cast<double>(wear.capacity))),
+               terabytes(wear.bytes_per_iteration), terabytes(wear.bytes_per_day),
+               fmt::format("{:.3g}", wear.drive_writes_per_day), terabytes(wear.rated_bytes), years_text(wear)});
+  }
+  text += table.text() + "\nWritten to each SSD, in the steady state. Rated for: " + rating_of(arguments) + ".\n";
+  if (arguments.wear.write_amplification != 1) {
+    text += fmt::format("A day's figure with a write amplification of {}.\n", arguments.wear.write_amplification);
+  }
+  for (const std::string& note : notes_of(workload)) text += note + "\n";
+  return text;
+}
+
+ExitCode endurance(EnduranceArguments arguments) {
+  if (!arguments.rated.empty()) {
+    try {
+      arguments.wear.rated = parse_bytes(arguments.rated);
+      if (*arguments.wear.rated == 0) throw Error("must be above 0");
+    } catch (const Error& error) {
+      throw Error(std::string("--tbw: ") + error.what());
+    }
+  }
+  if (arguments.drive_writes_per_day > 0) arguments.wear.drive_writes_per_day = arguments.drive_writes_per_day;
+  arguments.wear.duty = arguments.duty_percent / 100;
+  const auto settings = parse_settings(arguments.settings);
+  Workload workload = load_workload(arguments.workload);
+  const auto& tiers = workload.machine.tiers;
+  if (std::none_of(tiers.begin(), tiers.end(), [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
+    throw Error("machine '" + workload.machine.name + "' has no tier of kind nvme, so that nothing wears out");
+  }
+  workload.run_options["rating"] = rating_of(arguments);
+  workload.run_options["duty"] = fmt::format("{}", arguments.wear.duty);
+  workload.run_options["write_amplification"] = fmt::format("{}", arguments.wear.write_amplification);
+  const Outcome outcome = simulate_policy(workload, arguments.policy, settings);
+  std::vector<TierWear> wears;
+  if (outcome.result.fits) wears = wear_of(outcome, workload.machine, arguments.wear);
+  if (arguments.json) {
+    print_json(endurance_json(arguments, workload, outcome, wears));
+  } else {
+    print(endurance_text(arguments, workload, outcome, wears));
+  }
+  return outcome.result.fits ? ExitCode::done : ExitCode::answer_is_no;
+}
+
+}  // namespace
+
+void add_endurance_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("endurance", "What is written to each SSD, and how long it lasts");
+  auto arguments = std::make_shared<EnduranceArguments>();
+  add_workload_options(*command, arguments->workload);
+  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
+  add_settings_option(*command, arguments->settings);
+  CLI::Option* rated = refuse_empty(
+      command->add_option("--tbw", arguments->rated, "What each SSD is rated to have written, such as 600TB"));
+  command
+      ->add_option("--dwpd", arguments->drive_writes_per_day,
+                   "The same as whole drives a day, over --warranty-years (default: 1)")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->excludes(rated);
+  command->add_option("--warranty-years", arguments->wear.warranty_years, "Of --dwpd")
+      ->check(CLI::Range(0.01, 100.0))
+      ->excludes(rated)
+      ->capture_default_str();
+  command->add_option("--duty", arguments->duty_percent, "Percent of the day that is trained")
+      ->check(CLI::Range(0.001, 100.0))
+      ->capture_default_str();
+  command
+      ->add_option("--write-amplification", arguments->wear.write_amplification,
+                   "Bytes that reach flash for each that is written: 1 for large writes in order")
+      ->check(CLI::Range(1.0, 100.0))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "The same as JSON (docs/schemas/endurance.schema.json)");
+  command->footer(
+      "Exit code 1: the trace does not fit.\n\nExamples:\n"
+      "  tencache endurance step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --tbw 600TB\n"
+      "  tencache endurance --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p foresight --dwpd 1 --duty 50");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return endurance(*arguments); }; });
+}
+
+}  // namespace tencache

@@ -1,0 +1,81 @@
+#include "sim/wear.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace tencache {
+namespace {
+
+constexpr double seconds_a_day = 86'400, days_a_year = 365;
+
+bool written_by(const Link& link, TierId tier) { return link.to == tier; }
+
+// Whether all ranks write to the same SSDs.
+bool shared_by_ranks(const MachineSpec& machine, TierId tier) {
+  for (const Link& link : machine.links) {
+    if (!written_by(link, tier)) continue;
+    for (const std::uint8_t resource : link.uses) {
+      const bool storage_only = std::all_of(machine.links.begin(), machine.links.end(), [&](const Link& other) {
+        const bool uses = std::find(other.uses.begin(), other.uses.end(), resource) != other.uses.end();
+        return !uses || other.to == tier || other.from == tier;
+      });
+      if (storage_only && machine.resources[resource].shared != none) return true;
+    }
+  }
+  return false;
+}
+
+std::uint32_t devices_of(const MachineSpec& machine, TierId tier) {
+  auto devices = static_cast<std::uint32_t>(std::max<std::size_t>(1, machine.tiers[tier].directories.size()));
+  for (const Link& link : machine.links) {
+    if (written_by(link, tier)) devices = std::max(devices, link.devices);
+  }
+  return devices;
+}
+
+double written_per_iteration(const RunResult& result, const MachineSpec& machine, TierId tier) {
+  double bytes = 0;
+  for (std::size_t link = 0; link < machine.links.size(); ++link) {
+    if (written_by(machine.links[link], tier)) bytes += static_cast<double>(result.window.link_bytes[link]);
+  }
+  return bytes / static_cast<double>(result.period);
+}
+
+}  // namespace
+
+std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine, const WearOptions& options) {
+  TENCACHE_CHECK(outcome.result.fits);
+  std::vector<TierWear> wears;
+  const std::size_t ranks = std::max<std::size_t>(1, outcome.ranks.size());
+  const double iteration_seconds = outcome.result.iteration_seconds();
+  for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
+    if (machine.tiers[tier].kind != TierKind::nvme) continue;
+    double bytes = 0, capacity = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
+      bytes += written_per_iteration(result, machine.of_rank(rank), tier);
+    }
+    // The machine's, ranks that the trace leaves idle included, where they share it.
+    const bool shared = shared_by_ranks(machine, tier);
+    for (std::size_t rank = 0; rank < (shared ? machine.rank_count() : ranks); ++rank) {
+      capacity += static_cast<double>(machine.of_rank(rank).tiers[tier].capacity);
+    }
+    TierWear wear;
+    wear.tier = machine.tiers[tier].name;
+    wear.devices = devices_of(machine, tier) * (shared ? 1 : static_cast<std::uint32_t>(ranks));
+    wear.capacity = static_cast<Bytes>(capacity / wear.devices);
+    wear.bytes_per_iteration = bytes / wear.devices;
+    wear.bytes_per_day =
+        wear.bytes_per_iteration * options.write_amplification * options.duty * seconds_a_day / iteration_seconds;
+    wear.drive_writes_per_day = wear.bytes_per_day / static_cast<double>(wear.capacity);
+    wear.rated_bytes = options.rated ? static_cast<double>(*options.rated)
+                                     : options.drive_writes_per_day * static_cast<double>(wear.capacity) * days_a_year *
+                                           options.warranty_years;
+    if (wear.bytes_per_day > 0) wear.years = wear.rated_bytes / wear.bytes_per_day / days_a_year;
+    wears.push_back(std::move(wear));
+  }
+  return wears;
+}
+
+}  // namespace tencache

@@ -1,0 +1,147 @@
+// What a run writes to its SSDs: three blocks of 16 MiB, each updated in place by one op, on a GPU with room for two in
+// front of storage. Under lru each leaves and comes back in every iteration: 48 MiB written.
+#include "sim/wear.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/in_process.h"
+
+namespace tencache {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double written = 48.0 * MiB;
+
+MachineSpec machine(std::uint32_t devices) {
+  MachineSpec machine;
+  machine.name = "box";
+  Tier gpu, nvme;
+  gpu.name = "gpu";
+  gpu.kind = TierKind::gpu;
+  gpu.capacity = 32 * MiB;
+  nvme.name = "nvme";
+  nvme.kind = TierKind::nvme;
+  nvme.capacity = 1'000'000'000'000;
+  machine.tiers = {gpu, nvme};
+  machine.resources.push_back({.name = "ssd", .bandwidth = 1'000'000'000});
+  for (const bool in : {true, false}) {
+    Link link;
+    link.name = in ? "read" : "write";
+    link.from = in ? 1 : 0;
+    link.to = in ? 0 : 1;
+    link.bandwidth = 1'000'000'000;
+    link.uses = {0};
+    link.devices = devices;
+    link.stripe_bytes = devices > 1 ? MiB : 0;
+    machine.links.push_back(link);
+  }
+  machine.initial_tier = 1;
+  machine.validate();
+  return machine;
+}
+
+Trace three_blocks() {
+  Trace trace;
+  for (TensorId i = 0; i < 3; ++i) {
+    trace.add_tensor(std::string("w").append(std::to_string(i)), 16 * MiB, Role::parameter, true);
+    Op op;
+    op.duration_ns = 10'000'000;
+    const TensorId ids[] = {i};
+    trace.add_op(op, ids, ids);
+  }
+  return trace;
+}
+
+// An iteration is 3 × 10 ms + 6 × 16.8 ms = 130.7 ms: 661,223 a day.
+TEST(Wear, CountsWhatIsWrittenAtTheSteadyRate) {
+  const MachineSpec box = machine(1);
+  const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
+  ASSERT_TRUE(outcome.result.fits);
+  EXPECT_NEAR(outcome.result.iteration_seconds(), 0.03 + 2 * written / 1e9, 1e-6);
+  const std::vector<TierWear> wears = wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}});
+  ASSERT_EQ(wears.size(), 1u);
+  const TierWear& wear = wears[0];
+  EXPECT_EQ(wear.devices, 1u);
+  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, written);
+  const double a_day = written * 86'400 / (0.03 + 2 * written / 1e9);
+  EXPECT_NEAR(wear.bytes_per_day / a_day, 1, 1e-6);
+  EXPECT_NEAR(wear.drive_writes_per_day, wear.bytes_per_day / 1e12, 1e-9);
+  EXPECT_NEAR(*wear.years * 365 * wear.bytes_per_day, 600e12, 1e3);
+}
+
+TEST(Wear, SharesWritesAmongTheSsdsOfAnArray) {
+  const MachineSpec box = machine(4);
+  const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
+  const TierWear wear = wear_of(outcome, box, {})[0];
+  EXPECT_EQ(wear.devices, 4u);
+  EXPECT_EQ(wear.capacity, 250'000'000'000u);
+  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, written / 4);
+  // One drive write a day for five years, unless told otherwise.
+  EXPECT_DOUBLE_EQ(wear.rated_bytes, 250e9 * 365 * 5);
+}
+
+TEST(Wear, TakesDutyAndAmplification) {
+  const MachineSpec box = machine(1);
+  const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
+  const TierWear whole = wear_of(outcome, box, {})[0];
+  const TierWear part = wear_of(outcome, box, {.duty = 0.25, .write_amplification = 2, .rated = {}})[0];
+  EXPECT_DOUBLE_EQ(part.bytes_per_iteration, whole.bytes_per_iteration);
+  EXPECT_DOUBLE_EQ(part.bytes_per_day, whole.bytes_per_day / 2);
+  EXPECT_DOUBLE_EQ(*part.years, *whole.years * 2);
+  const TierWear three = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = 3, .warranty_years = 3})[0];
+  EXPECT_DOUBLE_EQ(three.rated_bytes, 1e12 * 3 * 3 * 365);
+}
+
+// Two ranks that write to one array through a shared resource: its writes are both's, its capacity that of both parts.
+TEST(Wear, AddsUpRanksThatShareAnArray) {
+  MachineSpec box = machine(1);
+  box.resources[0].shared = 0;
+  box.tiers[1].capacity /= 2;
+  MachineSpec other = box;
+  box.other_ranks = {other};
+  Trace trace = three_blocks();
+  for (TensorId i = 0; i < 3; ++i) {
+    trace.add_tensor(std::string("v").append(std::to_string(i)), 16 * MiB, Role::parameter, true);
+    Op op = trace.ops[i];
+    op.rank = 1;
+    const TensorId ids[] = {i + 3};
+    trace.add_op(op, ids, ids);
+  }
+  const Outcome outcome = run_policy(trace, box, "lru", {}, {});
+  ASSERT_TRUE(outcome.result.fits) << outcome.result.misfit;
+  const TierWear wear = wear_of(outcome, box, {})[0];
+  EXPECT_EQ(wear.devices, 1u);
+  EXPECT_EQ(wear.capacity, 1'000'000'000'000u);
+  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, 2 * written);
+  // Arrays of their own.
+  MachineSpec apart = box;
+  apart.resources[0].shared = apart.other_ranks[0].resources[0].shared = none;
+  const TierWear own = wear_of(run_policy(trace, apart, "lru", {}, {}), apart, {})[0];
+  EXPECT_EQ(own.devices, 2u);
+  EXPECT_EQ(own.capacity, 500'000'000'000u);
+  EXPECT_DOUBLE_EQ(own.bytes_per_iteration, written);
+}
+
+TEST(EnduranceCommand, SaysYearsAndRating) {
+  const std::vector<std::string> model = {"endurance", "--model", "gpt2",      "--batch", "8",        "--seq",
+                                          "256",       "-m",      "g5.xlarge", "-p",      "on-demand"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = model;
+    words.insert(words.end(), more.begin(), more.end());
+    return run_in_process(words);
+  };
+  const InProcessAnswer small = with({"--gpu-memory", "1GiB", "--cpu-memory", "512MiB", "--tbw", "600TB"});
+  EXPECT_EQ(small.code, 0) << small.err;
+  EXPECT_THAT(small.out, AllOf(HasSubstr("600 TB"), HasSubstr("--tbw 600TB"), HasSubstr("1 × 250 GB")));
+  EXPECT_THAT(with({}).out, AllOf(HasSubstr("nothing is written"), HasSubstr("assumed")));
+  EXPECT_EQ(with({"--gpu-memory", "16MiB"}).code, 1);
+  EXPECT_EQ(with({"--tbw", "0"}).code, 2);
+  EXPECT_EQ(with({"--tbw", "1TB", "--dwpd", "1"}).code, 2);
+  EXPECT_EQ(with({"--duty", "200"}).code, 2);
+}
+
+}  // namespace
+}  // namespace tencache

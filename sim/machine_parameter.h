@@ -26,12 +26,7 @@
 
 namespace tencache {
 
-enum class ParameterUnit : std::uint8_t {
-  bytes_per_second,
-  bytes,
-  parameters_per_second,
-  factor
-};
+enum class ParameterUnit : std::uint8_t { bytes_per_second, bytes, parameters_per_second, factor };
 std::string_view to_string(ParameterUnit unit);
 
 struct MachineParameter {
@@ -46,33 +41,30 @@ struct MachineParameter {
   };
   std::string name;
   Kind kind = Kind::link;
-  std::size_t index = 0; // of link, resource or tier
+  std::size_t index = 0;  // of link, resource or tier
 
   ParameterUnit unit() const;
 };
 
 // Those that this machine has (a rate that its file does not know is none).
-std::vector<MachineParameter> parameters_of(const MachineSpec &machine);
+std::vector<MachineParameter> parameters_of(const MachineSpec& machine);
 // Throws Error that lists the valid names.
-MachineParameter parameter_named(const MachineSpec &machine,
-                                 const std::string &name);
+MachineParameter parameter_named(const MachineSpec& machine, const std::string& name);
 
 // Of the first rank; 1 for gpu_speed.
-double value_of(const MachineParameter &parameter, const MachineSpec &machine);
+double value_of(const MachineParameter& parameter, const MachineSpec& machine);
 // The machine with it; `value` above 0, capacities rounded down to the tier's
 // granularity (at least one unit). The facts of what changed are dropped.
 // gpu_speed changes nothing here.
-MachineSpec with_parameter(const MachineParameter &parameter,
-                           const MachineSpec &machine, double value);
+MachineSpec with_parameter(const MachineParameter& parameter, const MachineSpec& machine, double value);
 // A value so large that more changes nothing.
-double unlimited_value(const MachineParameter &parameter);
+double unlimited_value(const MachineParameter& parameter);
 // The trace on a GPU so many times as fast.
-Trace with_gpu_speed(const Trace &trace, double factor);
+Trace with_gpu_speed(const Trace& trace, double factor);
 
 // "3.5 GB/s", "24 GiB", "× 1.5"; and read from text: "3.5GB/s", "24GiB", "2e9",
 // "1.5". Throws Error for what is no value above 0.
-std::string format_parameter(const MachineParameter &parameter, double value);
-double parse_parameter(const MachineParameter &parameter,
-                       const std::string &text);
+std::string format_parameter(const MachineParameter& parameter, double value);
+double parse_parameter(const MachineParameter& parameter, const std::string& text);
 
-} // namespace tencache
+}  // namespace tencache

@@ -234,6 +234,22 @@ TEST(ValidationFile, AllThatShipAreRead) {
 }
 
 // What takes a fraction of a second of what ships; the rest is for `tencache validate`.
+// `validate` takes durations as they are, so each trace has to be of the GPU of the machine that it is simulated on.
+TEST(ShippedValidations, GenerateForTheGpuOfEachMachine) {
+  for (const ValidationFile& file : read_validations({})) {
+    for (const ValidationWorkload& workload : file.workloads) {
+      if (!workload.recording.empty()) continue;
+      for (const ValidationSystem& system : file.systems) {
+        std::string gpu;
+        for (const auto& [name, value] : generate_for(workload, system.generate)) {
+          if (name == "gpu") gpu = value;
+        }
+        EXPECT_EQ(gpu, system.machine.gpu) << file.name << ": " << workload.name << " under " << system.name;
+      }
+    }
+  }
+}
+
 TEST(ShippedValidations, OneRowOf10CacheAndSsdTrainIsMissed) {
   const std::vector<ValidationFile> files = read_validations({"10cache", "ssdtrain"});
   const std::vector<ValidationResult> results = run_validations(files, {});

@@ -10,6 +10,7 @@
 #include "cli/intervals.h"
 #include "cli/report.h"
 #include "configs/machine_yaml.h"
+#include "configs/shipped_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/in_process.h"
@@ -219,6 +220,45 @@ TEST(Schema, Tunings) {
   EXPECT_EQ(tuned["best"]["fits"], false);
   tuned["best"]["relative_time"] = -1;
   checked.refused(tuned, "$.best");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, Sweeps) {
+  Checked checked("sweep");
+  const std::string file = std::string(::testing::TempDir()) + "tencache_schema_sweep.yaml";
+  std::ofstream(file) << "name: some\nworkloads: [" << sample_trace() << "]\n"
+                      << "machines: [{name: g5.xlarge, gpu_memory: [24GiB, 8MiB]}]\npolicies: [lru, ideal]\n";
+  Json results = Json::parse(run_in_process({"sweep", file, "--json"}).out);
+  fs::remove(file);
+  EXPECT_EQ(results["rows"].size(), 4u);
+  checked.valid(results);
+  Json changed = results;
+  changed["rows"][0]["iteration_seconds"] = "fast";
+  checked.refused(changed, "$.rows");
+  changed = results;
+  changed["rows"][0].erase("reason");
+  checked.refused(changed, "'reason' is a required property");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, SweepFiles) {
+  Checked checked("sweep-file");
+  for (const auto& [name, path] : shipped_files("sweeps")) checked.valid(json_of_yaml(read_file(path)));
+  const std::string start = "name: a\nmachines: g5*\npolicies: all\nworkloads: ";
+  checked.valid(json_of_yaml(start + "t.trace.jsonl"));
+  checked.refused(json_of_yaml(start + "[{trace: a, generate: {model: gpt2, batch: 1}}]"), "$.workloads");
+  checked.refused(json_of_yaml(start + "[{generate: {model: gpt2}}]"), "$.workloads");
+  checked.refused(json_of_yaml(start + "t\nlimits: {gpus: 0}"), "$.limits.gpus");
+  checked.refused(json_of_yaml("name: a"), "required property");
+  CHECK_OR_SKIP(checked);
+}
+
+TEST(Schema, PriceTables) {
+  Checked checked("prices");
+  for (const auto& [name, path] : shipped_files("prices")) checked.valid(json_of_yaml(read_file(path)));
+  const std::string start = "cloud: a\nsource: b\nretrieved: c\nconfidence: published\nprices: ";
+  checked.refused(json_of_yaml(start + "{g5.xlarge: {on_demand: 0}}"), "$.prices");
+  checked.refused(json_of_yaml(start + "{g5.xlarge: {hourly: 1}}"), "$.prices");
   CHECK_OR_SKIP(checked);
 }
 

@@ -40,9 +40,16 @@ bool within_limits(const SweepFile& file, const MachineSpec& machine) {
 // The settings with what the machine fills in.
 TraceSettings settings_for(const SweepWorkload& workload, const MachineSpec& machine) {
   TraceSettings settings = workload.settings;
+  bool alone = false;
   for (auto& [name, value] : settings) {
     if (value != of_the_machine) continue;
     value = name == "gpu" ? machine.gpu : std::to_string(machine.rank_count());
+    alone = alone || (name == "data-parallel" && value == "1");
+  }
+  // A machine of one GPU has nothing to share what ZeRO shares.
+  if (alone) {
+    std::erase_if(settings,
+                  [](const auto& setting) { return setting.first == "zero" || setting.first == "gradient-reduction"; });
   }
   return settings;
 }

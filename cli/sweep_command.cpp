@@ -24,7 +24,7 @@ namespace {
 
 struct SweepArguments {
   std::string file, output, csv, shard;
-  std::size_t threads = 0;
+  std::size_t threads = 0, top = 10;
   PriceChoice prices;
   bool json = false;
 };
@@ -70,9 +70,10 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   if (arguments.json) {
     print_json(sweep_json(results, budget));
   } else {
-    print(sweep_text(results, budget));
+    print(sweep_text(results, budget, arguments.top));
   }
-  const bool any = std::any_of(results.rows.begin(), results.rows.end(), [](const SweepRow& row) { return row.fits; });
+  const bool any = std::any_of(results.rows.begin(), results.rows.end(),
+                               [](const SweepRow& row) { return row.fits && row.policy != "ideal"; });
   return any ? ExitCode::done : ExitCode::answer_is_no;
 }
 
@@ -136,6 +137,7 @@ ExitCode sweep(const SweepArguments& arguments) {
 struct MergeArguments {
   std::vector<std::string> files;
   std::string output, csv;
+  std::size_t top = 10;
   bool json = false;
 };
 
@@ -156,8 +158,15 @@ ExitCode merge(const MergeArguments& arguments) {
   }
   SweepArguments shown;
   shown.csv = arguments.csv;
+  shown.top = arguments.top;
   shown.json = arguments.json;
   return report(merged.results, shown);
+}
+
+void add_top_option(CLI::App& command, std::size_t& top) {
+  command.add_option("--top", top, "So many of the fastest rows of each workload in the table, beside the front")
+      ->capture_default_str()
+      ->check(CLI::Range(std::size_t{0}, std::size_t{1'000'000}));
 }
 
 void add_merge_command(CLI::App& sweep, Command& chosen) {
@@ -167,6 +176,7 @@ void add_merge_command(CLI::App& sweep, Command& chosen) {
   refuse_empty(
       command->add_option("--output,-o", arguments->output, "All of them, with their common fronts")->required());
   refuse_empty(command->add_option("--csv", arguments->csv, "All rows as CSV"));
+  add_top_option(*command, arguments->top);
   command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
   command->footer(
       "The files must be of one sweep, version and set of prices. What is missing is said.\n\n"
@@ -189,6 +199,7 @@ void add_sweep_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--shard", arguments->shard, "i/n: only the i-th of n parts, for `sweep merge`"));
   add_price_options(*command, arguments->prices);
   add_policy_library_option(*command);
+  add_top_option(*command, arguments->top);
   command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
   command->footer(
       "The file's format and what a row holds: docs/sweep.md. What does not fit and what a policy refuses are rows "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "cli/report.h"
@@ -41,13 +42,42 @@ std::string machine_text(const SweepRow& row) {
   return text;
 }
 
-// What of the options is not the same everywhere would be long; a policy's name says most.
-std::string choice_text(const SweepRow& row) { return machine_text(row) + ", " + row.policy; }
+// Of each policy the options that are not the same in all its rows.
+using VaryingOptions = std::map<std::string, std::set<std::string>>;
+
+VaryingOptions varying_options(const std::vector<SweepRow>& rows) {
+  std::map<std::string, Json> first;
+  VaryingOptions varying;
+  for (const SweepRow& row : rows) {
+    const Json options = Json::parse(row.options);
+    const Json& before = first.try_emplace(row.policy, options).first->second;
+    for (const auto& [option, value] : options.items()) {
+      if (!before.contains(option) || before[option] != value) varying[row.policy].insert(option);
+    }
+  }
+  return varying;
+}
+
+// "zero-infinity offload_optimizer=nvme".
+std::string policy_text(const SweepRow& row, const VaryingOptions& varying) {
+  std::string text = row.policy;
+  const auto found = varying.find(row.policy);
+  if (found == varying.end()) return text;
+  const Json options = Json::parse(row.options);
+  for (const std::string& option : found->second) {
+    if (options.contains(option)) text += " " + option + "=" + options[option].get<std::string>();
+  }
+  return text;
+}
+
+std::string choice_text(const SweepRow& row, const VaryingOptions& varying) {
+  return machine_text(row) + ", " + policy_text(row, varying);
+}
 
 std::string usd_text(const std::optional<double>& usd) { return usd ? fmt::format("{:.4g}", *usd) : std::string("-"); }
 
-std::string row_text(const SweepRow& row) {
-  std::string text = choice_text(row) + ": " + format_seconds(*row.iteration_seconds) + " an iteration";
+std::string row_text(const SweepRow& row, const VaryingOptions& varying) {
+  std::string text = choice_text(row, varying) + ": " + format_seconds(*row.iteration_seconds) + " an iteration";
   if (row.usd_per_hour) text += fmt::format(", {:.4g} $/h", *row.usd_per_hour);
   if (row.usd_per_million_tokens) {
     text += fmt::format(", {:.4g} $/1M tokens", *row.usd_per_million_tokens);
@@ -60,41 +90,52 @@ std::string row_text(const SweepRow& row) {
   return text;
 }
 
-std::string front_table(const std::vector<SweepRow>& rows, const Advice& advice) {
-  Table table({"machine", "policy", "iteration", "× ideal", "$/h", "$/1000 it.", "$/1M tokens", "GPUs", "waits for"});
-  for (const std::size_t i : advice.front) {
+// The front, marked, and the fastest others.
+std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
+                      std::size_t top) {
+  Table table(
+      {"machine", "policy", "", "iteration", "× ideal", "$/h", "$/1000 it.", "$/1M tokens", "GPUs", "waits for"});
+  std::size_t others = 0;
+  for (const std::size_t i : advice.fitting) {
     const SweepRow& row = rows[i];
-    table.add({machine_text(row), row.policy, format_seconds(*row.iteration_seconds),
-               row.slowdown ? fmt::format("{:.3f}", *row.slowdown) : "-", usd_text(row.usd_per_hour),
-               usd_text(1000 * *row.usd_per_iteration), usd_text(row.usd_per_million_tokens),
+    if (!row.on_front && ++others > top) continue;
+    const std::string usd = row.usd_per_iteration ? fmt::format("{:.4g}", 1000 * *row.usd_per_iteration) : "-";
+    table.add({machine_text(row), policy_text(row, varying), row.on_front ? "*" : "",
+               format_seconds(*row.iteration_seconds), row.slowdown ? fmt::format("{:.3f}", *row.slowdown) : "-",
+               usd_text(row.usd_per_hour), usd, usd_text(row.usd_per_million_tokens),
                fmt::format("{}/{}", row.gpus_used, row.gpus), row.waits_for});
   }
-  return table.text();
+  std::string text = table.text();
+  if (others > top) text += fmt::format("and {} slower ones\n", others - top);
+  if (!advice.front.empty()) text += "* on the front of time against cost: nothing is both faster and cheaper\n";
+  return text;
 }
 
-std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, double budget) {
+std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
+                    double budget, std::size_t top) {
   std::string text =
-      fmt::format("{}: {} of {} combinations fit\n", advice.workload, advice.fitting, advice.combinations);
+      fmt::format("{}: {} of {} combinations fit\n", advice.workload, advice.fitting.size(), advice.combinations);
   if (!advice.fastest) return text;
-  if (!advice.front.empty()) text += front_table(rows, advice) + "\n";
-  text += advice.cheapest ? "cheapest that fits: " + row_text(rows[*advice.cheapest]) + "\n"
+  text += row_table(rows, advice, varying, top) + "\n";
+  text += advice.cheapest ? "cheapest that fits: " + row_text(rows[*advice.cheapest], varying) + "\n"
                           : "cheapest that fits: not known, nothing that fits has a price\n";
-  text += "fastest: " + row_text(rows[*advice.fastest]) + "\n";
+  text += "fastest: " + row_text(rows[*advice.fastest], varying) + "\n";
   if (budget > 0) {
     text += fmt::format("fastest under {:.4g} $/h: {}\n", budget,
-                        advice.in_budget ? row_text(rows[*advice.in_budget]) : "none fits");
+                        advice.in_budget ? row_text(rows[*advice.in_budget], varying) : "nothing that fits is");
   }
   return text;
 }
 
-std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice>& advice, double budget) {
+std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice>& advice,
+                     const VaryingOptions& varying, double budget) {
   std::vector<std::string> header = {"workload", "fit", "cheapest that fits", "$/1000 it.", "fastest", "iteration"};
   if (budget > 0) header.insert(header.end(), {fmt::format("fastest under {:.4g} $/h", budget), "iteration"});
   Table table(header);
   for (const Advice& of : advice) {
-    std::vector<std::string> cells = {of.workload, fmt::format("{}/{}", of.fitting, of.combinations)};
+    std::vector<std::string> cells = {of.workload, fmt::format("{}/{}", of.fitting.size(), of.combinations)};
     const auto add = [&](const std::optional<std::size_t>& i, bool cost) {
-      cells.push_back(i ? choice_text(rows[*i]) : "-");
+      cells.push_back(i ? choice_text(rows[*i], varying) : "-");
       cells.push_back(!i     ? "-"
                       : cost ? usd_text(1000 * *rows[*i].usd_per_iteration)
                              : format_seconds(*rows[*i].iteration_seconds));
@@ -160,7 +201,7 @@ Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
     for (const std::size_t i : of.front) front.push_back(results.rows[i].position);
     advice.push_back({{"workload", of.workload},
                       {"combinations", of.combinations},
-                      {"fitting", of.fitting},
+                      {"fitting", of.fitting.size()},
                       {"cheapest", position(of.cheapest)},
                       {"fastest", position(of.fastest)},
                       {"fastest_in_budget", position(of.in_budget)},
@@ -170,15 +211,16 @@ Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
   return {{"sweep", std::move(about)}, {"rows", std::move(rows)}, {"advice", std::move(advice)}};
 }
 
-std::string sweep_text(const SweepResults& results, double budget_usd_per_hour) {
+std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, std::size_t top) {
   const std::vector<Advice> advice = advise(results.rows, budget_usd_per_hour);
+  const VaryingOptions varying = varying_options(results.rows);
   std::string text;
   if (advice.size() > most_workloads_in_full) {
-    text = in_short(results.rows, advice, budget_usd_per_hour);
+    text = in_short(results.rows, advice, varying, budget_usd_per_hour);
   } else {
     for (const Advice& of : advice) {
       if (!text.empty()) text += '\n';
-      text += in_full(results.rows, of, budget_usd_per_hour);
+      text += in_full(results.rows, of, varying, budget_usd_per_hour, top);
     }
   }
   return text + "\n" + reasons_text(results.rows) + prices_text(results.rows);

@@ -14,6 +14,7 @@ namespace tencache {
 Json sweep_json(const SweepResults& results, double budget_usd_per_hour);
 
 // The front of each workload (of many workloads, its ends) and what to take.
-std::string sweep_text(const SweepResults& results, double budget_usd_per_hour);
+// `top`: so many of the fastest rows of each workload beside its front, where the workloads are few.
+std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, std::size_t top);
 
 }  // namespace tencache

@@ -10,10 +10,11 @@
 
 namespace tencache {
 
-// Of one workload; indices of rows. The policy `ideal`, which no machine can have, is never advised.
+// Of one workload; indices of rows. The policy `ideal`, which no machine can have, is left out.
 struct Advice {
   std::string workload;
-  std::size_t combinations = 0, fitting = 0;
+  std::size_t combinations = 0;
+  std::vector<std::size_t> fitting;      // from fast to slow
   std::vector<std::size_t> front;        // of time against cost, from fast to cheap
   std::optional<std::size_t> cheapest;   // an iteration; none: nothing that fits has a price
   std::optional<std::size_t> fastest;    // none: nothing fits

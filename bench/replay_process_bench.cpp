@@ -66,6 +66,7 @@ void replay_recording(benchmark::State& state, const std::string& name, const st
   }
   CsvImportOptions options;
   options.ops_file = folder.string();
+  options.hardware = "a100-40g";
   const auto file = std::filesystem::temp_directory_path() / ("bench-" + std::to_string(getpid()) + ".trace.jsonl.zst");
   write_trace(import_csv(options), file.string());
   replay(state, file.string(), "g10-a100.yaml", policy);

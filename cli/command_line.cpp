@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* examples =
     "Examples:\n"
-    "  tencache import csv recording/ -o step.trace.jsonl.zst\n"
+    "  tencache import csv recording/ -o step.trace.jsonl.zst --hardware a100-40g\n"
     "  tencache info step.trace.jsonl.zst\n"
     "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
     "  tencache COMMAND --help\n\n"

@@ -44,6 +44,25 @@ TEST_F(PlotsOnScreen, SensitivityShowsLinesKneesAndTheMachine) {
   EXPECT_EQ(Screen::count(picture, theme.series[4]), 0);  // no third policy
 }
 
+// The ring is all of the text's colour in the plot but for the dashed line; without a knee there is none.
+TEST_F(PlotsOnScreen, KneesHaveRings) {
+  const auto text_in_plot = [this] {
+    const Picture picture = screen_->picture();
+    int pixels = 0;
+    for (int y = 110; y < 400; ++y) {
+      for (int x = 100; x < 1000; ++x) pixels += Screen::near(picture.at(x, y), screen_->theme().text, 60);
+    }
+    return pixels;
+  };
+  open_text(some_sensitivity);
+  const int with_knee = text_in_plot();
+  std::string without = some_sensitivity;
+  const std::string knee = R"("knee": {"value": 8e9, "fits": true, "reason": null, "iteration_seconds": 2.0})";
+  without.replace(without.find(knee), knee.size(), R"("knee": null)");
+  open_text(without);
+  EXPECT_GT(with_knee, text_in_plot() + 30);
+}
+
 TEST_F(PlotsOnScreen, PointingAtALineFadesTheOthers) {
   open_text(some_sensitivity);
   Picture picture = screen_->picture();

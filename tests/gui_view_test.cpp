@@ -120,7 +120,9 @@ TEST_F(Dashboard, BrowserListsAndInspects) {
   EXPECT_EQ(screen_->session().selection.id, 7u);
   screen_->session().fit();
   picture = screen_->picture();
-  EXPECT_TRUE(shows("used by", picture));
+  for (const char* lane : {"gpu", "cpu", "used by"}) {
+    EXPECT_GE(screen_->find_text(lane, screen_->theme().text, picture, 40).x, 0) << lane;
+  }
   EXPECT_GT(Screen::count(picture, screen_->theme().roles[0]), 5000);  // where it is
   EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 500);  // its use in the backward pass
   const ImVec2 heading = screen_->find_text("takes", screen_->theme().text, picture);
@@ -291,6 +293,8 @@ TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
   EXPECT_TRUE(shows("lower bound", picture));
   EXPECT_TRUE(shows("now: on-demand", picture));
   EXPECT_FALSE(shows_faintly("before: GPU", picture));
+  const ImU32 faint = mixed(screen_->theme().lane, screen_->theme().phases[2], 0.5f);
+  EXPECT_EQ(Screen::count(picture, faint), 0);
   const ImVec2 label = screen_->find_text("PCIe", screen_->theme().text, picture);
   ASSERT_GE(label.x, 0);
   const Knob& pcie = session.what_if->knobs().at(2);
@@ -303,6 +307,7 @@ TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
   EXPECT_DOUBLE_EQ(session.ghost()->iteration_seconds(), before);
   picture = screen_->picture();
   EXPECT_TRUE(shows_faintly("before: GPU", picture));
+  EXPECT_GT(Screen::count(picture, faint), 2'000);
   EXPECT_TRUE(shows_faintly("before: on-demand", picture));
   EXPECT_TRUE(shows("now: GPU", picture));
 }

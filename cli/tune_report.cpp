@@ -21,7 +21,7 @@ Json settings_json(const Settings& settings) {
   return json;
 }
 
-std::string settings_text(const Settings& settings) {
+std::string text_of_settings(const Settings& settings) {
   std::string text;
   for (const auto& [name, value] : settings) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
   return text.empty() ? "the defaults" : text;
@@ -185,7 +185,7 @@ std::string ties_and_misfits(const Tuned& tuned) {
     text += fmt::format("{} other candidates tie with it{}:\n", result.ties.size(),
                         result.ties.size() > ties_shown ? ", among them" : "");
     for (std::size_t i = 0; i < std::min(ties_shown, result.ties.size()); ++i) {
-      text += fmt::format("  {}\n", settings_text(result.candidates[result.ties[i]].settings));
+      text += fmt::format("  {}\n", text_of_settings(result.candidates[result.ties[i]].settings));
     }
   }
   const auto reasons = misfit_reasons(result);
@@ -256,7 +256,7 @@ std::string tune_text(const Tuned& tuned) {
   for (const std::string& note : notes_of(tuned.workloads.front())) text += fmt::format("note: {}\n", note);
   const Candidate& best = tuned.best();
   if (!best.fits) return text + "\nNone fits.\n" + ties_and_misfits(tuned);
-  text += fmt::format("\n{}\nbest: {}\n", times_text(tuned), settings_text(best.settings));
+  text += fmt::format("\n{}\nbest: {}\n", times_text(tuned), text_of_settings(best.settings));
   const ReservedMemory reserved = reserved_memory(tuned, best);
   if (reserved.pinned_buffers != 0) {
     text += fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",

@@ -97,8 +97,8 @@ class ProgressOfTune {
   std::int64_t start_ns_ = tool_clock_ns();
 };
 
-Measured measure(const Tuned& tuned, const std::vector<std::vector<Trace>>& copies, const Settings& settings,
-                 std::size_t workload, std::size_t copy) {
+Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Trace>>& copies, const Settings& settings,
+                            std::size_t workload, std::size_t copy) {
   const Workload& what = tuned.workloads[workload];
   Candidate candidate;
   candidate.settings = settings;
@@ -208,7 +208,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   for (const ModelShape& model : tuned.models) largest_parameter = std::max(largest_parameter, model.largest_parameter);
   problem.complete = [&](Settings& settings) { complete(request.policy, largest_parameter, settings); };
   problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
-    return measure(tuned, jittered_copies, settings, workload, copy);
+    return simulate_candidate(tuned, jittered_copies, settings, workload, copy);
   };
   TuneOptions options{.budget = request.budget,
                       .seed = request.seed,

@@ -278,17 +278,24 @@ std::vector<std::string> generate_option_names() {
 }
 
 void add_model_options(CLI::App& command, GenerateSettings& settings) {
-  GenerateArguments arguments;
-  CLI::App app;
-  app.set_help_flag();
-  add_generate_options(app, arguments);
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_lnames().front();
+  // Made once: every command has them.
+  static const GenerateSettings descriptions = [] {
+    GenerateArguments arguments;
+    CLI::App app;
+    app.set_help_flag();
+    add_generate_options(app, arguments);
+    GenerateSettings list;
+    for (const CLI::Option* option : app.get_options()) {
+      list.emplace_back(option->get_lnames().front(), option->get_description());
+    }
+    return list;
+  }();
+  for (const auto& [name, description] : descriptions) {
     if (name == "seed") continue;
     command
         .add_option_function<std::string>(
             "--" + name, [name, &settings](const std::string& value) { settings.emplace_back(name, value); },
-            option->get_description())
+            description)
         ->group("A model instead of TRACE, as of `tencache generate`");
   }
 }

@@ -58,31 +58,15 @@ void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, co
   const float bottom = top + height;
   for (std::size_t slot = 0; slot < slot_count; ++slot) {
     const ImU32 color = mixed(theme.lane, theme.slot(track, cause, slot), alpha);  // parts meet in a pixel
-    std::size_t begin = 0;
-    float from = 0, to = 0;
-    const auto flush = [&](std::size_t end) {
-      if (to - from >= 1) {
-        list.AddRectFilled({axis.left + static_cast<float>(begin), bottom - to},
-                           {axis.left + static_cast<float>(end), bottom - from}, color);
-      }
-    };
-    for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
+    draw_parts(list, axis, bottom, color, [&](std::size_t pixel) {
       const float share = visible.share(pixel, slot);
-      float next_from = 0, next_to = 0;
-      if (share > 0) {
-        next_from = std::round(base[pixel] * height);
-        base[pixel] = std::min(1.0f, base[pixel] + share);
-        next_to = std::round(base[pixel] * height);
-        // The last pixel line belongs to whoever has anything: nothing vanishes for being short.
-        if (next_to == next_from && next_from == 0) next_to = 1;
-      }
-      if (next_from == from && next_to == to) continue;
-      flush(pixel);
-      begin = pixel;
-      from = next_from;
-      to = next_to;
-    }
-    flush(axis.pixels());
+      if (share <= 0) return std::pair(0.0f, 0.0f);
+      const float from = std::round(base[pixel] * height);
+      base[pixel] = std::min(1.0f, base[pixel] + share);
+      const float to = std::round(base[pixel] * height);
+      // The last pixel line belongs to whoever has anything: nothing vanishes for being short.
+      return std::pair(from, to == from && from == 0 ? 1.0f : to);
+    });
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <imgui.h>
 
+#include <utility>
+
 #include "gui/model/session.h"
 #include "gui/views/theme.h"
 
@@ -32,6 +34,27 @@ float ruler_height(const Theme& theme);
 
 // The cause whose colour a link's copies have.
 StallCause cause_of_track(const Run& run, const Track& track);
+// A part of each pixel's column, such as one colour of a stack; equal neighbours are one rectangle. `part_of(pixel)`
+// says from where to where above `bottom`, in whole pixels; called once for each, from the left.
+template <typename PartOf>
+void draw_parts(ImDrawList& list, const TimeAxis& axis, float bottom, ImU32 color, PartOf part_of) {
+  std::size_t begin = 0;
+  std::pair<float, float> part{0.0f, 0.0f};
+  const auto flush = [&](std::size_t end) {
+    if (part.second <= part.first) return;
+    list.AddRectFilled({axis.left + static_cast<float>(begin), bottom - part.second},
+                       {axis.left + static_cast<float>(end), bottom - part.first}, color);
+  };
+  for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
+    const std::pair<float, float> next = part_of(pixel);
+    if (next == part) continue;
+    flush(pixel);
+    begin = pixel;
+    part = next;
+  }
+  flush(axis.pixels());
+}
+
 // What does not fill a pixel: shares of each pixel, stacked; equal neighbours are one rectangle.
 void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Track& track, StallCause cause,
                   const VisibleTrack& visible, float top, float height, float alpha);

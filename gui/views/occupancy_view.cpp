@@ -92,25 +92,11 @@ void OccupancyView::draw_plot(const Session& session, const Theme& theme, ImDraw
   base_.assign(axis.pixels(), 0.0f);
   const float pixels_per_byte = plot.height / static_cast<float>(plot.scale);
   for (std::size_t role = 0; role < static_cast<std::size_t>(role_count); ++role) {
-    std::size_t begin = 0;
-    float from = 0, to = 0;
-    const auto flush = [&](std::size_t end) {
-      if (to > from) {
-        list.AddRectFilled({axis.left + static_cast<float>(begin), bottom - to},
-                           {axis.left + static_cast<float>(end), bottom - from}, theme.roles[role]);
-      }
-    };
-    for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
-      const float next_from = std::round(base_[pixel]);
+    draw_parts(list, axis, bottom, theme.roles[role], [&](std::size_t pixel) {
+      const float from = std::round(base_[pixel]);
       base_[pixel] += std::max(0.0f, static_cast<float>(columns_[pixel].roles[role])) * pixels_per_byte;
-      const float next_to = std::min(plot.height, std::round(base_[pixel]));
-      if (next_from == from && next_to == to) continue;
-      flush(pixel);
-      begin = pixel;
-      from = next_from;
-      to = next_to;
-    }
-    flush(axis.pixels());
+      return std::pair(from, std::min(plot.height, std::round(base_[pixel])));
+    });
   }
   if (static_cast<std::int64_t>(plot.capacity) <= plot.scale) {
     const float y = std::floor(bottom - static_cast<float>(plot.capacity) * pixels_per_byte);

@@ -385,7 +385,7 @@ class Search {
 
   void look_around() {
     if (!std::isfinite(score(result_.best))) return;
-    const Point& best = points_[result_.best];
+    const Point best = points_[result_.best];  // trying points moves the list
     for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
       const Knob& knob = problem_.knobs[i];
       Flatness flatness{.knob = knob.name,

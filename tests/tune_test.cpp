@@ -79,6 +79,20 @@ TEST(Tune, FindsTheOptimumOfManyKnobsAndLeavesTheRestAtTheirDefaults) {
     EXPECT_THAT(result.candidates[result.best].settings,
                 ElementsAre(Pair("a", "5"), Pair("b", "5"), Pair("c", "5"), Pair("d", "5"), Pair("h", "6")))
         << seed;
+    // Each knob's steps are away from that, whatever was simulated in between.
+    ASSERT_EQ(result.flatness.size(), 8u);
+    std::size_t known = 0;
+    for (const Flatness& flatness : result.flatness) {
+      for (const Flatness::Step& step : flatness.steps) {
+        if (!step.known) continue;
+        ++known;
+        Settings settings = result.candidates[result.best].settings;
+        settings[flatness.knob] = step.value;
+        const double best = problem.measure(result.candidates[result.best].settings, 0, 0).seconds;
+        EXPECT_NEAR(step.ratio, problem.measure(settings, 0, 0).seconds / best, 1e-12) << flatness.knob;
+      }
+    }
+    EXPECT_GE(known, 16u);
   }
 }
 

@@ -76,10 +76,12 @@ class ZeroInfinity final : public Policy {
     return r;
   }
 
-  Layout layout(const MachineSpec& machine, const Program*) const override {
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    // Parameters go from NVMe to the GPU through staging buffers, which hold a part of a large one.
-    layout.chunk_bytes = offload_param_ == "nvme" ? unit_that_moves(machine, 0) : 0;
+    // Parameters go from NVMe to the GPU through staging buffers, which hold a part of a large one; so do those that
+    // CPU memory has no room for.
+    const bool in_parts = offload_param_ == "nvme" || (program != nullptr && spills(*program, machine));
+    layout.chunk_bytes = in_parts ? unit_that_moves(machine, 0) : 0;
     layout.fallback_eviction = overflow_ == "evict";
     layout.blocking_step = true;
     layout.initial.fill(machine.tier_of(Device::cpu));
@@ -578,6 +580,16 @@ class ZeroInfinity final : public Policy {
     }
   }
 
+  // Not all that starts in CPU memory fits there.
+  bool spills(const Program& program, const MachineSpec& machine) const {
+    const TierId cpu = machine.tier_of(Device::cpu);
+    Bytes bytes = 0;
+    for (const Tensor& tensor : program.trace.tensors) {
+      const bool state = tensor.role == Role::optimizer_state || tensor.role == Role::master_parameter;
+      if (tensor.persistent && !(state && offload_optimizer_ == "nvme")) bytes += tensor.bytes;
+    }
+    return cpu != no_tier && bytes > machine.tiers[cpu].capacity;
+  }
   static TierId cpu_of(const MachineSpec& machine) { return machine.tier_of(Device::cpu); }
 
   static TierId nvme_of(const MachineSpec& machine, const char* option) {

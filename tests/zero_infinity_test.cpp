@@ -245,6 +245,18 @@ TEST(ZeroInfinityTest, ParametersLargerThanAllStagingBuffersComeInParts) {
   EXPECT_THAT(parts.ops, Contains("f0 200-350"));
 }
 
+// Of the 600 bytes that start in CPU memory 450 have room; the others come from NVMe, in parts.
+TEST(ZeroInfinityTest, WhatSpillsComesThroughStagingBuffersInParts) {
+  MachineSpec machine = machine_of(1000);
+  machine.tiers[1].capacity = 450;
+  machine.staging = {.tier = 1, .count = 1, .bytes = 50};
+  const MadePolicy made = make_policy("zero-infinity", bare());
+  const Program program = lower(three_modules(), *made.policy, machine);
+  const RunResult result = simulate(program, machine, *made.policy, {.max_iterations = 2, .until_steady = false});
+  EXPECT_TRUE(result.fits) << result.misfit;
+  EXPECT_GT(result.window.link_bytes[2], 0u);  // read
+}
+
 // All of it: parameters, gradients and states on NVMe.
 TEST(ZeroInfinityTest, Timeline) {
   Settings settings = bare();

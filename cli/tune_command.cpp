@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 
 #include "cli/command_line.h"
@@ -57,6 +58,14 @@ TrainingShape shape_of(const Workload& workload) {
   return shape;
 }
 
+// How Accelerate's YAML names DeepSpeed's file. Accelerate takes the name relative to where it is started, others
+// relative to the YAML: only a YAML that is started at may say it relatively.
+std::string deepspeed_file_of(const TuneArguments& arguments) {
+  const std::filesystem::path yaml = arguments.accelerate, file = arguments.deepspeed;
+  if (file.empty() || !yaml.has_parent_path()) return file.string();
+  return std::filesystem::absolute(file).lexically_normal().string();
+}
+
 // Writes what was asked for; what its format cannot say goes to stderr.
 void write_configurations(const TuneArguments& arguments, const Tuned& tuned, const DeepSpeedConfig* start) {
   const std::string& policy = tuned.request.policy;
@@ -76,7 +85,7 @@ void write_configurations(const TuneArguments& arguments, const Tuned& tuned, co
   }
   if (!arguments.accelerate.empty()) {
     write(arguments.accelerate,
-          write_accelerate_config(policy, resolved, shape, layer_shape(workload.trace), arguments.deepspeed));
+          write_accelerate_config(policy, resolved, shape, layer_shape(workload.trace), deepspeed_file_of(arguments)));
   }
 }
 

@@ -65,10 +65,15 @@ std::size_t edits(const std::string& a, const std::string& b) {
   return row.back();
 }
 
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
 std::optional<std::string> nearest(std::string_view section, std::string key) {
-  std::ranges::transform(key, key.begin(), [](char c) {
-    return c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  key = lower_case(key);
+  std::ranges::replace(key, '-', '_');
   std::optional<std::string> best;
   std::size_t least = 1 + std::min<std::size_t>(3, key.size() / 4);
   for (const std::string& valid : valid_keys(section)) {
@@ -94,12 +99,13 @@ class Reader {
     Json stages = document.contains(section) ? document[section] : Json::object();
     document[section] = nullptr;
     move_misplaced(document, stages);
+    for (const std::string_view offload : {param, optimizer}) erase_default(stages, std::string(offload));
     replace_deprecated(stages);
     put_right(zero, stages);
     for (const std::string_view offload : {param, optimizer}) {
-      if (stages.contains(offload) && stages[std::string(offload)].is_null()) stages.erase(std::string(offload));
       if (stages.contains(offload)) put_right(offload, stages[std::string(offload)]);
     }
+    erase_default(document, "aio");
     if (document.contains("aio")) put_right("aio", document["aio"]);
     read_stage(stages);
     read_shape(document);
@@ -193,7 +199,7 @@ class Reader {
       warn(named(key) + " is deprecated: write " + named(section) + ": " +
            (pinned ? "{\"pin_memory\": true}" : "{\"device\": \"cpu\"}"));
       if (on && !pinned && !stages.contains(section)) stages[section] = Json{{"device", "cpu"}};
-      if (on && pinned && stages.contains(section)) stages[section]["pin_memory"] = true;
+      if (on && pinned && stages.contains(section) && stages[section].is_object()) stages[section]["pin_memory"] = true;
     }
   }
 
@@ -204,6 +210,10 @@ class Reader {
     if (value != "auto") return false;
     warn(named(key) + " is \"auto\", which the Trainer fills in: taken as the default");
     return true;
+  }
+
+  void erase_default(Json& map, const std::string& section) {
+    if (map.contains(section) && is_default(section, map[section])) map.erase(section);
   }
 
   std::optional<std::uint64_t> count_of(const std::string& key, const Json& value) {
@@ -235,6 +245,13 @@ class Reader {
     if (is_default(section + ".device", value)) return std::nullopt;
     for (const char* device : {"none", "cpu", "nvme"}) {
       if (value == device) return device;
+    }
+    if (value.is_string()) {
+      const std::string lower = lower_case(value.get<std::string>());
+      if (lower == "none" || lower == "cpu" || lower == "nvme") {
+        warn(section + ".device is " + value.dump() + ": taken as " + named(lower));
+        return lower;
+      }
     }
     fail(section + ".device is " + value.dump() + "; valid are none, cpu, nvme");
   }

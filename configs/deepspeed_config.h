@@ -26,10 +26,10 @@ struct DeepSpeedConfig {
 };
 
 // Reads JSON as people write it: with comments, trailing commas, Python's True and None, numbers such as 1e9 or "1e9".
-// "auto" is the default. A misspelt, misplaced or deprecated key is taken for the one it stands for, with a warning;
-// keys that the model does not use are named in one. Also Hugging Face Accelerate's YAML with a `deepspeed_config`
-// section (of a name that ends in .yaml or .yml). Throws Error, with the file's name, on what is neither, a value
-// that is not of its key's type, and on a file that offloads nothing. `shards` is at least 1.
+// "auto" is the default. Nested at most 200 deep. A misspelt, misplaced or deprecated key is taken for the one it
+// stands for, with a warning; keys that the model does not use are named in one. Also Hugging Face Accelerate's YAML
+// with a `deepspeed_config` section (of a name that ends in .yaml or .yml). Throws Error, with the file's name, on what
+// is neither, a value that is not of its key's type, and on a file that offloads nothing. `shards` is at least 1.
 DeepSpeedConfig parse_deepspeed_config(const std::string& text, const std::string& file, std::uint64_t shards);
 DeepSpeedConfig read_deepspeed_config(const std::string& file, std::uint64_t shards);
 
@@ -39,7 +39,8 @@ struct TrainingShape {
   std::uint64_t micro_batch = 0;  // a rank's; 0: unknown
   std::uint64_t accumulation = 1;
   std::uint64_t ranks = 1, shards = 1;
-  bool pageable = false;  // the machine says what memory that is not pinned costs; else pin_memory is true
+  bool pageable =
+      false;  // the machine says what memory that is not pinned costs; else the base says pin_memory, or true
 };
 
 struct WrittenConfig {
@@ -47,8 +48,8 @@ struct WrittenConfig {
   std::vector<std::string> remarks;  // what the format cannot say, or the model leaves open; a sentence each
 };
 
-// `resolved`: all options of the policy. `base`: a configuration whose other keys stay; null without one. Throws Error
-// for a policy that is not DeepSpeed's.
+// `resolved`: all options of the policy. `base`: a configuration whose other keys and batch stay, with a remark where
+// the shape has another batch; null without one. Throws Error for a policy that is not DeepSpeed's.
 WrittenConfig write_deepspeed_config(const std::string& policy, const std::map<std::string, std::string>& resolved,
                                      const TrainingShape& shape, const nlohmann::ordered_json& base = nullptr);
 

@@ -20,7 +20,19 @@ Json count_json(const std::string& text) {
   return static_cast<std::uint64_t>(number);
 }
 
-void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stages) {
+// Where nothing says what pageable memory costs, pinning is the base's choice.
+void write_pinning(const Settings& resolved, const TrainingShape& shape, const std::string& name, Json& offload,
+                   std::vector<std::string>& remarks) {
+  if (shape.pageable) {
+    offload["pin_memory"] = resolved.at("pin_memory") == "true";
+  } else if (!offload.contains("pin_memory")) {
+    offload["pin_memory"] = true;
+  } else if (offload["pin_memory"] == false) {
+    remarks.push_back(name + ".pin_memory is false, as it was; the machine has pinned memory only, which is faster");
+  }
+}
+
+void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stages, std::vector<std::string>& remarks) {
   const auto is_nvme = [&](std::string_view section) { return resolved.at(std::string(section)) == "nvme"; };
   for (const std::string_view section : {param, optimizer}) {
     const std::string name(section), device = resolved.at(name);
@@ -30,7 +42,7 @@ void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stag
     }
     stages[name]["device"] = device;
     if (device == "nvme" && !stages[name].contains("nvme_path")) stages[name]["nvme_path"] = default_nvme_path;
-    stages[name]["pin_memory"] = !shape.pageable || resolved.at("pin_memory") == "true";
+    write_pinning(resolved, shape, name, stages[name], remarks);
   }
   for (const UsedKey& used : used_keys) {
     const std::string section(used.section), key(used.key), value = resolved.at(std::string(used.option));
@@ -49,19 +61,36 @@ void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stag
   }
 }
 
+// A batch that the base says stays. "auto" is none that differs.
+void write_batch(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
+  const std::string micro = "train_micro_batch_size_per_gpu", accumulation = "gradient_accumulation_steps",
+                    whole = "train_batch_size";
+  if (!document.contains(micro) && !document.contains(whole)) {
+    if (shape.micro_batch == 0) {
+      remarks.push_back("the trace does not say its batch: add " + micro);
+      return;
+    }
+    document[micro] = shape.micro_batch;
+    if (!document.contains(accumulation)) document[accumulation] = shape.accumulation;
+  }
+  const auto compare = [&](const std::string& key, std::uint64_t traced) {
+    if (traced == 0 || !document.contains(key) || !document[key].is_number()) return;
+    if (document[key].get<double>() == static_cast<double>(traced)) return;
+    remarks.push_back(key + " stays " + document[key].dump() + "; the trace has " + std::to_string(traced));
+  };
+  compare(micro, shape.micro_batch);
+  compare(accumulation, shape.accumulation);
+  // Depends on the ranks: where the others are there, they say it.
+  if (!document.contains(micro)) compare(whole, shape.micro_batch * shape.accumulation * shape.shards);
+}
+
 void write_shape(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
   if (shape.precision == "bf16" || shape.precision == "fp16") {
     document.erase(shape.precision == "bf16" ? "fp16" : "bf16");
     if (!document.contains(shape.precision)) document[shape.precision] = Json::object();
     document[shape.precision]["enabled"] = true;
   }
-  if (shape.micro_batch != 0) {
-    document["train_micro_batch_size_per_gpu"] = shape.micro_batch;
-    document["gradient_accumulation_steps"] = shape.accumulation;
-    document.erase("train_batch_size");  // follows from both
-  } else if (!document.contains("train_micro_batch_size_per_gpu") && !document.contains("train_batch_size")) {
-    remarks.push_back("the trace does not say its batch: add train_micro_batch_size_per_gpu");
-  }
+  write_batch(shape, document, remarks);
 }
 
 }  // namespace
@@ -79,7 +108,7 @@ WrittenConfig write_deepspeed_config(const std::string& policy, const Settings& 
   if (!stages.is_object()) stages = Json::object();
   if (infinity) {
     stages["stage"] = 3;
-    write_keys(resolved, shape, stages);
+    write_keys(resolved, shape, stages, written.remarks);
     const bool nvme = resolved.at("offload_param") == "nvme" || resolved.at("offload_optimizer") == "nvme";
     if (nvme && !document.contains("aio")) {
       document["aio"] = {{"block_size", 1048576},

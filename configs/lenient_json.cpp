@@ -65,16 +65,41 @@ std::string strict(std::string_view text) {
   return result;
 }
 
+std::uint64_t line_of(const std::string& json, std::size_t at) {
+  const auto end = json.begin() + static_cast<std::ptrdiff_t>(std::min(at, json.size()));
+  return 1 + static_cast<std::uint64_t>(std::count(json.begin(), end, '\n'));
+}
+
+// What is nested is copied and destroyed by recursion.
+void check_depth(const std::string& json, const std::string& file) {
+  constexpr int most = 200;
+  int depth = 0;
+  for (std::size_t at = 0; at < json.size(); at = end_of(json, at)) {
+    if (json[at] == '{' || json[at] == '[') ++depth;
+    if (json[at] == '}' || json[at] == ']') --depth;
+    if (depth > most) throw Error(file, line_of(json, at), "is nested more than " + std::to_string(most) + " deep");
+  }
+}
+
+// Where the number is that the library's message quotes at its end: "number overflow parsing '1e999'".
+std::size_t place_of_number(const std::string& json, std::string_view message) {
+  const std::size_t end = message.rfind('\'');
+  const std::size_t begin = end == std::string_view::npos || end == 0 ? end : message.rfind('\'', end - 1);
+  if (begin == std::string_view::npos) return 0;
+  return json.find(message.substr(begin + 1, end - begin - 1));
+}
+
 }  // namespace
 
 nlohmann::ordered_json parse_lenient_json(const std::string& text, const std::string& file) {
   const std::string json = strict(text);
+  check_depth(json, file);
   try {
     return nlohmann::ordered_json::parse(json);
   } catch (const nlohmann::json::parse_error& error) {
-    const std::size_t read = std::min(error.byte, json.size());
-    const auto line = 1 + std::count(json.begin(), json.begin() + static_cast<std::ptrdiff_t>(read), '\n');
-    throw Error(file, static_cast<std::uint64_t>(line), "is no JSON, even with comments and trailing commas allowed");
+    throw Error(file, line_of(json, error.byte), "is no JSON, even with comments and trailing commas allowed");
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(file, line_of(json, place_of_number(json, error.what())), "has a number that is too large");
   }
 }
 

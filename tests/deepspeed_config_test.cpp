@@ -45,6 +45,18 @@ TEST(LenientJson, PlacesErrors) {
               ThrowsMessage<Error>(HasSubstr("ds.json:4")));
   EXPECT_THROW(parse_lenient_json("", "ds.json"), Error);
   EXPECT_THROW(parse_lenient_json("{\"a\": \"open", "ds.json"), Error);
+  EXPECT_THAT([] { parse_lenient_json("{\n\"a\":\n1e999}", "ds.json"); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("ds.json:3"), HasSubstr("too large"))));
+}
+
+TEST(LenientJson, LimitsTheDepth) {
+  const auto nested = [](std::size_t depth) { return "\n" + std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_lenient_json(nested(200), "ds.json"));
+  EXPECT_NO_THROW(parse_lenient_json("\"" + nested(300).substr(1) + "\"", "ds.json"));
+  for (const std::size_t depth : {std::size_t{201}, std::size_t{1'000'000}}) {
+    EXPECT_THAT([&] { parse_lenient_json(nested(depth), "ds.json"); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("ds.json:2"), HasSubstr("200 deep"))));
+  }
 }
 
 // The shape of the file of a public report (a key misspelt, keys that DeepSpeed has nowhere, floats for counts).
@@ -114,6 +126,20 @@ TEST(DeepSpeedConfig, ReadsDeprecatedAndMisplacedKeys) {
                                      "there"));
   EXPECT_THAT(old.warnings, Contains("'aio' belongs in the file itself: taken as if it stood there"));
   EXPECT_EQ(old.document["aio"]["queue_depth"], 8);
+}
+
+TEST(DeepSpeedConfig, ToleratesNullAndAutoAndCapitals) {
+  const DeepSpeedConfig deprecated =
+      parse(R"({"zero_optimization": {"stage": 2, "cpu_offload": true, "offload_optimizer": null}})");
+  EXPECT_EQ(deprecated.policy, "zero-offload");
+  const DeepSpeedConfig config = parse(
+      R"({"zero_optimization": {"stage": 3, "offload_param": "auto", "offload_optimizer": {"device": "CPU"}},
+      "aio": "auto"})");
+  EXPECT_EQ(config.settings.at("offload_optimizer"), "cpu");
+  EXPECT_EQ(config.settings.at("offload_param"), "none");
+  EXPECT_FALSE(config.document.contains("aio"));
+  EXPECT_THAT(config.warnings, Contains(HasSubstr("offload_optimizer.device is \"CPU\": taken as 'cpu'")));
+  EXPECT_THAT(config.warnings, Contains(HasSubstr("'aio' is \"auto\"")));
 }
 
 TEST(DeepSpeedConfig, ReadsStagesTwoAndAccelerate) {
@@ -210,6 +236,30 @@ TEST(DeepSpeedConfig, KeepsTheOtherKeysOfTheFileItStartsFrom) {
   EXPECT_FALSE(zero.contains("stage3_param_persitence_threshold"));
 }
 
+TEST(DeepSpeedConfig, KeepsTheBatchAndThePinningOfTheFileItStartsFrom) {
+  const DeepSpeedConfig start = parse(
+      R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 16, "train_batch_size": 32,
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": false},
+      "offload_optimizer": {"device": "cpu"}}})");
+  const Settings settings = resolved("zero-infinity", start.settings);
+  const WrittenConfig written = write_deepspeed_config("zero-infinity", settings, {.micro_batch = 8}, start.document);
+  const Json json = Json::parse(written.text);
+  EXPECT_EQ(json["train_micro_batch_size_per_gpu"], 2);
+  EXPECT_EQ(json["gradient_accumulation_steps"], 16);
+  EXPECT_EQ(json["train_batch_size"], 32);
+  EXPECT_EQ(json["zero_optimization"]["offload_param"]["pin_memory"], false);
+  EXPECT_EQ(json["zero_optimization"]["offload_optimizer"]["pin_memory"], true);
+  EXPECT_THAT(written.remarks, ElementsAre("train_micro_batch_size_per_gpu stays 2; the trace has 8",
+                                           "gradient_accumulation_steps stays 16; the trace has 1",
+                                           HasSubstr("offload_param.pin_memory is false, as it was")));
+
+  // The whole batch alone says it, too.
+  const WrittenConfig whole = write_deepspeed_config("zero-infinity", settings, {.micro_batch = 8, .shards = 2},
+                                                     Json{{"train_batch_size", 32}});
+  EXPECT_FALSE(Json::parse(whole.text).contains("train_micro_batch_size_per_gpu"));
+  EXPECT_THAT(whole.remarks, ElementsAre("train_batch_size stays 32; the trace has 16"));
+}
+
 TEST(DeepSpeedConfig, SaysWhatItCannotExpress) {
   const Settings settings = resolved("zero-infinity", {{"overflow", "evict"}});
   EXPECT_THAT(write_deepspeed_config("zero-infinity", settings, {}).remarks,
@@ -269,18 +319,23 @@ TEST(AccelerateConfig, ReadsAgain) {
 
 // ---- Through the command.
 
-class TuneDeepSpeed : public CommandLine {};
+class TuneDeepSpeed : public CommandLine {
+ protected:
+  void SetUp() override {
+    CommandLine::SetUp();
+    std::ofstream(path("m.yaml")) << "name: tiny\n"
+                                     "tiers:\n"
+                                     "  - {name: gpu, kind: gpu, capacity: 64MiB, granularity: 4KiB}\n"
+                                     "  - {name: cpu, kind: cpu, capacity: 1GiB, granularity: 4KiB}\n"
+                                     "links:\n"
+                                     "  - {name: h2d, from: cpu, to: gpu, bandwidth: 2GB/s}\n"
+                                     "  - {name: d2h, from: gpu, to: cpu, bandwidth: 2GB/s}\n"
+                                     "initial_tier: cpu\n"
+                                     "cpu: {adam_parameters_per_second: 1e9}\n";
+  }
+};
 
 TEST_F(TuneDeepSpeed, StartsAtAFileAndWritesTheTunedOne) {
-  std::ofstream(path("m.yaml")) << "name: tiny\n"
-                                   "tiers:\n"
-                                   "  - {name: gpu, kind: gpu, capacity: 64MiB, granularity: 4KiB}\n"
-                                   "  - {name: cpu, kind: cpu, capacity: 1GiB, granularity: 4KiB}\n"
-                                   "links:\n"
-                                   "  - {name: h2d, from: cpu, to: gpu, bandwidth: 2GB/s}\n"
-                                   "  - {name: d2h, from: gpu, to: cpu, bandwidth: 2GB/s}\n"
-                                   "initial_tier: cpu\n"
-                                   "cpu: {adam_parameters_per_second: 1e9}\n";
   std::ofstream(path("ds.json"))
       << R"({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 0, "reduce_bucket_size": 1e6,
     "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0, "stage3_param_persistence_threshold": 0,
@@ -306,6 +361,15 @@ TEST_F(TuneDeepSpeed, StartsAtAFileAndWritesTheTunedOne) {
       run({"tune", "small.trace.jsonl", "-m", "m.yaml", "--from-deepspeed", "tuned.json", "--budget", "2", "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(again.json()["start"]["iteration_seconds"], tuned["best"]["iteration_seconds"]);
+}
+
+TEST_F(TuneDeepSpeed, AcceleratesFileInAFolderFindsDeepSpeeds) {
+  std::filesystem::create_directory(path("x"));
+  const Answer answer =
+      run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-infinity", "--deepspeed", "x/d.json",
+           "--accelerate", "x/a.yaml", "--budget", "2", "--set", "reduce_bucket=1000000"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(read_deepspeed_config(path("x/a.yaml"), 1).document, read_deepspeed_config(path("x/d.json"), 1).document);
 }
 
 TEST_F(TuneDeepSpeed, SaysWhatIsWrong) {

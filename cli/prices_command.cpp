@@ -104,7 +104,7 @@ ExitCode import_catalogue(const ImportArguments& arguments) {
     options.region = of_cloud->region;
   }
   import = import_skypilot(csv, options, list_machines());
-  write_file(arguments.output, write_price_table(import.table));
+  if (!import.table.machines.empty()) write_file(arguments.output, write_price_table(import.table));
 
   Json notes = Json::array();
   std::string text;

@@ -74,7 +74,8 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   }
   const bool any = std::any_of(results.rows.begin(), results.rows.end(),
                                [](const SweepRow& row) { return row.fits && row.policy != "ideal"; });
-  return any ? ExitCode::done : ExitCode::answer_is_no;
+  // A part may well be without combinations, or with such as do not fit.
+  return any || !arguments.shard.empty() ? ExitCode::done : ExitCode::answer_is_no;
 }
 
 SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
@@ -92,6 +93,11 @@ ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
   check_output("--csv", arguments.csv, {arguments.file, arguments.output});
   const SweepTools with = tools(arguments.prices);
   const SweepPlan plan = plan_of(arguments, with);
+  std::vector<std::string> inputs = {arguments.prices.file};
+  for (const SweepWorkload& workload : plan.file.workloads) inputs.push_back(workload.trace_file);
+  for (const MachineVariant& machine : plan.file.machines) inputs.push_back(machine.machine);
+  check_output("--output", arguments.output, inputs);
+  check_output("--csv", arguments.csv, inputs);
   SweepStore store(arguments.output);
   const SweepResume resumed = resume(plan, store);
   if (!resumed.done.empty()) {
@@ -144,6 +150,7 @@ struct MergeArguments {
 ExitCode merge(const MergeArguments& arguments) {
   std::vector<std::string> inputs = arguments.files;
   check_output("--output", arguments.output, inputs);
+  inputs.push_back(arguments.output);
   check_output("--csv", arguments.csv, inputs);
   const Merge merged = merge_sweeps(arguments.files);
   {

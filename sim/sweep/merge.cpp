@@ -47,7 +47,11 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
             [](const SweepRow& a, const SweepRow& b) { return a.position < b.position; });
   mark_fronts(merge.results.rows);
   const std::string combinations = about(merge.results, "combinations");
-  if (!combinations.empty()) merge.missing = std::stoull(combinations) - merge.results.rows.size();
+  if (!combinations.empty()) {
+    const std::uint64_t all = std::stoull(combinations);
+    if (merge.results.rows.size() > all) throw Error(paths.front() + ": more rows than the sweep has combinations");
+    merge.missing = all - merge.results.rows.size();
+  }
   return merge;
 }
 

@@ -94,10 +94,18 @@ class Planner {
       if (!seen.insert(text).second) continue;
       PlannedMachine machine = plan_machine(variant, prices);
       price_text += machine.spec.name + " " + std::to_string(machine.spec.price.on_demand) + " " +
-                    std::to_string(machine.spec.price.spot) + "\n";
+                    std::to_string(machine.spec.price.spot) + " " +
+                    std::to_string(machine.price.storage_usd_per_gb_month) + " " +
+                    std::to_string(machine.price.interruptions_per_hour) + "\n";
       if (within_limits(plan_.file, machine.spec)) plan_.machines.push_back(std::move(machine));
     }
     prices.check_all_used();
+    const SweepCostSettings& cost = plan_.file.cost;
+    for (const double setting :
+         {cost.run_tokens, cost.attached_storage_gb, cost.interruptions_per_hour, cost.checkpoints.checkpoint_seconds,
+          cost.checkpoints.restart_seconds, cost.checkpoints.interval_seconds}) {
+      price_text += std::to_string(setting) + " ";
+    }
     plan_.prices_sha256 = sha256_hex(price_text);
     for (std::size_t workload = 0; workload < plan_.file.workloads.size(); ++workload) plan_workload(workload);
     if (plan_.combinations == 0) throw Error(plan_.file.file, 0, "filters and limits leave no combination");
@@ -223,6 +231,7 @@ void take_shard(SweepPlan& plan, std::size_t i, std::size_t n) {
   std::vector<SweepUnit> taken;
   for (std::size_t unit = i - 1; unit < plan.units.size(); unit += n) taken.push_back(std::move(plan.units[unit]));
   plan.units = std::move(taken);
+  plan.part = true;
 }
 
 }  // namespace tencache

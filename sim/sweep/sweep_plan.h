@@ -57,7 +57,8 @@ struct SweepPlan {
   std::uint64_t combinations = 0;
   std::string sha256;         // of the keys
   std::string version;        // of the program
-  std::string prices_sha256;  // of what the machines cost
+  std::string prices_sha256;  // of what the machines cost, and the sweep's own cost settings
+  bool part = false;          // a shard
 };
 
 // Of its units.

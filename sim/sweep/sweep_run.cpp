@@ -335,6 +335,10 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
                 " rows of another sweep, of other inputs or of another version of the program; name another file, or "
                 "remove it");
   }
+  if (plan.part && !others.empty()) {
+    throw Error("the results file holds " + std::to_string(others.size()) +
+                " rows that are not of this part of the sweep; name a file of its own for each part");
+  }
   if (!others.empty()) store.remove(others);
   resumed.dropped = others.size();
   return resumed;
@@ -359,6 +363,7 @@ void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store
       units.push_back(&unit);
     }
   }
+  if (!units.empty()) store.set_about({});  // until its end it is no whole sweep
   std::uint64_t done = resumed.done.size();
   std::mutex mutex;
   RowWriter writer(store);

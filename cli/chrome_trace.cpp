@@ -115,6 +115,11 @@ class ProcessWriter {
     write_names();
     write_description();
   }
+  // Of a part of the whole: who misses parts sees it by them.
+  void write_piece_number(std::uint64_t number) {
+    output_.event("M", id_, 0).raw(",\"name\":\"tencache_piece\",\"args\":{\"number\":").number(number).raw("}");
+    output_.close();
+  }
   // The spans and changes after the first so many, without flows.
   void write_from(std::size_t first_span, std::size_t first_change) {
     if (first_span == 0) find_origin();
@@ -376,6 +381,7 @@ struct TimelineStream::State {
   std::uint64_t next_flow = 1;
   ProcessWriter writer;
   std::size_t spans = 0, changes = 0;  // that were written
+  std::uint64_t pieces = 0;
 
   State(TimelineProcess of, std::uint32_t id) : process(std::move(of)), writer(output, process, id, next_flow) {}
 };
@@ -398,6 +404,10 @@ TimelineStream::TimelineStream(const TimelineProcess& process, const std::string
 TimelineStream::~TimelineStream() = default;
 
 std::string TimelineStream::next() {
+  const Timeline& timeline = *state_->process.timeline;
+  if (timeline.spans.size() > state_->spans || timeline.occupancy.size() > state_->changes) {
+    state_->writer.write_piece_number(state_->pieces++);
+  }
   state_->writer.write_from(state_->spans, state_->changes);
   state_->spans = state_->process.timeline->spans.size();
   state_->changes = state_->process.timeline->occupancy.size();

@@ -148,6 +148,38 @@ TEST_F(Files, AStreamIsTheFileInPieces) {
   expect_same(read.at(1), measured);
 }
 
+// Who misses a piece has the run from the next one on, and nothing that is less than empty.
+TEST_F(Files, ARunOfWhichPiecesWereLostBeginsAnew) {
+  const Recording measured = simulate_recording("measured: on-demand");
+  Timeline growing;
+  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
+  TimelineParser parser("socket");
+  parser.feed(stream.next());
+  std::size_t changes = 0;
+  for (std::uint64_t iteration = 0; iteration < 3; ++iteration) {
+    for (const Span& span : measured.timeline.spans) {
+      if (span.iteration == iteration) growing.spans.push_back(span);
+    }
+    while (changes < measured.timeline.occupancy.size() &&
+           measured.timeline.occupancy[changes].time_ns <= growing.spans.back().end_ns) {
+      growing.occupancy.push_back(measured.timeline.occupancy[changes++]);
+    }
+    const std::string piece = stream.next();
+    if (iteration != 1) parser.feed(piece);
+  }
+  const std::vector<Recording> seen = parser.snapshot(1'000'000);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_THAT(seen[0].title, HasSubstr("pieces were lost"));
+  EXPECT_EQ(seen[0].timeline.spans.front().iteration, 2u);
+  const gui::Run run(seen[0]);
+  EXPECT_EQ(run.iteration_count(), 1u);
+  ASSERT_FALSE(seen[0].timeline.occupancy.empty());
+  for (const OccupancySample& sample : seen[0].timeline.occupancy) {
+    EXPECT_LE(sample.used, measured.machine.tiers[sample.tier].capacity);
+    for (const std::int64_t bytes : run.occupancy().held(sample.tier, sample.time_ns)) EXPECT_GE(bytes, 0);
+  }
+}
+
 TEST_F(Files, EveryKindIsToldByItsContent) {
   write_trace(gui_trace(), path("a.trace.jsonl.zst"));
   EXPECT_EQ(open_document(path("a.trace.jsonl.zst"))->kind, Document::Kind::trace);
@@ -276,10 +308,18 @@ TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
   Session session;
   session.open(path("run.socket"));
   ASSERT_TRUE(session.watching()) << session.message();
-  const auto send_iteration = [&](std::uint64_t iteration) {
+  const auto grow = [&](std::uint64_t iteration) {
     for (const Span& span : measured.timeline.spans) {
       if (span.iteration == iteration) growing.spans.push_back(span);
     }
+    for (std::size_t i = growing.occupancy.size(); i < measured.timeline.occupancy.size(); ++i) {
+      const OccupancySample& sample = measured.timeline.occupancy[i];
+      if (iteration < 2 && sample.time_ns > growing.spans.back().end_ns) break;
+      growing.occupancy.push_back(sample);
+    }
+  };
+  const auto send_iteration = [&](std::uint64_t iteration) {
+    grow(iteration);
     server->publish(stream.next());
     for (int i = 0; i < 500 && (session.runs().empty() || session.iterations() != iteration + 1); ++i) {
       session.update();
@@ -293,9 +333,7 @@ TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
   send_iteration(1);
   EXPECT_DOUBLE_EQ(session.window.end_ns, 5'000);
   session.align(0);
-  for (const Span& span : measured.timeline.spans) {
-    if (span.iteration == 2) growing.spans.push_back(span);
-  }
+  grow(2);
   server->publish(stream.next() + TimelineStream::end);
   server.reset();
   EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
@@ -307,6 +345,12 @@ TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
   EXPECT_THAT(session.message(), HasSubstr("over"));
   ASSERT_EQ(session.runs().size(), 1u);
   EXPECT_EQ(session.runs()[0]->spans().size(), measured.timeline.spans.size());
+  EXPECT_EQ(session.runs()[0]->title(), measured.title);
+  const gui::Run whole(measured);
+  for (TierId tier = 0; tier < 2; ++tier) {
+    EXPECT_GT(whole.occupancy().peak(tier), 0u);
+    EXPECT_EQ(session.runs()[0]->occupancy().peak(tier), whole.occupancy().peak(tier));
+  }
   EXPECT_EQ(session.aligned_iteration(), 0u);  // who looked elsewhere still does
 }
 

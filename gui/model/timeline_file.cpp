@@ -134,6 +134,9 @@ struct Process {
   Recording recording;
   bool described = false;
   std::array<Bytes, max_tiers> used{};
+  std::uint64_t next_piece = 0;
+  bool lost = false;                                                   // pieces
+  std::array<std::array<std::int64_t, role_count>, max_tiers> held{};  // since then
 };
 
 }  // namespace
@@ -219,7 +222,19 @@ class TimelineParser::Reader {
     const std::string_view name = fields["name"];
     if (name == "process_name") process.recording.title = fields["args"]["name"].get_string().value();
     if (name == "tencache") read_description(process, fields["args"].get_object());
+    if (name == "tencache_piece") read_piece_number(process, fields["args"]["number"].get_uint64());
     if (name == "tencache_changes") read_changes(process, fields["args"].get_object());
+  }
+
+  static void read_piece_number(Process& process, std::uint64_t number) {
+    if (number != process.next_piece) {
+      if (!process.lost) process.recording.title += ", pieces were lost";
+      process.lost = true;
+      process.used = {};
+      process.held = {};
+      process.recording.timeline = {};
+    }
+    process.next_piece = number + 1;
   }
 
   void read_description(Process& process, const object& fields) {
@@ -300,6 +315,11 @@ class TimelineParser::Reader {
     });
     std::array<Bytes, max_tiers>& used = process.used;
     column("bytes", [&](OccupancySample& sample, std::int64_t value) {
+      if (process.lost) {  // what leaves may have come in what was lost
+        std::int64_t& held = process.held[sample.tier][static_cast<std::size_t>(sample.role)];
+        value = std::max(value, -held);
+        held += value;
+      }
       used[sample.tier] += static_cast<Bytes>(value);
       sample.change = value;
       sample.used = used[sample.tier];

@@ -15,7 +15,8 @@ namespace tencache::gui {
 // tencache's.
 std::vector<Recording> read_timeline(const std::string& path);
 
-// The same from text that comes in pieces, of a run that is still going on.
+// The same from text that comes in pieces, of a run that is still going on. Where pieces were lost, a run begins anew
+// with what came next and says so in its title: what each tier held before them is not known and counts as nothing.
 class TimelineParser {
  public:
   explicit TimelineParser(const std::string& name);  // for messages

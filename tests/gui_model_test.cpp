@@ -252,18 +252,26 @@ TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
   EXPECT_EQ(session.selection.id, 10u);
   session.select_next_match(-1);
   EXPECT_EQ(session.selection.id, 1u);
+  session.search("weight");  // another search begins with its first
+  session.select_next_match(1);
+  EXPECT_EQ(session.selection.id, 0u);
+  session.search("weight1");
+  session.select_next_match(1);
   ASSERT_NE(session.selection.span, none);
   EXPECT_EQ(session.runs()[0]->spans()[session.selection.span].tensor, 1u);
 }
 
 TEST(SessionModel, SelectionIsFoundInTheOtherRun) {
   Recording other = simulate_recording("measured: on-demand", slower_machine());
+  std::swap(other.trace.ops[12].name, other.trace.ops[3].name);  // another order, and one that it lacks
+  other.trace.ops[0].name = other.trace.ops[1].name;
   Session session;
   session.show({simulate_run("predicted: on-demand"), std::make_shared<const gui::Run>(std::move(other))});
-  const std::uint32_t span = session.runs()[0]->spans_of_op(12).front();
-  session.select_span(0, span);
-  EXPECT_EQ(session.selected_in(1), 12u);
+  session.select_span(0, session.runs()[0]->spans_of_op(12).front());
+  EXPECT_EQ(session.selected_in(1), 3u);
   EXPECT_THAT(describe_selection(session).front().second, HasSubstr("loss"));
+  session.select_span(0, session.runs()[0]->spans_of_op(0).front());
+  EXPECT_EQ(session.selected_in(1), none);
 }
 
 TEST(SessionModel, MeasuresAStretchExactly) {
@@ -287,6 +295,17 @@ TEST(SessionModel, OpensInTheBackgroundAndSaysWhatFails) {
   EXPECT_TRUE(session.message_is_error());
   EXPECT_THAT(session.message(), HasSubstr("/nowhere/at/all.json"));
   EXPECT_TRUE(session.runs().empty());
+  // Whatever succeeds beside it, and until something new is asked for.
+  session.open("/nowhere/else.json");
+  session.open_sample();
+  session.wait();
+  EXPECT_THAT(session.errors(), ::testing::ElementsAre(HasSubstr("/nowhere/else.json")));
+  EXPECT_THAT(session.message(), HasSubstr("/nowhere/else.json"));
+  EXPECT_EQ(session.runs().size(), 1u);
+  session.rerun();
+  session.wait();
+  EXPECT_TRUE(session.errors().empty());
+  EXPECT_FALSE(session.message_is_error());
 }
 
 TEST(SessionModel, TheSampleOpensAndStalls) {

@@ -158,6 +158,16 @@ TEST_F(Plots, TheFrontIsThatOfWhatIsShown) {
   EXPECT_EQ(chart.points.size(), 1u);  // one has a price on spot
   EXPECT_EQ(chart.without_price, 3u);
   EXPECT_DOUBLE_EQ(chart.points[0].seconds, 4 * 1.5);
+  std::vector<SweepRow> with_ideal = rows;
+  with_ideal.push_back(rows[3]);
+  with_ideal.back().policy = "ideal";
+  with_ideal.back().iteration_seconds = 1;
+  with_ideal.back().usd_per_million_tokens = 0.1;
+  filter = {.workload = "small", .spot = false, .hidden_machines = {}, .hidden_policies = {}};
+  chart = cost_chart(with_ideal, filter);
+  EXPECT_TRUE(chart.points[0].reference);  // shown, but on no front and in nobody's way
+  EXPECT_FALSE(chart.points[0].on_front);
+  EXPECT_TRUE(chart.points[1].on_front);
   filter = {.workload = "large", .spot = false, .hidden_machines = {}, .hidden_policies = {}};
   EXPECT_EQ(cost_chart(rows, filter).unit, CostUnit::iteration);  // its tokens are not known
 }

@@ -52,6 +52,8 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
   EXPECT_EQ(png.substr(16, 8), std::string("\0\0\x03\x20\0\0\x02\x58", 8));  // 800 × 600
   EXPECT_EQ(run("/nowhere.json --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));
+  EXPECT_EQ(run(path("t.json") + " /nowhere.json --screenshot " + path("b.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));  // beside one that opens
   EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison, sensitivity, cost, browser"));
   EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);

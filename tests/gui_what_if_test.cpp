@@ -164,6 +164,43 @@ TEST(SessionModel, ChangesLeaveAGhost) {
   EXPECT_TRUE(session.changes.empty());
 }
 
+TEST(SessionModel, ChangesAreMadeAllOrNone) {
+  Session session;
+  session.changes = {"pcie=4GB/s", "nonsense=1"};
+  session.open_sample();
+  session.wait();
+  EXPECT_THAT(session.errors(), ::testing::ElementsAre(HasSubstr("nonsense")));
+  EXPECT_TRUE(session.message_is_error());
+  EXPECT_FALSE(session.what_if->changed());
+  EXPECT_EQ(session.ghost(), nullptr);
+}
+
+// What was measured on a machine says nothing of it with another memory.
+TEST(SessionModel, AlteredMachinesAreExtrapolated) {
+  Session session;
+  const auto validity = [&](bool altered, const std::string& durations) {
+    Simulated simulated;
+    simulated.scenario.trace = std::make_shared<const Trace>([] {
+      Trace trace = gui_trace();
+      trace.header.recorded_by = "tencache generate --model opt-6.7b";
+      return trace;
+    }());
+    simulated.scenario.machine.name = "10cache-l40s";
+    simulated.scenario.altered = altered;
+    simulated.scenario.durations = durations;
+    return validity_of(session, simulated);
+  };
+  EXPECT_THAT(validity(false, ""), HasSubstr("validated within"));
+  EXPECT_EQ(validity(true, ""), "extrapolated");
+  EXPECT_EQ(validity(false, "durations rescaled from a to b"), "extrapolated, durations rescaled from a to b");
+  session.gpu_memory = "12GiB";
+  session.default_machine = "10cache-l40s";
+  session.open_sample();
+  session.wait();
+  ASSERT_NE(session.simulated(), nullptr);
+  EXPECT_TRUE(session.simulated()->scenario.altered);
+}
+
 // Two stages of a pipeline: the slowest is shown, the other can be chosen besides.
 TEST(SessionModel, RanksAreRunsToChooseFrom) {
   Scenario scenario = generated_scenario();
@@ -236,6 +273,18 @@ TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
   EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
   EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
   EXPECT_EQ(with_interval(simulated, 20, [] { return true; }), nullptr);
+}
+
+TEST(SimulatorThread, WhatIsForgottenIsNotGiven) {
+  Simulator simulator;
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  simulator.request(scenario);
+  simulator.forget();
+  simulator.wait();
+  EXPECT_EQ(simulator.take(), nullptr);
 }
 
 TEST(SimulatorThread, WhatDoesNotFitSaysWhy) {

@@ -73,15 +73,20 @@ CostChart cost_chart(const std::vector<SweepRow>& rows, const CostFilter& filter
       ++chart.without_price;
     } else {
       const double slowdown = filter.spot ? row.spot_slowdown.value_or(1) : 1;
-      chart.points.push_back({&row, *row.iteration_seconds * slowdown, *usd, false});
+      chart.points.push_back({&row, *row.iteration_seconds * slowdown, *usd, false, row.policy == "ideal"});
     }
   }
   std::ranges::stable_sort(chart.points, {},
                            [](const CostPoint& point) { return std::pair(point.seconds, point.usd); });
   std::vector<TimeAndCost> both;
-  for (const CostPoint& point : chart.points) both.push_back({point.seconds, point.usd});
+  std::vector<CostPoint*> real;
+  for (CostPoint& point : chart.points) {
+    if (point.reference) continue;
+    both.push_back({point.seconds, point.usd});
+    real.push_back(&point);
+  }
   const std::vector<bool> front = pareto_front(both);
-  for (std::size_t i = 0; i < front.size(); ++i) chart.points[i].on_front = front[i];
+  for (std::size_t i = 0; i < front.size(); ++i) real[i]->on_front = front[i];
   return chart;
 }
 

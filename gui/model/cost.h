@@ -30,7 +30,8 @@ enum class CostUnit : std::uint8_t { million_tokens, iteration };
 struct CostPoint {
   const SweepRow* row = nullptr;
   double seconds = 0, usd = 0;
-  bool on_front = false;  // of what the filter shows
+  bool on_front = false;   // of what the filter shows
+  bool reference = false;  // `ideal`: no machine has it, so that it is on no front
 };
 
 struct CostChart {

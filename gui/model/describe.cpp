@@ -283,7 +283,9 @@ std::string interval_of(const Simulated& simulated) {
 std::string validity_of(const Session& session, const Simulated& simulated) {
   if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
   const Scenario& scenario = simulated.scenario;
-  const std::string validity = validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by);
+  const bool other = scenario.altered || scenario.durations.starts_with("durations rescaled");
+  const std::string validity =
+      other ? "extrapolated" : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by);
   return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
 }
 
@@ -317,9 +319,9 @@ std::string belief(const Session& session, std::size_t run) {
     if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
     const std::string validity = validity_of(session, *simulated);
     if (simulated->bound_seconds == 0) return validity;
-    return fmt::format("{}{:.3f} × ideal, {:.3f} × bound ({}); {}", interval_of(*simulated),
+    return fmt::format("{}; {}{:.3f} × ideal, {:.3f} × bound ({})", validity, interval_of(*simulated),
                        simulated->iteration_seconds() / simulated->ideal_seconds,
-                       simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term, validity);
+                       simulated->iteration_seconds() / simulated->bound_seconds, simulated->bound_term);
   }
   std::size_t other = 0;
   while (session.runs()[other] != measured) ++other;

@@ -11,6 +11,7 @@
 #include "gui/model/timeline_file.h"
 #include "sim/sweep/sweep_results.h"
 #include "traces/file_io.h"
+#include "traces/scale.h"
 #include "traces/trace_file.h"
 
 namespace tencache::gui {
@@ -123,6 +124,14 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
     throw Error(result_file, 0, "does not say what was simulated, so its timeline cannot be shown");
   }
   scenario.machine = load_machine(options);
+  const auto scale = [&run](const char* key) {
+    const std::string text = text_of(run, key);
+    return text.empty() ? 1.0 : parse_scale(key, text);
+  };
+  scenario.scale_bytes = scale("scale_bytes");
+  scenario.scale_time = scale("scale_time");
+  scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
+                     scenario.scale_bytes != 1 || scenario.scale_time != 1;
   scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
   set_trace(scenario, read_trace(options.trace));
   scenario.trace_name = std::filesystem::path(options.trace).filename().string();

@@ -17,9 +17,11 @@
 #include "gui/model/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/bound.h"
+#include "sim/policy_run.h"
 #include "sim/rehearse.h"
 #include "sim/simulate.h"
 #include "traces/lower.h"
+#include "traces/scale.h"
 #include "traces/split_ranks.h"
 
 namespace tencache::gui {
@@ -50,6 +52,16 @@ constexpr double most_interval_seconds = 5;
 
 double seconds_since_start(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// A plan names ops and tensors by their numbers.
+bool same_program(const Trace& a, const Trace& b) {
+  if (&a == &b) return true;
+  const auto same_names = [&](const auto& first, const auto& second) {
+    return std::ranges::equal(first, second,
+                              [&](const auto& x, const auto& y) { return a.names[x.name] == b.names[y.name]; });
+  };
+  return same_names(a.ops, b.ops) && same_names(a.tensors, b.tensors);
 }
 
 RunLimits limits_of(const Scenario& scenario) {
@@ -159,6 +171,9 @@ void set_trace(Scenario& scenario, Trace trace) {
     scenario.durations =
         "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + scenario.machine.gpu;
   }
+  if (scenario.scale_bytes != 1 || scenario.scale_time != 1) {
+    scale_trace(trace, scenario.scale_bytes, scenario.scale_time);
+  }
   scenario.trace = std::make_shared<const Trace>(std::move(trace));
 }
 
@@ -220,7 +235,11 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
     scenario.options.clear();
     more->ideal_seconds = simulate_figures(scenario, stop).iteration_seconds();
     const Bound bound = lower_bound_of(*scenario.trace, scenario.machine);
-    more->bound_seconds = bound.seconds;
+    const References references{.ideal_seconds = more->ideal_seconds,
+                                .bound_seconds = bound.seconds,
+                                .bound_term = bound.term,
+                                .any_run_bound_seconds = bound.any_run_seconds};
+    more->bound_seconds = references.bound_of(simulated->result);
     more->bound_term = bound.term;
   } catch (const Stopped&) {
     return nullptr;
@@ -294,9 +313,16 @@ void Simulator::wait() const {
   changed_.wait(lock, [this] { return !working_ && !wanted_; });
 }
 
-void Simulator::give(SimulatedPointer result) {
+void Simulator::forget() {
   const std::lock_guard lock(mutex_);
-  if (result != nullptr) done_ = std::move(result);
+  wanted_.reset();
+  done_ = nullptr;
+  ++requests_;
+}
+
+void Simulator::give(SimulatedPointer result, const Stop& overtaken) {
+  const std::lock_guard lock(mutex_);
+  if (result != nullptr && !overtaken()) done_ = std::move(result);
 }
 
 void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
@@ -306,27 +332,27 @@ void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
     scenario = with_changed_trace(wanted);
   } catch (const Error& error) {
     simulating_ = false;
-    return give(refusal(wanted, error));
+    return give(refusal(wanted, error), overtaken);
   }
   const bool same_policy = plan_ != nullptr && rank_count(*scenario.trace) == 1 && planned_.policy == scenario.policy &&
-                           planned_.options == scenario.options &&
-                           planned_.trace->ops.size() == scenario.trace->ops.size() &&
-                           planned_.trace->tensors.size() == scenario.trace->tensors.size() &&
+                           planned_.options == scenario.options && same_program(*planned_.trace, *scenario.trace) &&
                            planned_.machine.tiers.size() == scenario.machine.tiers.size();
   if (same_policy && planning_seconds_ > long_planning_seconds) {
     const SimulatedPointer old = simulate_old_plan(scenario, *plan_, overtaken);
-    if (old != nullptr && old->fits) give(old);
+    if (old != nullptr && old->fits) give(old, overtaken);
   }
   SimulatedPointer simulated = simulate_scenario(scenario, overtaken, &plan_);
   simulating_ = false;
   if (simulated == nullptr) return;
-  planned_ = scenario;
-  planning_seconds_ = simulated->took_seconds;
-  give(simulated);
+  if (simulated->fits) {  // plan_ is this one's
+    planned_ = scenario;
+    planning_seconds_ = simulated->took_seconds;
+  }
+  give(simulated, overtaken);
   if ((simulated = with_references(simulated, overtaken)) == nullptr) return;
-  give(simulated);
-  if (planning_seconds_ * interval_samples <= most_interval_seconds) {
-    give(with_interval(simulated, interval_samples, overtaken));
+  give(simulated, overtaken);
+  if (simulated->took_seconds * interval_samples <= most_interval_seconds) {
+    give(with_interval(simulated, interval_samples, overtaken), overtaken);
   }
 }
 

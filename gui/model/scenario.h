@@ -28,12 +28,14 @@ struct Scenario {
   std::uint64_t iterations = 0;  // 0: until the state recurs
   RescaleOptions rescale;        // how the trace's durations are those of the machine's GPU
   std::string durations;  // what a reader must know of them, such as "rescaled from a100-40g to h100"; empty: nothing
+  bool altered = false;   // the machine or the trace, by options: what was measured on the machine says nothing of it
+  double scale_bytes = 1, scale_time = 1;  // of the trace (traces/scale.h)
   // What the trace is to be changed into; a simulation does it, off the frame path.
   double gpu_speed = 1;     // times as fast as the trace's
   std::uint64_t batch = 0;  // of a trace that `tencache generate` made, which is generated anew; 0: the trace's own
 };
-// Sets the trace, with the durations that the machine's GPU takes. Where it is not known whose they are (and `rescale`
-// does not say): as they are. Throws Error.
+// Sets the trace, scaled, with the durations that the machine's GPU takes. Where it is not known whose they are (and
+// `rescale` does not say): as they are. Throws Error.
 void set_trace(Scenario& scenario, Trace trace);
 // The scenario with its trace changed so. Throws Error where a trace of that batch cannot be generated.
 Scenario with_changed_trace(Scenario scenario);
@@ -84,6 +86,8 @@ class Simulator {
   void request(Scenario scenario);
   // The newest result that was not taken yet.
   SimulatedPointer take();
+  // What was requested so far is not wanted any more.
+  void forget();
   bool busy() const;
   // The run itself is not simulated yet.
   bool simulating() const { return simulating_; }
@@ -93,7 +97,7 @@ class Simulator {
  private:
   void work(const std::stop_token& stop);
   void serve(const Scenario& wanted, const Stop& overtaken);
-  void give(SimulatedPointer result);
+  void give(SimulatedPointer result, const Stop& overtaken);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;

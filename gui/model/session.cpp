@@ -38,23 +38,38 @@ void TimeWindow::zoom(double factor, double anchor_ns) {
 Session::Session() = default;
 
 void Session::say(std::string message, bool error) {
+  if (error) errors_.push_back(message);
   message_ = std::move(message);
   message_is_error_ = error;
+  misfit_said_ = false;
+}
+
+// Something new after all that was asked for is done: old errors have been read.
+void Session::begin() {
+  if (!std::exchange(settled_, false)) return;
+  errors_.clear();
+  if (message_is_error_) say("");
+}
+
+// What hides no error.
+void Session::remark(std::string text) {
+  if (errors_.empty()) say(std::move(text));
 }
 
 // ---- Files ----------------------------------------------------------------------------------------------------------
 
 void Session::open(const std::string& path) {
+  begin();
   if (is_socket(path)) {
     try {
       live_ = std::make_unique<LiveRun>(path);
-      say("watching " + path);
+      remark("watching " + path);
     } catch (const Error& error) {
       say(error.what(), true);
     }
     return;
   }
-  say("opening " + path);
+  remark("opening " + path);
   const bool sample = path == sample_file();
   const std::string machine = !default_machine.empty() ? default_machine : sample ? "demo-small-gpu" : "g10-a100";
   const std::string policy = !default_policy.empty() ? default_policy : sample ? "on-demand" : "foresight";
@@ -67,6 +82,7 @@ void Session::open(const std::string& path) {
             Scenario scenario;
             scenario.trace_name = std::filesystem::path(path).filename().string();
             scenario.machine = machine_named(machine, gpu, cpu);
+            scenario.altered = !gpu.empty() || !cpu.empty();
             set_trace(scenario, *opened.document->trace);
             scenario.policy = policy;
             scenario.options = settings;
@@ -86,6 +102,7 @@ void Session::open(const std::string& path) {
 }
 
 void Session::show_result(const Json& result, const std::string& file) {
+  begin();
   opening_.push_back(std::async(std::launch::async, [result, file] {
     Opened opened;
     try {
@@ -136,12 +153,19 @@ void Session::take(const SimulatedPointer& done) {
   const bool only_more_figures = simulated_ != nullptr && done->run != nullptr && simulated_->run == done->run;
   const bool first = simulated_ == nullptr;
   simulated_ = done;
-  if (!done->fits) say(done->scenario.policy + " does not fit: " + done->reason, true);
+  if (!done->fits) {  // an answer, not a mishap
+    message_ = done->scenario.policy + " does not fit: " + done->reason;
+    message_is_error_ = misfit_said_ = true;
+  }
   if (only_more_figures) {
     ++generation_;
     return;
   }
-  if (done->fits && message_is_error_) say(done->scenario.trace_name);
+  if (done->fits && (misfit_said_ || message_.empty())) {
+    message_ = errors_.empty() ? done->scenario.trace_name : errors_.back();
+    message_is_error_ = !errors_.empty();
+    misfit_said_ = false;
+  }
   if (done->run == nullptr || !done->fits) return make_changes();
   std::vector<RunPointer> runs = done->ranks.empty() ? std::vector{done->run} : done->ranks;
   for (const RunPointer& run : all_runs_) {
@@ -159,9 +183,11 @@ void Session::take(const SimulatedPointer& done) {
 
 void Session::make_changes() {
   if (changes.empty() || !what_if || simulated_->old_plan) return;
-  keep_ghost();
   try {
-    for (const std::string& assignment : std::exchange(changes, {})) what_if->change(assignment);
+    WhatIf changed = *what_if;  // all changes or none
+    for (const std::string& assignment : std::exchange(changes, {})) changed.change(assignment);
+    keep_ghost();
+    *what_if = std::move(changed);
     rerun();
   } catch (const Error& error) {
     say(error.what(), true);
@@ -203,7 +229,11 @@ void Session::watch() {
     if (!at_the_end) align(aligned);
   }
   if (over) {
-    say(live_->error().empty() ? "the run that was watched is over" : live_->error(), !live_->error().empty());
+    if (live_->error().empty()) {
+      remark("the run that was watched is over");
+    } else {
+      say(live_->error(), true);
+    }
     live_.reset();
   }
 }
@@ -211,21 +241,19 @@ void Session::watch() {
 bool Session::update() {
   bool changed = live_ != nullptr;
   watch();
-  for (auto i = opening_.begin(); i != opening_.end();) {
-    if (i->wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      ++i;
-      continue;
-    }
-    Opened opened = i->get();
-    i = opening_.erase(i);
+  // In the order in which they were asked for, whichever is read first.
+  while (!opening_.empty() && opening_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    Opened opened = opening_.front().get();
+    opening_.erase(opening_.begin());
     changed = true;
     if (opened.document != nullptr) {
-      say(opened.document->path);
+      remark(opened.document->path);
       take(opened.document);
     }
     if (opened.scenario) {
       what_if.emplace(std::move(*opened.scenario));
       simulated_ = ghost_ = nullptr;
+      simulator_.forget();
       rerun();
     }
     if (!opened.error.empty()) say(opened.error, true);
@@ -240,6 +268,7 @@ bool Session::update() {
     changed = true;
     take(done);
   }
+  settled_ = !busy();
   return changed;
 }
 
@@ -263,6 +292,7 @@ std::vector<const Json*> Session::results() const {
 }
 
 void Session::rerun() {
+  begin();
   if (what_if) simulator_.request(what_if->scenario());
 }
 

@@ -97,6 +97,8 @@ class Session {
   WantedView take_view() { return std::exchange(view_, {}); }
   const std::string& message() const { return message_; }  // the last thing worth saying
   bool message_is_error() const { return message_is_error_; }
+  // What went wrong since nothing was under way and something new began: what is said later does not hide it.
+  const std::vector<std::string>& errors() const { return errors_; }
   void say(std::string message, bool error = false);
 
   // ---- What-if: edited by views; `rerun` simulates it. Empty where no trace is known.
@@ -124,7 +126,7 @@ class Session {
   TimeWindow window;
   std::optional<double> cursor_ns;                      // where the mouse points, in any view
   std::optional<std::pair<double, double>> time_range;  // selected, begin before end
-  // Iterations to align at, and one of them: counted from the last, since that is the steady one.
+  // Iterations to align at, and one of them: counted from the first. New runs begin at the last, the steady one.
   std::size_t iterations() const;
   std::size_t aligned_iteration() const { return aligned_; }
   void align(std::size_t iteration);
@@ -157,6 +159,8 @@ class Session {
   std::uint64_t generation() const { return generation_; }
 
  private:
+  void begin();
+  void remark(std::string text);
   void take(const DocumentPointer& document);
   void take(const SimulatedPointer& done);
   void watch();
@@ -188,13 +192,14 @@ class Session {
   Simulator simulator_;
   SimulatedPointer simulated_, ghost_;
   std::string message_;
-  bool message_is_error_ = false;
+  bool message_is_error_ = false, misfit_said_ = false, settled_ = false;
+  std::vector<std::string> errors_;
   std::size_t aligned_ = 0;
   std::string search_text_;
   std::vector<OpIndex> found_ops_;
   std::vector<TensorId> found_tensors_;
   std::vector<std::vector<std::uint8_t>> op_matches_, tensor_matches_;  // by run and id
-  std::size_t match_ = 0;
+  std::optional<std::size_t> match_;                                    // of ops and tensors found; none chosen yet
   std::vector<OpError> op_errors_;
   std::uint64_t generation_ = 0;
 };

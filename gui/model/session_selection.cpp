@@ -81,7 +81,7 @@ void Session::show_selection() {
 void Session::search(const std::string& text) {
   if (text == search_text_) return;
   search_text_ = text;
-  match_ = 0;
+  match_.reset();
   find_matches();
 }
 
@@ -120,13 +120,13 @@ bool Session::matches(std::size_t run, const Span& span) const {
 void Session::select_next_match(int step) {
   const std::size_t count = found_ops_.size() + found_tensors_.size();
   if (count == 0 || runs_.empty()) return;
-  if (selection.kind != Selection::Kind::nothing) {
-    match_ = (match_ + count + static_cast<std::size_t>(step < 0 ? count - 1 : 1)) % count;
-  }
-  if (match_ < found_ops_.size()) {
-    selection = {Selection::Kind::op, found_ops_[match_], 0, none};
+  std::size_t match = match_.value_or(step < 0 ? count - 1 : 0) % count;
+  if (match_ && selection.kind != Selection::Kind::nothing) match = (match + (step < 0 ? count - 1 : 1)) % count;
+  match_ = match;
+  if (match < found_ops_.size()) {
+    selection = {Selection::Kind::op, found_ops_[match], 0, none};
   } else {
-    selection = {Selection::Kind::tensor, found_tensors_[match_ - found_ops_.size()], 0, none};
+    selection = {Selection::Kind::tensor, found_tensors_[match - found_ops_.size()], 0, none};
   }
   show_selection();
 }

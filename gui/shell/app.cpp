@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "gui/shell/recent_files.h"
+#include "gui/views/canvas.h"
 #include "traces/file_io.h"
 
 namespace tencache::gui {
@@ -98,8 +99,8 @@ void App::draw_bar() {
     if (ImGui::MenuItem("Light", nullptr, theme_.light)) set_theme(true, theme_.scale);
     if (ImGui::MenuItem("Dark", nullptr, !theme_.light)) set_theme(false, theme_.scale);
     ImGui::Separator();
-    if (ImGui::MenuItem("Larger", "ctrl++")) set_theme(theme_.light, theme_.scale * 1.15f);
-    if (ImGui::MenuItem("Smaller", "ctrl+-")) set_theme(theme_.light, theme_.scale / 1.15f);
+    if (ImGui::MenuItem("Larger", "+")) set_theme(theme_.light, theme_.scale * 1.15f);
+    if (ImGui::MenuItem("Smaller", "-")) set_theme(theme_.light, theme_.scale / 1.15f);
     ImGui::EndMenu();
   }
   if (ImGui::MenuItem("Keys (?)")) help_shown = !help_shown;
@@ -110,9 +111,9 @@ void App::draw_bar() {
   if (io.KeyCtrl && ImGui::IsKeyPressed('P', false)) export_picture();
   if (io.KeyCtrl && ImGui::IsKeyPressed('E', false)) export_csv();
   if (io.KeyCtrl && ImGui::IsKeyPressed('Q', false)) closed_ = true;
-  if (io.KeyCtrl && ImGui::IsKeyPressed('=', false)) set_theme(theme_.light, theme_.scale * 1.15f);
-  if (io.KeyCtrl && ImGui::IsKeyPressed('-', false)) set_theme(theme_.light, theme_.scale / 1.15f);
-  if (!io.WantTextInput && io.KeyShift && ImGui::IsKeyPressed('/', false)) help_shown = !help_shown;
+  if (typed('+') || (io.KeyCtrl && ImGui::IsKeyPressed('=', false))) set_theme(theme_.light, theme_.scale * 1.15f);
+  if (typed('-') || (io.KeyCtrl && ImGui::IsKeyPressed('-', false))) set_theme(theme_.light, theme_.scale / 1.15f);
+  if (typed('?')) help_shown = !help_shown;
   if (!io.WantTextInput && io.KeyCtrl) return;
   for (std::size_t i = 0; i < views_.size() && !io.WantTextInput; ++i) {
     if (io.KeyAlt && ImGui::IsKeyPressed(static_cast<int>('1' + i), false)) {
@@ -168,7 +169,7 @@ void App::draw_help() {
     list("Everywhere", {{"ctrl+O", "open a file; or drop one on the window"},
                         {"alt+1 … alt+9", "choose a view"},
                         {"ctrl+E, ctrl+P", "export CSV, export a picture"},
-                        {"ctrl++, ctrl+-", "larger, smaller"},
+                        {"+, -", "larger, smaller"},
                         {"?", "these keys"},
                         {"ctrl+Q", "quit"}});
   }

@@ -25,9 +25,11 @@ ExitCode take_screenshot(const GuiOptions& options) {
     app.session().wait();
   }
   write_png(options.screenshot, headless.picture());
-  if (!app.session().message_is_error()) return ExitCode::done;
-  std::fprintf(stderr, "tencache: %s\n", app.session().message().c_str());
-  return app.session().runs().empty() ? ExitCode::bad_usage : ExitCode::done;
+  std::vector<std::string> errors = app.session().errors();
+  const SimulatedPointer simulated = app.session().simulated();
+  if (simulated != nullptr && !simulated->fits) errors.push_back(app.session().message());
+  for (const std::string& error : errors) std::fprintf(stderr, "tencache: %s\n", error.c_str());
+  return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
 }
 
 ExitCode run(int argc, char** argv) {

@@ -93,6 +93,11 @@ void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, cons
   }
 }
 
+bool typed(char character) {
+  const ImGuiIO& io = ImGui::GetIO();
+  return !io.WantTextInput && io.InputQueueCharacters.contains(static_cast<ImWchar>(character));
+}
+
 bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered) {
   ImGuiIO& io = ImGui::GetIO();
   const bool active = ImGui::IsItemActive();
@@ -134,8 +139,8 @@ bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered) {
     if (down('D', ImGuiKey_RightArrow)) session.window.pan(length * seconds);
     if (ImGui::IsKeyPressed('F', false)) session.fit();
     if (ImGui::IsKeyPressed('0', false)) session.fit_all();
-    if (ImGui::IsKeyPressed('[') && session.aligned_iteration() > 0) session.align(session.aligned_iteration() - 1);
-    if (ImGui::IsKeyPressed(']')) session.align(session.aligned_iteration() + 1);
+    if (typed('[') && session.aligned_iteration() > 0) session.align(session.aligned_iteration() - 1);
+    if (typed(']')) session.align(session.aligned_iteration() + 1);
     if (ImGui::IsKeyPressed('N')) session.select_next_match(io.KeyShift ? -1 : 1);
     if (ImGui::IsKeyPressed('G', false)) session.show_selection();
     if (ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Escape), false)) {

@@ -62,6 +62,10 @@ void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, co
 void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, const Track& track,
                 Nanoseconds origin_ns, float top, float height, float alpha);
 
+// Whether this character was typed, elsewhere than into a box. Signs stand on other keys of other keyboards, so that
+// only the letters and digits may be asked for by key.
+bool typed(char character);
+
 // Zoom, pan, select a range and point with the mouse, of the area of the last item; zoom and pan with keys where no
 // text is typed. Sets the session's cursor while the mouse is in the area. Returns true if the area was clicked without
 // being dragged.

@@ -209,8 +209,12 @@ void CostView::draw_scatter(const Theme& theme, ImVec2 size) {
       const ImVec2 at = plot.at(point.seconds, point.usd);
       const auto machine =
           static_cast<std::size_t>(std::ranges::find(machines_, point.row->machine) - machines_.begin());
-      draw_marker(list, machine, at, theme.px(front ? 5.5f : 4.0f),
-                  with_alpha(color_of(theme, point.row->machine), front ? 1.0f : 0.6f));
+      if (point.reference) {
+        list.AddCircle(at, theme.px(4), color_of(theme, point.row->machine), 0, theme.px(1));
+      } else {
+        draw_marker(list, machine, at, theme.px(front ? 5.5f : 4.0f),
+                    with_alpha(color_of(theme, point.row->machine), front ? 1.0f : 0.6f));
+      }
       if (front) list.AddCircle(at, theme.px(8), theme.text, 0, theme.px(1.5f));
       if (point.row->key == marked_) list.AddCircle(at, theme.px(12), theme.match, 0, theme.px(2.5f));
       const float distance = std::hypot(at.x - mouse.x, at.y - mouse.y);

@@ -316,9 +316,7 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
 void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
   if (session.search_text() != search_) search_ = session.search_text();
   ImGui::SetNextItemWidth(theme.px(260));
-  if (!ImGui::GetIO().WantTextInput && !ImGui::GetIO().KeyShift && ImGui::IsKeyPressed('/', false)) {
-    ImGui::SetKeyboardFocusHere();
-  }
+  if (typed('/')) ImGui::SetKeyboardFocusHere();
   if (ImGui::InputTextWithHint("##search", "search ops, modules, tensors  (/)", &search_)) session.search(search_);
   if (ImGui::IsItemDeactivated() && ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Enter))) {
     session.select_next_match(1);

@@ -608,8 +608,10 @@ TEST_F(CommandLine, CalibrateWritesAMachineThatReads) {
   EXPECT_EQ(json["copies"]["h2d"].size(), 3u);
   EXPECT_GT(json["beside_computing"]["duplex_factor"].get<double>(), 0.1);
   EXPECT_TRUE(json["files"]["rates"][0]["read_bytes_per_second"]["value"].is_number());
-  EXPECT_TRUE(std::any_of(machine.facts.begin(), machine.facts.end(),
-                          [](const Fact& fact) { return fact.path == "host.per_transfer"; }));
+  // On a busy computer a copy may seem to cost nothing: then that stands in neither.
+  EXPECT_EQ(std::any_of(machine.facts.begin(), machine.facts.end(),
+                        [](const Fact& fact) { return fact.path == "host.per_transfer"; }),
+            json["host_seconds_per_transfer"]["value"] > 0);
   // Measured figures come with their spread, which intervals are drawn from.
   EXPECT_TRUE(
       std::any_of(machine.facts.begin(), machine.facts.end(), [](const Fact& fact) { return fact.spread > 0; }));

@@ -187,7 +187,8 @@ TEST_F(SweepCommand, PricesMayChange) {
   sweep_csv_of({"-o", "r.sqlite"});
   const Answer answer = run({"sweep", "grid.yaml", "-o", "r.sqlite", "--price", "g5.xlarge=7.2", "--json"});
   EXPECT_THAT(answer.err, HasSubstr("128 of 128"));
-  for (const auto& row : answer.json()["rows"]) {
+  const auto json = answer.json();  // outlives its rows
+  for (const auto& row : json["rows"]) {
     if (row["machine"] != "g5.xlarge") continue;
     EXPECT_EQ(row["usd_per_hour"], 7.2);
     if (row["fits"] == true) {

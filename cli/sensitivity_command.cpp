@@ -312,8 +312,12 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
 
   Workload workload = load_workload(arguments.workload);
   for (const std::string& over : arguments.over) request.axes.push_back(parse_axis(workload.machine, over));
-  if (request.axes.size() > 1 && request.axes[0].parameter.name == request.axes[1].parameter.name) {
-    throw Error("--over: the same figure twice");
+  if (request.axes.size() > 1) {
+    const MachineParameter &first = request.axes[0].parameter, &second = request.axes[1].parameter;
+    if (overlap(first, second, workload.machine)) {
+      throw Error(fmt::format("--over: {} and {} overlap: both set the same figures of '{}'; give one of them",
+                              first.name, second.name, workload.machine.name));
+    }
   }
   if (!settings.empty()) simulate_policy(workload, request.policies.front(), settings);  // a wrong option is bad usage
   workload.run_options["over"] = join(arguments.over);

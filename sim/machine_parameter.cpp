@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -72,14 +73,32 @@ double fastest_read(const MachineSpec& machine) {
   return fastest;
 }
 
+double fastest_between_gpu_and_cpu(const MachineSpec& machine) {
+  double fastest = 0;
+  for (const Link& link : machine.links) {
+    if (between_gpu_and_cpu(machine, link)) fastest = std::max(fastest, static_cast<double>(link.bandwidth));
+  }
+  return fastest;
+}
+
+void scale_links_of_gpu(MachineSpec& machine, double factor) {
+  for (Link& link : machine.links) {
+    if (between_gpu_and_cpu(machine, link)) set_link(machine, link, static_cast<double>(link.bandwidth) * factor);
+  }
+}
+
+// Whether only links of storage occupy it.
+bool resource_of_storage(const MachineSpec& machine, std::size_t resource) {
+  return std::none_of(machine.lane_uses.begin(), machine.lane_uses.end(),
+                      [&](const auto& lane) { return uses(lane, resource); }) &&
+         std::all_of(machine.links.begin(), machine.links.end(),
+                     [&](const Link& link) { return !uses(link.uses, resource) || of_storage(machine, link); });
+}
+
 // All links of storage, and what only they use, in proportion.
 void scale_storage(MachineSpec& machine, double factor) {
   for (std::size_t i = 0; i < machine.resources.size(); ++i) {
-    const bool own = std::none_of(machine.lane_uses.begin(), machine.lane_uses.end(),
-                                  [&](const auto& lane) { return uses(lane, i); }) &&
-                     std::all_of(machine.links.begin(), machine.links.end(),
-                                 [&](const Link& link) { return !uses(link.uses, i) || of_storage(machine, link); });
-    if (!own) continue;
+    if (!resource_of_storage(machine, i)) continue;
     machine.resources[i].bandwidth = rounded(static_cast<double>(machine.resources[i].bandwidth) * factor);
     forget(machine, "resources." + machine.resources[i].name + ".bandwidth");
   }
@@ -88,15 +107,50 @@ void scale_storage(MachineSpec& machine, double factor) {
   }
 }
 
+// What a figure sets, and which resources its links take along (raised to their bandwidth, never lowered).
+struct Touched {
+  std::set<std::string> set, raised;
+};
+
+Touched touched_by(const MachineParameter& parameter, const MachineSpec& machine) {
+  Touched touched;
+  const auto resource = [&](std::size_t i) { return "resource " + machine.resources[i].name; };
+  const auto add_link = [&](const Link& link) {
+    touched.set.insert("link " + link.name);
+    for (std::size_t i = 0; i < machine.resources.size(); ++i) {
+      if (own_resource(machine, link, i)) touched.raised.insert(resource(i));
+    }
+  };
+  switch (parameter.kind) {
+    case Kind::link:
+      add_link(machine.links[parameter.index]);
+      break;
+    case Kind::links_between_gpu_and_cpu:
+    case Kind::links_of_storage: {
+      const bool storage = parameter.kind == Kind::links_of_storage;
+      for (const Link& link : machine.links) {
+        if (storage ? of_storage(machine, link) : between_gpu_and_cpu(machine, link)) add_link(link);
+      }
+      for (std::size_t i = 0; storage && i < machine.resources.size(); ++i) {
+        if (resource_of_storage(machine, i)) touched.set.insert(resource(i));
+      }
+      break;
+    }
+    case Kind::resource:
+      touched.set.insert(resource(parameter.index));
+      break;
+    default:
+      touched.set.insert(parameter.name);
+  }
+  return touched;
+}
+
 void set_rank(const MachineParameter& parameter, MachineSpec& machine, double value) {
   switch (parameter.kind) {
     case Kind::link:
       return set_link(machine, machine.links[parameter.index], value);
     case Kind::links_between_gpu_and_cpu:
-      for (Link& link : machine.links) {
-        if (between_gpu_and_cpu(machine, link)) set_link(machine, link, value);
-      }
-      return;
+      return scale_links_of_gpu(machine, value / fastest_between_gpu_and_cpu(machine));
     case Kind::links_of_storage:
       return scale_storage(machine, value / fastest_read(machine));
     case Kind::resource:
@@ -171,13 +225,8 @@ double value_of(const MachineParameter& parameter, const MachineSpec& machine) {
   switch (parameter.kind) {
     case Kind::link:
       return static_cast<double>(machine.links[parameter.index].bandwidth);
-    case Kind::links_between_gpu_and_cpu: {
-      double fastest = 0;
-      for (const Link& link : machine.links) {
-        if (between_gpu_and_cpu(machine, link)) fastest = std::max(fastest, static_cast<double>(link.bandwidth));
-      }
-      return fastest;
-    }
+    case Kind::links_between_gpu_and_cpu:
+      return fastest_between_gpu_and_cpu(machine);
     case Kind::links_of_storage:
       return fastest_read(machine);
     case Kind::resource:
@@ -190,6 +239,14 @@ double value_of(const MachineParameter& parameter, const MachineSpec& machine) {
       break;
   }
   return 1;
+}
+
+bool overlap(const MachineParameter& a, const MachineParameter& b, const MachineSpec& machine) {
+  const Touched first = touched_by(a, machine), second = touched_by(b, machine);
+  const auto meet = [](const std::set<std::string>& some, const std::set<std::string>& others) {
+    return std::any_of(some.begin(), some.end(), [&](const std::string& name) { return others.count(name) != 0; });
+  };
+  return meet(first.set, second.set) || meet(first.set, second.raised) || meet(first.raised, second.set);
 }
 
 MachineSpec with_parameter(const MachineParameter& parameter, const MachineSpec& machine, double value) {

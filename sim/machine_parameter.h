@@ -2,14 +2,12 @@
 // unlimited, on every rank.
 //
 //   nvme_read, h2d, …  a link's bandwidth (every name of MachineSpec::links)
-//   pcie               both directions between GPU and CPU memory
-//   nvme               all links of storage in proportion; its value is the
-//   fastest read dram, nvme_total, … a shared resource's bandwidth (every name
-//   of MachineSpec::resources) gpu_memory, cpu_memory, nvme_memory  the
-//   capacity of a tier (every name of MachineSpec::tiers with "_memory")
+//   pcie               both directions between GPU and CPU memory in proportion; its value is the faster one
+//   nvme               all links of storage in proportion; its value is the fastest read
+//   dram, nvme_total, … a shared resource's bandwidth (every name of MachineSpec::resources)
+//   gpu_memory, cpu_memory, nvme_memory  the capacity of a tier (every name of MachineSpec::tiers with "_memory")
 //   cpu_adam           parameters a second that the CPU updates
-//   gpu_speed          factor on the GPU's arithmetic: durations of its ops are
-//   divided by it, gaps stay
+//   gpu_speed          factor on the GPU's arithmetic: durations of its ops are divided by it, gaps stay
 //
 // A link that is made faster takes along what would hold it back and is its
 // own: resources that no other lane and no link between other tiers uses (an
@@ -50,6 +48,10 @@ struct MachineParameter {
 std::vector<MachineParameter> parameters_of(const MachineSpec& machine);
 // Throws Error that lists the valid names.
 MachineParameter parameter_named(const MachineSpec& machine, const std::string& name);
+
+// Whether setting both on one machine depends on the order: one sets a link, resource or capacity that the other sets,
+// too, or a resource that a link of the other takes along.
+bool overlap(const MachineParameter& a, const MachineParameter& b, const MachineSpec& machine);
 
 // Of the first rank; 1 for gpu_speed.
 double value_of(const MachineParameter& parameter, const MachineSpec& machine);

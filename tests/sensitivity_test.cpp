@@ -160,6 +160,11 @@ TEST(MachineParameters, ChangeWhatTheySay) {
   const MachineSpec pcie = with_parameter(parameter_named(box, "pcie"), box, 2e9);
   EXPECT_EQ(pcie.links[0].bandwidth, 2'000'000'000u);
   EXPECT_EQ(pcie.links[1].bandwidth, 2'000'000'000u);
+  MachineSpec uneven = box;
+  uneven.links[1].bandwidth = 400'000'000;
+  const MachineSpec twice = with_parameter(parameter_named(uneven, "pcie"), uneven, 2e9);
+  EXPECT_EQ(twice.links[0].bandwidth, 2'000'000'000u);
+  EXPECT_EQ(twice.links[1].bandwidth, 800'000'000u);
   EXPECT_EQ(with_parameter(parameter_named(box, "cpu_adam"), box, 5e9).cpu_adam_parameters_per_second, 5e9);
   EXPECT_EQ(with_parameter(parameter_named(box, "cpu_memory"), box, 1e6).tiers[1].capacity, 1'000'000u);
   for (const MachineParameter& parameter : parameters_of(box)) {
@@ -173,6 +178,26 @@ TEST(MachineParameters, ChangeWhatTheySay) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("nvme_read"), HasSubstr("gpu_memory"), HasSubstr("cpu_adam"),
                                     HasSubstr("pcie"), HasSubstr("dram")));
   }
+}
+
+TEST(MachineParameters, KnowWhichOverlap) {
+  const MachineSpec box = machine();
+  const auto overlapping = [&](const char* a, const char* b) {
+    const MachineParameter first = parameter_named(box, a), second = parameter_named(box, b);
+    EXPECT_EQ(overlap(first, second, box), overlap(second, first, box));
+    return overlap(first, second, box);
+  };
+  EXPECT_TRUE(overlapping("h2d", "h2d"));
+  EXPECT_TRUE(overlapping("h2d", "pcie"));
+  EXPECT_TRUE(overlapping("nvme_read", "nvme"));
+  EXPECT_TRUE(overlapping("nvme", "nvme_total"));
+  EXPECT_TRUE(overlapping("nvme_write", "nvme_total"));  // takes it along
+  EXPECT_FALSE(overlapping("nvme_read", "nvme_write"));  // the faster one raises the total, in whatever order
+  EXPECT_FALSE(overlapping("h2d", "d2h"));
+  EXPECT_FALSE(overlapping("pcie", "nvme"));
+  EXPECT_FALSE(overlapping("nvme", "dram"));
+  EXPECT_FALSE(overlapping("gpu_memory", "cpu_memory"));
+  EXPECT_FALSE(overlapping("gpu_speed", "h2d"));
 }
 
 TEST(LogarithmicValues, HaveExactEnds) {
@@ -241,6 +266,9 @@ TEST_F(SensitivityCommand, RefusesWhatItCannotRead) {
     EXPECT_EQ(answer.out, "");
   }
   EXPECT_EQ(run_in_process(words("h2d=1GB/s..2GB/s", {"--over", "h2d=1GB/s,2GB/s"})).code, 2);
+  const InProcessAnswer both = run_in_process(words("h2d=1GB/s..2GB/s", {"--over", "pcie=5GB/s"}));
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("h2d and pcie overlap"));
 }
 
 TEST_F(SensitivityCommand, ExitsWithOneWhereNothingFits) {

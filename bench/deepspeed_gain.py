@@ -271,8 +271,10 @@ def main():
         for name, seconds in predicted.items():
             runs = measured[name]
             middle = statistics.median(runs)
+            # What equals the defaults' prediction was fitted.
+            error = "fitted" if seconds == predicted["defaults"] else f"{100 * (seconds / middle - 1):+.1f} %"
             print(f"{name:10} {1e3 * seconds:7.0f} ms {1e3 * middle:14.0f} ms ({1e3 * min(runs):.0f} to "
-                  f"{1e3 * max(runs):.0f}) {100 * (seconds / middle - 1):+16.1f} %")
+                  f"{1e3 * max(runs):.0f}) {error:>18}")
         for name in ["frugal", "defaults"]:
             pairs = [a / b for a, b in zip(measured[name], measured["tuned"])]
             print(f"gain over {name}: predicted {predicted[name] / predicted['tuned']:.3f}, measured "

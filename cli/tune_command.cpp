@@ -160,7 +160,9 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   add_policy_library_option(*command);
   command->add_option("--policy,-p", request.policy,
                       "A name of `tencache policies` (default: what --from-deepspeed configures)");
-  command->add_option("--budget", request.budget, "Simulations at most")
+  command
+      ->add_option("--budget", request.budget,
+                   "Simulations at most, but the defaults and the start of --from-deepspeed always run")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{10'000'000}));
   command->add_option("--seed", request.seed, "Of the search and of --jitter")->capture_default_str();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "cli/console.h"
 #include "policies/registry.h"
@@ -130,6 +131,48 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
   }
 }
 
+// For a shell, which takes a space, a `$` and the like for its own unless it is quoted.
+std::string quoted_word(const std::string& word) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-+=./:,@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+// The start with values that --over leaves out: simulated beside the search, so that it is never the best.
+void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings& over) {
+  Candidate start;
+  start.settings = problem.fixed;
+  for (const auto& [name, value] : *tuned.start) {
+    const bool turned = over.contains(name) || std::ranges::find(tuned.knobs, name, &Knob::name) != tuned.knobs.end();
+    if (!turned || tuned.defaults.at(name) == value) continue;
+    start.settings[name] = value;
+    ++start.changed;
+  }
+  problem.complete(start.settings);
+  start.fits = true;
+  double sum = 0;
+  for (std::size_t w = 0; w < problem.workloads; ++w) {
+    start.seconds.emplace_back();
+    for (std::size_t copy = 0; copy < problem.copies; ++copy) {
+      const Measured measured = problem.measure(start.settings, w, copy);
+      start.seconds.back().push_back(measured.seconds);
+      if (measured.misfit.empty()) continue;
+      start.fits = false;
+      start.misfit = measured.misfit;
+    }
+    sum += std::log(start.median_seconds(w) / tuned.result.reference_seconds[w]);
+  }
+  if (start.fits) start.score = std::exp(sum / static_cast<double>(problem.workloads));
+  tuned.start_candidate = tuned.result.candidates.size();
+  tuned.result.candidates.push_back(std::move(start));
+  tuned.result.simulations += problem.workloads * problem.copies;
+}
+
 }  // namespace
 
 std::uint64_t shards_of(const Trace& trace) {
@@ -175,12 +218,16 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   }
   for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(workload.trace));
   tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
+  const Settings over = parse_settings(request.over);
+  bool outside = false;  // the start has a value that --over leaves out
   if (start) {
     // What the start says and is no knob holds for every candidate.
     tuned.start = *start;
     for (const auto& [name, value] : *start) {
       const auto knob = std::ranges::find(tuned.knobs, name, &Knob::name);
-      if (knob != tuned.knobs.end()) {
+      if (over.contains(name)) {
+        outside = outside || (knob == tuned.knobs.end() ? tuned.defaults.at(name) != value : !index_of(*knob, value));
+      } else if (knob != tuned.knobs.end()) {
         add_value(*knob, value);
       } else if (why_fixed(policy.name, name).empty() && tuned.defaults.at(name) != value) {
         tuned.fixed.emplace(name, value);
@@ -219,21 +266,22 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   options.progress = [&progress](std::uint64_t done, std::uint64_t budget) { progress.show(done, budget); };
   tuned.result = tune(problem, options);
   if (start) tuned.start_candidate = tuned.result.starts.front();
+  if (outside) add_outside_start(tuned, problem, over);
   tuned.run_seconds = seconds_since(begin);
   return tuned;
 }
 
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload) {
   const WorkloadOptions& options = tuned.workloads[workload].options;
-  std::string command = fmt::format("tencache replay {} --machine {}", options.trace, options.machine);
-  if (!options.gpu_memory.empty()) command += " --gpu-memory " + options.gpu_memory;
-  if (!options.cpu_memory.empty()) command += " --cpu-memory " + options.cpu_memory;
-  for (const std::string& limit : options.limits) command += " --limit " + limit;
-  if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + options.rescale.assume_gpu;
+  std::string command = "tencache replay " + quoted_word(options.trace) + " --machine " + quoted_word(options.machine);
+  if (!options.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(options.gpu_memory);
+  if (!options.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(options.cpu_memory);
+  for (const std::string& limit : options.limits) command += " --limit " + quoted_word(limit);
+  if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(options.rescale.assume_gpu);
   if (options.rescale.no_rescale) command += " --no-rescale";
   if (options.iterations != 0) command += fmt::format(" --iterations {}", options.iterations);
-  command += " --policy " + tuned.request.policy;
-  for (const auto& [name, value] : candidate.settings) command += fmt::format(" --set {}={}", name, value);
+  command += " --policy " + quoted_word(tuned.request.policy);
+  for (const auto& [name, value] : candidate.settings) command += " --set " + quoted_word(name + "=" + value);
   return command;
 }
 

@@ -1,8 +1,8 @@
 // Timelines as Chrome trace JSON, for https://ui.perfetto.dev and chrome://tracing.
 //
 // Each run is a process; its threads are the op lanes, their stalls, and one a link. Occupancy of a tier is a counter.
-// Metadata that viewers pass over (`tencache`, `tencache_changes`, `tencache_piece`) says what the dashboard needs besides.
-// A flow arrow leads from the end of a transfer to the first op that used what it brought.
+// Metadata that viewers pass over (`tencache`, `tencache_changes`, `tencache_piece`) says what the dashboard needs
+// besides. A flow arrow leads from the end of a transfer to the first op that used what it brought.
 #pragma once
 
 #include <cstdint>

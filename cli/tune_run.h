@@ -51,7 +51,8 @@ ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate);
 // Ranks that each parameter is split over, as `generate` says it in the trace.
 std::uint64_t shards_of(const Trace& trace);
 
-// "replay T --machine M … --policy P --set …": the words of the command that simulates the candidate, quoted for a shell.
+// "replay T --machine M … --policy P --set …": the words of the command that simulates the candidate, quoted for a
+// shell.
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload);
 
 Json tune_json(const Tuned& tuned);

@@ -123,7 +123,8 @@ TEST_F(Results, FitCountsNoOpsThatRunOnTheCpu) {
   }
   write_trace(trace, path("adam.trace.jsonl"));
   const auto fit = [&](const std::string& policy, const std::string& gpu_memory) {
-    return run({"fit", "adam.trace.jsonl", "-m", "10cache-l40s", "--gpu-memory", gpu_memory, "-p", policy, "--no-rescale", "--json"})
+    return run({"fit", "adam.trace.jsonl", "-m", "10cache-l40s", "--gpu-memory", gpu_memory, "-p", policy,
+                "--no-rescale", "--json"})
         .json();
   };
   const Json offload = fit("zero-offload", "32MiB");
@@ -223,15 +224,15 @@ TEST_F(Results, ReproduceGivesTheSameBytes) {
 
 // Intervals say how often a policy was the fastest, so the rows are sampled together again.
 TEST_F(Results, ReproduceGivesTheSameIntervals) {
-  const Json list = keep("all.json", {"compare", "small.trace.jsonl", "-m", "g10-a100", "--no-rescale", "--gpu-memory", "17MiB",
-                                      "--samples", "8", "--seed", "3", "--json"});
+  const Json list = keep("all.json", {"compare", "small.trace.jsonl", "-m", "g10-a100", "--no-rescale", "--gpu-memory",
+                                      "17MiB", "--samples", "8", "--seed", "3", "--json"});
   bool any = false;
   for (const Json& result : list) any = any || !result["interval_seconds"].is_null();
   ASSERT_TRUE(any);
   const Answer answer = run({"reproduce", "all.json"});
   EXPECT_EQ(answer.code, 0) << answer.out;
-  keep("one.json", {"replay", "small.trace.jsonl", "-m", "g10-a100", "--no-rescale", "--gpu-memory", "17MiB", "-p", "on-demand",
-                    "--samples", "5", "--json"});
+  keep("one.json", {"replay", "small.trace.jsonl", "-m", "g10-a100", "--no-rescale", "--gpu-memory", "17MiB", "-p",
+                    "on-demand", "--samples", "5", "--json"});
   EXPECT_EQ(run({"reproduce", "one.json"}).code, 0);
 }
 

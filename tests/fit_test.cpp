@@ -123,9 +123,8 @@ TEST_F(FitCommand, AnswersForAModelWithoutATrace) {
 
 // The embedding of 1002 MiB, moved whole, needs 63 buffers of 16 MiB of which there are 16: a no, not bad usage.
 TEST_F(FitCommand, SaysNoWhereStagingBuffersAreTooSmall) {
-  const Json llama = fit({"--model", "llama-3-8b", "--batch", "1", "--seq", "128", "-m", "g5.xlarge", "-p",
-                          "10cache", "--no-minimum"},
-                         1);
+  const Json llama = fit(
+      {"--model", "llama-3-8b", "--batch", "1", "--seq", "128", "-m", "g5.xlarge", "-p", "10cache", "--no-minimum"}, 1);
   EXPECT_THAT(llama["policies"][0]["reason"].get<std::string>(), HasSubstr("staging buffers"));
 }
 

@@ -177,7 +177,7 @@ TEST(MachineYaml, ShippedMachinesReadAndRoundTrip) {
 TEST(MachineYaml, CloudMachinesShareWhatTheirHostHas) {
   const MachineSpec one = read_machine("g4dn.xlarge");
   EXPECT_EQ(one.rank_count(), 1u);
-  EXPECT_EQ(one.price.on_demand, 0);  // stands in a price table
+  EXPECT_EQ(one.price.on_demand, 0);                  // stands in a price table
   EXPECT_EQ(one.links[0].bandwidth, 6'200'000'000u);  // PCIe 3 x8
   const MachineSpec eight = read_machine("p4d.24xlarge");
   ASSERT_EQ(eight.rank_count(), 8u);

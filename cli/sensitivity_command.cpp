@@ -80,7 +80,7 @@ struct Analysed {
   std::string tolerance() const { return fmt::format("{:.3g} %", 100 * request.tolerance); }
 };
 
-std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
+std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
   const auto shown = [&](double value) { return format_parameter(analysed.parameter(), value); };
   const std::string& name = analysed.parameter().name;
   const SensitivityPoint& last = line.points.back();
@@ -98,6 +98,14 @@ std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
       break;
   }
   return "does not fit, however large: " + line.unlimited.reason;
+}
+
+std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
+  const std::string text = state_text(analysed, line);
+  const SensitivityPoint* best = fastest_before_unlimited(line.points, line.unlimited, analysed.request.tolerance);
+  if (best == nullptr) return text;
+  return text + fmt::format("; but {} at {}: its plan is not the better the faster the machine",
+                            format_seconds(best->seconds), format_parameter(analysed.parameter(), best->value));
 }
 
 Json point_json(const SensitivityPoint& point) {

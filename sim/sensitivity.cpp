@@ -132,6 +132,16 @@ std::string_view to_string(KneeState state) {
   return names[static_cast<std::size_t>(state)];
 }
 
+const SensitivityPoint* fastest_before_unlimited(const std::vector<SensitivityPoint>& points,
+                                                 const SensitivityPoint& unlimited, double tolerance) {
+  const SensitivityPoint* fastest = nullptr;
+  for (const SensitivityPoint& point : points) {
+    const bool faster = point.fits && unlimited.fits && point.seconds < unlimited.seconds * (1 - tolerance);
+    if (faster && (fastest == nullptr || point.seconds < fastest->seconds)) fastest = &point;
+  }
+  return fastest;
+}
+
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request) {
   TENCACHE_CHECK(request.trace != nullptr && request.machine != nullptr);
   TENCACHE_CHECK(!request.axes.empty() && request.axes.size() <= 2);

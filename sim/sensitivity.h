@@ -74,6 +74,11 @@ struct SensitivityResult {
 // point that does not fit.
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request);
 
+// The fastest of the points that are faster than without limit by more than the tolerance: where there is one, the
+// policy is not the faster the faster the machine is, and the knee is not all there is to say. Null: there is none.
+const SensitivityPoint* fastest_before_unlimited(const std::vector<SensitivityPoint>& points,
+                                                 const SensitivityPoint& unlimited, double tolerance);
+
 // `count` values from `from` to `to`, evenly in the logarithm, both ends exact.
 std::vector<double> logarithmic_values(double from, double to, std::size_t count);
 

@@ -114,6 +114,16 @@ TEST(Sensitivity, SaysWhereTheRangeHasNoKnee) {
 }
 
 // The knee of a memory is where it fits all.
+// 3 s without limit, within 1 %: a point at 2.99 s is no news, one at 2.9 s is.
+TEST(Sensitivity, SaysWhereAPolicyIsFasterThanWithoutLimit) {
+  const auto point = [](double value, double seconds) { return SensitivityPoint{value, seconds > 0, "", seconds}; };
+  const SensitivityPoint unlimited = point(0, 3);
+  EXPECT_EQ(fastest_before_unlimited({point(1, 5), point(2, 2.99), point(4, 0)}, unlimited, 0.01), nullptr);
+  const std::vector<SensitivityPoint> points = {point(1, 5), point(2, 2.9), point(4, 2.8), point(8, 3)};
+  EXPECT_EQ(fastest_before_unlimited(points, unlimited, 0.01), &points[2]);
+  EXPECT_EQ(fastest_before_unlimited(points, point(0, 0), 0.01), nullptr);
+}
+
 TEST(Sensitivity, FindsTheMemoryThatIsEnough) {
   const MachineSpec box = machine();
   const Trace trace = cycle();

@@ -38,7 +38,7 @@ SensitivityPlot::Axis axis_of(const Json& json) {
   return axis;
 }
 
-std::string knee_words(const SensitivityPlot& plot, KneeState state, const SensitivityPoint& knee) {
+std::string state_words(const SensitivityPlot& plot, KneeState state, const SensitivityPoint& knee) {
   switch (state) {
     case KneeState::found:
       return "beyond " + plot.axis.text(knee.value) + " nothing is gained";
@@ -50,6 +50,14 @@ std::string knee_words(const SensitivityPlot& plot, KneeState state, const Sensi
       return "fits nowhere";
   }
   return "";
+}
+
+// The knee of a curve whose points are there.
+std::string knee_words(const SensitivityPlot& plot, const SensitivityCurve& curve, KneeState state,
+                       const SensitivityPoint& unlimited) {
+  const std::string words = state_words(plot, state, curve.knee.value_or(SensitivityPoint{}));
+  const SensitivityPoint* best = fastest_before_unlimited(curve.points, unlimited, plot.tolerance);
+  return best == nullptr ? words : words + "; but faster at " + plot.axis.text(best->value);
 }
 
 }  // namespace
@@ -102,8 +110,7 @@ SensitivityPlot read_sensitivity(const Json& document, const std::string& file) 
       const auto state = line.at("knee_state").get<std::string>();
       for (const KneeState known :
            {KneeState::found, KneeState::below_range, KneeState::above_range, KneeState::never_fits}) {
-        if (to_string(known) == state)
-          curve.knee_text = knee_words(plot, known, curve.knee.value_or(SensitivityPoint{}));
+        if (to_string(known) == state) curve.knee_text = knee_words(plot, curve, known, unlimited);
       }
     }
     return plot;
@@ -146,7 +153,7 @@ SensitivityPlot plot_sensitivity(const Scenario& wanted, const std::string& para
     curve.points = line.points;
     if (line.unlimited.fits) curve.unlimited_seconds = line.unlimited.seconds;
     if (line.knee_state == KneeState::found) curve.knee = line.knee;
-    curve.knee_text = knee_words(plot, line.knee_state, line.knee);
+    curve.knee_text = knee_words(plot, curve, line.knee_state, line.unlimited);
   }
   return plot;
 }

@@ -2,29 +2,21 @@
 
 #include <utility>
 
+#include "core/forwarding_policy.h"
+
 namespace tencache {
 namespace {
 
-class WithDurations final : public Policy {
+class WithDurations final : public ForwardingPolicy {
  public:
-  WithDurations(Trace recording, Policy& policy) : recording_(std::move(recording)), policy_(policy) {}
+  WithDurations(Trace recording, Policy& policy) : ForwardingPolicy(policy), recording_(std::move(recording)) {}
 
-  Requirements requirements() const override { return policy_.requirements(); }
-  Layout layout(const MachineSpec& machine, const Program* program) const override {
-    return policy_.layout(machine, program);
-  }
-  void on(const Event& event, const View& view, Actions& actions) override { policy_.on(event, view, actions); }
-  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    policy_.make_room(request, view, victims);
-  }
   void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
-    policy_.place(as_recorded(trace), machine, devices);
+    asked_.place(as_recorded(trace), machine, devices);
   }
   void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
-    policy_.order(as_recorded(trace), machine, groups);
+    asked_.order(as_recorded(trace), machine, groups);
   }
-  std::uint64_t fingerprint() const override { return policy_.fingerprint(); }
-  void notes(std::vector<std::string>& notes) const override { policy_.notes(notes); }
 
  private:
   Trace as_recorded(Trace trace) const {
@@ -41,7 +33,6 @@ class WithDurations final : public Policy {
   }
 
   Trace recording_;
-  Policy& policy_;
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "gui/model/forwarding_policy.h"
+#include "core/forwarding_policy.h"
 
 namespace tencache::gui {
 

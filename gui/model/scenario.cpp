@@ -14,7 +14,7 @@
 #include "cli/intervals.h"
 #include "cli/workload.h"
 #include "core/error.h"
-#include "gui/model/forwarding_policy.h"
+#include "core/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/bound.h"
 #include "sim/policy_run.h"

@@ -1,4 +1,4 @@
-// A policy that asks another one everything: what records or stops it derives from this.
+// A policy that asks another one everything: what records it, stops it or changes what it sees derives from this.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "core/policy.h"
 
-namespace tencache::gui {
+namespace tencache {
 
 class ForwardingPolicy : public Policy {
  public:
@@ -30,8 +30,8 @@ class ForwardingPolicy : public Policy {
   std::uint64_t fingerprint() const override { return asked_.fingerprint(); }
   void notes(std::vector<std::string>& notes) const override { asked_.notes(notes); }
 
- private:
+ protected:
   Policy& asked_;
 };
 
-}  // namespace tencache::gui
+}  // namespace tencache

@@ -159,5 +159,43 @@ TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
   EXPECT_GT(lines, 500);
 }
 
+// The picture above, the table below; a click on a heading sorts, typing filters, and Copy takes what is left.
+TEST_F(PlotsOnScreen, TablesHaveAPictureRowsAndAFilter) {
+  open_text(R"({"machine": "box", "trace": "in/t", "bound_seconds": 2.0, "bound_term": "fetch", "terms": [
+    {"name": "compute", "seconds": 1.0}, {"name": "fetch", "seconds": 2.0}, {"name": "cpu", "seconds": 0.5}]})");
+  const Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  EXPECT_EQ(screen_->app().view(), "table");
+  for (const char* text : {"compute", "cpu", "seconds", "2.000 s", "binds"}) EXPECT_TRUE(shows(text, picture)) << text;
+  EXPECT_TRUE(shows_faintly("1.000 s", picture));  // beside the bar
+  EXPECT_TRUE(shows_faintly("3 of 3 rows", picture));
+  EXPECT_GT(Screen::count(picture, theme.accent), 9000);  // the bar that binds, 14 pixels high
+  const int others = Screen::count(picture, theme.ghost);
+  EXPECT_GT(others, 8000);  // three quarters of it in all
+  EXPECT_LT(others, 14'000);
+  // The heading of the second column, in the table: below the picture.
+  const ImVec2 heading = screen_->find_text("seconds", theme.text, picture);
+  screen_->click(heading.x + 4, heading.y + 4);
+  const Picture sorted = screen_->picture();
+  const auto row_of = [&](const char* name, const Picture& in) {  // the lower of the two: the first is the bar's
+    for (int y = static_cast<int>(heading.y); y < in.height - 20; ++y) {
+      Picture below = in;
+      below.rgba.erase(below.rgba.begin(), below.rgba.begin() + std::ptrdiff_t{4} * below.width * y);
+      below.height -= y;
+      return screen_->find_text(name, theme.text, below).y;
+    }
+    return -1.0f;
+  };
+  EXPECT_LT(row_of("cpu", sorted), row_of("compute", sorted));
+  EXPECT_LT(row_of("compute", sorted), row_of("fetch", sorted));
+  screen_->type("/");
+  screen_->frames(1);  // the box takes the keyboard
+  screen_->type("seconds>0.7");
+  const Picture filtered = screen_->picture();
+  EXPECT_TRUE(shows_faintly("2 of 3 rows", filtered));
+  EXPECT_LT(row_of("cpu", filtered), 0);
+  EXPECT_GE(row_of("compute", filtered), 0);
+}
+
 }  // namespace
 }  // namespace tencache::gui

@@ -55,7 +55,8 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
   EXPECT_EQ(run(path("t.json") + " /nowhere.json --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("/nowhere.json"));  // beside one that opens
   EXPECT_EQ(run("--view nonsense --screenshot " + path("b.png")), 2);
-  EXPECT_THAT(errors(), HasSubstr("valid names are timeline, memory, what-if, comparison, sensitivity, cost, browser"));
+  EXPECT_THAT(errors(),
+              HasSubstr("valid names are timeline, memory, what-if, comparison, sensitivity, cost, browser, table"));
   EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
 }

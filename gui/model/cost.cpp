@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "core/error.h"
 #include "sim/sweep/cost.h"
@@ -18,6 +20,16 @@ void read(const Json& json, std::uint64_t& field) { field = json.get<std::uint64
 template <typename Value>
 void read(const Json& json, std::optional<Value>& field) {
   field = json.is_null() ? std::nullopt : std::optional(json.get<Value>());
+}
+
+// Of CSV, where what is not known is empty.
+void read(const std::string& text, std::string& field) { field = text; }
+void read(const std::string& text, bool& field) { field = text == "true" || text == "1"; }
+void read(const std::string& text, std::uint64_t& field) { field = std::stoull(text); }
+void read(const std::string& text, double& field) { field = std::stod(text); }
+template <typename Value>
+void read(const std::string& text, std::optional<Value>& field) {
+  if (!text.empty()) read(text, field.emplace());
 }
 
 std::optional<double> usd_of(const SweepRow& row, bool spot, CostUnit unit) {
@@ -53,6 +65,29 @@ std::vector<SweepRow> read_sweep_rows(const Json& document, const std::string& f
   } catch (const Json::exception& error) {
     throw Error(file, 0, std::string("is no sweep of tencache, or damaged: ") + error.what());
   }
+}
+
+bool is_sweep(const DataTable& table) {
+  bool all = true;
+  const SweepRow row;
+  for_each_field(row,
+                 [&](const char* name, const auto&) { all = all && table.find_column(name) != DataTable::unsorted; });
+  return all;
+}
+
+std::vector<SweepRow> read_sweep_rows(const DataTable& table, const std::string& file) {
+  std::vector<SweepRow> rows(table.row_count());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for_each_field(rows[i], [&](const char* name, auto& field) {
+      const std::string text = table.raw(i, table.find_column(name));
+      try {
+        read(text, field);
+      } catch (const std::logic_error&) {  // of std::stod
+        throw Error(file, 0, fmt::format("row {}: '{}' is no {}", i + 1, text, name));
+      }
+    });
+  }
+  return rows;
 }
 
 bool CostFilter::shows(const SweepRow& row) const {

@@ -9,13 +9,17 @@
 
 #include "cli/console.h"
 #include "gui/model/describe.h"
+#include "gui/model/table.h"
 #include "sim/sweep/sweep_row.h"
 
 namespace tencache::gui {
 
-// Whether a JSON document is what `tencache sweep --json` printed; its rows. Throws Error that names the file.
+// Whether a JSON document is what `tencache sweep --json` printed, or a table what --csv wrote; its rows. Throw Error
+// that names the file.
 bool is_sweep(const Json& document);
+bool is_sweep(const DataTable& table);
 std::vector<SweepRow> read_sweep_rows(const Json& document, const std::string& file);
+std::vector<SweepRow> read_sweep_rows(const DataTable& table, const std::string& file);
 
 struct CostFilter {
   std::string workload;  // one at a time: others take other times

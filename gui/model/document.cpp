@@ -4,8 +4,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "cli/report.h"
 #include "cli/results.h"
 #include "cli/workload.h"
+#include "configs/machine_yaml.h"
+#include "configs/price_table.h"
 #include "core/error.h"
 #include "gui/model/cost.h"
 #include "gui/model/timeline_file.h"
@@ -41,7 +44,12 @@ Document::Kind kind_of(const std::string& path) {
     return Document::Kind::trace;
   }
   if (head[first] == '{' || head[first] == '[') return Document::Kind::results;
-  throw Error(path, 0, "is no trace, result, timeline, sensitivity analysis or sweep of tencache");
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) return Document::Kind::table;
+  if (path.ends_with(".svg") || path.ends_with(".md")) {
+    throw Error(path, 0, "is for a browser; the same figures open here as what the command prints with --json");
+  }
+  if (line.find(',') != std::string::npos) return Document::Kind::table;
+  throw Error(path, 0, "is no trace, result, timeline, table or other document of tencache");
 }
 
 std::string text_of(const Json& object, const char* key) {
@@ -57,9 +65,18 @@ std::string found(const std::string& path, const std::string& result_file) {
   return fs::exists(same_folder) ? same_folder.string() : path;
 }
 
-// What commands print with --json.
+// What commands print with --json, and logs of one object a line.
 void open_json(const std::string& path, Document& document) {
-  const Json json = Json::parse(read_file(path), nullptr, false);
+  const std::string text = read_file(path);
+  const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
+  if (line.find("\"action\"") != std::string_view::npos && Json::accept(line)) {
+    document.kind = Document::Kind::table;
+    document.tables.push_back(read_json_lines(text, path));
+    return;
+  }
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw Error(path, 0, "begins as JSON and is none; was it copied whole?");
+  document.tables = tables_of(json, std::filesystem::path(path).filename().string());
   if (is_sensitivity(json)) {
     document.kind = Document::Kind::sensitivity;
     document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(json, path));
@@ -67,9 +84,41 @@ void open_json(const std::string& path, Document& document) {
     document.kind = Document::Kind::sweep;
     document.sweep_rows = read_sweep_rows(json, path);
     if (document.sweep_rows.empty()) throw Error(path, 0, "holds no combination");
+  } else if (!kind_of_document(json).empty()) {
+    document.kind = Document::Kind::table;
+    document.chart = chart_of(json, path);
   } else {
     document.results = read_results(path);
   }
+}
+
+Json price_json(const std::string& machine, const char* kind, const PriceFigure& price) {
+  return {{"machine", machine},           {"kind", kind},
+          {"usd_per_hour", price.value},  {"source", price.source},
+          {"retrieved", price.retrieved}, {"confidence", price.confidence}};
+}
+
+// Machines that `calibrate` wrote, prices that `prices` imported.
+void open_yaml(const std::string& path, Document& document) {
+  if (read_file(path).find("\ncloud:") == std::string::npos) {
+    document.tables = tables_of(machine_json(read_machine(path)), "machine");
+    return;
+  }
+  Json rows = Json::array();
+  for (const auto& [machine, price] : read_price_table(path).machines) {
+    if (price.on_demand) rows.push_back(price_json(machine, "on demand", *price.on_demand));
+    if (price.spot) rows.push_back(price_json(machine, "spot", *price.spot));
+  }
+  document.tables = tables_of(rows, "prices");
+}
+
+// A table, which may be a sweep's.
+void open_csv(const std::string& path, Document& document) {
+  const DataTable& table = document.tables.emplace_back(read_csv(read_file(path), path));
+  document.chart = chart_of(table);
+  if (!is_sweep(table)) return;
+  document.kind = Document::Kind::sweep;
+  document.sweep_rows = read_sweep_rows(table, path);
 }
 
 }  // namespace
@@ -86,6 +135,9 @@ DocumentPointer open_document(const std::string& path) {
       open_json(path, *document);
       break;
     case Document::Kind::sensitivity:  // told by their JSON
+      break;
+    case Document::Kind::table:
+      path.ends_with(".yaml") || path.ends_with(".yml") ? open_yaml(path, *document) : open_csv(path, *document);
       break;
     case Document::Kind::sweep:
       document->sweep_rows = read_sweep(path).rows;

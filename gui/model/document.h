@@ -6,15 +6,17 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "gui/model/chart.h"
 #include "gui/model/run.h"
 #include "gui/model/scenario.h"
 #include "gui/model/sensitivity.h"
+#include "gui/model/table.h"
 #include "sim/sweep/sweep_row.h"
 
 namespace tencache::gui {
 
 struct Document {
-  enum class Kind : std::uint8_t { trace, results, timeline, sensitivity, sweep };
+  enum class Kind : std::uint8_t { trace, results, timeline, sensitivity, sweep, table };
   std::string path;
   Kind kind = Kind::trace;
   std::shared_ptr<const Trace> trace;  // of a trace
@@ -22,6 +24,8 @@ struct Document {
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
   std::shared_ptr<const SensitivityPlot> sensitivity;
   std::vector<SweepRow> sweep_rows;
+  DataTables tables;           // of all that is JSON or CSV
+  std::optional<Chart> chart;  // what they say as a picture, where there is one
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -123,6 +123,7 @@ void Session::take(const DocumentPointer& document) {
   sweep_rows_.insert(sweep_rows_.end(), document->sweep_rows.begin(), document->sweep_rows.end());
   if (document->kind == Document::Kind::sensitivity) view_ = {"sensitivity", false};
   if (document->kind == Document::Kind::sweep) view_ = {"cost", false};
+  if (document->kind == Document::Kind::table) view_ = {"table", false};
 }
 
 void Session::plot(const Knob& knob) {

@@ -40,6 +40,7 @@ std::unique_ptr<View> make_comparison_view();
 std::unique_ptr<View> make_sensitivity_view();
 std::unique_ptr<View> make_cost_view();
 std::unique_ptr<View> make_browser_view();
+std::unique_ptr<View> make_table_view();
 
 // All of them, in the order of the tabs.
 std::vector<std::unique_ptr<View>> make_views();

@@ -11,6 +11,7 @@ std::vector<std::unique_ptr<View>> make_views() {
   views.push_back(make_sensitivity_view());
   views.push_back(make_cost_view());
   views.push_back(make_browser_view());
+  views.push_back(make_table_view());
   return views;
 }
 

@@ -1,0 +1,380 @@
+#include "gui/model/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <span>
+
+#include "cli/results.h"
+#include "core/error.h"
+#include "gui/model/describe.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr double least_share = 0.002;      // of the longest bar: what nobody sees needs no legend
+constexpr double most_times_the_best = 3;  // what is longer is cut off: it would flatten all others
+
+// What each command prints is told by members that only it has.
+struct Kind {
+  const char* name;
+  std::vector<const char*> members;
+};
+const std::vector<Kind> kinds = {{"explain", {"causes", "in_turn"}},
+                                 {"bound", {"terms", "bound_term"}},
+                                 {"fit", {"demand", "policies", "staging"}},
+                                 {"tune", {"knobs", "flatness", "best"}},
+                                 {"validate", {"summary", "systems"}},
+                                 {"endurance", {"write_amplification", "tiers"}},
+                                 {"diff", {"pairs", "only_in_a", "only_in_b"}},
+                                 {"reproduce", {"reproduced", "results"}},
+                                 {"info", {"header", "largest_working_set"}},
+                                 {"policies", {"name", "summary", "source", "options"}},
+                                 {"machines", {"name", "tiers", "links"}},
+                                 {"models", {"name", "family", "parameters"}},
+                                 {"prices", {"name", "sha256", "machines"}},
+                                 {"prices import", {"prices", "cloud", "notes"}},
+                                 {"generate", {"trace", "sha256", "ops", "tensors", "parameters"}},
+                                 {"import", {"trace", "sha256", "ops", "tensors"}},
+                                 {"calibrate", {"copies", "memory", "compute", "not_measured"}},
+                                 {"training", {"training"}}};
+
+double number(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  return value.is_number() ? std::max(0.0, value.get<double>()) : 0;
+}
+std::string text(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+bool yes(const Json& object, const char* key) { return member(object, key) == true; }
+std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+std::string seconds_text(double seconds) { return duration_text(std::llround(seconds * 1e9)); }
+std::string bytes_text(double bytes) { return format_bytes(static_cast<Bytes>(bytes)); }
+std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+
+const Ink compute{Ink::Kind::compute}, host{Ink::Kind::host}, plain{Ink::Kind::plain}, marked{Ink::Kind::marked},
+    pale{Ink::Kind::pale};
+
+std::optional<StallCause> cause_named(std::string_view name) {
+  for (std::size_t i = 0; i < stall_cause_count; ++i) {
+    if (to_string(static_cast<StallCause>(i)) == name) return static_cast<StallCause>(i);
+  }
+  return std::nullopt;
+}
+
+// ---- explain --------------------------------------------------------------------------------------------------------
+
+void add_stalls(ChartBar& bar, const Json& stall_seconds) {
+  for (std::size_t i = 0; i < stall_cause_count; ++i) {
+    const auto cause = static_cast<StallCause>(i);
+    const double seconds = number(stall_seconds, std::string(to_string(cause)).c_str());
+    if (seconds > 0) bar.parts.push_back({{Ink::Kind::stall, i}, seconds, std::string("waits for ") + label_of(cause)});
+  }
+}
+
+ChartBar time_bar(const std::string& label, const Json& run) {
+  ChartBar bar;
+  bar.label = label;
+  bar.parts = {{compute, number(run, "compute_seconds"), "compute"}, {host, number(run, "gap_seconds"), "host time"}};
+  add_stalls(bar, member(run, "stall_seconds"));
+  bar.text = yes(run, "fits") ? seconds_text(number(run, "iteration_seconds")) : "does not fit";
+  return bar;
+}
+
+ChartBar cause_bar(const Json& cause) {
+  ChartBar bar;
+  bar.group = "each stall: what goes with its cause, waits all the same, or moves elsewhere";
+  const std::string name = text(cause, "cause");
+  const std::optional<StallCause> known = cause_named(name);
+  bar.label = known ? label_of(*known) : name;
+  const std::size_t which = known ? static_cast<std::size_t>(*known) : 0;
+  const Json& moved_json = member(cause, "moved_seconds");
+  const double moved = moved_json.is_number() ? moved_json.get<double>() : 0;
+  bar.parts = {{{Ink::Kind::stall, which}, number(cause, "confirmed_seconds"), std::string("waits for ") + bar.label},
+               {{Ink::Kind::stall, which, true},
+                number(cause, "still_seconds"),
+                std::string("waits for ") + bar.label + " all the same"},
+               {pale, std::max(0.0, moved), "moves elsewhere"}};
+  bar.text = fmt::format("{}, {} confirmed", seconds_text(number(cause, "attributed_seconds")),
+                         seconds_text(number(cause, "confirmed_seconds")));
+  bar.facts = {{"", bar.label},
+               {"tried", text(cause, "change")},
+               {"attributed", seconds_text(number(cause, "attributed_seconds"))},
+               {"confirmed", seconds_text(number(cause, "confirmed_seconds"))},
+               {"still", seconds_text(number(cause, "still_seconds"))},
+               {"moved", (moved < 0 ? "-" : "") + seconds_text(std::abs(moved))},
+               {"without it", seconds_text(number(member(cause, "without"), "iteration_seconds"))}};
+  return bar;
+}
+
+Chart explain_chart(const Json& json) {
+  Chart chart;
+  chart.title = fmt::format("Where the time goes: {} on {}, {}", text(json, "policy"), text(json, "machine"),
+                            file_name(text(json, "trace")));
+  chart.bars.push_back(time_bar("iteration", member(json, "run")));
+  ChartBar ideal;
+  ideal.label = "ideal";
+  ideal.parts = {{plain, number(json, "ideal_seconds"), "nothing moves"}};
+  ideal.text = seconds_text(number(json, "ideal_seconds"));
+  chart.bars.push_back(std::move(ideal));
+  for (const Json& cause : member(json, "causes")) chart.bars.push_back(cause_bar(cause));
+  for (const Json& step : member(member(json, "in_turn"), "steps")) {
+    ChartBar bar;
+    bar.group = "an iteration, the causes taken away one after the other";
+    const std::optional<StallCause> known = cause_named(text(step, "cause"));
+    bar.label = std::string("and no ") + (known ? label_of(*known) : text(step, "cause").c_str());
+    bar.parts = {{plain, number(step, "iteration_seconds"), ""}};
+    bar.text = seconds_text(number(step, "iteration_seconds"));
+    chart.bars.push_back(std::move(bar));
+  }
+  return chart;
+}
+
+// ---- bound ----------------------------------------------------------------------------------------------------------
+
+Chart bound_chart(const Json& json) {
+  Chart chart;
+  chart.title = fmt::format("No policy is faster: {} on {}", file_name(text(json, "trace")), text(json, "machine"));
+  const std::string binding = text(json, "bound_term");
+  for (const Json& term : member(json, "terms")) {
+    ChartBar bar;
+    bar.label = text(term, "name");
+    bar.marked = bar.label == binding;
+    bar.parts = {{bar.marked ? marked : plain, number(term, "seconds"), bar.marked ? "binds" : ""}};
+    bar.text = seconds_text(number(term, "seconds")) + (bar.marked ? ", binds" : "");
+    bar.facts = {{"", bar.label}, {"at least", seconds_text(number(term, "seconds"))}};
+    const double bandwidth = number(term, "bandwidth_bytes_per_second");
+    if (bandwidth > 0) bar.facts.emplace_back("at", format_bandwidth(static_cast<BytesPerSecond>(bandwidth)));
+    chart.bars.push_back(std::move(bar));
+  }
+  return chart;
+}
+
+// ---- fit ------------------------------------------------------------------------------------------------------------
+
+ChartBar demand_bar(const std::string& group, const std::string& label, const Json& demand) {
+  ChartBar bar;
+  bar.group = group;
+  bar.label = label;
+  for (int i = 0; i < role_count; ++i) {
+    const auto role = static_cast<Role>(i);
+    const double bytes = number(member(demand, "by_role"), std::string(to_string(role)).c_str());
+    if (bytes > 0) bar.parts.push_back({{Ink::Kind::role, static_cast<std::size_t>(i)}, bytes, label_of(role)});
+  }
+  bar.text = bytes_text(number(demand, "bytes"));
+  if (!text(demand, "name").empty()) bar.text += " at " + text(demand, "name");
+  return bar;
+}
+
+Chart fit_chart(const Json& json) {
+  Chart chart;
+  chart.title = fmt::format("{} on {}: {}", file_name(text(json, "trace")), text(json, "machine"),
+                            yes(json, "fits") ? "fits" : "does not fit");
+  chart.mark_label = "capacity";
+  const Json& ranks = member(json, "demand");
+  std::vector<std::pair<std::string, double>> capacities;
+  for (const Json& rank : ranks) {
+    const std::string of = ranks.size() > 1 ? fmt::format("rank {:.0f}: ", number(rank, "rank")) : "";
+    chart.bars.push_back(demand_bar(of + "what the step needs", "alive at most", member(rank, "peak")));
+    chart.bars.push_back(demand_bar(of + "what the step needs", "persistent", member(rank, "persistent")));
+    chart.bars.push_back(demand_bar(of + "what the step needs", "largest GPU op", member(rank, "largest_gpu_op")));
+    for (const Json& tier : member(rank, "tiers")) {
+      ChartBar bar;
+      bar.group = of + "tiers filled from the fastest on";
+      bar.label = text(tier, "name");
+      const double held = number(tier, "held_bytes"), capacity = number(tier, "capacity_bytes");
+      bar.parts = {{plain, held, ""}};
+      bar.between = {capacity, capacity};
+      bar.text = fmt::format("{} of {}", bytes_text(held), bytes_text(capacity));
+      if (number(tier, "left_over_bytes") > 0) bar.text += ", " + bytes_text(number(tier, "left_over_bytes")) + " left";
+      if (std::ranges::find(capacities, bar.label, &std::pair<std::string, double>::first) == capacities.end()) {
+        capacities.emplace_back(bar.label, capacity);
+      }
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  for (const Json& policy : member(json, "policies")) {
+    const std::string group = "peaks under " + text(policy, "policy") + (yes(policy, "fits") ? "" : ": does not fit");
+    for (const Json& tier : member(policy, "tiers")) {
+      ChartBar bar;
+      bar.group = group;
+      bar.label = text(tier, "name");
+      const double steady = number(tier, "steady_peak_bytes"), startup = number(tier, "startup_peak_bytes");
+      bar.parts = {{plain, steady, ""}, {pale, std::max(0.0, startup - steady), "more at start-up"}};
+      bar.text = bytes_text(std::max(steady, startup));
+      const auto capacity = std::ranges::find(capacities, bar.label, &std::pair<std::string, double>::first);
+      if (capacity != capacities.end()) bar.between = {capacity->second, capacity->second};
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  return chart;
+}
+
+// ---- tune -----------------------------------------------------------------------------------------------------------
+
+void add_tuned_workloads(const Json& json, Chart& chart) {
+  const Json& start_seconds = member(member(json, "start"), "iteration_seconds");
+  for (std::size_t w = 0; w < member(json, "workloads").size(); ++w) {
+    const Json& workload = json["workloads"][w];
+    const double best = number(workload, "iteration_seconds");
+    if (best <= 0) continue;
+    const auto add = [&](const char* label, double seconds, bool is_best) {
+      ChartBar bar;
+      bar.group = file_name(text(workload, "trace"));
+      bar.label = label;
+      bar.marked = is_best;
+      bar.parts = {{is_best ? marked : plain, seconds / best, is_best ? "the best found" : ""}};
+      bar.text =
+          seconds <= 0 ? "does not fit" : seconds_text(seconds) + (is_best ? "" : ", " + off_text(seconds / best));
+      chart.bars.push_back(std::move(bar));
+    };
+    add("best", best, true);
+    add("defaults", number(workload, "defaults_seconds"), false);
+    if (w < start_seconds.size() && start_seconds[w].is_number()) add("start", start_seconds[w].get<double>(), false);
+    add("ideal", number(workload, "ideal_seconds"), false);
+  }
+}
+
+Chart tune_chart(const Json& json) {
+  Chart chart;
+  chart.title = fmt::format("Tuning of {} on {}: {:.0f} of {:.3g} combinations simulated", text(json, "policy"),
+                            text(json, "machine"), number(json, "candidates"), number(json, "combinations"));
+  add_tuned_workloads(json, chart);
+  for (const Json& knob : member(json, "flatness")) {
+    for (const Json& step : member(knob, "steps")) {
+      if (!yes(step, "simulated")) continue;
+      ChartBar bar;
+      bar.group = "one knob of the best moved";
+      bar.label = fmt::format("{} {} → {}", text(knob, "knob"), text(knob, "value"), text(step, "value"));
+      const double relative = number(step, "relative_time");
+      if (yes(step, "fits")) {
+        bar.parts = {{plain, std::min(1.0, relative), ""}, {pale, std::max(0.0, relative - 1), "slower than the best"}};
+        bar.text = yes(step, "ties") ? "ties" : off_text(relative);
+      } else {
+        bar.text = "does not fit";
+      }
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  chart.most = most_times_the_best;
+  return chart;
+}
+
+// ---- validate -------------------------------------------------------------------------------------------------------
+
+Chart validate_chart(const Json& json) {
+  Chart chart;
+  const Json& summary = member(json, "summary");
+  chart.title =
+      fmt::format("Simulated against published: {:.0f} rows judged, {:.0f} missed, median error {}",
+                  number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));
+  chart.mark_label = "published";
+  for (const Json& system : member(json, "systems")) {
+    for (const Json& row : member(system, "rows")) {
+      const Json& published = member(row, "published");
+      const double from = number(published, "from"), to = number(published, "to"), middle = (from + to) / 2;
+      const double simulated = number(row, "simulated");
+      if (middle <= 0 || simulated <= 0) continue;  // orders, and what was skipped: in the table
+      ChartBar bar;
+      bar.group = text(system, "system");
+      bar.label = text(row, "experiment") + ": " + text(row, "row");
+      const std::string verdict = text(row, "verdict");
+      const bool missed = verdict == "missed", judged = verdict == "within";
+      bar.marked = missed;
+      bar.parts = {{missed   ? marked
+                    : judged ? plain
+                             : pale,
+                    simulated / middle,
+                    missed   ? "missed"
+                    : judged ? "within what its file tolerates"
+                             : "listed, not judged"}};
+      bar.between = {from / middle, to / middle};
+      bar.text = off_text(simulated / middle) + (missed ? ", missed" : yes(row, "fitted") ? ", fitted" : "");
+      bar.facts = {{"", bar.label},
+                   {"of", text(row, "metric")},
+                   {"published", text(published, "text")},
+                   {"simulated", fmt::format("{:.4g}", simulated)},
+                   {"error", off_text(simulated / middle)}};
+      if (!text(row, "note").empty()) bar.facts.emplace_back("note", text(row, "note"));
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  chart.most = 2;
+  return chart;
+}
+
+}  // namespace
+
+double ChartBar::total() const {
+  return std::accumulate(parts.begin(), parts.end(), 0.0,
+                         [](double sum, const ChartPart& part) { return sum + part.value; });
+}
+
+std::vector<ChartPart> Chart::legend() const {
+  std::vector<ChartPart> entries;
+  for (const ChartBar& bar : bars) {
+    for (const ChartPart& part : bar.parts) {
+      if (part.label.empty() || part.value <= least_share * most) continue;
+      if (std::ranges::find(entries, part.ink, &ChartPart::ink) == entries.end()) entries.push_back(part);
+    }
+  }
+  return entries;
+}
+
+std::string kind_of_document(const Json& document) {
+  const Json& object = document.is_array() && !document.empty() ? document.front() : document;
+  for (const Kind& kind : kinds) {
+    const bool has_all = std::ranges::all_of(
+        kind.members, [&](const char* name) { return object.is_object() && object.contains(name); });
+    if (has_all) return kind.name;
+  }
+  return "";
+}
+
+std::optional<Chart> chart_of(const DataTable& table) {
+  const std::size_t candidate = table.find_column("candidate"), time = table.find_column("relative_time");
+  if (candidate == DataTable::unsorted || time == DataTable::unsorted) return std::nullopt;
+  Chart chart;
+  chart.title = fmt::format("{} candidates, in the order in which they were tried", table.row_count());
+  chart.x_label = "candidate";
+  chart.y_label = "time, × the best";
+  const std::size_t best = table.find_column("best");
+  for (std::size_t row = 0; row < table.row_count(); ++row) {
+    const double y = table.number(row, time);
+    if (!(y > 0)) {  // does not fit
+      ++chart.dots_without_place;
+      continue;
+    }
+    const bool is_best = best != DataTable::unsorted && table.raw(row, best) == "true";
+    chart.dots.push_back({table.number(row, candidate), y, is_best, off_text(y)});
+  }
+  return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
+}
+
+std::optional<Chart> chart_of(const Json& document, const std::string& file) {
+  const std::string kind = kind_of_document(document);
+  Chart chart;
+  try {
+    if (kind == "explain") chart = explain_chart(document);
+    if (kind == "bound") chart = bound_chart(document);
+    if (kind == "fit") chart = fit_chart(document);
+    if (kind == "tune") chart = tune_chart(document);
+    if (kind == "validate") chart = validate_chart(document);
+  } catch (const Json::exception& error) {
+    throw Error(file, 0, std::string("is damaged: ") + error.what());
+  }
+  if (chart.bars.empty()) return std::nullopt;
+  double most = 0;
+  for (const ChartBar& bar : chart.bars) most = std::max(most, bar.total());
+  for (const ChartBar& bar : chart.bars) {  // a mark far beyond all bars would flatten them: it is said in words
+    if (bar.between && bar.between->second <= 2 * most) most = std::max(most, bar.between->second);
+  }
+  chart.most = chart.most > 0 ? std::min(chart.most, most) : most;
+  return chart.most > 0 ? std::optional(std::move(chart)) : std::nullopt;
+}
+
+}  // namespace tencache::gui

@@ -1,0 +1,200 @@
+#include "gui/views/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gui/views/bars.h"
+#include "gui/views/canvas.h"
+#include "gui/views/plot.h"
+
+namespace tencache::gui {
+namespace {
+
+float line_height(const Theme& theme) { return ImGui::GetFontSize() + theme.px(6); }
+
+// Full, or only its outline: weaker colours of two inks would look alike.
+void draw_part(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, const Ink& ink) {
+  const ImU32 color = color_of(theme, ink);
+  if (ink.kind == Ink::Kind::pale) {
+    list.AddRectFilled(min, max, theme.lane);
+    list.AddRect(min, max, color);
+    return;
+  }
+  draw_swatch(list, theme, min, max, color, ink.kind == Ink::Kind::stall);
+}
+
+void draw_chart_legend(const Theme& theme, const Chart& chart) {
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  const float box = ImGui::GetFontSize();
+  bool first = true;
+  const auto entry = [&](const std::string& label, const auto& draw) {
+    const float width = box + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x;
+    if (!first) ImGui::SameLine(0, theme.px(14));
+    if (!first && ImGui::GetContentRegionAvail().x < width) ImGui::NewLine();
+    first = false;
+    const ImVec2 at = ImGui::GetCursorScreenPos();
+    draw(at);
+    list.AddText({at.x + box + theme.px(5), at.y}, theme.text, label.c_str());
+    ImGui::Dummy({width, box});
+  };
+  for (const ChartPart& part : chart.legend()) {
+    entry(part.label, [&](ImVec2 at) { draw_part(list, theme, at, {at.x + box, at.y + box}, part.ink); });
+  }
+  const bool has_mark = std::ranges::any_of(chart.bars, [](const ChartBar& bar) { return bar.between.has_value(); });
+  if (has_mark) {
+    entry(chart.mark_label, [&](ImVec2 at) {
+      list.AddRectFilled({at.x + box / 2 - theme.px(1), at.y}, {at.x + box / 2 + theme.px(1), at.y + box}, theme.error);
+    });
+  }
+}
+
+struct BarColumns {
+  float labels = 0, bars = 0, texts = 0;
+};
+
+BarColumns columns_of(const Theme& theme, const Chart& chart, float width) {
+  BarColumns columns;
+  for (const ChartBar& bar : chart.bars) {
+    columns.labels = std::max(columns.labels, ImGui::CalcTextSize(bar.label.c_str()).x);
+    columns.texts = std::max(columns.texts, ImGui::CalcTextSize(bar.text.c_str()).x);
+  }
+  const float gap = theme.px(12);
+  columns.labels = std::min(columns.labels, width * 0.42f) + gap;
+  columns.texts = std::min(columns.texts, width * 0.36f) + gap;
+  columns.bars = std::max(theme.px(60), width - columns.labels - columns.texts);
+  return columns;
+}
+
+void draw_bar(ImDrawList& list, const Theme& theme, const Chart& chart, const ChartBar& bar, ImVec2 at,
+              const BarColumns& columns) {
+  const float height = ImGui::GetFontSize();
+  const ImU32 text = bar.marked ? theme.accent : theme.text;
+  draw_clipped_text(list, at, columns.labels - theme.px(10), text, bar.label.data(),
+                    bar.label.data() + bar.label.size());
+  const BarScale scale{at.x + columns.labels, columns.bars - theme.px(12), chart.most};
+  double from = 0;
+  for (const ChartPart& part : bar.parts) {
+    const ImVec2 min{scale.x(from), at.y}, max{scale.x(from + part.value), at.y + height};
+    from += part.value;
+    if (max.x > min.x) draw_part(list, theme, min, max, part.ink);
+  }
+  if (from > chart.most * (1 + 1e-9)) {
+    const float x = scale.left + scale.width;
+    list.AddTriangleFilled({x, at.y}, {x + theme.px(7), at.y + height / 2}, {x, at.y + height}, theme.text);
+  }
+  if (bar.between && bar.between->first <= chart.most * (1 + 1e-9)) {
+    const float half = theme.px(1), left = scale.x(bar.between->first), right = scale.x(bar.between->second);
+    list.AddRectFilled({left - half, at.y - theme.px(2)}, {right + half, at.y + height + theme.px(2)},
+                       right - left > 2 * half ? with_alpha(theme.error, 0.5f) : theme.error);
+  }
+  const float x = at.x + columns.labels + columns.bars;
+  draw_clipped_text(list, {x, at.y}, columns.texts - theme.px(4), bar.marked ? theme.accent : theme.faint_text,
+                    bar.text.data(), bar.text.data() + bar.text.size());
+}
+
+void draw_bars(const Theme& theme, const Chart& chart) {
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  const float width = ImGui::GetContentRegionAvail().x;
+  const BarColumns columns = columns_of(theme, chart, width);
+  const std::string* group = nullptr;
+  for (const ChartBar& bar : chart.bars) {
+    if (!bar.group.empty() && (group == nullptr || *group != bar.group)) {
+      ImGui::PushFont(theme.bold);
+      ImGui::TextUnformatted(bar.group.c_str());
+      ImGui::PopFont();
+    }
+    group = &bar.group;
+    const ImVec2 at = ImGui::GetCursorScreenPos();
+    ImGui::Dummy({width, line_height(theme) - ImGui::GetStyle().ItemSpacing.y});
+    if (ImGui::IsItemHovered() && !bar.facts.empty()) {
+      ImGui::BeginTooltip();
+      draw_facts(theme, bar.facts);
+      ImGui::EndTooltip();
+    }
+    if (ImGui::IsItemVisible()) draw_bar(list, theme, chart, bar, at, columns);
+  }
+}
+
+void draw_dots(const Theme& theme, const Chart& chart, float height) {
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  const ImVec2 corner = ImGui::GetCursorScreenPos(), margin = plot_margin(theme);
+  const float width = ImGui::GetContentRegionAvail().x;
+  double most_x = 1, most_y = 1;
+  for (const ChartDot& dot : chart.dots) most_x = std::max(most_x, dot.x), most_y = std::max(most_y, dot.y);
+  Plot plot;
+  plot.min = {corner.x + margin.x, corner.y + line_height(theme)};
+  plot.max = {corner.x + width - theme.px(16), corner.y + height - margin.y};
+  plot.x_axis = PlotAxis::around(0, most_x, false);
+  plot.y_axis = PlotAxis::around(0, most_y, false);
+  plot.x_axis.text = [](double value) { return fmt::format("{:.4g}", value); };
+  plot.y_axis.text = [](double value) { return fmt::format("{:.3g}", value); };
+  plot.x_axis.label = chart.x_label;
+  plot.y_axis.label = chart.y_label;
+  draw_axes(list, theme, plot);
+  ImGui::InvisibleButton("dots", {width, height});
+  const ImVec2 mouse = ImGui::GetIO().MousePos;
+  const ChartDot* pointed = nullptr;
+  for (const ChartDot& dot : chart.dots) {
+    const ImVec2 at = plot.at(dot.x, dot.y);
+    draw_marker(list, dot.marked ? 3 : 0, at, theme.px(dot.marked ? 6.0f : 3.5f),
+                dot.marked ? theme.accent : theme.ghost);
+    if (std::hypot(mouse.x - at.x, mouse.y - at.y) < theme.px(6)) pointed = &dot;
+  }
+  if (pointed != nullptr && ImGui::IsItemHovered()) {
+    ImGui::SetTooltip("%s %.0f: %s", chart.x_label.c_str(), pointed->x, pointed->label.c_str());
+  }
+}
+
+}  // namespace
+
+ImU32 color_of(const Theme& theme, const Ink& ink) {
+  switch (ink.kind) {
+    case Ink::Kind::compute:
+      return theme.phases[2];
+    case Ink::Kind::host:
+      return theme.gap;
+    case Ink::Kind::stall:
+      return ink.pale ? mixed(theme.causes[ink.which], theme.lane, 0.6f) : theme.causes[ink.which];
+    case Ink::Kind::role:
+      return theme.roles[ink.which];
+    case Ink::Kind::marked:
+      return theme.accent;
+    case Ink::Kind::plain:
+    case Ink::Kind::pale:
+      break;
+  }
+  return theme.ghost;
+}
+
+float chart_height(const Theme& theme, const Chart& chart) {
+  const float line = line_height(theme);
+  if (!chart.dots.empty()) return 16 * line;
+  const float text = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
+  float height = 3.2f * text;  // title and legend
+  const std::string* group = nullptr;
+  for (const ChartBar& bar : chart.bars) {
+    height += line + (!bar.group.empty() && (group == nullptr || *group != bar.group) ? text : 0);
+    group = &bar.group;
+  }
+  return height;
+}
+
+void draw_chart(const Theme& theme, const Chart& chart, float height) {
+  const float top = ImGui::GetCursorPosY();
+  ImGui::PushFont(theme.bold);
+  ImGui::TextUnformatted(chart.title.c_str());
+  ImGui::PopFont();
+  if (chart.dots_without_place > 0) {
+    ImGui::SameLine(0, theme.px(14));
+    ImGui::TextDisabled("%zu do not fit", chart.dots_without_place);
+  }
+  if (!chart.dots.empty()) return draw_dots(theme, chart, height - (ImGui::GetCursorPosY() - top));
+  draw_chart_legend(theme, chart);
+  ImGui::BeginChild("bars", {0, height - (ImGui::GetCursorPosY() - top)}, false);
+  draw_bars(theme, chart);
+  ImGui::EndChild();
+}
+
+}  // namespace tencache::gui

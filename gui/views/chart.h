@@ -1,0 +1,17 @@
+// A document's picture (gui/model/chart.h), drawn.
+#pragma once
+
+#include <imgui.h>
+
+#include "gui/model/chart.h"
+#include "gui/views/theme.h"
+
+namespace tencache::gui {
+
+ImU32 color_of(const Theme& theme, const Ink& ink);
+// Into the rest of the window's width; bars are as high as they need and scroll, dots fill the height.
+void draw_chart(const Theme& theme, const Chart& chart, float height);
+// What the chart's bars and lines need; of dots some height.
+float chart_height(const Theme& theme, const Chart& chart);
+
+}  // namespace tencache::gui

@@ -257,8 +257,8 @@ std::string peaks_text(const Workload& workload, const Verdict& verdict) {
   return "\n" + table.text() + text.substr(text.empty() ? 0 : 1) + (text.empty() ? "" : "\n");
 }
 
-// "64GiB", or "50%" of the tier.
-std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine) {
+// "64GiB", or "50%" of the CPU memory of so many ranks together.
+std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks) {
   if (text.empty()) return std::nullopt;
   try {
     if (text.back() != '%') return parse_bytes(text);
@@ -266,11 +266,20 @@ std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSp
     const double percent = std::stod(text, &used);
     const TierId cpu = machine.tier_of(Device::cpu);
     if (used + 1 == text.size() && percent > 0 && percent <= 100 && cpu != no_tier) {
-      return static_cast<Bytes>(static_cast<double>(machine.tiers[cpu].capacity) * percent / 100);
+      double capacity = 0;
+      for (std::size_t rank = 0; rank < std::min(ranks, machine.rank_count()); ++rank) {
+        capacity += static_cast<double>(machine.of_rank(rank).tiers[cpu].capacity);
+      }
+      return static_cast<Bytes>(capacity * percent / 100);
     }
   } catch (const std::exception&) {
   }
   throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
+}
+
+// Page-locked CPU memory at most, staging buffers included.
+Bytes pinned_bytes(const TierPeak& cpu_peak, Bytes cpu_peak_bytes, const Staging& staging) {
+  return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.count * staging.bytes;
 }
 
 Verdict judge(const Workload& workload, const std::string& policy, const std::map<std::string, std::string>& settings,
@@ -294,16 +303,22 @@ Verdict judge(const Workload& workload, const std::string& policy, const std::ma
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   verdict.peaks = tier_peaks(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, machine);
   if (const TierId cpu = machine.tier_of(Device::cpu); pinned_limit && cpu != no_tier) {
-    const Bytes needed = verdict.peaks[cpu].pinned != 0 ? verdict.peaks[cpu].pinned : outcome.result.peak_bytes[cpu];
-    verdict.pinned_fits = needed + machine.staging.count * machine.staging.bytes <= *pinned_limit;
+    Bytes needed = 0;  // of all ranks: they lock the memory of one host
+    for (std::size_t rank = 0; rank < std::max<std::size_t>(outcome.ranks.size(), 1); ++rank) {
+      const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
+      const MachineSpec& own = workload.machine.of_rank(rank);
+      const TierPeak peak = tier_peaks(rank == 0 ? timeline : others[rank - 1], result, own)[cpu];
+      needed += pinned_bytes(peak, result.peak_bytes[cpu], own.staging);
+    }
+    verdict.pinned_fits = needed <= *pinned_limit;
   }
   return verdict;
 }
 
 std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& workload,
                                const std::vector<std::string>& names,
-                               const std::map<std::string, std::string>& settings) {
-  const std::optional<Bytes> limit = parse_pinned_limit(arguments.pinned_limit, workload.machine);
+                               const std::map<std::string, std::string>& settings, std::size_t ranks) {
+  const std::optional<Bytes> limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, ranks);
   std::vector<TierId> tiers;
   for (const TierKind kind : searched_kinds(arguments, names.size())) {
     if (const TierId tier = tier_of_kind(workload.machine, kind); tier != no_tier) tiers.push_back(tier);
@@ -340,7 +355,7 @@ ExitCode fit(const FitArguments& arguments) {
   const Workload workload = load_workload(arguments.workload);
   const std::vector<Demand> demands = demands_of(workload.trace);
 
-  const std::vector<Verdict> verdicts = judge_all(arguments, workload, names, settings);
+  const std::vector<Verdict> verdicts = judge_all(arguments, workload, names, settings, demands.size());
   const bool fits =
       std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) { return verdict.fits(); });
   if (arguments.json) {
@@ -390,8 +405,8 @@ void add_fit_command(CLI::App& app, Command& chosen) {
                    "(default: all of one policy, gpu of several)")
       ->check(CLI::IsMember({"none", "gpu", "all"}));
   refuse_empty(command->add_option("--pinned-limit", arguments->pinned_limit,
-                                   "It fits only if page-locked CPU memory, staging buffers included, is within this: "
-                                   "64GiB, or 50% of CPU memory"));
+                                   "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
+                                   "within this: 64GiB, or 50% of CPU memory"));
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
       "The first table fills the tiers, the fastest first, with all that is alive at once; the second simulates each "

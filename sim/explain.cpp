@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "policies/layers.h"
+#include "policies/registry.h"
 #include "sim/machine_parameter.h"
 #include "sim/parallel.h"
 
@@ -127,8 +128,15 @@ class Explaining {
   Explanation run() {
     Timeline timeline;
     std::vector<Timeline> others;
-    explanation_.outcome = run_policy(*request_.trace, *request_.machine, request_.policy, request_.settings,
-                                      request_.limits, {.timeline = &timeline, .other_timelines = &others});
+    make_policy(request_.policy, request_.settings);  // a wrong name or option is bad usage
+    try {
+      explanation_.outcome = run_policy(*request_.trace, *request_.machine, request_.policy, request_.settings,
+                                        request_.limits, {.timeline = &timeline, .other_timelines = &others});
+    } catch (const Error& error) {  // what the machine cannot serve, such as staging buffers too small
+      explanation_.outcome.policy = request_.policy;
+      explanation_.outcome.result.fits = false;
+      explanation_.outcome.result.misfit = error.what();
+    }
     const Outcome& outcome = explanation_.outcome;
     explanation_.parts = parts_of(outcome.result);
     explanation_.simulations = done_ = 1;

@@ -111,8 +111,9 @@ struct ExplainRequest {
   std::function<void(std::size_t done, std::size_t expected)> progress;  // one call at a time
 };
 
-// On all cores; the result does not depend on how many there are. Of several ranks, the slowest. Throws Error as
-// run_policy does for the run that is explained; where it does not fit, only `outcome` and `parts` are set.
+// On all cores; the result does not depend on how many there are. Of several ranks, the slowest. Throws Error
+// for an unknown policy or option; where the run that is explained does not fit, or needs what the machine lacks, only
+// `outcome` and `parts` are set.
 Explanation explain(const ExplainRequest& request);
 
 // The machine and the trace without a cause (above), on every rank.

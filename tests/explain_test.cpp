@@ -127,6 +127,19 @@ TEST(Explain, AllThatOneLinkCostsIsConfirmed) {
   EXPECT_EQ(then("policy ideal"), -1);
 }
 
+// Twice the PCIe is twice each direction: 1 GB/s in, a quarter of it out.
+TEST(Explain, UnevenDirectionsKeepTheirRatio) {
+  const Trace trace = three_blocks(true);
+  MachineSpec uneven = machine(32 * MiB, GiB);
+  uneven.links[1].bandwidth = 250'000'000;
+  const Explanation explanation = explain_lru(trace, uneven);
+  EXPECT_NEAR(explanation.parts.seconds, 0.03 + 15 * block_seconds, 1e-6);
+  for (const ExplainedChange& change : explanation.changes) {
+    if (change.what != "pcie × 2") continue;
+    EXPECT_NEAR(change.then.seconds, 0.03 + 7.5 * block_seconds, 1e-6);
+  }
+}
+
 // Written in place: a block has to leave (16.8 ms) before the next may come in (16.8 ms). Each way alone is half of it.
 TEST(Explain, BothWaysHaveTheirOwnShare) {
   const Trace trace = three_blocks(true);
@@ -241,6 +254,13 @@ TEST(ExplainCommand, PrintsAttributedBesideConfirmed) {
   std::vector<std::string> two = words;
   two[7] = "lru,belady";
   EXPECT_EQ(run_in_process(two).code, 2);
+  const InProcessAnswer refused = run_in_process({"explain", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048",
+                                                  "-m", "g5.xlarge", "-p", "10cache", "--json"});
+  EXPECT_EQ(refused.code, 1) << refused.err;
+  EXPECT_THAT(refused.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("staging buffers")));
+  std::vector<std::string> option = words;
+  option.insert(option.end(), {"--set", "no_such_option=1"});
+  EXPECT_EQ(run_in_process(option).code, 2);
   two[7] = "best";
   EXPECT_THAT(run_in_process(two).err, HasSubstr("valid names"));
 }

@@ -144,6 +144,28 @@ TEST_F(FitCommand, KeepsToALimitOfPageLockedMemory) {
   EXPECT_TRUE(with("half", 2).is_null());
 }
 
+// Two ranks with 256 MiB of staging buffers each and, rounded, at least 48 MiB of blocks.
+TEST_F(FitCommand, AddsUpPageLockedMemoryOfRanks) {
+  Trace trace = three_blocks(12 * MiB);
+  for (TensorId i = 0; i < 3; ++i) {
+    const TensorId id = trace.add_tensor(std::string("v").append(std::to_string(i)), 12 * MiB, Role::parameter, true);
+    Op op = trace.ops[i];
+    op.rank = 1;
+    const TensorId ids[] = {id};
+    trace.add_op(op, ids, ids);
+  }
+  const std::string file = ::testing::TempDir() + "/two_ranks.trace.jsonl";
+  write_trace(trace, file);
+  const auto within = [&](const char* limit, int code) {
+    return fit({file, "-m", "g6e.12xlarge", "--no-rescale", "-p", "lru", "--no-minimum", "--pinned-limit", limit},
+               code)["policies"][0]["pinned_fits"];
+  };
+  EXPECT_EQ(within("400MiB", 1), false);  // enough for one
+  EXPECT_EQ(within("1GiB", 0), true);
+  EXPECT_EQ(within("0.4%", 0), true);  // of 2 × 95.25 GiB: 780 MiB
+  EXPECT_EQ(within("0.2%", 1), false);
+}
+
 TEST_F(FitCommand, ResultsOfAModelAreReproduced) {
   const std::string file = ::testing::TempDir() + "/model_result.json";
   const InProcessAnswer result = run_in_process(

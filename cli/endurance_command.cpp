@@ -7,6 +7,7 @@
 
 #include "cli/command_line.h"
 #include "cli/report.h"
+#include "policies/registry.h"
 #include "sim/wear.h"
 
 namespace tencache {
@@ -17,20 +18,32 @@ struct EnduranceArguments {
   std::string policy;
   std::vector<std::string> settings;
   std::string rated;  // --tbw
-  double drive_writes_per_day = 0;
   double duty_percent = 100;
   WearOptions wear;
   bool json = false;
 };
 
 // Where the rating comes from.
-std::string rating_of(const EnduranceArguments& arguments) {
+std::string rating_of(const EnduranceArguments& arguments, WearRating rating) {
+  if (rating == WearRating::of_machine) return "the machine's tbw";
   if (!arguments.rated.empty()) return "--tbw " + arguments.rated;
-  const std::string rating = fmt::format("{} drive writes a day for {} years", arguments.wear.drive_writes_per_day,
-                                         arguments.wear.warranty_years);
-  return arguments.drive_writes_per_day > 0
-             ? rating
-             : "assumed: " + rating + ", as data-centre SSDs often are; --tbw says yours";
+  const std::string writes =
+      fmt::format("{} drive writes a day for {} years", arguments.wear.drive_writes_per_day.value_or(1),
+                  arguments.wear.warranty_years);
+  return rating == WearRating::of_options ? writes
+                                          : "assumed: " + writes + ", as data-centre SSDs often are; --tbw says yours";
+}
+
+// Tiers may differ: one that the machine rates beside one that it does not.
+std::string ratings_of(const EnduranceArguments& arguments, const std::vector<TierWear>& wears) {
+  std::vector<std::string> texts;
+  for (const TierWear& wear : wears) {
+    const bool alike = std::all_of(wears.begin(), wears.end(),
+                                   [&](const TierWear& other) { return other.rating == wears.front().rating; });
+    if (alike) return rating_of(arguments, wear.rating);
+    texts.push_back(fmt::format("{} by {}", wear.tier, rating_of(arguments, wear.rating)));
+  }
+  return join(texts);
 }
 
 std::string terabytes(double bytes) {
@@ -55,6 +68,7 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
                      {"ssd_written_bytes_per_day", wear.bytes_per_day},
                      {"drive_writes_per_day", wear.drive_writes_per_day},
                      {"ssd_rated_bytes", wear.rated_bytes},
+                     {"rated_by", to_string(wear.rating)},
                      {"years", wear.years ? Json(*wear.years) : Json(nullptr)}});
   }
   return {{"policy", outcome.policy},
@@ -65,7 +79,7 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
           {"iteration_seconds", fits ? Json(outcome.result.iteration_seconds()) : Json(nullptr)},
           {"duty", arguments.wear.duty},
           {"write_amplification", arguments.wear.write_amplification},
-          {"rating", rating_of(arguments)},
+          {"rating", fits ? Json(ratings_of(arguments, wears)) : Json(nullptr)},
           {"tiers", std::move(tiers)},
           {"notes", notes_of(workload)},
           {"rescaled", rescaling_json(workload)},
@@ -86,7 +100,8 @@ std::string endurance_text(const EnduranceArguments& arguments, const Workload& 
                terabytes(wear.bytes_per_iteration), terabytes(wear.bytes_per_day),
                fmt::format("{:.3g}", wear.drive_writes_per_day), terabytes(wear.rated_bytes), years_text(wear)});
   }
-  text += table.text() + "\nWritten to each SSD, in the steady state. Rated for: " + rating_of(arguments) + ".\n";
+  text +=
+      table.text() + "\nWritten to each SSD, in the steady state. Rated for: " + ratings_of(arguments, wears) + ".\n";
   if (arguments.wear.write_amplification != 1) {
     text += fmt::format("A day's figure with a write amplification of {}.\n", arguments.wear.write_amplification);
   }
@@ -103,18 +118,15 @@ ExitCode endurance(EnduranceArguments arguments) {
       throw Error(std::string("--tbw: ") + error.what());
     }
   }
-  if (arguments.drive_writes_per_day > 0) arguments.wear.drive_writes_per_day = arguments.drive_writes_per_day;
   arguments.wear.duty = arguments.duty_percent / 100;
   const auto settings = parse_settings(arguments.settings);
-  Workload workload = load_workload(arguments.workload);
+  const Workload workload = load_workload(arguments.workload);
   const auto& tiers = workload.machine.tiers;
   if (std::none_of(tiers.begin(), tiers.end(), [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
     throw Error("machine '" + workload.machine.name + "' has no tier of kind nvme, so that nothing wears out");
   }
-  workload.run_options["rating"] = rating_of(arguments);
-  workload.run_options["duty"] = fmt::format("{}", arguments.wear.duty);
-  workload.run_options["write_amplification"] = fmt::format("{}", arguments.wear.write_amplification);
-  const Outcome outcome = simulate_policy(workload, arguments.policy, settings);
+  make_policy(arguments.policy, settings);  // a wrong name or option is bad usage
+  const Outcome outcome = simulate_or_refuse(workload, arguments.policy, settings);
   std::vector<TierWear> wears;
   if (outcome.result.fits) wears = wear_of(outcome, workload.machine, arguments.wear);
   if (arguments.json) {
@@ -134,10 +146,12 @@ void add_endurance_command(CLI::App& app, Command& chosen) {
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
   CLI::Option* rated = refuse_empty(
-      command->add_option("--tbw", arguments->rated, "What each SSD is rated to have written, such as 600TB"));
+      command->add_option("--tbw", arguments->rated,
+                          "What each SSD is rated to have written, such as 600TB (default: the machine file's tbw)"));
   command
-      ->add_option("--dwpd", arguments->drive_writes_per_day,
-                   "The same as whole drives a day, over --warranty-years (default: 1)")
+      ->add_option(
+          "--dwpd", arguments->wear.drive_writes_per_day,
+          "The same as whole drives a day, over --warranty-years (default: 1 where the machine file has no tbw)")
       ->check(CLI::Range(1e-6, 1e6))
       ->excludes(rated);
   command->add_option("--warranty-years", arguments->wear.warranty_years, "Of --dwpd")

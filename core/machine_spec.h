@@ -38,7 +38,8 @@ struct Tier {
   AllocationCost allocation = {};
   // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
   Bytes io_block_bytes = 0;
-  std::uint32_t io_depth = 0;  // blocks in flight, of each directory
+  std::uint32_t io_depth = 0;     // blocks in flight, of each directory
+  Bytes rated_written_bytes = 0;  // nvme: what one of its devices is rated to have written (TBW); 0: not known
 };
 
 // Bandwidth that several links occupy at once: a PCIe direction, DRAM, an SSD's read + write total.

@@ -15,13 +15,14 @@ struct Unit {
   double factor;
 };
 
-constexpr std::array<Unit, 12> byte_units{{{"", 1},
+constexpr std::array<Unit, 13> byte_units{{{"", 1},
                                            {"B", 1},
                                            {"kB", 1e3},
                                            {"KB", 1e3},
                                            {"MB", 1e6},
                                            {"GB", 1e9},
                                            {"TB", 1e12},
+                                           {"PB", 1e15},
                                            {"KiB", 1024.0},
                                            {"MiB", 1048576.0},
                                            {"GiB", 1073741824.0},
@@ -54,7 +55,7 @@ Bytes parse_bytes(std::string_view text) {
   if (text == "unlimited") return unlimited;
   const double value = parse(text, byte_units);
   if (value < 0 || value > static_cast<double>(unlimited)) {
-    refuse("size", text, "24GiB, 512MB, 1.5e9 or unlimited (units kB MB GB TB KiB MiB GiB TiB)");
+    refuse("size", text, "24GiB, 512MB, 1.5e9 or unlimited (units kB MB GB TB PB KiB MiB GiB TiB PiB)");
   }
   return static_cast<Bytes>(std::llround(value));
 }

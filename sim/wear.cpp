@@ -1,6 +1,7 @@
 #include "sim/wear.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 
@@ -42,7 +43,27 @@ double written_per_iteration(const RunResult& result, const MachineSpec& machine
   return bytes / static_cast<double>(result.period);
 }
 
+void rate(TierWear& wear, const Tier& tier, const WearOptions& options) {
+  const bool given = options.rated || options.drive_writes_per_day;
+  if (options.rated) {
+    wear.rated_bytes = static_cast<double>(*options.rated);
+  } else if (!given && tier.rated_written_bytes != 0) {
+    wear.rated_bytes = static_cast<double>(tier.rated_written_bytes);
+  } else {
+    wear.rated_bytes = options.drive_writes_per_day.value_or(1) * static_cast<double>(wear.capacity) * days_a_year *
+                       options.warranty_years;
+  }
+  wear.rating = given                           ? WearRating::of_options
+                : tier.rated_written_bytes != 0 ? WearRating::of_machine
+                                                : WearRating::assumed;
+}
+
 }  // namespace
+
+std::string_view to_string(WearRating rating) {
+  constexpr std::array<std::string_view, 3> names{"options", "machine", "assumed"};
+  return names[static_cast<std::size_t>(rating)];
+}
 
 std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine, const WearOptions& options) {
   TENCACHE_CHECK(outcome.result.fits);
@@ -69,9 +90,7 @@ std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine
     wear.bytes_per_day =
         wear.bytes_per_iteration * options.write_amplification * options.duty * seconds_a_day / iteration_seconds;
     wear.drive_writes_per_day = wear.bytes_per_day / static_cast<double>(wear.capacity);
-    wear.rated_bytes = options.rated ? static_cast<double>(*options.rated)
-                                     : options.drive_writes_per_day * static_cast<double>(wear.capacity) * days_a_year *
-                                           options.warranty_years;
+    rate(wear, machine.tiers[tier], options);
     if (wear.bytes_per_day > 0) wear.years = wear.rated_bytes / wear.bytes_per_day / days_a_year;
     wears.push_back(std::move(wear));
   }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/machine_spec.h"
@@ -11,12 +12,17 @@
 namespace tencache {
 
 struct WearOptions {
-  double duty = 1;                  // share of the day that is trained
-  double write_amplification = 1;   // bytes written to flash ÷ bytes written by the host
-  std::optional<Bytes> rated;       // terabytes written that one SSD is rated for
-  double drive_writes_per_day = 1;  // of the rating where `rated` is not given: over `warranty_years`
+  double duty = 1;                 // share of the day that is trained
+  double write_amplification = 1;  // bytes written to flash ÷ bytes written by the host
+  // What one SSD is rated to have written: so many bytes, or else so many of its capacities a day over the warranty.
+  // With neither it is what the machine says (Tier::rated_written_bytes), or else one capacity a day.
+  std::optional<Bytes> rated = {};
+  std::optional<double> drive_writes_per_day = {};
   double warranty_years = 5;
 };
+
+enum class WearRating : std::uint8_t { of_options, of_machine, assumed };
+std::string_view to_string(WearRating rating);  // "options", "machine", "assumed"
 
 // One tier of storage; the SSDs of a tier share its writes evenly. Ranks that share a tier's links write to the same
 // SSDs (their capacities add up to the tier's), others to SSDs of their own.
@@ -28,7 +34,8 @@ struct TierWear {
   double bytes_per_day = 0;         // of its flash
   double drive_writes_per_day = 0;  // bytes_per_day ÷ capacity
   double rated_bytes = 0;
-  std::optional<double> years;  // none: nothing is written
+  WearRating rating = WearRating::assumed;  // where rated_bytes comes from
+  std::optional<double> years;              // none: nothing is written
 };
 
 // Every tier of storage of the machine, in a run that fits, at its steady rate. Of the links that lead to a tier the

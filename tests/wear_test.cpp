@@ -2,6 +2,8 @@
 // front of storage. Under lru each leaves and comes back in every iteration: 48 MiB written.
 #include "sim/wear.h"
 
+#include <fstream>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -95,6 +97,21 @@ TEST(Wear, TakesDutyAndAmplification) {
   EXPECT_DOUBLE_EQ(three.rated_bytes, 1e12 * 3 * 3 * 365);
 }
 
+TEST(Wear, TakesTheMachinesRatingUnlessTold) {
+  MachineSpec box = machine(2);
+  box.tiers[1].rated_written_bytes = 1'200'000'000'000'000;
+  const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
+  const TierWear own = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = {}})[0];
+  EXPECT_EQ(own.rating, WearRating::of_machine);
+  EXPECT_DOUBLE_EQ(own.rated_bytes, 1.2e15);  // of each of the two
+  const TierWear told = wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}, .drive_writes_per_day = {}})[0];
+  EXPECT_EQ(told.rating, WearRating::of_options);
+  EXPECT_DOUBLE_EQ(told.rated_bytes, 6e14);
+  const TierWear daily = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = 1})[0];
+  EXPECT_EQ(daily.rating, WearRating::of_options);
+  EXPECT_DOUBLE_EQ(daily.rated_bytes, 500e9 * 365 * 5);
+}
+
 // Two ranks that write to one array through a shared resource: its writes are both's, its capacity that of both parts.
 TEST(Wear, AddsUpRanksThatShareAnArray) {
   MachineSpec box = machine(1);
@@ -139,8 +156,31 @@ TEST(EnduranceCommand, SaysYearsAndRating) {
   EXPECT_THAT(with({}).out, AllOf(HasSubstr("nothing is written"), HasSubstr("assumed")));
   EXPECT_EQ(with({"--gpu-memory", "16MiB"}).code, 1);
   EXPECT_EQ(with({"--tbw", "0"}).code, 2);
+  EXPECT_EQ(with({"--set", "no_such_option=1"}).code, 2);
   EXPECT_EQ(with({"--tbw", "1TB", "--dwpd", "1"}).code, 2);
   EXPECT_EQ(with({"--duty", "200"}).code, 2);
+}
+
+TEST(EnduranceCommand, TakesTheMachineFilesRating) {
+  const std::string file = ::testing::TempDir() + "/rated.yaml";
+  std::ofstream(file) << "name: rated\nbase: g5.xlarge\ntiers:\n  nvme: {tbw: 1.2PB}\n";
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"endurance", "--model",      "gpt2", "--batch",      "8",      "--seq", "256",
+                                      "-p",        "--gpu-memory", "1GiB", "--cpu-memory", "512MiB", "-m",    file};
+    words.insert(words.begin() + 8, "on-demand");
+    words.insert(words.end(), more.begin(), more.end());
+    return run_in_process(words).out;
+  };
+  EXPECT_THAT(with({}), AllOf(HasSubstr("1200 TB"), HasSubstr("the machine's tbw")));
+  EXPECT_THAT(with({"--json"}), HasSubstr("\"rated_by\": \"machine\""));
+  EXPECT_THAT(with({"--tbw", "600TB"}), AllOf(HasSubstr("600 TB"), HasSubstr("--tbw 600TB")));
+}
+
+TEST(EnduranceCommand, WhatTheMachineCannotServeDoesNotFit) {
+  const InProcessAnswer answer = run_in_process({"endurance", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048",
+                                                 "-m", "g5.xlarge", "-p", "10cache", "--json"});
+  EXPECT_EQ(answer.code, 1) << answer.err;
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("staging buffers")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/bound.h"
 #include "traces/split_ranks.h"
@@ -108,6 +109,7 @@ void add_bound_command(CLI::App& app, Command& chosen) {
   struct Arguments {
     WorkloadOptions workload;
     bool json = false;
+    Json command;  // for the manifest
   };
   CLI::App* command = app.add_subcommand("bound", "The lower bound of the iteration time, and what binds");
   auto arguments = std::make_shared<Arguments>();
@@ -120,13 +122,14 @@ void add_bound_command(CLI::App& app, Command& chosen) {
       "Examples:\n"
       "  tencache bound step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache bound step.trace.jsonl.zst -m my-computer.yaml --gpu-memory 8GiB --json");
-  command->callback([arguments, &chosen] {
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
     chosen = [arguments] {
       const Workload workload = load_workload(arguments->workload);
       const std::int64_t start = tool_clock_ns();
       const Bound bound = lower_bound_of(workload.trace, workload.machine);
       if (arguments->json) {
-        print_json(bound_json(workload, bound, seconds_since(start)));
+        print_repeatable(bound_json(workload, bound, seconds_since(start)), arguments->command);
       } else {
         print(bound_text(workload, bound));
       }

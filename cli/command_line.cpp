@@ -20,6 +20,7 @@ constexpr const char* examples =
     "Sizes read 24GiB, 512MB, 1.5e9; times 10us; bandwidths 12GB/s.";
 
 void add_commands(CLI::App& app, Command& chosen) {
+  app.require_subcommand(1);
   add_generate_command(app, chosen);
   add_import_command(app, chosen);
   add_info_command(app, chosen);
@@ -70,7 +71,8 @@ std::vector<std::string> subcommand_names(const CLI::App& app) {
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames().front());
+    if (!option->get_lnames().empty() && !option->get_group().empty())
+      names.push_back("--" + option->get_lnames().front());
   }
   return names;
 }
@@ -115,7 +117,6 @@ int run_command_line(int argc, const char* const* argv) {
       "tencache");
   try {
     Command chosen;
-    app.require_subcommand(1);
     app.set_version_flag("--version", "tencache " TENCACHE_VERSION, "Print the version and exit");
     app.footer(examples);
     add_commands(app, chosen);
@@ -133,6 +134,20 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const std::exception& error) {
     return report(error.what(), ExitCode::bad_usage);
   }
+}
+
+std::string output_of(const std::vector<std::string>& words) {
+  CLI::App app("", "tencache");
+  Command chosen;
+  add_commands(app, chosen);
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them from the back
+  } catch (const CLI::ParseError& error) {
+    throw Error(explain(app, error));
+  }
+  PrintCapture printed;
+  chosen();
+  return printed.text;
 }
 
 }  // namespace tencache

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/check.h"
 #include "core/error.h"
 
 namespace tencache {
@@ -26,7 +27,16 @@ std::string cut(const std::string& text, std::size_t columns) {
   return line + "…";
 }
 
+PrintCapture* capture = nullptr;
+
 }  // namespace
+
+PrintCapture::PrintCapture() {
+  TENCACHE_CHECK(capture == nullptr);
+  capture = this;
+}
+
+PrintCapture::~PrintCapture() { capture = nullptr; }
 
 std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(
@@ -34,6 +44,10 @@ std::size_t columns_of(std::string_view text) {
 }
 
 void print(std::string_view text) {
+  if (capture != nullptr) {
+    capture->text += text;
+    return;
+  }
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!written) throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "policies/registry.h"
 #include "sim/wear.h"
@@ -21,6 +22,7 @@ struct EnduranceArguments {
   double duty_percent = 100;
   WearOptions wear;
   bool json = false;
+  Json command;  // for the manifest
 };
 
 // Where the rating comes from.
@@ -130,7 +132,7 @@ ExitCode endurance(EnduranceArguments arguments) {
   std::vector<TierWear> wears;
   if (outcome.result.fits) wears = wear_of(outcome, workload.machine, arguments.wear);
   if (arguments.json) {
-    print_json(endurance_json(arguments, workload, outcome, wears));
+    print_repeatable(endurance_json(arguments, workload, outcome, wears), arguments.command);
   } else {
     print(endurance_text(arguments, workload, outcome, wears));
   }
@@ -171,7 +173,10 @@ void add_endurance_command(CLI::App& app, Command& chosen) {
       "Exit code 1: the trace does not fit.\n\nExamples:\n"
       "  tencache endurance step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --tbw 600TB\n"
       "  tencache endurance --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p foresight --dwpd 1 --duty 50");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return endurance(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
+    chosen = [arguments] { return endurance(*arguments); };
+  });
 }
 
 }  // namespace tencache

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/explain.h"
 
@@ -19,6 +20,7 @@ struct ExplainArguments {
   std::vector<std::string> settings;
   std::size_t top = 5;
   bool json = false;
+  Json command;  // for the manifest
 };
 
 struct Explained {
@@ -336,7 +338,7 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   if (arguments.json) {
     Json json = explanation_json(explained);
     json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", seconds_since(start)}};
-    print_json(json);
+    print_repeatable(std::move(json), arguments.command);
   } else {
     print(explanation_text(explained));
   }
@@ -367,7 +369,10 @@ void add_explain_command(CLI::App& app, Command& chosen) {
       "Examples:\n"
       "  tencache explain step.trace.jsonl.zst -m 10cache-l40s -p 10cache\n"
       "  tencache explain step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --policies all --top 20 --json");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return run_explain(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
+    chosen = [arguments] { return run_explain(*arguments); };
+  });
 }
 
 }  // namespace tencache

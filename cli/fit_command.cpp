@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/command_line.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "policies/registry.h"
 #include "sim/fit.h"
@@ -25,6 +26,7 @@ struct FitArguments {
   std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
   bool json = false;
+  Json command;  // for the manifest
 };
 
 struct Verdict {
@@ -366,12 +368,14 @@ ExitCode fit(const FitArguments& arguments) {
       demand_list.push_back(demand_json(workload.trace, machine, demands[rank], rank));
     }
     for (const Verdict& verdict : verdicts) policies.push_back(verdict_json(workload, verdict, references));
-    print_json({{"trace", workload.options.trace},
-                {"machine", workload.machine.name},
-                {"fits", fits},
-                {"staging", staging_json(workload.machine)},
-                {"demand", std::move(demand_list)},
-                {"policies", std::move(policies)}});
+    print_repeatable({{"trace", workload.options.trace},
+                      {"machine", workload.machine.name},
+                      {"fits", fits},
+                      {"staging", staging_json(workload.machine)},
+                      {"demand", std::move(demand_list)},
+                      {"policies", std::move(policies)},
+                      {"manifest", manifest_json(workload, "", {})}},
+                     arguments.command);
   } else {
     std::string text =
         fmt::format("{} on {}: {}\n", trace_title(workload), workload.machine.name, fits ? "fits" : "does not fit");
@@ -417,7 +421,10 @@ void add_fit_command(CLI::App& app, Command& chosen) {
       "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"
       "  tencache fit step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return fit(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
+    chosen = [arguments] { return fit(*arguments); };
+  });
 }
 
 }  // namespace tencache

@@ -10,6 +10,7 @@
 #include "cli/command_line.h"
 #include "cli/intervals.h"
 #include "cli/policy_library.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "cli/results.h"
 
@@ -29,6 +30,10 @@ struct Request {
   std::string policy;
   std::map<std::string, std::string> settings;
 };
+
+std::string library_is_missing(const std::string& library) {
+  return "is of a policy in the library " + library + "; if you trust it, add --policy-library " + library;
+}
 
 class ManifestReader {
  public:
@@ -82,7 +87,7 @@ class ManifestReader {
     // Code is run only where the user names it, never because a result does.
     if (const std::string library = text_or_null(run, "policy_library");
         !library.empty() && origin_of_policy(request.policy).file.empty()) {
-      fail("is of a policy in the library " + library + "; if you trust it, add --policy-library " + library);
+      fail(library_is_missing(library));
     }
     if (run.contains("iterations") && !run["iterations"].is_null()) {
       if (!run["iterations"].is_number_unsigned() || run["iterations"].get<std::uint64_t>() > 1'000'000) {
@@ -183,13 +188,18 @@ Json without_timing(Json result) {
 
 // What changed before anything ran, in words.
 std::string explanation(const std::vector<Change>& changes) {
-  const auto changed = [&](const std::string& path) {
-    return std::any_of(changes.begin(), changes.end(), [&](const Change& change) { return change.path == path; });
+  const auto changed = [&](const std::string& path) {  // or one of its parts: hashes.traces.0
+    return std::any_of(changes.begin(), changes.end(), [&](const Change& change) {
+      return change.path == path || change.path.starts_with(path + ".");
+    });
   };
   std::string text;
   if (changes.empty()) return "  the figures are the same, but not the keys that they stand under\n";
   if (changed("manifest.version")) text += "  another version of tencache made it\n";
-  if (changed("manifest.hashes.trace")) text += "  the trace is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.trace") || changed("manifest.hashes.traces"))
+    text += "  the trace is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.from_deepspeed"))
+    text += "  the file of --from-deepspeed is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.gpus")) text += "  the rooflines that durations are rescaled by are not those of then\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.prices") || changed("manifest.price.per_hour"))
@@ -200,19 +210,55 @@ std::string explanation(const std::vector<Change>& changes) {
   return text;
 }
 
-ExitCode reproduce(const ReproduceArguments& arguments) {
-  const std::vector<Json> results = read_results(arguments.file);
+// The results of `replay` and `compare` again.
+std::vector<Json> rows_again(const ReproduceArguments& arguments, const std::vector<Json>& results) {
   std::vector<Request> requests;
   for (const Json& result : results) requests.push_back(ManifestReader(arguments.file, result).read());
-
   std::vector<Json> now;
-  {
-    ProgressLine progress;
-    for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
-      while (end < requests.size() && same_run(requests[begin], requests[end])) ++end;
-      progress.show(fmt::format("{} of {} results", end, results.size()));
-      simulate_rows(arguments, results, requests, begin, end, now);
-    }
+  ProgressLine progress;
+  for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
+    while (end < requests.size() && same_run(requests[begin], requests[end])) ++end;
+    progress.show(fmt::format("{} of {} results", end, results.size()));
+    simulate_rows(arguments, results, requests, begin, end, now);
+  }
+  return now;
+}
+
+// What a command printed of a whole question (`tune`, `explain`, …) again.
+Json command_again(const ReproduceArguments& arguments, const Json& document) {
+  const Json &library = member(member(document["manifest"], "run"), "policy_library"),
+             &policy = member(document, "policy");
+  if (library.is_string() && policy.is_string() && origin_of_policy(policy.get<std::string>()).file.empty()) {
+    throw Error(arguments.file, 0, library_is_missing(library.get<std::string>()));
+  }
+  return Json::parse(output_of(words_again(arguments.file, document, arguments.trace, arguments.machine)));
+}
+
+std::string title_of_document(const Json& document) {
+  const Json& machine = member(document, "machine");
+  return is_repeatable(document) ? fmt::format("{} on {}", document["manifest"]["command"]["name"].get<std::string>(),
+                                               machine.is_string() ? machine.get<std::string>() : std::string("?"))
+                                 : title_of(document);
+}
+
+// A table of all would bury what it is about.
+std::string some_changes_text(std::vector<Change> changes) {
+  constexpr std::size_t shown = 40;
+  const std::size_t more = changes.size() - std::min(changes.size(), shown);
+  changes.resize(changes.size() - more);
+  return changes_text(changes, "then", "now") +
+         (more == 0 ? std::string() : fmt::format("  and {} more; --json has all\n", more));
+}
+
+ExitCode reproduce(const ReproduceArguments& arguments) {
+  Json document = read_json(arguments.file);
+  std::vector<Json> results, now;
+  if (is_repeatable(document)) {
+    now.push_back(command_again(arguments, document));
+    results.push_back(std::move(document));
+  } else {
+    results = results_of(std::move(document), arguments.file);
+    now = rows_again(arguments, results);
   }
   std::size_t reproduced = 0;
   std::string text;
@@ -224,15 +270,16 @@ ExitCode reproduce(const ReproduceArguments& arguments) {
     if (same) {
       ++reproduced;
     } else {
-      text += fmt::format("{}\n{}{}", title_of(results[i]), explanation(changes), changes_text(changes, "then", "now"));
+      text += fmt::format("{}\n{}{}", title_of_document(results[i]), explanation(changes), some_changes_text(changes));
     }
     Json changes_list = Json::array();
     for (const Change& change : changes) changes_list.push_back(change_json(change));
-    list.push_back({{"policy", again["policy"]},
-                    {"machine", again["machine"]},
-                    {"trace", again["trace"]},
+    list.push_back({{"policy", member(again, "policy")},
+                    {"machine", member(again, "machine")},
+                    {"trace", member(again, "trace")},
                     {"reproduced", same},
                     {"changes", std::move(changes_list)}});
+    if (is_repeatable(again)) list.back()["command"] = again["manifest"]["command"]["name"];
   }
   const bool all = reproduced == results.size();
   if (arguments.json) {
@@ -249,7 +296,10 @@ ExitCode reproduce(const ReproduceArguments& arguments) {
 void add_reproduce_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("reproduce", "A simulated result again, from its manifest");
   auto arguments = std::make_shared<ReproduceArguments>();
-  command->add_option("RESULT", arguments->file, "A result, or a list of them, as replay or compare print with --json")
+  command
+      ->add_option("RESULT", arguments->file,
+                   "A result, or a list of them, as replay, compare, fit, explain, endurance, bound, sensitivity or "
+                   "tune print with --json")
       ->required();
   refuse_empty(command->add_option("--trace", arguments->trace, "Where the trace is now, if not where it was"));
   refuse_empty(

@@ -20,7 +20,7 @@ std::string text_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string("?");
 }
 
-// Null against an object is null against each of its members.
+// Null against an object or a list is null against each of its members.
 void collect(const std::string& path, const Json& a, const Json& b, std::vector<Change>& changes) {
   const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
   const bool objects =
@@ -33,6 +33,13 @@ void collect(const std::string& path, const Json& a, const Json& b, std::vector<
     for (const auto& [key, value] : b.items()) {
       if (path.empty() && key == "timing") continue;
       if (!a.is_object() || !a.contains(key)) collect(below(key), nullptr, value, changes);
+    }
+    return;
+  }
+  const bool arrays = (a.is_array() || a.is_null()) && (b.is_array() || b.is_null()) && !(a.is_null() && b.is_null());
+  if (arrays) {
+    for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+      collect(below(std::to_string(i)), i < a.size() ? a[i] : Json(), i < b.size() ? b[i] : Json(), changes);
     }
     return;
   }
@@ -69,18 +76,22 @@ const Json& member(const Json& object, const std::string& key) {
   return object.is_object() && object.contains(key) ? object[key] : absent;
 }
 
-std::vector<Json> read_results(const std::string& file) {
+Json read_json(const std::string& file) {
   constexpr Bytes maximum_result_file_bytes = 1 * GiB;
   const std::string text = read_file(file, maximum_result_file_bytes);
-  Json json;
   try {
-    json = Json::parse(text);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const std::size_t read = std::min(error.byte, text.size());
     const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(read), '\n') + 1;
     throw Error(file, static_cast<std::uint64_t>(line),
                 "not valid JSON; give what replay or compare printed with --json");
   }
+}
+
+std::vector<Json> read_results(const std::string& file) { return results_of(read_json(file), file); }
+
+std::vector<Json> results_of(Json json, const std::string& file) {
   std::vector<Json> results;
   if (json.is_array()) {
     results.assign(json.begin(), json.end());

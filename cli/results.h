@@ -11,12 +11,16 @@ namespace tencache {
 // The results in the file: one, or a list of them. Throws Error that names the file if it holds anything else.
 std::vector<Json> read_results(const std::string& file);
 
+// The same in two: the document, and the results in it.
+Json read_json(const std::string& file);
+std::vector<Json> results_of(Json document, const std::string& file);
+
 // The object's member; null where it is not there.
 const Json& member(const Json& object, const std::string& key);
 
 // A leaf that differs: a figure, an option, a hash. What one side lacks is null there.
 struct Change {
-  std::string path;  // "stall_seconds.h2d"
+  std::string path;  // "stall_seconds.h2d", "lines.0.points.3.value"
   Json a, b;
   // b ÷ a; null unless both are numbers and a is not 0.
   Json ratio() const;

@@ -10,6 +10,7 @@
 #include "cli/command_line.h"
 #include "cli/line_chart.h"
 #include "cli/output_files.h"
+#include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/sensitivity.h"
 
@@ -26,6 +27,7 @@ struct SensitivityArguments {
   double tolerance_percent = 1;
   std::string csv, svg;
   bool json = false;
+  Json command;  // for the manifest
 };
 
 // "nvme_read=1GB/s..20GB/s:9" or "gpu_memory=8GiB,16GiB,24GiB".
@@ -318,7 +320,7 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
     throw Error("--set goes with one policy; name it with --policies");
   if (!settings.empty()) request.settings[request.policies.front()] = settings;
 
-  Workload workload = load_workload(arguments.workload);
+  const Workload workload = load_workload(arguments.workload);
   for (const std::string& over : arguments.over) request.axes.push_back(parse_axis(workload.machine, over));
   if (request.axes.size() > 1) {
     const MachineParameter &first = request.axes[0].parameter, &second = request.axes[1].parameter;
@@ -328,9 +330,6 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
     }
   }
   if (!settings.empty()) simulate_policy(workload, request.policies.front(), settings);  // a wrong option is bad usage
-  workload.run_options["over"] = join(arguments.over);
-  workload.run_options["policies"] = join(request.policies);
-  for (const std::string& setting : arguments.settings) workload.run_options["set " + setting] = "";
   request.trace = &workload.trace;
   request.machine = &workload.machine;
   request.limits = limits_of(workload.options);
@@ -354,7 +353,7 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
   if (arguments.json) {
     Json json = analysis_json(analysed);
     json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", seconds_since(start)}};
-    print_json(json);
+    print_repeatable(std::move(json), arguments.command);
   } else {
     print(analysis_text(analysed));
   }
@@ -399,7 +398,10 @@ void add_sensitivity_command(CLI::App& app, Command& chosen) {
       "  tencache sensitivity step.trace.jsonl.zst -m g5.xlarge --over pcie=4GB/s..64GB/s:5 --over "
       "gpu_memory=8GiB,16GiB,22GiB "
       "\\\n      --svg pcie.svg --csv pcie.csv");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return sensitivity(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
+    chosen = [arguments] { return sensitivity(*arguments); };
+  });
 }
 
 }  // namespace tencache

@@ -10,6 +10,7 @@
 #include "cli/command_line.h"
 #include "cli/output_files.h"
 #include "cli/policy_library.h"
+#include "cli/repeat.h"
 #include "cli/tune_run.h"
 #include "configs/deepspeed_config.h"
 #include "configs/fsdp_config.h"
@@ -25,8 +26,9 @@ struct TuneArguments {
   TuneRequest request;
   std::string jitter, tie = "0.5%";
   std::string csv;
-  std::string from_deepspeed, deepspeed, fsdp, accelerate;
+  std::string deepspeed, fsdp, accelerate;
   bool json = false;
+  Json command;  // for the manifest
 };
 
 // "5%" or "0.05".
@@ -112,18 +114,21 @@ void check_outputs(const TuneArguments& arguments) {
   }
 }
 
-std::optional<DeepSpeedConfig> start_of(const TuneArguments& arguments, TuneRequest& request) {
-  if (arguments.from_deepspeed.empty()) return std::nullopt;
-  const Trace trace = read_trace(request.traces.front());
-  DeepSpeedConfig start = read_deepspeed_config(arguments.from_deepspeed, shards_of(trace));
-  for (const std::string& warning : start.warnings) remark(arguments.from_deepspeed + ": " + warning);
+std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
+  if (request.from_deepspeed.empty()) return std::nullopt;
+  request.from_deepspeed_sha256 = sha256_of_file(request.from_deepspeed);  // --deepspeed may write the same file
+  const WorkloadOptions first = workloads_of(request).front();
+  const std::string& file = first.trace_at.empty() ? first.trace : first.trace_at;
+  const Trace trace = first.generate.empty() ? read_trace(file) : load_workload(first).trace;
+  DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
+  for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
   const std::string& precision = trace.header.precision;
   if (!start.precision.empty() && !precision.empty() && start.precision != precision) {
-    remark(fmt::format("{}: trains in {}, the trace is of {}", arguments.from_deepspeed, start.precision, precision));
+    remark(fmt::format("{}: trains in {}, the trace is of {}", request.from_deepspeed, start.precision, precision));
   }
   if (request.policy.empty()) request.policy = start.policy;
   if (request.policy != start.policy) {
-    throw Error(arguments.from_deepspeed, 0,
+    throw Error(request.from_deepspeed, 0,
                 fmt::format("is of policy {}, not of {}; leave --policy out", start.policy, request.policy));
   }
   return start;
@@ -133,14 +138,14 @@ ExitCode tune_policy(const TuneArguments& arguments) {
   TuneRequest request = arguments.request;
   if (!arguments.jitter.empty()) request.jitter = parse_share("--jitter", arguments.jitter);
   request.tie = parse_share("--tie", arguments.tie);
-  const std::optional<DeepSpeedConfig> start = start_of(arguments, request);
+  const std::optional<DeepSpeedConfig> start = start_of(request);
   if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
   check_configurations(arguments, request.policy);
   check_outputs(arguments);
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!arguments.csv.empty()) write_file(arguments.csv, tune_csv(tuned));
   if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
-  arguments.json ? print_json(tune_json(tuned)) : print(tune_text(tuned));
+  arguments.json ? print_repeatable(tune_json(tuned), arguments.command) : print(tune_text(tuned));
   if (!arguments.csv.empty()) {
     remark(fmt::format("{} candidates in {}", tuned.result.candidates.size(), arguments.csv));
   }
@@ -153,9 +158,11 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tune", "The best knobs of a policy, by simulations");
   auto arguments = std::make_shared<TuneArguments>();
   TuneRequest& request = arguments->request;
-  command->add_option("TRACES", request.traces, "Trace files; of several, the geometric mean of their times counts")
-      ->required();
+  command->add_option(
+      "TRACES", request.traces,
+      "Trace files, or else or besides --model; of several workloads, the geometric mean of their times counts");
   add_machine_choice_options(*command, request.workload);
+  add_model_options(*command, request.workload.generate);
   add_iterations_option(*command, request.workload);
   add_policy_library_option(*command);
   command->add_option("--policy,-p", request.policy,
@@ -182,7 +189,7 @@ void add_tune_command(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false)
       ->take_all();
   refuse_empty(command->add_option("--csv", arguments->csv, "Write all candidates to this file"));
-  refuse_empty(command->add_option("--from-deepspeed", arguments->from_deepspeed,
+  refuse_empty(command->add_option("--from-deepspeed", request.from_deepspeed,
                                    "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)"));
   refuse_empty(command->add_option("--deepspeed", arguments->deepspeed,
                                    "Write the best settings as a DeepSpeed configuration, with the other keys of "
@@ -197,7 +204,10 @@ void add_tune_command(CLI::App& app, Command& chosen) {
       "  tencache tune short.trace.jsonl.zst long.trace.jsonl.zst -m g5.xlarge -p 10cache --jitter 5%\n"
       "  tencache tune step.trace.jsonl.zst -m g5.xlarge -p layer-streaming --over buffers=2..6 --csv all.csv\n"
       "  tencache tune step.trace.jsonl.zst -m g5.xlarge --from-deepspeed ds.json --deepspeed tuned.json");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return tune_policy(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    arguments->command = command_json(*command);
+    chosen = [arguments] { return tune_policy(*arguments); };
+  });
 }
 
 }  // namespace tencache

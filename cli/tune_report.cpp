@@ -73,7 +73,7 @@ Json manifest_of(const Tuned& tuned) {
   Json traces = Json::array(), hashes = Json::array();
   for (const Workload& workload : tuned.workloads) {
     traces.push_back(workload.options.trace);
-    hashes.push_back(workload.trace_sha256);
+    hashes.push_back(workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256));
   }
   const WorkloadOptions& options = tuned.workloads.front().options;
   Json run = {{"traces", std::move(traces)},
@@ -92,6 +92,10 @@ Json manifest_of(const Tuned& tuned) {
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
   if (!options.rescale.assume_gpu.empty()) run["assume_gpu"] = options.rescale.assume_gpu;
   if (options.rescale.no_rescale) run["no_rescale"] = true;
+  if (!request.from_deepspeed.empty()) {
+    run["from_deepspeed"] = request.from_deepspeed;
+    hash["from_deepspeed"] = request.from_deepspeed_sha256;
+  }
   if (const PolicyOrigin origin = origin_of_policy(request.policy); !origin.file.empty()) {
     run["policy_library"] = origin.file;
     hash["policy_library"] = origin.sha256;

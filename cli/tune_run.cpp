@@ -175,6 +175,18 @@ void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings&
 
 }  // namespace
 
+std::vector<WorkloadOptions> workloads_of(const TuneRequest& request) {
+  std::vector<WorkloadOptions> workloads;
+  for (const std::string& trace : request.traces) {
+    workloads.push_back(request.workload);
+    workloads.back().trace = trace;
+    workloads.back().generate.clear();
+  }
+  if (!request.workload.generate.empty()) workloads.push_back(request.workload);
+  if (workloads.empty()) throw Error("TRACES are required, or --model with the options of `tencache generate`");
+  return workloads;
+}
+
 std::uint64_t shards_of(const Trace& trace) {
   const std::string& made = trace.header.recorded_by;
   const std::string data_parallel = " --data-parallel ";
@@ -210,9 +222,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   for (const Options::Info& option : policy.options) tuned.defaults[option.name] = option.default_value;
   tuned.fixed = parse_settings(request.settings);
   make_policy(request.policy, tuned.fixed);  // throws for what it does not have
-  for (const std::string& trace : request.traces) {
-    WorkloadOptions options = request.workload;
-    options.trace = trace;
+  for (const WorkloadOptions& options : workloads_of(request)) {
     tuned.workloads.push_back(load_workload(options));
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
@@ -273,7 +283,10 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
 
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload) {
   const WorkloadOptions& options = tuned.workloads[workload].options;
-  std::string command = "tencache replay " + quoted_word(options.trace) + " --machine " + quoted_word(options.machine);
+  std::string command = "tencache replay";
+  if (options.generate.empty()) command += " " + quoted_word(options.trace);
+  for (const auto& [name, value] : options.generate) command += " --" + name + " " + quoted_word(value);
+  command += " --machine " + quoted_word(options.machine);
   if (!options.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(options.gpu_memory);
   if (!options.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(options.cpu_memory);
   for (const std::string& limit : options.limits) command += " --limit " + quoted_word(limit);

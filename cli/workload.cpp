@@ -40,6 +40,9 @@ void add_machine_choice_options(CLI::App& command, WorkloadOptions& options) {
                                   "The GPU that the trace's durations are of, where it does not say"));
   command.add_flag("--no-rescale", options.rescale.no_rescale,
                    "Take durations as they are, whatever GPU the machine has");
+  // For `reproduce`, in no list.
+  command.add_option("--trace-at", options.trace_at)->group("");
+  command.add_option("--machine-at", options.machine_at)->group("");
 }
 
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
@@ -100,7 +103,7 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
 }
 
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
-  MachineSpec machine = read_machine(options.machine);
+  MachineSpec machine = read_machine(options.machine_at.empty() ? options.machine : options.machine_at);
   if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
   override_capacity(machine, Device::gpu, "--gpu-memory", options.gpu_memory);
   override_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
@@ -130,8 +133,9 @@ Workload load_workload(const WorkloadOptions& options) {
   prices.check_all_used();
   if (options.generate.empty()) {
     if (options.trace.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
-    workload.trace_sha256 = sha256_of_file(options.trace);
-    workload.trace = read_trace(options.trace);
+    const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
+    workload.trace_sha256 = sha256_of_file(file);
+    workload.trace = read_trace(file);
   } else {
     if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
     workload.trace = generate_for(options.generate, workload.machine);

@@ -30,6 +30,7 @@ struct WorkloadOptions {
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
   RescaleOptions rescale;
   PriceChoice prices;
+  std::string trace_at, machine_at;  // where these files are, if not where their names say
 };
 // --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
 void add_machine_choice_options(CLI::App& command, WorkloadOptions& options);

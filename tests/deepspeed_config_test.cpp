@@ -363,6 +363,22 @@ TEST_F(TuneDeepSpeed, StartsAtAFileAndWritesTheTunedOne) {
   EXPECT_EQ(again.json()["start"]["iteration_seconds"], tuned["best"]["iteration_seconds"]);
 }
 
+TEST_F(TuneDeepSpeed, AStartDoesNotWidenWhatTheUserRestricts) {
+  std::ofstream(path("ds.json")) << R"({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 0,
+    "reduce_bucket_size": 1e6, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}})";
+  const Answer answer = run({"tune", "small.trace.jsonl", "-m", "m.yaml", "--from-deepspeed", "ds.json", "--over",
+                             "prefetch_bucket=1000,50000000", "--budget", "20", "--json"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const nlohmann::json tuned = answer.json();
+  EXPECT_EQ(tuned["start"]["settings"]["prefetch_bucket"], "0");
+  EXPECT_GT(tuned["start"]["iteration_seconds"][0], 0);
+  EXPECT_NE(tuned["best"]["settings"].value("prefetch_bucket", ""), "0");
+  for (const auto& knob : tuned["knobs"]) {
+    if (knob["name"] != "prefetch_bucket") continue;
+    EXPECT_EQ(knob["values"], nlohmann::json({"1000", "50000000"}));
+  }
+}
+
 TEST_F(TuneDeepSpeed, AcceleratesFileInAFolderFindsDeepSpeeds) {
   std::filesystem::create_directory(path("x"));
   const Answer answer =

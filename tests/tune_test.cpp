@@ -35,7 +35,7 @@ double number(const Settings& settings, const std::string& name, double standard
 // Time: a formula of the settings. Every default is 0.
 TuneProblem problem_of(std::vector<Knob> knobs, std::function<double(const Settings&)> seconds) {
   TuneProblem problem;
-  for (const Knob& knob : knobs) problem.defaults[knob.name] = "0";
+  for (const Knob& knob : knobs) problem.defaults.emplace(knob.name, "0");
   problem.knobs = std::move(knobs);
   problem.measure = [seconds](const Settings& settings, std::size_t, std::size_t) {
     const double value = seconds(settings);
@@ -441,6 +441,34 @@ TEST_F(TuneCommand, TheCommandItPrintsGivesTheTimeItPromises) {
   const std::string csv = content(path("all.csv"));
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 7);
   EXPECT_THAT(csv, HasSubstr("candidate,best,ties,fits,capped,relative_time,seconds_1,buffers,chunk,reason\n0,"));
+}
+
+TEST_F(TuneCommand, TakesAModelInPlaceOfATraceOrBesideIt) {
+  const std::vector<std::string> model = {"--model", "gpt2", "--batch", "1", "--seq", "64", "--gpu", "a10g"};
+  std::vector<std::string> words = {"tune",         "-m",   "m.yaml",   "-p", "layer-streaming", "--gpu-memory", "1GiB",
+                                    "--cpu-memory", "8GiB", "--budget", "2",  "--json"};
+  EXPECT_THAT(run(words).err, HasSubstr("TRACES are required, or --model"));
+  words.insert(words.end(), model.begin(), model.end());
+  const Answer alone = run(words);
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const nlohmann::json tuned = alone.json();
+  ASSERT_EQ(tuned["workloads"].size(), 1u);
+  std::istringstream command(tuned["workloads"][0]["replay"].get<std::string>());
+  std::vector<std::string> replay{std::istream_iterator<std::string>(command), {}};
+  replay.erase(replay.begin());
+  replay.push_back("--json");
+  EXPECT_EQ(run(replay).json()["iteration_seconds"], tuned["workloads"][0]["iteration_seconds"]);
+  words.push_back("small.trace.jsonl");
+  const nlohmann::json both = run(words).json();
+  ASSERT_EQ(both["workloads"].size(), 2u);
+  EXPECT_EQ(both["workloads"][0]["trace"], "small.trace.jsonl");
+}
+
+TEST_F(TuneCommand, TheCommandItPrintsIsQuotedForAShell) {
+  std::filesystem::copy_file(path("small.trace.jsonl"), path("a $trace.jsonl"));
+  const Answer answer = run({"tune", "a $trace.jsonl", "-m", "m.yaml", "-p", "layer-streaming", "--budget", "1"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("tencache replay 'a $trace.jsonl' --machine m.yaml --policy"));
 }
 
 TEST_F(TuneCommand, WhereNothingFitsTheAnswerIsNo) {

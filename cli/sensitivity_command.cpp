@@ -82,6 +82,10 @@ struct Analysed {
   std::string tolerance() const { return fmt::format("{:.3g} %", 100 * request.tolerance); }
 };
 
+std::string cell(const SensitivityPoint& point) {
+  return point.fits ? format_seconds(point.seconds) : std::string("does not fit");
+}
+
 std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
   const auto shown = [&](double value) { return format_parameter(analysed.parameter(), value); };
   const std::string& name = analysed.parameter().name;
@@ -89,7 +93,7 @@ std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
   switch (line.knee_state) {
     case KneeState::found:
       return fmt::format("beyond {} of {} nothing is gained: {} there, {} without limit", shown(line.knee.value), name,
-                         format_seconds(line.knee.seconds), format_seconds(line.unlimited.seconds));
+                         format_seconds(line.knee.seconds), cell(line.unlimited));
     case KneeState::below_range:
       return fmt::format("{} of {} is enough: more gains nothing", shown(line.points.front().value), name);
     case KneeState::above_range:
@@ -104,10 +108,11 @@ std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
 
 std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
   const std::string text = state_text(analysed, line);
-  const SensitivityPoint* best = fastest_before_unlimited(line.points, line.unlimited, analysed.request.tolerance);
-  if (best == nullptr) return text;
-  return text + fmt::format("; but {} at {}: its plan is not the better the faster the machine",
-                            format_seconds(best->seconds), format_parameter(analysed.parameter(), best->value));
+  if (line.knee_state != KneeState::found ||
+      !slower_without_limit(line.knee, line.unlimited, analysed.request.tolerance)) {
+    return text;
+  }
+  return text + ": its plan is not the better the faster the machine";
 }
 
 Json point_json(const SensitivityPoint& point) {
@@ -148,10 +153,6 @@ Json analysis_json(const Analysed& analysed) {
           {"rescaled", rescaling_json(analysed.workload)},
           {"simulations", analysed.result.simulations},
           {"manifest", manifest_json(analysed.workload, "", {})}};
-}
-
-std::string cell(const SensitivityPoint& point) {
-  return point.fits ? format_seconds(point.seconds) : std::string("does not fit");
 }
 
 // Rows: values of the first figure, and without limit. `mark`: the machine's own value lies next.
@@ -210,7 +211,8 @@ std::string analysis_text(const Analysed& analysed) {
     }
     text += fmt::format("{}{}: {}\n", line.policy, where, knee_text(analysed, line));
   }
-  text += fmt::format("Nothing gained: within {} of the time with that figure unlimited.\n", analysed.tolerance());
+  text += fmt::format("Nothing gained: no larger value, nor no limit at all, is more than {} faster.\n",
+                      analysed.tolerance());
   for (const std::string& note : notes_of(analysed.workload)) text += note + "\n";
   return text;
 }
@@ -279,7 +281,7 @@ Chart chart_of(const Analysed& analysed) {
   }
   chart.here = {value_of(axis.parameter, analysed.workload.machine), "the machine's"};
   chart.note =
-      fmt::format("Ring: the knee, within {} of the time without limit. Gap: does not fit.", analysed.tolerance());
+      fmt::format("Ring: the knee, beyond which more gains less than {}. Gap: does not fit.", analysed.tolerance());
   chart.panels.resize(analysed.two() ? analysed.request.axes[1].values.size() : 1);
   std::size_t at = 0;
   for (const SensitivityLine& line : analysed.result.lines) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <mutex>
 
 #include "core/check.h"
@@ -46,7 +47,10 @@ class Analysis {
         line.points[point] = simulate_at(line, values[point]);
       }
     });
-    on_all_cores(result_.lines.size(), [&](std::size_t i) { find_knee(result_.lines[i]); });
+    on_all_cores(result_.lines.size(), [&](std::size_t i) {
+      SensitivityLine& line = result_.lines[i];
+      find_knee(line, request_.tolerance, [&](double value) { return simulate_at(line, value); });
+    });
     result_.simulations = done_;
     return std::move(result_);
   }
@@ -93,32 +97,6 @@ class Analysis {
     if (point.fits) point.seconds = outcome.result.iteration_seconds();
   }
 
-  void find_knee(SensitivityLine& line) {
-    if (!line.unlimited.fits) return;
-    const double enough = line.unlimited.seconds * (1 + request_.tolerance);
-    const auto reaches = [&](const SensitivityPoint& point) { return point.fits && point.seconds <= enough; };
-    // The first of those after which all reach it.
-    std::size_t first = line.points.size();
-    while (first > 0 && reaches(line.points[first - 1])) --first;
-    if (first == line.points.size()) {
-      line.knee_state = KneeState::above_range;
-    } else if (first == 0) {
-      line.knee_state = KneeState::below_range;
-    } else {
-      line.knee_state = KneeState::found;
-      double too_little = line.points[first - 1].value;
-      line.knee = line.points[first];
-      while (line.knee.value / too_little > knee_precision) {
-        const SensitivityPoint middle = simulate_at(line, std::sqrt(too_little * line.knee.value));
-        if (reaches(middle)) {
-          line.knee = middle;
-        } else {
-          too_little = middle.value;
-        }
-      }
-    }
-  }
-
   const SensitivityRequest& request_;
   SensitivityResult result_;
   std::mutex mutex_;
@@ -132,14 +110,42 @@ std::string_view to_string(KneeState state) {
   return names[static_cast<std::size_t>(state)];
 }
 
-const SensitivityPoint* fastest_before_unlimited(const std::vector<SensitivityPoint>& points,
-                                                 const SensitivityPoint& unlimited, double tolerance) {
-  const SensitivityPoint* fastest = nullptr;
-  for (const SensitivityPoint& point : points) {
-    const bool faster = point.fits && unlimited.fits && point.seconds < unlimited.seconds * (1 - tolerance);
-    if (faster && (fastest == nullptr || point.seconds < fastest->seconds)) fastest = &point;
+void find_knee(SensitivityLine& line, double tolerance, const std::function<SensitivityPoint(double)>& simulate) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  const auto seconds = [](const SensitivityPoint& point) { return point.fits ? point.seconds : never; };
+  double best = seconds(line.unlimited);  // at and beyond the point that is looked at
+  const auto is_enough = [&](const SensitivityPoint& point) {
+    best = std::min(best, seconds(point));
+    return point.fits && point.seconds <= best * (1 + tolerance);
+  };
+  std::size_t first = line.points.size();
+  for (std::size_t i = line.points.size(); i-- > 0;) {
+    if (is_enough(line.points[i])) first = i;
   }
-  return fastest;
+  if (best == never) {
+    line.knee_state = KneeState::never_fits;
+  } else if (first == line.points.size()) {
+    line.knee_state = KneeState::above_range;
+  } else if (first == 0) {
+    line.knee_state = KneeState::below_range;
+  } else {
+    // Nothing before `first` is as fast as what lies beyond, or it would be enough itself: `best` holds from here on.
+    line.knee_state = KneeState::found;
+    line.knee = line.points[first];
+    double too_little = line.points[first - 1].value;
+    while (line.knee.value / too_little > knee_precision) {
+      const SensitivityPoint middle = simulate(std::sqrt(too_little * line.knee.value));
+      if (is_enough(middle)) {
+        line.knee = middle;
+      } else {
+        too_little = middle.value;
+      }
+    }
+  }
+}
+
+bool slower_without_limit(const SensitivityPoint& knee, const SensitivityPoint& unlimited, double tolerance) {
+  return knee.fits && (!unlimited.fits || unlimited.seconds > knee.seconds * (1 + tolerance));
 }
 
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request) {

@@ -1,11 +1,11 @@
 // Time against one or two figures of the machine (sim/machine_parameter.h), under several policies, with the knee.
 //
-// The knee of a line is the least value from which on more of that figure gains nothing to speak of: the time is, there
-// and at every larger value of the grid, within the tolerance (1 % unless told) of the time with the figure unlimited
-// and everything else as it is. So it does not depend on the range that is looked at, as definitions by curvature do
-// (Satopää et al., "Finding a kneedle in a haystack", ICDCS workshops 2011). It is found on the grid first and then by
-// bisection in the logarithm between the last value that is not within the tolerance and the next, to 1 % of the
-// value.
+// The knee of a line is the least value beyond which nothing is gained: neither a larger value of the grid nor the
+// figure without limit, everything else as it is, is more than the tolerance (1 % unless told) faster than it. So it
+// does not depend on where the range ends, as definitions by curvature do (Satopää et al., "Finding a kneedle in a
+// haystack", ICDCS workshops 2011), and it holds for policies that are not the faster the faster the machine is. It is
+// found on the grid first and then by bisection in the logarithm between the last value that is not enough and the
+// next, to 1 % of the value.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct SensitivityPoint {
 enum class KneeState : std::uint8_t {
   found,
   below_range,  // the least value of the range is already enough
-  above_range,  // at the largest value more would still help
+  above_range,  // without limit it is still faster than at every value of the grid
   never_fits,   // not even unlimited
 };
 std::string_view to_string(KneeState state);
@@ -74,10 +74,12 @@ struct SensitivityResult {
 // point that does not fit.
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request);
 
-// The fastest of the points that are faster than without limit by more than the tolerance: where there is one, the
-// policy is not the faster the faster the machine is, and the knee is not all there is to say. Null: there is none.
-const SensitivityPoint* fastest_before_unlimited(const std::vector<SensitivityPoint>& points,
-                                                 const SensitivityPoint& unlimited, double tolerance);
+// Sets the knee of a line whose points and `unlimited` are there. `simulate` gives the point at any value.
+void find_knee(SensitivityLine& line, double tolerance, const std::function<SensitivityPoint(double)>& simulate);
+
+// Whether the line is slower without limit than at its knee, by more than the tolerance: its policy is not the faster
+// the faster the machine is.
+bool slower_without_limit(const SensitivityPoint& knee, const SensitivityPoint& unlimited, double tolerance);
 
 // `count` values from `from` to `to`, evenly in the logarithm, both ends exact.
 std::vector<double> logarithmic_values(double from, double to, std::size_t count);

@@ -113,17 +113,47 @@ TEST(Sensitivity, SaysWhereTheRangeHasNoKnee) {
   EXPECT_NE(none.points[0].reason, "");
 }
 
-// The knee of a memory is where it fits all.
-// 3 s without limit, within 1 %: a point at 2.99 s is no news, one at 2.9 s is.
-TEST(Sensitivity, SaysWhereAPolicyIsFasterThanWithoutLimit) {
-  const auto point = [](double value, double seconds) { return SensitivityPoint{value, seconds > 0, "", seconds}; };
-  const SensitivityPoint unlimited = point(0, 3);
-  EXPECT_EQ(fastest_before_unlimited({point(1, 5), point(2, 2.99), point(4, 0)}, unlimited, 0.01), nullptr);
-  const std::vector<SensitivityPoint> points = {point(1, 5), point(2, 2.9), point(4, 2.8), point(8, 3)};
-  EXPECT_EQ(fastest_before_unlimited(points, unlimited, 0.01), &points[2]);
-  EXPECT_EQ(fastest_before_unlimited(points, point(0, 0), 0.01), nullptr);
+// A plan that is best at 64: 100 s ÷ value up to there, 2 s beyond, 1.9 s without limit. At 64 it takes 1.5625 s, and
+// nothing beyond is faster; 1 % more of that is reached from 63.4 on.
+TEST(Sensitivity, NothingBeyondTheKneeIsFasterThanIt) {
+  const auto at = [](double value) { return SensitivityPoint{value, true, "", value <= 64 ? 100 / value : 2}; };
+  SensitivityLine line;
+  line.unlimited = {0, true, "", 1.9};
+  for (const double value : {16.0, 32.0, 64.0, 128.0, 256.0}) line.points.push_back(at(value));
+  find_knee(line, 0.01, at);
+  ASSERT_EQ(line.knee_state, KneeState::found);
+  EXPECT_GE(line.knee.value, 64 / 1.01);
+  EXPECT_LE(line.knee.value, 64);
+  for (const SensitivityPoint& point : line.points) {
+    if (point.value < line.knee.value) continue;
+    EXPECT_GE(point.seconds * 1.01, line.knee.seconds);
+  }
+  // With all of the range beyond the best, each value of it is as good; where no limit is best, none is enough.
+  line.points.erase(line.points.begin(), line.points.begin() + 3);
+  line.unlimited.seconds = 2;
+  find_knee(line, 0.01, at);
+  EXPECT_EQ(line.knee_state, KneeState::below_range);
+  line.unlimited.seconds = 1.9;
+  find_knee(line, 0.01, at);
+  EXPECT_EQ(line.knee_state, KneeState::above_range);
+  // What fits on the grid only has a knee there; what fits nowhere has none.
+  line.unlimited.fits = false;
+  line.points[0].fits = false;
+  find_knee(line, 0.01, at);
+  EXPECT_EQ(line.knee_state, KneeState::found);
+  line.points[1].fits = false;
+  find_knee(line, 0.01, at);
+  EXPECT_EQ(line.knee_state, KneeState::never_fits);
 }
 
+TEST(Sensitivity, KnowsWhatIsSlowerWithoutLimit) {
+  const auto point = [](double value, double seconds) { return SensitivityPoint{value, seconds > 0, "", seconds}; };
+  EXPECT_FALSE(slower_without_limit(point(1, 3), point(0, 3.02), 0.01));
+  EXPECT_TRUE(slower_without_limit(point(1, 3), point(0, 3.04), 0.01));
+  EXPECT_TRUE(slower_without_limit(point(1, 3), point(0, 0), 0.01));  // does not fit
+}
+
+// The knee of a memory is where it fits all.
 TEST(Sensitivity, FindsTheMemoryThatIsEnough) {
   const MachineSpec box = machine();
   const Trace trace = cycle();

@@ -56,8 +56,9 @@ std::string state_words(const SensitivityPlot& plot, KneeState state, const Sens
 std::string knee_words(const SensitivityPlot& plot, const SensitivityCurve& curve, KneeState state,
                        const SensitivityPoint& unlimited) {
   const std::string words = state_words(plot, state, curve.knee.value_or(SensitivityPoint{}));
-  const SensitivityPoint* best = fastest_before_unlimited(curve.points, unlimited, plot.tolerance);
-  return best == nullptr ? words : words + "; but faster at " + plot.axis.text(best->value);
+  return curve.knee && slower_without_limit(*curve.knee, unlimited, plot.tolerance)
+             ? words + "; without limit it is slower"
+             : words;
 }
 
 }  // namespace

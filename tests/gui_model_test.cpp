@@ -19,10 +19,10 @@ using ::testing::HasSubstr;
 // ---- Tracks ---------------------------------------------------------------------------------------------------------
 
 // 100,000 spans of 10 ns, one every 20 ns, two kinds in turn.
-Track long_track() {
+Track long_track(std::uint32_t spans = 100'000) {
   Track track("lane", 0);
-  for (std::uint32_t i = 0; i < 100'000; ++i) {
-    track.add({i * 20, i * 20 + 10, i, static_cast<std::uint8_t>(i % 2), 0});
+  for (std::uint32_t i = 0; i < spans; ++i) {
+    track.add({i * Nanoseconds{20}, i * Nanoseconds{20} + 10, i, static_cast<std::uint8_t>(i % 2), 0});
   }
   track.finish();
   return track;
@@ -56,18 +56,30 @@ TEST(Track, NearByEverySpanIsItself) {
   EXPECT_EQ(std::ranges::count_if(visible.columns, [](float share) { return share > 0 && share < 0.999f; }), 0);
 }
 
+// At every zoom, of sixteen times as many spans too: a pixel costs the blocks that make it up, 16 at each end.
 TEST(Track, WorkGrowsWithPixelsNotWithSpans) {
-  const Track track = long_track();
-  VisibleTrack visible;
-  track.collect(-1e9, 1e9, 1000, visible);  // all within one or two pixels
-  EXPECT_TRUE(visible.items.empty());
-  float most = 0;
-  for (std::size_t pixel = 0; pixel < 1000; ++pixel) most = std::max(most, visible.share(pixel, 0));
-  EXPECT_NEAR(most, 0.25, 0.1);
-  track.collect(5e6, 6e6, 1000, visible);  // behind the last
-  EXPECT_TRUE(visible.items.empty());
-  track.collect(0, 100, 0, visible);
-  EXPECT_TRUE(visible.columns.empty());
+  constexpr std::size_t pixels = 1000, most_for_a_pixel = 40;
+  for (const std::uint32_t spans : {100'000u, 1'600'000u}) {
+    const Track track = long_track(spans);
+    const auto whole = static_cast<double>(spans) * 20;
+    VisibleTrack visible;
+    for (const double part : {1000.0, 1.0, 0.1, 0.01, 1e-3, 1e-4}) {
+      track.collect(0.3 * whole, 0.3 * whole + part * whole, pixels, visible);
+      EXPECT_LT(visible.visited, most_for_a_pixel * pixels) << part;
+      EXPECT_GT(visible.visited, 0u);
+    }
+    track.collect(2 * whole, 3 * whole, pixels, visible);  // behind the last
+    EXPECT_LE(visible.visited, 1u);
+    EXPECT_TRUE(visible.items.empty());
+    track.collect(0, 100, 0, visible);
+    EXPECT_TRUE(visible.columns.empty());
+    std::size_t visited = 0;
+    const auto covered = track.covered(7, spans * Nanoseconds{20} - 15, &visited);
+    EXPECT_EQ(covered[0], spans / 2 * Nanoseconds{10} - 7);
+    EXPECT_EQ(covered[1], spans / 2 * Nanoseconds{10} - 5);
+    EXPECT_LT(visited, 400u);
+    EXPECT_EQ(track.covered()[0], spans / 2 * Nanoseconds{10});
+  }
 }
 
 TEST(Track, OverlappingCopiesLieInRows) {
@@ -197,6 +209,35 @@ TEST(OccupancyModel, MatchesTheChangesOneByOne) {
   EXPECT_EQ(columns[1].total(), static_cast<std::int64_t>(occupancy.peak(0)));
 }
 
+// 300 tensors come and go; what is there at any time is found from a few thousand changes.
+TEST(OccupancyModel, ResidentsCostNoMoreLateInALongRun) {
+  Timeline timeline;
+  std::vector<std::int64_t> held(300, 0);
+  std::mt19937_64 random(3);
+  Bytes used = 0;
+  for (std::uint32_t i = 0; i < 200'000; ++i) {
+    const auto tensor = static_cast<TensorId>(random() % held.size());
+    const std::int64_t change = held[tensor] > 0 ? -held[tensor] : 1000 + tensor;
+    held[tensor] += change;
+    used += static_cast<Bytes>(change);
+    timeline.occupancy.push_back({i, 0, Role::parameter, tensor, used, change});
+  }
+  const Occupancy occupancy(timeline, 1);
+  for (const Nanoseconds time : {0, 4095, 4096, 100'000, 199'999}) {
+    std::vector<std::int64_t> expected(held.size(), 0);
+    for (const OccupancySample& sample : timeline.occupancy) {
+      if (sample.time_ns <= time) expected[sample.tensor] += sample.change;
+    }
+    std::size_t visited = 0;
+    const std::vector<Resident> residents = occupancy.residents(0, time, &visited);
+    EXPECT_LE(visited, 4096u);
+    EXPECT_EQ(static_cast<std::ptrdiff_t>(residents.size()),
+              std::ranges::count_if(expected, [](auto b) { return b > 0; }));
+    for (const Resident& resident : residents) EXPECT_EQ(resident.bytes, expected[resident.tensor]);
+    EXPECT_TRUE(std::ranges::is_sorted(residents, std::greater(), &Resident::bytes));
+  }
+}
+
 // ---- Session --------------------------------------------------------------------------------------------------------
 
 TEST(SessionModel, AlignsPredictedAboveMeasured) {
@@ -259,6 +300,37 @@ TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
   session.select_next_match(1);
   ASSERT_NE(session.selection.span, none);
   EXPECT_EQ(session.runs()[0]->spans()[session.selection.span].tensor, 1u);
+}
+
+// The marks of a search, at once where there is little to look through, else a little later.
+TEST(SessionModel, MarksAreTheSpansThatMatch) {
+  for (const std::uint64_t iterations : {1, 800}) {
+    Recording recording = simulate_recording("predicted: on-demand");
+    const std::vector<Span> once = recording.timeline.spans;
+    const Nanoseconds end = once.back().end_ns;
+    for (std::uint64_t i = 1; i < iterations; ++i) {
+      for (Span span : once) {
+        span.start_ns += static_cast<Nanoseconds>(i) * end;
+        span.end_ns += static_cast<Nanoseconds>(i) * end;
+        recording.timeline.spans.push_back(span);
+      }
+    }
+    Session session;
+    session.show({std::make_shared<const gui::Run>(std::move(recording))});
+    EXPECT_EQ(session.marks(0, 0), nullptr);
+    session.search("forward1");
+    session.search("weight3");  // before that one is found
+    EXPECT_EQ(session.busy(), iterations > 1);
+    session.wait();
+    EXPECT_EQ(session.marks(0, 0), nullptr);
+    const Track* marks = session.marks(0, 1);
+    ASSERT_NE(marks, nullptr);
+    EXPECT_EQ(marks->items().size(), session.runs()[0]->transfers_of(3).size());
+    for (const TrackItem& item : marks->items()) EXPECT_EQ(session.runs()[0]->spans()[item.span].tensor, 3u);
+    session.search("");
+    session.wait();
+    EXPECT_EQ(session.marks(0, 1), nullptr);
+  }
 }
 
 TEST(SessionModel, SelectionIsFoundInTheOtherRun) {

@@ -29,7 +29,8 @@ TEST_F(Dashboard, TimelineShowsLanesColoursAndFigures) {
   show_both();
   const Picture picture = screen_->picture();
   const Theme& theme = screen_->theme();
-  for (const char* label : {"GPU", "cpu to gpu", "iteration 3 of 3", "forward", "backward", "loss"}) {
+  for (const char* label : {"GPU", "cpu to gpu", "iteration 3 of 3", "forward", "backward", "loss",
+                            "copies: asked for ahead, waited for", "error: up, predicted too long"}) {
     EXPECT_TRUE(shows(label, picture)) << label;
   }
   EXPECT_TRUE(shows("stalls for: copies to GPU", picture));
@@ -49,6 +50,56 @@ TEST_F(Dashboard, WithoutStallsNothingLooksStalled) {
   // All is there after the first iteration: only the legend has the colour.
   EXPECT_LT(Screen::count(picture, screen_->theme().causes[0]), 150);
   EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 8000);
+}
+
+// Ops of 1 ms without a pause, but for a stall of 1 µs before each hundredth, which is a thousandth of a pixel.
+RunPointer run_of_many_ops(std::uint32_t ops, bool stalls) {
+  Recording recording;
+  recording.title = "predicted: by hand";
+  recording.machine = gui_machine();
+  for (std::uint32_t i = 0; i < ops; ++i) {
+    recording.trace.add_op(make_op(recording.trace, "step" + std::to_string(i), "", Phase::backward, 1'000'000), {},
+                           {});
+    Span span;
+    span.op = i;
+    span.start_ns = i * Nanoseconds{1'000'000};
+    span.end_ns = span.start_ns + 1'000'000;
+    if (stalls && i % 100 == 50) {
+      Span stall = span;
+      stall.kind = SpanKind::stall;
+      stall.cause = StallCause::h2d;
+      span.start_ns = stall.end_ns = stall.start_ns + 1000;
+      recording.timeline.spans.push_back(stall);
+    }
+    recording.timeline.spans.push_back(span);
+  }
+  return std::make_shared<const gui::Run>(std::move(recording));
+}
+
+TEST_F(Dashboard, AStallDoesNotVanishForBeingShort) {
+  screen_->session().show({run_of_many_ops(2000, true)});
+  const Picture picture = screen_->picture();
+  int below_the_legend = 0;
+  for (int y = 90; y < picture.height; ++y) {
+    for (int x = 0; x < picture.width; ++x) {
+      below_the_legend += Screen::near(picture.at(x, y), screen_->theme().causes[0], 3);
+    }
+  }
+  EXPECT_GE(below_the_legend, 20);
+  EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 50'000);
+}
+
+// However many spans a search finds, a pixel is marked once.
+TEST_F(Dashboard, MarksOfASearchAreMergedByPixel) {
+  screen_->session().show({run_of_many_ops(40'000, false)});
+  screen_->frames();
+  const int before = ImGui::GetDrawData()->TotalVtxCount;
+  screen_->session().search("step");
+  screen_->session().wait();
+  screen_->frames();
+  const int after = ImGui::GetDrawData()->TotalVtxCount;
+  EXPECT_GT(Screen::count(screen_->picture(), screen_->theme().match), 2000);
+  EXPECT_LT(after - before, 2 * 4 * 1280);  // two ticks of four corners a pixel at most
 }
 
 TEST_F(Dashboard, MemoryShowsRolesCapacityAndResidents) {
@@ -99,8 +150,9 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   screen_->press('U');
   const Picture used = screen_->picture();
   for (const char* text : {"gpu", "h2d", "75.0 %", "50.0 %"}) EXPECT_TRUE(shows(text, used)) << text;
-  EXPECT_GT(Screen::count(used, theme.roles[0]), 2000);
-  EXPECT_GT(Screen::count(used, theme.causes[1]), 1500);
+  EXPECT_GT(Screen::count(used, theme.series[2]), 2000);
+  EXPECT_GT(Screen::count(used, theme.series[1]), 1500);
+  EXPECT_EQ(Screen::count(used, theme.causes[1]), 0);
   EXPECT_EQ(Screen::count(used, theme.causes[0]), 0);  // no bars of time
   std::filesystem::remove(file);
 }

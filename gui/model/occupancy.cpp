@@ -1,10 +1,35 @@
 #include "gui/model/occupancy.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
+#include <unordered_map>
 
 namespace tencache::gui {
+namespace {
+
+// What is there, by tensor and role.
+class Stock {
+ public:
+  void add(TensorId tensor, Role role, std::int64_t bytes) {
+    const auto [entry, is_new] = held_.try_emplace(std::uint64_t{tensor} << 8 | static_cast<std::uint64_t>(role));
+    entry->second += bytes;
+    if (entry->second == 0) held_.erase(entry);
+  }
+  std::size_t size() const { return held_.size(); }
+  std::vector<Resident> list() const {
+    std::vector<Resident> list;
+    list.reserve(held_.size());
+    for (const auto& [key, bytes] : held_) {
+      list.push_back({static_cast<TensorId>(key >> 8), static_cast<Role>(key & 255), bytes});
+    }
+    return list;
+  }
+
+ private:
+  std::unordered_map<std::uint64_t, std::int64_t> held_;
+};
+
+}  // namespace
 
 Occupancy::Occupancy(const Timeline& timeline, std::size_t tiers) : timeline_(timeline), tiers_(tiers) {
   const auto& samples = timeline.occupancy;
@@ -24,6 +49,21 @@ Occupancy::Occupancy(const Timeline& timeline, std::size_t tiers) : timeline_(ti
       }
       tier.peak = std::max(tier.peak, sample.used);
     }
+    take_inventories(tier);
+  }
+}
+
+// The more is there, the fewer: all of them hold no more than a part of the changes.
+void Occupancy::take_inventories(TierChanges& tier) const {
+  Stock stock;
+  std::size_t next = least_between_inventories;
+  for (std::size_t i = 0; i < tier.changes.size(); ++i) {
+    if (i == next) {
+      tier.inventories.push_back({i, stock.list()});
+      next += std::max(least_between_inventories, 4 * stock.size());
+    }
+    const OccupancySample& sample = timeline_.occupancy[tier.changes[i]];
+    stock.add(sample.tensor, sample.role, sample.change);
   }
 }
 
@@ -85,19 +125,28 @@ RoleBytes Occupancy::held(TierId tier, Nanoseconds time_ns) const {
   return state_after(tiers_[tier], count_until(tiers_[tier], static_cast<double>(time_ns)));
 }
 
-std::vector<Resident> Occupancy::residents(TierId tier_id, Nanoseconds time_ns) const {
+std::vector<Resident> Occupancy::residents(TierId tier_id, Nanoseconds time_ns, std::size_t* visited) const {
   const TierChanges& tier = tiers_[tier_id];
   const std::size_t count = count_until(tier, static_cast<double>(time_ns));
-  std::map<std::tuple<TensorId, Role>, std::int64_t> held;
-  for (std::size_t i = 0; i < count; ++i) {
+  Stock stock;
+  std::size_t first = 0;
+  const auto after = std::ranges::upper_bound(tier.inventories, count, {}, &Inventory::change);
+  if (after != tier.inventories.begin()) {
+    first = std::prev(after)->change;
+    for (const Resident& resident : std::prev(after)->residents) {
+      stock.add(resident.tensor, resident.role, resident.bytes);
+    }
+  }
+  for (std::size_t i = first; i < count; ++i) {
     const OccupancySample& sample = timeline_.occupancy[tier.changes[i]];
-    held[{sample.tensor, sample.role}] += sample.change;
+    stock.add(sample.tensor, sample.role, sample.change);
   }
-  std::vector<Resident> list;
-  for (const auto& [key, bytes] : held) {
-    if (bytes > 0) list.push_back({std::get<0>(key), std::get<1>(key), bytes});
-  }
-  std::stable_sort(list.begin(), list.end(), [](const Resident& a, const Resident& b) { return a.bytes > b.bytes; });
+  if (visited != nullptr) *visited += count - first;
+  std::vector<Resident> list = stock.list();
+  std::erase_if(list, [](const Resident& resident) { return resident.bytes <= 0; });
+  std::ranges::sort(list, [](const Resident& a, const Resident& b) {
+    return std::tie(b.bytes, a.tensor, a.role) < std::tie(a.bytes, b.tensor, b.role);
+  });
   return list;
 }
 

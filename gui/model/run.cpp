@@ -36,6 +36,28 @@ Run::Run(Recording recording)
   find_iterations();
   index_spans();
   match_uses();
+  add_up_traffic();
+}
+
+void Run::add_up_traffic() {
+  arrivals_.resize(tracks_.size());
+  for (std::size_t t = 0; t < tracks_.size(); ++t) {
+    if (!tracks_[t].is_link()) continue;
+    std::vector<Arrival>& arrivals = arrivals_[t];
+    arrivals.reserve(tracks_[t].items().size());
+    for (const TrackItem& item : tracks_[t].items()) arrivals.push_back({item.end_ns, spans()[item.span].bytes});
+    std::ranges::sort(arrivals, {}, &Arrival::end_ns);
+    for (std::size_t i = 1; i < arrivals.size(); ++i) arrivals[i].bytes += arrivals[i - 1].bytes;
+  }
+}
+
+Bytes Run::moved(std::size_t track, Nanoseconds begin_ns, Nanoseconds end_ns) const {
+  const std::vector<Arrival>& arrivals = arrivals_[track];
+  const auto until = [&arrivals](Nanoseconds time) {
+    const auto after = std::ranges::upper_bound(arrivals, time, {}, &Arrival::end_ns);
+    return after == arrivals.begin() ? Bytes{0} : std::prev(after)->bytes;
+  };
+  return end_ns <= begin_ns ? 0 : until(end_ns) - until(begin_ns);
 }
 
 void Run::make_tracks() {
@@ -193,6 +215,7 @@ std::size_t Run::memory_bytes() const {
                       of(first_of_op_) + of(transfers_) + of(first_of_tensor_) + of(used_by_) + of(trace().ops) +
                       of(trace().tensors) + of(trace().accesses);
   for (const Track& track : tracks_) bytes += track.memory_bytes();
+  for (const std::vector<Arrival>& arrivals : arrivals_) bytes += of(arrivals);
   return bytes;
 }
 

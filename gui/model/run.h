@@ -59,6 +59,9 @@ class Run {
   // Those transfers, of an op's span.
   std::vector<std::uint32_t> brought_for(std::uint32_t op_span) const;
 
+  // Of the copies of a link's track: the bytes of those that end between two times, the second one included.
+  Bytes moved(std::size_t track, Nanoseconds begin_ns, Nanoseconds end_ns) const;
+
   // Empty where the run does not know.
   std::string_view op_name(OpIndex op) const;
   std::string_view module_name(OpIndex op) const;
@@ -76,6 +79,7 @@ class Run {
   void find_iterations();
   void index_spans();
   void match_uses();
+  void add_up_traffic();
 
   Recording recording_;
   std::vector<Track> tracks_;
@@ -83,6 +87,11 @@ class Run {
   std::vector<Nanoseconds> boundaries_;
   std::vector<std::uint32_t> spans_of_op_, first_of_op_, transfers_, first_of_tensor_;
   std::vector<std::uint32_t> used_by_;
+  struct Arrival {
+    Nanoseconds end_ns = 0;
+    Bytes bytes = 0;  // of all until then
+  };
+  std::vector<std::vector<Arrival>> arrivals_;  // by track, in order of time
 };
 
 using RunPointer = std::shared_ptr<const Run>;

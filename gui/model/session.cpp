@@ -269,6 +269,7 @@ bool Session::update() {
     changed = true;
     take(done);
   }
+  changed = take_marks() || changed;
   settled_ = !busy();
   return changed;
 }
@@ -278,6 +279,7 @@ void Session::wait() {
     for (const std::future<Opened>& future : opening_) future.wait();
     simulator_.wait();
     if (plotting()) plotting_.wait();
+    if (marking_.valid()) marking_.wait();
     if (live_ != nullptr && runs_.empty()) live_->wait();
     update();
   } while (busy());
@@ -386,14 +388,10 @@ Measurement Session::measure(std::size_t run, double begin_ns, double end_ns) co
   const Nanoseconds begin = origin_ns(run) + static_cast<Nanoseconds>(begin_ns);
   const Nanoseconds end = origin_ns(run) + static_cast<Nanoseconds>(end_ns);
   measurement.length_ns = end - begin;
-  for (const Track& track : r.tracks()) {
+  for (std::size_t t = 0; t < r.tracks().size(); ++t) {
+    const Track& track = r.tracks()[t];
     if (track.lane() == 0) measurement.covered_ns = track.covered(begin, end);
-    if (!track.is_link()) continue;
-    Bytes bytes = 0;
-    for (const TrackItem& item : track.items()) {
-      if (item.end_ns > begin && item.end_ns <= end) bytes += r.spans()[item.span].bytes;
-    }
-    measurement.moved.emplace_back(track.name(), bytes);
+    if (track.is_link()) measurement.moved.emplace_back(track.name(), r.moved(t, begin, end));
   }
   return measurement;
 }

@@ -72,7 +72,7 @@ class Session {
   std::vector<std::string> changes;
   // Takes over what the background has finished; call once a frame. True if anything changed.
   bool update();
-  bool busy() const { return !opening_.empty() || simulator_.busy() || plotting(); }
+  bool busy() const { return !opening_.empty() || simulator_.busy() || plotting() || marking_.valid(); }
   // The timeline of a result, simulated again, in the background.
   void show_result(const Json& result, const std::string& file);
   bool watching() const { return live_ != nullptr; }
@@ -150,6 +150,8 @@ class Session {
   const std::vector<OpIndex>& found_ops() const { return found_ops_; }
   const std::vector<TensorId>& found_tensors() const { return found_tensors_; }
   bool matches(std::size_t run, const Span& span) const;
+  // Where the matching spans of a track lie; null where there are none, and as long as many of them are being sought.
+  const Track* marks(std::size_t run, std::size_t track) const;
   void select_next_match(int step);
 
   // By op, in order of the measured time; empty without a predicted and a measured run of the same program.
@@ -170,6 +172,8 @@ class Session {
   void make_changes();
   void compare_ops();
   void find_matches();
+  void mark_matches();
+  bool take_marks();
 
   struct Opened {
     DocumentPointer document;
@@ -200,6 +204,16 @@ class Session {
   std::vector<TensorId> found_tensors_;
   std::vector<std::vector<std::uint8_t>> op_matches_, tensor_matches_;  // by run and id
   std::optional<std::size_t> match_;                                    // of ops and tensors found; none chosen yet
+  using Marks = std::vector<std::vector<Track>>;                        // by run and track
+  Marks marks_;
+  std::future<Marks> marking_;
+  bool mark_again_ = false;  // what is being sought is out of date
+  struct SameThing {         // what `selected_in` found, which it is asked in every frame
+    Selection selection;
+    std::uint64_t generation = 0;
+    std::vector<std::uint32_t> ids;  // by run
+  };
+  mutable std::optional<SameThing> same_;
   std::vector<OpError> op_errors_;
   std::uint64_t generation_ = 0;
 };

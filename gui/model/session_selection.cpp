@@ -1,7 +1,9 @@
 // What of a session is selected and searched for.
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <functional>
+#include <utility>
 
 #include "gui/model/session.h"
 
@@ -28,6 +30,15 @@ std::uint32_t same_name(const Items& from, const Items& to, std::uint32_t id, Na
   return none;
 }
 
+constexpr std::size_t most_spans_marked_at_once = 20'000;
+
+bool matches_of(const std::vector<std::uint8_t>& ops, const std::vector<std::uint8_t>& tensors, const Span& span) {
+  const bool copy = span.kind == SpanKind::transfer;
+  const std::vector<std::uint8_t>& list = copy ? tensors : ops;
+  const std::uint32_t id = copy ? span.tensor : span.op;
+  return id < list.size() && list[id] != 0;
+}
+
 }  // namespace
 
 std::uint32_t same_thing(const Run& from, const Run& to, const Selection& selection) {
@@ -46,7 +57,11 @@ std::uint32_t same_thing(const Run& from, const Run& to, const Selection& select
 std::uint32_t Session::selected_in(std::size_t run) const {
   if (selection.kind == Selection::Kind::nothing || selection.run >= runs_.size()) return none;
   if (run == selection.run) return selection.id;
-  return same_thing(*runs_[selection.run], *runs_[run], selection);
+  if (!same_ || same_->selection != selection || same_->generation != generation_) {
+    same_.emplace(SameThing{selection, generation_, {}});
+    for (const RunPointer& other : runs_) same_->ids.push_back(same_thing(*runs_[selection.run], *other, selection));
+  }
+  return same_->ids[run];
 }
 
 void Session::select_span(std::size_t run, std::uint32_t span) {
@@ -90,6 +105,8 @@ void Session::find_matches() {
   found_tensors_.clear();
   op_matches_.assign(runs_.size(), {});
   tensor_matches_.assign(runs_.size(), {});
+  marks_.clear();
+  mark_again_ = marking_.valid();
   if (search_text_.empty()) return;
   const std::string wanted = lower_case(search_text_);
   for (std::size_t r = 0; r < runs_.size(); ++r) {
@@ -109,12 +126,51 @@ void Session::find_matches() {
       if (r == 0 && tensor_matches_[r][tensor] != 0) found_tensors_.push_back(tensor);
     }
   }
+  if (!marking_.valid()) mark_matches();
+}
+
+// Of runs that are long, off the frame path.
+void Session::mark_matches() {
+  const auto mark = [](const std::vector<RunPointer>& runs, const auto& matches) {
+    Marks marks(runs.size());
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      for (const Track& track : runs[r]->tracks()) {
+        Track& marked = marks[r].emplace_back(track.name(), track.lane());
+        for (const TrackItem& item : track.items()) {
+          if (matches(r, runs[r]->spans()[item.span])) marked.add(item);
+        }
+        marked.finish();
+      }
+    }
+    return marks;
+  };
+  std::size_t spans = 0;
+  for (const RunPointer& run : runs_) spans += run->spans().size();
+  if (spans <= most_spans_marked_at_once) {
+    marks_ = mark(runs_, [this](std::size_t run, const Span& span) { return matches(run, span); });
+    return;
+  }
+  marking_ = std::async(std::launch::async, [mark, runs = runs_, ops = op_matches_, tensors = tensor_matches_] {
+    return mark(runs, [&](std::size_t run, const Span& span) { return matches_of(ops[run], tensors[run], span); });
+  });
+}
+
+bool Session::take_marks() {
+  if (!marking_.valid() || marking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+  marks_ = marking_.get();
+  if (!std::exchange(mark_again_, false)) return true;
+  marks_.clear();
+  if (!search_text_.empty()) mark_matches();
+  return true;
+}
+
+const Track* Session::marks(std::size_t run, std::size_t track) const {
+  if (run >= marks_.size() || marks_[run][track].items().empty()) return nullptr;
+  return &marks_[run][track];
 }
 
 bool Session::matches(std::size_t run, const Span& span) const {
-  if (span.kind == SpanKind::transfer)
-    return span.tensor < tensor_matches_[run].size() && tensor_matches_[run][span.tensor];
-  return span.op < op_matches_[run].size() && op_matches_[run][span.op] != 0;
+  return matches_of(op_matches_[run], tensor_matches_[run], span);
 }
 
 void Session::select_next_match(int step) {

@@ -14,7 +14,6 @@ void Track::finish() {
   std::array<Nanoseconds, most_rows> free_at{};
   free_at.fill(std::numeric_limits<Nanoseconds>::min());
   for (TrackItem& item : items_) {
-    longest_ns_ = std::max(longest_ns_, item.end_ns - item.begin_ns);
     std::uint8_t row = 0;
     while (row + 1 < most_rows && free_at[row] > item.begin_ns) ++row;
     item.row = row;
@@ -34,7 +33,7 @@ void Track::finish() {
         if (levels_.empty()) {
           const TrackItem& item = items_[j];
           widen(item.begin_ns, item.end_ns, j == i * fan);
-          block.covered_ns[item.slot] += static_cast<float>(item.end_ns - item.begin_ns);
+          block.covered_ns[item.slot] += item.end_ns - item.begin_ns;
         } else {
           const Block& below = levels_.back()[j];
           widen(below.begin_ns, below.end_ns, j == i * fan);
@@ -75,7 +74,8 @@ struct Track::Collecting {
   void add_block(const Block& block) const {
     const auto scale = static_cast<float>(1 / pixel_ns);
     spread(block.begin_ns, block.end_ns, [&](float* column, float share) {
-      for (std::size_t slot = 0; slot < slot_count; ++slot) column[slot] += block.covered_ns[slot] * share * scale;
+      for (std::size_t slot = 0; slot < slot_count; ++slot)
+        column[slot] += static_cast<float>(block.covered_ns[slot]) * share * scale;
     });
   }
   void add_item(const TrackItem& item) const {
@@ -99,24 +99,27 @@ struct Track::Collecting {
   bool narrow(Nanoseconds begin, Nanoseconds end) const { return static_cast<double>(end - begin) < pixel_ns; }
 };
 
-void Track::collect_block(std::size_t level, std::size_t index, Collecting& collecting) const {
-  const Block& block = levels_[level][index];
-  if (collecting.outside(block.begin_ns, block.end_ns)) return;
-  if (collecting.narrow(block.begin_ns, block.end_ns)) {
-    collecting.add_block(block);
-    return;
-  }
+template <typename OnBlock, typename OnItem>
+void Track::descend(std::size_t level, std::size_t index, const OnBlock& on_block, const OnItem& on_item) const {
+  if (!on_block(levels_[level][index])) return;
   const std::size_t first = index * fan;
   if (level > 0) {
     const std::size_t last = std::min(first + fan, levels_[level - 1].size());
-    for (std::size_t i = first; i < last; ++i) collect_block(level - 1, i, collecting);
+    for (std::size_t i = first; i < last; ++i) descend(level - 1, i, on_block, on_item);
     return;
   }
-  for (std::size_t i = first; i < std::min(first + fan, items_.size()); ++i) collect_item(i, collecting);
+  for (std::size_t i = first; i < std::min(first + fan, items_.size()); ++i) on_item(i);
+}
+
+template <typename OnBlock, typename OnItem>
+void Track::descend(const OnBlock& on_block, const OnItem& on_item) const {
+  if (!levels_.empty()) return descend(levels_.size() - 1, 0, on_block, on_item);
+  if (!items_.empty()) on_item(0);
 }
 
 void Track::collect_item(std::size_t index, Collecting& collecting) const {
   const TrackItem& item = items_[index];
+  ++collecting.visible.visited;
   if (collecting.outside(item.begin_ns, item.end_ns)) return;
   if (collecting.narrow(item.begin_ns, item.end_ns)) {
     collecting.add_item(item);
@@ -128,42 +131,65 @@ void Track::collect_item(std::size_t index, Collecting& collecting) const {
 
 void Track::collect(double begin_ns, double end_ns, std::size_t pixels, VisibleTrack& visible) const {
   visible.items.clear();
+  visible.visited = 0;
   visible.columns.assign(pixels * slot_count, 0.0f);
   if (items_.empty() || pixels == 0 || end_ns <= begin_ns) return;
   Collecting collecting{begin_ns, end_ns, (end_ns - begin_ns) / static_cast<double>(pixels), pixels, visible};
-  if (levels_.empty()) return collect_item(0, collecting);
-  for (std::size_t i = 0; i < levels_.back().size(); ++i) collect_block(levels_.size() - 1, i, collecting);
+  const auto on_block = [&collecting](const Block& block) {
+    ++collecting.visible.visited;
+    if (collecting.outside(block.begin_ns, block.end_ns)) return false;
+    if (!collecting.narrow(block.begin_ns, block.end_ns)) return true;
+    collecting.add_block(block);
+    return false;
+  };
+  descend(on_block, [&](std::size_t index) { collect_item(index, collecting); });
 }
 
 const TrackItem* Track::at(double time_ns, std::uint8_t row, double tolerance_ns) const {
-  const auto latest =
-      std::upper_bound(items_.begin(), items_.end(), time_ns + tolerance_ns,
-                       [](double time, const TrackItem& item) { return time < static_cast<double>(item.begin_ns); });
   const TrackItem* best = nullptr;
   double best_distance = 0;
-  for (auto i = latest; i != items_.begin();) {
-    --i;
-    const auto begin = static_cast<double>(i->begin_ns), end = static_cast<double>(i->end_ns);
-    if (begin + static_cast<double>(longest_ns_) < time_ns - tolerance_ns) break;
-    if (end < time_ns - tolerance_ns) continue;
+  const auto near = [&](Nanoseconds begin, Nanoseconds end) {
+    return static_cast<double>(end) >= time_ns - tolerance_ns && static_cast<double>(begin) <= time_ns + tolerance_ns;
+  };
+  const auto on_item = [&](std::size_t index) {
+    const TrackItem& item = items_[index];
+    if (!near(item.begin_ns, item.end_ns)) return;
     // A row's width counts as more than any distance in time within the tolerance.
-    const double outside = std::max({0.0, begin - time_ns, time_ns - end});
-    const double distance = outside + (i->row == row ? 0 : 4 * tolerance_ns + 1);
-    if (best == nullptr || distance < best_distance) {
-      best = &*i;
+    const double outside =
+        std::max({0.0, static_cast<double>(item.begin_ns) - time_ns, time_ns - static_cast<double>(item.end_ns)});
+    const double distance = outside + (item.row == row ? 0 : 4 * tolerance_ns + 1);
+    if (best == nullptr || distance <= best_distance) {  // the last that begins, of those as near
+      best = &item;
       best_distance = distance;
     }
-  }
+  };
+  descend([&](const Block& block) { return near(block.begin_ns, block.end_ns); }, on_item);
   return best;
 }
 
-std::array<Nanoseconds, slot_count> Track::covered(Nanoseconds begin_ns, Nanoseconds end_ns) const {
-  std::array<Nanoseconds, slot_count> sums{};
-  const auto first = std::lower_bound(items_.begin(), items_.end(), begin_ns - longest_ns_,
-                                      [](const TrackItem& item, Nanoseconds time) { return item.begin_ns < time; });
-  for (auto i = first; i != items_.end() && i->begin_ns < end_ns; ++i) {
-    sums[i->slot] += std::max<Nanoseconds>(0, std::min(i->end_ns, end_ns) - std::max(i->begin_ns, begin_ns));
-  }
+Track::Covered Track::covered(Nanoseconds begin_ns, Nanoseconds end_ns, std::size_t* visited) const {
+  Covered sums{};
+  std::size_t looked_at = 0;
+  const auto on_block = [&](const Block& block) {
+    ++looked_at;
+    if (block.end_ns <= begin_ns || block.begin_ns >= end_ns) return false;
+    if (block.begin_ns < begin_ns || block.end_ns > end_ns) return true;
+    for (std::size_t slot = 0; slot < slot_count; ++slot) sums[slot] += block.covered_ns[slot];
+    return false;
+  };
+  descend(on_block, [&](std::size_t index) {
+    const TrackItem& item = items_[index];
+    ++looked_at;
+    sums[item.slot] += std::max<Nanoseconds>(0, std::min(item.end_ns, end_ns) - std::max(item.begin_ns, begin_ns));
+  });
+  if (visited != nullptr) *visited += looked_at;
+  return sums;
+}
+
+Track::Covered Track::covered() const {
+  if (!levels_.empty()) return levels_.back().front().covered_ns;
+  Covered sums{};
+  for (const TrackItem& item : items_) sums[item.slot] += item.end_ns - item.begin_ns;
   return sums;
 }
 

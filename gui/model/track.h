@@ -1,7 +1,8 @@
 // The spans of one lane, ready to be drawn at any zoom: what is narrower than a pixel is merged into shares of it.
 //
-// Built once, off the frame path; `visible` then costs in the order of the pixels, however many spans there are. A
-// pyramid of blocks, each over 16 of the level below, holds the time that each kind of span covers.
+// Built once, off the frame path; `collect` then costs in the order of the pixels, the other questions in that of the
+// levels, however many spans there are. A pyramid of blocks, each over 16 of the level below, holds the time that each
+// kind of span covers.
 #pragma once
 
 #include <array>
@@ -31,6 +32,7 @@ struct TrackItem {
 struct VisibleTrack {
   std::vector<std::uint32_t> items;  // of Track::items, at least a pixel wide
   std::vector<float> columns;        // [pixel][slot]: the share of the pixel's time, of all that does not fill it
+  std::size_t visited = 0;           // spans and blocks of them that were looked at
   float share(std::size_t pixel, std::size_t slot) const { return columns[pixel * slot_count + slot]; }
 };
 
@@ -55,25 +57,30 @@ class Track {
   void collect(double begin_ns, double end_ns, std::size_t pixels, VisibleTrack& visible) const;
   // The item at the time (within the tolerance), the row (or any, if none is there); null if there is none.
   const TrackItem* at(double time_ns, std::uint8_t row, double tolerance_ns) const;
-  // Time that the slots cover between two times.
-  std::array<Nanoseconds, slot_count> covered(Nanoseconds begin_ns, Nanoseconds end_ns) const;
+  // Time that the slots cover between two times; `visited`: raised by the spans and blocks looked at.
+  using Covered = std::array<Nanoseconds, slot_count>;
+  Covered covered(Nanoseconds begin_ns, Nanoseconds end_ns, std::size_t* visited = nullptr) const;
+  Covered covered() const;  // in all
 
  private:
   static constexpr std::size_t fan = 16;
   struct Block {
     Nanoseconds begin_ns = 0, end_ns = 0;
-    std::array<float, slot_count> covered_ns{};
+    Covered covered_ns{};
   };
+  // Calls `on_block(block)`, which says whether to look into it, and `on_item(index)` for what is left.
+  template <typename OnBlock, typename OnItem>
+  void descend(std::size_t level, std::size_t index, const OnBlock& on_block, const OnItem& on_item) const;
+  template <typename OnBlock, typename OnItem>
+  void descend(const OnBlock& on_block, const OnItem& on_item) const;
   struct Collecting;
-  void collect_block(std::size_t level, std::size_t index, Collecting& collecting) const;
   void collect_item(std::size_t index, Collecting& collecting) const;
 
   std::string name_;
   std::uint8_t lane_;
   std::uint8_t row_count_ = 1;
-  std::vector<TrackItem> items_;  // by begin
-  std::vector<std::vector<Block>> levels_;
-  Nanoseconds longest_ns_ = 0;
+  std::vector<TrackItem> items_;            // by begin
+  std::vector<std::vector<Block>> levels_;  // the last is one block; none where there is one item at most
 };
 
 }  // namespace tencache::gui

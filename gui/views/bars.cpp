@@ -60,6 +60,7 @@ void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries) {
     const ImVec2 at = ImGui::GetCursorScreenPos();
     const float y = at.y + ImGui::GetStyle().FramePadding.y;
     draw_swatch(list, theme, {at.x, y}, {at.x + box, y + box}, entry.color, entry.hatched);
+    if (entry.pale) list.AddRectFilled({at.x, y}, {at.x + box / 2, y + box}, paler(theme, entry.color));
     list.AddText({at.x + box + theme.px(5), y}, theme.text, entry.label.c_str());
     ImGui::Dummy({width, ImGui::GetFrameHeight()});
   }

@@ -32,6 +32,7 @@ struct LegendEntry {
   ImU32 color = 0;
   std::string label;
   bool hatched = false;
+  bool pale = false;  // half of it full, half as pale as copies that were asked for ahead
 };
 // From the cursor of the window on, on as many lines as they need.
 void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries);

@@ -61,35 +61,13 @@ void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, co
     draw_parts(list, axis, bottom, color, [&](std::size_t pixel) {
       const float share = visible.share(pixel, slot);
       if (share <= 0) return std::pair(0.0f, 0.0f);
-      const float from = std::round(base[pixel] * height);
+      float from = std::round(base[pixel] * height);
       base[pixel] = std::min(1.0f, base[pixel] + share);
-      const float to = std::round(base[pixel] * height);
-      // The last pixel line belongs to whoever has anything: nothing vanishes for being short.
-      return std::pair(from, to == from && from == 0 ? 1.0f : to);
+      const float to = std::max(std::round(base[pixel] * height), 1.0f);
+      // A line belongs to whatever has anything, over what is below: a stall does not vanish for being short.
+      from = std::min(from, to - 1);
+      return std::pair(from, to);
     });
-  }
-}
-
-void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, const Track& track,
-                Nanoseconds origin_ns, float top, float height, float alpha) {
-  const auto origin = static_cast<double>(origin_ns);
-  const StallCause cause = cause_of_track(run, track);
-  VisibleTrack visible;
-  track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible);
-  list.AddRectFilled({axis.left, top}, {axis.left + axis.width, top + height}, theme.lane);
-  draw_columns(list, theme, axis, track, cause, visible, top, height, alpha);
-  for (const std::uint32_t index : visible.items) {
-    const TrackItem& item = track.items()[index];
-    const float row = height / track.row_count();
-    const ImVec2 min{std::max(axis.left, axis.clamped_x(static_cast<double>(item.begin_ns) - origin)),
-                     top + row * item.row};
-    const ImVec2 max{std::min(axis.left + axis.width, axis.clamped_x(static_cast<double>(item.end_ns) - origin)),
-                     top + row * (item.row + 1.0f)};
-    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, item.slot), alpha);
-    list.AddRectFilled(min, max, color);
-    if (run.spans()[item.span].kind == SpanKind::stall && max.x - min.x > 6) {
-      draw_hatching(list, min, max, with_alpha(readable_on(color), 0.35f), theme.px(7));
-    }
   }
 }
 

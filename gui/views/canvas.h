@@ -4,9 +4,11 @@
 
 #include <imgui.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gui/model/session.h"
+#include "gui/views/bars.h"
 #include "gui/views/theme.h"
 
 namespace tencache::gui {
@@ -58,9 +60,31 @@ void draw_parts(ImDrawList& list, const TimeAxis& axis, float bottom, ImU32 colo
 // What does not fill a pixel: shares of each pixel, stacked; equal neighbours are one rectangle.
 void draw_columns(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Track& track, StallCause cause,
                   const VisibleTrack& visible, float top, float height, float alpha);
-// A whole lane without names, selection or search; times count from `origin_ns`.
+// A whole lane without names; times count from `origin_ns`. `visible`: scratch. For each span that is wide enough to be
+// seen, `on_item(item, min, max, color)` draws what goes over it; `strength(item)` weakens colours, 1 is full.
+template <typename OnItem, typename Strength>
 void draw_track(ImDrawList& list, const Theme& theme, const TimeAxis& axis, const Run& run, const Track& track,
-                Nanoseconds origin_ns, float top, float height, float alpha);
+                Nanoseconds origin_ns, float top, float height, VisibleTrack& visible, float alpha, OnItem on_item,
+                Strength strength) {
+  const auto origin = static_cast<double>(origin_ns);
+  const StallCause cause = cause_of_track(run, track);
+  track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible);
+  list.AddRectFilled({axis.left, top}, {axis.left + axis.width, top + height}, theme.lane);
+  draw_columns(list, theme, axis, track, cause, visible, top, height, alpha);
+  const float row = height / track.row_count(), rows_gap = track.row_count() > 1 ? 1.0f : 0.0f;
+  for (const std::uint32_t index : visible.items) {
+    const TrackItem& item = track.items()[index];
+    const ImVec2 min{std::max(axis.left, axis.clamped_x(static_cast<double>(item.begin_ns) - origin)),
+                     top + row * item.row};
+    const ImVec2 max{std::min(axis.left + axis.width, axis.clamped_x(static_cast<double>(item.end_ns) - origin)),
+                     top + row * (item.row + 1.0f) - rows_gap};
+    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, item.slot), strength(item));
+    const bool stall = run.spans()[item.span].kind == SpanKind::stall;
+    // A hairline between neighbours once there is room for one.
+    draw_swatch(list, theme, min, {max.x - min.x > theme.px(24) ? max.x - 1 : max.x, max.y}, color, stall);
+    on_item(item, min, max, color);
+  }
+}
 
 // Whether this character was typed, elsewhere than into a box. Signs stand on other keys of other keyboards, so that
 // only the letters and digits may be asked for by key.

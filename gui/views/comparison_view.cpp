@@ -52,6 +52,10 @@ class ComparisonView : public View {
   bool ascending_ = true;
 };
 
+// Neither of them a colour of the bars of time.
+ImU32 memory_use(const Theme& theme) { return theme.series[2]; }
+ImU32 link_use(const Theme& theme) { return theme.series[1]; }
+
 std::string seconds_text(double seconds) {
   return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
 }
@@ -169,7 +173,7 @@ void ComparisonView::draw_use(Session& session, const Theme& theme, const Compar
     const bool link = figure(row.moved, resource).has_value();
     list.AddRectFilled(at, {at.x + full, at.y + height}, theme.lane);
     list.AddRectFilled(at, {at.x + full * static_cast<float>(std::min(1.0, *used)), at.y + height},
-                       link ? theme.causes[1] : theme.roles[0]);
+                       link ? link_use(theme) : memory_use(theme));
     list.AddText({at.x + full + theme.px(4), at.y}, theme.text, percent(*used).c_str());
     ImGui::Dummy({width, height});
   }
@@ -271,7 +275,7 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
   ImGui::SameLine(0, theme.px(18));
   if (uses_shown_) {
     draw_legend(theme,
-                {{theme.roles[0], "mean share of the memory held"}, {theme.causes[1], "share of the time busy"}});
+                {{memory_use(theme), "mean share of the memory held"}, {link_use(theme), "share of the time busy"}});
   } else {
     std::vector<TimeParts> bars;
     for (const ComparisonRow& row : rows_) bars.push_back(row.parts);

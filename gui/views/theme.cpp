@@ -13,6 +13,7 @@ constexpr ImU32 rgb(unsigned value) { return IM_COL32((value >> 16) & 255, (valu
 // Okabe and Ito.
 constexpr ImU32 orange = rgb(0xe69f00), sky_blue = rgb(0x56b4e9), bluish_green = rgb(0x009e73), yellow = rgb(0xf0e442),
                 blue = rgb(0x0072b2), vermillion = rgb(0xd55e00), reddish_purple = rgb(0xcc79a7);
+constexpr ImU32 violet = rgb(0x7a55f0);  // not theirs
 
 ImVec4 vec(ImU32 color) { return ImGui::ColorConvertU32ToFloat4(color); }
 
@@ -34,11 +35,11 @@ Theme make_theme(bool light, float scale) {
   theme.good = light ? rgb(0x007a58) : rgb(0x35c79a);
   theme.gap = light ? rgb(0xb9bfc7) : rgb(0x59626d);
   theme.selection = light ? rgb(0x000000) : rgb(0xffffff);
-  theme.match = light ? rgb(0xb000b0) : rgb(0xff7dff);
+  theme.match = rgb(0xff2fd0);
   theme.cursor = light ? rgb(0x333a42) : rgb(0xd9dee5);
   theme.range = light ? rgb(0x0072b2) : rgb(0x56b4e9);
   theme.ghost = light ? rgb(0x6b7480) : rgb(0x9aa4b0);
-  theme.phases = {sky_blue, mixed(sky_blue, bluish_green, 0.5f), blue, bluish_green};
+  theme.phases = {sky_blue, violet, blue, bluish_green};
   theme.causes = {vermillion,
                   orange,
                   reddish_purple,
@@ -47,7 +48,7 @@ Theme make_theme(bool light, float scale) {
                   light ? rgb(0x30353b) : rgb(0xf2f2f2),
                   light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
   theme.roles = {blue, orange, sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f), reddish_purple, theme.gap};
-  theme.series = {orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0xb8a800) : yellow};
+  theme.series = {orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0x30353b) : yellow};
   return theme;
 }
 
@@ -133,11 +134,13 @@ void load_fonts(Theme& theme) {
 ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot) const {
   if (track.is_link()) {
     const ImU32 full = causes[static_cast<std::size_t>(cause_of_link)];
-    return slot == urgent_slot ? full : mixed(full, lane, 0.45f);
+    return slot == urgent_slot ? full : paler(*this, full);
   }
   if (slot < phase_count) return phases[slot];
   return slot == gap_slot ? gap : causes[slot - first_stall_slot];
 }
+
+ImU32 paler(const Theme& theme, ImU32 color) { return mixed(color, theme.lane, 0.45f); }
 
 ImU32 with_alpha(ImU32 color, float alpha) {
   const auto a = static_cast<ImU32>(std::clamp(alpha, 0.0f, 1.0f) * 255.0f + 0.5f);

@@ -1,6 +1,6 @@
-// Colours and sizes that all views share. The palette is that of Okabe and Ito (2008), which people with any of the
-// common colour-vision deficiencies can tell apart; what has the same colour means the same everywhere: a stall has the
-// colour of the link that it waits for.
+// Colours and sizes that all views share. The palette is that of Okabe and Ito (2008) and a few that go with it, which
+// people with any of the common colour-vision deficiencies can tell apart (tests/gui_colour_test.cpp); no colour means
+// two things in one view: a stall has the colour of the link that it waits for.
 #pragma once
 
 #include <imgui.h>
@@ -40,6 +40,8 @@ void apply_theme(const Theme& theme);
 // Fills the context's font atlas for this scale; DejaVu where it is installed, else ImGui's own.
 void load_fonts(Theme& theme);
 
+// Of copies that were asked for ahead.
+ImU32 paler(const Theme& theme, ImU32 color);
 ImU32 with_alpha(ImU32 color, float alpha);
 ImU32 mixed(ImU32 a, ImU32 b, float share_of_b);
 // Black or white, whichever reads better on the color.

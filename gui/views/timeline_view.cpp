@@ -9,21 +9,13 @@
 #include "gui/model/describe.h"
 #include "gui/views/bars.h"
 #include "gui/views/canvas.h"
+#include "gui/views/timeline_lanes.h"
 #include "gui/views/view.h"
 
 namespace tencache::gui {
 namespace {
 
-constexpr std::size_t most_arrows = 400;
 constexpr std::size_t least_detail_lines = 7;
-
-// Where a lane is drawn.
-struct Lane {
-  std::size_t run = 0, track = 0;
-  float top = 0, height = 0;
-  float row_top(const Track& t, std::uint8_t row) const { return top + height * row / t.row_count(); }
-  float row_bottom(const Track& t, std::uint8_t row) const { return top + height * (row + 1.0f) / t.row_count() - 1; }
-};
 
 class TimelineView : public View {
  public:
@@ -50,20 +42,13 @@ class TimelineView : public View {
 
  private:
   void draw_toolbar(Session& session, const Theme& theme);
-  void draw_colours(const Session& session, const Theme& theme);
   void draw_choice_of_runs(Session& session, const Theme& theme);
   void draw_canvas(Session& session, const Theme& theme, float height);
   float layout(const Session& session, const Theme& theme, float top, float height);
   void draw_run_header(const Session& session, const Theme& theme, ImDrawList& list, std::size_t run, float top,
                        float right);
-  void draw_lane(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis, const Lane& lane);
-  void draw_matches(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
-                    const Lane& lane);
-  void draw_errors(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis);
-  void draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis);
   void draw_details(Session& session, const Theme& theme, float height);
   const Lane* lane_at(float y) const;
-  const Lane* lane_of(std::size_t run, std::uint8_t lane, const Session& session) const;
   const TrackItem* item_at(const Session& session, const TimeAxis& axis, const Lane& lane, ImVec2 mouse) const;
 
   std::vector<Lane> lanes_;
@@ -75,6 +60,8 @@ class TimelineView : public View {
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<std::string> headlines_, beliefs_;
   std::vector<Measurement> iterations_;
+  std::vector<LegendEntry> legend_;
+  bool legend_is_light_ = false;
   std::size_t detail_lines_ = least_detail_lines;
 };
 
@@ -123,13 +110,6 @@ const Lane* TimelineView::lane_at(float y) const {
   return nullptr;
 }
 
-const Lane* TimelineView::lane_of(std::size_t run, std::uint8_t number, const Session& session) const {
-  for (const Lane& lane : lanes_) {
-    if (lane.run == run && session.runs()[run]->tracks()[lane.track].lane() == number) return &lane;
-  }
-  return nullptr;
-}
-
 const TrackItem* TimelineView::item_at(const Session& session, const TimeAxis& axis, const Lane& lane,
                                        ImVec2 mouse) const {
   const Track& track = session.runs()[lane.run]->tracks()[lane.track];
@@ -138,160 +118,7 @@ const TrackItem* TimelineView::item_at(const Session& session, const TimeAxis& a
   return track.at(time, row, 2 * axis.pixel_ns());
 }
 
-// ---- Lanes ----------------------------------------------------------------------------------------------------------
-
-void TimelineView::draw_lane(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
-                             const Lane& lane) {
-  const Run& run = *session.runs()[lane.run];
-  const Track& track = run.tracks()[lane.track];
-  const StallCause cause = cause_of_track(run, track);
-  const auto origin = static_cast<double>(session.origin_ns(lane.run));
-  list.AddRectFilled({axis.left, lane.top}, {axis.left + axis.width, lane.top + lane.height - 1}, theme.lane);
-  track.collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible_);
-  const bool searching = !session.search_text().empty();
-  draw_columns(list, theme, axis, track, cause, visible_, lane.top, lane.height - 1, searching ? 0.45f : 1.0f);
-  const std::uint32_t selected = session.selected_in(lane.run);
-  for (const std::uint32_t index : visible_.items) {
-    const TrackItem& item = track.items()[index];
-    const Span& span = run.spans()[item.span];
-    const ImVec2 min{axis.clamped_x(static_cast<double>(item.begin_ns) - origin), lane.row_top(track, item.row)};
-    const ImVec2 max{axis.clamped_x(static_cast<double>(item.end_ns) - origin), lane.row_bottom(track, item.row)};
-    const bool matched = searching && session.matches(lane.run, span);
-    const ImU32 color = mixed(theme.lane, theme.slot(track, cause, item.slot), searching && !matched ? 0.35f : 1.0f);
-    const float width = max.x - min.x;  // a hairline between neighbours once there is room for one
-    const bool stall = span.kind == SpanKind::stall;
-    draw_swatch(list, theme, min, {width > theme.px(24) ? max.x - 1 : max.x, max.y}, color, stall);
-    const bool is_selected = selected != none && (session.selection.kind == Selection::Kind::op
-                                                      ? span.kind != SpanKind::transfer && span.op == selected
-                                                      : span.kind == SpanKind::transfer && span.tensor == selected);
-    if (is_selected) list.AddRect(min, {max.x, max.y}, theme.selection, 0, 0, theme.px(2));
-    if (matched) list.AddRect(min, {max.x, max.y}, theme.match, 0, 0, theme.px(1.5f));
-    if (width < theme.px(26) || max.y - min.y < ImGui::GetFontSize()) continue;
-    std::string text(span.kind == SpanKind::transfer ? run.tensor_name(span.tensor) : run.op_name(span.op));
-    if (stall) text = "waits for " + std::string(label_of(span.cause));
-    if (span.kind == SpanKind::gap) text = "host";
-    const float left = std::max(min.x, axis.left) + theme.px(3);
-    const ImVec2 at{left, min.y + (max.y - min.y - ImGui::GetFontSize()) / 2};
-    const float room = std::min(max.x, axis.left + axis.width) - theme.px(3) - left;
-    if (stall && room > theme.px(26)) {  // letters on hatching need a ground
-      const float text_width = std::min(room, ImGui::CalcTextSize(text.c_str()).x);
-      list.AddRectFilled({at.x - theme.px(2), at.y}, {at.x + text_width + theme.px(2), at.y + ImGui::GetFontSize()},
-                         color);
-    }
-    draw_clipped_text(list, at, room, readable_on(color), text.data(), text.data() + text.size());
-  }
-  draw_matches(session, theme, list, axis, lane);
-}
-
-// Ticks above and below the lane where matches and the selection are too narrow to be outlined.
-void TimelineView::draw_matches(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
-                                const Lane& lane) {
-  const Run& run = *session.runs()[lane.run];
-  const std::uint8_t number = run.tracks()[lane.track].lane();
-  const Nanoseconds origin = session.origin_ns(lane.run);
-  const auto tick = [&](std::uint32_t index, ImU32 color) {
-    const Span& span = run.spans()[index];
-    if (span.lane != number) return;
-    const float begin = axis.clamped_x(static_cast<double>(span.start_ns - origin));
-    const float end = std::max(axis.clamped_x(static_cast<double>(span.end_ns - origin)), begin + theme.px(2));
-    if (end < axis.left || begin > axis.left + axis.width) return;
-    list.AddRectFilled({begin, lane.top - theme.px(2)}, {end, lane.top + theme.px(2)}, color);
-    list.AddRectFilled({begin, lane.top + lane.height - theme.px(4)}, {end, lane.top + lane.height}, color);
-  };
-  if (lane.run == 0 && !session.search_text().empty()) {
-    for (const OpIndex op : session.found_ops()) {
-      if (number < 2) {
-        for (const std::uint32_t span : run.spans_of_op(op)) tick(span, theme.match);
-      }
-    }
-    for (const TensorId tensor : session.found_tensors()) {
-      if (number >= 2) {
-        for (const std::uint32_t span : run.transfers_of(tensor)) tick(span, theme.match);
-      }
-    }
-  }
-  const std::uint32_t selected = session.selected_in(lane.run);
-  if (selected == none) return;
-  const bool op = session.selection.kind == Selection::Kind::op;
-  for (const std::uint32_t span : op ? run.spans_of_op(selected) : run.transfers_of(selected)) {
-    tick(span, theme.selection);
-  }
-}
-
-// ---- Between the lanes ----------------------------------------------------------------------------------------------
-
-// Above the line: the prediction took longer than the measured op did; full height is a factor of two.
-void TimelineView::draw_errors(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis) {
-  if (errors_height_ <= 0) return;
-  const std::vector<OpError>& errors = session.op_errors();
-  const float middle = std::floor(errors_top_ + errors_height_ / 2), half = errors_height_ / 2 - 1;
-  list.AddRectFilled({axis.left, errors_top_}, {axis.left + axis.width, errors_top_ + errors_height_}, theme.lane);
-  auto error = std::ranges::lower_bound(errors, axis.begin_ns, {}, &OpError::end_ns);
-  for (std::size_t pixel = 0; pixel < axis.pixels() && error != errors.end(); ++pixel) {
-    const double until = axis.begin_ns + axis.pixel_ns() * static_cast<double>(pixel + 1);
-    if (error->begin_ns >= until) continue;
-    double predicted = 0, measured = 0;
-    auto i = error;
-    for (; i != errors.end() && i->begin_ns < until; ++i) {
-      predicted += i->predicted_ns;
-      measured += i->measured_ns;
-      if (i->end_ns >= until) break;
-      error = i + 1;
-    }
-    if (measured <= 0) continue;
-    const double off = std::clamp(std::log2(std::max(1e-3, predicted / measured)), -1.0, 1.0);
-    const float length = static_cast<float>(off) * half;
-    const float x = axis.left + static_cast<float>(pixel);
-    list.AddRectFilled({x, std::min(middle, middle - length)}, {x + 1, std::max(middle, middle - length) + 1},
-                       off > 0 ? theme.causes[1] : theme.accent);
-  }
-  list.AddLine({axis.left, middle}, {axis.left + axis.width, middle}, theme.faint_text);
-}
-
-// From the end of a copy to the start of the op that used it first.
-void TimelineView::draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis) {
-  const Selection& selection = session.selection;
-  for (std::size_t r = 0; r < session.runs().size(); ++r) {
-    const std::uint32_t id = session.selected_in(r);
-    if (id == none) continue;
-    const Run& run = *session.runs()[r];
-    const Nanoseconds origin = session.origin_ns(r);
-    std::vector<std::uint32_t> transfers;
-    const auto inside = [&](std::uint32_t index) {
-      const Span& span = run.spans()[index];
-      return axis.clamped_x(static_cast<double>(span.end_ns - origin)) > axis.left - 8 &&
-             axis.clamped_x(static_cast<double>(span.start_ns - origin)) < axis.left + axis.width + 8;
-    };
-    if (selection.kind == Selection::Kind::tensor) {
-      for (const std::uint32_t transfer : run.transfers_of(id)) {
-        if (run.used_by(transfer) != none && (inside(transfer) || inside(run.used_by(transfer)))) {
-          transfers.push_back(transfer);
-        }
-      }
-    } else {
-      for (const std::uint32_t span : run.spans_of_op(id)) {
-        if (!inside(span)) continue;
-        const std::vector<std::uint32_t> brought = run.brought_for(span);
-        transfers.insert(transfers.end(), brought.begin(), brought.end());
-      }
-    }
-    if (transfers.size() > most_arrows) transfers.resize(most_arrows);
-    for (const std::uint32_t transfer : transfers) {
-      const Span& copy = run.spans()[transfer];
-      const Span& use = run.spans()[run.used_by(transfer)];
-      const Lane* from = lane_of(r, copy.lane, session);
-      const Lane* to = lane_of(r, use.lane, session);
-      if (from == nullptr || to == nullptr) continue;
-      const ImVec2 a{axis.clamped_x(static_cast<double>(copy.end_ns - origin)), from->top + from->height / 2};
-      const ImVec2 b{axis.clamped_x(static_cast<double>(use.start_ns - origin)), to->top + to->height};
-      const float bend = std::max(theme.px(12), (b.x - a.x) / 3);
-      const ImU32 color = copy.urgent ? theme.error : theme.selection;
-      list.AddBezierCubic(a, {a.x + bend, a.y}, {b.x - bend / 2, b.y + theme.px(18)}, b, color, theme.px(1.5f));
-      list.AddCircleFilled(a, theme.px(2.5f), color);
-      list.AddTriangleFilled({b.x - theme.px(4), b.y + theme.px(6)}, {b.x + theme.px(4), b.y + theme.px(6)}, b, color);
-    }
-  }
-}
+// ---- The whole ------------------------------------------------------------------------------------------------------
 
 void TimelineView::draw_run_header(const Session& session, const Theme& theme, ImDrawList& list, std::size_t run,
                                    float top, float right) {
@@ -310,8 +137,6 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
   at += ImGui::CalcTextSize(believed.c_str()).x + theme.px(14);
   if (at + source <= right) list.AddText({right - source, y}, theme.faint_text, r.source().c_str());
 }
-
-// ---- The whole ------------------------------------------------------------------------------------------------------
 
 void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
   if (session.search_text() != search_) search_ = session.search_text();
@@ -339,7 +164,7 @@ void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
   if (ImGui::Button("Whole run")) session.fit_all();
   draw_choice_of_runs(session, theme);
   ImGui::SameLine(0, theme.px(18));
-  draw_colours(session, theme);
+  draw_legend(theme, legend_);
 }
 
 // Of the ranks of a trace of several, and of files of many runs.
@@ -356,31 +181,6 @@ void TimelineView::draw_choice_of_runs(Session& session, const Theme& theme) {
     ImGui::PopID();
   }
   ImGui::EndCombo();
-}
-
-// Only what occurs, so that it stays short; on a line of its own where it does not fit beside the buttons.
-void TimelineView::draw_colours(const Session& session, const Theme& theme) {
-  std::array<bool, slot_count> used{};
-  for (const RunPointer& run : session.runs()) {
-    for (const Track& track : run->tracks()) {
-      if (track.is_link()) continue;
-      const auto covered = track.covered(run->iteration_begin_ns(0), run->iteration_begin_ns(run->iteration_count()));
-      for (std::size_t slot = 0; slot < slot_count; ++slot) used[slot] = used[slot] || covered[slot] > 0;
-    }
-  }
-  std::vector<LegendEntry> entries;
-  for (std::size_t phase = 0; phase < phase_count; ++phase) {
-    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase))});
-  }
-  if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
-  bool stalls_named = false;
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    if (!used[first_stall_slot + cause]) continue;
-    const char* label = label_of(static_cast<StallCause>(cause));
-    entries.push_back({theme.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
-    stalls_named = true;
-  }
-  draw_legend(theme, entries);
 }
 
 void TimelineView::draw_canvas(Session& session, const Theme& theme, float height) {
@@ -412,9 +212,9 @@ void TimelineView::draw_canvas(Session& session, const Theme& theme, float heigh
   }
   list.PushClipRect({axis.left, corner.y}, {axis.left + axis.width, corner.y + std::max(height, ruler + content)},
                     true);
-  for (const Lane& lane : lanes_) draw_lane(session, theme, list, axis, lane);
-  draw_errors(session, theme, list, axis);
-  draw_arrows(session, theme, list, axis);
+  for (const Lane& lane : lanes_) draw_lane(session, theme, list, axis, lane, visible_);
+  if (errors_height_ > 0) draw_errors(session, theme, list, axis, errors_top_, errors_height_);
+  draw_arrows(session, theme, list, axis, lanes_);
   draw_cursor_and_range(list, theme, session, axis, corner.y, bottom);
   list.PopClipRect();
 
@@ -469,8 +269,10 @@ void TimelineView::draw(Session& session, const Theme& theme) {
     return;
   }
   draw_toolbar(session, theme);  // first: it may change which runs there are
-  if (prepared_ != session.generation()) {
+  if (prepared_ != session.generation() || legend_is_light_ != theme.light) {
     prepared_ = session.generation();
+    legend_is_light_ = theme.light;
+    legend_ = timeline_legend(session, theme);
     headlines_.clear();
     beliefs_.clear();
     iterations_.clear();

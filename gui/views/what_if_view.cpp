@@ -45,6 +45,7 @@ class WhatIfView : public View {
   void draw_lanes(Session& session, const Theme& theme);
 
   std::vector<PolicyInfo> policies_ = list_policies();
+  VisibleTrack visible_;
 };
 
 // ---- Controls -------------------------------------------------------------------------------------------------------
@@ -300,7 +301,9 @@ void WhatIfView::draw_lanes(Session& session, const Theme& theme) {
     for (const Track& track : part.run->tracks()) {
       const std::string label = part.label + ": " + track.name();
       list.AddText({corner.x, y + (height - font) / 2}, part.alpha < 1 ? theme.faint_text : theme.text, label.c_str());
-      draw_track(list, theme, axis, *part.run, track, origin, y, height, part.alpha);
+      draw_track(
+          list, theme, axis, *part.run, track, origin, y, height, visible_, part.alpha,
+          [](const TrackItem&, ImVec2, ImVec2, ImU32) {}, [&part](const TrackItem&) { return part.alpha; });
       y += height + gap;
     }
     y += between;

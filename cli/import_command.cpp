@@ -1,9 +1,10 @@
+#include "cli/import_command.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "cli/command_line.h"
 #include "cli/console.h"
 #include "traces/csv_import.h"
 #include "traces/trace_file.h"
@@ -24,26 +25,31 @@ ExitCode import(const ImportArguments& arguments) {
   if (arguments.files.size() == 2) options.tensors_file = arguments.files.back();
   std::vector<std::string> notes;
   const Trace trace = import_csv(options, &notes);
-  write_trace(trace, arguments.output);
-  if (arguments.json) {
-    print_json({{"trace", arguments.output},
-                {"sha256", sha256_of_file(arguments.output)},
+  return finish_import(trace, notes, arguments.output, arguments.json);
+}
+
+}  // namespace
+
+ExitCode finish_import(const Trace& trace, const std::vector<std::string>& notes, const std::string& output,
+                       bool json) {
+  write_trace(trace, output);
+  if (json) {
+    print_json({{"trace", output},
+                {"sha256", sha256_of_file(output)},
                 {"ops", trace.ops.size()},
                 {"tensors", trace.tensors.size()},
                 {"notes", notes}});
     return ExitCode::done;
   }
   for (const std::string& note : notes) remark("note: " + note);
-  print(fmt::format("{}: {} ops, {} tensors\n", arguments.output, trace.ops.size(), trace.tensors.size()));
+  print(fmt::format("{}: {} ops, {} tensors\n", output, trace.ops.size(), trace.tensors.size()));
   return ExitCode::done;
 }
-
-}  // namespace
 
 void add_import_command(CLI::App& app, Command& chosen) {
   CLI::App* group = app.add_subcommand("import", "Make a trace from recordings of other tools");
   group->require_subcommand(1);
-  group->footer("Examples:\n  tencache import csv --help");
+  group->footer("Examples:\n  tencache import pytorch --help\n  tencache import csv --help");
 
   CLI::App* csv = group->add_subcommand("csv", "From a pair of CSV files: ops and tensors");
   auto arguments = std::make_shared<ImportArguments>();
@@ -71,6 +77,7 @@ void add_import_command(CLI::App& app, Command& chosen) {
       "  tencache import csv recordings/BERT_Base-256 -o bert.trace.jsonl.zst --hardware a100-40g\n"
       "  tencache import csv ops.csv.gz tensors.csv.gz --size-column bytes_no_batch -o bert.trace.jsonl");
   csv->callback([arguments, &chosen] { chosen = [arguments] { return import(*arguments); }; });
+  add_import_recordings(*group, chosen);
 }
 
 }  // namespace tencache

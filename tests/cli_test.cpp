@@ -15,7 +15,7 @@ using ::testing::StartsWith;
 using Json = nlohmann::json;
 
 const std::vector<std::vector<std::string>> commands = {
-    {"generate"}, {"import"},        {"import", "csv"}, {"info"},   {"replay"},    {"compare"},
+    {"generate"}, {"import"},        {"import", "csv"}, {"import", "pytorch"}, {"info"},   {"replay"},    {"compare"},
     {"run"},      {"run", "replay"}, {"run", "train"},  {"record"}, {"calibrate"}, {"policies"},
     {"machines"}, {"models"},        {"fit"},           {"diff"},   {"reproduce"}};
 

@@ -1,0 +1,47 @@
+#include "traces/pytorch/import_pytorch.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace tencache {
+
+std::string model_name_of(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  for (const char* ending : {".gz", ".zst", ".tar", ".tgz", ".json", ".et", ".pt.trace", "_et", "_kineto"}) {
+    if (name.size() > std::string_view(ending).size() && name.ends_with(ending)) {
+      name.resize(name.size() - std::string_view(ending).size());
+    }
+  }
+  return name;
+}
+
+ImportedTrace import_pytorch(const PytorchImportOptions& options) {
+  if (!options.gpu) {
+    throw Error(options.execution_trace, 0,
+                "an execution trace has no times; give --assume-gpu NAME for durations by that GPU's roofline");
+  }
+  const ExecutionTrace recording = read_execution_trace(options.execution_trace, options.progress);
+  const Storages storages = find_storages(recording);
+  const std::vector<CallOp> ops = find_ops(recording, storages);
+  const Iterations iterations = find_iterations(recording, options.iteration);
+  const std::vector<Part> parts = find_parts(recording, iterations);
+  const Iteration& iteration = iterations.all[iterations.chosen];
+  const Roles roles = find_roles(recording, storages, ops, parts, iteration);
+
+  ImportedTrace imported = make_trace({recording, storages, ops, parts, roles, iteration,
+                                       options.gpu ? &*options.gpu : nullptr, nullptr, options.as_recorded});
+  imported.notes.insert(imported.notes.begin(), roles.evidence.begin(), roles.evidence.end());
+  imported.notes.insert(imported.notes.begin(), "iteration: " + iterations.evidence);
+  TraceHeader& header = imported.trace.header;
+  header.model = options.model.empty() ? model_name_of(options.execution_trace) : options.model;
+  header.batch = options.batch;
+  header.sequence_length = options.sequence_length;
+  header.hardware = "modelled: " + options.gpu->name;
+  header.recorded_by = "import pytorch (execution trace, schema " + recording.schema + "; " + iterations.evidence +
+                       "; roles inferred: " + roles.summary + ")";
+  imported.trace.validate(recording.file);
+  return imported;
+}
+
+}  // namespace tencache

@@ -1,0 +1,31 @@
+// What a recorded call computes and moves, from the shapes of its arguments: what a roofline needs where the recording
+// has no times.
+//
+// Counted are mm, addmm, bmm, baddbmm, linear, convolutions and their backward passes, and scaled dot-product attention
+// (without regard to a causal mask). Every other op is taken for bound by memory: each tensor read and written once;
+// lookups (embedding, index_select, gather) read what they return.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "traces/pytorch/calls.h"
+#include "traces/roofline.h"
+
+namespace tencache {
+
+struct OpCost {
+  KernelKind kind = KernelKind::vector;
+  Precision precision = Precision::fp32;
+  std::uint64_t flops = 0;
+  Bytes bytes = 0;
+};
+
+// Of the whole call.
+OpCost cost_of(const ExecutionTrace& trace, const Storages& storages, const CallOp& op);
+
+// The memory traffic of some of a call's uses.
+Bytes traffic_of(const ExecutionTrace& trace, const Storages& storages, const CallNode& node,
+                 std::span<const StorageUse> uses);
+
+}  // namespace tencache

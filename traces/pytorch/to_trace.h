@@ -1,0 +1,62 @@
+// A trace from the ops of one iteration of a recording: what is left when storages, ops, iterations and roles are known
+// (traces/pytorch/storages.h, calls.h, steps.h, roles.h).
+//
+//   - An op on lists of tensors (_foreach_…, _fused_…) becomes one op a list position: they are independent, and no
+//     smaller GPU could run them at once. Time is divided by memory traffic.
+//   - Ops of the optimizer's step that share no parameter, gradient or state with others are sub-groups: they may be
+//     placed and reordered, and are fused into one update each, which takes the time of all, as every offloading system
+//     runs them; `as_recorded` keeps them apart.
+//   - Where the recording is of a GPU, tensors in the host's memory are none of the trace's. An op on them alone is the
+//     host's bookkeeping where it touches less than a mebibyte, and left out; otherwise it is an op of the CPU. Where
+//     the whole recording is of a CPU, that is the device.
+//   - The ops with which a first step creates the optimizer's states are left out, and the states are there before, so
+//     that the trace is that of a steady iteration; `as_recorded` keeps them, and the states are not there before.
+//   - Modules are inferred: one begins where the forward pass reads a parameter for the first time; a backward op is of
+//     the module whose autograd sequence number it has.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "traces/pytorch/calls.h"
+#include "traces/pytorch/op_cost.h"
+#include "traces/pytorch/roles.h"
+#include "traces/pytorch/steps.h"
+
+namespace tencache {
+
+// A stretch of recorded work; sorted by begin.
+struct Activity {
+  Nanoseconds begin_ns = 0, end_ns = 0;
+  std::uint32_t node = none;  // whose; none: of no node of the execution trace
+};
+
+// The measured times of the iteration, from a Kineto trace.
+struct MeasuredIteration {
+  std::vector<Activity> activities;
+  std::vector<bool> matched;    // by node of the execution trace: its times are known
+  Nanoseconds duration_ns = 0;  // of the iteration
+  std::string hardware;
+};
+
+struct TraceParts {
+  const ExecutionTrace& recording;
+  const Storages& storages;
+  const std::vector<CallOp>& ops;  // of the whole recording
+  const std::vector<Part>& parts;
+  const Roles& roles;
+  Iteration iteration;
+  const GpuSpec* gpu = nullptr;  // the roofline, where there are no times
+  const MeasuredIteration* measured = nullptr;
+  bool as_recorded = false;
+};
+
+struct ImportedTrace {
+  Trace trace;
+  std::vector<std::string> notes;  // what was inferred, and what is not known: a sentence each
+};
+
+// Ops, tensors and what is known of them. The header is the caller's, but for `hardware` and `precision`.
+ImportedTrace make_trace(const TraceParts& parts);
+
+}  // namespace tencache

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <sstream>
 
 #include "cli/console.h"
+#include "cli/embedding.h"
 
 namespace tencache {
 namespace {
@@ -107,26 +109,35 @@ int report(const std::string& message, ExitCode code) {
   return static_cast<int>(code);
 }
 
-}  // namespace
+thread_local Embedding* embedding_of_thread = nullptr;
 
-int run_command_line(int argc, const char* const* argv) {
+ExitCode run(int argc, const char* const* argv) {
   CLI::App app(
       "TenCache: does a training step fit, how fast will it be, and what holds it back. Replays recorded tensor "
       "traces\n"
       "through caching and prefetch policies, simulated and on real memory.",
       "tencache");
+  Command chosen;
+  app.set_version_flag("--version", "tencache " TENCACHE_VERSION, "Print the version and exit");
+  app.footer(examples);
+  add_commands(app, chosen);
   try {
-    Command chosen;
-    app.set_version_flag("--version", "tencache " TENCACHE_VERSION, "Print the version and exit");
-    app.footer(examples);
-    add_commands(app, chosen);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-      if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-      return report(explain(app, error), ExitCode::bad_usage);
-    }
-    return static_cast<int>(chosen());
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw Error(explain(app, error));
+    std::ostringstream text;  // --help, --version
+    app.exit(error, text, text);
+    print(text.str());
+    return ExitCode::done;
+  }
+  return chosen();
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  try {
+    return static_cast<int>(run(argc, argv));
   } catch (const Error& error) {
     return report(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
@@ -137,17 +148,25 @@ int run_command_line(int argc, const char* const* argv) {
 }
 
 std::string output_of(const std::vector<std::string>& words) {
-  CLI::App app("", "tencache");
-  Command chosen;
-  add_commands(app, chosen);
-  try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them from the back
-  } catch (const CLI::ParseError& error) {
-    throw Error(explain(app, error));
-  }
-  PrintCapture printed;
-  chosen();
-  return printed.text;
+  Embedding inner;
+  Embedding* const outer = embedding_of_thread;
+  inner.remarks_pass = outer == nullptr;
+  run_embedded(words, inner);
+  if (outer != nullptr) outer->remarks += inner.remarks;
+  return inner.output;
 }
+
+ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding) {
+  std::vector<const char*> arguments{"tencache"};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  struct Restore {
+    Embedding* before = embedding_of_thread;
+    ~Restore() { embedding_of_thread = before; }
+  } const restore;
+  embedding_of_thread = &embedding;
+  return run(static_cast<int>(arguments.size()), arguments.data());
+}
+
+Embedding* current_embedding() { return embedding_of_thread; }
 
 }  // namespace tencache

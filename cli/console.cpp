@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "core/check.h"
+#include "cli/embedding.h"
 #include "core/error.h"
 
 namespace tencache {
@@ -27,16 +27,7 @@ std::string cut(const std::string& text, std::size_t columns) {
   return line + "…";
 }
 
-PrintCapture* capture = nullptr;
-
 }  // namespace
-
-PrintCapture::PrintCapture() {
-  TENCACHE_CHECK(capture == nullptr);
-  capture = this;
-}
-
-PrintCapture::~PrintCapture() { capture = nullptr; }
 
 std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(
@@ -44,8 +35,8 @@ std::size_t columns_of(std::string_view text) {
 }
 
 void print(std::string_view text) {
-  if (capture != nullptr) {
-    capture->text += text;
+  if (Embedding* embedding = current_embedding()) {
+    embedding->output += text;
     return;
   }
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -56,10 +47,15 @@ void print_json(const Json& document) { print(document.dump(2, ' ', false, Json:
 
 void remark(std::string_view text) {
   const std::string line = std::string(text) + "\n";
+  if (Embedding* embedding = current_embedding(); embedding != nullptr && !embedding->remarks_pass) {
+    embedding->remarks += line;
+    return;
+  }
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressLine::ProgressLine()
+    : terminal_((current_embedding() == nullptr || current_embedding()->remarks_pass) && isatty(STDERR_FILENO) == 1) {}
 
 ProgressLine::~ProgressLine() {
   if (shown_) std::fputs("\r\033[K", stderr);

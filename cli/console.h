@@ -15,15 +15,6 @@ using Json = nlohmann::ordered_json;
 void print_json(const Json& document);
 // Text on stdout, as it is. Throws Error if stdout cannot take it.
 void print(std::string_view text);
-// While it lives, what is printed goes to `text` instead of stdout; one at a time.
-class PrintCapture {
- public:
-  PrintCapture();
-  ~PrintCapture();
-  PrintCapture(const PrintCapture&) = delete;
-  PrintCapture& operator=(const PrintCapture&) = delete;
-  std::string text;
-};
 // One line on stderr.
 void remark(std::string_view text);
 

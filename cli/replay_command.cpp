@@ -5,6 +5,7 @@
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/decisions.h"
+#include "cli/embedding.h"
 #include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
@@ -34,7 +35,9 @@ ExitCode replay(const ReplayArguments& arguments) {
   std::optional<DecisionLog> decisions;
   if (!arguments.decisions.empty()) decisions.emplace(arguments.decisions);
   Recorders recorders;
-  if (!arguments.timeline.empty()) {
+  Embedding* const embedding = current_embedding();
+  const bool kept = embedding != nullptr && embedding->keep_timelines;
+  if (!arguments.timeline.empty() || kept) {
     recorders.timeline = &timeline;
     recorders.other_timelines = &other_timelines;
   }
@@ -59,7 +62,12 @@ ExitCode replay(const ReplayArguments& arguments) {
                            .machine = &workload.machine.of_rank(rank),
                            .trace = &outcome.ranks[rank].program.trace});
     }
-    write_chrome_trace(arguments.timeline, processes);
+    if (!arguments.timeline.empty()) write_chrome_trace(arguments.timeline, processes);
+    for (const TimelineProcess& process : processes) {
+      if (kept) {
+        embedding->timelines.push_back({process.name, *process.timeline, *process.machine, *process.trace});
+      }
+    }
   }
   const Intervals intervals = sample_intervals(
       workload, {{arguments.policy, settings, outcome.result.iteration_seconds()}}, arguments.sampling);
@@ -69,7 +77,7 @@ ExitCode replay(const ReplayArguments& arguments) {
     print_json(result);
   } else {
     print(result_text(workload, outcome, references) + interval_text(intervals));
-    if (drawn) {
+    if (drawn && !arguments.timeline.empty()) {
       remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
     }
     if (decided) remark(std::to_string(decisions->count()) + " decisions in " + arguments.decisions);

@@ -10,6 +10,17 @@ namespace tencache {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+std::string& installed_configs() {
+  static std::string folder;
+  return folder;
+}
+
+}  // namespace
+
+void set_installed_configs(const std::string& folder) { installed_configs() = folder; }
+
 std::vector<std::string> config_folders(const std::string& kind) {
   if (const char* configs = std::getenv("TENCACHE_CONFIGS"); configs != nullptr && *configs != '\0') {
     const fs::path folder = fs::path(configs) / kind;
@@ -23,7 +34,9 @@ std::vector<std::string> config_folders(const std::string& kind) {
   std::vector<std::string> folders;
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) {
+  if (!installed_configs().empty()) {
+    folders.push_back((fs::path(installed_configs()) / kind).string());
+  } else if (!error) {
     folders.push_back((program.parent_path().parent_path() / "share" / "tencache" / "configs" / kind).string());
   }
   folders.push_back((fs::path(TENCACHE_CONFIGS_OF_THE_SOURCE_TREE) / kind).string());

@@ -11,6 +11,10 @@ namespace tencache {
 // beside the installed program, then in the source tree. Throws Error if $TENCACHE_CONFIGS has no such folder.
 std::vector<std::string> config_folders(const std::string& kind);
 
+// Of a program that is not tencache's own, such as Python: this folder (which holds "machines" and so on) is where an
+// installed program's would be. Before the first use, from one thread.
+void set_installed_configs(const std::string& folder);
+
 // Name to path of each "<name>.yaml", by name; the first folder that has the name wins.
 std::vector<std::pair<std::string, std::string>> shipped_files(const std::string& kind);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "core/error.h"
 #include "policies/policies.h"
@@ -70,48 +71,82 @@ constexpr std::array entries{
           "ZeRO-Offload (USENIX ATC'21)", make_zero_offload},
 };
 
-std::vector<PolicyEntry>& registered() {
-  static std::vector<PolicyEntry> all(entries.begin(), entries.end());
-  return all;
+struct Registered {
+  PolicyMaker maker;
+  bool replaceable = false;
+};
+
+std::vector<Registered> shipped() {
+  std::vector<Registered> list;
+  for (const Entry& entry : entries) list.push_back({{entry.name, entry.summary, entry.source, entry.make}});
+  return list;
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Registered> all = shipped();
+};
+Registry& registry() {
+  static Registry one;
+  return one;
+}
+
+std::vector<Registered> registered() {
+  const std::lock_guard lock(registry().mutex);
+  return registry().all;
+}
+
+void add(std::vector<Registered>& all, Registered entry, const std::string& origin) {
+  const std::string& name = entry.maker.name;
+  const bool fit = !name.empty() && name != "all" && name != "bound" &&
+                   name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
+  if (!fit) throw Error(origin, 0, "has a policy named '" + name + "'; names are of a-z, 0-9 and -, and not 'all'");
+  const auto same = std::ranges::find_if(all, [&](const Registered& other) { return name == other.maker.name; });
+  if (same == all.end()) {
+    all.push_back(std::move(entry));
+  } else if (same->replaceable && entry.replaceable) {
+    *same = std::move(entry);
+  } else {
+    throw Error(origin, 0, "has a policy '" + name + "', which there is already; give it another name");
+  }
 }
 
 }  // namespace
 
 void register_policies(std::span<const PolicyEntry> more, const std::string& origin) {
-  std::vector<PolicyEntry> all = registered();
+  const std::lock_guard lock(registry().mutex);
+  std::vector<Registered> all = registry().all;
   for (const PolicyEntry& entry : more) {
-    const std::string name = entry.name;
-    const bool fit = !name.empty() && name != "all" && name != "bound" &&
-                     name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
-    if (!fit) throw Error(origin, 0, "has a policy named '" + name + "'; names are of a-z, 0-9 and -, and not 'all'");
-    if (std::ranges::any_of(all, [&](const PolicyEntry& other) { return name == other.name; })) {
-      throw Error(origin, 0, "has a policy '" + name + "', which there is already; give it another name");
-    }
-    all.push_back(entry);
+    add(all, {{entry.name, entry.summary, entry.source, entry.make}}, origin);
   }
-  registered() = std::move(all);
+  registry().all = std::move(all);
+}
+
+void register_policy(PolicyMaker maker, const std::string& origin) {
+  const std::lock_guard lock(registry().mutex);
+  add(registry().all, {std::move(maker), true}, origin);
 }
 
 std::vector<PolicyInfo> list_policies() {
   std::vector<PolicyInfo> list;
-  for (const PolicyEntry& entry : registered()) {
-    Options options(entry.name);
-    entry.make(options);
-    list.push_back({entry.name, entry.summary, entry.source, options.declared()});
+  for (const auto& [maker, replaceable] : registered()) {
+    Options options(maker.name);
+    maker.make(options);
+    list.push_back({maker.name, maker.summary, maker.source, options.declared()});
   }
   return list;
 }
 
 MadePolicy make_policy(const std::string& name, const std::map<std::string, std::string>& settings) {
   std::string valid;
-  for (const PolicyEntry& entry : registered()) {
-    if (name == entry.name) {
+  for (const auto& [maker, replaceable] : registered()) {
+    if (name == maker.name) {
       Options options(name, settings);
-      std::unique_ptr<Policy> policy = entry.make(options);
+      std::unique_ptr<Policy> policy = maker.make(options);
       options.check_all_known();
       return {std::move(policy), options.resolved()};
     }
-    valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
+    valid += (valid.empty() ? "" : ", ") + maker.name;
   }
   throw Error("no policy is named '" + name + "'; there are: " + valid);
 }

@@ -1,6 +1,7 @@
 // All policies by name. A new policy is one file and one line in registry.cpp (and one in CMakeLists.txt).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -20,9 +21,19 @@ struct PolicyInfo {
   std::vector<Options::Info> options;
 };
 
-// More policies, from `origin`; what the entries point to must outlive the process's use of the registry. Not while
-// another thread uses it. Throws Error, and registers nothing, where a name is taken or unfit for the command line.
+// More policies, from `origin`; what the entries point to must outlive the process's use of the registry. Throws Error,
+// and registers nothing, where a name is taken or unfit for the command line.
 void register_policies(std::span<const PolicyEntry> entries, const std::string& origin);
+
+// One whose maker is any function, which is called from whatever thread simulates. A policy registered in this way
+// before is replaced; runs that have begun keep theirs.
+struct PolicyMaker {
+  std::string name, summary, source;
+  std::function<std::unique_ptr<Policy>(Options& options)> make;
+};
+void register_policy(PolicyMaker maker, const std::string& origin);
+
+// Threads may call all of these at once.
 
 // In the order of the listing: those registered later come last.
 std::vector<PolicyInfo> list_policies();

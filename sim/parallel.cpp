@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "sim/interruption.h"
+
 namespace tencache {
 
 void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& body, std::size_t threads) {
@@ -17,6 +19,7 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& bod
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
       try {
+        interruption_point();
         body(i);
       } catch (...) {
         next = count;

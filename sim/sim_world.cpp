@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "sim/interruption.h"
 
 namespace tencache {
 namespace {
@@ -297,6 +298,8 @@ void SimWorld::release_blocked() {
 }
 
 bool SimWorld::wait(std::size_t& rank, Completion& completion) {
+  constexpr std::uint32_t waits_between_interruption_points = 1u << 16;
+  if (++waits_ % waits_between_interruption_points == 1) interruption_point();
   while (true) {
     if (blocked_ > 0) release_blocked();
     share_bandwidth();

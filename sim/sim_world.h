@@ -127,6 +127,7 @@ class SimWorld {
   std::unordered_map<NameId, Meeting> meetings_;  // looked up only
   std::size_t blocked_ = 0;                       // servers
   Nanoseconds now_ = 0;
+  std::uint32_t waits_ = 0;  // counted for interruption points alone
   Fence last_fence_ = 0;
 };
 

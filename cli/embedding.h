@@ -1,0 +1,37 @@
+// Commands run inside another program, such as the Python bindings: what they would print is handed over instead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/machine_spec.h"
+#include "core/timeline.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// A simulated run with all that its spans refer to.
+struct KeptTimeline {
+  std::string name;  // "predicted: g10"
+  Timeline timeline;
+  MachineSpec machine;
+  Trace trace;  // of the lowered program: names of ops and tensors
+};
+
+struct Embedding {
+  std::string output;         // what would be on stdout
+  std::string remarks;        // what would be on stderr, a line each
+  bool remarks_pass = false;  // on to stderr all the same, and progress too
+  bool keep_timelines = false;
+  std::vector<KeptTimeline> timelines;  // of `replay`, one a rank
+};
+
+// Parses and runs the words (without "tencache" before them) as the command line would, but throws what that reports:
+// Error for bad usage and bad input, anything else as it is. Threads may call it at once, each with its own embedding.
+ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding);
+
+// Of the command that runs in this thread; null where it is a program of its own.
+Embedding* current_embedding();
+
+}  // namespace tencache

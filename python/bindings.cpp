@@ -1,0 +1,75 @@
+#include "python/bindings.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "cli/embedding.h"
+#include "cli/generate_command.h"
+#include "configs/shipped_files.h"
+#include "core/error.h"
+#include "sim/interruption.h"
+
+namespace tencache {
+namespace {
+
+// Ctrl-C is for Python's main thread, which alone runs the handlers of signals.
+std::thread::id main_thread;
+
+void look_for_signals() {
+  if (std::this_thread::get_id() != main_thread) return;
+  // Now and then only: where other threads keep Python busy, its lock takes milliseconds to get.
+  constexpr auto pause = std::chrono::milliseconds(50);
+  static auto last = std::chrono::steady_clock::time_point();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last < pause) return;
+  last = now;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+py::tuple run(const std::vector<std::string>& words, bool keep_timelines) {
+  Embedding embedding;
+  embedding.keep_timelines = keep_timelines;
+  ExitCode code = ExitCode::done;
+  {
+    const py::gil_scoped_release others_may_run;
+    code = run_embedded(words, embedding);
+  }
+  py::list timelines;
+  for (KeptTimeline& timeline : embedding.timelines) {
+    timelines.append(py::cast(std::make_shared<KeptTimeline>(std::move(timeline))));
+  }
+  return py::make_tuple(static_cast<int>(code), to_text(embedding.output), to_text(embedding.remarks), timelines);
+}
+
+std::shared_ptr<PythonTrace> generate(const GenerateSettings& settings) {
+  const py::gil_scoped_release others_may_run;
+  return std::make_shared<PythonTrace>(PythonTrace{generate_trace(settings)});
+}
+
+}  // namespace
+}  // namespace tencache
+
+PYBIND11_MODULE(_core, module) {
+  using namespace tencache;
+  module.doc() = "What tencache's Python functions are made of; use the package `tencache`.";
+  module.attr("version") = TENCACHE_VERSION;
+  module.attr("source_folder") = TENCACHE_SOURCE_FOLDER;
+  module.attr("NONE") = none;
+  py::register_exception<Error>(module, "Error", PyExc_ValueError);
+  module.attr("Error").attr("__module__") = "tencache";
+  module.attr("Error").attr("__doc__") = "Bad usage or bad input: what, where, and what to do about it.";
+
+  bind_trace(module);
+  bind_timeline(module);
+  bind_policy(module);
+  module.def("run", &run, py::arg("words"), py::arg("keep_timelines") = false,
+             "Runs a command: (exit code, what it printed, its remarks, timelines). Raises Error.");
+  module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
+  module.def("set_installed_configs", &set_installed_configs, py::arg("folder"));
+  module.def(
+      "watch_signals", [] { main_thread = std::this_thread::get_id(); },
+      "The calling thread, which must be the main one, answers Ctrl-C while it simulates.");
+  set_interruption_check(look_for_signals);
+}

@@ -1,0 +1,88 @@
+"""TenCache from Python: traces as NumPy arrays, simulations, policies written in Python.
+
+    import tencache
+
+    trace = tencache.generate(model="opt-6.7b", batch=16, seq=75, gpu="l40s")
+    for row in tencache.compare(trace, "10cache-l40s"):
+        print(row["policy"], row["iteration_seconds"])
+
+Results are dicts with the fields that the `tencache` command prints with --json. docs/python.md has more.
+"""
+
+from ._core import (
+    DEVICES,
+    DURATION_SOURCES,
+    EVENT_KINDS,
+    NONE,
+    OP_DTYPE,
+    PHASES,
+    ROLES,
+    SPAN_KINDS,
+    STALL_CAUSES,
+    TENSOR_DTYPE,
+    Error,
+    Timeline,
+    Trace,
+)
+from ._core import version as __version__
+from ._commands import (
+    bound,
+    command,
+    compare,
+    endurance,
+    explain,
+    fit,
+    generate,
+    import_trace,
+    info,
+    load,
+    machines,
+    models,
+    policies,
+    replay,
+    samples,
+    save,
+    sensitivity,
+    simulate,
+    sweep,
+    tune,
+)
+from ._policy import Policy
+
+__all__ = [
+    "DEVICES",
+    "DURATION_SOURCES",
+    "EVENT_KINDS",
+    "NONE",
+    "OP_DTYPE",
+    "PHASES",
+    "ROLES",
+    "SPAN_KINDS",
+    "STALL_CAUSES",
+    "TENSOR_DTYPE",
+    "Error",
+    "Policy",
+    "Timeline",
+    "Trace",
+    "bound",
+    "command",
+    "compare",
+    "endurance",
+    "explain",
+    "fit",
+    "generate",
+    "import_trace",
+    "info",
+    "load",
+    "machines",
+    "models",
+    "policies",
+    "replay",
+    "samples",
+    "save",
+    "sensitivity",
+    "simulate",
+    "sweep",
+    "tune",
+    "__version__",
+]

@@ -1,0 +1,324 @@
+"""Functions that run the commands of `tencache` in this process and return what they print with --json."""
+
+from __future__ import annotations
+
+import atexit
+import copyreg
+import json
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+import threading
+from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+
+from . import _core
+from ._policy import Policy, name_of
+
+Path = Union[str, "os.PathLike[str]"]
+TraceLike = Union[_core.Trace, Path]
+Machine = Union[Path, Mapping[str, Any]]
+Size = Union[int, str]
+PolicyLike = Union[str, "type[Policy]"]
+
+_shipped = pathlib.Path(__file__).parent / "share" / "tencache"  # in a wheel; else what ships is in the source tree
+if (_shipped / "configs").is_dir():
+    _core.set_installed_configs(str(_shipped / "configs"))
+
+_log = logging.getLogger("tencache")
+_lock = threading.Lock()
+_folder: Optional[str] = None
+_files = 0
+
+
+def _new_file(suffix: str) -> str:
+    """A name in a folder that goes with the process."""
+    global _folder, _files
+    with _lock:
+        if _folder is None:
+            _folder = tempfile.mkdtemp(prefix="tencache-")
+            atexit.register(shutil.rmtree, _folder, True)
+        _files += 1
+        return os.path.join(_folder, f"{_files}{suffix}")
+
+
+def _identity(path: str) -> tuple:
+    found = os.stat(path)
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _from_arrays(*arrays: Any) -> _core.Trace:
+    return _core.Trace.from_arrays(*arrays)
+
+
+copyreg.pickle(
+    _core.Trace,
+    lambda trace: (_from_arrays, (trace.header, trace.names, trace.tensors, trace.ops, trace.reads, trace.writes)),
+)
+
+
+def load(path: Path) -> _core.Trace:
+    """Reads a trace file (.trace.jsonl, .trace.jsonl.zst). Raises Error."""
+    name = os.path.abspath(os.fspath(path))
+    before = _identity(name) if os.path.isfile(name) else None
+    trace = _core.Trace._load(os.fspath(path))
+    if before is not None:
+        trace._file = (name, before, trace._revision)
+    return trace
+
+
+def save(trace: _core.Trace, path: Path) -> None:
+    """Writes the file atomically, compressed if its name ends in .zst. Raises Error where the trace cannot be run."""
+    trace._save(os.fspath(path))
+
+
+def _file_of(trace: TraceLike) -> str:
+    """The file that has the trace: the one it was read from, unless either has changed; else one made for it."""
+    if not isinstance(trace, _core.Trace):
+        return os.fspath(trace)
+    name, identity, revision = getattr(trace, "_file", (None, None, None))
+    if revision == trace._revision and os.path.isfile(name) and _identity(name) == identity:
+        return name
+    revision = trace._revision
+    name = _new_file(".trace.jsonl")
+    trace._save(name)
+    _forget(trace)
+    trace._file = trace._own_file = (name, _identity(name), revision)
+    return name
+
+
+def _forget(trace: _core.Trace) -> None:
+    """Removes the file that was made for an earlier state of the trace."""
+    old = getattr(trace, "_own_file", None)
+    if old is not None:
+        pathlib.Path(old[0]).unlink(missing_ok=True)
+
+
+def _machine_of(machine: Machine) -> str:
+    if not isinstance(machine, Mapping):
+        return os.fspath(machine)
+    name = _new_file(".yaml")
+    with open(name, "w", encoding="utf-8") as file:
+        json.dump(machine, file)  # which is YAML too
+    return name
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, value in options.items():
+        name = "--" + key.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(name)
+        elif isinstance(value, Mapping):
+            words += [f"{name}={inner}={_text(one)}" for inner, one in value.items()]
+        elif isinstance(value, (list, tuple)):
+            words += [f"{name}={_text(one)}" for one in value]
+        else:
+            words.append(f"{name}={_text(value)}")
+    return words
+
+
+def _run(words: Sequence[str], keep_timelines: bool = False) -> tuple[str, list[_core.Timeline]]:
+    if threading.current_thread() is threading.main_thread():
+        _core.watch_signals()
+    _, output, remarks, timelines = _core.run(list(words), keep_timelines)
+    for remark in remarks.splitlines():
+        _log.info("%s", remark)
+    return output, timelines
+
+
+def command(name: str, *arguments: Any, **options: Any) -> Any:
+    """Any command of `tencache` that takes --json: command("info", trace), command("diff", "a.json", "b.json").
+
+    Arguments are what stands behind the command's name; traces may be Trace objects. Options are keywords: gpu_memory
+    stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for KEY=VALUE ones (such
+    as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is a result.
+    """
+    words = [*name.split(), *(_file_of(one) if isinstance(one, _core.Trace) else _text(one) for one in arguments)]
+    if "machine" in options:
+        options["machine"] = _machine_of(options["machine"])
+    output, _ = _run([*words, *_words(options), "--json"])
+    return json.loads(output)
+
+
+def simulate(
+    trace: TraceLike,
+    machine: Machine,
+    policy: PolicyLike,
+    options: Mapping[str, Any] = {},
+    *,
+    gpu_memory: Optional[Size] = None,
+    cpu_memory: Optional[Size] = None,
+    limit: Mapping[str, str] = {},
+    iterations: Optional[int] = None,
+    **others: Any,
+) -> tuple[dict, list[_core.Timeline]]:
+    """`replay` with its timelines, one a rank."""
+    words = ["replay", _file_of(trace), "--policy=" + name_of(policy), "--machine=" + _machine_of(machine)]
+    words += _words({"set": options, "gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit})
+    output, timelines = _run([*words, *_words({"iterations": iterations, **others}), "--json"], keep_timelines=True)
+    return json.loads(output), timelines
+
+
+def replay(
+    trace: TraceLike,
+    machine: Machine,
+    policy: PolicyLike,
+    options: Mapping[str, Any] = {},
+    *,
+    gpu_memory: Optional[Size] = None,
+    cpu_memory: Optional[Size] = None,
+    limit: Mapping[str, str] = {},
+    iterations: Optional[int] = None,
+    samples: Optional[int] = None,
+    seed: Optional[int] = None,
+    **others: Any,
+) -> dict:
+    """Simulates a trace on a machine under one policy. What does not fit is a result: `fits` is False.
+
+    Args:
+        trace: a Trace, or a file.
+        machine: a name of `machines()`, a YAML file, or its content as a dict.
+        policy: a name of `policies()`, or a subclass of Policy.
+        options: of the policy.
+        gpu_memory, cpu_memory: what tensors may use: bytes, or such as "24GiB".
+        limit: link to bandwidth, such as {"h2d": "12GB/s"}.
+        iterations: run exactly so many; else until the state at an iteration's end recurs.
+        samples, seed: intervals from so many draws of the machine's figures.
+        others: further options of `tencache replay`, such as assume_gpu="a100-40g", timeline="t.json".
+    """
+    options = {"set": options, "gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit} | {
+        "iterations": iterations, "samples": samples, "seed": seed} | others
+    return command("replay", trace, policy=name_of(policy), machine=machine, **options)
+
+
+def compare(
+    trace: TraceLike,
+    machine: Machine,
+    policies: Union[str, Iterable[PolicyLike]] = "all",
+    *,
+    gpu_memory: Optional[Size] = None,
+    cpu_memory: Optional[Size] = None,
+    limit: Mapping[str, str] = {},
+    iterations: Optional[int] = None,
+    samples: Optional[int] = None,
+    seed: Optional[int] = None,
+    **others: Any,
+) -> list[dict]:
+    """Simulates a trace under several policies: a row for the lower bound, one for `ideal`, then the best first.
+
+    `policies` is "all" or a list of names and subclasses of Policy; the other arguments are as of `replay`.
+    """
+    if not isinstance(policies, str):
+        listed = list(policies)
+        names = [name_of(policy) for policy in listed]
+        for one, name in zip(listed, names):
+            if any(name == other and one is not another for another, other in zip(listed, names)):
+                raise _core.Error(f"two policies are named '{name}'; set the class attribute `name` of one")
+        policies = ",".join(names)
+    options = {"gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit} | {
+        "iterations": iterations, "samples": samples, "seed": seed} | others
+    return command("compare", trace, machine=machine, policies=policies, **options)
+
+
+def bound(trace: TraceLike, machine: Machine, **options: Any) -> dict:
+    """A time that no policy can beat, and which resource sets it."""
+    return command("bound", trace, machine=machine, **options)
+
+
+def fit(trace: Optional[TraceLike] = None, machine: Machine = "", **options: Any) -> dict:
+    """Does it fit, what overflows first, and the least memory that would do; of a trace, or with model=…, batch=…."""
+    return command("fit", *([] if trace is None else [trace]), machine=machine, **options)
+
+
+def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
+    """What the time is lost to, each second beside a simulation without its cause."""
+    return command("explain", trace, machine=machine, policy=name_of(policy), **options)
+
+
+def endurance(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
+    """What is written to each SSD, and the years until it has had its rated terabytes."""
+    return command("endurance", trace, machine=machine, policy=name_of(policy), **options)
+
+
+def sensitivity(trace: TraceLike, machine: Machine, over: Union[str, Sequence[str]], **options: Any) -> Any:
+    """Time against figures of the machine: over="nvme=1GB/s..20GB/s"."""
+    return command("sensitivity", trace, machine=machine, over=over, **options)
+
+
+def tune(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
+    """The best options of a policy within a budget of simulations."""
+    return command("tune", trace, machine=machine, policy=name_of(policy), **options)
+
+
+def sweep(file: Path, **options: Any) -> dict:
+    """Workloads × machines × policies × options with cost, as a sweep's file says, on all cores (threads=n).
+
+    Ctrl-C ends it; with output="results.sqlite" it goes on from there when it is called again.
+    """
+    return command("sweep", os.fspath(file), **options)
+
+
+def info(trace: TraceLike) -> dict:
+    """What is in a trace: ops, tensors by role, bytes, peak demand, compute time, provenance."""
+    return command("info", trace)
+
+
+def samples() -> dict[str, str]:
+    """Small recordings that ship: name to file."""
+    places = (_shipped / "samples", pathlib.Path(_core.source_folder) / "traces" / "samples")
+    folder = next((place for place in places if place.is_dir()), None)
+    suffix = ".trace.jsonl.zst"
+    files = sorted(folder.glob("*" + suffix)) if folder else []
+    return {file.name[: -len(suffix)]: str(file) for file in files}
+
+
+def policies() -> list[dict]:
+    """All policies with their options, units, defaults and sources."""
+    return command("policies")
+
+
+def machines() -> list[dict]:
+    """All machines that ship."""
+    return command("machines")
+
+
+def models() -> list[dict]:
+    """All models that ship."""
+    return command("models")
+
+
+def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] = None, **options: Any) -> _core.Trace:
+    """A training step's trace from a model's description and a GPU's roofline.
+
+    Args:
+        model: a name of `models()`, or a YAML or Hugging Face config.json file.
+        batch: sequences an iteration.
+        seq: tokens a sequence, or a list of one length for each micro-batch.
+        options: those of `tencache generate`, such as gpu="a100-80g", precision="bf16", recompute="block".
+    """
+    if seq is not None and not isinstance(seq, (int, str)):
+        seq = ",".join(str(length) for length in seq)
+    settings = {"model": os.fspath(model), "batch": batch, "seq": seq, **options}
+    return _core.generate([(k.replace("_", "-"), _text(v)) for k, v in settings.items() if v is not None])
+
+
+def import_trace(format: str, *files: Path, **options: Any) -> _core.Trace:
+    """A trace from recordings of other tools: format "csv" or another of `tencache import`. Notes go to the logger."""
+    name = _new_file(".trace.jsonl")
+    try:
+        result = command("import " + format, *files, output=name, **options)
+        for note in result.get("notes", []):
+            _log.info("%s", note)
+        return _core.Trace._load(name)
+    finally:
+        pathlib.Path(name).unlink(missing_ok=True)

@@ -1,0 +1,16 @@
+"""The `tencache` command of the wheel: the program that is installed in this package."""
+
+import os
+import pathlib
+import sys
+
+
+def main() -> None:
+    program = pathlib.Path(__file__).parent / "bin" / "tencache"
+    if not program.is_file():
+        sys.exit(f"tencache: {program} is missing; this package was not installed from a wheel")
+    os.execv(program, ["tencache", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Traces as arrays: what goes in comes out, and nothing broken gets in."""
+
+import os
+import pickle
+import tempfile
+import unittest
+
+import numpy as np
+
+import tencache
+
+SAMPLE = os.path.join(os.environ["TENCACHE_SOURCE_DIR"], "traces", "samples", "gpt-small.trace.jsonl.zst")
+
+
+def step():
+    """w is read forward and backward, updated in place; a is made and read; g is made and read."""
+    trace = tencache.Trace(model="by hand", batch=2, sequence_length=8, precision="fp32")
+    w = trace.add_tensor("w", 4096, "parameter", persistent=True)
+    a = trace.add_tensor("a", 1024, "activation")
+    g = trace.add_tensor("g", 4096, "gradient")
+    trace.add_op("matmul", reads=[w], writes=[a], duration_ns=1000, phase="forward", module="layer")
+    trace.add_op("grad", reads=[w, a], writes=[g], duration_ns=2000, phase="backward", module="layer", flops=7)
+    trace.add_op("step", reads=[w, g], writes=[w], duration_ns=500, phase="optimizer", gap_before_ns=10)
+    return trace
+
+
+def arrays_of(trace):
+    return trace.header, trace.names, trace.tensors, trace.ops, trace.reads, trace.writes
+
+
+class TraceTest(unittest.TestCase):
+    def assert_same(self, one, other):
+        for a, b in zip(arrays_of(one), arrays_of(other)):
+            if isinstance(a, tuple):
+                for left, right in zip(a, b):
+                    np.testing.assert_array_equal(left, right)
+            elif isinstance(a, np.ndarray):
+                np.testing.assert_array_equal(a, b)
+            else:
+                self.assertEqual(a, b)
+
+    def test_arrays_are_what_was_added(self):
+        trace = step()
+        self.assertEqual(trace.tensor_names, ["w", "a", "g"])
+        self.assertEqual(trace.op_names, ["matmul", "grad", "step"])
+        self.assertEqual(trace.op_modules, ["layer", "layer", ""])
+        self.assertEqual(trace.header["batch"], 2)
+        self.assertEqual(trace.tensors["bytes"].tolist(), [4096, 1024, 4096])
+        self.assertEqual([tencache.ROLES[r] for r in trace.tensors["role"]], ["parameter", "activation", "gradient"])
+        self.assertEqual(trace.tensors["persistent"].tolist(), [True, False, False])
+        self.assertEqual(trace.ops["duration_ns"].tolist(), [1000, 2000, 500])
+        self.assertEqual([tencache.PHASES[p] for p in trace.ops["phase"]], ["forward", "backward", "optimizer"])
+        self.assertEqual(trace.ops["flops"].tolist(), [0, 7, 0])
+        self.assertEqual([a.tolist() for a in trace.reads], [[0, 1, 3, 5], [0, 0, 1, 0, 2]])
+        self.assertEqual([a.tolist() for a in trace.writes], [[0, 1, 2, 3], [1, 2, 0]])
+        trace.validate()
+
+    def test_a_saved_trace_loads_as_the_same_arrays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("t.trace.jsonl", "t.trace.jsonl.zst"):
+                path = os.path.join(folder, name)
+                tencache.save(step(), path)
+                self.assert_same(step(), tencache.load(path))
+
+    def test_a_recording_is_made_again_from_its_arrays(self):
+        trace = tencache.load(SAMPLE)
+        self.assert_same(trace, tencache.Trace.from_arrays(*arrays_of(trace)))
+        self.assert_same(trace, pickle.loads(pickle.dumps(trace)))
+
+    def test_assigned_arrays_change_the_trace_and_copies_do_not(self):
+        trace = step()
+        ops = trace.ops
+        ops["duration_ns"] *= 3
+        self.assertEqual(trace.ops["duration_ns"].tolist(), [1000, 2000, 500])
+        trace.ops = ops
+        self.assertEqual(trace.ops["duration_ns"].tolist(), [3000, 6000, 1500])
+        self.assertEqual(trace.reads[1].tolist(), [0, 0, 1, 0, 2])
+        tensors = trace.tensors
+        tensors["bytes"][1] = 2048
+        tensors["name"][1] = trace.name_id("renamed")
+        trace.tensors = tensors
+        self.assertEqual(trace.tensor_names, ["w", "renamed", "g"])
+        trace.header = {"model": "other"}
+        self.assertEqual(trace.header["batch"], 0)
+
+    def test_what_is_broken_is_an_error_and_changes_nothing(self):
+        trace = step()
+        for field, value, words in (("phase", 9, "phase 9"), ("name", 99, "name 99"), ("device", 2, "device 2")):
+            ops = trace.ops
+            ops[field][1] = value
+            with self.assertRaisesRegex(tencache.Error, "row 1: " + words):
+                trace.ops = ops
+        with self.assertRaisesRegex(tencache.Error, "role 7"):
+            tensors = trace.tensors
+            tensors["role"][0] = 7
+            trace.tensors = tensors
+        with self.assertRaisesRegex(tencache.Error, "ops: the trace has 3, these are 2"):
+            trace.ops = trace.ops[:2]
+        with self.assertRaisesRegex(tencache.Error, "role: unknown 'weight'; valid are parameter, "):
+            trace.add_tensor("x", 1, "weight")
+        with self.assertRaisesRegex(tencache.Error, "tensor 3 does not exist"):
+            trace.add_op("x", reads=[3], writes=[], duration_ns=1, phase="forward")
+        with self.assertRaisesRegex(tencache.Error, "unknown key 'colour'"):
+            trace.header = {"colour": "red"}
+        self.assert_same(trace, step())
+        trace.validate()
+
+    def test_broken_lists_of_accesses_are_errors(self):
+        header, names, tensors, ops, (offsets, ids), writes = arrays_of(step())
+        wrong = [(offsets[:-1], ids), (offsets + 1, ids), (offsets[::-1], ids), (offsets, ids[:-1])]
+        for reads in wrong:
+            with self.assertRaisesRegex(tencache.Error, "reads: write"):
+                tencache.Trace.from_arrays(header, names, tensors, ops, reads, writes)
+        with self.assertRaisesRegex(tencache.Error, "tensor 3 does not exist"):
+            tencache.Trace.from_arrays(header, names, tensors, ops, (offsets, ids + 1), writes)
+        with self.assertRaisesRegex(tencache.Error, "names: 'w'"):
+            tencache.Trace.from_arrays(header, names + ["w"], tensors, ops, (offsets, ids), writes)
+
+    def test_a_trace_that_cannot_run_is_not_saved(self):
+        trace = step()
+        tensors = trace.tensors
+        tensors["bytes"][0] = 0
+        trace.tensors = tensors
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "t.trace.jsonl")
+            with self.assertRaisesRegex(tencache.Error, "0 bytes|bytes"):
+                tencache.save(trace, path)
+            self.assertFalse(os.path.exists(path))
+
+    def test_a_missing_file_is_named(self):
+        with self.assertRaisesRegex(tencache.Error, "no/such.trace.jsonl"):
+            tencache.load("no/such.trace.jsonl")
+        self.assertTrue(issubclass(tencache.Error, ValueError))
+
+    def test_long_arrays_are_linear(self):
+        trace = tencache.generate(model="gpt2", batch=1, seq=64, gpu="a10g")
+        big = tencache.Trace(model="many")
+        tensor = big.add_tensor("t", 1 << 20, "parameter", persistent=True)
+        for _ in range(20000):
+            big.add_op("op", reads=[tensor], writes=[], duration_ns=5, phase="forward")
+        self.assertEqual(len(big.ops), 20000)
+        self.assertEqual(int(big.ops["duration_ns"].sum()), 100000)
+        self.assertGreater(len(trace.ops), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

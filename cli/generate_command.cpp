@@ -300,7 +300,9 @@ void add_model_options(CLI::App& command, GenerateSettings& settings) {
   }
 }
 
-Trace generate_trace(const GenerateSettings& settings) {
+namespace {
+
+GenerateOptions parse_settings_of(const GenerateSettings& settings) {
   GenerateArguments arguments;
   CLI::App app;
   app.set_help_flag();
@@ -316,8 +318,14 @@ Trace generate_trace(const GenerateSettings& settings) {
   } catch (const CLI::ParseError& error) {
     throw Error(error.what());
   }
-  return generate(options_of(arguments));
+  return options_of(arguments);
 }
+
+}  // namespace
+
+Trace generate_trace(const GenerateSettings& settings) { return generate(parse_settings_of(settings)); }
+
+void check_generate_settings(const GenerateSettings& settings) { check_generate_options(parse_settings_of(settings)); }
 
 std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
   constexpr std::string_view command = "tencache generate ";

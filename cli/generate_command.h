@@ -22,6 +22,7 @@ std::vector<std::string> generate_option_names();
 
 // Throws Error where the command would refuse the options.
 Trace generate_trace(const GenerateSettings& settings);
+void check_generate_settings(const GenerateSettings& settings);
 
 // How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.
 std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by);

@@ -41,13 +41,17 @@ ExitCode list_prices(const std::string& file, bool json) {
   const std::vector<PriceTable> tables = file.empty() ? list_price_tables() : std::vector{read_price_table(file)};
   for (const PriceTable& table : tables) {
     Json machines = Json::array();
-    Table rows({"machine", "$/h", "spot $/h", "of", "confidence", "source"});
+    Table rows({"machine", "$/h", "of", "confidence", "source"});
     for (const auto& [type, price] : table.machines) {
       machines.push_back(
           {{"name", type}, {"on_demand", figure_json(price.on_demand)}, {"spot", figure_json(price.spot)}});
-      const PriceFigure& shown = price.on_demand ? *price.on_demand : price.spot ? *price.spot : PriceFigure();
-      const auto usd = [](const std::optional<PriceFigure>& f) { return f ? fmt::format("{}", f->value) : "-"; };
-      rows.add({type, usd(price.on_demand), usd(price.spot), shown.retrieved, shown.confidence, shown.source});
+      const auto add = [&rows](const std::string& name, const std::optional<PriceFigure>& figure) {
+        if (figure) {
+          rows.add({name, fmt::format("{}", figure->value), figure->retrieved, figure->confidence, figure->source});
+        }
+      };
+      add(type, price.on_demand);
+      add(type + ", spot", price.spot);
     }
     list.push_back({{"name", table.cloud},
                     {"region", table.region},

@@ -29,11 +29,17 @@ struct SweepArguments {
   bool json = false;
 };
 
+// Enough of a hash to tell builds apart.
+std::string start_of_hash(const std::string& sha256) { return sha256.substr(0, 12); }
+
 SweepTools tools(const PriceChoice& prices) {
   SweepTools tools;
-  tools.version = TENCACHE_VERSION;
+  // The program itself, since that alone is certain to change with everything that changes results.
+  tools.build = TENCACHE_VERSION "+" + start_of_hash(sha256_of_file("/proc/self/exe"));
+  tools.policy_build = [](const std::string& policy) { return start_of_hash(origin_of_policy(policy).sha256); };
   tools.prices = prices;
   tools.generate = [](const TraceSettings& settings) { return generate_trace(settings); };
+  tools.check = [](const TraceSettings& settings) { check_generate_settings(settings); };
   tools.fingerprint = [](const TraceSettings& settings) {
     for (const auto& [name, value] : settings) {
       if (name == "model") return sha256_of_file(find_model_file(value)) + sha256_of_file(gpu_file());
@@ -93,6 +99,7 @@ ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
   check_output("--csv", arguments.csv, {arguments.file, arguments.output});
   const SweepTools with = tools(arguments.prices);
   const SweepPlan plan = plan_of(arguments, with);
+  for (const std::string& warning : plan.warnings) remark(warning);
   std::vector<std::string> inputs = {arguments.prices.file};
   for (const SweepWorkload& workload : plan.file.workloads) inputs.push_back(workload.trace_file);
   for (const MachineVariant& machine : plan.file.machines) inputs.push_back(machine.machine);
@@ -126,17 +133,20 @@ ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
 ExitCode sweep(const SweepArguments& arguments) {
   const std::unique_ptr<Ranks> ranks = open_ranks();
   if (ranks == nullptr) return lead(arguments, nullptr);
+  // Where one process is started for each core, each takes one, unless told.
+  const std::size_t threads = std::max<std::size_t>(1, arguments.threads);
   if (ranks->rank() == 0) {
-    RankLeader leader(*ranks);
+    RankLeader leader(*ranks, threads);
     return lead(arguments, &leader);
   }
   // Only rank 0 speaks to the user.
   const SweepTools with = tools(arguments.prices);
   SweepPlan plan;
-  follow(*ranks, [&] {
+  const auto prepare = [&] {
     plan = plan_of(arguments, with);
     return answer_units(plan, with);
-  });
+  };
+  follow(*ranks, prepare, threads);
   return ExitCode::done;
 }
 
@@ -186,7 +196,7 @@ void add_merge_command(CLI::App& sweep, Command& chosen) {
   add_top_option(*command, arguments->top);
   command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
   command->footer(
-      "The files must be of one sweep, version and set of prices. What is missing is said.\n\n"
+      "The files must be of one sweep, build and set of prices. What is missing is said.\n\n"
       "Examples:\n  tencache sweep merge part1.sqlite part2.sqlite -o results.sqlite");
   command->callback([arguments, &chosen] { chosen = [arguments] { return merge(*arguments); }; });
 }
@@ -201,7 +211,7 @@ void add_sweep_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--output,-o", arguments->output,
                                    "Results as SQLite; where it is there already, only what is missing is simulated"));
   refuse_empty(command->add_option("--csv", arguments->csv, "All rows as CSV"));
-  command->add_option("--threads", arguments->threads, "Threads (default: one a core)")
+  command->add_option("--threads", arguments->threads, "Threads (default: one a core; under mpirun one a process)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
   refuse_empty(command->add_option("--shard", arguments->shard, "i/n: only the i-th of n parts, for `sweep merge`"));
   add_price_options(*command, arguments->prices);

@@ -14,6 +14,7 @@ namespace {
 // Of more workloads only the ends of the fronts are shown.
 constexpr std::size_t most_workloads_in_full = 6;
 constexpr std::size_t most_reasons = 5;
+constexpr std::size_t most_ties = 4;
 
 struct JsonField {
   template <typename T>
@@ -74,10 +75,21 @@ std::string choice_text(const SweepRow& row, const VaryingOptions& varying) {
   return machine_text(row) + ", " + policy_text(row, varying);
 }
 
-std::string usd_text(const std::optional<double>& usd) { return usd ? fmt::format("{:.4g}", *usd) : std::string("-"); }
+// "validated within 25.0 %", "extrapolated, durations rescaled from a100-80g".
+std::string validity_of(const SweepRow& row) {
+  std::string text = row.validity.substr(0, row.validity.find(" ("));
+  if (!row.rescaled_from.empty()) text += ", durations rescaled from " + row.rescaled_from;
+  return text;
+}
 
-std::string row_text(const SweepRow& row, const VaryingOptions& varying) {
-  std::string text = choice_text(row, varying) + ": " + format_seconds(*row.iteration_seconds) + " an iteration";
+std::string usd_text(const std::optional<double>& usd) { return usd ? fmt::format("{:.4g}", *usd) : std::string("-"); }
+std::string thousand_text(const std::optional<double>& usd) {
+  return usd ? fmt::format("{:.4g}", 1000 * *usd) : std::string("-");
+}
+
+// "5.866 s an iteration, 2.427 $/h, …; extrapolated".
+std::string figures_text(const SweepRow& row) {
+  std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
   if (row.usd_per_hour) text += fmt::format(", {:.4g} $/h", *row.usd_per_hour);
   if (row.usd_per_million_tokens) {
     text += fmt::format(", {:.4g} $/1M tokens", *row.usd_per_million_tokens);
@@ -87,27 +99,86 @@ std::string row_text(const SweepRow& row, const VaryingOptions& varying) {
   if (row.run_usd) text += fmt::format("; the run {:.4g} $ in {:.4g} h", *row.run_usd, *row.run_hours);
   if (row.spot_run_usd) text += fmt::format(" (spot {:.4g} $ in {:.4g} h)", *row.spot_run_usd, *row.spot_run_hours);
   if (row.gpus_used < row.gpus) text += fmt::format("; uses {} of {} GPUs paid for", row.gpus_used, row.gpus);
+  return text + "; " + validity_of(row);
+}
+
+std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
+
+// "fastest: M, P: …", or what it ties with, a line each: no row is called better by less than its error. Policies with
+// the same figures on a machine share a line.
+std::string choice_lines(const std::string& name, const std::vector<SweepRow>& rows, std::size_t best,
+                         const std::vector<std::size_t>& ties, const VaryingOptions& varying) {
+  struct Line {
+    std::string machine, policies, figures;
+  };
+  std::vector<Line> lines;
+  double margin = 0;
+  std::vector<std::size_t> all = {best};
+  all.insert(all.end(), ties.begin(), ties.end());
+  for (const std::size_t i : all) {
+    margin = std::max(margin, tie_margin(rows[best], rows[i]));
+    Line line{machine_text(rows[i]), policy_text(rows[i], varying), figures_text(rows[i])};
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
+      return other.machine == line.machine && other.figures == line.figures;
+    });
+    if (same == lines.end()) {
+      lines.push_back(std::move(line));
+    } else {
+      same->policies += " or " + line.policies;
+    }
+  }
+  const auto text_of = [](const Line& line) {
+    return line.machine + ", " + line.policies + ": " + line.figures + "\n";
+  };
+  if (lines.size() == 1) return name + ": " + text_of(lines.front());
+  std::string text = fmt::format("{}: a tie, within {}, of\n", name, percent(margin));
+  for (std::size_t i = 0; i < std::min(most_ties, lines.size()); ++i) text += "  " + text_of(lines[i]);
+  if (lines.size() > most_ties) text += fmt::format("  and {} others\n", lines.size() - most_ties);
   return text;
 }
 
 // The front, marked, and the fastest others.
 std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
                       std::size_t top) {
-  Table table(
-      {"machine", "policy", "", "iteration", "× ideal", "$/h", "$/1000 it.", "$/1M tokens", "GPUs", "waits for"});
+  std::vector<std::string> header = {"machine",    "policy",      "",     "iteration", "× ideal", "$/h",
+                                     "$/1000 it.", "$/1M tokens", "GPUs", "waits for"};
+  const bool has_spot = std::any_of(advice.fitting.begin(), advice.fitting.end(),
+                                    [&](std::size_t i) { return rows[i].spot_usd_per_hour.has_value(); });
+  if (has_spot) header.insert(header.begin() + 8, {"spot $/h", "spot $/1000 it."});
+  // Where all rows are alike in it, a sentence says so below.
+  const bool validity_varies = std::any_of(advice.fitting.begin(), advice.fitting.end(), [&](std::size_t i) {
+    return validity_of(rows[i]) != validity_of(rows[advice.fitting.front()]);
+  });
+  if (validity_varies) header.push_back("validity");
+  Table table(header);
+  bool any_ties = false;
   std::size_t others = 0;
   for (const std::size_t i : advice.fitting) {
     const SweepRow& row = rows[i];
     if (!row.on_front && ++others > top) continue;
-    const std::string usd = row.usd_per_iteration ? fmt::format("{:.4g}", 1000 * *row.usd_per_iteration) : "-";
-    table.add({machine_text(row), policy_text(row, varying), row.on_front ? "*" : "",
-               format_seconds(*row.iteration_seconds), row.slowdown ? fmt::format("{:.3f}", *row.slowdown) : "-",
-               usd_text(row.usd_per_hour), usd, usd_text(row.usd_per_million_tokens),
-               fmt::format("{}/{}", row.gpus_used, row.gpus), row.waits_for});
+    any_ties = any_ties || row.ties_with_front;
+    std::vector<std::string> cells = {machine_text(row),
+                                      policy_text(row, varying),
+                                      row.on_front          ? "*"
+                                      : row.ties_with_front ? "="
+                                                            : "",
+                                      format_seconds(*row.iteration_seconds),
+                                      row.slowdown ? fmt::format("{:.3f}", *row.slowdown) : "-",
+                                      usd_text(row.usd_per_hour),
+                                      thousand_text(row.usd_per_iteration),
+                                      usd_text(row.usd_per_million_tokens),
+                                      fmt::format("{}/{}", row.gpus_used, row.gpus),
+                                      row.waits_for};
+    if (has_spot) {
+      cells.insert(cells.begin() + 8, {usd_text(row.spot_usd_per_hour), thousand_text(row.spot_usd_per_iteration)});
+    }
+    if (validity_varies) cells.push_back(validity_of(row));
+    table.add(std::move(cells));
   }
   std::string text = table.text();
   if (others > top) text += fmt::format("and {} slower ones\n", others - top);
   if (!advice.front.empty()) text += "* on the front of time against cost: nothing is both faster and cheaper\n";
+  if (any_ties) text += "= as good as one of them: in time and cost no further from it than the error allows to tell\n";
   return text;
 }
 
@@ -117,12 +188,13 @@ std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, con
       fmt::format("{}: {} of {} combinations fit\n", advice.workload, advice.fitting.size(), advice.combinations);
   if (!advice.fastest) return text;
   text += row_table(rows, advice, varying, top) + "\n";
-  text += advice.cheapest ? "cheapest that fits: " + row_text(rows[*advice.cheapest], varying) + "\n"
+  text += advice.cheapest ? choice_lines("cheapest that fits", rows, *advice.cheapest, advice.cheapest_ties, varying)
                           : "cheapest that fits: not known, nothing that fits has a price\n";
-  text += "fastest: " + row_text(rows[*advice.fastest], varying) + "\n";
+  text += choice_lines("fastest", rows, *advice.fastest, advice.fastest_ties, varying);
   if (budget > 0) {
-    text += fmt::format("fastest under {:.4g} $/h: {}\n", budget,
-                        advice.in_budget ? row_text(rows[*advice.in_budget], varying) : "nothing that fits is");
+    const std::string name = fmt::format("fastest under {:.4g} $/h", budget);
+    text += advice.in_budget ? choice_lines(name, rows, *advice.in_budget, advice.in_budget_ties, varying)
+                             : name + ": nothing that fits is\n";
   }
   return text;
 }
@@ -134,18 +206,57 @@ std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice
   Table table(header);
   for (const Advice& of : advice) {
     std::vector<std::string> cells = {of.workload, fmt::format("{}/{}", of.fitting.size(), of.combinations)};
-    const auto add = [&](const std::optional<std::size_t>& i, bool cost) {
-      cells.push_back(i ? choice_text(rows[*i], varying) : "-");
+    const auto add = [&](const std::optional<std::size_t>& i, const std::vector<std::size_t>& ties, bool cost) {
+      const std::string tie = ties.empty() ? "" : fmt::format(" (= {} more)", ties.size());
+      cells.push_back(i ? choice_text(rows[*i], varying) + tie : "-");
       cells.push_back(!i     ? "-"
                       : cost ? usd_text(1000 * *rows[*i].usd_per_iteration)
                              : format_seconds(*rows[*i].iteration_seconds));
     };
-    add(of.cheapest, true);
-    add(of.fastest, false);
-    if (budget > 0) add(of.in_budget, false);
+    add(of.cheapest, of.cheapest_ties, true);
+    add(of.fastest, of.fastest_ties, false);
+    if (budget > 0) add(of.in_budget, of.in_budget_ties, false);
     table.add(std::move(cells));
   }
-  return table.text();
+  const bool any_ties = std::any_of(advice.begin(), advice.end(), [](const Advice& of) {
+    return !of.cheapest_ties.empty() || !of.fastest_ties.empty() || !of.in_budget_ties.empty();
+  });
+  if (!any_ties) return table.text();
+  return table.text() +
+         "(= n more): a tie with n others, no further apart than the error allows to tell; `advice` in --json names "
+         "them\n";
+}
+
+// What the figures are made of, and what may be believed of them: of which rows that fit.
+std::string validity_text_of(const std::vector<SweepRow>& rows) {
+  std::map<std::string, std::size_t> validities, durations;
+  std::size_t fitting = 0;
+  for (const SweepRow& row : rows) {
+    if (!row.fits || row.policy == "ideal") continue;
+    ++fitting;
+    ++validities[row.validity];
+    ++durations[row.rescaled_from.empty() ? row.durations : "rescaled from " + row.rescaled_from];
+  }
+  if (fitting == 0) return "";
+  const auto list = [&](const std::map<std::string, std::size_t>& counts, const auto& words) {
+    std::string text;
+    for (const auto& [name, count] : counts) {
+      text += (text.empty() ? "" : "; ") + (count == fitting ? "all" : fmt::format("{} of {}", count, fitting)) + " " +
+              words(name);
+    }
+    return text;
+  };
+  const std::string made = list(durations, [](const std::string& name) -> std::string {
+    if (name == "modelled") return "are modelled by roofline (generated traces)";
+    if (name == "measured") return "are recorded";
+    return "are modelled: " + name + " by roofline (docs/rescaling.md)";
+  });
+  const std::string believed = list(validities, [](const std::string& name) -> std::string {
+    return name == "extrapolated"
+               ? "are extrapolated: no measurement of such a machine and trace says how far they are off"
+               : "are " + name;
+  });
+  return "Durations: " + made + ".\nFigures: " + believed + ".\n";
 }
 
 // The commonest reasons why combinations do not fit or are refused.
@@ -163,7 +274,7 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   std::vector<std::pair<std::size_t, std::string>> sorted;
   for (const auto& [reason, count] : counts) sorted.emplace_back(count, reason);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text = fmt::format("{} of {} do not fit:\n", misfits, rows.size());
+  std::string text = fmt::format("{} of {} do not fit, or are refused:\n", misfits, rows.size());
   for (std::size_t i = 0; i < std::min(most_reasons, sorted.size()); ++i) {
     text += fmt::format("  {:>6}  {}\n", sorted[i].first, sorted[i].second);
   }
@@ -171,19 +282,58 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   return text;
 }
 
+// "2026-07, published (3 machines)": of a kind of price, each date and confidence.
+class PriceNotes {
+ public:
+  void add(const std::string& machine, const std::string& retrieved, const std::string& confidence) {
+    machines_[(retrieved.empty() ? "of no date" : "of " + retrieved) + ", " + confidence].insert(machine);
+  }
+  std::string text(const char* kind) const {
+    if (machines_.empty()) return "";
+    std::string list;
+    for (const auto& [what, machines] : machines_) {
+      list += (list.empty() ? "" : "; ") + what;
+      if (machines_.size() > 1) list += fmt::format(" ({})", fmt::join(machines, ", "));
+    }
+    return fmt::format("{}: {}.\n", kind, list);
+  }
+
+ private:
+  std::map<std::string, std::set<std::string>> machines_;
+};
+
 std::string prices_text(const std::vector<SweepRow>& rows) {
-  std::set<std::string> dates;
-  std::set<std::string> without;
+  PriceNotes on_demand, spot, interruptions, storage;
+  std::set<std::string> without, without_rate, hardly_ending;
   for (const SweepRow& row : rows) {
-    if (row.usd_per_hour) {
-      dates.insert(row.price_retrieved.empty() ? "of no date" : "of " + row.price_retrieved);
+    if (!row.usd_per_hour) without.insert(row.machine);
+    if (row.usd_per_hour) on_demand.add(row.machine, row.price_retrieved, row.price_confidence);
+    if (row.storage_usd_per_hour) storage.add(row.machine, row.storage_price_retrieved, row.storage_price_confidence);
+    if (!row.spot_usd_per_hour) continue;
+    spot.add(row.machine, row.spot_price_retrieved, row.spot_price_confidence);
+    if (!row.spot_interruptions_per_hour) {
+      without_rate.insert(row.machine);
     } else {
-      without.insert(row.machine);
+      interruptions.add(row.machine, row.interruptions_retrieved, row.interruptions_confidence);
+      if (!row.spot_slowdown) hardly_ending.insert(row.machine);
     }
   }
-  std::string text;
-  if (!dates.empty()) text += fmt::format("Prices {}; see `tencache prices`.\n", fmt::join(dates, ", "));
-  if (!without.empty()) text += fmt::format("Without a price: {}.\n", fmt::join(without, ", "));
+  std::string text = on_demand.text("Prices") + storage.text("Prices of attached storage") + spot.text("Spot prices") +
+                     interruptions.text("Interruptions of spot machines");
+  if (!text.empty()) text += "Where each price is from: `tencache prices`, and price_source of each row.\n";
+  if (!without.empty()) {
+    text += fmt::format("Without a cost, since no price in USD is known of the machine or of its storage: {}.\n",
+                        fmt::join(without, ", "));
+  }
+  if (!without_rate.empty()) {
+    text += fmt::format(
+        "Without a cost on spot, since how often they are taken away is not known: {}; say cost.interruptions_per_hour "
+        "(0: never).\n",
+        fmt::join(without_rate, ", "));
+  }
+  if (!hardly_ending.empty()) {
+    text += fmt::format("Without a cost on spot, since a run would hardly end: {}.\n", fmt::join(hardly_ending, ", "));
+  }
   return text;
 }
 
@@ -197,16 +347,22 @@ Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
     const auto position = [&](const std::optional<std::size_t>& i) {
       return i ? Json(results.rows[*i].position) : Json(nullptr);
     };
-    Json front = Json::array();
-    for (const std::size_t i : of.front) front.push_back(results.rows[i].position);
+    const auto positions = [&](const std::vector<std::size_t>& list) {
+      Json json = Json::array();
+      for (const std::size_t i : list) json.push_back(results.rows[i].position);
+      return json;
+    };
     advice.push_back({{"workload", of.workload},
                       {"combinations", of.combinations},
                       {"fitting", of.fitting.size()},
                       {"cheapest", position(of.cheapest)},
                       {"fastest", position(of.fastest)},
                       {"fastest_in_budget", position(of.in_budget)},
+                      {"cheapest_ties", positions(of.cheapest_ties)},
+                      {"fastest_ties", positions(of.fastest_ties)},
+                      {"fastest_in_budget_ties", positions(of.in_budget_ties)},
                       {"budget_usd_per_hour", budget_usd_per_hour > 0 ? Json(budget_usd_per_hour) : Json(nullptr)},
-                      {"front", std::move(front)}});
+                      {"front", positions(of.front)}});
   }
   return {{"sweep", std::move(about)}, {"rows", std::move(rows)}, {"advice", std::move(advice)}};
 }
@@ -223,7 +379,7 @@ std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, 
       text += in_full(results.rows, of, varying, budget_usd_per_hour, top);
     }
   }
-  return text + "\n" + reasons_text(results.rows) + prices_text(results.rows);
+  return text + "\n" + reasons_text(results.rows) + validity_text_of(results.rows) + prices_text(results.rows);
 }
 
 }  // namespace tencache

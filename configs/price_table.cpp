@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <tuple>
 
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
@@ -113,6 +114,28 @@ void set_price(MachineSpec& machine, const MachinePrice& price) {
   }
 }
 
+// The machine's own price with what its file says of it.
+PriceFigure figure_of(const MachineSpec& machine, const std::string& path, double value) {
+  for (const Fact& fact : machine.facts) {
+    if (fact.path == path) return {value, fact.source, fact.retrieved, fact.confidence};
+  }
+  return {.value = value, .source = {}, .retrieved = {}, .confidence = {}};
+}
+
+// `price`: the user's, in USD; the machine's own is not. Either all of the machine's is replaced, or nothing.
+void refuse_mixed_currencies(const MachineSpec& machine, const MachinePrice& price) {
+  if (!price.on_demand && !price.spot) return;
+  for (const auto& [has, own, other, how] :
+       {std::tuple(machine.price.on_demand > 0, price.on_demand.has_value(), "on demand", ""),
+        std::tuple(machine.price.spot > 0, price.spot.has_value(), "on spot", ":spot")}) {
+    if (!has || own) continue;
+    const PriceFigure& usd = price.on_demand ? *price.on_demand : *price.spot;
+    throw Error("the price of machine '" + machine.name + "' " + other + " is in " + machine.price.currency +
+                ", and its other one (" + usd.source +
+                ") in USD, which do not go together; give both in USD: --price " + machine.name + how + "=…");
+  }
+}
+
 struct Found {
   const PriceTable* table = nullptr;
   const MachinePrice* price = nullptr;
@@ -191,40 +214,42 @@ Prices::Prices(const PriceChoice& choice) : shipped_(list_price_tables()) {
 }
 
 PriceUsed Prices::apply(MachineSpec& machine) {
-  PriceUsed used;
-  Found found = find(own_, machine);
-  const bool of_machine_file = found.price == nullptr && machine.price.on_demand > 0;
-  const Found shipped = find(shipped_, machine);
-  if (found.price == nullptr && !of_machine_file) found = shipped;
-  if (found.price != nullptr) {
-    set_price(machine, *found.price);
-    used.sha256 = found.table->sha256;
-  }
-  // What a table of the user's does not say of storage and interruptions, the cloud's shipped one may.
-  for (const Found& of : {found, shipped}) {
-    if (of.table == nullptr) continue;
-    if (used.storage_usd_per_gb_month == 0 && of.table->storage)
-      used.storage_usd_per_gb_month = of.table->storage->value;
-    if (used.interruptions_per_hour == 0 && of.table->interruptions) {
-      used.interruptions_per_hour = of.table->interruptions->value;
-    }
-  }
+  const Found own = find(own_, machine), shipped = find(shipped_, machine);
+  MachinePrice price = own.price == nullptr ? MachinePrice{} : *own.price;
+  bool from_own_table = price.on_demand.has_value();
   for (Given& given : given_) {
     if (given.type != machine.name) continue;
     given.used = true;
-    PriceFigure figure{
+    (given.spot ? price.spot : price.on_demand) = PriceFigure{
         .value = given.value, .source = "--price " + given.text, .retrieved = "", .confidence = "published"};
-    set_price(machine, given.spot ? MachinePrice{.spot = figure} : MachinePrice{.on_demand = figure});
-    if (!given.spot) used.sha256.clear();
+    if (!given.spot) from_own_table = false;
   }
-  used.on_demand.value = machine.price.on_demand;
-  for (const Fact& fact : machine.facts) {
-    if (fact.path != "price.on_demand") continue;
-    used.on_demand = {.value = machine.price.on_demand,
-                      .source = fact.source,
-                      .retrieved = fact.retrieved,
-                      .confidence = fact.confidence};
+  PriceUsed used;
+  if (from_own_table) used.sha256 = own.table->sha256;
+  const bool has_on_demand = price.on_demand || machine.price.on_demand > 0;
+  const bool has_spot = price.spot || machine.price.spot > 0;
+  const bool in_usd = machine.price.currency == "USD" || (machine.price.on_demand <= 0 && machine.price.spot <= 0);
+  if (!in_usd) refuse_mixed_currencies(machine, price);
+  if (shipped.price != nullptr && in_usd) {
+    if (!has_on_demand && shipped.price->on_demand) {
+      price.on_demand = shipped.price->on_demand;
+      used.sha256 = shipped.table->sha256;
+    }
+    if (!has_spot && shipped.price->spot) price.spot = shipped.price->spot;
   }
+  set_price(machine, price);
+  used.on_demand = figure_of(machine, "price.on_demand", machine.price.on_demand);
+  used.spot = figure_of(machine, "price.spot", machine.price.spot);
+
+  const auto take_rates = [&](const PriceTable& table) {
+    if (!used.storage) used.storage = table.storage;
+    if (!used.interruptions) used.interruptions = table.interruptions;
+  };
+  for (const PriceTable& table : own_) {
+    const bool same_cloud = shipped.table != nullptr && shipped.table->cloud == table.cloud;
+    if (own.table == &table || same_cloud) take_rates(table);
+  }
+  if (shipped.table != nullptr) take_rates(*shipped.table);
   return used;
 }
 

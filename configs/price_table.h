@@ -44,22 +44,27 @@ struct PriceChoice {
   std::vector<std::string> prices;
 };
 
-// Where a machine's price is from.
+// Where a machine's prices are from.
 struct PriceUsed {
-  std::string sha256;  // of the table; empty: none was used
-  PriceFigure on_demand;
-  double storage_usd_per_gb_month = 0;  // 0: not known
-  double interruptions_per_hour = 0;    // of spot; 0: not known
+  std::string sha256;                             // of the table that has the price on demand; empty: no table has
+  PriceFigure on_demand = {};                     // value 0: not known
+  PriceFigure spot = {};                          // value 0: not known
+  std::optional<PriceFigure> storage = {};        // a GB for a month; none: not known
+  std::optional<PriceFigure> interruptions = {};  // of spot, an hour; none: not known
 };
 
-// Finds prices: the user's own figure, else that of the user's table, else that of the machine's file, else that of a
-// shipped table; of a machine that the tables do not have, that of the machine that its file builds on.
+// Finds prices, on demand and spot each for itself: the user's own figure, else that of the user's table, else that of
+// the machine's file, else that of a shipped table; of a machine that a table does not have, that of the machine that
+// its file builds on. Storage and interruptions are those of the user's table, where it has the machine or is of the
+// same cloud, else of the shipped table that has it. Where a machine's file is in another currency than USD, shipped
+// prices are not laid beside its own.
 class Prices {
  public:
   // Throws Error for a price that is none, or a table that cannot be read.
   explicit Prices(const PriceChoice& choice);
 
-  // Sets the machine's price and its facts.
+  // Sets the machine's price and its facts. Throws Error where the user's prices, which are USD, would stand beside one
+  // of the machine's file in another currency.
   PriceUsed apply(MachineSpec& machine);
   // Throws Error if the user gave a price of a machine that apply() never saw.
   void check_all_used() const;

@@ -121,18 +121,19 @@ std::optional<double> parse_number(const std::string& text) {
   return value;
 }
 
-// "A100-80GB", "a100-80g" -> "a10080".
-std::string plain_gpu_name(const std::string& name) {
+// "A100-80GB", "a100-80g" -> "a10080". The G of the A10G, which no hyphen parts from its number, is no unit: the A10 is
+// another GPU.
+std::string plain_gpu_name(std::string name) {
+  const std::size_t hyphen = name.rfind('-');
+  const std::size_t unit = hyphen == std::string::npos ? hyphen : name.find_first_not_of("0123456789", hyphen + 1);
+  if (unit != std::string::npos && unit > hyphen + 1) {
+    const std::string_view rest = std::string_view(name).substr(unit);
+    if (rest == "GB" || rest == "G" || rest == "gb" || rest == "g") name.resize(unit);
+  }
   std::string plain;
   for (const char c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
       plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-  }
-  for (const char* suffix : {"gb", "g"}) {
-    if (plain.size() > 3 && plain.ends_with(suffix) &&
-        std::isdigit(plain[plain.size() - std::string(suffix).size() - 1])) {
-      plain.resize(plain.size() - std::string(suffix).size());
     }
   }
   return plain;
@@ -279,7 +280,8 @@ class Importer {
     if (spot) keep_lowest(result_.table.machines[machine->name].spot, figure(*spot, more));
   }
 
-  // Host and GPUs together (trap 4); false, having said so, where the GPUs' price is not there.
+  // Host and GPUs together (trap 4). A row that names its GPUs, or costs as much as they do alone, has them in its
+  // price already: hosts are a quarter of it. False, having said so, where what the GPUs cost is not to be had.
   bool add_gpus(const Line& line, const MachineSpec& machine, std::optional<double>& price, std::optional<double>& spot,
                 std::string& more) {
     const auto price_of = [&](const std::map<std::string, double>& prices) -> std::optional<double> {
@@ -289,6 +291,16 @@ class Importer {
       return std::nullopt;
     };
     const std::optional<double> gpus = price_of(gpu_prices_);
+    const bool names_gpus = !cell(line, "AcceleratorName").empty() || !cell(line, "GpuInfo").empty();
+    if (names_gpus && gpus && *price < *gpus) {
+      note(line.number, machine.name, true,
+           "the row names its GPUs, but costs less than they do in rows of their own (" + text_of(*gpus) + ")");
+      return false;
+    }
+    if (names_gpus || (gpus && *price >= *gpus)) {
+      note(line.number, machine.name, false, "the price has its GPUs in it: nothing is added");
+      return true;
+    }
     if (!gpus) {
       note(line.number, machine.name, true,
            "the host's price leaves its GPUs out, and no row gives that of " + machine.gpu);
@@ -336,15 +348,14 @@ class Importer {
     const double mib = info.mib > 0 ? info.mib : info.total_mib;  // both are of one GPU
     if (mib <= 0) return "";
     const double ours = static_cast<double>(machine.tiers.front().capacity) / (1 << 20);
-    // Ours is less what a context takes, and datasheets count in GB.
-    if (std::abs(mib - ours) <= 0.15 * std::max(mib, ours)) return "";
     const std::string gpu = plain_gpu_name(machine.gpu);
-    const std::string type = cell(line, "InstanceType");
     if ((gpu == "h200" || gpu == "b200" || gpu == "gh200") && std::abs(mib - 81920) < 2500) {
-      note(line.number, type, false,
+      note(line.number, cell(line, "InstanceType"), false,
            "listed with 80 GB of GPU memory, which are " + text_of(std::round(ours / 1024)) + " GiB");
       return "";
     }
+    // Ours is less what a context takes, and datasheets count in GB.
+    if (std::abs(mib - ours) <= 0.15 * std::max(mib, ours)) return "";
     return "it is listed with " + text_of(std::round(mib)) + " MiB of memory a GPU, ours has " +
            text_of(std::round(ours));
   }

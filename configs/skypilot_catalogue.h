@@ -7,11 +7,14 @@
 //  1. Columns come in any order, and not all are there: they are found by the header's names.
 //  2. GpuInfo is a Python dict in single quotes, or a bare name.
 //  3. TotalGpuMemoryInMiB in it is that of one GPU.
-//  4. Prices of Google's hosts leave the GPUs out: those stand in rows of their own and are added.
+//  4. Prices of Google's hosts leave the GPUs out: those stand in rows of their own and are added, unless the host's
+//  row
+//     names its GPUs or costs at least what they do alone: then they are in it.
 //  5. An empty price, or 700.0, is a placeholder.
 //  6. Azure's ND96is(r)_H100_v5 is listed with 12 GPUs and has 8.
 //  7. H200, B200 and GH200 are listed with 80 GB.
-//  8. Azure's spot price of H100 machines is the price on demand; no spot price is above it.
+//  8. A10 and A10G are two GPUs.
+//  9. Azure's spot price of H100 machines is the price on demand; no spot price is above it.
 #pragma once
 
 #include <cstdint>

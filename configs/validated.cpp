@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -67,6 +68,13 @@ const Validated* validated_for(const std::vector<Validated>& list, std::string_v
            std::ranges::find(entry.machines, machine) != entry.machines.end();
   });
   return found == list.end() ? nullptr : &*found;
+}
+
+std::string validity_text(const Validated* validated) {
+  if (validated == nullptr) return "extrapolated";
+  char share[32];
+  std::snprintf(share, sizeof share, "%.1f", 100 * validated->worst);
+  return std::string("validated within ") + share + " % (" + validated->system + ")";
 }
 
 }  // namespace tencache

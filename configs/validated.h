@@ -29,4 +29,8 @@ std::string_view kind_of_trace(std::string_view recorded_by);
 const Validated* validated_for(const std::vector<Validated>& list, std::string_view machine,
                                std::string_view recorded_by);
 
+// What may be believed of a prediction, in the words of all reports: "validated within 25.0 % (10Cache (SoCC'25))", or
+// "extrapolated" of none.
+std::string validity_text(const Validated* validated);
+
 }  // namespace tencache

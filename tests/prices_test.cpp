@@ -105,8 +105,10 @@ TEST(Prices, TheUsersFigureGoesFirstThenTheUsersTableThenTheMachineThenTheShippe
   EXPECT_EQ(apply({}, g5, &used).price.on_demand, 1.006);
   EXPECT_EQ(used.sha256.size(), 64u);
   EXPECT_EQ(used.on_demand.retrieved, "2026-07");
-  EXPECT_GT(used.storage_usd_per_gb_month, 0);
-  EXPECT_GT(used.interruptions_per_hour, 0);
+  ASSERT_TRUE(used.storage);
+  EXPECT_EQ(used.storage->confidence, "estimated");
+  EXPECT_THAT(used.storage->source, HasSubstr("EBS"));
+  EXPECT_TRUE(used.interruptions);
   EXPECT_EQ(apply({.file = path, .prices = {}}, g5, &used).price.on_demand, 2);
   EXPECT_EQ(used.on_demand.source, "a list");
   const MachineSpec said = apply({.file = path, .prices = {"g5.xlarge=4", "g5.xlarge:spot=1.5"}}, g5, &used);
@@ -122,6 +124,61 @@ TEST(Prices, TheUsersFigureGoesFirstThenTheUsersTableThenTheMachineThenTheShippe
   own.name = "mine";
   EXPECT_EQ(apply({.file = path, .prices = {}}, own).price.on_demand, 3);
   std::filesystem::remove(path);
+}
+
+// What a table does not say, another may: one with spot prices only hides no price on demand, and the other way round.
+TEST(Prices, EachFigureIsLookedForByItself) {
+  const std::string path = write_table("prices:\n  g5.xlarge: {spot: 0.5}\n");
+  const MachineSpec g5 = read_machine("g5.xlarge");
+  PriceUsed used;
+  MachineSpec machine = apply({.file = path, .prices = {}}, g5, &used);
+  EXPECT_EQ(machine.price.on_demand, 1.006);
+  EXPECT_EQ(machine.price.spot, 0.5);
+  EXPECT_EQ(used.on_demand.source, "AWS us-east-1 on demand, from karpenter-provider-aws");
+  EXPECT_EQ(used.spot.source, "a list");
+  EXPECT_EQ(used.spot.retrieved, "2026-07");
+  EXPECT_EQ(used.spot.confidence, "published");
+  machine = apply({.file = {}, .prices = {"p5en.48xlarge=50"}}, read_machine("p5en.48xlarge"), &used);
+  EXPECT_EQ(machine.price.on_demand, 50);
+  EXPECT_EQ(machine.price.spot, 27.1988);
+  EXPECT_EQ(used.spot.retrieved, "2026-08-06");
+  std::filesystem::remove(path);
+}
+
+// A table of the same cloud has the last word on storage and interruptions, whether it has the machine or not; that of
+// another cloud has none, and what no table says is not known.
+TEST(Prices, StorageAndInterruptionsAreThoseOfTheCloud) {
+  const std::string path = write_table("attached_storage: 0.5\nprices: {}\n");
+  PriceUsed used;
+  apply({.file = path, .prices = {}}, read_machine("g5.xlarge"), &used);
+  EXPECT_EQ(used.storage->value, 0.5);
+  EXPECT_EQ(used.storage->source, "a list");
+  EXPECT_EQ(used.interruptions->value, 0.01);
+  apply({.file = path, .prices = {}}, read_machine("NC24ads_A100_v4"), &used);
+  EXPECT_EQ(used.storage->value, 0.12);
+  apply({.file = {}, .prices = {"gpu_8x_a100:spot=5"}}, read_machine("gpu_8x_a100"), &used);
+  EXPECT_FALSE(used.interruptions);
+  apply({.file = {}, .prices = {"small-host=1"}}, read_machine("small-host"), &used);
+  EXPECT_FALSE(used.storage);
+  std::filesystem::remove(path);
+}
+
+TEST(Prices, CurrenciesAreNotMixed) {
+  MachineSpec mine =
+      parse_machine("name: mine\nbase: g5.xlarge\nprice: {on_demand: 2, spot: 1, currency: EUR}\n", "mine.yaml");
+  MachineSpec as_it_is = apply({}, mine);
+  EXPECT_EQ(as_it_is.price.currency, "EUR");
+  EXPECT_EQ(as_it_is.price.on_demand, 2);
+  EXPECT_THAT(message_of([&] { apply({.file = {}, .prices = {"mine=3"}}, mine); }),
+              HasSubstr("the price of machine 'mine' on spot is in EUR, and its other one (--price mine=3) in USD"));
+  EXPECT_THAT(message_of([&] { apply({.file = {}, .prices = {"mine:spot=3"}}, mine); }),
+              HasSubstr("on demand is in EUR"));
+  const MachineSpec both = apply({.file = {}, .prices = {"mine=3", "mine:spot=1"}}, mine);
+  EXPECT_EQ(both.price.currency, "USD");
+  EXPECT_EQ(both.price.on_demand, 3);
+  // No spot price of the shipped tables beside one in EUR.
+  mine = parse_machine("name: mine\nbase: p5en.48xlarge\nprice: {on_demand: 2, currency: EUR}\n", "mine.yaml");
+  EXPECT_EQ(apply({}, mine).price.spot, 0);
 }
 
 // A machine of the user's own has the price of what its file builds on, if no table has its name.
@@ -240,6 +297,38 @@ TEST_F(Catalogue, AddsGooglesGpusToItsHosts) {
   EXPECT_THAT(note_on(result, "a3-highgpu-1g", true), HasSubstr("leaves its GPUs out"));
 }
 
+// By hand: an A100 costs 2.934, so that 0.73948 is a host's price and 3.67 that of both; a row that names its GPUs has
+// them in its price, and is not believed below theirs.
+TEST_F(Catalogue, AddsGooglesGpusOnlyOnce) {
+  const std::string gpu = ",,,A100,1.0,A100,us-central1,a,2.934,1.0\n";
+  const auto of = [&](const std::string& row) { return import(usual + row + gpu, "gcp", "us-central1"); };
+  const CatalogueImport dear = of("a2-highgpu-1g,12,85,,,,us-central1,a,3.67,1.4\n");
+  EXPECT_EQ(price(dear, "a2-highgpu-1g"), 3.67);
+  EXPECT_EQ(spot(dear, "a2-highgpu-1g"), 1.4);
+  EXPECT_THAT(note_on(dear, "a2-highgpu-1g", false), HasSubstr("nothing is added"));
+  const CatalogueImport named = of("a2-highgpu-1g,12,85,A100,1,A100,us-central1,a,3.67,1.4\n");
+  EXPECT_EQ(price(named, "a2-highgpu-1g"), 3.67);
+  const CatalogueImport alone =
+      import(usual + "a2-highgpu-1g,12,85,A100,1,A100,us-central1,a,3.67,1.4\n", "gcp", "us-central1");
+  EXPECT_EQ(price(alone, "a2-highgpu-1g"), 3.67);
+  const CatalogueImport odd = of("a2-highgpu-1g,12,85,A100,1,A100,us-central1,a,0.73948,0.2\n");
+  EXPECT_EQ(price(odd, "a2-highgpu-1g"), 0);
+  EXPECT_THAT(note_on(odd, "a2-highgpu-1g", true), HasSubstr("names its GPUs, but costs less"));
+}
+
+TEST_F(Catalogue, TellsA10FromA10G) {
+  const CatalogueImport result = import(usual +
+                                            "g5.xlarge,4,16,A10,1,A10,us-east-1,a,1.006,\n"
+                                            "g5.12xlarge,48,192,A10G,4,A10G,us-east-1,a,5.672,\n",
+                                        "aws");
+  EXPECT_EQ(price(result, "g5.xlarge"), 0);
+  EXPECT_THAT(note_on(result, "g5.xlarge", true), HasSubstr("the GPU A10, ours has a10g"));
+  EXPECT_EQ(price(result, "g5.12xlarge"), 5.672);
+  const CatalogueImport azure =
+      import(usual + "Standard_NV36ads_A10_v5,36,440,A10,1,,eastus,,3.2,\n", "azure", "eastus");
+  EXPECT_EQ(price(azure, "NV36ads_A10_v5"), 3.2);
+}
+
 TEST_F(Catalogue, RejectsPlaceholders) {
   const CatalogueImport result = import(usual +
                                             "p3.2xlarge,8,61,V100,1,V100,us-east-1,a,,0.9\n"
@@ -273,6 +362,16 @@ TEST_F(Catalogue, CorrectsTheMemoryOfNewGpus) {
       import(usual + "p5en.48xlarge,192,2048,H200,8.0," + dict + ",us-east-1,a,63.296,20\n", "aws");
   EXPECT_EQ(price(result, "p5en.48xlarge"), 63.296);
   EXPECT_THAT(note_on(result, "p5en.48xlarge", false), HasSubstr("80 GB of GPU memory, which are 140 GiB"));
+  for (const auto& [row, type, said] :
+       {std::tuple("gpu_1x_gh200,64,432,GH200,1.0,", "gpu_1x_gh200", "which are 94 GiB"),
+        std::tuple("gpu_8x_b200_sxm6,208,2900,B200,8.0,", "gpu_8x_b200_sxm6", "which are 178 GiB")}) {
+    const std::string name = std::string(row).find("GH200") != std::string::npos ? "GH200" : "B200";
+    const CatalogueImport of = import(
+        usual + row + "\"{'Gpus': [{'Name': '" + name + "', 'MemoryInfo': {'SizeInMiB': 81920}}]}\",us-east-1,a,2.5,\n",
+        "lambda");
+    EXPECT_EQ(price(of, type), 2.5);
+    EXPECT_THAT(note_on(of, type, false), ::testing::AllOf(HasSubstr("listed with 80 GB"), HasSubstr(said)));
+  }
   // An A100 of 80 GB listed as one of 40 is another machine, and no known slip.
   const std::string forty = "\"{'Gpus': [{'Name': 'A100-80GB', 'Count': 8.0, 'MemoryInfo': {'SizeInMiB': 40960}}]}\"";
   const CatalogueImport wrong =

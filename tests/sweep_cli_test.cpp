@@ -117,7 +117,27 @@ TEST_F(SweepCommand, FiltersAndLimits) {
   write("filtered.yaml", std::string(grid) + "limits: {combinations: 100}\n");
   expect_bad_usage({"sweep", "filtered.yaml"}, HasSubstr("more than 100 combinations"));
   write("filtered.yaml", std::string(grid) + "only: [{machine: nothing}]\n");
+  expect_bad_usage({"sweep", "filtered.yaml"},
+                   AllOf(HasSubstr("filtered.yaml:6: only: machine 'nothing' matches nothing; there is g4dn.xlarge, "
+                                   "g5.xlarge, p3.2xlarge")));
+  write("filtered.yaml", std::string(grid) + "exclude: [{policy: \"*\"}]\n");
   expect_bad_usage({"sweep", "filtered.yaml"}, HasSubstr("leave no combination"));
+}
+
+// A pattern that matches nothing beside others that do, and a filter of which no combination has all, are said; what
+// limits leave out may be named.
+TEST_F(SweepCommand, WarnsOfFiltersThatDoNothing) {
+  const auto said = [&](const std::string& more) {
+    write("filtered.yaml", grid + more);
+    const Answer answer = run({"sweep", "filtered.yaml"});
+    EXPECT_EQ(answer.code, 0);
+    return answer.err;
+  };
+  EXPECT_THAT(said("exclude: [{machine: [p3.*, p9.*]}]\n"),
+              HasSubstr("filtered.yaml:6: exclude: machine 'p9.*' matches nothing; there is g4dn.xlarge"));
+  EXPECT_THAT(said("exclude:\n  - {batch: 1}\n  - {machine: g5.xlarge, gpu_memory: 1GiB}\n"),
+              HasSubstr("filtered.yaml:8: exclude: no combination matches all keys of this filter"));
+  EXPECT_EQ(said("limits: {usd_per_hour: 1.5}\nexclude: [{machine: [p3.2xlarge, g5.xlarge]}]\n"), "");
 }
 
 TEST_F(SweepCommand, SaysWhatIsWrongAndWhere) {
@@ -134,6 +154,31 @@ TEST_F(SweepCommand, SaysWhatIsWrongAndWhere) {
   wrong("10cache", "11cache", "unknown policy '11cache'; valid names are");
   wrong("10cache]", "{name: 10cache, options: {nothing: 1}}]", "nothing");
   wrong("seq: 128", "seq: machine", "the machine does not say it");
+  // What no trace can be generated with is no row that does not fit, wherever it stands.
+  wrong("precision: fp16", "precision: fp61", "precision: unknown 'fp61'; valid are fp16, bf16, fp32");
+  wrong("[1, 2, 4, 8]", "[1, none]", "batch");
+  wrong("[1, 2, 4, 8]", "[1, 0]", "batch");
+  wrong("seq: 128", "seq: 128, micro-batches: 4", "micro-batches");
+  wrong("gpt2,", "gpt3,", "gpt3");
+  wrong("seq: 128", "seq: 128, gpu: h9000", "h9000");
+  wrong("precision: fp16", "precision: bf16, gpu: t4", "does not compute in bf16");
+  wrong("name: p3.2xlarge, gpu_memory: [1GiB, 4GiB]", "name: p3.2xlarge, limits: [h2d=fast]", "fast");
+  wrong("name: p3.2xlarge, gpu_memory: [1GiB, 4GiB]", "name: p3.2xlarge, limits: [up=3GB/s]", "valid");
+  write("wrong.yaml",
+        "name: wrong\nworkloads:\n  - generate:\n      model: gpt2\n      batch: 1\n      seq: 128\n      zero: 7\n"
+        "machines: g5.xlarge\npolicies: lru\n");
+  expect_bad_usage({"sweep", "wrong.yaml"}, HasSubstr("wrong.yaml:7: workload 'gpt2, batch 1': --zero"));
+  const auto wrong_workload = [&](const std::string& workload, const char* message) {
+    write("wrong.yaml", "name: wrong\nworkloads:\n  - " + workload + "\nmachines: g5.xlarge\npolicies: lru\n");
+    expect_bad_usage({"sweep", "wrong.yaml"}, HasSubstr(message));
+  };
+  wrong_workload("{generate: {model: gpt2, batch: 1}, assume_gpu: a100-80g}",
+                 "wrong.yaml:3: assume_gpu: a generated trace is of the GPU");
+  wrong_workload("{trace: small.trace.jsonl, assume_gpu: a9000}", "wrong.yaml:3: assume_gpu: unknown GPU 'a9000'");
+  wrong_workload("{trace: small.trace.jsonl, assume_gpu: t4, rescale: false}", "nothing is assumed");
+  wrong_workload("{trace: absent.trace.jsonl}", "wrong.yaml:3: workload 'absent'");
+  write("broken.trace.jsonl", "{\"format\": 1\n");
+  wrong_workload("{trace: broken.trace.jsonl}", "broken.trace.jsonl:1");
   write("wrong.yaml", std::string(grid) + "exclude: [{colour: red}]\n");
   expect_bad_usage({"sweep", "wrong.yaml"}, HasSubstr("unknown key 'colour' in a filter"));
   expect_bad_usage({"sweep", "nothing"}, HasSubstr("unknown sweep 'nothing'"));
@@ -150,7 +195,7 @@ TEST_F(SweepCommand, ResumesAfterBeingKilled) {
   std::size_t kills = 0, last = 0;
   for (int attempt = 0; attempt < 200 && last < grid_rows; ++attempt) {
     const pid_t child = start({program, "sweep", "grid.yaml", "-o", "killed.sqlite", "--threads", "1"});
-    usleep(static_cast<useconds_t>(5000 + random_number() % 60000));
+    usleep(static_cast<useconds_t>(60000 + random_number() % 120000));
     kill(child, SIGKILL);
     const int status = wait_for(child);
     kills += WIFSIGNALED(status) ? 1 : 0;
@@ -188,6 +233,114 @@ TEST_F(SweepCommand, DoesNotMixSweeps) {
   EXPECT_EQ(rows_in("r.sqlite"), grid_rows);
 }
 
+// Rows of another build are neither kept nor dropped without a word.
+TEST_F(SweepCommand, DoesNotMixBuilds) {
+  sweep_csv_of({"-o", "r.sqlite"});
+  {
+    SweepStore store(path("r.sqlite"));
+    std::vector<SweepRow> rows = store.rows();
+    EXPECT_THAT(rows[5].build, ::testing::MatchesRegex("[0-9.]+[+][0-9a-f]{12}"));
+    store.remove({rows[5].key});
+    rows[5].key[0] = rows[5].key[0] == '0' ? '1' : '0';
+    rows[5].build = "0.0.1+0123456789ab";
+    store.add({rows[5]});
+  }
+  expect_bad_usage({"sweep", "grid.yaml", "-o", "r.sqlite"},
+                   AllOf(HasSubstr("1 rows of another build"), HasSubstr("0.0.1+0123456789ab"),
+                         HasSubstr("figures of two builds are not mixed; name another file, or remove it")));
+  EXPECT_EQ(rows_in("r.sqlite"), grid_rows);
+}
+
+// The same program with another library of policies is another build for that library's policies.
+TEST_F(SweepCommand, APolicyLibraryIsPartOfTheKey) {
+  write("own.yaml", "name: own\nworkloads: [small.trace.jsonl]\nmachines: [small-host]\npolicies: [look-ahead, lru]\n");
+  const auto rows = [&](const std::string& library) {
+    const Answer answer = run({"sweep", "own.yaml", "--policy-library", library, "--json"});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.json()["rows"];
+  };
+  const std::string library = TENCACHE_BINARY_DIR "/tests/look_ahead.so", other = path("other.so");
+  std::filesystem::copy_file(library, other);
+  std::ofstream(other, std::ios::app) << "one more byte";
+  const auto a = rows(library), b = rows(other);
+  EXPECT_THAT(a[0]["build"].get<std::string>(), HasSubstr(", library "));
+  EXPECT_NE(a[0]["key"], b[0]["key"]);
+  EXPECT_NE(a[0]["build"], b[0]["build"]);
+  EXPECT_EQ(a[1]["key"], b[1]["key"]);
+}
+
+// By hand: 730 GB at 0.1 $ a month are 0.1 $/h; 3.5 $/h with it are a tenth of a cent a second. An attached disk whose
+// price no table has, and a spot machine of which nobody says how often it is taken away, have no cost.
+TEST_F(SweepCommand, EachRowSaysWhatItsCostIsMadeOf) {
+  write(
+      "mine.yaml",
+      "name: mine\nbase: small-host\ntiers: {nvme: null}\nlinks: {nvme_read: null, nvme_write: null}\nstaging: null\n");
+  write("prices.yaml",
+        "cloud: own\nsource: my list\nretrieved: 2026-11-01\nconfidence: measured\n"
+        "attached_storage: {value: 0.1, source: disks, confidence: estimated}\n"
+        "spot_interruptions_per_hour: {value: 0.5, source: a guess, confidence: estimated}\n"
+        "prices: {mine: {on_demand: 3.5, spot: {value: 1.7, source: spot list, confidence: published}}}\n");
+  const auto row_of = [&](const std::string& cost, const std::vector<std::string>& more) {
+    write("one.yaml", "name: one\nworkloads: [small.trace.jsonl]\nmachines: [./mine.yaml]\npolicies: [lru]\ncost: {" +
+                          cost + "}\n");
+    std::vector<std::string> words = {"sweep", "one.yaml", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words).json()["rows"][0];
+  };
+  auto row = row_of("attached_storage: 730GB", {"--prices", "prices.yaml"});
+  const double seconds = row["iteration_seconds"];
+  EXPECT_DOUBLE_EQ(row["storage_usd_per_hour"], 0.1);
+  EXPECT_EQ(row["storage_price_source"], "disks");
+  EXPECT_EQ(row["storage_price_confidence"], "estimated");
+  EXPECT_DOUBLE_EQ(row["usd_per_hour"], 3.6);
+  EXPECT_DOUBLE_EQ(row["usd_per_iteration"], 0.001 * seconds);
+  EXPECT_EQ(row["price_retrieved"], "2026-11-01");
+  EXPECT_EQ(row["price_confidence"], "measured");
+  EXPECT_EQ(row["spot_usd_per_hour"], 1.8);
+  EXPECT_EQ(row["spot_price_source"], "spot list");
+  EXPECT_EQ(row["spot_interruptions_per_hour"], 0.5);
+  EXPECT_EQ(row["interruptions_source"], "a guess");
+  EXPECT_DOUBLE_EQ(row["spot_usd_per_iteration"], 0.0005 * seconds * row["spot_slowdown"].get<double>());
+  row = row_of("attached_storage: 730GB", {"--price", "mine=3.5", "--price", "mine:spot=1.7"});
+  EXPECT_EQ(row["usd_per_iteration"], nullptr);
+  EXPECT_EQ(row["spot_usd_per_iteration"], nullptr);
+  row = row_of("", {"--price", "mine=3.5", "--price", "mine:spot=1.8"});
+  EXPECT_DOUBLE_EQ(row["usd_per_hour"], 3.5);
+  EXPECT_EQ(row["spot_usd_per_hour"], 1.8);
+  EXPECT_EQ(row["spot_usd_per_iteration"], nullptr);
+  EXPECT_THAT(run({"sweep", "one.yaml", "--price", "mine=3.5", "--price", "mine:spot=1.8"}).out,
+              HasSubstr("how often they are taken away is not known: mine; say cost.interruptions_per_hour"));
+  row = row_of("interruptions_per_hour: 0", {"--price", "mine:spot=1.8"});
+  EXPECT_EQ(row["usd_per_hour"], nullptr);
+  EXPECT_DOUBLE_EQ(row["spot_usd_per_iteration"], 0.0005 * seconds);
+}
+
+// As everywhere: only the machine as it is, with its own GPU's durations and that kind of trace, is validated.
+TEST_F(SweepCommand, EachRowSaysWhatMayBeBelieved) {
+  write("believed.yaml",
+        "name: believed\nworkloads:\n"
+        "  - {name: own, generate: {model: gpt2, batch: 1, seq: 128, precision: fp16}}\n"
+        "  - {name: other, generate: {model: gpt2, batch: 1, seq: 128, precision: fp16, gpu: t4}}\n"
+        "machines: [10cache-l40s, {name: 10cache-l40s, gpu_memory: 20GiB}, g6e.xlarge]\npolicies: [lru]\n");
+  const Answer answer = run({"sweep", "believed.yaml", "--json"});
+  const auto rows = answer.json()["rows"];
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[0]["validity"], "validated within 25.0 % (10Cache (SoCC'25))");
+  EXPECT_EQ(rows[0]["validated_within"], 0.25);
+  for (std::size_t i = 1; i < 6; ++i) {
+    EXPECT_EQ(rows[i]["validity"], "extrapolated") << i;
+    EXPECT_EQ(rows[i]["validated_within"], nullptr);
+  }
+  EXPECT_EQ(rows[0]["durations"], "modelled");
+  EXPECT_EQ(rows[0]["rescaled_from"], "");
+  EXPECT_EQ(rows[3]["durations"], "rescaled");
+  EXPECT_EQ(rows[3]["rescaled_from"], "t4");
+  const std::string text = run({"sweep", "believed.yaml"}).out;
+  EXPECT_THAT(text, AllOf(HasSubstr("; validated within 25.0 %"), HasSubstr("extrapolated, durations rescaled from t4"),
+                          HasSubstr("1 of 6 are validated within 25.0 %"),
+                          HasSubstr("3 of 6 are modelled: rescaled from t4 by roofline")));
+}
+
 // New prices cost no simulation.
 TEST_F(SweepCommand, PricesMayChange) {
   sweep_csv_of({"-o", "r.sqlite"});
@@ -218,6 +371,16 @@ TEST_F(SweepCommand, ShardsMergeIntoTheWhole) {
   ASSERT_EQ(run({"sweep", "merge", "3.sqlite", "1.sqlite", "2.sqlite", "-o", "all.sqlite", "--csv", "all.csv"}).code,
             0);
   EXPECT_EQ(content(path("all.csv")), whole);
+  // The parts may have been started in different folders: what matters is the trace, not its name.
+  std::filesystem::create_directory(path("elsewhere"));
+  write("traced.yaml", "name: traced\nworkloads: [small.trace.jsonl]\nmachines: [small-host]\npolicies: [lru, g10]\n");
+  write("elsewhere/traced.yaml",
+        "name: traced\nworkloads: [../small.trace.jsonl]\nmachines: [small-host]\npolicies: [lru, g10]\n");
+  ASSERT_EQ(run({"sweep", "traced.yaml", "-o", "here.sqlite"}).code, 0);
+  ASSERT_EQ(run({"sweep", path("elsewhere/traced.yaml"), "-o", "there.sqlite"}).code, 0);
+  const Answer both = run({"sweep", "merge", "here.sqlite", "there.sqlite", "-o", "both.sqlite", "--json"});
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(both.json()["rows"].size(), 2u);
   // Of another sweep, or at other prices.
   write("other.yaml", "name: other\nworkloads: [small.trace.jsonl]\nmachines: [small-host]\npolicies: [lru]\n");
   run({"sweep", "other.yaml", "-o", "other.sqlite"});
@@ -261,9 +424,22 @@ TEST_F(SweepUnderMpi, AnyNumberOfRanksGivesTheSameRows) {
   }
 }
 
+TEST_F(SweepUnderMpi, RanksHaveAsManyThreadsAsTheyAreTold) {
+  const std::string alone = sweep_csv_of({});
+  const int status = wait_for(start(words(2, {"grid.yaml", "--threads", "3", "--csv", "threads.csv"})));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(content(path("threads.csv")), alone);
+}
+
 // One of the processes that simulate is killed at work: the job ends, and the next one does what was not done.
 TEST_F(SweepUnderMpi, ALostRankIsMadeUpFor) {
+  // Slow enough for one to be killed at it.
+  write("grid.yaml",
+        "name: grid\nworkloads:\n  - generate: {model: [gpt2-xl, bert-large-uncased], batch: [1, 2, 4, 8], seq: 512, "
+        "precision: fp16}\nmachines: [g4dn.xlarge, g5.xlarge, g6e.xlarge]\n"
+        "policies: [on-demand, lru, belady, zero-offload, 10cache]\n");
   const std::string whole = sweep_csv_of({});
+  const std::size_t all_rows = 2 * 4 * 3 * 5;
   const pid_t job = start(words(3, {"grid.yaml", "-o", "lost.sqlite"}));
   const auto rows = [&] { return rows_in("lost.sqlite"); };
   int status = 0;
@@ -273,7 +449,7 @@ TEST_F(SweepUnderMpi, ALostRankIsMadeUpFor) {
     usleep(i < 9'900 ? 2000 : 100'000);
     if (i == 9'900) kill(job, SIGTERM);
     if (killed || rows() == 0) continue;
-    std::vector<pid_t> ranks;  // the first writes, the others simulate
+    std::vector<pid_t> ranks;  // all simulate, the first writes too
     std::ifstream children("/proc/" + std::to_string(job) + "/task/" + std::to_string(job) + "/children");
     for (pid_t child = 0; children >> child;) ranks.push_back(child);
     if (ranks.size() == 3) killed = kill(ranks.back(), SIGKILL) == 0;
@@ -282,7 +458,7 @@ TEST_F(SweepUnderMpi, ALostRankIsMadeUpFor) {
   const std::size_t before = rows();
   EXPECT_GT(before, 0u);
   const bool ended_well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  EXPECT_TRUE(before == grid_rows || !ended_well);
+  EXPECT_TRUE(before == all_rows || !ended_well);
   EXPECT_EQ(WEXITSTATUS(wait_for(start(words(3, {"grid.yaml", "-o", "lost.sqlite", "--csv", "lost.csv"})))), 0);
   EXPECT_EQ(content(path("lost.csv")), whole);
 }

@@ -35,6 +35,11 @@ TEST(Cost, OnDemandByHand) {
 
 TEST(Cost, WhatIsNotKnownIsNotMadeUp) {
   EXPECT_FALSE(cost_on_demand({}, {.iteration_seconds = 1}));
+  // Neither is storage free nor a spot machine the user's for ever because nobody said what they cost.
+  EXPECT_FALSE(cost_on_demand({.on_demand_usd = 3.6, .storage_usd = {}}, {.iteration_seconds = 1}));
+  EXPECT_FALSE(cost_on_spot({.spot_usd = 1.8}, {.iteration_seconds = 1}, {}));
+  EXPECT_FALSE(
+      cost_on_spot({.spot_usd = 1.8, .storage_usd = {}, .interruptions_per_hour = 0}, {.iteration_seconds = 1}, {}));
   const auto cost = cost_on_demand({.on_demand_usd = 3.6, .spot_usd = {}}, {.iteration_seconds = 1, .run_tokens = 5});
   EXPECT_DOUBLE_EQ(cost->usd_per_iteration, 0.001);
   EXPECT_FALSE(cost->usd_per_million_tokens);
@@ -91,7 +96,8 @@ TEST(Cost, SpotPaysForWhatIsDoneAgain) {
   EXPECT_NEAR(*spot->cost.usd_per_million_tokens, 2 * 0.5 * 10 / 6, 1e-12);
   EXPECT_NEAR(*spot->cost.run_hours, 6.0 / 3600 * 10 / 6, 1e-12);
   // Never taken away: half the price, half the cost.
-  const auto calm = cost_on_spot({.on_demand_usd = 3.6, .spot_usd = 1.8}, work, {});
+  const auto calm =
+      cost_on_spot({.on_demand_usd = 3.6, .spot_usd = 1.8, .storage_usd = 0, .interruptions_per_hour = 0}, work, {});
   EXPECT_EQ(calm->slowdown, 1);
   EXPECT_EQ(calm->interval_seconds, 0);
   EXPECT_DOUBLE_EQ(*calm->cost.usd_per_million_tokens, 1);
@@ -143,6 +149,29 @@ TEST(Advice, ByHand) {
   EXPECT_TRUE(advice[1].fitting.empty());
   EXPECT_FALSE(advice[1].cheapest || advice[1].fastest || advice[1].in_budget);
   EXPECT_FALSE(advise(rows, 0)[0].in_budget);
+}
+
+// Within 1 % nothing is better: of 1 s, 1.005 s and 1.02 s at 1 $/h the first two tie, in time and so in cost; with a
+// prediction validated within 25 % all three do. 1.005 s costs 0.5 % more than the front's only row: a tie with it.
+TEST(Advice, SaysWhatTies) {
+  std::vector<SweepRow> rows = {row("a", 0, "w", true, 1.005, 1), row("b", 1, "w", true, 1, 1),
+                                row("c", 2, "w", true, 1.02, 1), row("d", 3, "w", true, 1, {})};
+  mark_fronts(rows);
+  EXPECT_TRUE(rows[1].on_front && !rows[1].ties_with_front);
+  EXPECT_TRUE(rows[0].ties_with_front && !rows[0].on_front);
+  EXPECT_FALSE(rows[2].ties_with_front || rows[3].ties_with_front);
+  Advice advice = advise(rows, 2)[0];
+  EXPECT_EQ(advice.cheapest, 1u);
+  EXPECT_THAT(advice.cheapest_ties, ElementsAre(0u));
+  EXPECT_EQ(advice.fastest, 3u);  // the first of two equal ones: without a price it counts as the cheaper one
+  EXPECT_THAT(advice.fastest_ties, ElementsAre(1u, 0u));
+  EXPECT_THAT(advice.in_budget_ties, ElementsAre(0u));
+  for (SweepRow& of : rows) of.validated_within = 0.25;
+  mark_fronts(rows);
+  EXPECT_TRUE(rows[2].ties_with_front);
+  advice = advise(rows, 0)[0];
+  EXPECT_THAT(advice.cheapest_ties, ElementsAre(0u, 2u));
+  EXPECT_THAT(advice.fastest_ties, ElementsAre(1u, 0u, 2u));
 }
 
 // The ideal is what no machine can do: it must not be on a front or advised.
@@ -220,8 +249,8 @@ TEST_F(ResultsFile, IsNoOtherFile) {
 
 TEST(SweepCsv, QuotesWhatNeedsIt) {
   const std::string csv = sweep_csv({row("k", 0, "a, \"b\"", false, 0, 0.5)});
-  EXPECT_THAT(csv, ::testing::StartsWith("key,position,workload,"));
-  EXPECT_THAT(csv, HasSubstr("\nk,0,\"a, \"\"b\"\"\","));
+  EXPECT_THAT(csv, ::testing::StartsWith("key,position,build,workload,"));
+  EXPECT_THAT(csv, HasSubstr("\nk,0,,\"a, \"\"b\"\"\","));
 }
 
 // ---------------------------------------------------------------------------------------------------------- patterns

@@ -221,12 +221,20 @@ std::optional<GradientReduction> parse_gradient_reduction(std::string_view text)
 std::string gradient_reduction_names() { return list(gradient_reduction_texts); }
 std::string dropout_names() { return list(dropout_texts); }
 
+void check_generate_options(const GenerateOptions& options) {
+  check(options);
+  [[maybe_unused]] const Roofline computes_in(options.gpu, options.precision);
+  if (options.lora_rank != 0 && !options.lora_targets.empty()) {
+    check_lora_targets(options, parameters_of(options.model, options.head));
+  }
+}
+
 Trace generate(const GenerateOptions& given) {
-  check(given);
+  check_generate_options(given);
   GenerateOptions options = given;
   const std::vector<ParameterShape> shapes = parameters_of(options.model, options.head);
-  if (options.lora_rank != 0) {
-    if (options.lora_targets.empty()) options.lora_targets = usual_lora_targets(options.model.family);
+  if (options.lora_rank != 0 && options.lora_targets.empty()) {
+    options.lora_targets = usual_lora_targets(options.model.family);
     check_lora_targets(options, shapes);
   }
   if (options.model.family == ModelFamily::vit) {

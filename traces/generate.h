@@ -90,6 +90,8 @@ struct GenerateOptions {
 };
 
 // Throws Error on options that do not go together, naming the option.
+void check_generate_options(const GenerateOptions& options);
+// The same for what is wrong, else the trace.
 Trace generate(const GenerateOptions& options);
 
 }  // namespace tencache

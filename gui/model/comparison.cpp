@@ -156,9 +156,7 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
       return std::vector<Validated>();
     }
   }();
-  const Validated* found = validated_for(published, machine, recorded_by);
-  if (found == nullptr) return "extrapolated";
-  return fmt::format("validated within {} ({})", percent(found->worst), found->system);
+  return validity_text(validated_for(published, machine, recorded_by));
 }
 
 std::vector<ComparisonRow> rows_of(const Session& session) {

@@ -34,9 +34,7 @@ void read(const std::string& text, std::optional<Value>& field) {
 
 std::optional<double> usd_of(const SweepRow& row, bool spot, CostUnit unit) {
   if (unit == CostUnit::million_tokens) return spot ? row.spot_usd_per_million_tokens : row.usd_per_million_tokens;
-  if (!spot) return row.usd_per_iteration;
-  if (!row.spot_usd_per_hour || !row.spot_slowdown || !row.iteration_seconds) return std::nullopt;
-  return *row.spot_usd_per_hour * *row.iteration_seconds * *row.spot_slowdown / 3600;
+  return spot ? row.spot_usd_per_iteration : row.usd_per_iteration;
 }
 
 template <typename Member>
@@ -156,8 +154,17 @@ Facts describe_row(const SweepRow& row) {
   add("a million tokens on spot", row.spot_usd_per_million_tokens, "${:.4f}");
   add("the whole run", row.run_hours, "{:.1f} hours");
   add("costs", row.run_usd, "${:.2f}");
-  if (!row.durations.empty()) facts.emplace_back("durations", row.durations);
-  if (!row.price_source.empty()) facts.emplace_back("price", row.price_source + ", " + row.price_retrieved);
+  if (!row.validity.empty()) facts.emplace_back("believed", row.validity);
+  if (!row.durations.empty()) {
+    facts.emplace_back("durations", row.durations + (row.rescaled_from.empty() ? "" : " from " + row.rescaled_from));
+  }
+  const auto add_source = [&](const char* label, const std::string& source, const std::string& retrieved,
+                              const std::string& confidence) {
+    if (source.empty()) return;
+    facts.emplace_back(label, source + (retrieved.empty() ? "" : ", " + retrieved) + ", " + confidence);
+  };
+  add_source("price", row.price_source, row.price_retrieved, row.price_confidence);
+  add_source("price on spot", row.spot_price_source, row.spot_price_retrieved, row.spot_price_confidence);
   return facts;
 }
 

@@ -34,22 +34,22 @@ double storage_usd_per_hour(double gigabytes, double usd_per_gigabyte_month) {
 }
 
 std::optional<RunCost> cost_on_demand(const HourlyPrices& prices, const Work& work) {
-  if (!prices.on_demand_usd) return std::nullopt;
-  return cost_of(*prices.on_demand_usd + prices.storage_usd, 1, work);
+  if (!prices.on_demand_usd || !prices.storage_usd) return std::nullopt;
+  return cost_of(*prices.on_demand_usd + *prices.storage_usd, 1, work);
 }
 
 std::optional<SpotCost> cost_on_spot(const HourlyPrices& prices, const Work& work, const CheckpointCosts& checkpoints) {
-  if (!prices.spot_usd) return std::nullopt;
+  if (!prices.spot_usd || !prices.storage_usd || !prices.interruptions_per_hour) return std::nullopt;
   SpotCost spot;
-  if (prices.interruptions_per_hour > 0) {
-    const double mean = 3600 / prices.interruptions_per_hour;
+  if (*prices.interruptions_per_hour > 0) {
+    const double mean = 3600 / *prices.interruptions_per_hour;
     spot.interval_seconds = checkpoints.interval_seconds > 0
                                 ? checkpoints.interval_seconds
                                 : best_checkpoint_interval_seconds(checkpoints.checkpoint_seconds, mean);
     spot.slowdown = slowdown_of_interruptions(mean, spot.interval_seconds, checkpoints);
     if (!(spot.slowdown <= longest_slowdown)) return std::nullopt;
   }
-  spot.cost = cost_of(*prices.spot_usd + prices.storage_usd, spot.slowdown, work);
+  spot.cost = cost_of(*prices.spot_usd + *prices.storage_usd, spot.slowdown, work);
   return spot;
 }
 

@@ -22,8 +22,8 @@ namespace tencache {
 // Of one machine; none: not known.
 struct HourlyPrices {
   std::optional<double> on_demand_usd = {}, spot_usd = {};  // an hour of the whole machine
-  double storage_usd = 0;                                   // an hour of what is attached to it
-  double interruptions_per_hour = 0;                        // of spot
+  std::optional<double> storage_usd = 0;                    // an hour of what is attached to it
+  std::optional<double> interruptions_per_hour = {};        // of spot; 0: it is never taken away
 };
 // A month of billing is 730 hours.
 double storage_usd_per_hour(double gigabytes, double usd_per_gigabyte_month);
@@ -45,7 +45,7 @@ struct RunCost {
   std::optional<double> usd_per_million_tokens;  // where the tokens are known
   std::optional<double> run_hours, run_usd;      // where a run was asked for; whole iterations
 };
-// None where there is no price.
+// None where a price is not known, of the machine or of its storage.
 std::optional<RunCost> cost_on_demand(const HourlyPrices& prices, const Work& work);
 
 struct SpotCost {
@@ -53,7 +53,8 @@ struct SpotCost {
   double slowdown = 1;          // expected time ÷ time without interruptions and checkpoints
   double interval_seconds = 0;  // between checkpoints; 0: without interruptions none is taken
 };
-// None where there is no price, or where interruptions come so often that the run hardly ends (10 times as long).
+// None where a price or how often the machine is taken away is not known, or where that is so often that the run hardly
+// ends (10 times as long).
 std::optional<SpotCost> cost_on_spot(const HourlyPrices& prices, const Work& work, const CheckpointCosts& checkpoints);
 
 double best_checkpoint_interval_seconds(double checkpoint_seconds, double mean_seconds_between_interruptions);

@@ -15,6 +15,12 @@ std::string about(const SweepResults& results, const std::string& name) {
   return found == results.about.end() ? std::string() : found->second;
 }
 
+// But for where the trace's file lay, which each part may have named in its own way: its content is in the key.
+bool same_result(const SweepRow& a, SweepRow b) {
+  b.trace = a.trace;
+  return a == b;
+}
+
 }  // namespace
 
 Merge merge_sweeps(const std::vector<std::string>& paths) {
@@ -25,17 +31,17 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
     if (part.about.empty()) throw Error(path + " has no end yet: sweep it again with the same command first");
     if (merge.results.about.empty()) merge.results.about = part.about;
     for (const auto& [name, what] :
-         {std::pair("version", "of another version of the program"),
+         {std::pair("build", "of another build of the program"),
           std::pair("combinations_sha256", "part of another sweep"), std::pair("prices_sha256", "at other prices")}) {
       if (about(part, name) != about(merge.results, name)) {
         throw Error(path + " is " + what + " than " + paths.front());
       }
     }
     for (SweepRow& row : part.rows) {
-      row.on_front = false;
+      row.on_front = row.ties_with_front = false;
       const auto [found, is_new] = rows.emplace(row.key, row);
       if (is_new) continue;
-      if (found->second != row) {
+      if (!same_result(found->second, row)) {
         throw Error(path + " has another result for " + row.workload + " on " + row.machine + ", " + row.policy +
                     " than an earlier file; sweep both again");
       }

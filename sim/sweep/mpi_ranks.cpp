@@ -3,7 +3,9 @@
 #include <mpi.h>
 #include <time.h>
 
-#include <cstdlib>
+#include <cstdio>
+#include <mutex>
+#include <string>
 
 #include "sim/sweep/ranks.h"
 
@@ -15,7 +17,12 @@ constexpr long first_pause_ns = 20'000, longest_pause_ns = 1'000'000;
 class MpiRanks final : public tencache::Ranks {
  public:
   MpiRanks() {
-    MPI_Init(nullptr, nullptr);
+    int level = 0;  // threads of a rank ask by turns
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    if (level < MPI_THREAD_SERIALIZED) {
+      std::fputs("tencache: this MPI takes calls of one thread only; use another, or --shard i/n\n", stderr);
+      MPI_Abort(MPI_COMM_WORLD, 2);
+    }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &count_);
   }
@@ -25,29 +32,37 @@ class MpiRanks final : public tencache::Ranks {
   int count() const override { return count_; }
 
   void send(int to, const std::string& bytes) override {
+    const std::lock_guard lock(mutex_);
     MPI_Send(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD);
   }
 
   // MPI waits by asking without a pause; a waiting rank would take a core from one that works.
   std::string receive(int& from) override {
-    MPI_Status status;
     long pause_ns = first_pause_ns;
-    for (int there = 0;;) {
-      MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &status);
-      if (there != 0) break;
+    std::string message;
+    while (!receive_if_there(message, from)) {
       const timespec pause{.tv_sec = 0, .tv_nsec = pause_ns};
       nanosleep(&pause, nullptr);
       if (pause_ns < longest_pause_ns) pause_ns *= 2;
     }
-    int bytes = 0;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    std::string message(static_cast<std::size_t>(bytes), '\0');
-    MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    from = status.MPI_SOURCE;
     return message;
   }
 
  private:
+  bool receive_if_there(std::string& message, int& from) {
+    const std::lock_guard lock(mutex_);
+    MPI_Status status;
+    int there = 0, bytes = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &status);
+    if (there == 0) return false;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    message.resize(static_cast<std::size_t>(bytes));
+    MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    from = status.MPI_SOURCE;
+    return true;
+  }
+
+  std::mutex mutex_;  // calls of MPI, one at a time
   int rank_ = 0, count_ = 1;
 };
 

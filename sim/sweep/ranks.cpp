@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "core/error.h"
 
@@ -85,13 +88,12 @@ std::unique_ptr<Ranks> open_ranks() {
   return ranks;
 }
 
-RankLeader::RankLeader(Ranks& ranks) : ranks_(ranks), ended_(static_cast<std::size_t>(ranks.count()), false) {
-  ended_[0] = true;
-}
+RankLeader::RankLeader(Ranks& ranks, std::size_t threads)
+    : ranks_(ranks), threads_(threads), open_(threads * static_cast<std::size_t>(ranks.count() - 1)) {}
 
 RankLeader::~RankLeader() {
   try {
-    while (std::find(ended_.begin(), ended_.end(), false) != ended_.end()) {
+    while (open_ > 0) {
       int from = 0;
       ranks_.receive(from);
       end(from);
@@ -102,51 +104,98 @@ RankLeader::~RankLeader() {
 
 void RankLeader::end(int rank) {
   ranks_.send(rank, "");
-  ended_[static_cast<std::size_t>(rank)] = true;
+  --open_;
 }
 
-void RankLeader::distribute(const std::vector<std::string>& tasks, const std::function<void(std::string&&)>& take) {
-  std::size_t next = 0, under_way = 0;
-  while (next < tasks.size() || under_way > 0) {
-    int from = 0;
-    std::string message = ranks_.receive(from);
-    const char kind = message.empty() ? failed : message.front();
-    message.erase(0, 1);
-    if (kind == failed) {
-      end(from);
-      throw Error("rank " + std::to_string(from) + ": " + message);
-    }
-    // The next task first: the answer is taken while it runs.
-    if (kind == answered) --under_way;
-    if (next < tasks.size()) {
-      ranks_.send(from, tasks[next++]);
-      ++under_way;
-    } else {
-      end(from);
-    }
-    if (kind == answered) take(std::move(message));
+namespace {
+
+// Tasks in order, to whichever thread asks.
+class Queue {
+ public:
+  explicit Queue(const std::vector<std::string>& tasks) : tasks_(tasks) {}
+  const std::string* take() {
+    const std::lock_guard lock(mutex_);
+    return next_ < tasks_.size() ? &tasks_[next_++] : nullptr;
   }
+  // No other task is handed out; the first failure is kept.
+  void stop(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    next_ = tasks_.size();
+    if (!failure_) failure_ = std::move(failure);
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const std::vector<std::string>& tasks_;
+  std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void RankLeader::distribute(const std::vector<std::string>& tasks, const std::function<void(std::string&&)>& take,
+                            const Answer& answer) {
+  Queue queue(tasks);
+  {
+    std::vector<std::jthread> own;  // waited for at the block's end, whatever ends it
+    for (std::size_t i = 0; i < threads_; ++i) {
+      own.emplace_back([&] {
+        try {
+          while (const std::string* task = queue.take()) take(answer(*task));
+        } catch (...) {
+          queue.stop(std::current_exception());
+        }
+      });
+    }
+    try {
+      while (open_ > 0) {
+        int from = 0;
+        std::string message = ranks_.receive(from);
+        const char kind = message.empty() ? failed : message.front();
+        message.erase(0, 1);
+        if (kind == failed) {
+          end(from);
+          throw Error("rank " + std::to_string(from) + ": " + message);
+        }
+        // The next task first: the answer is taken while it runs.
+        const std::string* task = queue.take();
+        task != nullptr ? ranks_.send(from, *task) : end(from);
+        if (kind == answered) take(std::move(message));
+      }
+    } catch (...) {
+      queue.stop(std::current_exception());
+    }
+  }
+  queue.rethrow();
 }
 
-void follow(Ranks& ranks, const std::function<Answer()>& prepare) {
-  std::string message(1, ready);
+void follow(Ranks& ranks, const std::function<Answer()>& prepare, std::size_t threads) {
+  std::string first(1, ready);
   Answer answer;
   try {
     answer = prepare();
   } catch (const std::exception& error) {
-    message = failed + std::string(error.what());
+    first = failed + std::string(error.what());
   }
-  while (true) {
-    ranks.send(0, message);
-    int from = 0;
-    const std::string task = ranks.receive(from);
-    if (task.empty()) return;
-    try {
-      message = answered + answer(task);
-    } catch (const std::exception& error) {
-      message = failed + std::string(error.what());
+  const auto work = [&](std::string message) {
+    while (true) {
+      ranks.send(0, message);
+      int from = 0;
+      const std::string task = ranks.receive(from);
+      if (task.empty()) return;
+      try {
+        message = answered + answer(task);
+      } catch (const std::exception& error) {
+        message = failed + std::string(error.what());
+      }
     }
-  }
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work, first);
+  work(first);
 }
 
 std::string encode_rows(const std::vector<SweepRow>& rows) {

@@ -19,6 +19,7 @@ class Ranks {
   virtual ~Ranks() = default;
   virtual int rank() const = 0;
   virtual int count() const = 0;
+  // Both from any thread; of several that wait, any one gets the message.
   virtual void send(int to, const std::string& bytes) = 0;
   // Waits for the next message and sets who sent it.
   virtual std::string receive(int& from) = 0;
@@ -28,27 +29,35 @@ class Ranks {
 // this build has no MPI.
 std::unique_ptr<Ranks> open_ranks();
 
-// Rank 0: hands out work, in order, to whoever asks. Whatever happens, the others are told to end when it goes.
+// Answers a task.
+using Answer = std::function<std::string(const std::string& task)>;
+
+// Rank 0: hands out work, in order, to whoever asks, its own threads among them. Whatever happens, the others are told
+// to end when it goes.
 class RankLeader {
  public:
-  explicit RankLeader(Ranks& ranks);
+  // `threads`: of each rank, the same of all.
+  RankLeader(Ranks& ranks, std::size_t threads);
   ~RankLeader();
   RankLeader(const RankLeader&) = delete;
   RankLeader& operator=(const RankLeader&) = delete;
 
-  // One task after the other is sent; `take` gets the answers as they come. Throws Error if another rank failed.
-  void distribute(const std::vector<std::string>& tasks, const std::function<void(std::string&&)>& take);
+  // One task after the other is handed out; `take` gets the answers as they come, on any thread. `answer` is what this
+  // rank's threads call. Throws Error if another rank failed, else what `take` or `answer` threw.
+  void distribute(const std::vector<std::string>& tasks, const std::function<void(std::string&&)>& take,
+                  const Answer& answer);
 
  private:
   void end(int rank);
 
   Ranks& ranks_;
-  std::vector<bool> ended_;  // by rank
+  std::size_t threads_;
+  std::size_t open_;  // threads of other ranks that were not told to end
 };
 
-// The other ranks: answers tasks until there are no more. What `prepare` or the answer throws, rank 0 is told.
-using Answer = std::function<std::string(const std::string& task)>;
-void follow(Ranks& ranks, const std::function<Answer()>& prepare);
+// The other ranks: answers tasks on threads until there are no more. What `prepare` or the answer throws, rank 0 is
+// told.
+void follow(Ranks& ranks, const std::function<Answer()>& prepare, std::size_t threads);
 
 // Rows as text and back, to the bit.
 std::string encode_rows(const std::vector<SweepRow>& rows);

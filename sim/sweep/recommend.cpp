@@ -5,6 +5,46 @@
 #include <utility>
 
 namespace tencache {
+namespace {
+
+constexpr double resolution = 0.01;
+
+bool within(double value, double best, double margin) { return value <= best * (1 + margin); }
+
+}  // namespace
+
+double tie_margin(const SweepRow& a, const SweepRow& b) {
+  return std::max({resolution, a.validated_within.value_or(0), b.validated_within.value_or(0)});
+}
+
+bool ties(const SweepRow& a, const SweepRow& b) {
+  const double margin = tie_margin(a, b);
+  return within(*a.iteration_seconds, *b.iteration_seconds, margin) &&
+         within(*a.usd_per_iteration, *b.usd_per_iteration, margin);
+}
+
+namespace {
+
+// Of `of.fitting`, which is from fast to slow.
+void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_per_hour) {
+  const auto near = [&](std::size_t i, const std::optional<std::size_t>& best, auto member) {
+    return best && i != *best && within(*(rows[i].*member), *(rows[*best].*member), tie_margin(rows[i], rows[*best]));
+  };
+  for (const std::size_t i : of.fitting) {
+    const SweepRow& row = rows[i];
+    if (near(i, of.fastest, &SweepRow::iteration_seconds)) of.fastest_ties.push_back(i);
+    if (!row.usd_per_iteration) continue;
+    if (near(i, of.cheapest, &SweepRow::usd_per_iteration)) of.cheapest_ties.push_back(i);
+    if (*row.usd_per_hour < budget_usd_per_hour && near(i, of.in_budget, &SweepRow::iteration_seconds)) {
+      of.in_budget_ties.push_back(i);
+    }
+  }
+  std::stable_sort(of.cheapest_ties.begin(), of.cheapest_ties.end(), [&rows](std::size_t a, std::size_t b) {
+    return *rows[a].usd_per_iteration < *rows[b].usd_per_iteration;
+  });
+}
+
+}  // namespace
 
 std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour) {
   std::vector<Advice> advice;
@@ -36,6 +76,7 @@ std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_
   for (Advice& of : advice) {
     std::stable_sort(of.front.begin(), of.front.end(), faster);
     std::stable_sort(of.fitting.begin(), of.fitting.end(), faster);
+    add_ties(of, rows, budget_usd_per_hour);
   }
   return advice;
 }

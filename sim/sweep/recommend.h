@@ -10,6 +10,13 @@
 
 namespace tencache {
 
+// How far two rows must lie apart, as a share of the better one, for one to be called better: the error within which
+// predictions like them are validated, where one is, else 1 %, which is no more than the figures' resolution.
+double tie_margin(const SweepRow& a, const SweepRow& b);
+// Whether `a`, whose iteration costs and takes no less than that of `b` in one of the two, is no worse than that much
+// in either. Both fit and have prices.
+bool ties(const SweepRow& a, const SweepRow& b);
+
 // Of one workload; indices of rows. The policy `ideal`, which no machine can have, is left out.
 struct Advice {
   std::string workload;
@@ -19,6 +26,8 @@ struct Advice {
   std::optional<std::size_t> cheapest;   // an iteration; none: nothing that fits has a price
   std::optional<std::size_t> fastest;    // none: nothing fits
   std::optional<std::size_t> in_budget;  // the fastest of those below so many USD an hour
+  // What is within tie_margin() of them, the best first.
+  std::vector<std::size_t> cheapest_ties, fastest_ties, in_budget_ties;
 };
 // In the rows' order of workloads; what is equally good is taken in the order of rows. `budget_usd_per_hour` 0: none.
 std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour);

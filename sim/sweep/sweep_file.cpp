@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "configs/gpu_yaml.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
@@ -22,6 +23,8 @@ const std::vector<std::string> filled_by_machine = {"gpu", "data-parallel", "ten
 
 // What a filter may ask for beside the workloads' settings and the policies' options.
 const std::vector<std::string> filter_keys = {"workload", "trace", "machine", "gpu_memory", "policy", "cpu_memory"};
+
+std::uint64_t line_of(const YamlValue& value) { return static_cast<std::uint64_t>(value.node.Mark().line) + 1; }
 
 class SweepReader {
  public:
@@ -91,9 +94,18 @@ class SweepReader {
     const std::size_t first = sweep_.workloads.size();
     trace ? add_traces(*trace, name) : add_generated(*generate, name);
     RescaleOptions rescale;
-    if (const auto gpu = keys.get("assume_gpu")) rescale.assume_gpu = figures_.text(*gpu, "assume_gpu");
     if (const auto value = keys.get("rescale")) {
       rescale.no_rescale = figures_.choice(*value, "rescale", {"true", "false"}) == 1;
+    }
+    if (const auto gpu = keys.get("assume_gpu")) {
+      if (generate) fail_at(*gpu, "assume_gpu: a generated trace is of the GPU that `generate` has as `gpu`");
+      if (rescale.no_rescale) fail_at(*gpu, "assume_gpu: nothing is assumed where durations are not rescaled");
+      rescale.assume_gpu = figures_.text(*gpu, "assume_gpu");
+      try {
+        read_gpu(rescale.assume_gpu);
+      } catch (const Error& error) {
+        fail_at(*gpu, std::string("assume_gpu: ") + error.what());
+      }
     }
     for (std::size_t i = first; i < sweep_.workloads.size(); ++i) sweep_.workloads[i].rescale = rescale;
   }
@@ -115,8 +127,10 @@ class SweepReader {
   void add_generated(const YamlValue& value, const std::string& name) {
     const YamlMap keys({value}, "generate", setting_names_);
     std::vector<std::pair<std::string, Values>> settings;
+    std::map<std::string, std::uint64_t> lines;
     for (const auto& entry : value.node) {
       const std::string key = entry.first.Scalar();
+      lines[key] = line_of({entry.second, value.file});
       Values values = texts({entry.second, value.file}, key);
       for (std::string& text : values) {
         if (text == of_the_machine &&
@@ -133,6 +147,7 @@ class SweepReader {
     if (!keys.get("gpu")) settings.emplace_back("gpu", Values{std::string(of_the_machine)});
     each_choice(settings, [&](const std::vector<std::size_t>& choice) {
       SweepWorkload workload;
+      workload.setting_lines = lines;
       std::string label;
       for (std::size_t i = 0; i < settings.size(); ++i) {
         const auto& [key, values] = settings[i];
@@ -154,6 +169,7 @@ class SweepReader {
     for (const SweepWorkload& other : sweep_.workloads) {
       if (other.name == workload.name) fail_at(where, "two workloads are called '" + workload.name + "'; name them");
     }
+    workload.line = line_of(where);
     if (workload.name.size() > 200) fail_at(where, "the name of a workload is too long: '" + workload.name + "'");
     sweep_.workloads.push_back(std::move(workload));
   }
@@ -171,8 +187,13 @@ class SweepReader {
   }
 
   void read_machines(const YamlValue& item) {
+    ++machine_items_;
+    const auto add = [&](const std::string& name, const std::string& gpu, const std::string& cpu,
+                         const Values& limits) {
+      sweep_.machines.push_back({name, gpu, cpu, limits, line_of(item), machine_items_});
+    };
     if (item.node.IsScalar()) {
-      for (const std::string& machine : machines_named(item)) sweep_.machines.push_back({machine, "", "", {}});
+      for (const std::string& machine : machines_named(item)) add(machine, "", "", {});
       return;
     }
     const YamlMap keys({item}, "a machine", {"name", "gpu_memory", "cpu_memory", "limits"});
@@ -191,7 +212,7 @@ class SweepReader {
               fail_at(item, std::string(option) + ": " + error.what());
             }
           }
-          sweep_.machines.push_back({name, gpu, cpu, limits});
+          add(name, gpu, cpu, limits);
         }
       }
     }
@@ -264,6 +285,7 @@ class SweepReader {
     }
     const YamlMap keys({item}, "a filter", valid);
     SweepFilter filter;
+    filter.line = line_of(item);
     for (const auto& entry : item.node) {
       filter.patterns.emplace_back(entry.first.Scalar(), texts({entry.second, item.file}, entry.first.Scalar()));
     }
@@ -292,7 +314,10 @@ class SweepReader {
     SweepCostSettings& cost = sweep_.cost;
     number("run_tokens", cost.run_tokens);
     number("budget_usd_per_hour", cost.budget_usd_per_hour);
-    number("interruptions_per_hour", cost.interruptions_per_hour);
+    if (const auto rate = keys.get("interruptions_per_hour")) {
+      const bool never = rate->node.IsScalar() && rate->node.Scalar() == "0";
+      cost.interruptions_per_hour = never ? 0 : figures_.positive_number(*rate, "cost.interruptions_per_hour");
+    }
     number("checkpoint_seconds", cost.checkpoints.checkpoint_seconds);
     number("restart_seconds", cost.checkpoints.restart_seconds);
     number("checkpoint_interval_seconds", cost.checkpoints.interval_seconds);
@@ -306,6 +331,7 @@ class SweepReader {
   const std::vector<std::string>& setting_names_;
   FigureReader figures_;
   SweepFile sweep_;
+  std::size_t machine_items_ = 0;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,12 +24,17 @@ struct SweepWorkload {
   std::string trace_file;  // recorded; empty: generated
   TraceSettings settings;  // what it is generated with; values may be `of_the_machine`
   RescaleOptions rescale;  // of its durations to the machine's GPU
+  // Where in the file it stands, and its settings by name.
+  std::uint64_t line = 0;
+  std::map<std::string, std::uint64_t> setting_lines = {};
 };
 
 struct MachineVariant {
   std::string machine;                 // a shipped name, or a path
   std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
   std::vector<std::string> limits;     // LINK=BANDWIDTH each
+  std::uint64_t line = 0;              // of the file
+  std::size_t item = 0;                // which of the file's items it is a variant of
 };
 
 struct PolicyVariant {
@@ -39,13 +45,14 @@ struct PolicyVariant {
 // A combination matches where each of the keys does: its value is one of the patterns, in which * stands for anything.
 struct SweepFilter {
   std::vector<std::pair<std::string, std::vector<std::string>>> patterns;
+  std::uint64_t line = 0;
 };
 
 struct SweepCostSettings {
-  double run_tokens = 0;               // of a run; 0: none asked for
-  double budget_usd_per_hour = 0;      // for the recommendation; 0: none
-  double attached_storage_gb = 0;      // to machines without storage of their own
-  double interruptions_per_hour = -1;  // of spot; below 0: as in the price table
+  double run_tokens = 0;                              // of a run; 0: none asked for
+  double budget_usd_per_hour = 0;                     // for the recommendation; 0: none
+  double attached_storage_gb = 0;                     // to machines without storage of their own
+  std::optional<double> interruptions_per_hour = {};  // of spot; 0: never; none: as in the price table
   CheckpointCosts checkpoints;
 };
 

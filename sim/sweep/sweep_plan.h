@@ -16,10 +16,13 @@ namespace tencache {
 
 // What the sweep needs of its caller. May be called from several threads at once.
 struct SweepTools {
-  std::string version;  // of the program
+  std::string build;  // of the program: what changes results without another input
   std::function<Trace(const TraceSettings&)> generate;
+  std::function<void(const TraceSettings&)> check;  // throws Error where `generate` would refuse the settings
   // A hash of the files that `generate` would read. Throws Error where the settings name none.
   std::function<std::string(const TraceSettings&)> fingerprint;
+  // The same of a policy that is not the program's own, of the library that has it; else empty.
+  std::function<std::string(const std::string& policy)> policy_build;
   PriceChoice prices;
 };
 
@@ -53,19 +56,22 @@ struct SweepPlan {
   SweepFile file;
   std::vector<PlannedTrace> traces;
   std::vector<PlannedMachine> machines;
-  std::vector<SweepUnit> units;  // those of a trace follow one another
+  std::vector<std::string> builds;  // SweepRow::build of each of the file's policies
+  std::vector<SweepUnit> units;     // those of a trace follow one another
   std::uint64_t combinations = 0;
-  std::string sha256;         // of the keys
-  std::string version;        // of the program
-  std::string prices_sha256;  // of what the machines cost, and the sweep's own cost settings
-  bool part = false;          // a shard
+  std::string sha256;                 // of the keys
+  std::string build;                  // of the program
+  std::string prices_sha256;          // of what the machines cost, and the sweep's own cost settings
+  bool part = false;                  // a shard
+  std::vector<std::string> warnings;  // each with file and line: filters that match nothing
 };
 
 // Of its units.
 std::uint64_t row_count(const SweepPlan& plan);
 
-// Deterministic. Throws Error where a machine, a trace file or a model is not to be found, nothing is left by the
-// filters, or the combinations are too many.
+// Deterministic. Throws Error, with the file's line, where a machine, a trace file or a model is not to be found, a
+// setting is one that no trace can be generated with, a variant is possible on none of its machines, a filter asks for
+// what the sweep does not have; and where nothing is left by the filters, or the combinations are too many.
 SweepPlan plan_sweep(SweepFile file, const SweepTools& tools);
 
 // Every n-th unit, from the i-th (counted from 1).

@@ -100,6 +100,15 @@ class Statement {
   sqlite3_stmt* statement_ = nullptr;
 };
 
+// Throws Error where the rows have other columns than those of this version.
+void check_columns(sqlite3* database, const std::string& path) {
+  try {
+    Statement(database, path, "SELECT " + columns(false) + " FROM results LIMIT 0");
+  } catch (const Error& error) {
+    throw Error(path + " was written by another version of tencache (" + error.what() + "); sweep it anew");
+  }
+}
+
 std::vector<SweepRow> read_rows(sqlite3* database, const std::string& path) {
   std::vector<SweepRow> rows;
   Statement select(database, path, "SELECT " + columns(false) + " FROM results ORDER BY position, key");
@@ -174,6 +183,7 @@ SweepResults read_sweep(const std::string& path) {
   if (application == 0 && tables == 0) return {};  // a sweep has only just begun
   if (application != application_id) throw Error(no_results_file(path));
   SweepResults results;
+  check_columns(database, path);
   results.about = read_about(database, path);
   results.rows = read_rows(database, path);
   return results;
@@ -205,7 +215,7 @@ SweepStore::SweepStore(const std::string& path) : path_(path.empty() ? ":memory:
       run("BEGIN IMMEDIATE; CREATE TABLE sweep (name TEXT PRIMARY KEY, value TEXT NOT NULL); CREATE TABLE results (" +
           columns(true) + "); PRAGMA application_id = " + std::to_string(application_id) + "; COMMIT");
     }
-    Statement(database_, path_, "SELECT " + columns(false) + " FROM results LIMIT 1").step();
+    check_columns(database_, path_);
   } catch (...) {
     sqlite3_close(database_);
     if (lock_ >= 0) close(lock_);

@@ -1,5 +1,5 @@
 // Results of a sweep on disk: one SQLite file, table `results` with a row a combination (the columns of
-// sim/sweep/sweep_row.h) and table `sweep` of names and values (name, file, version, combinations, …).
+// sim/sweep/sweep_row.h) and table `sweep` of names and values (name, file, build, combinations, …).
 #pragma once
 
 #include <cstdint>

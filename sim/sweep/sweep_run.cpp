@@ -14,6 +14,7 @@
 #include "policies/registry.h"
 #include "sim/parallel.h"
 #include "sim/policy_run.h"
+#include "sim/sweep/recommend.h"
 #include "traces/split_ranks.h"
 #include "traces/trace_file.h"
 
@@ -71,8 +72,21 @@ void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& res
 
 struct MadeTrace {
   Trace trace;
-  std::string durations;  // of SweepRow
+  std::string durations, rescaled_from;  // of SweepRow
 };
+
+// A file that is no trace: the user's slip, and no reason why something does not fit.
+class UnreadableTrace : public Error {
+  using Error::Error;
+};
+
+Trace read_recorded(const std::string& file) {
+  try {
+    return read_trace(file);
+  } catch (const Error& error) {
+    throw UnreadableTrace(error.what());
+  }
+}
 
 void add_trace_facts(SweepRow& row, const Trace& trace) {
   row.model = trace.header.model;
@@ -185,11 +199,13 @@ class SweepRunner::Traces {
       }
     }
     MadeTrace made{
-        .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_trace(workload.trace_file),
-        .durations = {}};
+        .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
+        .durations = {},
+        .rescaled_from = {}};
     const bool modelled = made.trace.header.hardware.starts_with("modelled");
-    const bool rescaled = rescale_to_machine(made.trace, machine, workload.rescale).has_value();
-    made.durations = rescaled ? "rescaled" : modelled ? "modelled" : "measured";
+    const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
+    if (rescaling) made.rescaled_from = rescaling->from;
+    made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
     return made;
   }
 
@@ -200,7 +216,7 @@ class SweepRunner::Traces {
 };
 
 SweepRunner::SweepRunner(const SweepPlan& plan, const SweepTools& tools)
-    : plan_(plan), traces_(std::make_unique<Traces>(plan, tools)) {}
+    : plan_(plan), traces_(std::make_unique<Traces>(plan, tools)), validated_(read_validated()) {}
 SweepRunner::~SweepRunner() = default;
 
 std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std::string>& skip) {
@@ -224,15 +240,23 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     limits.until_steady = false;
   }
   std::optional<References> references;
+  const Validated* validated = nullptr;
   try {
     if (!machine.refusal.empty()) throw Error(machine.refusal);
     trace = traces_->get(unit.trace);
     add_trace_facts(common, trace->trace);
     common.durations = trace->durations;
+    common.rescaled_from = trace->rescaled_from;
+    // Another memory size, a slower link, another GPU: nothing like it was measured.
+    const bool changed = !common.gpu_memory.empty() || !common.cpu_memory.empty() || !common.limits.empty() ||
+                         !common.rescaled_from.empty();
+    if (!changed) validated = validated_for(validated_, machine.spec.name, trace->trace.header.recorded_by);
     references = references_of(trace->trace, machine.spec, limits);
     common.ideal_seconds = references->ideal_seconds;
     common.bound_seconds = references->bound_seconds;
     common.bound_term = references->bound_term;
+  } catch (const UnreadableTrace&) {
+    throw;
   } catch (const Error& error) {
     common.reason = error.what();
   }
@@ -244,6 +268,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     row.key = planned_row.key;
     row.position = planned_row.position;
     const PolicyVariant& policy = plan_.file.policies[planned_row.policy];
+    row.build = plan_.builds[planned_row.policy];
     row.policy = policy.policy;
     row.options = options_text(make_policy(policy.policy, policy.settings).options);
     if (references) {
@@ -255,31 +280,76 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
         row.reason = error.what();
       }
     }
+    if (row.fits) {
+      row.validity = validity_text(validated);
+      if (validated != nullptr) row.validated_within = validated->worst;
+    }
     add_costs(row, machine, plan_.file.cost);
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
-void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings) {
-  const Price& price = machine.spec.price;
+namespace {
+
+void clear_costs(SweepRow& row) {
   row.usd_per_hour = row.usd_per_iteration = row.usd_per_million_tokens = row.run_hours = row.run_usd = std::nullopt;
-  row.spot_usd_per_hour = row.spot_slowdown = row.spot_checkpoint_interval_seconds = std::nullopt;
-  row.spot_usd_per_million_tokens = row.spot_run_hours = row.spot_run_usd = std::nullopt;
-  row.price_source = row.price_retrieved = "";
-  if (price.currency != "USD") return;
-  row.price_source = machine.price.on_demand.source;
-  row.price_retrieved = machine.price.on_demand.retrieved;
+  row.spot_usd_per_hour = row.spot_interruptions_per_hour = row.spot_slowdown = std::nullopt;
+  row.spot_checkpoint_interval_seconds = row.spot_usd_per_iteration = row.spot_usd_per_million_tokens = std::nullopt;
+  row.spot_run_hours = row.spot_run_usd = row.storage_usd_per_hour = std::nullopt;
+  for (std::string* text : {&row.price_source, &row.price_retrieved, &row.price_confidence, &row.spot_price_source,
+                            &row.spot_price_retrieved, &row.spot_price_confidence, &row.interruptions_source,
+                            &row.interruptions_retrieved, &row.interruptions_confidence, &row.storage_price_source,
+                            &row.storage_price_retrieved, &row.storage_price_confidence}) {
+    text->clear();
+  }
+}
+
+void set_source(const PriceFigure& figure, std::string& source, std::string& retrieved, std::string& confidence) {
+  source = figure.source;
+  retrieved = figure.retrieved;
+  confidence = figure.confidence;
+}
+
+// Of the machine with what is attached to it; sets where the figures are from.
+HourlyPrices hourly_prices(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings) {
   HourlyPrices prices;
-  if (price.on_demand > 0) prices.on_demand_usd = price.on_demand;
-  if (price.spot > 0) prices.spot_usd = price.spot;
+  const PriceUsed& used = machine.price;
+  if (machine.spec.price.on_demand > 0) {
+    prices.on_demand_usd = machine.spec.price.on_demand;
+    set_source(used.on_demand, row.price_source, row.price_retrieved, row.price_confidence);
+  }
   const bool has_storage = std::any_of(machine.spec.tiers.begin(), machine.spec.tiers.end(),
                                        [](const Tier& tier) { return tier.kind == TierKind::nvme; });
-  if (!has_storage) {
-    prices.storage_usd = storage_usd_per_hour(settings.attached_storage_gb, machine.price.storage_usd_per_gb_month);
+  if (!has_storage && settings.attached_storage_gb > 0) {
+    prices.storage_usd.reset();
+    if (used.storage) {
+      prices.storage_usd = storage_usd_per_hour(settings.attached_storage_gb, used.storage->value);
+      set_source(*used.storage, row.storage_price_source, row.storage_price_retrieved, row.storage_price_confidence);
+    }
+    row.storage_usd_per_hour = prices.storage_usd;
   }
-  prices.interruptions_per_hour =
-      settings.interruptions_per_hour >= 0 ? settings.interruptions_per_hour : machine.price.interruptions_per_hour;
+  if (machine.spec.price.spot <= 0) return prices;
+  prices.spot_usd = machine.spec.price.spot;
+  set_source(used.spot, row.spot_price_source, row.spot_price_retrieved, row.spot_price_confidence);
+  std::optional<PriceFigure> rate = used.interruptions;
+  if (settings.interruptions_per_hour) {
+    rate = {*settings.interruptions_per_hour, "cost.interruptions_per_hour of the sweep", "", "estimated"};
+  }
+  if (rate) {
+    prices.interruptions_per_hour = rate->value;
+    set_source(*rate, row.interruptions_source, row.interruptions_retrieved, row.interruptions_confidence);
+  }
+  row.spot_interruptions_per_hour = prices.interruptions_per_hour;
+  return prices;
+}
+
+}  // namespace
+
+void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings) {
+  clear_costs(row);
+  if (machine.spec.price.currency != "USD") return;
+  const HourlyPrices prices = hourly_prices(row, machine, settings);
   const Work work{.iteration_seconds = row.iteration_seconds.value_or(0),
                   .tokens_per_iteration = row.tokens_per_iteration,
                   .run_tokens = settings.run_tokens};
@@ -292,11 +362,12 @@ void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSett
       row.run_usd = cost->run_usd;
     }
   }
+  if (prices.spot_usd && prices.storage_usd) row.spot_usd_per_hour = *prices.spot_usd + *prices.storage_usd;
   if (const auto spot = cost_on_spot(prices, work, settings.checkpoints)) {
-    row.spot_usd_per_hour = spot->cost.usd_per_hour;
     row.spot_slowdown = spot->slowdown;
     if (spot->interval_seconds > 0) row.spot_checkpoint_interval_seconds = spot->interval_seconds;
     if (row.fits) {
+      row.spot_usd_per_iteration = spot->cost.usd_per_iteration;
       row.spot_usd_per_million_tokens = spot->cost.usd_per_million_tokens;
       row.spot_run_hours = spot->cost.run_hours;
       row.spot_run_usd = spot->cost.run_usd;
@@ -307,7 +378,7 @@ void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSett
 void mark_fronts(std::vector<SweepRow>& rows) {
   std::map<std::string, std::vector<std::size_t>> workloads;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i].on_front = false;
+    rows[i].on_front = rows[i].ties_with_front = false;
     if (rows[i].fits && rows[i].policy != "ideal" && rows[i].iteration_seconds && rows[i].usd_per_iteration) {
       workloads[rows[i].workload].push_back(i);
     }
@@ -317,6 +388,12 @@ void mark_fronts(std::vector<SweepRow>& rows) {
     for (const std::size_t i : members) points.push_back({*rows[i].iteration_seconds, *rows[i].usd_per_iteration});
     const std::vector<bool> on_front = pareto_front(points);
     for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].on_front = on_front[i];
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      SweepRow& row = rows[members[i]];
+      row.ties_with_front = !row.on_front && std::any_of(members.begin(), members.end(), [&](std::size_t other) {
+        return rows[other].on_front && ties(row, rows[other]);
+      });
+    }
   }
 }
 
@@ -327,13 +404,24 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
   }
   SweepResume resumed;
   std::vector<std::string> others;
+  std::size_t of_other_builds = 0;
+  std::string other_build;
   for (const SweepRow& row : store.rows()) {
+    if (std::find(plan.builds.begin(), plan.builds.end(), row.build) == plan.builds.end()) {
+      ++of_other_builds;
+      other_build = row.build;
+    }
     keys.contains(row.key) ? void(resumed.done.insert(row.key)) : others.push_back(row.key);
+  }
+  if (of_other_builds != 0) {
+    throw Error("the results file holds " + std::to_string(of_other_builds) +
+                " rows of another build of the program or of a policy library (" + other_build + "; this is " +
+                plan.builds.front() +
+                "): figures of two builds are not mixed; name another file, or remove it to simulate all of it anew");
   }
   if (resumed.done.empty() && !others.empty()) {
     throw Error("the results file holds " + std::to_string(others.size()) +
-                " rows of another sweep, of other inputs or of another version of the program; name another file, or "
-                "remove it");
+                " rows of another sweep or of other inputs; name another file, or remove it");
   }
   if (plan.part && !others.empty()) {
     throw Error("the results file holds " + std::to_string(others.size()) +
@@ -365,6 +453,10 @@ void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store
   }
   if (!units.empty()) store.set_about({});  // until its end it is no whole sweep
   std::uint64_t done = resumed.done.size();
+  std::set<std::string> keys;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
+  }
   std::mutex mutex;
   RowWriter writer(store);
   const auto take = [&](std::vector<SweepRow> made) {
@@ -377,7 +469,17 @@ void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store
   if (leader != nullptr) {
     std::vector<std::string> tasks;
     for (const SweepUnit* unit : units) tasks.push_back(task_of(plan, *unit, resumed.done));
-    leader->distribute(tasks, [&](std::string&& answer) { take(decode_rows(answer)); });
+    const auto take_answer = [&](std::string&& answer) {
+      std::vector<SweepRow> made = decode_rows(answer);
+      for (const SweepRow& row : made) {
+        if (!keys.contains(row.key)) {
+          throw Error("a rank answered with another sweep's row (build " + row.build + ", here " + plan.builds.front() +
+                      "): all ranks need the same program and the same files");
+        }
+      }
+      take(std::move(made));
+    };
+    leader->distribute(tasks, take_answer, answer_units(plan, tools));
   } else {
     SweepRunner runner(plan, tools);
     on_all_cores(
@@ -410,7 +512,7 @@ void finish_sweep(const SweepPlan& plan, SweepStore& store) {
   store.set_about({{"name", plan.file.name},
                    {"description", plan.file.description},
                    {"file", plan.file.file},
-                   {"version", plan.version},
+                   {"build", plan.build},
                    {"combinations", std::to_string(plan.combinations)},
                    {"combinations_sha256", plan.sha256},
                    {"prices_sha256", plan.prices_sha256},

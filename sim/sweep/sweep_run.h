@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/validated.h"
 #include "sim/sweep/ranks.h"
 #include "sim/sweep/sweep_plan.h"
 #include "sim/sweep/sweep_results.h"
@@ -15,7 +16,7 @@
 namespace tencache {
 
 // Simulates units. Traces are made where they are first needed and freed once a later one is asked for: units should
-// come in the plan's order. Threads may call run() at once.
+// come in the plan's order. Threads may call run() at once. A recorded trace that cannot be read is an Error.
 class SweepRunner {
  public:
   SweepRunner(const SweepPlan& plan, const SweepTools& tools);
@@ -28,11 +29,12 @@ class SweepRunner {
 
   const SweepPlan& plan_;
   std::unique_ptr<Traces> traces_;
+  std::vector<Validated> validated_;
 };
 
 // The costs of one row on its machine, anew: prices are no part of a row's key.
 void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings);
-// `on_front`, for each workload among its rows that fit and have a price.
+// `on_front` and `ties_with_front`, for each workload among its rows that fit and have a price.
 void mark_fronts(std::vector<SweepRow>& rows);
 
 // What is there of the plan already, when the sweep starts.
@@ -40,14 +42,14 @@ struct SweepResume {
   std::set<std::string> done;  // keys
   std::size_t dropped = 0;     // rows of an earlier version of the sweep that it has no more
 };
-// Drops rows that the plan does not have. Throws Error where none of the store's rows is the plan's: it is another
-// sweep's.
+// Drops rows that the plan does not have. Throws Error where there are rows of another build of the program or of its
+// policy library, or where none of the store's rows is the plan's: it is another sweep's.
 SweepResume resume(const SweepPlan& plan, SweepStore& store);
 
 using SweepProgress = std::function<void(std::uint64_t rows_done, std::uint64_t rows)>;  // from any thread, one at once
 
-// Simulates what is not done, then finish_sweep(). On threads (0: as many as there are cores) or, if there is a leader,
-// on the other ranks, each of which follows with answer_units() of the same plan.
+// Simulates what is not done, then finish_sweep(). On threads (0: as many as there are cores; if there is a leader, 1)
+// and, if there is a leader, on the other ranks, each of which follows with answer_units() of the same plan.
 void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
                std::size_t threads, const SweepProgress& progress, RankLeader* leader = nullptr);
 // `plan` and `tools` outlive it.

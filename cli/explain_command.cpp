@@ -119,7 +119,12 @@ Json explanation_json(const Explained& explained) {
   json["in_turn"] = {{"steps", std::move(steps)},
                      {"attributed_seconds", sum_of(explanation.parts.stalls)},
                      {"confirmed_seconds", confirmed},
-                     {"remainder_seconds", explanation.remainder}};
+                     {"remainder_seconds", explanation.remainder},
+                     {"refused", nullptr}};
+  if (const auto& refused = explanation.refused_step) {
+    json["in_turn"]["refused"] = {
+        {"cause", to_string(refused->cause)}, {"change", change_text(refused->cause)}, {"reason", refused->reason}};
+  }
   json["ops"] = costly_json(explanation.ops, explained.top, [&](const CostlyOp& op) -> Json {
     const Op& of = program.ops[op.op];
     return {{"op", op.op}, {"name", program.name(of)}, {"module", program.module(of)}, {"phase", to_string(of.phase)}};
@@ -222,6 +227,10 @@ std::string steps_text(const Explanation& explanation) {
                    std::string(to_string(step.cause)),
                signed_seconds(step.seconds), format_seconds(step.without.seconds)});
     confirmed += step.seconds;
+  }
+  if (const auto& refused = explanation.refused_step) {
+    table.add_wide(fmt::format("  {}{}", explanation.steps.empty() ? "" : "and ", to_string(refused->cause)),
+                   "no such run, and no further: " + refused->reason, 160);
   }
   const double attributed = sum_of(explanation.parts.stalls);
   return text + table.text() +

@@ -10,6 +10,7 @@
 #include "policies/registry.h"
 #include "sim/machine_parameter.h"
 #include "sim/parallel.h"
+#include "traces/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -118,6 +119,18 @@ class Breakdown {
   double without_tensor_ = 0;
 };
 
+// Of each rank, in order; those that no op uses are the first's.
+std::vector<std::vector<TensorId>> tensors_by_rank(const Trace& trace) {
+  std::vector<std::uint32_t> rank_of(trace.tensors.size(), 0);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.reads(op)) rank_of[tensor] = op.rank;
+    for (const TensorId tensor : trace.writes(op)) rank_of[tensor] = op.rank;
+  }
+  std::vector<std::vector<TensorId>> tensors(rank_count(trace));
+  for (TensorId tensor = 0; tensor < rank_of.size(); ++tensor) tensors[rank_of[tensor]].push_back(tensor);
+  return tensors;
+}
+
 // ---- Simulations
 // --------------------------------------------------------------------------------------------------------
 
@@ -153,6 +166,7 @@ class Explaining {
  private:
   // Every simulation but that of the run itself; the steps, which follow from each other, are one task and come first.
   void prepare() {
+    rank_tensors_ = tensors_by_rank(*request_.trace);
     for (const StallCause cause : causes_of(explanation_.parts.stalls)) {
       explanation_.causes.push_back(
           {.cause = cause, .attributed = explanation_.parts.stalls[static_cast<std::size_t>(cause)], .without = {}});
@@ -168,12 +182,12 @@ class Explaining {
     std::size_t confirmed = 0;
     for (CostlyTensor& tensor : explanation_.tensors) {
       if (confirmed == request_.tensors_confirmed) break;
-      const TensorId own = in_the_trace(tensor.tensor);
-      if (own == none) continue;
+      const std::vector<TensorId> own = in_the_trace(tensor.tensor);
+      if (own.empty()) continue;
       ++confirmed;
       tasks_.emplace_back([this, &tensor, own] {
         Trace trace = *request_.trace;
-        trace.tensors[own].bytes = 1;
+        for (const TensorId id : own) trace.tensors[id].bytes = 1;
         tensor.without = simulate(trace, *request_.machine, request_.policy, request_.settings);
       });
     }
@@ -205,16 +219,26 @@ class Explaining {
     }
   }
 
-  // The program has the trace's tensors under their own ids but for what lowering added; of several ranks they are
-  // numbered anew.
-  TensorId in_the_trace(TensorId tensor) const {
+  // The tensor of the program, and its like on the other ranks, as the trace numbers them; empty: lowering added it.
+  // Programs have the tensors of their rank in the trace's order.
+  std::vector<TensorId> in_the_trace(TensorId tensor) const {
     const Trace& program = explanation_.outcome.program.trace;
-    const auto same = [&](TensorId id) {
-      return id < request_.trace->tensors.size() &&
-             request_.trace->name(request_.trace->tensors[id]) == program.name(program.tensors[tensor]) &&
-             request_.trace->tensors[id].bytes == program.tensors[tensor].bytes;
-    };
-    return explanation_.outcome.ranks.empty() && same(tensor) ? tensor : none;
+    const std::vector<TensorId>& own = rank_tensors_[explanation_.outcome.rank];
+    const std::string_view name = program.name(program.tensors[tensor]);
+    const auto has_the_name = [&](TensorId id) { return request_.trace->name(request_.trace->tensors[id]) == name; };
+    if (tensor >= own.size() || !has_the_name(own[tensor]) ||
+        request_.trace->tensors[own[tensor]].bytes != program.tensors[tensor].bytes) {
+      return {};
+    }
+    const auto place = std::count_if(own.begin(), own.begin() + tensor, has_the_name);
+    std::vector<TensorId> found;
+    for (const std::vector<TensorId>& ids : rank_tensors_) {
+      auto left = place;
+      const auto like =
+          std::find_if(ids.begin(), ids.end(), [&](TensorId id) { return has_the_name(id) && left-- == 0; });
+      if (like != ids.end()) found.push_back(*like);
+    }
+    return found;
   }
 
   TimeParts simulate(const Trace& trace, const MachineSpec& machine, const std::string& policy,
@@ -278,7 +302,10 @@ class Explaining {
       if (left.empty()) return;
       removed.push_back(left.front());
       TimeParts without = simulate_without(removed);
-      if (!without.fits) return;
+      if (!without.fits) {
+        explanation_.refused_step = {left.front(), without.reason};
+        return;
+      }
       explanation_.steps.push_back({left.front(), now.seconds - without.seconds, without});
       now = without;
     }
@@ -305,6 +332,7 @@ class Explaining {
 
   const ExplainRequest& request_;
   Explanation explanation_;
+  std::vector<std::vector<TensorId>> rank_tensors_;  // of the trace
   std::vector<std::function<void()>> tasks_;
   std::mutex mutex_;
   std::size_t done_ = 0, expected_ = 1;

@@ -60,6 +60,12 @@ struct ExplainedStep {
   TimeParts without;   // the run without this cause and those of the steps before
 };
 
+// The step after the last: without this cause too there is no such run.
+struct RefusedStep {
+  StallCause cause = StallCause::memory;
+  std::string reason;
+};
+
 // An op, a layer or a tensor with the stalls that are its share.
 struct CostlyOp {
   OpIndex op = none;  // of the program
@@ -74,7 +80,8 @@ struct CostlyLayer {
 struct CostlyTensor {
   TensorId tensor = none;  // of the program
   StallSeconds stalls{};
-  // The run in which the tensor has a single byte; none: not asked for, or it is not in the trace itself.
+  // The run in which the tensor has a single byte, on every rank: of several tensors of its name, each rank's of the
+  // same place among them. None: not asked for, or it is not in the trace itself.
   std::optional<TimeParts> without = {};
 };
 
@@ -91,6 +98,7 @@ struct Explanation {
   TimeParts parts;
   std::vector<ExplainedCause> causes;  // with a stall, the longest first
   std::vector<ExplainedStep> steps;
+  std::optional<RefusedStep> refused_step = {};  // why there are no more steps, though stalls are left
   double remainder = 0;       // of the last step's time, what is beyond the run's own compute and gaps
   std::vector<CostlyOp> ops;  // all with a stall, the longest first
   std::vector<CostlyLayer> layers;

@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "configs/machine_yaml.h"
+#include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "policies/registry.h"
 #include "tests/in_process.h"
 #include "traces/trace_file.h"
 
@@ -192,6 +194,55 @@ TEST(Explain, TheCpusTimeIsConfirmed) {
   EXPECT_NEAR(cpu.attributed, 0.01, 1e-5);
   EXPECT_NEAR(cpu.confirmed, 0.01, 1e-5);
   EXPECT_NEAR(explanation.remainder, 0, 1e-6);
+}
+
+// On each of two ranks all three blocks come in on demand, as above, and the ranks meet at the end of every iteration:
+// with one block gone on one rank only, the other would still be waited for.
+TEST(Explain, ATensorIsTakenAwayOnAllRanks) {
+  Trace trace = three_blocks(false);
+  for (TensorId i = 0; i < 3; ++i) {
+    const TensorId id = trace.add_tensor("w" + std::to_string(i), 16 * MiB, Role::parameter, true);
+    Op op = trace.ops[i];
+    op.rank = 1;
+    const TensorId ids[] = {id};
+    trace.add_op(op, ids, {});
+  }
+  for (const OpIndex last : {2u, 5u}) trace.ops[last].rendezvous = trace.names.intern("end");
+  MachineSpec two = machine(32 * MiB, GiB);
+  two.other_ranks = {machine(32 * MiB, GiB)};
+  const Explanation explanation = explain_lru(trace, two);
+  EXPECT_NEAR(explanation.parts.seconds, 0.03 + 3 * block_seconds, 1e-6);
+  ASSERT_EQ(explanation.tensors.size(), 3u);
+  for (const CostlyTensor& tensor : explanation.tensors) {
+    ASSERT_TRUE(tensor.without);
+    EXPECT_NEAR(tensor.without->seconds, 0.03 + 2 * block_seconds, 1e-6);
+  }
+}
+
+// A policy that has no use for links so fast: the first step is refused, and that is said.
+class SlowLinksOnly : public Policy {
+ public:
+  explicit SlowLinksOnly(Options&) {}
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    if (machine.links[0].bandwidth > 1'000'000'000'000) throw Error("such a link is too fast");
+    return Policy::layout(machine, program);
+  }
+};
+
+TEST(Explain, SaysWhyTheStepsEnd) {
+  constexpr PolicyEntry entry{"slow-links-only", "for this test", "none", make_policy_of<SlowLinksOnly>};
+  register_policies({&entry, 1}, "explain_test");
+  const Trace trace = three_blocks(true);
+  ExplainRequest request;
+  const MachineSpec box = machine(32 * MiB, GiB);
+  request.trace = &trace;
+  request.machine = &box;
+  request.policy = "slow-links-only";
+  const Explanation explanation = explain(request);
+  ASSERT_TRUE(explanation.refused_step);
+  EXPECT_EQ(explanation.refused_step->cause, StallCause::h2d);
+  EXPECT_THAT(explanation.refused_step->reason, HasSubstr("too fast"));
+  EXPECT_NEAR(explanation.remainder, sum_of(explanation.parts.stalls), 1e-9);
 }
 
 TEST(Explain, SaysNothingOfWhatDoesNotFit) {

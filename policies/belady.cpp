@@ -10,9 +10,11 @@
 // A cursor goes through the accesses of the GPU's ops, at most one iteration ahead of the GPU, and stays before the
 // next missing tensor: each access is looked at once. It goes back only where a tensor behind it leaves for an op, or
 // is written by the CPU. A tensor that a CPU op still has to write is not fetched before.
+// Whole tensors move, but those larger than all staging buffers pass them in parts (unit_of_whole_tensors).
 #include <algorithm>
 
 #include "policies/classic.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 
 namespace tencache {
@@ -27,7 +29,11 @@ class Belady final : public Policy {
     options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
   }
 
-  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
+    Layout layout = layout_;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, layout.chunk_bytes);
+    return layout;
+  }
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (view.schedule == nullptr) return;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "policies/planning.h"
 
 namespace tencache {
 
@@ -22,6 +23,12 @@ ClassicPolicy::ClassicPolicy(Options& options) {
   layout_.chunk_bytes = 0;
   options.number("window", window_, "rows", "tensor accesses after the op's own whose tensors are fetched ahead");
   options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+}
+
+Layout ClassicPolicy::layout(const MachineSpec& machine, const Program* program) const {
+  Layout layout = layout_;
+  layout.chunk_bytes = unit_of_whole_tensors(machine, program, layout.chunk_bytes);
+  return layout;
 }
 
 void ClassicPolicy::on(const Event& event, const View& view, Actions& actions) {

@@ -22,11 +22,11 @@ bool fetch_missing(TensorId tensor, const View& view, Actions& actions);
 class ClassicPolicy : public Policy {
  public:
   explicit ClassicPolicy(Options& options);
-  Layout layout(const MachineSpec&, const Program*) const override { return layout_; }
+  Layout layout(const MachineSpec& machine, const Program* program) const override;
   void on(const Event& event, const View& view, Actions& actions) override;
 
  protected:
-  Layout layout_;  // whole tensors by default: the classic unit
+  Layout layout_;  // whole tensors by default, the classic unit, but for those larger than all staging buffers
 
  private:
   void prefetch(OpIndex issued, const View& view, Actions& actions) const;

@@ -4,10 +4,12 @@
 // Algorithm", 2020), and 10Cache's slowest baseline. Gradients go to the host when their layer ends ("eager"), where
 // the optimizer runs; optimizer states never leave it. Activations move only when room is short.
 //
-// What a layer is: layers.h. Ops without a module are served on demand.
+// What a layer is: layers.h. Ops without a module are served on demand. Tensors larger than all staging buffers pass
+// them in parts (unit_of_whole_tensors).
 #include <algorithm>
 
 #include "policies/layers.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 #include "policies/updates.h"
 
@@ -24,9 +26,9 @@ class LayerToLayer final : public Policy {
     options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
   }
 
-  Layout layout(const MachineSpec& machine, const Program*) const override {
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = chunk_bytes_;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, chunk_bytes_);
     layout.initial.fill(machine.tier_of(Device::cpu));
     if (buffers_ == "allocate" && machine.tier_of(Device::cpu) != no_tier) {
       layout.exclusive_copies = true;

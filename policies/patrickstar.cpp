@@ -11,12 +11,14 @@
 //      updates=margin the first updates stay on the GPU: as many as there is margin for their states beside all
 //      parameters and the peak of what is not persistent.
 // What is not in chunks never leaves: where it does not fit that is out of memory (overflow=evict: the coldest leave).
-// Until the iteration is known a tensor is a chunk by itself.
+// Until the iteration is known a tensor is a chunk by itself. One larger than all staging buffers, on its way from or
+// to storage, which the system does not use, passes them in parts (unit_of_whole_tensors).
 #include <algorithm>
 #include <map>
 
 #include "policies/classic.h"
 #include "policies/footprint.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 #include "policies/updates.h"
 
@@ -44,9 +46,9 @@ class PatrickStar final : public Policy {
     return r;
   }
 
-  Layout layout(const MachineSpec& machine, const Program*) const override {
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = 0;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.exclusive_copies = true;
     layout.blocking_step = true;
     layout.fallback_eviction = overflow_ == "evict";

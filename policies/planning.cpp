@@ -429,6 +429,14 @@ Bytes unit_that_moves(const MachineSpec& machine, Bytes chunk_bytes) {
   return chunk_bytes;
 }
 
+Bytes unit_of_whole_tensors(const MachineSpec& machine, const Program* program, Bytes chunk_bytes) {
+  const TierId cpu = machine.tier_of(Device::cpu);
+  if (chunk_bytes != 0 || program == nullptr || cpu == no_tier || unit_that_moves(machine, 0) == 0) return chunk_bytes;
+  Bytes persistent = 0;
+  for (const Tensor& tensor : program->trace.tensors) persistent += tensor.persistent ? tensor.bytes : 0;
+  return persistent > machine.tiers[cpu].capacity ? machine.staging.count * machine.staging.bytes : 0;
+}
+
 void Hints::sort() {
   for (std::vector<Hint>* hints : {&evictions_, &prefetches_}) {
     std::stable_sort(hints->begin(), hints->end(), [](const Hint& a, const Hint& b) { return a.op < b.op; });

@@ -18,6 +18,7 @@
 //    the tensor has left. Parameters that live in CPU memory keep their place there, so they are dropped.
 //  - free_gpu, unless given, is the GPU's memory less the peak of all that is not a parameter. The driver of the
 //    paper's L40S must have reported about 30 GB for BLOOM-7B and Falcon-7B: the framework's own cache was in its way.
+//  - A tensor larger than all staging buffers, which the system makes large enough for any, passes them in parts.
 //  - A parameter that the backward pass does not read (a bias) still has a row there: hooks fetch whole modules.
 #include "policies/ten_cache.h"
 
@@ -28,6 +29,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "policies/planning.h"
 #include "policies/policies.h"
 #include "policies/updates.h"
 
@@ -97,9 +99,9 @@ class TenCache final : public Policy {
     return r;
   }
 
-  Layout layout(const MachineSpec& machine, const Program*) const override {
+  Layout layout(const MachineSpec& machine, const Program* program) const override {
     Layout layout;
-    layout.chunk_bytes = 0;
+    layout.chunk_bytes = unit_of_whole_tensors(machine, program, 0);
     layout.blocking_step = true;  // DeepSpeed's step() returns when the CPU's Adam is done
     const TierId cpu = machine.tier_of(Device::cpu);
     for (const Role role : {Role::parameter, Role::master_parameter, Role::optimizer_state}) {

@@ -305,10 +305,11 @@ TEST(ExplainCommand, PrintsAttributedBesideConfirmed) {
   std::vector<std::string> two = words;
   two[7] = "lru,belady";
   EXPECT_EQ(run_in_process(two).code, 2);
-  const InProcessAnswer refused = run_in_process({"explain", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048",
-                                                  "-m", "g5.xlarge", "-p", "10cache", "--json"});
+  const InProcessAnswer refused =
+      run_in_process({"explain", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048", "-m", "g5.xlarge", "-p",
+                      "zero-infinity", "--set", "offload_param=nvme", "--json"});
   EXPECT_EQ(refused.code, 1) << refused.err;
-  EXPECT_THAT(refused.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("staging buffers")));
+  EXPECT_THAT(refused.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("raise buffer_size")));
   std::vector<std::string> option = words;
   option.insert(option.end(), {"--set", "no_such_option=1"});
   EXPECT_EQ(run_in_process(option).code, 2);

@@ -175,6 +175,24 @@ TEST(PlanningTest, WholeTensorsMoveInStagingBuffersWhereAPathIsStaged) {
   EXPECT_EQ(unit_that_moves(machine, 7), 7U);
 }
 
+TEST(PlanningTest, WholeTensorsStayWholeAsLongAsTheyCan) {
+  MachineSpec machine = small_machine(100, true);
+  machine.links[2].to = machine.links[3].from = 1;
+  machine.staging = {.tier = 1, .count = 4, .bytes = 10};
+  machine.tiers[1].capacity = 80;
+  Program program;
+  program.trace.add_tensor("small", 30, Role::parameter, true);
+  program.trace.add_tensor("large", 50, Role::parameter, true);
+  program.trace.add_tensor("born", 500, Role::activation, false);
+  EXPECT_EQ(unit_of_whole_tensors(machine, &program, 0), 0U);  // what is persistent has room in CPU memory
+  machine.tiers[1].capacity = 79;
+  EXPECT_EQ(unit_of_whole_tensors(machine, &program, 0), 40U);  // 30 whole, 50 in two parts
+  EXPECT_EQ(unit_of_whole_tensors(machine, &program, 7), 7U);
+  EXPECT_EQ(unit_of_whole_tensors(machine, nullptr, 0), 0U);
+  machine.links[2].to = machine.links[3].from = 0;
+  EXPECT_EQ(unit_of_whole_tensors(machine, &program, 0), 0U);  // no path is staged
+}
+
 TEST(PlanningTest, SumsOverACycle) {
   std::mt19937 random(7);
   for (const std::size_t size : {1U, 2U, 5U, 8U, 37U}) {

@@ -177,10 +177,11 @@ TEST(EnduranceCommand, TakesTheMachineFilesRating) {
 }
 
 TEST(EnduranceCommand, WhatTheMachineCannotServeDoesNotFit) {
-  const InProcessAnswer answer = run_in_process({"endurance", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048",
-                                                 "-m", "g5.xlarge", "-p", "10cache", "--json"});
+  const InProcessAnswer answer =
+      run_in_process({"endurance", "--model", "llama-3-8b", "--batch", "1", "--seq", "2048", "-m", "g5.xlarge", "-p",
+                      "zero-infinity", "--set", "offload_param=nvme", "--json"});
   EXPECT_EQ(answer.code, 1) << answer.err;
-  EXPECT_THAT(answer.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("staging buffers")));
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("\"fits\": false"), HasSubstr("raise buffer_size")));
 }
 
 }  // namespace

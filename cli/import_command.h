@@ -9,7 +9,7 @@
 
 namespace tencache {
 
-// `import pytorch`.
+// `import pytorch`, `import kineto`, `import chakra`, `import trace`.
 void add_import_recordings(CLI::App& group, Command& chosen);
 
 // Writes the trace and says what was imported, the notes on stderr or in the document of --json.

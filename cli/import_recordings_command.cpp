@@ -6,7 +6,11 @@
 #include "cli/console.h"
 #include "cli/import_command.h"
 #include "configs/gpu_yaml.h"
+#include "traces/pytorch/chakra.h"
+#include "traces/pytorch/import_kineto.h"
 #include "traces/pytorch/import_pytorch.h"
+#include "traces/strip_names.h"
+#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -14,8 +18,8 @@ namespace {
 struct RecordingArguments {
   std::vector<std::string> files;
   std::string output, gpu, model, nodes;
-  std::int64_t iteration = -1, batch = 0, sequence_length = 0;
-  bool as_recorded = false, json = false;
+  std::int64_t iteration = -1, kineto_iteration = -1, batch = 0, sequence_length = 0;
+  bool as_recorded = false, strip_names = false, json = false;
 };
 
 // "120-4711" as ids of nodes.
@@ -54,48 +58,138 @@ void add_common(CLI::App* command, RecordingArguments& arguments) {
   };
   add_count("--batch", arguments.batch, "Sequences or samples an iteration");
   add_count("--sequence-length", arguments.sequence_length, "Tokens a sequence");
+  command->add_flag("--strip-names", arguments.strip_names,
+                    "Neutral names for tensors, ops, modules and the model, to share the trace");
+  command->add_flag("--json", arguments.json, "What was imported as JSON");
+}
+
+void add_iteration(CLI::App* command, RecordingArguments& arguments) {
   command->add_option("--iteration", arguments.iteration,
                       "Which iteration: N of ProfilerStep#N, else counted from 0 (default: the last complete one)");
-  command->add_flag("--json", arguments.json, "What was imported as JSON");
+}
+
+ExitCode finish(ImportedTrace& imported, const RecordingArguments& arguments) {
+  if (arguments.strip_names) imported.trace = strip_names(imported.trace);
+  return finish_import(imported.trace, imported.notes, arguments.output, arguments.json);
 }
 
 ExitCode import_execution_trace(const RecordingArguments& arguments) {
   PytorchImportOptions options;
   options.execution_trace = arguments.files.front();
+  if (arguments.files.size() == 2) options.kineto = arguments.files.back();
   if (!arguments.gpu.empty()) options.gpu = read_gpu(arguments.gpu);
   options.as_recorded = arguments.as_recorded;
   options.model = arguments.model;
   options.batch = static_cast<std::uint64_t>(arguments.batch);
   options.sequence_length = static_cast<std::uint64_t>(arguments.sequence_length);
   if (arguments.iteration >= 0) options.iteration.number = arguments.iteration;
+  if (arguments.kineto_iteration >= 0) options.kineto_iteration = arguments.kineto_iteration;
   if (!arguments.nodes.empty()) parse_nodes(arguments.nodes, options.iteration);
+  options.progress = progress_line("the recording");
+  ImportedTrace imported = import_pytorch(options);
+  options.progress = {};  // clears the line
+  return finish(imported, arguments);
+}
+
+ExitCode import_kineto_trace(const RecordingArguments& arguments) {
+  KinetoImportOptions options;
+  options.file = arguments.files.front();
+  if (arguments.iteration >= 0) options.iteration = arguments.iteration;
+  options.model = arguments.model;
+  options.batch = static_cast<std::uint64_t>(arguments.batch);
+  options.sequence_length = static_cast<std::uint64_t>(arguments.sequence_length);
+  options.progress = progress_line("the recording");
+  ImportedTrace imported = import_kineto(options);
+  options.progress = {};
+  return finish(imported, arguments);
+}
+
+ExitCode import_chakra_trace(const RecordingArguments& arguments) {
+  ChakraImportOptions options;
+  options.files = arguments.files;
+  options.model = arguments.model;
+  options.batch = static_cast<std::uint64_t>(arguments.batch);
+  options.sequence_length = static_cast<std::uint64_t>(arguments.sequence_length);
+  options.as_recorded = arguments.as_recorded;
+  options.progress = progress_line("the recording");
+  ImportedTrace imported = import_chakra(options);
+  options.progress = {};
+  return finish(imported, arguments);
+}
+
+ExitCode rewrite_trace(const RecordingArguments& arguments) {
   ImportedTrace imported;
-  {
-    options.progress = progress_line("the recording");
-    imported = import_pytorch(options);
-    options.progress = {};
-  }
-  return finish_import(imported.trace, imported.notes, arguments.output, arguments.json);
+  imported.trace = read_trace(arguments.files.front());
+  return finish(imported, arguments);
+}
+
+constexpr const char* as_recorded_text =
+    "Keep the optimizer's step op by op, and what only a first step does: the creation of its states";
+
+void add_kineto(CLI::App& group, Command& chosen) {
+  CLI::App* kineto = group.add_subcommand("kineto", "From a Kineto trace alone, recorded with profile_memory=True");
+  auto arguments = std::make_shared<RecordingArguments>();
+  kineto->add_option("FILE", arguments->files, "The Kineto trace (.json, .gz, .zst, .tar.gz)")->required()->expected(1);
+  add_common(kineto, *arguments);
+  add_iteration(kineto, *arguments);
+  kineto->footer(
+      "Which op reads which tensor is only partly known: docs/import.md.\n\nExamples:\n"
+      "  tencache import kineto trace.json.gz -o step.trace.jsonl.zst");
+  kineto->callback([arguments, &chosen] { chosen = [arguments] { return import_kineto_trace(*arguments); }; });
+}
+
+void add_chakra(CLI::App& group, Command& chosen) {
+  CLI::App* chakra = group.add_subcommand("chakra", "From Chakra execution traces (.et) converted from PyTorch");
+  auto arguments = std::make_shared<RecordingArguments>();
+  chakra->add_option("FILES", arguments->files, "The trace of each rank, in order (.et, .gz, .zst, .tar.gz)")
+      ->required();
+  add_common(chakra, *arguments);
+  chakra->add_flag("--as-recorded", arguments->as_recorded, as_recorded_text);
+  chakra->footer(
+      "docs/import.md says what is known and what is inferred.\n\nExamples:\n"
+      "  tencache import chakra trace.0.et trace.1.et -o step.trace.jsonl.zst");
+  chakra->callback([arguments, &chosen] { chosen = [arguments] { return import_chakra_trace(*arguments); }; });
+}
+
+void add_trace(CLI::App& group, Command& chosen) {
+  CLI::App* trace = group.add_subcommand("trace", "A trace written again, such as with --strip-names");
+  auto arguments = std::make_shared<RecordingArguments>();
+  trace->add_option("FILE", arguments->files, "A trace of TenCache's")->required()->expected(1);
+  trace->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
+      ->required();
+  trace->add_flag("--strip-names", arguments->strip_names,
+                  "Neutral names for tensors, ops, modules and the model, to share the trace");
+  trace->add_flag("--json", arguments->json, "What was written as JSON");
+  trace->footer("Examples:\n  tencache import trace mine.trace.jsonl.zst --strip-names -o shared.trace.jsonl.zst");
+  trace->callback([arguments, &chosen] { chosen = [arguments] { return rewrite_trace(*arguments); }; });
 }
 
 }  // namespace
 
 void add_import_recordings(CLI::App& group, Command& chosen) {
-  CLI::App* pytorch = group.add_subcommand("pytorch", "From a PyTorch execution trace");
+  CLI::App* pytorch = group.add_subcommand("pytorch", "From a PyTorch execution trace, with or without a Kineto trace");
   auto arguments = std::make_shared<RecordingArguments>();
-  pytorch->add_option("FILES", arguments->files, "The execution trace (.json, .gz, .zst, .tar.gz)")
+  pytorch
+      ->add_option("FILES", arguments->files,
+                   "The execution trace (.json, .gz, .zst, .tar.gz), and the Kineto trace of the same run")
       ->required()
-      ->expected(1);
+      ->expected(1, 2);
   add_common(pytorch, *arguments);
+  add_iteration(pytorch, *arguments);
   pytorch->add_option("--assume-gpu,--gpu", arguments->gpu,
                       "Durations by this GPU's roofline where the recording has none");
-  pytorch->add_flag("--as-recorded", arguments->as_recorded,
-                    "Keep the optimizer's step op by op, and what only a first step does: the creation of its states");
+  pytorch->add_flag("--as-recorded", arguments->as_recorded, as_recorded_text);
+  pytorch->add_option("--kineto-iteration", arguments->kineto_iteration,
+                      "Which iteration of the Kineto trace (default: the same one, else the last complete one)");
   pytorch->add_option("--nodes", arguments->nodes, "The iteration as ids of its first and last node: 120-4711");
   pytorch->footer(
       "docs/import.md says what is known from a recording and what is inferred.\n\nExamples:\n"
+      "  tencache import pytorch et.json.gz kineto.json.gz -o step.trace.jsonl.zst\n"
       "  tencache import pytorch gpt2_et.json --assume-gpu a100-40g -o step.trace.jsonl.zst");
   pytorch->callback([arguments, &chosen] { chosen = [arguments] { return import_execution_trace(*arguments); }; });
+  add_kineto(group, chosen);
+  add_chakra(group, chosen);
+  add_trace(group, chosen);
 }
 
 }  // namespace tencache

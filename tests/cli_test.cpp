@@ -3,6 +3,7 @@
 
 #include "configs/machine_yaml.h"
 #include "tests/cli_fixture.h"
+#include "tests/recorded_calls.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -14,10 +15,27 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
-const std::vector<std::vector<std::string>> commands = {
-    {"generate"}, {"import"},        {"import", "csv"}, {"import", "pytorch"}, {"info"},   {"replay"},    {"compare"},
-    {"run"},      {"run", "replay"}, {"run", "train"},  {"record"}, {"calibrate"}, {"policies"},
-    {"machines"}, {"models"},        {"fit"},           {"diff"},   {"reproduce"}};
+const std::vector<std::vector<std::string>> commands = {{"generate"},
+                                                        {"import"},
+                                                        {"import", "csv"},
+                                                        {"import", "pytorch"},
+                                                        {"import", "kineto"},
+                                                        {"import", "chakra"},
+                                                        {"import", "trace"},
+                                                        {"info"},
+                                                        {"replay"},
+                                                        {"compare"},
+                                                        {"run"},
+                                                        {"run", "replay"},
+                                                        {"run", "train"},
+                                                        {"record"},
+                                                        {"calibrate"},
+                                                        {"policies"},
+                                                        {"machines"},
+                                                        {"models"},
+                                                        {"fit"},
+                                                        {"diff"},
+                                                        {"reproduce"}};
 
 TEST_F(CommandLine, EveryCommandHasHelp) {
   for (std::vector<std::string> words : commands) {
@@ -300,6 +318,24 @@ TEST_F(CommandLine, WhatDoesNotFitExitsWith1AndNamesTheOp) {
   compare.pop_back();
   compare[2] = "on-demand,ideal,zero-offload";
   EXPECT_EQ(run(compare).code, 1);
+}
+
+TEST_F(CommandLine, ImportOfRecordings) {
+  const RecordedValue a = tensor(1, 10, {64}), b = tensor(2, 20, {64});
+  std::ofstream(path("et.json")) << recording({op(3, 0, "aten::relu(Tensor self) -> Tensor", {a}, {b})});
+  const Answer imported = run({"import", "pytorch", "et.json", "--gpu", "a10g", "-o", "et.trace.jsonl", "--json"});
+  EXPECT_EQ(imported.code, 0) << imported.err;
+  EXPECT_EQ(imported.json()["ops"], 1);
+  EXPECT_THAT(imported.json()["notes"].dump(), HasSubstr("no times recorded"));
+  EXPECT_EQ(run({"import", "trace", "et.trace.jsonl", "--strip-names", "-o", "stripped.trace.jsonl"}).code, 0);
+  EXPECT_EQ(read_trace(path("stripped.trace.jsonl")).name(read_trace(path("stripped.trace.jsonl")).ops[0]), "op.0");
+  expect_bad_usage({"import", "pytorch", "et.json", "-o", "no.trace.jsonl"}, HasSubstr("--assume-gpu NAME"));
+  expect_bad_usage({"import", "pytorch", "et.json", "--gpu", "abacus", "-o", "no.trace.jsonl"}, HasSubstr("abacus"));
+  expect_bad_usage({"import", "pytorch", "et.json", "--gpu", "a10g", "--nodes", "7-3", "-o", "no.trace.jsonl"},
+                   HasSubstr("--nodes"));
+  expect_bad_usage({"import", "kineto", "et.json", "-o", "no.trace.jsonl"}, HasSubstr("it is an execution trace"));
+  expect_bad_usage({"import", "chakra", "et.json", "-o", "no.trace.jsonl"}, HasSubstr("Chakra trace"));
+  EXPECT_FALSE(std::filesystem::exists(path("no.trace.jsonl")));
 }
 
 TEST_F(CommandLine, InfoListingsAndImport) {

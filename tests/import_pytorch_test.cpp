@@ -172,7 +172,7 @@ TEST_F(ImportPytorch, WithoutTimesAndWithoutAGpuTheErrorSaysWhatToGive) {
   FAIL();
 }
 catch (const Error& error) {
-  EXPECT_THAT(error.what(), HasSubstr("--assume-gpu NAME"));
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("Kineto trace"), HasSubstr("--assume-gpu NAME")));
 }
 }  // namespace
 

@@ -115,7 +115,7 @@ class Finder {
     } else if (node.schema == 0) {
       if (!within.any && node.scope == 0 && !name.starts_with("autograd::"))
         use_results(index, op, [](auto) { return true; });
-    } else if (std::ranges::find(untouching, name) == untouching.end()) {
+    } else if (touches_memory(name)) {
       if (!within.any) {
         use_as_innermost(index, op);
       } else if (!ignores_arguments(name)) {
@@ -280,6 +280,8 @@ class Finder {
 std::vector<CallOp> find_ops(const ExecutionTrace& trace, const Storages& storages) {
   return Finder(trace, storages).find();
 }
+
+bool touches_memory(std::string_view name) { return std::ranges::find(untouching, name) == untouching.end(); }
 
 SchemaArguments parse_schema(std::string_view schema) {
   SchemaArguments arguments;

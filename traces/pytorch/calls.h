@@ -40,6 +40,10 @@ struct CallOp {
 // In the order in which they ended. Storages that a call allocates and nothing but itself sees are its workspaces.
 std::vector<CallOp> find_ops(const ExecutionTrace& trace, const Storages& storages);
 
+// Whether a call of that name may be an op: not of those that only make or view tensors whatever they are given (rule
+// 1).
+bool touches_memory(std::string_view name);
+
 // What a schema says of its arguments: "aten::add_.Tensor(Tensor(a!) self, …) -> …".
 struct SchemaArguments {
   std::vector<std::string_view> names;

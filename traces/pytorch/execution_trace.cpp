@@ -12,13 +12,6 @@ namespace {
 
 constexpr std::size_t most_dimensions = 64;
 
-ElementType element_type(std::string_view text) {
-  if (text.find("BFloat16") != std::string_view::npos) return ElementType::bf16;
-  if (text.find("Half") != std::string_view::npos) return ElementType::fp16;
-  if (text.find("Tensor(float)") != std::string_view::npos) return ElementType::fp32;
-  return ElementType::other;
-}
-
 // A value and what the recording says of it; absent parts are null elements.
 struct Argument {
   dom::element value, shape, stride;
@@ -287,6 +280,13 @@ class Reader {
 };
 
 }  // namespace
+
+ElementType element_type(std::string_view text) {
+  if (text.find("BFloat16") != std::string_view::npos) return ElementType::bf16;
+  if (text.find("Half") != std::string_view::npos) return ElementType::fp16;
+  if (text.find("Tensor(float)") != std::string_view::npos) return ElementType::fp32;
+  return ElementType::other;
+}
 
 ExecutionTrace read_execution_trace(const std::string& path, const ImportProgress& progress) {
   return Reader(path, progress).read();

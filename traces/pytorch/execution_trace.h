@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/trace.h"
@@ -78,6 +79,9 @@ ExecutionTrace read_execution_trace(const std::string& path, const ImportProgres
 // Puts the nodes into order and links them. `parent_ids` are by node. Throws Error for an id that stands twice, and for
 // a node that does not come after its parent.
 void link_nodes(ExecutionTrace& trace, const std::vector<std::uint64_t>& parent_ids);
+
+// Of a type as the recording calls it, "Tensor(c10::Half)".
+ElementType element_type(std::string_view text);
 
 // Limits on what a tensor may claim; sums of a few stay within 64 bits.
 inline constexpr std::uint64_t largest_extent = std::uint64_t{1} << 50;

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "traces/pytorch/join.h"
 
 namespace tencache {
 
@@ -17,9 +18,10 @@ std::string model_name_of(const std::string& path) {
 }
 
 ImportedTrace import_pytorch(const PytorchImportOptions& options) {
-  if (!options.gpu) {
+  if (options.kineto.empty() && !options.gpu) {
     throw Error(options.execution_trace, 0,
-                "an execution trace has no times; give --assume-gpu NAME for durations by that GPU's roofline");
+                "an execution trace has no times; give the Kineto trace of the same run as a second file, or "
+                "--assume-gpu NAME for durations by that GPU's roofline");
   }
   const ExecutionTrace recording = read_execution_trace(options.execution_trace, options.progress);
   const Storages storages = find_storages(recording);
@@ -29,16 +31,24 @@ ImportedTrace import_pytorch(const PytorchImportOptions& options) {
   const Iteration& iteration = iterations.all[iterations.chosen];
   const Roles roles = find_roles(recording, storages, ops, parts, iteration);
 
-  ImportedTrace imported = make_trace({recording, storages, ops, parts, roles, iteration,
-                                       options.gpu ? &*options.gpu : nullptr, nullptr, options.as_recorded});
-  imported.notes.insert(imported.notes.begin(), roles.evidence.begin(), roles.evidence.end());
-  imported.notes.insert(imported.notes.begin(), "iteration: " + iterations.evidence);
+  std::optional<Joined> joined;
+  if (!options.kineto.empty()) {
+    joined = join_kineto(recording, iterations, options.kineto, options.kineto_iteration, options.progress);
+  }
+  ImportedTrace imported =
+      make_trace({recording, storages, ops, parts, roles, iteration, options.gpu ? &*options.gpu : nullptr,
+                  joined ? &joined->measured : nullptr, options.as_recorded});
+  std::vector<std::string> notes{"iteration: " + iterations.evidence};
+  if (joined) notes.insert(notes.end(), joined->notes.begin(), joined->notes.end());
+  notes.insert(notes.end(), roles.evidence.begin(), roles.evidence.end());
+  imported.notes.insert(imported.notes.begin(), notes.begin(), notes.end());
   TraceHeader& header = imported.trace.header;
   header.model = options.model.empty() ? model_name_of(options.execution_trace) : options.model;
   header.batch = options.batch;
   header.sequence_length = options.sequence_length;
-  header.hardware = "modelled: " + options.gpu->name;
-  header.recorded_by = "import pytorch (execution trace, schema " + recording.schema + "; " + iterations.evidence +
+  header.hardware = joined ? joined->measured.hardware : "modelled: " + options.gpu->name;
+  header.recorded_by = std::string("import pytorch (execution trace") + (joined ? " and Kineto trace" : "") +
+                       ", schema " + recording.schema + "; " + iterations.evidence +
                        "; roles inferred: " + roles.summary + ")";
   imported.trace.validate(recording.file);
   return imported;

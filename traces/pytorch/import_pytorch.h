@@ -1,4 +1,5 @@
-// Import of PyTorch's execution traces. docs/import.md says what is known from them and what is inferred.
+// Import of PyTorch's execution traces, by themselves or with a Kineto trace of the same run. docs/import.md says what
+// is known from them and what is inferred.
 #pragma once
 
 #include <optional>
@@ -12,8 +13,11 @@ namespace tencache {
 
 struct PytorchImportOptions {
   std::string execution_trace;
+  std::string kineto;  // empty: none
   IterationChoice iteration;
-  // For durations by roofline. Without it the import is an error.
+  std::optional<std::int64_t> kineto_iteration;  // empty: the same one, or else the last complete one
+  // For durations by roofline, of those ops that the Kineto trace has no time for. Without it and without a Kineto
+  // trace the import is an error.
   std::optional<GpuSpec> gpu;
   std::string model;         // empty: the file's name
   bool as_recorded = false;  // keep what only a first step does (traces/pytorch/to_trace.h)

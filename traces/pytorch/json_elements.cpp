@@ -66,42 +66,65 @@ void JsonElements::skip_space() {
 void JsonElements::take_value(bool keep) {
   text_.clear();
   int depth = 0;
-  bool in_string = false, escaped = false;
-  while (true) {
-    const int next = peek();
-    if (next < 0) {
+  bool in_string = false, escaped = false, ended = false;
+  while (!ended) {
+    if (peek() < 0) {
       if (depth == 0 && !in_string && !text_.empty()) return;
       cut_short();
     }
-    const char c = static_cast<char>(next);
-    if (in_string) {
-      if (escaped) {
-        escaped = false;
-      } else if (c == '\\') {
-        escaped = true;
-      } else if (c == '"') {
-        in_string = false;
-      } else if (c == '\n') {
-        fail_here("a string that does not end; the file is damaged");
+    const std::size_t begin = position_;
+    bool takes_last = true;  // the character that ends the value is its own
+    for (; position_ < window_.size() && !ended; ++position_) {
+      const char c = window_[position_];
+      if (in_string) {
+        if (escaped) {
+          escaped = false;
+        } else if (c == '\\') {
+          escaped = true;
+        } else if (c == '"') {
+          in_string = false;
+          ended = depth == 0;
+        } else if (c == '\n') {
+          fail_here("a string that does not end; the file is damaged");
+        }
+        continue;
       }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > deepest_nesting) {
-        fail_here("nested deeper than " + std::to_string(deepest_nesting) + " levels; no recording of PyTorch is");
+      switch (c) {
+        case '"':
+          in_string = true;
+          break;
+        case '{':
+        case '[':
+          if (++depth > deepest_nesting) {
+            fail_here("nested deeper than " + std::to_string(deepest_nesting) + " levels; no recording of PyTorch is");
+          }
+          break;
+        case '}':
+        case ']':
+          takes_last = depth > 0;
+          ended = --depth <= 0;
+          break;
+        case '\n':
+          if (depth > 0) ++line_;
+          [[fallthrough]];
+        case ',':
+        case ' ':
+        case '\t':
+        case '\r':
+          if (depth == 0) {
+            ended = true;
+            takes_last = false;
+          }
+          break;
+        default:
+          break;
       }
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return;
-      --depth;
-    } else if (depth == 0 && (c == ',' || is_space(next))) {
-      return;
     }
-    if (keep || text_.size() <= largest_kept_value) text_ += c;
-    take();
+    if (ended && !takes_last) --position_;
+    if (keep || text_.size() <= largest_kept_value) text_.append(window_, begin, position_ - begin);
     if (text_.size() > largest_element_bytes) {
       fail("an element of more than 64 MiB; this is no recording of PyTorch's, or it is damaged");
     }
-    if (depth == 0 && !in_string && (c == '"' || c == '}' || c == ']')) return;
   }
 }
 
@@ -153,14 +176,14 @@ std::string JsonElements::what_else_it_is() const {
     return std::ranges::count(values_, key, [](const auto& v) { return v.first; }) > 0;
   };
   if (array_key_ == "nodes") {
-    return has("traceEvents") ? "it is a Kineto trace, not an execution trace"
+    return has("traceEvents") ? "it is a Kineto trace: give it second, after the execution trace, or to 'import kineto'"
                               : "it is no execution trace of PyTorch's (ExecutionTraceObserver)";
   }
   return has("nodes") ? "it is an execution trace: give it first, before the Kineto trace, or to 'import pytorch'"
                       : "it is no Kineto trace (torch.profiler, export_chrome_trace)";
 }
 
-bool JsonElements::next(dom::element& element) {
+bool JsonElements::next_text(std::string_view& text) {
   if (state_ == State::start) {
     skip_space();
     const int c = take();
@@ -193,13 +216,24 @@ bool JsonElements::next(dom::element& element) {
   element_line_ = line_;
   element_offset_ = window_offset_ + position_;
   take_value(true);
-  const std::size_t size = text_.size();
-  if (size == 0) fail_here("not JSON: a value is missing; the file is damaged");
+  element_size_ = text_.size();
+  if (element_size_ == 0) fail_here("not JSON: a value is missing; the file is damaged");
   text_.append(simdjson::SIMDJSON_PADDING, ' ');
-  const simdjson::error_code error = parser_.parse(text_.data(), size, false).get(element);
-  if (error) {
-    fail("not valid JSON (" + std::string(simdjson::error_message(error)) + "); the file is damaged");
-  }
+  text = std::string_view(text_).substr(0, element_size_);
+  return true;
+}
+
+dom::element JsonElements::parse() {
+  dom::element element;
+  const simdjson::error_code error = parser_.parse(text_.data(), element_size_, false).get(element);
+  if (error) fail("not valid JSON (" + std::string(simdjson::error_message(error)) + "); the file is damaged");
+  return element;
+}
+
+bool JsonElements::next(dom::element& element) {
+  std::string_view text;
+  if (!next_text(text)) return false;
+  element = parse();
   return true;
 }
 

@@ -29,6 +29,9 @@ class JsonElements {
   // The next element, valid until the next call; false at the end of the document, after which the scalars are
   // complete. Throws Error for damaged JSON, and where the document has no such array.
   bool next(dom::element& element);
+  // The same as text, not parsed: padded, valid until the next call.
+  bool next_text(std::string_view& text);
+  dom::element parse();  // of the last text
 
   // A key of the document beside the array, as JSON text ("\"1.0.1\"", "3"); objects and arrays up to 64 KiB, else
   // "". Known once it was read past.
@@ -70,6 +73,7 @@ class JsonElements {
   enum class State { start, in_array, done } state_ = State::start;
   bool bare_array_ = false, first_element_ = true, first_member_ = true;
   std::string text_;
+  std::size_t element_size_ = 0;
   std::vector<std::pair<std::string, std::string>> values_;
   dom::parser parser_;
 };

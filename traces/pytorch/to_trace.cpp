@@ -191,34 +191,23 @@ class Maker {
     }
   }
 
-  // Idle time goes to the gap of the op that ends it, so that durations and gaps add up to the iteration.
   void measure(const std::vector<std::uint32_t>& call_of, std::vector<bool>& measured) {
-    const MeasuredIteration& times = *in_.measured;
+    const MeasuredIteration& recorded = *in_.measured;
     for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
-      measured[i] = pieces_[i].first && times.matched[pieces_[i].call->node];
+      measured[i] = pieces_[i].first && recorded.matched[pieces_[i].call->node];
     }
-    if (times.activities.empty()) return;
-    const Nanoseconds start = times.activities.front().begin_ns;
-    Nanoseconds covered = start, pending = 0;
-    for (const Activity& activity : times.activities) {
-      const Nanoseconds idle = std::max<Nanoseconds>(0, activity.begin_ns - covered);
-      const Nanoseconds busy = std::max<Nanoseconds>(0, activity.end_ns - std::max(activity.begin_ns, covered));
-      covered = std::max(covered, activity.end_ns);
-      std::uint32_t node = activity.node;
-      while (node != none && (call_of[node] == none || !measured[call_of[node]])) node = recording_.nodes[node].parent;
-      if (node == none) {
-        pending += idle + busy;
-        foreign_ns_ += busy;
-        continue;
-      }
-      Piece& piece = pieces_[call_of[node]];
-      piece.gap_ns += pending + idle;
-      piece.duration_ns += busy;
-      pending = 0;
+    const OpTimes times =
+        times_of_ops(recorded.activities, recorded.duration_ns, pieces_.size(), [&](std::uint32_t node) {
+          while (node != none && (call_of[node] == none || !measured[call_of[node]]))
+            node = recording_.nodes[node].parent;
+          return node == none ? none : call_of[node];
+        });
+    for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
+      pieces_[i].duration_ns = times.duration_ns[i];
+      pieces_[i].gap_ns = times.gap_before_ns[i];
     }
-    const Nanoseconds left = times.duration_ns - (covered - start);
-    pieces_.front().gap_ns += pending + std::max<Nanoseconds>(0, left);
-    if (left < 0) overrun_ns_ = -left;
+    foreign_ns_ = times.foreign_ns;
+    overrun_ns_ = times.overrun_ns;
   }
 
   TensorId tensor(const StorageUse& use) {

@@ -18,18 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "traces/pytorch/activity.h"
 #include "traces/pytorch/calls.h"
 #include "traces/pytorch/op_cost.h"
 #include "traces/pytorch/roles.h"
 #include "traces/pytorch/steps.h"
 
 namespace tencache {
-
-// A stretch of recorded work; sorted by begin.
-struct Activity {
-  Nanoseconds begin_ns = 0, end_ns = 0;
-  std::uint32_t node = none;  // whose; none: of no node of the execution trace
-};
 
 // The measured times of the iteration, from a Kineto trace.
 struct MeasuredIteration {

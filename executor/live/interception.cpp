@@ -1,7 +1,5 @@
 #include "executor/live/interception.h"
 
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
@@ -21,9 +19,9 @@
 
 #include "core/check.h"
 #include "core/error.h"
-#include "executor/live/op_lists.h"
 #include "executor/live/paged_storage.h"
 #include "executor/live/torch_cuda.h"
+#include "traces/recorder/op_schema.h"
 
 namespace tencache {
 namespace {
@@ -119,121 +117,6 @@ void install_allocator() {
 
 // ---- Ops ------------------------------------------------------------------------------------------------------------
 
-struct ArgumentInfo {
-  std::string name;
-  std::size_t position = 0;
-  bool content = true;               // false: only its sizes matter
-  bool overwritten = false;          // written whole, not read
-  std::atomic<bool> written{false};  // an audit may find out late
-};
-
-struct OpInfo {
-  std::string name;       // with overload
-  std::string base_name;  // without
-  bool paged = false;     // false: nothing is done around it
-  bool uninitialised = false;
-  std::size_t argument_count = 0;
-  std::deque<ArgumentInfo> arguments;  // those that may hold tensors
-};
-
-bool is_metadata_op(const c10::FunctionSchema& schema) {
-  if (is_metadata_only(schema.name())) return true;
-  for (const c10::Argument& argument : schema.arguments()) {
-    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return false;
-  }
-  // Views: everything that comes back is what went in.
-  return !schema.returns().empty() &&
-         std::all_of(schema.returns().begin(), schema.returns().end(),
-                     [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-}
-
-// Ops that are made of other ops are looked through. Ops of others' libraries are not: those are registered as "made of
-// other ops" by default, whatever they do.
-bool is_composite(const c10::OperatorHandle& op) {
-  const std::string& name = op.schema().name();
-  return name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
-}
-
-void describe(const c10::OperatorHandle& op, OpInfo& info) {
-  const c10::FunctionSchema& schema = op.schema();
-  info.base_name = schema.name();
-  info.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
-  info.paged = touches_memory_itself(schema.name()) || (!is_composite(op) && !is_metadata_op(schema));
-  info.uninitialised = returns_uninitialised(info.base_name);
-  info.argument_count = schema.arguments().size();
-  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    const std::string type = argument.type()->str();
-    if (type.find("Tensor") == std::string::npos && type.find("Storage") == std::string::npos) continue;
-    ArgumentInfo& entry = info.arguments.emplace_back();
-    entry.name = argument.name();
-    entry.position = i;
-    entry.content = !reads_shape_only(info.base_name, entry.name);
-    entry.overwritten = overwrites(info.base_name, entry.name);
-    entry.written = (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
-                    writes_unannounced(info.base_name, entry.name);
-  }
-}
-
-OpInfo& op_info(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<const void*, OpInfo*> seen;
-  OpInfo*& mine = seen[&op.schema()];
-  if (mine != nullptr) return *mine;
-  static std::mutex mutex;
-  static auto* const all = new std::unordered_map<const void*, std::unique_ptr<OpInfo>>;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<OpInfo>& info = (*all)[&op.schema()];
-  if (info == nullptr) {
-    info = std::make_unique<OpInfo>();
-    describe(op, *info);
-  }
-  mine = info.get();
-  return *mine;
-}
-
-const void* base_address(const c10::Storage& storage) { return std::as_const(*storage.unsafeGetStorageImpl()).data(); }
-
-// Whether the tensor is all of its storage.
-bool covers_storage(const at::Tensor& tensor) {
-  return tensor.has_storage() && tensor.storage_offset() == 0 && tensor.is_contiguous() &&
-         tensor.nbytes() == tensor.storage().nbytes();
-}
-
-// Calls visit(const c10::Storage&, whole) for every storage behind a value.
-template <typename Visit>
-void visit_storages(const at::Tensor& tensor, const Visit& visit) {
-  if (!tensor.defined()) return;
-  const auto visit_part = [&visit](const at::Tensor& part) {  // of a sparse tensor: what overwrites that may keep this
-    if (part.defined() && part.has_storage()) visit(part.storage(), false);
-  };
-  const c10::Layout layout = tensor.layout();
-  if (layout == c10::kSparse) {
-    const auto* sparse = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    visit_part(sparse->indices());
-    visit_part(sparse->values());
-  } else if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr ||
-             layout == c10::kSparseBsc) {
-    const auto* sparse = static_cast<const at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
-    visit_part(sparse->compressed_indices());
-    visit_part(sparse->plain_indices());
-    visit_part(sparse->values());
-  } else if (tensor.has_storage()) {
-    visit(tensor.storage(), covers_storage(tensor));
-  }
-}
-
-template <typename Visit>
-void visit_storages(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit_storages(value.toTensor(), visit);
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) visit_storages(element, visit);
-  } else if (value.isStorage()) {
-    visit(value.toStorage(), false);
-  }
-}
-
 void add_use(std::vector<Use>& uses, const Use& use) {
   for (Use& known : uses) {
     if (known.tensor != use.tensor) continue;
@@ -244,7 +127,7 @@ void add_use(std::vector<Use>& uses, const Use& use) {
   uses.push_back(use);
 }
 
-void collect_uses(const OpInfo& info, const torch::jit::Stack& stack, const LiveRuntime& runtime,
+void collect_uses(const OpSchema& info, const torch::jit::Stack& stack, const LiveRuntime& runtime,
                   std::vector<Use>& uses) {
   const std::size_t first = stack.size() - info.argument_count;
   for (const ArgumentInfo& argument : info.arguments) {
@@ -281,7 +164,7 @@ std::uint64_t checksum(const void* data, std::size_t bytes) {
 // Checksums what an op says it only reads, before and after.
 class OpAudit {
  public:
-  OpAudit(OpInfo& info, const torch::jit::Stack& stack, const LiveRuntime& runtime, const std::vector<Use>& uses)
+  OpAudit(OpSchema& info, const torch::jit::Stack& stack, const LiveRuntime& runtime, const std::vector<Use>& uses)
       : info_(info) {
     const std::size_t first = stack.size() - info.argument_count;
     for (ArgumentInfo& argument : info.arguments) {
@@ -318,7 +201,7 @@ class OpAudit {
     c10::Storage storage;  // held: the op may let go of its inputs
     std::uint64_t sum;
   };
-  OpInfo& info_;
+  OpSchema& info_;
   std::vector<Watched> watched_;
 };
 
@@ -342,7 +225,7 @@ std::vector<TensorId> hidden_storages(const torch::jit::Stack& stack, std::size_
   return hidden;
 }
 
-void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+void run_paged(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
                LiveRuntime& runtime) {
   thread_local std::vector<Use> uses;
   uses.clear();
@@ -373,8 +256,8 @@ void run_paged(OpInfo& info, const c10::OperatorHandle& op, c10::DispatchKeySet 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
   LiveRuntime* const runtime = active_runtime;
-  OpInfo& info = op_info(op);
-  if (runtime == nullptr || !info.paged) {
+  OpSchema& info = op_schema(op);
+  if (runtime == nullptr || !info.touches_memory) {
     op.redispatchBoxed(below, stack);
   } else {
     run_paged(info, op, below, stack, *runtime);

@@ -11,7 +11,7 @@
 // threads, and LibTorch's own memory elsewhere. One of the two devices is paged, the other's tensors are left alone.
 // Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op the tensors
 // are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema, corrected by
-// the lists in op_lists.h.
+// the lists in traces/recorder/op_lists.h.
 //
 // On an accelerator libraries keep workspaces between ops, of which no schema knows: what an op has allocated and
 // neither let go of nor returned stays in the GPU tier until it is let go of.

@@ -1,4 +1,4 @@
-#include "executor/live/op_lists.h"
+#include "op_lists.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,402 @@
+"""The recorder for PyTorch programs (traces/recorder), on small programs whose traces can be told beforehand.
+
+Runs with the PyTorch of the interpreter that runs it. TENCACHE is the command, TENCACHE_RECORDER the folder that holds
+the package `tencache_recorder`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+import warnings
+
+warnings.simplefilter("ignore")
+sys.path.insert(0, os.environ["TENCACHE_RECORDER"])
+import torch  # noqa: E402
+import tencache_recorder  # noqa: E402
+
+torch.set_num_threads(1)
+TENCACHE = os.environ["TENCACHE"]
+
+
+def version_at_least(major, minor):
+    parts = torch.__version__.split(".")
+    return (int(parts[0]), int(parts[1])) >= (major, minor)
+
+
+class Trace:
+    """A trace file, which the command itself has found valid."""
+
+    def __init__(self, path):
+        result = subprocess.run([TENCACHE, "info", "--json", path], capture_output=True, text=True)
+        if result.returncode != 0:
+            raise AssertionError(result.stderr)
+        self.info = json.loads(result.stdout)
+        with open(path, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        self.header = lines[0]
+        self.tensors = [line for line in lines if line["kind"] == "tensor"]
+        self.ops = [line for line in lines if line["kind"] == "op"]
+
+    def named(self, name):
+        return next(tensor for tensor in self.tensors if tensor["name"] == name)
+
+    def bytes_of(self, role):
+        return sum(tensor["bytes"] for tensor in self.tensors if tensor["role"] == role)
+
+    def in_phase(self, phase):
+        return [op for op in self.ops if op["phase"] == phase]
+
+    def uses(self, tensor):
+        return [op for op in self.ops if tensor["id"] in op["reads"] + op["writes"]]
+
+
+class Program:
+    """Two layers and AdamW: 64 × 32 and 32 × 10, with biases."""
+
+    def __init__(self, optimizer=torch.optim.AdamW, device="cpu", **options):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 10)).to(device)
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-3, **options)
+        self.device = device
+
+    def forward_and_backward(self, rows=16):
+        x = torch.randn(rows, 64, device=self.device)
+        y = torch.zeros(rows, dtype=torch.long, device=self.device)
+        loss = torch.nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        return loss
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.forward_and_backward()
+        self.optimizer.step()
+
+PARAMETER_BYTES = 4 * (64 * 32 + 32 + 32 * 10 + 10)
+
+
+class RecorderTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.folder.name, "run.trace.jsonl")
+        self.addCleanup(self.folder.cleanup)
+
+    def record(self, program, run, **options):
+        with tencache_recorder.record(self.path, model=program.model, quiet=True, **options) as recording:
+            run(recording)
+        self.assertTrue(recording.done)
+        return recording, Trace(self.path)
+
+    def record_steps(self, program, count=4, **options):
+        return self.record(program, lambda _: [program.step() for _ in range(count)], **options)
+
+    def test_a_step_has_the_models_parameters_gradients_and_states(self):
+        program = Program()
+        recording, trace = self.record_steps(program)
+        self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
+        self.assertEqual(trace.bytes_of("gradient"), PARAMETER_BYTES)
+        self.assertEqual(trace.bytes_of("optimizer_state"), 2 * PARAMETER_BYTES)
+        self.assertEqual({t["name"] for t in trace.tensors if t["role"] == "parameter"},
+                         {name for name, _ in program.model.named_parameters()})
+        for tensor in trace.tensors:
+            self.assertEqual(tensor["persistent"], tensor["role"] in ("parameter", "optimizer_state"), tensor)
+        self.assertEqual(trace.header["batch"], 16)
+        self.assertEqual(trace.header["precision"], "fp32")
+        self.assertIn(torch.__version__, trace.header["recorded_by"])
+
+    def test_times_add_up_to_the_step(self):
+        recording, trace = self.record_steps(Program())
+        total_ns = sum(op["duration_ns"] + op["gap_before_ns"] for op in trace.ops)
+        self.assertAlmostEqual(total_ns / 1e9, recording.duration_seconds, delta=1e-6)
+        replay = subprocess.run([TENCACHE, "replay", self.path, "-m", "10cache-l40s", "--assume-gpu", "l40s", "-p",
+                                 "ideal", "--json"], capture_output=True, text=True)
+        self.assertEqual(replay.returncode, 0, replay.stderr)
+        ideal_seconds = json.loads(replay.stdout)["iteration_seconds"]
+        self.assertAlmostEqual(ideal_seconds / recording.duration_seconds, 1, delta=0.01)
+
+    def test_ops_have_phases_modules_operands_and_flops(self):
+        _, trace = self.record_steps(Program())
+        forward = [op for op in trace.in_phase("forward") if op["name"] == "aten::addmm"]
+        self.assertEqual([op["module"] for op in forward], ["0", "2"])
+        self.assertEqual([op["flops"] for op in forward], [2 * 16 * 64 * 32, 2 * 16 * 32 * 10])
+        for op, layer in zip(forward, ("0", "2")):
+            self.assertIn(trace.named(layer + ".weight")["id"], op["reads"])
+        self.assertEqual(forward[0]["bytes"], 4 * (16 * 64 + 64 * 32 + 32 + 16 * 32))
+        self.assertIn(forward[0]["writes"][0], [op for op in trace.ops if op["name"] == "aten::gelu"][0]["reads"])
+        self.assertTrue(trace.in_phase("loss"))
+        backward = [op for op in trace.in_phase("backward") if op["name"] == "aten::mm"]
+        self.assertEqual([op["module"] for op in backward], ["2", "2", "0"])
+        sums = [op for op in trace.in_phase("backward") if op["name"].startswith("aten::sum")]  # gradients of biases
+        self.assertEqual([op["module"] for op in sums], ["2", "0"])
+        self.assertIn(trace.named("0.weight.grad")["id"], backward[2]["writes"])
+        order = [op["phase"] for op in trace.ops]
+        self.assertEqual(order, sorted(order, key=["forward", "loss", "backward", "optimizer"].index))
+        for name in ("0.weight", "0.weight.grad", "0.weight.exp_avg", "0.weight.exp_avg_sq"):
+            self.assertIn("optimizer", [op["phase"] for op in trace.uses(trace.named(name))], name)
+
+    def test_memory_that_is_used_again_is_another_tensor(self):
+        program = Program()
+
+        def run(_):
+            for _ in range(4):
+                program.optimizer.zero_grad(set_to_none=True)
+                x = torch.randn(16, 64)
+                for _ in range(20):  # each result is freed before the next but one is made
+                    x = x * 0.5
+                torch.nn.functional.cross_entropy(program.model(x), torch.zeros(16, dtype=torch.long)).backward()
+                program.optimizer.step()
+        _, trace = self.record(program, run)
+        results = [tensor for tensor in trace.tensors if tensor["name"].startswith("aten::mul.Tensor")]
+        self.assertEqual(len(results), 20)
+        for tensor in results:
+            self.assertLessEqual(len(trace.uses(tensor)), 3, tensor)
+
+    def test_the_program_computes_what_it_computes_without_recorder(self):
+        plain, recorded = Program(), Program()
+        torch.manual_seed(1)
+        for _ in range(5):
+            plain.step()
+        torch.manual_seed(1)
+        self.record_steps(recorded, 5)
+        for one, other in zip(plain.model.parameters(), recorded.model.parameters()):
+            self.assertTrue(torch.equal(one, other))
+
+    def test_steps_with_accumulation_have_all_micro_batches(self):
+        program = Program()
+
+        def run(_):
+            for _ in range(4):
+                program.optimizer.zero_grad(set_to_none=True)
+                for _ in range(3):
+                    program.forward_and_backward()
+                program.optimizer.step()
+        _, trace = self.record(program, run)
+        self.assertEqual(trace.header["batch"], 48)
+        self.assertEqual(len([op for op in trace.in_phase("forward") if op["name"] == "aten::addmm"]), 6)
+        gradient = trace.named("0.weight.grad")
+        self.assertEqual([op["phase"] for op in trace.uses(gradient)].count("backward"), 3)
+
+    def test_gradients_that_are_zeroed_in_place_persist(self):
+        program = Program()
+
+        def run(_):
+            for _ in range(4):
+                program.optimizer.zero_grad(set_to_none=False)
+                program.forward_and_backward()
+                program.optimizer.step()
+        _, trace = self.record(program, run)
+        self.assertTrue(trace.named("0.weight.grad")["persistent"])
+        self.assertEqual(trace.bytes_of("gradient"), PARAMETER_BYTES)
+
+    def test_several_optimizers_and_steps_by_hand(self):
+        program = Program()
+        second = torch.optim.SGD([torch.nn.Parameter(torch.zeros(8))], lr=1)
+
+        def both(_):
+            for _ in range(4):
+                program.step()
+                second.step()
+        _, trace = self.record(program, both, optimizer_steps=2)
+        self.assertEqual(trace.header["batch"], 16)
+
+        def by_hand(recording):
+            for _ in range(4):
+                program.step()
+                program.step()
+                recording.step()
+        _, trace = self.record(program, by_hand, optimizer_steps=0)
+        self.assertEqual(trace.header["batch"], 32)
+
+    def test_several_steps_give_medians(self):
+        recording, trace = self.record_steps(Program(), 8, steps=5)
+        total_ns = sum(op["duration_ns"] + op["gap_before_ns"] for op in trace.ops)
+        self.assertAlmostEqual(total_ns / 1e9 / recording.duration_seconds, 1, delta=0.5)
+        self.assertEqual(trace.header["batch"], 16)
+
+    def test_steps_that_differ_are_no_one_trace(self):
+        program = Program()
+
+        def run(_):
+            for number in range(6):
+                program.optimizer.zero_grad(set_to_none=True)
+                for _ in range(1 + number % 2):
+                    program.forward_and_backward()
+                program.optimizer.step()
+        with self.assertRaisesRegex(tencache_recorder.RecorderError, "other ops than the last"):
+            self.record(program, run, steps=2)
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_checkpointing_computes_again_in_the_backward_pass(self):
+        from torch.utils.checkpoint import checkpoint
+        for reentrant in (True, False):
+            program = Program()
+            first, activation, second = program.model
+
+            def run(_):
+                for _ in range(4):
+                    program.optimizer.zero_grad(set_to_none=True)
+                    x = torch.randn(16, 64, requires_grad=True)
+                    hidden = checkpoint(lambda x: activation(first(x)), x, use_reentrant=reentrant)
+                    second(hidden).sum().backward()
+                    program.optimizer.step()
+            _, trace = self.record(program, run)
+            again = [op for op in trace.in_phase("backward") if op["name"] == "aten::addmm"]
+            self.assertEqual([op["module"] for op in again], ["0"], f"reentrant: {reentrant}")
+
+    def test_autocast_has_its_precision_and_casts(self):
+        program = Program()
+
+        def run(_):
+            for _ in range(4):
+                program.optimizer.zero_grad(set_to_none=True)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    out = program.model(torch.randn(16, 64))
+                torch.nn.functional.cross_entropy(out.float(), torch.zeros(16, dtype=torch.long)).backward()
+                program.optimizer.step()
+        _, trace = self.record(program, run)
+        self.assertEqual(trace.header["precision"], "bf16")
+        casts = [tensor for tensor in trace.tensors if tensor["name"].startswith("aten::_to_copy")]
+        self.assertIn(2 * 64 * 32, [tensor["bytes"] for tensor in casts])
+        self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
+
+    def test_a_model_on_the_meta_device(self):
+        if not version_at_least(2, 0):
+            self.skipTest("PyTorch before 2.0 cannot train on the meta device")
+        recording, trace = self.record_steps(Program(device="meta"))
+        self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
+        self.assertEqual(trace.bytes_of("optimizer_state"), 2 * PARAMETER_BYTES)
+        self.assertEqual([op["flops"] for op in trace.in_phase("forward") if op["name"] == "aten::addmm"],
+                         [2 * 16 * 64 * 32, 2 * 16 * 32 * 10])
+
+    def test_compiled_programs_are_recorded_without_the_compiler(self):
+        if not hasattr(torch, "compiler") or not hasattr(torch.compiler, "set_stance"):
+            self.skipTest("this PyTorch cannot set its compiler aside")
+        program = Program()
+        program.model = torch.compile(program.model, backend="aot_eager")
+        _, trace = self.record_steps(program)
+        self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
+        self.assertEqual([op["module"] for op in trace.in_phase("forward") if op["name"] == "aten::addmm"], ["0", "2"])
+
+    def test_what_no_op_touches_takes_memory(self):
+        program = Program()
+        program.model.add_module("unused", torch.nn.Linear(100, 100))
+        program.forward = program.model.forward
+
+        def run(_):
+            for _ in range(4):
+                program.optimizer.zero_grad(set_to_none=True)
+                program.model[2](program.model[1](program.model[0](torch.randn(16, 64)))).sum().backward()
+                program.optimizer.step()
+        _, trace = self.record(program, run)
+        self.assertEqual(trace.named("unused.weight")["bytes"], 40000)
+        self.assertEqual(trace.uses(trace.named("unused.weight")), [])
+
+    # ---- Errors ------------------------------------------------------------------------------------------------------
+
+    def test_a_training_that_ends_too_soon_says_so(self):
+        program = Program()
+        with self.assertRaisesRegex(tencache_recorder.RecorderError, "ended in step 2, before step 2"):
+            self.record_steps(program, 2)
+        with self.assertRaisesRegex(tencache_recorder.RecorderError, "no optimizer's step was seen"):
+            self.record(program, lambda _: program.forward_and_backward())
+
+    def test_an_error_of_the_program_is_the_programs(self):
+        program = Program()
+
+        def run(_):
+            for number in range(4):
+                program.step()
+                if number == 2:
+                    raise KeyError("mine")
+        with self.assertRaises(KeyError):
+            self.record(program, run, step=5)
+        program.step()  # nothing of the recorder is left behind
+
+    def test_bad_arguments(self):
+        for path in ("run.json", os.path.join(self.folder.name, "no/run.trace.jsonl")):
+            with self.assertRaises(tencache_recorder.RecorderError):
+                tencache_recorder.record(path)
+        with self.assertRaises(tencache_recorder.RecorderError):
+            tencache_recorder.record(self.path, step=-1)
+
+    def test_without_a_compiler_the_profiler_records(self):
+        script = os.path.join(self.folder.name, "train.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent("""
+                import torch
+                model = torch.nn.Linear(8, 4)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for _ in range(6):
+                    optimizer.zero_grad()
+                    model(torch.randn(2, 8)).sum().backward()
+                    optimizer.step()
+            """))
+        environment = dict(os.environ, CXX="no-such-compiler", PYTHONPATH=os.environ["TENCACHE_RECORDER"],
+                           TENCACHE_RECORDER_CACHE=os.path.join(self.folder.name, "cache"), PATH="/nowhere")
+        result = subprocess.run([sys.executable, "-m", "tencache_recorder", "-o", self.path, script],
+                                capture_output=True, text=True, env=environment)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("no C++ compiler 'no-such-compiler'", result.stderr)
+        self.assertIn("tencache import pytorch", result.stderr)
+        for suffix in (".et.json", ".kineto.json"):
+            with open(self.path.replace(".trace.jsonl", suffix), encoding="utf-8") as file:
+                json.load(file)
+
+    def test_the_command_records_a_script_and_stops_it(self):
+        script = os.path.join(self.folder.name, "train.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent("""
+                import sys, torch
+                model = torch.nn.Linear(8, 4)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for step in range(int(sys.argv[1])):
+                    optimizer.zero_grad()
+                    model(torch.randn(2, 8)).sum().backward()
+                    optimizer.step()
+                print("trained", step + 1)
+            """))
+        environment = dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"])
+        command = [sys.executable, "-m", "tencache_recorder", "-o", self.path]
+        whole = subprocess.run(command + [script, "6"], capture_output=True, text=True, env=environment)
+        self.assertEqual((whole.returncode, whole.stdout), (0, "trained 6\n"), whole.stderr)
+        self.assertEqual(Trace(self.path).bytes_of("parameter"), 4 * (8 * 4 + 4))
+        stopped = subprocess.run(command + ["--stop", script, "1000000000"], capture_output=True, text=True,
+                                 env=environment, timeout=100)
+        self.assertEqual((stopped.returncode, stopped.stdout), (0, ""), stopped.stderr)
+        short = subprocess.run(command + [script, "1"], capture_output=True, text=True, env=environment)
+        self.assertEqual(short.returncode, 1)
+        self.assertIn("the training ended in step 1", short.stderr)
+
+    def test_ranks_write_files_of_their_own(self):
+        script = os.path.join(self.folder.name, "train.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent("""
+                import torch, torch.distributed as distributed
+                distributed.init_process_group("gloo")
+                model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 32))
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for step in range(6):
+                    optimizer.zero_grad()
+                    model(torch.randn(2, 64)).sum().backward()
+                    optimizer.step()
+            """))
+        processes = []
+        for rank in range(2):
+            environment = dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"], RANK=str(rank), WORLD_SIZE="2",
+                               MASTER_ADDR="localhost", MASTER_PORT=str(20000 + os.getpid() % 20000),
+                               OMP_NUM_THREADS="1")
+            command = [sys.executable, "-W", "ignore", "-m", "tencache_recorder", "-o", self.path, script]
+            processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
+        for rank, process in enumerate(processes):
+            _, errors = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 0, errors)
+            trace = Trace(self.path.replace(".trace", f".rank{rank}.trace"))
+            self.assertEqual(trace.bytes_of("parameter"), 4 * (64 * 32 + 32))
+            self.assertEqual([op["module"] for op in trace.in_phase("forward") if op["name"] == "aten::addmm"], [""])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,159 @@
+"""What can be learnt from a program's live objects: its model, what each storage is, what it was given."""
+
+import gc
+
+import torch
+
+# Modules that only wrap another, and the name that they give it.
+_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+
+
+def storage_address(tensor):
+    """Where the C++ object of the tensor's storage is; None for a tensor without one."""
+    try:
+        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+        return storage._cdata
+    except (RuntimeError, NotImplementedError, AttributeError):  # sparse, functional and other tensors
+        return None
+
+
+def storage_bytes(tensor):
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+    return storage.nbytes()
+
+
+def unwrap(module):
+    while type(module).__name__ in _WRAPPERS:
+        module = getattr(module, _WRAPPERS[type(module).__name__])
+    return module
+
+
+def _live(kind):
+    # By type(): isinstance would ask proxies for the class of what they stand for.
+    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
+
+
+def find_models():
+    """The modules that are no part of others, those with the most parameters first."""
+    modules = _live(torch.nn.Module)
+    children = {id(child) for module in modules for child in module.children()}
+    roots = {id(unwrap(module)): unwrap(module) for module in modules if id(module) not in children}
+    return sorted(roots.values(), key=lambda root: -sum(p.numel() for p in root.parameters()))
+
+
+def find_optimizers():
+    wrapped = _live(torch.optim.Optimizer)
+    return [optimizer for optimizer in wrapped if getattr(optimizer, "param_groups", None)]
+
+
+def module_names(models):
+    """The name of each module, by its id: as PyTorch has it within the first model, with the class before it in
+    others. Names that PyTorch's own wrappers put before are left out."""
+    names = {}
+    for position, model in enumerate(models):
+        prefix = "" if position == 0 else type(model).__name__
+        for name, module in model.named_modules():
+            parts = [part for part in name.split(".") if part not in ("_orig_mod", "_checkpoint_wrapped_module",
+                                                                     "_fsdp_wrapped_module")]
+            names.setdefault(id(module), ".".join([part for part in [prefix] + parts if part]))
+    return names
+
+
+class Roles:
+    """What each storage is: address -> (role, name, bytes). The first that claims a storage has it."""
+
+    def __init__(self):
+        self.of = {}
+        self.notes = []
+
+    def claim(self, tensor, role, name):
+        if not isinstance(tensor, torch.Tensor):
+            return
+        address = storage_address(tensor)
+        if address is not None and storage_bytes(tensor) > 0:
+            self.of.setdefault(address, (role, name, storage_bytes(tensor), tensor.device.type))
+
+
+def find_roles(models, optimizers):
+    """Parameters by walking the models, masters and states by walking the optimizers, gradients by either."""
+    roles = Roles()
+    name_of = {}
+    for position, model in enumerate(models):
+        prefix = "" if position == 0 else type(model).__name__ + "."
+        for name, parameter in model.named_parameters():
+            name = prefix + name.replace("_orig_mod.", "")
+            name_of.setdefault(id(parameter), name)
+            roles.claim(parameter, "parameter", name)
+        for name, buffer in model.named_buffers():
+            if buffer.numel() == 1:
+                continue  # how many batches there were
+            roles.claim(buffer, "input", prefix + name)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in name_of:
+                    name_of[id(parameter)] = f"master.{len(name_of)}"
+                    roles.claim(parameter, "master_parameter", name_of[id(parameter)])
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor) and value.numel() == 1:
+                        continue  # how many steps there were
+                    roles.claim(value, "optimizer_state", f"{name_of[id(parameter)]}.{key}")
+                roles.claim(parameter.grad, "gradient", name_of[id(parameter)] + ".grad")
+    for model in models:
+        for parameter in model.parameters():
+            roles.claim(parameter.grad, "gradient", name_of[id(parameter)] + ".grad")
+    return roles
+
+
+def device_of(models):
+    """The type of the device that holds most of the parameters."""
+    bytes_on = {}
+    for model in models:
+        for parameter in model.parameters():
+            kind = parameter.device.type
+            bytes_on[kind] = bytes_on.get(kind, 0) + parameter.numel() * parameter.element_size()
+    return max(bytes_on, key=bytes_on.get) if bytes_on else ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+
+
+def precision_of(models):
+    """That of autocast where it is on, else of most parameters."""
+    if hasattr(torch, "get_autocast_dtype"):
+        kind = device_of(models)
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            return _PRECISIONS.get(torch.get_autocast_dtype(kind), "")
+    elif torch.is_autocast_enabled():
+        return _PRECISIONS.get(torch.get_autocast_gpu_dtype(), "")
+    elif torch.is_autocast_cpu_enabled():
+        return _PRECISIONS.get(torch.get_autocast_cpu_dtype(), "")
+    elements = {}
+    for model in models:
+        for parameter in model.parameters():
+            elements[parameter.dtype] = elements.get(parameter.dtype, 0) + parameter.numel()
+    return _PRECISIONS.get(max(elements, key=elements.get), "") if elements else ""
+
+
+def hardware_name(kind):
+    if kind == "cuda":
+        return torch.cuda.get_device_name()
+    if kind == "cpu":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8") as info:
+                for line in info:
+                    if line.startswith("model name"):
+                        return line.split(":", 1)[1].strip()
+        except OSError:
+            pass
+    return ""
+
+
+def batch_of(args, kwargs):
+    """(batch, sequence length) of what a model's forward gets: two dimensions of token ids, else the first dimension of
+    the first tensor."""
+    tensors = [value for value in list(kwargs.values()) + list(args) if isinstance(value, torch.Tensor)]
+    for tensor in ([kwargs["input_ids"]] if isinstance(kwargs.get("input_ids"), torch.Tensor) else tensors):
+        if tensor.dim() == 2 and not tensor.is_floating_point():
+            return tensor.shape[0], tensor.shape[1]
+    return (tensors[0].shape[0], 0) if tensors and tensors[0].dim() > 0 else (0, 0)

@@ -1,0 +1,591 @@
+// Watches the ops of a PyTorch program from inside its process, for the recorder (__init__.py) that loads this library.
+//
+// RecordFunction callbacks see every call of the dispatcher, on all threads, with its arguments and results; they
+// change nothing about the program. Ops made of other ops are looked through, as op_schema.h has it. A storage is known
+// by its StorageImpl: weak references keep the addresses from being used again while a step is observed, so each
+// allocation is a tensor of its own. Times: of the host for CPU tensors, of events on the op's stream for an
+// accelerator's.
+//
+// One observer a process. The functions below are C: PyTorch's own Python bindings differ between versions, this need
+// not. Callbacks of RecordFunction swallow exceptions, so that whatever fails inside is kept and told by `failure`.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "op_schema.h"
+
+namespace tencache {
+namespace {
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+struct SeenTensor {
+  const c10::StorageImpl* storage = nullptr;
+  WeakStorage alive;
+  std::size_t bytes = 0;  // the most it had
+  bool old = false;       // there before the op that used it first
+};
+
+struct SeenOp {
+  const OpSchema* schema = nullptr;
+  int module = -1;
+  bool backward = false, optimizer = false;
+  std::int64_t start_ns = 0, end_ns = 0;
+  std::uint64_t flops = 0, bytes = 0, temporary_bytes = 0;
+  std::vector<std::uint32_t> reads, writes;
+  void* start_event = nullptr;
+  void* end_event = nullptr;
+};
+
+struct Region {  // compiled code, whose ops are not seen
+  std::int64_t duration_ns = 0;
+  std::uint64_t calls = 0;
+};
+
+struct Step {
+  std::vector<SeenTensor> tensors;
+  std::vector<SeenOp> ops;
+  std::unordered_map<const c10::StorageImpl*, std::uint32_t> tensor_of;
+  std::unordered_map<std::int64_t, int> module_of_sequence;
+  std::map<std::string, Region> regions;
+  std::int64_t begin_ns = 0, end_ns = 0;
+  void* begin_event = nullptr;
+  void* end_event = nullptr;
+};
+
+struct Context final : at::ObserverContext {
+  std::uint32_t op = 0;
+  enum { nothing, op_outermost, op_inside, backward, optimizer, region } kind = nothing;
+  std::int64_t start_ns = 0;
+};
+
+std::mutex mutex;
+Step step;
+std::string failed;  // why, once something did
+std::string text;    // what `take` gave out last
+c10::DeviceType device_type = c10::DeviceType::CPU;
+std::unique_ptr<c10::impl::VirtualGuardImpl> device_guard;  // of an accelerator
+at::CallbackHandle op_callback = 0, scope_callback = 0;
+bool observing_ops = false;
+std::atomic<int> optimizers_open{0};
+void (*on_optimizer_step)(int) = nullptr;
+
+// Of this thread.
+thread_local int ops_open = 0;
+thread_local int backward_open = 0;
+thread_local std::vector<int> modules;
+thread_local std::vector<std::pair<WeakStorage, std::size_t>> temporaries;  // of the op that is open
+thread_local std::size_t temporary_peak = 0;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void fail(const char* where, const char* what) {
+  if (failed.empty()) failed = std::string(where) + ": " + what;
+}
+
+// ---- Accelerators ---------------------------------------------------------------------------------------------------
+
+void* record_event() {
+  if (device_guard == nullptr) return nullptr;
+  void* event = nullptr;
+  const c10::Device device = device_guard->getDevice();
+  device_guard->record(&event, device_guard->getStream(device), device.index(), c10::EventFlag::BACKEND_DEFAULT);
+  return event;
+}
+
+// PyTorch before 2.4 cannot ask an event for its time without CUDA's own headers.
+template <typename Guard>
+constexpr bool measures_events = requires(const Guard& guard, void* event) {
+  guard.elapsedTime(event, event, 0);
+};
+
+template <typename Guard>
+std::int64_t event_ns(const Guard& guard, void* begin, void* event) {
+  if constexpr (measures_events<Guard>) {
+    return static_cast<std::int64_t>(guard.elapsedTime(begin, event, guard.getDevice().index()) * 1e6);
+  } else {
+    return 0;
+  }
+}
+
+// ---- What ops touch -------------------------------------------------------------------------------------------------
+
+bool on_device(const c10::StorageImpl& storage) {
+  return storage.device_type() == device_type || storage.device_type() == c10::DeviceType::Meta;
+}
+
+// `none` for no memory, and for memory of another device.
+constexpr std::uint32_t none = 0xffff'ffff;
+std::uint32_t tensor_of(const c10::Storage& storage, bool born_here) {
+  c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  const std::size_t bytes = impl->nbytes();
+  if (bytes == 0 || !on_device(*impl)) return none;
+  const auto [entry, added] = step.tensor_of.try_emplace(impl, static_cast<std::uint32_t>(step.tensors.size()));
+  if (added) {
+    step.tensors.push_back({impl,
+                            WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(impl)),
+                            bytes, !born_here});
+  }
+  SeenTensor& tensor = step.tensors[entry->second];
+  tensor.bytes = std::max(tensor.bytes, bytes);
+  return entry->second;
+}
+
+bool contains(const std::vector<std::uint32_t>& list, std::uint32_t tensor) {
+  return std::find(list.begin(), list.end(), tensor) != list.end();
+}
+void add_unique(std::vector<std::uint32_t>& list, std::uint32_t tensor) {
+  if (tensor != none && !contains(list, tensor)) list.push_back(tensor);
+}
+
+std::uint64_t viewed_bytes(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() && tensor.has_storage() ? static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size()
+                                                    : 0;
+  }
+  std::uint64_t bytes = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) bytes += viewed_bytes(c10::IValue(tensor));
+  }
+  return bytes;
+}
+
+std::uint64_t elements(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
+std::uint64_t size(const at::Tensor& tensor, std::int64_t dimension) {
+  return dimension < tensor.dim() ? static_cast<std::uint64_t>(tensor.size(dimension)) : 0;
+}
+bool is_convolution(const std::string& op) {
+  return op == "aten::convolution" || op == "aten::_convolution" || op == "aten::convolution_overrideable";
+}
+
+// Multiplications and additions of ops that are bound by arithmetic; 0 for those that memory binds. Of convolutions for
+// each element of the result, of their backward for each gradient: see scaled_by_results. (The inputs are gone when an
+// op ends.)
+std::uint64_t flops_of(const std::string& op, c10::ArrayRef<const c10::IValue> inputs) {
+  std::vector<at::Tensor> in;
+  for (const c10::IValue& input : inputs) {
+    if (input.isTensor() && input.toTensor().defined()) in.push_back(input.toTensor());
+  }
+  const auto product = [&](std::size_t left, std::size_t right) -> std::uint64_t {
+    if (in.size() <= right || in[left].dim() < 2 || in[right].dim() < 2) return 0;
+    return 2 * elements(in[left]) * size(in[right], in[right].dim() - 1);
+  };
+  if (op == "aten::mm" || op == "aten::bmm") return product(0, 1);
+  if (op == "aten::addmm" || op == "aten::baddbmm" || op == "aten::addmm_") return product(1, 2);
+  if (is_convolution(op) && in.size() >= 2 && size(in[1], 0) > 0) return 2 * elements(in[1]) / size(in[1], 0);
+  if (op == "aten::convolution_backward" && in.size() >= 3 && size(in[2], 0) > 0) {
+    return 2 * elements(in[0]) * (elements(in[2]) / size(in[2], 0));
+  }
+  const bool backward = op.find("backward") != std::string::npos;
+  const std::size_t query = backward ? 1 : 0;
+  if (op.find("scaled_dot_product") != std::string::npos && in.size() >= query + 2 && in[query + 1].dim() == 4) {
+    // Two products forward; backward makes one of them again and four more.
+    return 2 * elements(in[query]) * size(in[query + 1], 2) * (backward ? 5 : 2);
+  }
+  return 0;
+}
+
+std::uint64_t scaled_by_results(const std::string& op, std::uint64_t flops, const std::vector<c10::IValue>& results) {
+  const auto result = [&](std::size_t at) {
+    return at < results.size() && results[at].isTensor() ? results[at].toTensor() : at::Tensor();
+  };
+  if (is_convolution(op)) return result(0).defined() ? flops * elements(result(0)) : 0;
+  if (op == "aten::convolution_backward") {
+    return flops * (std::uint64_t{result(0).defined()} + std::uint64_t{result(1).defined()});
+  }
+  return flops;
+}
+
+// ---- Callbacks ------------------------------------------------------------------------------------------------------
+
+const OpSchema* schema_of(const at::RecordFunction& function) {
+  const auto name = function.operator_name();
+  if (!name.has_value()) return nullptr;
+  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
+  if (!handle.has_value()) return nullptr;
+  return &op_schema(*handle);
+}
+
+bool is_compiled_region(std::string_view name) {
+  return name.starts_with("## Call CompiledFxGraph") || name.starts_with("Torch-Compiled Region");
+}
+
+void note_region(const at::RecordFunction& function, const Context& context) {
+  const std::lock_guard lock(mutex);
+  Region& region = step.regions[function.name()];
+  region.duration_ns += now_ns() - context.start_ns;
+  ++region.calls;
+}
+
+void note_uses(SeenOp& op, c10::ArrayRef<const c10::IValue> inputs) {
+  for (const ArgumentInfo& argument : op.schema->arguments) {
+    if (argument.position >= inputs.size()) continue;
+    const c10::IValue& value = inputs[argument.position];
+    if (argument.content) op.bytes += viewed_bytes(value) * (argument.written && !argument.overwritten ? 2 : 1);
+    visit_storages(value, [&](const c10::Storage& storage, bool whole) {
+      if (!argument.content) return;
+      const std::uint32_t tensor = tensor_of(storage, false);
+      if (!(argument.overwritten && whole)) add_unique(op.reads, tensor);
+      if (argument.written) add_unique(op.writes, tensor);
+    });
+  }
+}
+
+// What an op of the forward pass has left to do belongs to that op's module. -1: not known.
+void begin_backward(std::int64_t sequence) {
+  const std::lock_guard lock(mutex);
+  const auto found = step.module_of_sequence.find(sequence);
+  int module = modules.empty() ? -1 : modules.back();
+  if (sequence >= 0 && found != step.module_of_sequence.end()) module = found->second;
+  if (backward_open > 0) modules.back() = module;
+  modules.push_back(module);
+  ++backward_open;
+}
+
+std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function, std::unique_ptr<Context> context) {
+  if (backward_open == 0 && function.seqNr() >= 0) {
+    const std::lock_guard lock(mutex);
+    step.module_of_sequence[function.seqNr()] = modules.empty() ? -1 : modules.back();
+  }
+  const OpSchema* const schema = schema_of(function);
+  if (schema == nullptr && std::string_view(function.name()).starts_with("autograd::engine::evaluate_function")) {
+    begin_backward(-1);  // the node's own function is within; it also sums gradients
+    context->kind = Context::backward;
+    return context;
+  }
+  if (schema == nullptr && is_compiled_region(function.name())) {
+    context->kind = Context::region;
+    context->start_ns = now_ns();
+    return context;
+  }
+  if (schema == nullptr || !schema->touches_memory) return nullptr;
+  if (ops_open > 0) {
+    if (schema->base_name != "aten::empty" && schema->base_name != "aten::empty_strided") return nullptr;
+    context->kind = Context::op_inside;
+    return context;
+  }
+  const std::lock_guard lock(mutex);
+  context->kind = Context::op_outermost;
+  context->op = static_cast<std::uint32_t>(step.ops.size());
+  SeenOp& op = step.ops.emplace_back();
+  op.schema = schema;
+  op.module = modules.empty() ? -1 : modules.back();
+  op.backward = backward_open > 0;
+  op.optimizer = optimizers_open > 0;
+  note_uses(op, function.inputs());
+  op.flops = flops_of(schema->base_name, function.inputs());
+  ++ops_open;
+  temporaries.clear();
+  temporary_peak = 0;
+  op.start_event = record_event();
+  op.start_ns = now_ns();
+  return context;
+}
+
+// Memory that the op allocates for itself counts while it lives.
+void note_temporary(const at::RecordFunction& function) {
+  for (const c10::IValue& output : function.outputs()) {
+    visit_storages(output, [](const c10::Storage& storage, bool) {
+      if (!on_device(*storage.unsafeGetStorageImpl())) return;
+      temporaries.emplace_back(WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
+                                   storage.unsafeGetStorageImpl())),
+                               storage.nbytes());
+    });
+  }
+  std::size_t bytes = 0;
+  for (const auto& [storage, size] : temporaries) bytes += storage.expired() ? 0 : size;
+  temporary_peak = std::max(temporary_peak, bytes);
+}
+
+void end_op(const at::RecordFunction& function, const Context& context) {
+  const std::int64_t end_ns = now_ns();
+  void* const end_event = record_event();
+  const std::lock_guard lock(mutex);
+  --ops_open;
+  SeenOp& op = step.ops[context.op];
+  op.end_ns = end_ns;
+  op.end_event = end_event;
+  std::size_t returned = 0;
+  for (const c10::IValue& output : function.outputs()) {
+    bool made = false;
+    visit_storages(output, [&](const c10::Storage& storage, bool) {
+      const std::size_t known = step.tensors.size();
+      const std::uint32_t tensor = tensor_of(storage, true);
+      if (tensor == none) return;
+      if (step.tensors.size() > known) returned += storage.nbytes();
+      const bool input = contains(op.reads, tensor) || contains(op.writes, tensor);  // itself, or a view of it
+      if (!input) op.writes.push_back(tensor);
+      made = made || !input;
+    });
+    if (made) op.bytes += viewed_bytes(output);
+  }
+  op.flops = scaled_by_results(op.schema->base_name, op.flops, function.outputs());
+  op.temporary_bytes = temporary_peak > returned ? temporary_peak - returned : 0;
+  temporaries.clear();
+}
+
+std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& function) {
+  try {
+    auto context = std::make_unique<Context>();
+    switch (function.scope()) {
+      case at::RecordScope::BACKWARD_FUNCTION: {
+        begin_backward(function.seqNr());
+        context->kind = Context::backward;
+        return context;
+      }
+      case at::RecordScope::FUNCTION:
+        return start_op(function, std::move(context));
+      default:
+        return nullptr;
+    }
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex);
+    fail(function.name(), error.what());
+    return nullptr;
+  }
+}
+
+void end(const at::RecordFunction& function, at::ObserverContext* observed) {
+  const auto* const context = static_cast<const Context*>(observed);
+  if (context == nullptr) return;
+  try {
+    switch (context->kind) {
+      case Context::backward:
+        --backward_open;
+        modules.pop_back();
+        break;
+      case Context::op_outermost:
+        end_op(function, *context);
+        break;
+      case Context::op_inside:
+        note_temporary(function);
+        break;
+      case Context::region:
+        note_region(function, *context);
+        break;
+      default:
+        break;
+    }
+  } catch (const std::exception& error) {
+    fail(function.name(), error.what());
+  }
+}
+
+// Optimizers announce themselves.
+std::unique_ptr<at::ObserverContext> start_scope(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  auto context = std::make_unique<Context>();
+  if (name.starts_with("Optimizer.step#")) {
+    context->kind = Context::optimizer;
+    if (optimizers_open++ == 0 && on_optimizer_step != nullptr) on_optimizer_step(0);
+  } else if (observing_ops && is_compiled_region(name)) {
+    context->kind = Context::region;
+    context->start_ns = now_ns();
+  } else {
+    return nullptr;
+  }
+  return context;
+}
+
+void end_scope(const at::RecordFunction& function, at::ObserverContext* observed) {
+  const auto* const context = static_cast<const Context*>(observed);
+  if (context == nullptr) return;
+  if (context->kind == Context::optimizer) {
+    if (--optimizers_open == 0 && on_optimizer_step != nullptr) on_optimizer_step(1);
+  } else {
+    note_region(function, *context);
+  }
+}
+
+// ---- Text -----------------------------------------------------------------------------------------------------------
+
+void append_string(std::string& json, const std::string& value) {
+  json += '"';
+  for (const char c : value) {
+    if (c == '"' || c == '\\') json += '\\';
+    json += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  json += '"';
+}
+
+void append_list(std::string& json, const std::vector<std::uint32_t>& values) {
+  json += '[';
+  for (const std::uint32_t value : values) json += (json.back() == '[' ? "" : ",") + std::to_string(value);
+  json += ']';
+}
+
+// Times from the beginning of the step.
+void append_times(std::string& json, const SeenOp& op) {
+  std::int64_t start_ns = op.start_ns - step.begin_ns, end_ns = op.end_ns - step.begin_ns;
+  if (op.start_event != nullptr && op.end_event != nullptr) {
+    start_ns = event_ns(*device_guard, step.begin_event, op.start_event);
+    end_ns = event_ns(*device_guard, step.begin_event, op.end_event);
+  }
+  json += ",\"start_ns\":" + std::to_string(start_ns) + ",\"end_ns\":" + std::to_string(end_ns);
+}
+
+std::string step_as_json() {
+  std::int64_t duration_ns = step.end_ns - step.begin_ns;
+  if (step.begin_event != nullptr) duration_ns = event_ns(*device_guard, step.begin_event, step.end_event);
+  std::string json = "{\"duration_ns\":" + std::to_string(duration_ns) + ",\"tensors\":[";
+  for (const SeenTensor& tensor : step.tensors) {
+    if (json.back() != '[') json += ',';
+    json += "{\"storage\":" + std::to_string(reinterpret_cast<std::uintptr_t>(tensor.storage)) +
+            ",\"bytes\":" + std::to_string(tensor.bytes) + ",\"old\":" + (tensor.old ? "true" : "false") +
+            ",\"alive\":" + (tensor.alive.expired() ? "false" : "true") + '}';
+  }
+  json += "],\"ops\":[";
+  for (const SeenOp& op : step.ops) {
+    if (json.back() != '[') json += ',';
+    json += "{\"name\":";
+    append_string(json, op.schema->name);
+    json += ",\"module\":" + std::to_string(op.module) + ",\"phase\":\"" +
+            (op.optimizer ? "optimizer" : (op.backward ? "backward" : "forward")) +
+            "\",\"uninitialised\":" + (op.schema->uninitialised ? "true" : "false");
+    append_times(json, op);
+    json += ",\"flops\":" + std::to_string(op.flops) + ",\"bytes\":" + std::to_string(op.bytes) +
+            ",\"temporary_bytes\":" + std::to_string(op.temporary_bytes) + ",\"reads\":";
+    append_list(json, op.reads);
+    json += ",\"writes\":";
+    append_list(json, op.writes);
+    json += '}';
+  }
+  json += "],\"compiled_regions\":[";
+  for (const auto& [name, region] : step.regions) {
+    if (json.back() != '[') json += ',';
+    json += "{\"name\":";
+    append_string(json, name);
+    json +=
+        ",\"calls\":" + std::to_string(region.calls) + ",\"duration_ns\":" + std::to_string(region.duration_ns) + '}';
+  }
+  return json + "]}";
+}
+
+void destroy_events() {
+  if (device_guard == nullptr) return;
+  const c10::DeviceIndex index = device_guard->getDevice().index();
+  const auto destroy = [index](void* event) {
+    if (event != nullptr) device_guard->destroyEvent(event, index);
+  };
+  destroy(step.begin_event);
+  destroy(step.end_event);
+  for (const SeenOp& op : step.ops) {
+    destroy(op.start_event);
+    destroy(op.end_event);
+  }
+}
+
+template <typename Function>
+int guarded(const char* where, const Function& function) {
+  try {
+    function();
+    return 0;
+  } catch (const std::exception& error) {
+    fail(where, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace tencache
+
+// ---- What Python calls; 0: done, 1: see tencache_failure ------------------------------------------------------------
+
+extern "C" {
+
+using namespace tencache;
+
+// Calls listener(0) when an optimizer's step begins and listener(1) when it has ended, on the thread that does it.
+// `type`: whose memory and times are observed, as c10::DeviceType.
+int tencache_start(int type, void (*listener)(int)) {
+  return guarded("start", [&] {
+    device_type = static_cast<c10::DeviceType>(type);
+    if (device_type != c10::DeviceType::CPU && device_type != c10::DeviceType::Meta) {
+      device_guard = std::make_unique<c10::impl::VirtualGuardImpl>(device_type);
+      TORCH_CHECK(measures_events<c10::impl::VirtualGuardImpl>,
+                  "the times of ops on an accelerator need PyTorch 2.4 or newer");
+    }
+    on_optimizer_step = listener;
+    scope_callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(&start_scope, &end_scope).scopes({at::RecordScope::USER_SCOPE}));
+  });
+}
+
+// From here on ops are observed, until tencache_end_step.
+int tencache_begin_step() {
+  return guarded("begin", [] {
+    const std::lock_guard lock(mutex);
+    step = Step();
+    if (!observing_ops) {
+      op_callback = at::addGlobalCallback(at::RecordFunctionCallback(&start, &end)
+                                              .needsInputs(true)
+                                              .needsOutputs(true)
+                                              .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    }
+    observing_ops = true;
+    step.begin_event = record_event();
+    step.begin_ns = now_ns();
+  });
+}
+
+int tencache_end_step() {
+  return guarded("end", [] {
+    const std::int64_t end_ns = now_ns();
+    const std::lock_guard lock(mutex);
+    step.end_ns = end_ns;
+    step.end_event = record_event();
+    if (observing_ops) at::removeCallback(op_callback);
+    observing_ops = false;
+    if (device_guard != nullptr) {
+      const c10::Device device = device_guard->getDevice();
+      device_guard->synchronizeStream(device_guard->getStream(device));
+    }
+  });
+}
+
+// The observed step as JSON, valid until the next call; nullptr where that failed. Tensors are marked as alive that are
+// at the time of this call.
+const char* tencache_take() {
+  const int failure = guarded("take", [] {
+    const std::lock_guard lock(mutex);
+    text = step_as_json();
+    destroy_events();
+    step = Step();
+  });
+  return failure != 0 || !failed.empty() ? nullptr : text.c_str();
+}
+
+void tencache_stop() {
+  guarded("stop", [] {
+    if (observing_ops) at::removeCallback(op_callback);
+    if (scope_callback != 0) at::removeCallback(scope_callback);
+    observing_ops = false;
+    scope_callback = 0;
+    on_optimizer_step = nullptr;
+    device_guard.reset();
+  });
+}
+
+void tencache_enter_module(int module) { modules.push_back(module); }
+void tencache_leave_module() {
+  if (!modules.empty()) modules.pop_back();
+}
+const char* tencache_failure() { return failed.c_str(); }
+}

@@ -216,11 +216,16 @@ std::uint64_t scaled_by_results(const std::string& op, std::uint64_t flops, cons
 // ---- Callbacks ------------------------------------------------------------------------------------------------------
 
 const OpSchema* schema_of(const at::RecordFunction& function) {
+  // An op's name stands in its schema, so that its address tells overloads apart, too. (That of a function which is no
+  // op may be used again: only ops are remembered.)
+  thread_local std::unordered_map<const char*, const OpSchema*> seen;
+  const OpSchema*& known = seen[function.name()];
+  if (known != nullptr) return known;
   const auto name = function.operator_name();
   if (!name.has_value()) return nullptr;
   const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (!handle.has_value()) return nullptr;
-  return &op_schema(*handle);
+  if (handle.has_value() && function.name() == handle->schema().name().c_str()) known = &op_schema(*handle);
+  return handle.has_value() ? &op_schema(*handle) : nullptr;
 }
 
 bool is_compiled_region(std::string_view name) {
@@ -238,6 +243,10 @@ void note_uses(SeenOp& op, c10::ArrayRef<const c10::IValue> inputs) {
   for (const ArgumentInfo& argument : op.schema->arguments) {
     if (argument.position >= inputs.size()) continue;
     const c10::IValue& value = inputs[argument.position];
+    // A number of Python's that takes the place of a tensor.
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+      continue;
+    }
     if (argument.content) op.bytes += viewed_bytes(value) * (argument.written && !argument.overwritten ? 2 : 1);
     visit_storages(value, [&](const c10::Storage& storage, bool whole) {
       if (!argument.content) return;
@@ -533,6 +542,9 @@ int tencache_begin_step() {
   return guarded("begin", [] {
     const std::lock_guard lock(mutex);
     step = Step();
+    step.ops.reserve(1 << 14);
+    step.tensors.reserve(1 << 14);
+    step.tensor_of.reserve(1 << 14);
     if (!observing_ops) {
       op_callback = at::addGlobalCallback(at::RecordFunctionCallback(&start, &end)
                                               .needsInputs(true)

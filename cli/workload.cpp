@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
+#include "traces/fold_updates.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -136,6 +137,9 @@ Workload load_workload(const WorkloadOptions& options) {
     const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
     workload.trace_sha256 = sha256_of_file(file);
     workload.trace = read_trace(file);
+    if (const FoldedUpdates folded = fold_updates(workload.trace); folded.updates > 0) {
+      remark("note: " + folded.to_string());
+    }
   } else {
     if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
     workload.trace = generate_for(options.generate, workload.machine);

@@ -14,11 +14,19 @@
 #include "gui/model/timeline_file.h"
 #include "sim/sweep/sweep_results.h"
 #include "traces/file_io.h"
+#include "traces/fold_updates.h"
 #include "traces/scale.h"
 #include "traces/trace_file.h"
 
 namespace tencache::gui {
 namespace {
+
+// As the commands simulate it.
+Trace read_folded(const std::string& path) {
+  Trace trace = read_trace(path);
+  fold_updates(trace);
+  return trace;
+}
 
 // The first kilobytes, unpacked.
 std::string head_of(const std::string& path) {
@@ -129,7 +137,7 @@ DocumentPointer open_document(const std::string& path) {
   document->kind = kind_of(path);
   switch (document->kind) {
     case Document::Kind::trace:
-      document->trace = std::make_shared<const Trace>(read_trace(path));
+      document->trace = std::make_shared<const Trace>(read_folded(path));
       break;
     case Document::Kind::results:
       open_json(path, *document);
@@ -185,7 +193,7 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
   scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
                      scenario.scale_bytes != 1 || scenario.scale_time != 1;
   scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
-  set_trace(scenario, read_trace(options.trace));
+  set_trace(scenario, read_folded(options.trace));
   scenario.trace_name = std::filesystem::path(options.trace).filename().string();
   if (manifest.contains("options") && manifest["options"].is_object()) {
     for (const auto& [key, value] : manifest["options"].items()) {

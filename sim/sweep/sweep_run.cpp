@@ -15,6 +15,7 @@
 #include "sim/parallel.h"
 #include "sim/policy_run.h"
 #include "sim/sweep/recommend.h"
+#include "traces/fold_updates.h"
 #include "traces/split_ranks.h"
 #include "traces/trace_file.h"
 
@@ -202,6 +203,7 @@ class SweepRunner::Traces {
         .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
         .durations = {},
         .rescaled_from = {}};
+    fold_updates(made.trace);
     const bool modelled = made.trace.header.hardware.starts_with("modelled");
     const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
     if (rescaling) made.rescaled_from = rescaling->from;

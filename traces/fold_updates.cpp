@@ -1,0 +1,270 @@
+#include "traces/fold_updates.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t sub_group_elements = 1'000'000'000;
+
+bool is_state(const Trace& trace, TensorId id) {
+  const Tensor& tensor = trace.tensors[id];
+  return tensor.role == Role::parameter || tensor.role == Role::optimizer_state ||
+         tensor.role == Role::master_parameter;
+}
+
+// What a kernel of the step uses, each tensor once, in order.
+std::vector<TensorId> used_by(const Trace& trace, const Op& op) {
+  std::vector<TensorId> used;
+  for (const auto& list : {trace.reads(op), trace.writes(op)}) {
+    for (const TensorId id : list) {
+      if (std::find(used.begin(), used.end(), id) == used.end()) used.push_back(id);
+    }
+  }
+  return used;
+}
+
+struct Region {
+  OpIndex first = none, last = none;
+};
+
+// The ops that are folded; `none` where there is nothing to do.
+Region find_region(const Trace& trace) {
+  Region region;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    const Op& op = trace.ops[index];
+    if (op.rank != 0) return {};
+    if (op.phase != Phase::optimizer) continue;
+    if (op.placeable || op.group >= 0 || op.device != Device::gpu) return {};
+    const auto writes = trace.writes(op);
+    if (std::none_of(writes.begin(), writes.end(), [&](TensorId id) { return is_state(trace, id); })) continue;
+    if (region.first == none) region.first = index;
+    region.last = index;
+  }
+  // Nothing but the optimizer may run in between.
+  for (OpIndex index = region.first; region.first != none && index <= region.last; ++index) {
+    if (trace.ops[index].phase != Phase::optimizer) return {};
+  }
+  return region;
+}
+
+// Which tensors belong together (rule 2): a forest of tensors.
+class Families {
+ public:
+  explicit Families(std::size_t tensors) : parent_(tensors) { std::iota(parent_.begin(), parent_.end(), TensorId{0}); }
+
+  TensorId of(TensorId id) {
+    while (parent_[id] != id) id = parent_[id] = parent_[parent_[id]];
+    return id;
+  }
+
+  void add(const Trace& trace, const Op& op) {
+    // What is only written is a list of its own: results of which the kernel has read others.
+    std::map<std::pair<Role, bool>, std::vector<TensorId>> lists;
+    const auto reads = trace.reads(op);
+    for (const TensorId id : used_by(trace, op)) {
+      const bool read = std::find(reads.begin(), reads.end(), id) != reads.end();
+      if (trace.tensors[id].role != Role::input) lists[{trace.tensors[id].role, read}].push_back(id);
+    }
+    std::size_t length = 0;  // of a list: a kernel may have two states of each parameter, never two parameters
+    for (const Role role : {Role::parameter, Role::master_parameter, Role::gradient, Role::optimizer_state,
+                            Role::activation, Role::workspace}) {
+      for (const bool read : {true, false}) {
+        if (length == 0 && lists.contains({role, read})) length = lists[{role, read}].size();
+      }
+    }
+    std::vector<TensorId> first(length, none);
+    for (const auto& [key, list] : lists) {
+      if (list.size() % length != 0) continue;
+      for (std::size_t i = 0; i < list.size(); ++i) join(first[i % length], list[i]);
+    }
+  }
+
+ private:
+  void join(TensorId& first, TensorId id) {
+    if (first == none) first = id;
+    parent_[of(id)] = of(first);
+  }
+
+  std::vector<TensorId> parent_;
+};
+
+struct Update {
+  std::vector<TensorId> reads, writes;
+  TensorId parameter = none;
+  Bytes touched = 0;
+  Bytes temporary = 0, most_temporary = 0;  // intermediate results now, and at most
+};
+
+// The updates by the family's tensor, and the order in which their parameters or states come.
+struct Updates {
+  std::map<TensorId, Update> of;
+  std::vector<TensorId> order;
+};
+
+void add_once(std::vector<TensorId>& list, TensorId id) {
+  if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+}
+
+Updates collect(const Trace& trace, const Region& region, Families& families) {
+  std::vector<OpIndex> made(trace.tensors.size(), none), last(trace.tensors.size(), 0);
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    for (const TensorId id : used_by(trace, trace.ops[index])) {
+      if (made[id] == none) made[id] = index;
+      last[id] = index;
+    }
+  }
+  // An intermediate result: made and last used by the folded ops.
+  const auto temporary = [&](TensorId id) {
+    return !trace.tensors[id].persistent && made[id] >= region.first && last[id] <= region.last &&
+           trace.tensors[id].role != Role::gradient;
+  };
+  Updates updates;
+  for (OpIndex index = region.first; index <= region.last; ++index) {
+    const Op& op = trace.ops[index];
+    const auto visit = [&](std::span<const TensorId> ids, std::vector<TensorId> Update::*list) {
+      for (const TensorId id : ids) {
+        if (temporary(id)) continue;
+        const auto [entry, added] = updates.of.try_emplace(families.of(id));
+        if (added) updates.order.push_back(entry->first);
+        add_once(entry->second.*list, id);
+        if (trace.tensors[id].role == Role::parameter && entry->second.parameter == none) entry->second.parameter = id;
+      }
+    };
+    visit(trace.reads(op), &Update::reads);
+    visit(trace.writes(op), &Update::writes);
+    const std::vector<TensorId> used = used_by(trace, op);
+    for (const TensorId id : used) {
+      if (!temporary(id) || made[id] != index) continue;
+      Update& update = updates.of[families.of(id)];
+      update.temporary += trace.tensors[id].bytes;
+      update.most_temporary = std::max(update.most_temporary, update.temporary);
+    }
+    for (const TensorId id : used) {
+      if (temporary(id) && last[id] == index) updates.of[families.of(id)].temporary -= trace.tensors[id].bytes;
+    }
+  }
+  return updates;
+}
+
+// The folded ops in place of the region's, with all that is around them as it was, and without tensors that no op uses
+// any more.
+Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) {
+  Trace result;
+  result.header = trace.header;
+  std::vector<std::uint8_t> used(trace.tensors.size(), 0);
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) used[id] = trace.tensors[id].persistent;
+  const auto use = [&used](std::span<const TensorId> ids) {
+    for (const TensorId id : ids) used[id] = 1;
+  };
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    if (index >= region.first && index <= region.last) continue;
+    use(trace.reads(trace.ops[index]));
+    use(trace.writes(trace.ops[index]));
+  }
+  for (const auto& [family, update] : updates.of) {
+    use(update.reads);
+    use(update.writes);
+  }
+  std::vector<TensorId> ids(trace.tensors.size(), none);
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    const Tensor& tensor = trace.tensors[id];
+    if (used[id] != 0) ids[id] = result.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
+  }
+  const auto renumbered = [&ids](std::span<const TensorId> list) {
+    std::vector<TensorId> result(list.size());
+    std::ranges::transform(list, result.begin(), [&ids](TensorId id) { return ids[id]; });
+    return result;
+  };
+  const auto keep = [&](OpIndex index) {
+    Op op = trace.ops[index];
+    op.name = result.names.intern(trace.name(op));
+    op.module = result.names.intern(trace.module(op));
+    op.rendezvous = result.names.intern(trace.names[trace.ops[index].rendezvous]);
+    result.add_op(op, renumbered(trace.reads(trace.ops[index])), renumbered(trace.writes(trace.ops[index])));
+  };
+  for (OpIndex index = 0; index < region.first; ++index) keep(index);
+
+  Nanoseconds duration_ns = 0, gap_ns = 0;
+  Bytes touched = 0;
+  DurationSource source = DurationSource::measured;
+  for (OpIndex index = region.first; index <= region.last; ++index) {
+    duration_ns += trace.ops[index].duration_ns;
+    gap_ns += trace.ops[index].gap_before_ns;
+    if (trace.ops[index].duration_source == DurationSource::modelled) source = DurationSource::modelled;
+  }
+  for (const TensorId family : updates.order) touched += updates.of.at(family).touched;
+  // Shares of the whole, cut where the sum of the bytes so far is: nothing is lost in rounding.
+  const auto share = [touched](Nanoseconds whole, Bytes so_far) {
+    return static_cast<Nanoseconds>(static_cast<double>(whole) * static_cast<double>(so_far) /
+                                    static_cast<double>(touched));
+  };
+  Bytes before = 0;
+  std::uint64_t elements = 0;
+  std::int32_t group = 0;
+  for (const TensorId family : updates.order) {
+    const Update& update = updates.of.at(family);
+    const TensorId named = update.parameter != none ? update.parameter : update.writes.front();
+    std::vector<TensorId> writes = renumbered(update.writes);
+    if (update.most_temporary > 0) {
+      writes.push_back(result.add_tensor(trace.name(trace.tensors[named]) + ".update:workspace", update.most_temporary,
+                                         Role::workspace, false));
+    }
+    Op op;
+    op.name = result.names.intern("update");
+    const std::string_view name = trace.name(trace.tensors[named]);
+    op.module = result.names.intern(name.substr(0, std::min(name.rfind('.'), name.size())));
+    op.phase = Phase::optimizer;
+    op.duration_source = source;
+    op.placeable = op.reorderable = true;
+    op.group = group;
+    op.duration_ns = share(duration_ns, before + update.touched) - share(duration_ns, before);
+    op.gap_before_ns = share(gap_ns, before + update.touched) - share(gap_ns, before);
+    op.bytes = update.touched;
+    result.add_op(op, renumbered(update.reads), writes);
+    before += update.touched;
+    elements += trace.tensors[named].bytes / trace.header.element_bytes();
+    if (elements >= sub_group_elements) ++group, elements = 0;
+  }
+  for (OpIndex index = region.last + 1; index < trace.ops.size(); ++index) keep(index);
+  return result;
+}
+
+}  // namespace
+
+std::string FoldedUpdates::to_string() const {
+  return "the optimizer's " + std::to_string(kernels) + " kernels are simulated as " + std::to_string(updates) +
+         " updates, one a parameter";
+}
+
+FoldedUpdates fold_updates(Trace& trace) {
+  const Region region = find_region(trace);
+  if (region.first == none) return {};
+  Families families(trace.tensors.size());
+  for (OpIndex index = region.first; index <= region.last; ++index) families.add(trace, trace.ops[index]);
+  Updates updates = collect(trace, region, families);
+  // A family of nothing but gradients or inputs is no update, a state without a parameter a rule that did not hold.
+  std::erase_if(updates.order, [&](TensorId family) { return updates.of.at(family).writes.empty(); });
+  for (const TensorId family : updates.order) {
+    Update& update = updates.of.at(family);
+    const auto lone_state = [&](TensorId id) { return trace.tensors[id].role == Role::optimizer_state; };
+    if (std::ranges::all_of(update.writes, lone_state)) return {};
+    for (const auto* list : {&update.reads, &update.writes}) {
+      for (const TensorId id : *list) update.touched += trace.tensors[id].bytes;
+    }
+  }
+  std::erase_if(updates.of, [](const auto& entry) { return entry.second.writes.empty(); });
+  if (updates.order.empty()) return {};
+  const FoldedUpdates folded{.kernels = region.last - region.first + 1, .updates = updates.order.size()};
+  trace = rebuild(trace, region, updates);
+  trace.validate("trace with folded updates");
+  return folded;
+}
+
+}  // namespace tencache

@@ -111,6 +111,11 @@ int report(const std::string& message, ExitCode code) {
 
 thread_local Embedding* embedding_of_thread = nullptr;
 
+std::vector<void (*)(CLI::App& app, Command& chosen)>& offered() {
+  static std::vector<void (*)(CLI::App & app, Command & chosen)> commands;
+  return commands;
+}
+
 ExitCode run(int argc, const char* const* argv) {
   CLI::App app(
       "TenCache: does a training step fit, how fast will it be, and what holds it back. Replays recorded tensor "
@@ -121,6 +126,7 @@ ExitCode run(int argc, const char* const* argv) {
   app.set_version_flag("--version", "tencache " TENCACHE_VERSION, "Print the version and exit");
   app.footer(examples);
   add_commands(app, chosen);
+  for (const auto add : offered()) add(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -166,6 +172,8 @@ ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embeddin
   embedding_of_thread = &embedding;
   return run(static_cast<int>(arguments.size()), arguments.data());
 }
+
+void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push_back(add); }
 
 Embedding* current_embedding() { return embedding_of_thread; }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "cli/command_line.h"
 #include "core/machine_spec.h"
 #include "core/timeline.h"
 #include "core/trace.h"
@@ -30,6 +30,9 @@ struct Embedding {
 // Parses and runs the words (without "tencache" before them) as the command line would, but throws what that reports:
 // Error for bad usage and bad input, anything else as it is. Threads may call it at once, each with its own embedding.
 ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding);
+
+// One more command, of a library that this one does not know; before the first is run.
+void offer_command(void (*add)(CLI::App& app, Command& chosen));
 
 // Of the command that runs in this thread; null where it is a program of its own.
 Embedding* current_embedding();

@@ -2,13 +2,13 @@
 #include <memory>
 #include <optional>
 
-#include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/decisions.h"
 #include "cli/embedding.h"
 #include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
+#include "cli/timeline_tables.h"
 
 namespace tencache {
 namespace {
@@ -62,7 +62,7 @@ ExitCode replay(const ReplayArguments& arguments) {
                            .machine = &workload.machine.of_rank(rank),
                            .trace = &outcome.ranks[rank].program.trace});
     }
-    if (!arguments.timeline.empty()) write_chrome_trace(arguments.timeline, processes);
+    if (!arguments.timeline.empty()) write_timeline(arguments.timeline, processes);
     for (const TimelineProcess& process : processes) {
       if (kept) {
         embedding->timelines.push_back({process.name, *process.timeline, *process.machine, *process.trace});
@@ -78,7 +78,9 @@ ExitCode replay(const ReplayArguments& arguments) {
   } else {
     print(result_text(workload, outcome, references) + interval_text(intervals));
     if (drawn && !arguments.timeline.empty()) {
-      remark("timeline in " + arguments.timeline + "; open it at https://ui.perfetto.dev");
+      const bool chrome = !arguments.timeline.ends_with(".sqlite") && !arguments.timeline.ends_with(".db") &&
+                          !arguments.timeline.ends_with(".csv");
+      remark("timeline in " + arguments.timeline + (chrome ? "; open it at https://ui.perfetto.dev" : ""));
     }
     if (decided) remark(std::to_string(decisions->count()) + " decisions in " + arguments.decisions);
   }
@@ -95,7 +97,8 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   add_settings_option(*command, arguments->settings);
   add_sample_options(*command, arguments->sampling);
   refuse_empty(command->add_option("--timeline", arguments->timeline,
-                                   "Write the timeline to this file, for https://ui.perfetto.dev"));
+                                   "Write the timeline to this file, for https://ui.perfetto.dev; .sqlite: as tables, "
+                                   ".csv: a line a span"));
   refuse_empty(command->add_option("--decisions", arguments->decisions,
                                    "Write every decision about a tensor and its reason to this file, one JSON object a "
                                    "line (.zst: compressed); docs/decisions.md"));

@@ -8,6 +8,7 @@
 #include "cli/generate_command.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
+#include "gui/report/report_command.h"
 #include "sim/interruption.h"
 
 namespace tencache {
@@ -71,5 +72,6 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "watch_signals", [] { main_thread = std::this_thread::get_id(); },
       "The calling thread, which must be the main one, answers Ctrl-C while it simulates.");
+  offer_command(add_report_command);
   set_interruption_check(look_for_signals);
 }

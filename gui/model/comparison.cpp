@@ -159,9 +159,9 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
   return validity_text(validated_for(published, machine, recorded_by));
 }
 
-std::vector<ComparisonRow> rows_of(const Session& session) {
+std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents) {
   std::vector<ComparisonRow> rows;
-  for (const DocumentPointer& document : session.documents()) {
+  for (const DocumentPointer& document : documents) {
     for (const Json& result : document->results) rows.push_back(row_of(result, document->path));
   }
   return rows;
@@ -170,11 +170,13 @@ std::vector<ComparisonRow> rows_of(const Session& session) {
 }  // namespace
 
 std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by) {
-  return validity_among(rows_of(session), machine, recorded_by, "");
+  return validity_among(rows_of(session.documents()), machine, recorded_by, "");
 }
 
-std::vector<ComparisonRow> comparison_rows(const Session& session) {
-  std::vector<ComparisonRow> rows = rows_of(session);
+std::vector<ComparisonRow> comparison_rows(const Session& session) { return comparison_rows(session.documents()); }
+
+std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& documents) {
+  std::vector<ComparisonRow> rows = rows_of(documents);
   std::map<std::array<std::string, 3>, std::string> known;  // the same for most rows
   for (ComparisonRow& row : rows) {
     const auto [entry, is_new] = known.try_emplace({row.machine, row.recorded_by, row.changes});

@@ -61,6 +61,7 @@ std::string validity_of(const Session& session, const std::string& machine, cons
 
 // Misfits last, whatever the order.
 std::vector<ComparisonRow> comparison_rows(const Session& session);
+std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& documents);
 void sort_rows(std::vector<ComparisonRow>& rows, ComparisonColumn column, bool ascending);
 // Tiers and links that any row has, and what a row says of one.
 std::vector<std::string> resources_of(const std::vector<ComparisonRow>& rows);

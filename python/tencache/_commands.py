@@ -268,6 +268,11 @@ def sweep(file: Path, **options: Any) -> dict:
     return command("sweep", os.fspath(file), **options)
 
 
+def report(files: Sequence[Path], output: Path, title: Optional[str] = None) -> None:
+    """A page to send: results, timelines and sweeps (files of the commands) as one HTML file."""
+    _run(["report", *map(os.fspath, files), "--output=" + os.fspath(output), *_words({"title": title})])
+
+
 def info(trace: TraceLike) -> dict:
     """What is in a trace: ops, tensors by role, bytes, peak demand, compute time, provenance."""
     return command("info", trace)

@@ -1,0 +1,227 @@
+#include "gui/report/html.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "gui/model/describe.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr std::string_view replacement = "\xef\xbf\xbd", ellipsis = "\xe2\x80\xa6";
+
+// Bytes of the UTF-8 character that begins here; 0: none does.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first < 0xe0) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first < 0xf0) {
+    const bool overlong = first == 0xe0 && byte(1) < 0xa0, surrogate = first == 0xed && byte(1) >= 0xa0;
+    const bool no_character = first == 0xef && byte(1) == 0xbf && byte(2) >= 0xbe;  // U+FFFE, U+FFFF
+    return follows(1) && follows(2) && !overlong && !surrogate && !no_character ? 3 : 0;
+  }
+  if (first >= 0xf0 && first < 0xf5) {
+    const bool overlong = first == 0xf0 && byte(1) < 0x90, beyond = first == 0xf4 && byte(1) >= 0x90;
+    return follows(1) && follows(2) && follows(3) && !overlong && !beyond ? 4 : 0;
+  }
+  return 0;
+}
+
+void append(std::string& result, std::string_view character) {
+  switch (character[0]) {
+    case '&':
+      result += "&amp;";
+      return;
+    case '<':
+      result += "&lt;";
+      return;
+    case '>':
+      result += "&gt;";
+      return;
+    case '"':
+      result += "&quot;";
+      return;
+    case '\'':
+      result += "&#39;";
+      return;
+    case '\n':
+    case '\t':
+      result += ' ';
+      return;
+    default:
+      break;
+  }
+  const auto first = static_cast<unsigned char>(character[0]);
+  const bool control =
+      first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0);
+  result += control ? replacement : character;
+}
+
+struct Colour {
+  const char *name, *light, *dark;
+};
+// As gui/views/theme.cpp has them.
+constexpr std::array colours = {
+    Colour{"background", "#f6f7f9", "#16191d"}, Colour{"panel", "#ffffff", "#1e2227"},
+    Colour{"lane", "#ebedf0", "#262b31"},       Colour{"grid", "#d5d9de", "#353b43"},
+    Colour{"border", "#c3c8cf", "#414850"},     Colour{"text", "#1b1f24", "#e6e9ed"},
+    Colour{"faint", "#5a636e", "#9aa4b0"},      Colour{"accent", "#0072b2", "#56b4e9"},
+    Colour{"error", "#b33a00", "#ff8a4c"},      Colour{"p0", "#56b4e9", "#56b4e9"},
+    Colour{"p1", "#7a55f0", "#7a55f0"},         Colour{"p2", "#0072b2", "#0072b2"},
+    Colour{"p3", "#009e73", "#009e73"},         Colour{"gap", "#b9bfc7", "#59626d"},
+    Colour{"c0", "#d55e00", "#d55e00"},         Colour{"c1", "#e69f00", "#e69f00"},
+    Colour{"c2", "#cc79a7", "#cc79a7"},         Colour{"c3", "#8e4d95", "#8e4d95"},
+    Colour{"c4", "#f0e442", "#f0e442"},         Colour{"c5", "#30353b", "#f2f2f2"},
+    Colour{"c6", "#8a6d3b", "#b99b6b"},         Colour{"r0", "#0072b2", "#0072b2"},
+    Colour{"r1", "#e69f00", "#e69f00"},         Colour{"r2", "#56b4e9", "#56b4e9"},
+    Colour{"r3", "#009e73", "#009e73"},         Colour{"r4", "#90c856", "#90c856"},
+    Colour{"r5", "#cc79a7", "#cc79a7"},         Colour{"r6", "#b9bfc7", "#59626d"},
+    Colour{"busy", "#4c8fc0", "#4c8fc0"},
+};
+
+constexpr const char* rules = R"(
+*{box-sizing:border-box}
+body{margin:0 auto;padding:24px 20px 60px;max-width:1120px;background:var(--background);color:var(--text);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+h1{font-size:26px;line-height:1.25;margin:0 0 2px}
+h2{font-size:19px;margin:34px 0 6px}
+h3{font-size:15px;margin:18px 0 4px}
+p{margin:6px 0;max-width:78ch}
+.faint,figcaption,footer{color:var(--faint)}
+.answer{font-size:17px}
+section{break-inside:auto}
+figure{margin:12px 0;padding:12px 14px;background:var(--panel);border:1px solid var(--grid);border-radius:6px;
+overflow-x:auto;break-inside:avoid}
+figcaption{font-size:13px;margin-top:6px}
+svg{display:block;max-width:100%;height:auto}
+figure:not(.whole) svg text{fill:var(--text);font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
+figure svg text.faint{fill:var(--faint)}
+figure svg text.title{font-weight:600}
+.lane{fill:var(--lane)}
+.grid{stroke:var(--grid);stroke-width:1;fill:none}
+.axis{stroke:var(--border);stroke-width:1;fill:none}
+.mark{stroke:var(--text);stroke-width:1.5;fill:none}
+.limit{stroke:var(--error);stroke-width:1.5;stroke-dasharray:6 3;fill:none}
+.front{stroke:var(--accent);stroke-width:1.5;fill:none}
+.bound{stroke:var(--text);stroke-width:1.2;stroke-dasharray:2 3;fill:none}
+.pale{fill-opacity:.5}
+.dot{fill:var(--faint)}
+.best{fill:var(--accent)}
+figure.whole{background:#fff}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;margin:8px 0;background:var(--panel);font-size:14px}
+th,td{padding:4px 10px;border-bottom:1px solid var(--grid);text-align:right;vertical-align:top;white-space:nowrap}
+th{font-weight:600;border-bottom:2px solid var(--border)}
+th:first-child,td:first-child,.left{text-align:left}
+td.wide{text-align:left;white-space:normal}
+tr.best td{font-weight:600}
+tr.reference td{color:var(--faint)}
+td.no{color:var(--error)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:8px 0}
+dt{color:var(--faint)}
+dd{margin:0;overflow-wrap:anywhere}
+code{font:13px ui-monospace,"DejaVu Sans Mono",Consolas,monospace;overflow-wrap:anywhere}
+ul.legend{display:flex;flex-wrap:wrap;gap:2px 16px;list-style:none;margin:6px 0 2px;padding:0;font-size:13px}
+ul.legend svg{display:inline-block;vertical-align:-1px;margin-right:5px}
+footer{margin-top:40px;font-size:13px;border-top:1px solid var(--grid);padding-top:8px}
+@media print{body{max-width:none;padding:0;background:#fff;font-size:11pt}
+figure,table{border-color:#bbb;background:#fff}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}
+h2{break-after:avoid}}
+)";
+
+}  // namespace
+
+std::string html_text(std::string_view text, std::size_t most) {
+  std::string result;
+  std::size_t characters = 0;
+  while (!text.empty()) {
+    if (characters++ == most) return result.append(ellipsis);
+    const std::size_t bytes = character_bytes(text);
+    if (bytes == 0) {
+      result += replacement;
+    } else {
+      append(result, text.substr(0, bytes));
+    }
+    text.remove_prefix(std::max<std::size_t>(1, bytes));
+  }
+  return result;
+}
+
+std::string class_of_slot(std::optional<StallCause> link, std::size_t slot) {
+  if (link) return fmt::format("c{}{}", static_cast<std::size_t>(*link), slot == urgent_slot ? "" : " pale");
+  if (slot < phase_count) return fmt::format("p{}", slot);
+  return slot == gap_slot ? "gap" : fmt::format("c{}", slot - first_stall_slot);
+}
+
+std::string label_of_slot(std::optional<StallCause> link, std::size_t slot) {
+  if (link) return label_of(*link) + std::string(slot == urgent_slot ? ", waited for" : ", asked for in advance");
+  if (slot < phase_count) return label_of(static_cast<Phase>(slot));
+  if (slot == gap_slot) return "host time between ops";
+  return std::string("waits for ") + label_of(static_cast<StallCause>(slot - first_stall_slot));
+}
+
+std::string style_sheet() {
+  std::string light, dark, fills;
+  for (const auto& [name, in_light, in_dark] : colours) {
+    light += fmt::format("--{}:{};", name, in_light);
+    dark += fmt::format("--{}:{};", name, in_dark);
+    fills += fmt::format(".{0}{{fill:var(--{0})}}", name);
+  }
+  return fmt::format(
+      ":root{{color-scheme:light dark;{}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{}}}}}\n{}{}", light,
+      dark, fills, rules);
+}
+
+std::string legend(const std::vector<LegendEntry>& entries) {
+  std::string html = "<ul class=\"legend\">";
+  for (const LegendEntry& entry : entries) {
+    html += fmt::format(
+        "<li><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" class=\"{}\"/></svg>"
+        "{}</li>",
+        entry.colour_class, html_text(entry.label));
+  }
+  return html + "</ul>\n";
+}
+
+void BoxPath::add(double x, double y, double width, double height) {
+  if (width <= 0 || height <= 0) return;
+  if (!boxes_.empty()) {
+    Box& last = boxes_.back();
+    if (last.y == y && last.height == height && last.x + last.width == x) {
+      last.width += width;
+      return;
+    }
+  }
+  boxes_.push_back({x, y, width, height});
+}
+
+std::string BoxPath::svg() const {
+  if (boxes_.empty()) return "";
+  std::string path = "<path class=\"" + class_ + "\" d=\"";
+  for (const Box& box : boxes_) {
+    path += fmt::format("M{} {}h{}v{}h-{}z", coordinate(box.x), coordinate(box.y), coordinate(box.width),
+                        coordinate(box.height), coordinate(box.width));
+  }
+  return path + "\"/>\n";
+}
+
+std::string coordinate(double value) {
+  std::string text = fmt::format("{:.1f}", value);
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text == "-0" ? "0" : text;
+}
+
+double round_step(double most) {
+  if (!(most > 0)) return 1;
+  const double power = std::pow(10, std::floor(std::log10(most / 4)));
+  for (const double factor : {5.0, 2.0}) {
+    if (most / (power * factor) >= 4) return power * factor;
+  }
+  return power;
+}
+
+}  // namespace tencache::gui

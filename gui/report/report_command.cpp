@@ -1,0 +1,52 @@
+#include "gui/report/report_command.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/console.h"
+#include "cli/output_files.h"
+#include "cli/workload.h"
+#include "gui/report/page.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> files;
+  std::string output, title;
+};
+
+ExitCode report(const ReportArguments& arguments) {
+  check_output("--output", arguments.output, arguments.files);
+  std::vector<gui::DocumentPointer> documents;
+  for (const std::string& file : arguments.files) documents.push_back(gui::open_document(file));
+  const std::string page = gui::report_page(documents, arguments.title);
+  write_file(arguments.output, page);
+  remark(arguments.output + ": " + format_bytes(page.size()));
+  return ExitCode::done;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("report", "A page to send: results, timelines and sweeps as one HTML file");
+  auto arguments = std::make_shared<ReportArguments>();
+  command
+      ->add_option(
+          "FILES", arguments->files,
+          "Results (--json), timelines (--timeline), sensitivity analyses, sweeps, traces; in the page in this "
+          "order, results first")
+      ->required();
+  refuse_empty(command->add_option("--output,-o", arguments->output, "The page to write (.html)")->required());
+  command->add_option("--title", arguments->title, "Its heading (default: what was run)");
+  command->footer(
+      "The page needs no network, no scripts and no fonts; it follows the reader's light or dark mode and prints.\n\n"
+      "Examples:\n"
+      "  tencache compare step.trace.jsonl.zst -m g10-a100 --samples 100 --json > r.json\n"
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p foresight --timeline t.json\n"
+      "  tencache report r.json t.json -o step.html");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return report(*arguments); }; });
+}
+
+}  // namespace tencache

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <memory>
 
+#include "cli/build_id.h"
 #include "cli/command_line.h"
 #include "cli/generate_command.h"
 #include "cli/output_files.h"
@@ -30,12 +31,11 @@ struct SweepArguments {
 };
 
 // Enough of a hash to tell builds apart.
-std::string start_of_hash(const std::string& sha256) { return sha256.substr(0, 12); }
+std::string start_of_hash(const std::string& hash) { return hash.substr(0, 12); }
 
 SweepTools tools(const PriceChoice& prices) {
   SweepTools tools;
-  // The program itself, since that alone is certain to change with everything that changes results.
-  tools.build = TENCACHE_VERSION "+" + start_of_hash(sha256_of_file("/proc/self/exe"));
+  tools.build = TENCACHE_VERSION "+" + start_of_hash(build_id());
   tools.policy_build = [](const std::string& policy) { return start_of_hash(origin_of_policy(policy).sha256); };
   tools.prices = prices;
   tools.generate = [](const TraceSettings& settings) { return generate_trace(settings); };

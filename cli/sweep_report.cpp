@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t most_workloads_in_full = 6;
 constexpr std::size_t most_reasons = 5;
 constexpr std::size_t most_ties = 4;
+constexpr std::size_t most_machines = 6;
 
 struct JsonField {
   template <typename T>
@@ -293,7 +294,10 @@ class PriceNotes {
     std::string list;
     for (const auto& [what, machines] : machines_) {
       list += (list.empty() ? "" : "; ") + what;
-      if (machines_.size() > 1) list += fmt::format(" ({})", fmt::join(machines, ", "));
+      if (machines_.size() > 1 && machines.size() <= most_machines)
+        list += fmt::format(" ({})", fmt::join(machines, ", "));
+      if (machines_.size() > 1 && machines.size() > most_machines)
+        list += fmt::format(" ({} machines)", machines.size());
     }
     return fmt::format("{}: {}.\n", kind, list);
   }

@@ -193,9 +193,9 @@ TEST_F(SweepCommand, ResumesAfterBeingKilled) {
   const std::string whole = sweep_csv_of({});
   std::mt19937 random_number(7);
   std::size_t kills = 0, last = 0;
-  for (int attempt = 0; attempt < 200 && last < grid_rows; ++attempt) {
+  for (int attempt = 0; attempt < 40 && last < grid_rows; ++attempt) {
     const pid_t child = start({program, "sweep", "grid.yaml", "-o", "killed.sqlite", "--threads", "1"});
-    usleep(static_cast<useconds_t>(60000 + random_number() % 120000));
+    usleep(static_cast<useconds_t>(20000 + random_number() % 100000));
     kill(child, SIGKILL);
     const int status = wait_for(child);
     kills += WIFSIGNALED(status) ? 1 : 0;

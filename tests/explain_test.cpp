@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "policies/registry.h"
 #include "tests/in_process.h"
+#include "tests/small_cases.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -21,32 +22,10 @@ using ::testing::HasSubstr;
 constexpr double block_seconds = 16 * MiB / 1e9;  // a chunk of 16 MiB over a link of 1 GB/s: 16.8 ms
 
 // Links of 1 GB/s without latency; storage has a way of its own to the GPU.
-MachineSpec machine(Bytes gpu, Bytes cpu, BytesPerSecond storage = 1'000'000'000) {
-  MachineSpec machine;
-  machine.name = "box";
-  const auto tier = [&](const char* name, TierKind kind, Bytes capacity) {
-    Tier tier;
-    tier.name = name;
-    tier.kind = kind;
-    tier.capacity = capacity;
-    machine.tiers.push_back(tier);
-  };
-  tier("gpu", TierKind::gpu, gpu);
-  tier("cpu", TierKind::cpu, cpu);
-  tier("nvme", TierKind::nvme, GiB);
-  const auto link = [&](const char* name, TierId from, TierId to, BytesPerSecond bandwidth) {
-    Link link;
-    link.name = name;
-    link.from = from;
-    link.to = to;
-    link.bandwidth = bandwidth;
-    machine.links.push_back(link);
-  };
-  link("h2d", 1, 0, 1'000'000'000);
-  link("d2h", 0, 1, 1'000'000'000);
-  link("read", 2, 0, storage);
-  link("write", 0, 2, storage);
-  machine.initial_tier = 1;
+MachineSpec machine(Bytes gpu, Bytes cpu, BytesPerSecond storage = byte_per_ns) {
+  MachineSpec machine = three_tiers(gpu, cpu, GiB);
+  machine.links = {make_link("h2d", 1, 0), make_link("d2h", 0, 1), make_link("read", 2, 0, storage),
+                   make_link("write", 0, 2, storage)};
   machine.validate();
   return machine;
 }

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/in_process.h"
+#include "tests/small_cases.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
@@ -19,35 +20,13 @@ using ::testing::HasSubstr;
 
 // GPU of 48 MiB, CPU memory, storage; a chunk is a tensor.
 MachineSpec machine() {
-  MachineSpec machine;
-  machine.name = "box";
-  const auto tier = [&](const char* name, TierKind kind, Bytes capacity) {
-    Tier tier;
-    tier.name = name;
-    tier.kind = kind;
-    tier.capacity = capacity;
-    machine.tiers.push_back(tier);
-  };
-  tier("gpu", TierKind::gpu, 48 * MiB);
-  tier("cpu", TierKind::cpu, GiB);
-  tier("nvme", TierKind::nvme, 10 * GiB);
+  MachineSpec machine = three_tiers(48 * MiB, GiB, 10 * GiB);
   machine.resources.push_back({.name = "dram", .bandwidth = 50'000'000'000});
   machine.resources.push_back({.name = "nvme_total", .bandwidth = 3'000'000'000});
-  const auto link = [&](const char* name, TierId from, TierId to, BytesPerSecond bandwidth,
-                        std::vector<std::uint8_t> uses) {
-    Link link;
-    link.name = name;
-    link.from = from;
-    link.to = to;
-    link.bandwidth = bandwidth;
-    link.uses = std::move(uses);
-    machine.links.push_back(std::move(link));
-  };
-  link("h2d", 1, 0, 1'000'000'000, {0});
-  link("d2h", 0, 1, 1'000'000'000, {0});
-  link("nvme_read", 2, 1, 3'000'000'000, {0, 1});
-  link("nvme_write", 1, 2, 1'500'000'000, {0, 1});
-  machine.initial_tier = 1;
+  machine.links = {make_link("h2d", 1, 0), make_link("d2h", 0, 1), make_link("nvme_read", 2, 1, 3'000'000'000),
+                   make_link("nvme_write", 1, 2, 1'500'000'000)};
+  for (LinkId link = 0; link < 4; ++link) machine.links[link].uses.push_back(0);
+  for (LinkId link = 2; link < 4; ++link) machine.links[link].uses.push_back(1);
   machine.cpu_adam_parameters_per_second = 1e9;
   return machine;
 }

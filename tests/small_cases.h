@@ -37,6 +37,26 @@ inline MachineSpec small_machine_with_slow_storage(Bytes gpu_bytes) {
   return machine;
 }
 
+// A link of 1 GB/s or other, nothing shared.
+inline Link make_link(const char* name, TierId from, TierId to, BytesPerSecond bandwidth = byte_per_ns) {
+  Link link;
+  link.name = name;
+  link.from = from;
+  link.to = to;
+  link.bandwidth = bandwidth;
+  return link;
+}
+
+// The same tiers in sizes of models, without links: GPU, CPU memory, storage. Persistent tensors start on the CPU.
+inline MachineSpec three_tiers(Bytes gpu, Bytes cpu, Bytes nvme) {
+  MachineSpec machine;
+  machine.name = "box";
+  machine.tiers = {
+      {"gpu", TierKind::gpu, gpu, 1, {}}, {"cpu", TierKind::cpu, cpu, 1, {}}, {"nvme", TierKind::nvme, nvme, 1, {}}};
+  machine.initial_tier = 1;
+  return machine;
+}
+
 // Of a module; placeable if it is the optimizer's.
 inline Op make_op(Trace& trace, const std::string& name, const std::string& module, Phase phase,
                   Nanoseconds duration_ns) {

@@ -56,6 +56,7 @@ class RankBound {
     }
     for (std::size_t part = 0; part < cuts_.count(); ++part) compute_[part + 1] += compute_[part];
     add_needs();
+    for (const Need& need : needs_) base_.push_back(base_of(need));
     add_cpu_sides();
     choose_weights();
   }
@@ -169,6 +170,17 @@ class RankBound {
   double base_ns(const Need& need, std::size_t i, std::size_t j) const {
     return need.name.empty() ? compute_of(i, j) : need.bytes(i, j) * 1e9 / need.bytes_per_second;
   }
+
+  // base_ns of every window, those that end at the same part beside each other: what `best` goes through, for each
+  // weight again.
+  std::vector<double> base_of(const Need& need) const {
+    std::vector<double> base(first_ending_at(cuts_.count() + 1));
+    for (std::size_t i = 0; i < cuts_.count(); ++i) {
+      for (std::size_t j = i + 1; j <= cuts_.count(); ++j) base[first_ending_at(j) + i] = base_ns(need, i, j);
+    }
+    return base;
+  }
+  static std::size_t first_ending_at(std::size_t j) { return j * (j - 1) / 2; }
 
   void add_needs() {
     Need compute;
@@ -320,22 +332,28 @@ class RankBound {
     const std::size_t parts = cuts_.count();
     std::vector<std::vector<double>> sums;
     for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
-    std::vector<double> most(parts + 1, 0);
+    const double gpu_weight = 1 - weight.weight;
+    std::vector<double> most(parts + 1, 0), cost(parts);
+    std::vector<std::uint64_t> which(parts);
     std::vector<Window> last(parts + 1);
     for (std::size_t j = 1; j <= parts; ++j) {
+      std::fill(cost.begin(), cost.end(), 0.0);
+      std::fill(which.begin(), which.end(), 0);
+      for (std::size_t n = 0; n < needs.size(); ++n) {
+        const double* base = base_[needs[n]].data() + first_ending_at(j);
+        const double* sum = sums[n].data();
+        for (std::size_t i = 0; i < j; ++i) {
+          const double ns = gpu_weight * base[i] + sum[j] - sum[i];
+          const bool more = ns > cost[i];
+          cost[i] = more ? ns : cost[i];
+          which[i] = more ? needs[n] : which[i];
+        }
+      }
       most[j] = -1;
       for (std::size_t i = 0; i < j; ++i) {
-        double cost = 0;
-        std::size_t which = 0;
-        for (std::size_t n = 0; n < needs.size(); ++n) {
-          const double ns = (1 - weight.weight) * base_ns(needs_[needs[n]], i, j) + sums[n][j] - sums[n][i];
-          if (ns <= cost) continue;
-          cost = ns;
-          which = needs[n];
-        }
-        if (most[i] + cost <= most[j]) continue;
-        most[j] = most[i] + cost;
-        last[j] = {.begin = i, .end = j, .need = which, .ns = cost};
+        if (most[i] + cost[i] <= most[j]) continue;
+        most[j] = most[i] + cost[i];
+        last[j] = {.begin = i, .end = j, .need = which[i], .ns = cost[i]};
       }
     }
     Best result{.ns = most[parts] + weight.weight * weight.side->fixed_ns};
@@ -397,9 +415,10 @@ class RankBound {
   const MachineSpec& machine_;
   BoundTrace trace_;
   BoundCuts cuts_;
-  std::vector<double> compute_;  // of the fixed GPU ops before each part, nanoseconds
-  std::vector<Need> needs_;      // [0]: compute
-  std::vector<CpuSide> sides_;   // [0]: the whole lane
+  std::vector<double> compute_;            // of the fixed GPU ops before each part, nanoseconds
+  std::vector<Need> needs_;                // [0]: compute
+  std::vector<std::vector<double>> base_;  // of each need
+  std::vector<CpuSide> sides_;             // [0]: the whole lane
   std::vector<Weight> weights_;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -122,18 +123,18 @@ class ProcessWriter {
   }
   // The spans and changes after the first so many, without flows.
   void write_from(std::size_t first_span, std::size_t first_change) {
-    if (first_span == 0) find_origin();
     for (std::size_t i = first_span; i < timeline_.spans.size(); ++i) write_span(timeline_.spans[i]);
     if (first_change < timeline_.occupancy.size()) write_changes(first_change);
   }
-
- private:
+  // What the tiers held before a part of the whole, for who has missed those before it.
+  void write_held(std::span<const OccupancySample> held) { write_samples("tencache_held", held); }
   void find_origin() {
     if (timeline_.spans.empty()) return;
     origin_ = timeline_.spans.front().start_ns;
     for (const Span& span : timeline_.spans) origin_ = std::min(origin_, span.start_ns);
   }
 
+ private:
   static std::uint32_t thread_of(const Span& span) {
     if (span.lane >= 2) return first_link_thread + span.lane - 2;
     return span.kind == SpanKind::stall ? 3u + span.lane : 1u + span.lane;
@@ -292,7 +293,9 @@ class ProcessWriter {
   // Whose room was taken or given back, for the dashboard: columns of time (nanoseconds since the one before), tier,
   // role, tensor (-1: not known) and bytes. From the `first` on; its own time counts from the start.
   void write_changes(std::size_t first) {
-    const std::span<const OccupancySample> samples = std::span(timeline_.occupancy).subspan(first);
+    write_samples("tencache_changes", std::span(timeline_.occupancy).subspan(first));
+  }
+  void write_samples(std::string_view name, std::span<const OccupancySample> samples) {
     const auto column = [&](std::string_view head, auto value) {
       output_.raw(head);
       for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -303,7 +306,7 @@ class ProcessWriter {
       output_.raw("]");
     };
     const auto time = [&](std::size_t i) { return std::max<Nanoseconds>(0, samples[i].time_ns - origin_); };
-    output_.event("M", id_, 0).raw(",\"name\":\"tencache_changes\",\"args\":{");
+    output_.event("M", id_, 0).raw(",\"name\":\"").raw(name).raw("\",\"args\":{");
     column("\"time\":[", [&](std::size_t i) { return time(i) - (i == 0 ? 0 : time(i - 1)); });
     column(",\"tier\":[", [&](std::size_t i) { return std::int64_t{samples[i].tier}; });
     column(",\"role\":[", [&](std::size_t i) { return static_cast<std::int64_t>(samples[i].role); });
@@ -380,8 +383,19 @@ struct TimelineStream::State {
   Output output;
   std::uint64_t next_flow = 1;
   ProcessWriter writer;
-  std::size_t spans = 0, changes = 0;  // that were written
+  std::size_t spans = 0, changes = 0;  // of the timeline, that were written
   std::uint64_t pieces = 0;
+  std::map<std::tuple<TierId, TensorId, Role>, std::int64_t> held;  // after what was written
+  Nanoseconds written_until_ns = 0;
+
+  std::vector<OccupancySample> held_samples() const {
+    std::vector<OccupancySample> samples;
+    for (const auto& [key, bytes] : held) {
+      const auto& [tier, tensor, role] = key;
+      samples.push_back({.time_ns = written_until_ns, .tier = tier, .role = role, .tensor = tensor, .change = bytes});
+    }
+    return samples;
+  }
 
   State(TimelineProcess of, std::uint32_t id) : process(std::move(of)), writer(output, process, id, next_flow) {}
 };
@@ -404,15 +418,27 @@ TimelineStream::TimelineStream(const TimelineProcess& process, const std::string
 TimelineStream::~TimelineStream() = default;
 
 std::string TimelineStream::next() {
-  const Timeline& timeline = *state_->process.timeline;
-  if (timeline.spans.size() > state_->spans || timeline.occupancy.size() > state_->changes) {
-    state_->writer.write_piece_number(state_->pieces++);
+  State& state = *state_;
+  const Timeline& timeline = *state.process.timeline;
+  if (timeline.spans.size() > state.spans || timeline.occupancy.size() > state.changes) {
+    if (state.pieces == 0) state.writer.find_origin();
+    state.writer.write_piece_number(state.pieces);
+    if (state.pieces++ > 0) state.writer.write_held(state.held_samples());
   }
-  state_->writer.write_from(state_->spans, state_->changes);
-  state_->spans = state_->process.timeline->spans.size();
-  state_->changes = state_->process.timeline->occupancy.size();
-  return state_->output.take();
+  state.writer.write_from(state.spans, state.changes);
+  for (std::size_t i = state.changes; i < timeline.occupancy.size(); ++i) {
+    const OccupancySample& sample = timeline.occupancy[i];
+    const auto [entry, is_new] = state.held.try_emplace({sample.tier, sample.tensor, sample.role});
+    entry->second += sample.change;
+    if (entry->second == 0) state.held.erase(entry);
+    state.written_until_ns = sample.time_ns;
+  }
+  state.spans = timeline.spans.size();
+  state.changes = timeline.occupancy.size();
+  return state.output.take();
 }
+
+void TimelineStream::emptied() { state_->spans = state_->changes = 0; }
 
 void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes) {
   Output output(path);

@@ -1,8 +1,8 @@
 // Timelines as Chrome trace JSON, for https://ui.perfetto.dev and chrome://tracing.
 //
 // Each run is a process; its threads are the op lanes, their stalls, and one a link. Occupancy of a tier is a counter.
-// Metadata that viewers pass over (`tencache`, `tencache_changes`, `tencache_piece`) says what the dashboard needs
-// besides. A flow arrow leads from the end of a transfer to the first op that used what it brought.
+// Metadata that viewers pass over (`tencache`, `tencache_changes`, `tencache_piece`, `tencache_held`) says what the
+// dashboard needs besides. A flow arrow leads from the end of a transfer to the first op that used what it brought.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,11 @@ class TimelineStream {
   TimelineStream(const TimelineStream&) = delete;
   TimelineStream& operator=(const TimelineStream&) = delete;
 
-  // What came since the call before, numbered if there is anything; the first begins the file.
+  // What came since the call before, numbered if there is anything, with what the tiers held before it; the first
+  // begins the file.
   std::string next();
+  // The owner of the timeline has emptied it, after `next`: what comes is added to what was written.
+  void emptied();
   static constexpr const char* end = "\n]}\n";
 
  private:

@@ -64,6 +64,7 @@ struct Measurement {
 struct Watching {
   LiveServer* server = nullptr;
   const TimelineProcess* predicted = nullptr;
+  bool forget = false;  // what was sent: nobody else wants the timeline
 };
 
 // `lowered`: the program that was predicted; null: none was.
@@ -100,7 +101,11 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   }
   options.on_iteration = [&](std::uint64_t iteration) {
     progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));
-    if (stream) watching.server->publish(stream->next());
+    if (!stream) return;
+    watching.server->publish(stream->next());
+    if (!watching.forget) return;
+    *timeline = {};
+    stream->emptied();
   };
   Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
   outcome.result = engine.run(limits_of(workload.options));
@@ -234,7 +239,8 @@ ExitCode run_replay(RunReplayArguments arguments) {
     processes.push_back(
         {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
   }
-  const Watching watching{server ? &*server : nullptr, processes.empty() ? nullptr : &processes.front()};
+  const Watching watching{server ? &*server : nullptr, processes.empty() ? nullptr : &processes.front(),
+                          arguments.timeline.empty()};
   const Measurement measurement =
       measure(workload, arguments, settings, accelerator, prediction ? &prediction->outcome.program : nullptr,
               timelines ? &measured : nullptr, watching);

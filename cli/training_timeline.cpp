@@ -63,7 +63,7 @@ struct WatchedTraining::State {
   std::size_t spans = 0, changes = 0;  // collected
   // Of the first publication on.
   std::optional<NamedStep> step;
-  Timeline sent;
+  Timeline sending;
   std::optional<TimelineStream> stream;
 };
 
@@ -72,7 +72,7 @@ WatchedTraining::WatchedTraining(const std::string& socket, std::string name, co
     : state_(std::make_unique<State>(socket, std::move(name), machine, predicted_file)) {}
 WatchedTraining::~WatchedTraining() = default;
 
-void WatchedTraining::collect(const Timeline& growing) {
+void WatchedTraining::collect(Timeline& growing, bool forget) {
   const std::lock_guard lock(state_->mutex);
   const auto add = [](const auto& from, std::size_t& taken, auto& to) {
     to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(taken), from.end());
@@ -80,6 +80,10 @@ void WatchedTraining::collect(const Timeline& growing) {
   };
   add(growing.spans, state_->spans, state_->pending.spans);
   add(growing.occupancy, state_->changes, state_->pending.occupancy);
+  if (!forget) return;
+  growing.spans.clear();
+  growing.occupancy.clear();
+  state_->spans = state_->changes = 0;
 }
 
 void WatchedTraining::publish(const Trace& program) {
@@ -95,13 +99,15 @@ void WatchedTraining::publish(const Trace& program) {
   if (!state.stream) {
     part = from_iteration(part, first_named_step);
     state.step.emplace(program);
-    state.stream.emplace(TimelineProcess{state.name, &state.sent, &state.machine, &state.step->trace}, state.predicted);
+    state.stream.emplace(TimelineProcess{state.name, &state.sending, &state.machine, &state.step->trace},
+                         state.predicted);
     state.predicted.clear();
   }
   state.step->name(part);
-  state.sent.spans.insert(state.sent.spans.end(), part.spans.begin(), part.spans.end());
-  state.sent.occupancy.insert(state.sent.occupancy.end(), part.occupancy.begin(), part.occupancy.end());
+  state.sending = std::move(part);
   state.server.publish(state.stream->next());
+  state.sending = {};
+  state.stream->emptied();
 }
 
 void WatchedTraining::end() {
@@ -115,7 +121,7 @@ WatchedTraining::WatchedTraining(const std::string& socket, std::string, const M
   throw Error(socket, 0, "watching a run needs the executor, which this build leaves out (TENCACHE_EXECUTOR)");
 }
 WatchedTraining::~WatchedTraining() = default;
-void WatchedTraining::collect(const Timeline&) {}
+void WatchedTraining::collect(Timeline&, bool) {}
 void WatchedTraining::publish(const Trace&) {}
 void WatchedTraining::end() {}
 

@@ -19,8 +19,7 @@ inline constexpr std::uint64_t first_named_step = 2;
 void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
                              const MachineSpec& machine, Trace trace);
 
-// A run that `tencache gui SOCKET` watches, step by step. Everything given outlives it. What was recorded stays in
-// memory until the run is over.
+// A run that `tencache gui SOCKET` watches, step by step. Everything given outlives it. What was sent is forgotten.
 class WatchedTraining {
  public:
   // `predicted_file`: a timeline of one run (write_chrome_trace) to be shown above; empty: none. Throws Error if nobody
@@ -31,8 +30,9 @@ class WatchedTraining {
   WatchedTraining(const WatchedTraining&) = delete;
   WatchedTraining& operator=(const WatchedTraining&) = delete;
 
-  // Takes what was added to the timeline since the last call; while nothing is added, from any thread.
-  void collect(const Timeline& growing);
+  // Takes what was added to the timeline since the last call; while nothing is added, from any thread. `forget`: the
+  // timeline is emptied, as nobody else wants it.
+  void collect(Timeline& growing, bool forget);
   // Between two steps, with the recorded step: sends what was collected, from the first named step on.
   void publish(const Trace& program);
   // The run is over, as it was meant to.

@@ -29,6 +29,8 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
     policies.push_back(make_policy(outcome.policy, settings));
     outcome.ranks[rank].program = lower(traces[rank], *policies.back().policy, machine);
     EngineOptions options;
+    options.on_iteration = recorders.on_iteration;
+    options.rehearse = recorders.rehearse;
     if (rank == 0) {
       options.timeline = recorders.timeline;
       options.on_decision = recorders.on_decision;
@@ -68,6 +70,8 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
     EngineOptions options;
     options.timeline = recorders.timeline;
     options.on_decision = recorders.on_decision;
+    options.on_iteration = recorders.on_iteration;
+    options.rehearse = recorders.rehearse;
     outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options));
   }
   return outcome;

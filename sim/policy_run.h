@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +36,9 @@ struct Recorders {
   Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
   std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
   DecisionSink on_decision = {};                     // of several ranks the first's decisions
+  // At each iteration's end, of each rank; may throw to give up.
+  std::function<void(std::uint64_t iteration)> on_iteration = {};
+  Rehearse rehearse = {};  // what planners simulate with, if not sim/rehearse.h
 };
 
 // Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Nothing is kept between

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -11,10 +12,13 @@
 
 namespace tencache::gui {
 
+// Null only where there is no EGL, which there is in continuous integration: all else that goes wrong is an error.
 inline std::unique_ptr<Screen> make_screen(int width = 1280, int height = 720, bool light = false, float scale = 1) {
   try {
     return std::make_unique<Screen>(width, height, light, scale);
   } catch (const Error& error) {
+    const bool no_egl = std::string(error.what()).find("no EGL display") != std::string::npos;
+    if (!no_egl || std::getenv("CI") != nullptr) throw;
     return nullptr;
   }
 }

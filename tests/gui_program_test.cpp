@@ -74,6 +74,27 @@ TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
   ASSERT_TRUE(std::filesystem::exists(path("run.socket"))) << read_file(path("run.out"));
   EXPECT_EQ(run(path("run.socket") + " --screenshot " + path("live.png") + " --size 800x600"), 0) << errors();
   EXPECT_GT(read_file(path("live.png")).size(), 5000u);
+  // In this process: the prediction is there whole, and measured iterations are added while one looks.
+  const std::unique_ptr<Screen> screen = make_screen();
+  Session& session = screen->session();
+  session.open(path("run.socket"));
+  std::size_t fewest = 0, most = 0;
+  for (int i = 0; i < 3000 && session.watching(); ++i) {
+    screen->frames(1);
+    const RunPointer measured = session.run_of(Origin::measured);
+    if (measured == nullptr) continue;
+    if (fewest == 0) fewest = measured->iteration_count();
+    most = measured->iteration_count();
+    EXPECT_EQ(session.aligned_iteration() + 1, session.iterations());
+    usleep(1000);
+  }
+  ASSERT_NE(session.run_of(Origin::predicted), nullptr) << session.message();
+  EXPECT_EQ(session.run_of(Origin::predicted)->iteration_count(), 40u);
+  EXPECT_EQ(most, 40u) << session.message();
+  EXPECT_LT(fewest, most);  // it was there before its end
+  const Picture picture = screen->picture();
+  EXPECT_GE(screen->find_text("iteration 40 of 40", screen->theme().text, picture).x, 0);
+  EXPECT_GT(Screen::count(picture, screen->theme().phases[2]), 5000);
   for (int i = 0; i < 3000 && std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
   EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
 }

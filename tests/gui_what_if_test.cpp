@@ -213,6 +213,11 @@ TEST(SessionModel, RanksAreRunsToChooseFrom) {
   const SimulatedPointer alone = simulate_scenario(scenario);
   EXPECT_THAT(alone->reason, HasSubstr("2 ranks"));
   scenario.machine.other_ranks.push_back(scenario.machine);
+  std::size_t asked = 0;  // what is not wanted any more stops at the next iteration, not at the end
+  Scenario long_one = scenario;
+  long_one.iterations = 500;
+  EXPECT_EQ(simulate_scenario(long_one, [&asked] { return ++asked > 4; }), nullptr);
+  EXPECT_EQ(asked, 5u);
   Session session;
   session.what_if.emplace(scenario);
   session.rerun();

@@ -76,22 +76,22 @@ LiveRuntime::~LiveRuntime() {
 
 void LiveRuntime::feed_completions() {
   Completion completion;
-  std::size_t translated = 0;  // spans of the timeline
   while (!stopping_) {
     if (!machine_->wait_for(completion, feeder_patience)) continue;
     const Lock lock(mutex_);
     tap_->completed();
+    Timeline* const timeline = options_.engine.timeline;
+    const std::size_t before = timeline != nullptr ? timeline->spans.size() : 0;  // whoever reads it may empty it
     try {
       if (failure_ == nullptr) {
         engine_->handle(completion);
         settle_tasks();
       }
-      if (options_.engine.timeline != nullptr) {
+      if (timeline != nullptr) {
         // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
-        std::vector<Span>& spans = options_.engine.timeline->spans;
-        for (; translated < spans.size(); ++translated) {
-          Span& span = spans[translated];
-          if (span.kind == SpanKind::transfer) span.tensor = follower_.program_tensor(span.tensor);
+        std::vector<Span>& spans = timeline->spans;
+        for (std::size_t i = std::min(before, spans.size()); i < spans.size(); ++i) {
+          if (spans[i].kind == SpanKind::transfer) spans[i].tensor = follower_.program_tensor(spans[i].tensor);
         }
       }
     } catch (...) {

@@ -342,7 +342,8 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   std::optional<WatchedTraining> watched;
   if (!arguments.live.empty()) {
     watched.emplace(arguments.live, "measured: " + arguments.policy, workload.machine, arguments.predicted_timeline);
-    live.engine.on_iteration = [&](std::uint64_t) { watched->collect(timeline); };  // the engine rests meanwhile
+    const bool forget = arguments.timeline.empty();
+    live.engine.on_iteration = [&, forget](std::uint64_t) { watched->collect(timeline, forget); };  // the engine rests
     options.on_boundary = [&](const LiveRuntime& runtime) {
       if (runtime.has_recorded()) watched->publish(runtime.program().trace);
     };

@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds before_first_snapshot{300};  // a prediction
 }  // namespace
 
 struct LiveRun::State {
-  explicit State(const std::string& socket) : name(socket), client(socket), parser(socket) {}
+  explicit State(const std::string& socket) : name(socket), client(socket), parser(socket, most_spans) {}
 
   std::string name;
   LiveClient client;
@@ -57,19 +57,19 @@ struct LiveRun::State {
   }
 
   void work() {
-    std::size_t shown = 0;
+    std::uint64_t shown = 0;
     auto next = std::chrono::steady_clock::now() + before_first_snapshot;
     try {
       for (std::string_view text = client.read(); !text.empty(); text = client.read()) {
         parser.feed(text);
         if (client.more() && std::chrono::steady_clock::now() < next) continue;
-        if (parser.span_count() == shown) continue;
+        if (parser.spans_ever_seen() == shown) continue;
         std::this_thread::sleep_until(next);  // what comes now is the end of a piece: it is not left for the next one
-        shown = parser.span_count();
+        shown = parser.spans_ever_seen();
         show_what_came();
         next = std::chrono::steady_clock::now() + between_snapshots;
       }
-      if (parser.span_count() != shown) show_what_came();
+      if (parser.spans_ever_seen() != shown) show_what_came();
       if (!parser.complete()) {
         const std::lock_guard lock(mutex);
         error = name + (parser.started() ? ": the run ended in the middle of what it sent; was it killed?"

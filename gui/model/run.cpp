@@ -111,6 +111,7 @@ void Run::find_iterations() {
     end = std::max(end, span.end_ns);
   }
   for (const auto& [iteration, begin] : begins) boundaries_.push_back(begin);
+  if (!begins.empty()) first_iteration_ = begins.begin()->first;
   if (boundaries_.empty()) boundaries_.push_back(0);
   boundaries_.push_back(std::max(end, boundaries_.back()));
 }

@@ -45,7 +45,7 @@ class StoppablePolicy : public ForwardingPolicy {
 // Longer than a person sees as one with the movement of the hand.
 constexpr double long_planning_seconds = 0.03;
 constexpr std::size_t interval_samples = 20;
-constexpr int simulating_niceness = 5;
+constexpr int simulating_niceness = 5, later_niceness = 12;
 constexpr std::uint64_t old_plan_iterations = 2;  // it stands in for less than a second
 // Beyond that the wait for an interval is not worth it.
 constexpr double most_interval_seconds = 5;
@@ -69,20 +69,29 @@ RunLimits limits_of(const Scenario& scenario) {
   return {.max_iterations = scenario.iterations, .until_steady = false};
 }
 
+// What asks now and then whether to stop. A planner that simulates takes longer than all else: its simulations are
+// where it can be stopped. `stop` outlives it.
+Recorders stoppable(const Stop& stop) {
+  Recorders recorders;
+  recorders.on_iteration = [&stop](std::uint64_t) {
+    if (stop && stop()) throw Stopped();
+  };
+  recorders.rehearse = [&stop](const Program& planned, const MachineSpec& machine, Policy& candidate,
+                               std::uint64_t max_events) {
+    StoppablePolicy policy(candidate, stop);
+    return rehearse(planned, machine, policy, max_events);
+  };
+  return recorders;
+}
+
 RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& stop, Timeline* timeline,
                           Program& program) {
   program = lower(*scenario.trace, policy, scenario.machine);
   EngineOptions engine;
   engine.timeline = timeline;
-  engine.on_iteration = [&stop](std::uint64_t) {
-    if (stop && stop()) throw Stopped();
-  };
-  // A planner that simulates takes longer than all else: its simulations are where it can be stopped.
-  engine.rehearse = [&stop](const Program& planned, const MachineSpec& machine, Policy& candidate,
-                            std::uint64_t max_events) {
-    StoppablePolicy stoppable(candidate, stop);
-    return rehearse(planned, machine, stoppable, max_events);
-  };
+  Recorders recorders = stoppable(stop);
+  engine.on_iteration = std::move(recorders.on_iteration);
+  engine.rehearse = std::move(recorders.rehearse);
   return simulate(program, scenario.machine, policy, limits_of(scenario), std::move(engine));
 }
 
@@ -90,7 +99,7 @@ RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& 
 RunResult simulate_figures(const Scenario& scenario, const Stop& stop) {
   if (rank_count(*scenario.trace) > 1) {
     return tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                     limits_of(scenario))
+                                     limits_of(scenario), stoppable(stop))
         .result;
   }
   Program program;
@@ -109,11 +118,15 @@ RunPointer run_of(const Scenario& scenario, std::string title, const MachineSpec
   return std::make_shared<const Run>(std::move(recording));
 }
 
-void simulate_several_ranks(const Scenario& scenario, const std::string& title, Simulated& simulated) {
+void simulate_several_ranks(const Scenario& scenario, const std::string& title, const Stop& stop,
+                            Simulated& simulated) {
   Timeline first;
   std::vector<Timeline> others;
+  Recorders recorders = stoppable(stop);
+  recorders.timeline = &first;
+  recorders.other_timelines = &others;
   Outcome outcome = tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                              limits_of(scenario), {.timeline = &first, .other_timelines = &others});
+                                              limits_of(scenario), recorders);
   simulated.result = outcome.result;
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     RunPointer run =
@@ -131,7 +144,7 @@ SimulatedPointer simulate_with(const Scenario& scenario, const std::string& titl
   simulated->scenario = scenario;
   try {
     if (rank_count(*scenario.trace) > 1) {
-      simulate_several_ranks(scenario, title, *simulated);
+      simulate_several_ranks(scenario, title, stop, *simulated);
     } else {
       Timeline timeline;
       Program program;
@@ -277,22 +290,33 @@ SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t sa
   return more;
 }
 
-void simulate_behind_drawing() {
+void simulate_behind_drawing(bool later) {
   // Refused: it is as it was.
-  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), simulating_niceness));
+  static_cast<void>(
+      setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), later ? later_niceness : simulating_niceness));
 }
 
-Simulator::Simulator() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
+Simulator::Simulator()
+    : simulating_thread_([this](const std::stop_token& stop) {
+        simulate_behind_drawing(true);
+        work(stop, simulate_, &Simulator::simulate);
+      }),
+      as_planned_thread_([this](const std::stop_token& stop) {
+        simulate_behind_drawing();
+        work(stop, as_planned_, &Simulator::simulate_as_planned);
+      }) {}
 
 Simulator::~Simulator() {
-  thread_.request_stop();
+  simulating_thread_.request_stop();
+  as_planned_thread_.request_stop();
   ++requests_;
 }
 
 void Simulator::request(Scenario scenario) {
   {
     const std::lock_guard lock(mutex_);
-    wanted_ = std::move(scenario);
+    as_planned_.wanted = scenario;
+    simulate_.wanted = std::move(scenario);
     ++requests_;
   }
   changed_.notify_all();
@@ -305,68 +329,88 @@ SimulatedPointer Simulator::take() {
 
 bool Simulator::busy() const {
   const std::lock_guard lock(mutex_);
-  return working_ || wanted_.has_value();
+  return !simulate_.idle() || !as_planned_.idle();
 }
 
 void Simulator::wait() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !working_ && !wanted_; });
+  changed_.wait(lock, [this] { return simulate_.idle() && as_planned_.idle(); });
 }
 
 void Simulator::forget() {
   const std::lock_guard lock(mutex_);
-  wanted_.reset();
+  simulate_.wanted.reset();
+  as_planned_.wanted.reset();
   done_ = nullptr;
   ++requests_;
 }
 
-void Simulator::give(SimulatedPointer result, const Stop& overtaken) {
+// An old plan is of no use any more once the new one is there.
+void Simulator::give(SimulatedPointer result, std::uint64_t request) {
   const std::lock_guard lock(mutex_);
-  if (result != nullptr && !overtaken()) done_ = std::move(result);
+  if (result == nullptr || requests_ != request) return;
+  if (result->old_plan && simulated_ == request) return;
+  if (!result->old_plan) simulated_ = request;
+  done_ = std::move(result);
 }
 
-void Simulator::serve(const Scenario& wanted, const Stop& overtaken) {
+void Simulator::simulate_as_planned(const Scenario& wanted, std::uint64_t request) {
+  Planned planned;
+  {
+    const std::lock_guard lock(mutex_);
+    if (planned_.plan == nullptr || planned_.seconds <= long_planning_seconds) return;
+    planned = planned_;
+  }
+  try {
+    const Scenario scenario = with_changed_trace(wanted);
+    const Scenario& before = planned.scenario;
+    const bool same_policy = rank_count(*scenario.trace) == 1 && before.policy == scenario.policy &&
+                             before.options == scenario.options && same_program(*before.trace, *scenario.trace) &&
+                             before.machine.tiers.size() == scenario.machine.tiers.size();
+    if (!same_policy) return;
+    const SimulatedPointer old =
+        simulate_old_plan(scenario, *planned.plan, [this, request] { return requests_ != request; });
+    if (old != nullptr && old->fits) give(old, request);
+  } catch (const Error&) {  // the other thread says so
+  }
+}
+
+void Simulator::simulate(const Scenario& wanted, std::uint64_t request) {
   simulating_ = true;
+  const Stop overtaken = [this, request] { return requests_ != request; };
   Scenario scenario;
   try {
     scenario = with_changed_trace(wanted);
   } catch (const Error& error) {
     simulating_ = false;
-    return give(refusal(wanted, error), overtaken);
+    return give(refusal(wanted, error), request);
   }
-  const bool same_policy = plan_ != nullptr && rank_count(*scenario.trace) == 1 && planned_.policy == scenario.policy &&
-                           planned_.options == scenario.options && same_program(*planned_.trace, *scenario.trace) &&
-                           planned_.machine.tiers.size() == scenario.machine.tiers.size();
-  if (same_policy && planning_seconds_ > long_planning_seconds) {
-    const SimulatedPointer old = simulate_old_plan(scenario, *plan_, overtaken);
-    if (old != nullptr && old->fits) give(old, overtaken);
-  }
-  SimulatedPointer simulated = simulate_scenario(scenario, overtaken, &plan_);
+  std::unique_ptr<RecordedPlan> plan;
+  SimulatedPointer simulated = simulate_scenario(scenario, overtaken, &plan);
   simulating_ = false;
   if (simulated == nullptr) return;
-  if (simulated->fits) {  // plan_ is this one's
-    planned_ = scenario;
-    planning_seconds_ = simulated->took_seconds;
+  if (plan != nullptr) {
+    const std::lock_guard lock(mutex_);
+    planned_ = {std::move(plan), scenario, simulated->took_seconds};
   }
-  give(simulated, overtaken);
+  give(simulated, request);
   if ((simulated = with_references(simulated, overtaken)) == nullptr) return;
-  give(simulated, overtaken);
+  give(simulated, request);
   if (simulated->took_seconds * interval_samples <= most_interval_seconds) {
-    give(with_interval(simulated, interval_samples, overtaken), overtaken);
+    give(with_interval(simulated, interval_samples, overtaken), request);
   }
 }
 
-void Simulator::work(const std::stop_token& stop) {
-  simulate_behind_drawing();
+void Simulator::work(const std::stop_token& stop, Task& task, Serve serve) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return wanted_.has_value(); })) {
-    const Scenario scenario = *std::exchange(wanted_, std::nullopt);
+  while (changed_.wait(lock, stop, [&task] { return task.wanted.has_value(); })) {
+    const Scenario scenario = *std::exchange(task.wanted, std::nullopt);
     const std::uint64_t request = requests_;
-    working_ = true;
+    task.working = true;
     lock.unlock();
-    serve(scenario, [this, request] { return requests_ != request; });
+    (this->*serve)(scenario, request);
     lock.lock();
-    working_ = false;
+    task.working = false;
     changed_.notify_all();
   }
 }

@@ -73,9 +73,11 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop = {});
 
 // For the calling thread and those that it starts: drawing goes first, since a frame late is seen at once, a result
-// late by it is not.
-void simulate_behind_drawing();
+// late by it is not. `later`: behind other simulations too.
+void simulate_behind_drawing(bool later = false);
 
+// Two threads: one makes the old plan's moves at once, while the other still stops what it was at, plans anew, and then
+// looks for ideal, bound and interval.
 class Simulator {
  public:
   Simulator();
@@ -95,21 +97,32 @@ class Simulator {
   void wait() const;
 
  private:
-  void work(const std::stop_token& stop);
-  void serve(const Scenario& wanted, const Stop& overtaken);
-  void give(SimulatedPointer result, const Stop& overtaken);
+  struct Task {
+    std::optional<Scenario> wanted;
+    bool working = false;
+    bool idle() const { return !wanted && !working; }
+  };
+  // Of the last whole simulation.
+  struct Planned {
+    std::shared_ptr<const RecordedPlan> plan;  // null: none
+    Scenario scenario;
+    double seconds = 0;
+  };
+  using Serve = void (Simulator::*)(const Scenario& wanted, std::uint64_t request);
+  void work(const std::stop_token& stop, Task& task, Serve serve);
+  void simulate(const Scenario& wanted, std::uint64_t request);
+  void simulate_as_planned(const Scenario& wanted, std::uint64_t request);
+  void give(SimulatedPointer result, std::uint64_t request);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;
-  std::optional<Scenario> wanted_;
+  Task simulate_, as_planned_;
   SimulatedPointer done_;
-  bool working_ = false;
+  Planned planned_;
+  std::uint64_t simulated_ = 0;  // the request whose own plan is simulated
   std::atomic<std::uint64_t> requests_ = 0;
   std::atomic<bool> simulating_ = false;
-  std::unique_ptr<RecordedPlan> plan_;  // of the last whole simulation; the thread's own, as are those below
-  Scenario planned_;
-  double planning_seconds_ = 0;
-  std::jthread thread_;
+  std::jthread simulating_thread_, as_planned_thread_;
 };
 
 }  // namespace tencache::gui

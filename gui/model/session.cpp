@@ -220,14 +220,14 @@ void Session::watch() {
   std::vector<RunPointer> runs = live_->take();
   if (!runs.empty()) {
     const bool first = runs_.empty() || run_of(Origin::measured) == nullptr;
-    const std::size_t aligned = aligned_;
-    const bool at_the_end = iterations() == 0 || aligned + 1 == iterations();
+    const std::uint64_t aligned = first_iteration() + aligned_;
+    const bool at_the_end = iterations() == 0 || aligned_ + 1 == iterations();
     if (first) {
       show(std::move(runs));
     } else {
       replace(std::move(runs));
     }
-    if (!at_the_end) align(aligned);
+    if (!at_the_end) align(aligned > first_iteration() ? aligned - first_iteration() : 0);
   }
   if (over) {
     if (live_->error().empty()) {
@@ -342,6 +342,12 @@ std::size_t Session::iterations() const {
   std::size_t most = 0;
   for (const RunPointer& run : runs_) most = std::max(most, run->iteration_count());
   return most;
+}
+
+std::uint64_t Session::first_iteration() const {
+  const auto longest =
+      std::ranges::max_element(runs_, {}, [](const RunPointer& run) { return run->iteration_count(); });
+  return longest == runs_.end() ? 0 : (*longest)->first_iteration();
 }
 
 void Session::align(std::size_t iteration) {

@@ -130,6 +130,8 @@ class Session {
   std::size_t iterations() const;
   std::size_t aligned_iteration() const { return aligned_; }
   void align(std::size_t iteration);
+  // What the longest run calls its first iteration.
+  std::uint64_t first_iteration() const;
   // The start of the aligned iteration of the run; runs of fewer iterations show their last.
   Nanoseconds origin_ns(std::size_t run) const;
   Nanoseconds aligned_length_ns(std::size_t run) const;

@@ -135,15 +135,15 @@ struct Process {
   bool described = false;
   std::array<Bytes, max_tiers> used{};
   std::uint64_t next_piece = 0;
-  bool lost = false;                                                   // pieces
-  std::array<std::array<std::int64_t, role_count>, max_tiers> held{};  // since then
+  bool lost = false;         // pieces
+  bool begins_anew = false;  // with what the tiers hold
 };
 
 }  // namespace
 
 class TimelineParser::Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {}
+  Reader(const std::string& path, std::size_t most_spans) : path_(path), most_spans_(most_spans) {}
 
   void feed(std::string_view text) {
     cutter_.feed(text, [this](std::string& event, std::uint64_t line) { read_event(event, line); });
@@ -175,6 +175,7 @@ class TimelineParser::Reader {
     const std::vector<Span>& spans = processes_.rbegin()->second.recording.timeline.spans;
     return spans.empty() ? 0 : spans.back().iteration;
   }
+  std::uint64_t spans_ever_seen() const { return spans_ever_seen_; }
   std::size_t span_count() const {
     std::size_t count = 0;
     for (const auto& [id, process] : processes_) count += process.recording.timeline.spans.size();
@@ -223,15 +224,17 @@ class TimelineParser::Reader {
     if (name == "process_name") process.recording.title = fields["args"]["name"].get_string().value();
     if (name == "tencache") read_description(process, fields["args"].get_object());
     if (name == "tencache_piece") read_piece_number(process, fields["args"]["number"].get_uint64());
+    if (name == "tencache_held" && std::exchange(process.begins_anew, false)) {
+      read_changes(process, fields["args"].get_object());
+    }
     if (name == "tencache_changes") read_changes(process, fields["args"].get_object());
   }
 
   static void read_piece_number(Process& process, std::uint64_t number) {
     if (number != process.next_piece) {
-      if (!process.lost) process.recording.title += ", pieces were lost";
-      process.lost = true;
+      if (!process.lost) process.recording.title += ", its beginning was not received";
+      process.lost = process.begins_anew = true;
       process.used = {};
-      process.held = {};
       process.recording.timeline = {};
     }
     process.next_piece = number + 1;
@@ -315,11 +318,6 @@ class TimelineParser::Reader {
     });
     std::array<Bytes, max_tiers>& used = process.used;
     column("bytes", [&](OccupancySample& sample, std::int64_t value) {
-      if (process.lost) {  // what leaves may have come in what was lost
-        std::int64_t& held = process.held[sample.tier][static_cast<std::size_t>(sample.role)];
-        value = std::max(value, -held);
-        held += value;
-      }
       used[sample.tier] += static_cast<Bytes>(value);
       sample.change = value;
       sample.used = used[sample.tier];
@@ -367,7 +365,17 @@ class TimelineParser::Reader {
       span.from = tier_named(process, arguments["from"]);
       span.to = tier_named(process, arguments["to"]);
     }
-    process.recording.timeline.spans.push_back(span);
+    std::vector<Span>& spans = process.recording.timeline.spans;
+    if (most_spans_ > 0 && spans.size() >= 2 * most_spans_ && span.iteration != spans.back().iteration) {
+      forget_old_iterations(process.recording.timeline);
+    }
+    spans.push_back(span);
+    ++spans_ever_seen_;
+  }
+  void forget_old_iterations(Timeline& timeline) const {
+    const std::vector<Span>& spans = timeline.spans;
+    Timeline last = from_iteration(timeline, spans[spans.size() - most_spans_].iteration + 1);
+    if (!last.spans.empty()) timeline = std::move(last);  // or it is one iteration that long
   }
 
   static StallCause cause_named(std::string_view name) {
@@ -387,12 +395,15 @@ class TimelineParser::Reader {
   }
 
   std::string path_;
+  std::size_t most_spans_;
+  std::uint64_t spans_ever_seen_ = 0;
   EventCutter cutter_;
   simdjson::dom::parser parser_;
   std::map<std::uint64_t, Process> processes_;
 };
 
-TimelineParser::TimelineParser(const std::string& name) : reader_(std::make_unique<Reader>(name)) {}
+TimelineParser::TimelineParser(const std::string& name, std::size_t most_spans)
+    : reader_(std::make_unique<Reader>(name, most_spans)) {}
 TimelineParser::~TimelineParser() = default;
 void TimelineParser::feed(std::string_view text) { reader_->feed(text); }
 bool TimelineParser::started() const { return reader_->started(); }
@@ -400,6 +411,7 @@ bool TimelineParser::complete() const { return reader_->complete(); }
 std::vector<Recording> TimelineParser::snapshot(std::size_t most_spans) const { return reader_->snapshot(most_spans); }
 std::uint64_t TimelineParser::iteration() const { return reader_->iteration(); }
 std::size_t TimelineParser::span_count() const { return reader_->span_count(); }
+std::uint64_t TimelineParser::spans_ever_seen() const { return reader_->spans_ever_seen(); }
 std::vector<Recording> TimelineParser::take() { return reader_->take(); }
 
 std::vector<Recording> read_timeline(const std::string& path) {

@@ -16,10 +16,11 @@ namespace tencache::gui {
 std::vector<Recording> read_timeline(const std::string& path);
 
 // The same from text that comes in pieces, of a run that is still going on. Where pieces were lost, a run begins anew
-// with what came next and says so in its title: what each tier held before them is not known and counts as nothing.
+// with what came next, which says what the tiers held by then, and its title says so.
 class TimelineParser {
  public:
-  explicit TimelineParser(const std::string& name);  // for messages
+  // `name`: for messages. `most_spans`: of each run no more than twice as many are kept, the last ones; 0: all.
+  explicit TimelineParser(const std::string& name, std::size_t most_spans = 0);
   ~TimelineParser();
   TimelineParser(const TimelineParser&) = delete;
   TimelineParser& operator=(const TimelineParser&) = delete;
@@ -30,8 +31,9 @@ class TimelineParser {
   // What came so far; of each recording at most the last so many spans, cut at an iteration's start. Copies.
   std::vector<Recording> snapshot(std::size_t most_spans) const;
   std::uint64_t iteration() const;  // of the last span of the last recording
-  std::size_t span_count() const;   // of all
-  std::vector<Recording> take();    // the end: throws Error where the text ends in the middle
+  std::size_t span_count() const;   // of all that are kept
+  std::uint64_t spans_ever_seen() const;
+  std::vector<Recording> take();  // the end: throws Error where the text ends in the middle
 
  private:
   class Reader;

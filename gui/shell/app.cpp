@@ -185,7 +185,8 @@ void App::draw_open_popup() {
   }
   ImGui::SetNextWindowSize({theme_.px(620), 0});
   if (!ImGui::BeginPopupModal("Open a file", nullptr, ImGuiWindowFlags_NoResize)) return;
-  ImGui::TextDisabled("A trace, a result (--json), a timeline (--timeline), a sweep or a sensitivity analysis:");
+  ImGui::TextDisabled(
+      "What any command writes: a trace, a result (--json), a timeline, a sweep, a table (--csv), a log:");
   if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
   ImGui::SetNextItemWidth(-1);
   bool chosen = ImGui::InputText("##path", &path_to_open_, ImGuiInputTextFlags_EnterReturnsTrue);

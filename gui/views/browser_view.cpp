@@ -27,7 +27,10 @@ class BrowserView : public View {
  private:
   void draw_ops(Session& session, const Theme& theme);
   void draw_tensors(Session& session, const Theme& theme);
+  TensorId choose_life(const Session& session);
   void draw_life(Session& session, const Theme& theme);
+  void draw_stays(Session& session, const Theme& theme, const Tensor& of);
+  void draw_moves(Session& session, TensorId tensor);
 
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<OpRow> ops_;
@@ -152,18 +155,23 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
   ImGui::EndTable();
 }
 
-// A bar for each tier, as high as the part of the tensor that is there; ticks where it is used, below.
-void BrowserView::draw_life(Session& session, const Theme& theme) {
+TensorId BrowserView::choose_life(const Session& session) {
   const Run& run = *session.runs()[0];
   const bool chosen =
       session.selection.kind == Selection::Kind::tensor && session.selected_in(0) < run.trace().tensors.size();
   const TensorId tensor = chosen ? session.selected_in(0) : most_moved_;
-  if (tensor == none) return;
-  if (lived_ != tensor) {
-    lived_ = tensor;
+  if (tensor != none && lived_ != tensor) {
     stays_ = stays_of(run, tensor);
     uses_ = uses_of(run, tensor);
   }
+  lived_ = tensor;
+  return tensor;
+}
+
+void BrowserView::draw_life(Session& session, const Theme& theme) {
+  const Run& run = *session.runs()[0];
+  const TensorId tensor = choose_life(session);
+  if (tensor == none) return;
   const Tensor& of = run.trace().tensors[tensor];
   ImGui::PushFont(theme.bold);
   ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
@@ -171,10 +179,19 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   ImGui::SameLine();
   ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times", format_bytes(of.bytes).c_str(), label_of(of.role),
                       uses_.size(), run.transfers_of(tensor).size());
+  draw_stays(session, theme, of);
+  ImGui::BeginChild("moves", {0, 0}, false);
+  draw_moves(session, tensor);
+  ImGui::EndChild();
+}
+
+// A bar for each tier, as high as the part of the tensor that is there; ticks where it is used, below.
+void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor& of) {
+  const Run& run = *session.runs()[0];
   const ImVec2 corner = ImGui::GetCursorScreenPos(), room = ImGui::GetContentRegionAvail();
   const float labels = theme.px(70), ruler = ruler_height(theme), lane = theme.px(26), gap = theme.px(3);
-  const auto tiers = static_cast<float>(run.machine().tiers.size());
-  const float bottom = corner.y + ruler + (tiers + 1) * (lane + gap);
+  const std::size_t tiers = run.machine().tiers.size();
+  const float bottom = corner.y + ruler + static_cast<float>(tiers + 1) * (lane + gap);
   ImGui::InvisibleButton("life", {room.x, bottom - corner.y});
   const TimeAxis axis = axis_of(session, corner.x + labels, room.x - labels - theme.px(6));
   handle_time_input(session, axis, ImGui::IsItemHovered() && ImGui::GetIO().MousePos.x >= axis.left);
@@ -182,33 +199,35 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   draw_ruler(list, theme, axis, corner.y, bottom);
   const auto origin = static_cast<double>(session.origin_ns(0));
   const auto top_of = [&](std::size_t row) { return corner.y + ruler + static_cast<float>(row) * (lane + gap); };
+  const auto x = [&](Nanoseconds time) { return axis.clamped_x(static_cast<double>(time) - origin); };
   const float font = ImGui::GetFontSize();
-  for (TierId tier = 0; tier < run.machine().tiers.size(); ++tier) {
+  for (TierId tier = 0; tier < tiers; ++tier) {
     list.AddText({corner.x, top_of(tier) + (lane - font) / 2}, theme.text, run.machine().tiers[tier].name.c_str());
     list.AddRectFilled({axis.left, top_of(tier)}, {axis.left + axis.width, top_of(tier) + lane}, theme.lane);
   }
-  list.AddText({corner.x, top_of(run.machine().tiers.size()) + (lane - font) / 2}, theme.text, "used by");
+  list.AddText({corner.x, top_of(tiers) + (lane - font) / 2}, theme.text, "used by");
   list.PushClipRect({axis.left, corner.y}, {axis.left + axis.width, bottom}, true);
-  const ImU32 color = theme.roles[static_cast<std::size_t>(of.role)];
   for (const Stay& stay : stays_) {
     const float share =
         std::min(1.0f, static_cast<float>(stay.bytes) / static_cast<float>(std::max<Bytes>(1, of.bytes)));
     const float floor = top_of(stay.tier) + lane;
-    list.AddRectFilled({axis.clamped_x(static_cast<double>(stay.begin_ns) - origin), floor - lane * share},
-                       {axis.clamped_x(static_cast<double>(stay.end_ns) - origin), floor}, color);
+    list.AddRectFilled({x(stay.begin_ns), floor - lane * share}, {x(stay.end_ns), floor},
+                       theme.roles[static_cast<std::size_t>(of.role)]);
   }
   for (const OpIndex op : uses_) {
     for (const std::uint32_t span : run.spans_of_op(op)) {
-      const float begin = axis.clamped_x(static_cast<double>(run.spans()[span].start_ns) - origin);
-      const float end = axis.clamped_x(static_cast<double>(run.spans()[span].end_ns) - origin);
-      const float top = top_of(run.machine().tiers.size());
-      list.AddRectFilled({begin, top}, {std::max(end, begin + theme.px(2)), top + lane},
-                         theme.phases[static_cast<std::size_t>(run.trace().ops[op].phase)]);
+      const float begin = x(run.spans()[span].start_ns), end = x(run.spans()[span].end_ns);
+      list.AddRectFilled({begin, top_of(tiers)}, {std::max(end, begin + theme.px(2)), top_of(tiers) + lane},
+                         theme.ghost);
     }
   }
   draw_cursor_and_range(list, theme, session, axis, corner.y, bottom);
   list.PopClipRect();
-  ImGui::BeginChild("moves", {0, 0}, false);
+}
+
+void BrowserView::draw_moves(Session& session, TensorId tensor) {
+  const Run& run = *session.runs()[0];
+  const auto origin = static_cast<double>(session.origin_ns(0));
   for (const std::uint32_t transfer : run.transfers_of(tensor)) {
     const Span& span = run.spans()[transfer];
     const std::uint32_t user = run.used_by(transfer);
@@ -225,7 +244,6 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
     }
     ImGui::PopID();
   }
-  ImGui::EndChild();
 }
 
 void BrowserView::draw(Session& session, const Theme& theme) {

@@ -84,7 +84,7 @@ float TimelineView::layout(const Session& session, const Theme& theme, float top
       label_width_ = std::max(label_width_, ImGui::CalcTextSize(track.name().c_str()).x + theme.px(16));
     }
   }
-  const float stretch = std::clamp((height - fixed) / std::max(1.0f, stretching), 0.75f, 4.5f);
+  const float stretch = std::clamp((height - fixed) / std::max(1.0f, stretching), 0.75f, 7.0f);
   float y = top;
   for (std::size_t r = 0; r < session.runs().size(); ++r) {
     const Run& run = *session.runs()[r];
@@ -155,7 +155,9 @@ void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
     session.align(session.aligned_iteration() - 1);
   }
   ImGui::SameLine(0, theme.px(4));
-  ImGui::Text("iteration %zu of %zu", session.aligned_iteration() + 1, session.iterations());
+  const std::uint64_t first = session.first_iteration();
+  ImGui::TextUnformatted(
+      fmt::format("iteration {} of {}", first + session.aligned_iteration() + 1, first + session.iterations()).c_str());
   ImGui::SameLine(0, theme.px(4));
   if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.aligned_iteration() + 1);
   ImGui::SameLine(0, theme.px(18));

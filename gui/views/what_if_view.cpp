@@ -295,6 +295,8 @@ void WhatIfView::draw_lanes(Session& session, const Theme& theme) {
   float y = corner.y + ruler;
   const float bottom = y + static_cast<float>(lanes) * (height + gap) + between * static_cast<float>(parts.size() - 1);
   draw_ruler(list, theme, axis, corner.y, bottom);
+  Theme as_bars = theme;  // which know no phases: blue is compute in both
+  as_bars.phases.fill(theme.phases[2]);
   list.PushClipRect(corner, {corner.x + room.x, corner.y + room.y}, true);
   for (const Part& part : parts) {
     const Nanoseconds origin = part.run->iteration_begin_ns(part.run->iteration_count() - 1);
@@ -302,7 +304,7 @@ void WhatIfView::draw_lanes(Session& session, const Theme& theme) {
       const std::string label = part.label + ": " + track.name();
       list.AddText({corner.x, y + (height - font) / 2}, part.alpha < 1 ? theme.faint_text : theme.text, label.c_str());
       draw_track(
-          list, theme, axis, *part.run, track, origin, y, height, visible_, part.alpha,
+          list, as_bars, axis, *part.run, track, origin, y, height, visible_, part.alpha,
           [](const TrackItem&, ImVec2, ImVec2, ImU32) {}, [&part](const TrackItem&) { return part.alpha; });
       y += height + gap;
     }

@@ -139,6 +139,7 @@ TEST_F(Tables, BrokenOnesSayWhere) {
   EXPECT_THAT(refusal(write("h.jsonl", "{\"action\": \"fetch\"}\n{\"action\": \"fe")),
               HasSubstr("h.jsonl:2: is no JSON"));
   EXPECT_THAT(refusal(write("i.svg", "<svg/>")), HasSubstr("for a browser"));
+  EXPECT_THAT(refusal(write("j.html", "<!DOCTYPE html>")), HasSubstr("for a browser"));
 }
 
 // Stalls of 2 s, of which 1.5 go with the cause, 0.25 wait all the same and 0.25 move.

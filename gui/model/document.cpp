@@ -53,7 +53,7 @@ Document::Kind kind_of(const std::string& path) {
   }
   if (head[first] == '{' || head[first] == '[') return Document::Kind::results;
   if (path.ends_with(".yaml") || path.ends_with(".yml")) return Document::Kind::table;
-  if (path.ends_with(".svg") || path.ends_with(".md")) {
+  if (path.ends_with(".svg") || path.ends_with(".md") || path.ends_with(".html")) {
     throw Error(path, 0, "is for a browser; the same figures open here as what the command prints with --json");
   }
   if (line.find(',') != std::string::npos) return Document::Kind::table;

@@ -25,9 +25,15 @@ std::string report_page(const std::vector<DocumentPointer>& documents, const std
     if (document->sensitivity != nullptr) body += sensitivity_section(*document->sensitivity);
     if (!document->sweep_rows.empty()) body += sweep_section(document->sweep_rows);
     if (document->trace != nullptr) body += trace_section(*document);
+    if (document->results.empty() && document->runs.empty() && document->sensitivity == nullptr &&
+        document->sweep_rows.empty() && document->trace == nullptr) {
+      throw Error(document->path, 0,
+                  "holds nothing that a report shows; it takes results (replay, compare, run), timelines, sensitivity "
+                  "analyses, sweeps and traces");
+    }
     files += (files.empty() ? "" : ", ") + std::filesystem::path(document->path).filename().string();
   }
-  if (body.empty()) throw Error("report: the files hold nothing to show");
+  if (body.empty()) throw Error("report: a file is missing");
   return fmt::format(
       "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, "

@@ -42,7 +42,7 @@ void parse_nodes(const std::string& text, IterationChoice& choice) {
 ImportProgress progress_line(const std::string& what) {
   auto line = std::make_shared<ProgressLine>();
   return [line, what, shown = std::uint64_t{0}](std::uint64_t consumed, std::uint64_t total) mutable {
-    if (consumed < shown + 16 * MiB && shown != 0) return;
+    if (consumed >= shown && consumed < shown + 16 * MiB && shown != 0) return;  // a second pass begins anew
     shown = consumed;
     line->show(total == 0 ? fmt::format("reading {}: {}", what, format_bytes(consumed))
                           : fmt::format("reading {}: {} %", what, consumed * 100 / total));

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "tests/recorded_calls.h"
 #include "traces/file_io.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/literal.h"
@@ -135,6 +136,19 @@ TEST_F(Chakra, DamagedAndForeignFilesAreOneClearError) {
   EXPECT_THAT(error(std::string(20, '\xff')), HasSubstr("no length of a message"));
   EXPECT_THAT(error(framed(text(1, "1.0"))), HasSubstr("no nodes"));
   EXPECT_THAT(error(framed("") + framed(std::string("\x0b", 1))), HasSubstr("not a protobuf message"));
+}
+
+TEST_F(Chakra, WhateverIsDamagedIsAnErrorOrATrace) {
+  std::size_t traces = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    try {
+      import({damaged(small_trace(), seed)});
+      ++traces;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank0.et")) << seed;
+    }
+  }
+  EXPECT_GT(traces, 20u) << "some damage does not matter";
 }
 
 TEST_F(Chakra, ArgumentsAreInPythonsNotation) {

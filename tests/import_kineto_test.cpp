@@ -217,23 +217,20 @@ TEST_F(Kineto, AlignmentIsALongestCommonSubsequence) {
 }
 
 // Of 5000 bytes in use before, 1000 are freed within and 1000 of the same size are left behind; 4000 stay.
+std::vector<std::string> memory_events() {
+  return {
+      call("ProfilerStep#1", 1, 1000, 100), call("aten::mm", 1, 1010, 10),
+      memory(1011, 111, 2048, 7048),        kernel(1, 1012, 1020, 10, 1),
+      call("aten::relu", 1, 1030, 10),      memory(1031, 222, 512, 7560),
+      kernel(1, 1032, 1040, 10, 2),         memory(1035, 222, -512, 7048),
+      memory(1045, 333, -1000, 6048),       call("Optimizer.step#SGD.step", 1, 1050, 30),
+      call("aten::add", 1, 1055, 10),       memory(1056, 333, 1000, 7048),
+      kernel(1, 1057, 1060, 10, 3),         memory(1070, 111, -2048, 5000),
+  };
+}
+
 TEST_F(Kineto, AllocationsAndFreesAreLifetimes) {
-  const Trace trace = import({
-      call("ProfilerStep#1", 1, 1000, 100),
-      call("aten::mm", 1, 1010, 10),
-      memory(1011, 111, 2048, 7048),
-      kernel(1, 1012, 1020, 10, 1),
-      call("aten::relu", 1, 1030, 10),
-      memory(1031, 222, 512, 7560),
-      kernel(1, 1032, 1040, 10, 2),
-      memory(1035, 222, -512, 7048),
-      memory(1045, 333, -1000, 6048),
-      call("Optimizer.step#SGD.step", 1, 1050, 30),
-      call("aten::add", 1, 1055, 10),
-      memory(1056, 333, 1000, 7048),
-      kernel(1, 1057, 1060, 10, 3),
-      memory(1070, 111, -2048, 5000),
-  });
+  const Trace trace = import(memory_events());
   std::vector<std::string> ops;
   for (const Op& op : trace.ops) {
     std::string text(trace.name(op));
@@ -288,6 +285,26 @@ TEST_F(Kineto, DamagedAndForeignFilesAreOneClearError) {
   EXPECT_THAT(error(R"({"traceEvents": [{"cat": "cpu_op", "ts": }]})"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error(R"({"traceEvents": [] "a": 1})"), HasSubstr("should stand here"));
   EXPECT_THAT(error(R"({"traceEvents": [], "traceEvents": []})"), HasSubstr("stands twice"));
+}
+
+TEST_F(Kineto, WhateverIsDamagedIsAnErrorOrATrace) {
+  std::size_t traces = 0;
+  const std::string good = document(memory_events()), timed = document(three_ops_timed(true));
+  PytorchImportOptions join_options;
+  join_options.execution_trace = write(recording(three_ops()), "et.json");
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    try {
+      KinetoImportOptions options;
+      options.file = write(damaged(good, seed), "k.json");
+      import_kineto(options);
+      ++traces;
+      join_options.kineto = write(damaged(timed, seed), "k.json");
+      import_pytorch(join_options);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(".json")) << seed;
+    }
+  }
+  EXPECT_GT(traces, 20u) << "some damage does not matter";
 }
 
 TEST_F(Kineto, StrippedNamesSayNothingAndChangeNothing) {

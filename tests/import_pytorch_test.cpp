@@ -272,6 +272,18 @@ TEST_F(ImportPytorch, BatchNormUpdatesItsStatisticsThoughItsSchemaDoesNotSaySo) 
               ElementsAre("aten::cudnn_batch_norm input.0 parameter.0 parameter.1 -> parameter.1 cudnn_batch_norm.1"));
 }
 
+TEST_F(ImportPytorch, CompiledKernelsWriteWhatHasNoContentYet) {
+  const RecordedValue x = tensor(1, 10, {8}), y = tensor(2, 20, {8});
+  const auto compiled = [](std::uint64_t id, const std::vector<RecordedValue>& inputs) {
+    RecordedCall call = around(id, 0, "triton_poi_fused_relu_0", 0, 1, -1, inputs);
+    call.kernel_backend = "triton";
+    return call;
+  };
+  const Trace trace = import(recording({op(1, 0, empty, {}, {y}), compiled(2, {x, y}), compiled(3, {y})}));
+  EXPECT_THAT(ops_of(trace),
+              ElementsAre("triton_poi_fused_relu_0 input.0 -> empty.1", "triton_poi_fused_relu_0 empty.1 -> empty.1"));
+}
+
 TEST_F(ImportPytorch, TensorsOnTheHostAreNoTensorsOfAGpusTrace) {
   const RecordedValue scalar = tensor(2, 20, {1}, "cpu"), step = tensor(3, 30, {1}, "cpu");
   const RecordedValue large = tensor(5, 50, {1 << 20}, "cpu");
@@ -440,6 +452,22 @@ TEST_F(ImportPytorch, AbsurdSizesAndCirclesAreErrorsThatNameTheNode) {
               HasSubstr("that is not [tensor id"));
   EXPECT_THAT(with([&](auto& c) { c[2].parent = 9; }), HasSubstr("node 3: its parent is 9, which begins later"));
   EXPECT_THAT(with([&](auto& c) { c[2].id = 2; }), HasSubstr("stands twice"));
+}
+
+TEST_F(ImportPytorch, WhateverIsDamagedIsAnErrorOrATrace) {
+  std::size_t traces = 0;
+  for (const char* schema : {"1.0.1", "1.1.1-chakra.0.0.4"}) {
+    const std::string good = recording(first_adam_step(), schema);
+    for (unsigned seed = 0; seed < 300; ++seed) {
+      try {
+        import(damaged(good, seed));
+        ++traces;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("et.json")) << seed;
+      }
+    }
+  }
+  EXPECT_GT(traces, 20u) << "some damage does not matter";
 }
 
 std::string gzip(const std::string& text) {

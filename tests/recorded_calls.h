@@ -1,7 +1,9 @@
 // Execution traces as PyTorch writes them, put together call by call for the importer's tests.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -25,9 +27,16 @@ inline RecordedValue tensor(std::uint64_t id, std::uint64_t storage, const std::
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
     strides += (strides.empty() ? "" : ", ") + std::to_string(stride);
   }
-  return {"[" + std::to_string(id) + ", " + std::to_string(storage) + ", " + std::to_string(offset) + ", " +
-              std::to_string(elements) + ", " + std::to_string(item_bytes) + ", \"" + device + "\"]",
-          "[" + sizes + "]", "Tensor(" + type + ")", "[" + strides + "]"};
+  // Appended piece by piece: GCC 12 warns without reason of strings that are put together in one expression.
+  std::string value = "[";
+  for (const std::uint64_t field : {id, storage, offset, elements, item_bytes}) {
+    value += std::to_string(field);
+    value += ", ";
+  }
+  value += '"';
+  value += device;
+  value += "\"]";
+  return {value, '[' + sizes + ']', "Tensor(" + type + ")", '[' + strides + ']'};
 }
 
 inline RecordedValue list(const std::vector<RecordedValue>& items) {
@@ -53,6 +62,7 @@ struct RecordedCall {
   int scope = 0;
   int thread = 1;
   std::uint64_t rf_id = 0;
+  std::string kernel_backend;
 };
 
 // A call with a schema.
@@ -60,13 +70,13 @@ inline RecordedCall op(std::uint64_t id, std::uint64_t parent, const std::string
                        const std::vector<RecordedValue>& inputs, const std::vector<RecordedValue>& outputs,
                        std::int64_t sequence = -1) {
   const std::string name = schema.substr(0, schema.find('('));
-  return {id, parent, name.substr(0, name.find('.')), schema, inputs, outputs, sequence, 0, 1, id};
+  return {id, parent, name.substr(0, name.find('.')), schema, inputs, outputs, sequence, 0, 1, id, {}};
 }
 
 // A call without one.
 inline RecordedCall around(std::uint64_t id, std::uint64_t parent, const std::string& name, int scope = 7,
                            int thread = 1, std::int64_t sequence = -1, const std::vector<RecordedValue>& inputs = {}) {
-  return {id, parent, name, "", inputs, {}, sequence, scope, thread, id};
+  return {id, parent, name, "", inputs, {}, sequence, scope, thread, id, {}};
 }
 
 inline std::string side_of(const std::vector<RecordedValue>& values, std::string RecordedValue::*part, bool quoted) {
@@ -110,9 +120,36 @@ inline std::string recording(const std::vector<RecordedCall>& calls, const std::
             R"(}, {"name": "seq_id", "type": "int64", "value": )" + std::to_string(call.sequence) +
             R"(}, {"name": "scope", "type": "uint64", "value": )" + std::to_string(call.scope) +
             R"(}, {"name": "tid", "type": "uint64", "value": )" + std::to_string(call.thread) +
-            R"(}, {"name": "op_schema", "type": "string", "value": ")" + call.schema + R"("}]})";
+            R"(}, {"name": "kernel_backend", "type": "string", "value": ")" + call.kernel_backend +
+            R"("}, {"name": "op_schema", "type": "string", "value": ")" + call.schema + R"("}]})";
   }
   return text + "\n  ],\n  \"finish_ts\": 9\n}\n";
+}
+
+// The bytes with a few of them changed, left out, doubled or cut off: the same for a seed.
+inline std::string damaged(std::string bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  for (unsigned change = 0; change <= seed % 4 && !bytes.empty(); ++change) {
+    const std::size_t at = random() % bytes.size(), length = random() % std::min<std::size_t>(bytes.size() - at, 40);
+    switch (random() % 5) {
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes.erase(at, length);
+        break;
+      case 2:
+        bytes.insert(at, bytes.substr(at, length));
+        break;
+      case 3:
+        bytes[at] = "{}[],:\"0-9e\\"[random() % 12];
+        break;
+      default:
+        if (random() % 8 == 0) bytes.resize(at);
+        break;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace tencache

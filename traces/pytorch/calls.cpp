@@ -60,7 +60,11 @@ bool is_collective(std::string_view name) {
 class Finder {
  public:
   Finder(const ExecutionTrace& trace, const Storages& storages)
-      : trace_(trace), storages_(storages), within_(trace.nodes.size()), use_of_(storages.storages.size(), none) {}
+      : trace_(trace),
+        storages_(storages),
+        within_(trace.nodes.size()),
+        use_of_(storages.storages.size(), none),
+        has_content_(storages.storages.size(), false) {}
 
   std::vector<CallOp> find() {
     walk(
@@ -110,7 +114,9 @@ class Finder {
     const std::string_view name = trace_.name(node);
     CallOp op;
     op.node = index;
-    if (is_collective(name)) {
+    if (node.compiled) {
+      use_compiled(node, op);
+    } else if (is_collective(name)) {
       if (!within.any) use_all(node, op);
     } else if (node.schema == 0) {
       if (!within.any && node.scope == 0 && !name.starts_with("autograd::"))
@@ -123,6 +129,7 @@ class Finder {
       }
     }
     hand_up(index, op);
+    for (const StorageUse& use : op.uses) has_content_[use.storage] = has_content_[use.storage] || use.write;
     if (!op.uses.empty()) ops_.push_back(std::move(op));
     within = {};
   }
@@ -149,6 +156,19 @@ class Finder {
   void use_all(const CallNode& node, CallOp& op) {
     for (std::uint32_t i = 0; i < node.input_count + node.output_count; ++i) {
       add_use(op, node.first_ref + i, i < node.input_count, true);
+    }
+  }
+
+  // Rule 5.
+  void use_compiled(const CallNode& node, CallOp& op) {
+    const auto fresh = [&](std::uint32_t storage) {
+      return storage != none && storages_.storages[storage].born != none && !has_content_[storage];
+    };
+    bool any_fresh = false;
+    for (std::uint32_t i = 0; i < node.input_count; ++i) any_fresh = any_fresh || fresh(storage_of(node, i));
+    for (std::uint32_t i = 0; i < node.input_count; ++i) {
+      const bool result = fresh(storage_of(node, i));
+      add_use(op, node.first_ref + i, !result, result || !any_fresh);
     }
   }
 
@@ -272,6 +292,7 @@ class Finder {
   std::vector<Within> within_;
   std::unordered_map<NameId, SchemaArguments> arguments_;
   std::vector<std::uint32_t> use_of_;  // by storage: its place in the uses of the op that is being made
+  std::vector<bool> has_content_;      // by storage: some op wrote it
   std::vector<CallOp> ops_;
 };
 

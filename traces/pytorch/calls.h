@@ -10,6 +10,9 @@
 //      embedding_dense_backward).
 //   4. Calls without a schema are no ops (autograd's functions, annotations), unless nothing within them is one and
 //      they return a new storage (custom functions). Collectives read and write what they are given.
+//   5. A kernel that torch.compile made lists its results among its arguments, and does not say which: it writes those
+//      that were allocated and have no content yet and reads the others; where all have content, it reads and writes
+//      all.
 // Beyond the schemas: batch norm also updates its running statistics. An argument that is written as a whole without
 // being read (fill_, zero_, copy_, out=) counts as written only.
 #pragma once

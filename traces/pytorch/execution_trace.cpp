@@ -108,6 +108,7 @@ class Reader {
       if (key == "seq_id") node_.sequence = signed_or(attribute, "value", -1);
       if (key == "tid") node_.thread = static_cast<std::uint32_t>(number_or(attribute, "value", 0));
       if (key == "scope") node_.scope = static_cast<std::uint32_t>(number_or(attribute, "value", 0));
+      if (key == "kernel_backend") node_.compiled = text_or_empty(attribute, "value") == "triton";
       if (key == "op_schema") node_.schema = trace_.names.intern(text_or_empty(attribute, "value"));
     }
   }

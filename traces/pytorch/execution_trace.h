@@ -49,6 +49,7 @@ struct CallNode {
   std::uint32_t thread = 0;
   std::uint32_t scope = 0;  // RecordScope: 0 function, 1 backward function, 7 user's annotation
   NameId name = 0, schema = 0;
+  bool compiled = false;        // a kernel of torch.compile's ("kernel_backend": "triton"), results among its inputs
   std::uint32_t first_ref = 0;  // in ExecutionTrace::refs: inputs, then outputs
   std::uint32_t input_count = 0, output_count = 0;
   std::int64_t duration_ns = -1;  // where the recording has it (Chakra); -1: unknown

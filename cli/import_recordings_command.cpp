@@ -9,6 +9,7 @@
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/import_kineto.h"
 #include "traces/pytorch/import_pytorch.h"
+#include "traces/rescale.h"
 #include "traces/strip_names.h"
 #include "traces/trace_file.h"
 
@@ -120,6 +121,11 @@ ExitCode import_chakra_trace(const RecordingArguments& arguments) {
 ExitCode rewrite_trace(const RecordingArguments& arguments) {
   ImportedTrace imported;
   imported.trace = read_trace(arguments.files.front());
+  if (!arguments.gpu.empty()) {
+    const GpuSpec gpu = read_gpu(arguments.gpu);
+    model_durations(imported.trace, gpu);
+    imported.notes.push_back("durations are the roofline's of the " + gpu.name + ", gaps its launch gap");
+  }
   return finish(imported, arguments);
 }
 
@@ -152,15 +158,19 @@ void add_chakra(CLI::App& group, Command& chosen) {
 }
 
 void add_trace(CLI::App& group, Command& chosen) {
-  CLI::App* trace = group.add_subcommand("trace", "A trace written again, such as with --strip-names");
+  CLI::App* trace = group.add_subcommand("trace", "A trace written again, with modelled durations or without names");
   auto arguments = std::make_shared<RecordingArguments>();
   trace->add_option("FILE", arguments->files, "A trace of TenCache's")->required()->expected(1);
   trace->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
       ->required();
   trace->add_flag("--strip-names", arguments->strip_names,
                   "Neutral names for tensors, ops, modules and the model, to share the trace");
+  trace->add_option("--gpu", arguments->gpu,
+                    "All durations by this GPU's roofline: of a model recorded without its memory");
   trace->add_flag("--json", arguments->json, "What was written as JSON");
-  trace->footer("Examples:\n  tencache import trace mine.trace.jsonl.zst --strip-names -o shared.trace.jsonl.zst");
+  trace->footer(
+      "Examples:\n  tencache import trace recorded.trace.jsonl --gpu l40s -o on-l40s.trace.jsonl\n"
+      "  tencache import trace mine.trace.jsonl.zst --strip-names -o shared.trace.jsonl.zst");
   trace->callback([arguments, &chosen] { chosen = [arguments] { return rewrite_trace(*arguments); }; });
 }
 

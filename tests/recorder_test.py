@@ -59,7 +59,9 @@ class Program:
 
     def __init__(self, optimizer=torch.optim.AdamW, device="cpu", **options):
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 10)).to(device)
+        self.model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 10))
+        if device != "cpu":
+            self.model.to(device)
         self.optimizer = optimizer(self.model.parameters(), lr=1e-3, **options)
         self.device = device
 
@@ -271,6 +273,32 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual([op["flops"] for op in trace.in_phase("forward") if op["name"] == "aten::addmm"],
                          [2 * 16 * 64 * 32, 2 * 16 * 32 * 10])
 
+    def test_fake_tensors_give_sizes_and_order_without_times(self):
+        try:
+            from torch._subclasses.fake_tensor import FakeTensorMode
+        except ImportError:
+            FakeTensorMode = None
+        if FakeTensorMode is None or not version_at_least(2, 0):
+            self.skipTest("this PyTorch has no fake tensors that can be trained")
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            _, fake = self.record_steps(Program(foreach=False), timed=False)
+        _, real = self.record_steps(Program(foreach=False))
+        for role in ("parameter", "gradient", "optimizer_state"):
+            self.assertEqual(fake.bytes_of(role), real.bytes_of(role), role)
+        self.assertAlmostEqual(fake.bytes_of("activation") / real.bytes_of("activation"), 1, delta=0.05)
+        names = [[op["name"] for op in trace.ops if op["phase"] != "optimizer"] for trace in (fake, real)]
+        self.assertEqual(names[0], names[1])
+        self.assertEqual(sum(op["duration_ns"] + op["gap_before_ns"] for op in fake.ops), 0)
+        on_gpu = os.path.join(self.folder.name, "gpu.trace.jsonl")
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            self.record_steps(Program(foreach=False), timed=False)
+        subprocess.run([TENCACHE, "import", "trace", self.path, "--gpu", "l40s", "-o", on_gpu], check=True,
+                       capture_output=True)
+        modelled = Trace(on_gpu)
+        self.assertEqual(modelled.header["hardware"], "modelled: l40s")
+        self.assertEqual({op["duration_source"] for op in modelled.ops}, {"modelled"})
+        self.assertGreater(min(op["duration_ns"] for op in modelled.ops), 0)
+
     def test_compiled_programs_are_recorded_without_the_compiler(self):
         if not hasattr(torch, "compiler") or not hasattr(torch.compiler, "set_stance"):
             self.skipTest("this PyTorch cannot set its compiler aside")
@@ -366,6 +394,13 @@ class RecorderTest(unittest.TestCase):
         stopped = subprocess.run(command + ["--stop", script, "1000000000"], capture_output=True, text=True,
                                  env=environment, timeout=100)
         self.assertEqual((stopped.returncode, stopped.stdout), (0, ""), stopped.stderr)
+        meta = subprocess.run(command + ["--meta", os.path.join(self.folder.name, "no-such-model")],
+                              capture_output=True, text=True, env=dict(environment, HF_HUB_OFFLINE="1"))
+        self.assertEqual(meta.returncode, 1)
+        self.assertRegex(meta.stderr, "pip install transformers|no-such-model")
+        neither = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertEqual(neither.returncode, 2)
+        self.assertIn("give the SCRIPT to record, or --meta CONFIG", neither.stderr)
         short = subprocess.run(command + [script, "1"], capture_output=True, text=True, env=environment)
         self.assertEqual(short.returncode, 1)
         self.assertIn("the training ended in step 1", short.stderr)

@@ -41,6 +41,18 @@ bool fused_attention(std::string_view name) {
   return name.find("flash") != std::string_view::npos || name.find("scaled_dot_product") != std::string_view::npos;
 }
 
+KernelKind kind_of(const Trace& trace, const Op& op, std::uint64_t flops) {
+  if (flops == 0) return KernelKind::vector;
+  return fused_attention(trace.name(op)) ? KernelKind::attention : KernelKind::matmul;
+}
+
+Precision precision_of(const Trace& trace) {
+  if (trace.header.precision.empty()) return Precision::fp32;
+  if (const auto parsed = parse_precision(trace.header.precision)) return *parsed;
+  throw Error("the trace's precision '" + trace.header.precision +
+              "' is unknown, so that its durations cannot be rescaled; valid are fp16, bf16, fp32");
+}
+
 class Rescaler {
  public:
   Rescaler(const GpuSpec& from, const GpuSpec& to, Precision from_precision, Precision to_precision)
@@ -52,9 +64,7 @@ class Rescaler {
     const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
     std::uint64_t flops = op.flops;
     if (flops == 0 && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
-    const KernelKind kind = flops == 0                        ? KernelKind::vector
-                            : fused_attention(trace.name(op)) ? KernelKind::attention
-                                                              : KernelKind::matmul;
+    const KernelKind kind = kind_of(trace, op, flops);
     return quotient(to_.kernel_ns(kind, flops, bytes), from_.kernel_ns(kind, flops, bytes));
   }
   std::uint64_t guessed() const { return guessed_; }
@@ -96,15 +106,7 @@ std::vector<std::string> parts_of(const std::string& text) {
 }  // namespace
 
 Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to) {
-  Precision precision = Precision::fp32;
-  if (!trace.header.precision.empty()) {
-    const auto parsed = parse_precision(trace.header.precision);
-    if (!parsed) {
-      throw Error("the trace's precision '" + trace.header.precision +
-                  "' is unknown, so that its durations cannot be rescaled; valid are fp16, bf16, fp32");
-    }
-    precision = *parsed;
-  }
+  const Precision precision = precision_of(trace);
   const Precision on_from = precision_on(from, precision), on_to = precision_on(to, precision);
   Rescaling rescaling{.from = from.name, .to = to.name, .precision = std::string(to_string(on_from))};
   if (on_to != on_from) rescaling.precision += " (" + std::string(to_string(on_to)) + " on " + to.name + ")";
@@ -122,6 +124,19 @@ Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to) {
   rescaling.guessed = rescaler.guessed();
   if (before > 0) rescaling.factor = after / before;
   return rescaling;
+}
+
+void model_durations(Trace& trace, const GpuSpec& gpu) {
+  const Roofline roofline(gpu, precision_on(gpu, precision_of(trace)));
+  for (Op& op : trace.ops) {
+    if (op.device != Device::gpu) continue;
+    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
+    op.duration_ns = op.rendezvous != 0 ? roofline.collective_ns(bytes)
+                                        : roofline.kernel_ns(kind_of(trace, op, op.flops), op.flops, bytes);
+    op.gap_before_ns = gpu.launch_gap_ns;
+    op.duration_source = DurationSource::modelled;
+  }
+  trace.header.hardware = "modelled: " + gpu.name;
 }
 
 const GpuSpec* find_gpu(const std::vector<GpuSpec>& gpus, const std::string& hardware) {

@@ -38,6 +38,11 @@ struct Rescaling {
 // Every rescaled op's source becomes `modelled`. Throws Error for a precision that the library does not know.
 Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to);
 
+// Durations of a trace that has none, such as of a model recorded without its memory: each GPU op takes its time by the
+// GPU's roofline (rules 2 to 5, an op without flops is elementwise) with the GPU's launch gap before it. All become
+// `modelled`, and the header's hardware "modelled: GPU". Throws Error as rescale does.
+void model_durations(Trace& trace, const GpuSpec& gpu);
+
 // The GPU of the list that the header's hardware names: "l40s", "modelled: l40s", or as its driver calls it ("NVIDIA
 // H200", "Tesla V100-SXM2-16GB"): the one all of whose parts are there. nullptr: none, or several equally well.
 const GpuSpec* find_gpu(const std::vector<GpuSpec>& gpus, const std::string& hardware);

@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 
 
 def record(path, *, step=2, steps=1, optimizer_steps=1, model=None, name=None, batch=None, sequence_length=None,
-           stop=False, library=True, quiet=False):
+           stop=False, library=True, timed=True, quiet=False):
     """Returns a context manager that records into the file `path` (.trace.jsonl, or .trace.jsonl.zst where Python can
     compress with zstd).
 
@@ -46,6 +46,8 @@ def record(path, *, step=2, steps=1, optimizer_steps=1, model=None, name=None, b
     stop             leave the `with` block once the step is recorded: by Recorded, raised in the next forward and
                      caught as the block ends
     library          False: record with PyTorch's profiler, as where the library cannot be built
+    timed            False: ops have no durations, as those of tensors without content have none (meta, fake);
+                     `tencache import trace --gpu` models them
     quiet            say nothing on stderr
 
     Of what `with` returns: `done`, `path` and `duration_seconds` of the recorded step. If the block ends before the
@@ -57,4 +59,4 @@ def record(path, *, step=2, steps=1, optimizer_steps=1, model=None, name=None, b
             print("tencache_recorder: " + text, file=sys.stderr)
 
     return Recording(path, step=step, steps=steps, optimizer_steps=optimizer_steps, model=model, name=name, batch=batch,
-                     sequence_length=sequence_length, stop=stop, library=library, say=say)
+                     sequence_length=sequence_length, stop=stop, library=library, timed=timed, say=say)

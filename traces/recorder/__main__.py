@@ -23,16 +23,35 @@ def _arguments(words):
     parser.add_argument("--stop", action="store_true", help="end the script once the step is recorded")
     parser.add_argument("--profiler", action="store_true",
                         help="record with PyTorch's profiler instead of the observer")
+    meta = parser.add_argument_group("a model without its memory", "Instead of SCRIPT: one step of AdamW on a causal "
+                                     "language model of Hugging Face, under fake tensors. Sizes and order are exact.")
+    meta.add_argument("--meta", metavar="CONFIG", help="a config.json, its folder, or a name on the Hugging Face hub")
+    meta.add_argument("--gpu", help="durations by the roofline of this GPU, such as l40s (asks the tencache command)")
+    meta.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
+    meta.add_argument("--sequence-length", type=int, default=1024, help="tokens each (default: %(default)s)")
+    meta.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16",
+                      help="of parameters, gradients and states (default: %(default)s)")
+    meta.add_argument("--checkpointing", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name, as of python -m")
-    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("script", metavar="SCRIPT", nargs="?")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if (options.script is None) == (options.meta is None):
+        parser.error("give the SCRIPT to record, or --meta CONFIG")
+    return options
 
 
 def main(words=None):
     options = _arguments(words)
-    sys.argv = [options.script] + options.arguments
     try:
+        if options.meta is not None:
+            from ._meta import record_meta
+            record_meta(options.meta, options.output, gpu=options.gpu, batch=options.batch,
+                        sequence_length=options.sequence_length, precision=options.precision,
+                        checkpointing=options.checkpointing,
+                        say=lambda text: print("tencache_recorder: " + text, file=sys.stderr))
+            return
+        sys.argv = [options.script] + options.arguments
         with record(options.output, step=options.step, steps=options.steps, optimizer_steps=options.optimizer_steps,
                     stop=options.stop, library=not options.profiler):
             if options.module:

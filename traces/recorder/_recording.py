@@ -27,14 +27,15 @@ class Recording:
     """See record(). `done`: the step is recorded; `path`: the trace, and `duration_seconds` of the step. Both are None
     before, and where the profiler has recorded and there is no `tencache` command to make a trace of its files."""
 
-    def __init__(self, path, *, step, steps, optimizer_steps, model, name, batch, sequence_length, stop, library, say):
+    def __init__(self, path, *, step, steps, optimizer_steps, model, name, batch, sequence_length, stop, library,
+                 timed, say):
         if step < 0 or steps < 1 or optimizer_steps < 0:
             raise RecorderError("step and optimizer_steps are 0 or more, steps is 1 or more")
         self._target = _ranked(os.fspath(path))
         _trace.check_path(self._target)
         self._first, self._count, self._per_step = step, steps, optimizer_steps
         self._model, self._name, self._batch, self._sequence_length = model, name, batch, sequence_length
-        self._stop, self._use_library, self._say = stop, library, say
+        self._stop, self._use_library, self._timed, self._say = stop, library, timed, say
         self._step = 0             # that runs
         self._optimizer_calls = 0  # of this step
         self._taken = []           # what was observed, a document for each step
@@ -143,7 +144,7 @@ class Recording:
         return {"model": name or "", "batch": self._batch if self._batch is not None else self._shape[0] // self._count,
                 "sequence_length": self._sequence_length if self._sequence_length is not None else self._shape[1],
                 "precision": self._precision or _program.precision_of(models),
-                "hardware": _program.hardware_name(device),
+                "hardware": _program.hardware_name(device) if self._timed else "",
                 "recorded_by": f"tencache_recorder, PyTorch {torch.__version__}", "device": device}
 
     _precision = ""
@@ -190,20 +191,23 @@ class Library:
         enter, leave = self._library.tencache_enter_module, self._library.tencache_leave_module
         recording = self._recording
 
-        def before(module, args, kwargs=None):
-            if module is root:
-                recording.saw_batch(*_program.batch_of(args, kwargs or {}))
-                recording.saw_precision(_program.precision_of(models))
+        def given(module, args, kwargs=None):
+            recording.saw_batch(*_program.batch_of(args, kwargs or {}))
+            recording.saw_precision(_program.precision_of(models))
+
+        def before(module, args):
             enter(numbers.get(id(module), -1))
 
         def after(module, *_):
             leave()
 
         hooks = torch.nn.modules.module
-        try:
-            self._hooks.append(hooks.register_module_forward_pre_hook(before, with_kwargs=True))
-        except TypeError:  # global hooks do not get the keyword arguments
-            self._hooks.append(hooks.register_module_forward_pre_hook(before))
+        if root is not None:
+            try:
+                self._hooks.append(root.register_forward_pre_hook(given, with_kwargs=True))
+            except TypeError:  # PyTorch before 2.0
+                self._hooks.append(root.register_forward_pre_hook(given))
+        self._hooks.append(hooks.register_module_forward_pre_hook(before))
         try:
             self._hooks.append(hooks.register_module_forward_hook(after, always_call=True))
         except TypeError:
@@ -238,7 +242,8 @@ class Library:
     def write(self, steps, path, header):
         compiled = [region for step in steps for region in step["compiled_regions"]]
         duration_ns = sorted(step["duration_ns"] for step in steps)[len(steps) // 2]
-        lines = _trace.make_trace(steps, self._names, header)
+        timed = self._recording._timed and header["device"] != "meta"
+        lines = _trace.make_trace(steps, self._names, header, timed)
         ops = [line for line in lines if line["kind"] == "op"]
         if not ops:
             raise RecorderError("the step had no ops on the model's device")

@@ -77,9 +77,9 @@ def _medians(steps):
     return last
 
 
-def make_trace(steps, modules, header):
+def make_trace(steps, modules, header, timed):
     """The lines of the trace, as objects. `steps`: what the observer gave, alike, each with its "roles"; `modules`:
-    names by number."""
+    names by number; `timed`: durations mean something."""
     for step in steps:
         scalars = {i for i, tensor in enumerate(step["tensors"])
                    if tensor["bytes"] <= _SCALAR_BYTES and tensor["storage"] not in step["roles"].of}
@@ -90,6 +90,9 @@ def make_trace(steps, modules, header):
         _times(step["ops"], step["duration_ns"])
         _phases(step["ops"])
     step = _medians(steps) if len(steps) > 1 else steps[0]
+    for op in step["ops"]:
+        if not timed:
+            op["duration_ns"] = op["gap_before_ns"] = 0
     roles = step["roles"]
     stands_for = _tensor_roles(step, roles)
     used = sorted({stands_for[t] for op in step["ops"] for t in op["reads"] + op["writes"]})
@@ -123,7 +126,7 @@ def make_trace(steps, modules, header):
             writes.append(add_tensor(f"{op['name']}.{number}:workspace", op["temporary_bytes"], "workspace", False))
         ops.append({"kind": "op", "id": number, "name": op["name"], "phase": op["phase"], "device": "gpu",
                     "module": modules[op["module"]] if op["module"] >= 0 else "", "duration_ns": op["duration_ns"],
-                    "duration_source": "measured", "gap_before_ns": op["gap_before_ns"],
+                    "duration_source": "measured" if timed else "modelled", "gap_before_ns": op["gap_before_ns"],
                     "flops": op["flops"], "bytes": op["bytes"],
                     "reads": reads, "writes": writes})
     head = {"kind": "header", "format_version": 1, **header, "tensor_count": len(lines), "op_count": len(ops)}

@@ -1,0 +1,70 @@
+"""Records a model without its memory: under fake tensors ops have shapes and order, but no content and no time."""
+
+import os
+import shutil
+import subprocess
+
+import torch
+
+from . import record
+from ._errors import RecorderError
+
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def _load(config):
+    try:
+        import transformers
+    except ImportError:
+        raise RecorderError("--meta makes the model with Hugging Face's transformers: pip install transformers") \
+            from None
+    try:
+        loaded = transformers.AutoConfig.from_pretrained(config)
+    except (OSError, ValueError) as error:
+        raise RecorderError(f"{config}: {error}") from error
+    # With dropout inside attention a CPU has no fused kernel for it, as a GPU has.
+    for key in ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"):
+        if hasattr(loaded, key):
+            setattr(loaded, key, 0.0)
+    return transformers, loaded
+
+
+def record_meta(config, output, *, gpu, batch, sequence_length, precision, checkpointing, say):
+    """Writes a trace of one step of AdamW; with `gpu` durations by its roofline, which needs the `tencache` command."""
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError:
+        raise RecorderError("--meta needs PyTorch 2.0 or newer") from None
+    if gpu is not None and shutil.which("tencache") is None:
+        raise RecorderError("durations by a GPU's roofline need the `tencache` command: install it, or leave --gpu out "
+                            "and run `tencache import trace` on the result where it is installed")
+    config = os.path.normpath(config)
+    if os.path.basename(config) == "config.json":
+        config = os.path.dirname(os.path.abspath(config))
+    transformers, loaded = _load(config)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        plain = torch.get_default_dtype()
+        torch.set_default_dtype(_TYPES[precision])
+        try:
+            model = transformers.AutoModelForCausalLM.from_config(loaded)
+        finally:
+            torch.set_default_dtype(plain)
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        tokens = torch.zeros((batch, sequence_length), dtype=torch.long)
+        with record(output, step=1, model=model, name=os.path.basename(config), quiet=True, timed=False):
+            for _ in range(2):
+                model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    if gpu is None:
+        say(f"{output}: no times; give it those of a GPU with: tencache import trace {output} --gpu GPU -o {output}")
+        return
+    result = subprocess.run(["tencache", "import", "trace", output, "--gpu", gpu, "-o", output], capture_output=True,
+                            text=True)
+    if result.returncode != 0:
+        os.unlink(output)
+        raise RecorderError(result.stderr.strip())
+    say(result.stdout.strip() + f"; durations by the roofline of the {gpu}")

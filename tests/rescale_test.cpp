@@ -132,6 +132,23 @@ Trace generated(const std::string& gpu, const std::string& model, Precision prec
   return generate(options);
 }
 
+TEST(ModelDurations, AreThoseOfTheGenerator) {
+  const Trace wanted = generated("l40s", "gpt2", Precision::bf16);
+  Trace trace = wanted;
+  trace.header.hardware.clear();
+  for (Op& op : trace.ops) {
+    op.duration_ns = op.gap_before_ns = 0;
+    op.duration_source = DurationSource::measured;
+  }
+  model_durations(trace, read_gpu("l40s"));
+  EXPECT_EQ(trace.header.hardware, "modelled: l40s");
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    EXPECT_EQ(trace.ops[op].duration_ns, wanted.ops[op].duration_ns) << wanted.name(wanted.ops[op]);
+    EXPECT_EQ(trace.ops[op].gap_before_ns, wanted.ops[op].gap_before_ns);
+    EXPECT_EQ(trace.ops[op].duration_source, DurationSource::modelled);
+  }
+}
+
 double gpu_seconds(const Trace& trace) {
   double seconds = 0;
   for (const Op& op : trace.ops) seconds += op.device == Device::gpu ? to_seconds(op.duration_ns) : 0;

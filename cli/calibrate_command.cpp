@@ -66,12 +66,12 @@ Bytes size_of_option(const char* option, const std::string& text) {
   }
 }
 
-Json measured_json(const Measured& figure) {
+Json measured_json(const MeasuredMedian& figure) {
   if (figure.value <= 0) return nullptr;
   return {{"value", figure.value}, {"spread", figure.spread}};
 }
 
-Json calibration_json(const Calibration& calibration, const Measured& host_cost) {
+Json calibration_json(const Calibration& calibration, const MeasuredMedian& host_cost) {
   const MachineSpec& machine = calibration.machine;
   Json json = machine_json(machine);
   Json copies = Json::object();
@@ -127,16 +127,16 @@ Json calibration_json(const Calibration& calibration, const Measured& host_cost)
 }
 
 // "12.3 ±4 %", with a number before the spread as `format` writes it.
-std::string with_spread(const Measured& figure, const auto& format) {
+std::string with_spread(const MeasuredMedian& figure, const auto& format) {
   if (figure.value <= 0) return "-";
   return fmt::format("{} ±{:.0f} %", format(figure.value), 100 * figure.spread);
 }
-std::string rate_text(const Measured& figure) {
+std::string rate_text(const MeasuredMedian& figure) {
   return with_spread(figure, [](double value) { return format_bandwidth(static_cast<BytesPerSecond>(value)); });
 }
-std::string time_text(const Measured& figure) { return with_spread(figure, format_seconds); }
+std::string time_text(const MeasuredMedian& figure) { return with_spread(figure, format_seconds); }
 
-std::string calibration_text(const Calibration& calibration, const Measured& host_cost) {
+std::string calibration_text(const Calibration& calibration, const MeasuredMedian& host_cost) {
   const MachineSpec& machine = calibration.machine;
   std::string text;
   for (const Tier& tier : machine.tiers) text += fmt::format("  {:<14} {}\n", tier.name, format_bytes(tier.capacity));
@@ -228,7 +228,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
   nameless.initial_tier = 0;
   parse_machine(write_machine_yaml(nameless), arguments.output);
   Calibration calibration;
-  Measured host_cost;
+  MeasuredMedian host_cost;
   {
     ProgressLine progress;
     options.progress = [&progress](const std::string& what) { progress.show("measuring " + what); };

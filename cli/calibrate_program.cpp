@@ -98,7 +98,7 @@ Simulated simulate_program(const Trace& trace, const MachineSpec& machine) {
 
 }  // namespace
 
-Measured measure_host_cost(const MachineSpec& calibrated, bool quick) {
+MeasuredMedian measure_host_cost(const MachineSpec& calibrated, bool quick) {
   const MachineSpec roomy = two_tiers(calibrated, 2 * all_bytes), tight = two_tiers(calibrated, all_bytes / 2);
   std::vector<double> costs;
   for (int pair = 0; pair < (quick ? 3 : 7); pair++) {

@@ -10,6 +10,6 @@ namespace tencache {
 // `machine` is calibrated, its first two tiers the GPU's and the CPU's, its first two links between them. Returns the
 // seconds that a copy costs the thread that computes: the difference of the two measured step times less that of the
 // simulated ones, over the copies of a step. Not below 0. Median of several pairs of runs.
-Measured measure_host_cost(const MachineSpec& machine, bool quick);
+MeasuredMedian measure_host_cost(const MachineSpec& machine, bool quick);
 
 }  // namespace tencache

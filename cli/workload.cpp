@@ -137,7 +137,7 @@ Workload load_workload(const WorkloadOptions& options) {
     const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
     workload.trace_sha256 = sha256_of_file(file);
     workload.trace = read_trace(file);
-    if (const FoldedUpdates folded = fold_updates(workload.trace); folded.updates > 0) {
+    if (const FoldedUpdates folded = fold_updates(workload.trace); folded.kernels > 0) {
       remark("note: " + folded.to_string());
     }
   } else {

@@ -103,7 +103,7 @@ std::vector<CopyTime> time_link(HostMachine& host, LinkId link, const std::vecto
       if (in_memory) caches.flush();
       times.push_back(time_copy(host, link, bytes));
     }
-    const Measured time = measured_median(std::move(times));
+    const MeasuredMedian time = measured_median(std::move(times));
     result.push_back({bytes, std::llround(time.value * 1e9), time.spread});
   }
   return result;
@@ -169,14 +169,14 @@ Contention measure_contention(HostMachine& host, Bytes bytes, bool quick, double
   return contention;
 }
 
-Measured repeat(double (*kernel)(), double amount, int repetitions) {
+MeasuredMedian repeat(double (*kernel)(), double amount, int repetitions) {
   std::vector<double> rates;
   kernel();
   for (int i = 0; i < repetitions; i++) rates.push_back(amount / kernel());
   return measured_median(std::move(rates));
 }
 
-Measured time_empty_op(HostMachine& host) {
+MeasuredMedian time_empty_op(HostMachine& host) {
   std::vector<double> times;
   Completion completion;
   for (int i = 0; i < 2000; i++) {
@@ -283,7 +283,7 @@ std::string sizes_text(const std::vector<Bytes>& sizes, int repetitions) {
          std::to_string(repetitions) + ", from submission to completion";
 }
 
-Measured time_adam(const CalibrateOptions& options) {
+MeasuredMedian time_adam(const CalibrateOptions& options) {
   const std::uint64_t parameters = options.quick ? adam_parameters / 4 : adam_parameters;
   options.adam_step(parameters);
   std::vector<double> rates;
@@ -297,7 +297,7 @@ Measured time_adam(const CalibrateOptions& options) {
 
 }  // namespace
 
-Measured measured_median(std::vector<double> values) {
+MeasuredMedian measured_median(std::vector<double> values) {
   TENCACHE_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
   const auto quantile = [&](double part) {
@@ -415,7 +415,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   set_capacities(machine, options, facts);
   if (options.adam_step) {
     say("the optimizer on the CPU");
-    const Measured rate = time_adam(options);
+    const MeasuredMedian rate = time_adam(options);
     machine.cpu_adam_parameters_per_second = rate.value;
     facts.add("cpu.adam_parameters_per_second", "AdamW steps on state beyond a core's caches, one core, median",
               rate.spread);

@@ -30,11 +30,11 @@ struct CalibrateOptions {
 };
 
 // A median with the interquartile range over it.
-struct Measured {
+struct MeasuredMedian {
   double value = 0;  // 0: not measured
   double spread = 0;
 };
-Measured measured_median(std::vector<double> values);  // not empty
+MeasuredMedian measured_median(std::vector<double> values);  // not empty
 
 // Time of one copy against its size; the link is the line through them.
 struct CopyTime {
@@ -47,30 +47,30 @@ struct CopyTime {
 struct FileRate {
   Bytes block_bytes = 0;
   std::uint32_t queue_depth = 0;
-  Measured read, write, mixed;
+  MeasuredMedian read, write, mixed;
 };
 
 // A thread's copies in memory, and what memory costs before it can be used, by size.
 struct MemoryCost {
   Bytes bytes = 0;
-  Measured pageable_copy, pinned_copy;  // bytes per second, caches cold; pinned: locked with mlock
-  Measured allocate, allocate_pinned;   // seconds: mmap with its pages touched; the same and mlock
-  Measured map, unmap;                  // seconds: of a tier's memory whose pages exist
+  MeasuredMedian pageable_copy, pinned_copy;  // bytes per second, caches cold; pinned: locked with mlock
+  MeasuredMedian allocate, allocate_pinned;   // seconds: mmap with its pages touched; the same and mlock
+  MeasuredMedian map, unmap;                  // seconds: of a tier's memory whose pages exist
 };
 
 // What a GPU's own memory takes, and copies of memory that is not page-locked; the links' are of memory that is.
 struct AcceleratorCost {
   Bytes bytes = 0;
-  Measured pageable_h2d, pageable_d2h;  // bytes per second
-  Measured map, unmap;                  // seconds, of device memory that is there
+  MeasuredMedian pageable_h2d, pageable_d2h;  // bytes per second
+  MeasuredMedian map, unmap;                  // seconds, of device memory that is there
 };
 
 // What runs at the same time slows each other down: both directions beside a computing core, and that core.
 struct Contention {
-  Measured h2d, d2h, both;     // bytes per second beside matrix products; both: the two links together
-  double duplex_factor = 0;    // both ÷ (h2d + d2h)
-  double matmul_slowdown = 0;  // of matrix products beside both links: time ÷ time alone - 1
-  double triad_slowdown = 0;   // of memory traffic
+  MeasuredMedian h2d, d2h, both;  // bytes per second beside matrix products; both: the two links together
+  double duplex_factor = 0;       // both ÷ (h2d + d2h)
+  double matmul_slowdown = 0;     // of matrix products beside both links: time ÷ time alone - 1
+  double triad_slowdown = 0;      // of memory traffic
 };
 
 struct Calibration {
@@ -81,9 +81,9 @@ struct Calibration {
   std::vector<FileRate> files;
   Bytes file_bytes = 0;  // that they were measured on
   Contention contention;
-  Measured matmul_flops;                  // per second, 256 × 256 × 256 floats in plain loops on one core: not a BLAS
-  Measured triad_bytes;                   // per second, a[i] = b[i] + s c[i] over 3 × 64 MiB on one core
-  Measured op_round_trip;                 // seconds, execute → wait of an empty op
+  MeasuredMedian matmul_flops;            // per second, 256 × 256 × 256 floats in plain loops on one core: not a BLAS
+  MeasuredMedian triad_bytes;             // per second, a[i] = b[i] + s c[i] over 3 × 64 MiB on one core
+  MeasuredMedian op_round_trip;           // seconds, execute → wait of an empty op
   std::string description;                // how files are accessed, a line a tier and link
   std::vector<std::string> not_measured;  // what, and why
 };

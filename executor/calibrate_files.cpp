@@ -71,7 +71,7 @@ class Stream {
            static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1));
   }
 
-  Measured rate(Nanoseconds time_ns) {
+  MeasuredMedian rate(Nanoseconds time_ns) {
     std::vector<double> rates;
     for (const Nanoseconds end_ns = clock_ns() + time_ns; rates.size() < 3 || clock_ns() < end_ns;) {
       rates.push_back(move());
@@ -89,7 +89,7 @@ class Stream {
 };
 
 // Both together, in five parts.
-Measured mixed_rate(Stream& reader, Stream& writer, Nanoseconds time_ns) {
+MeasuredMedian mixed_rate(Stream& reader, Stream& writer, Nanoseconds time_ns) {
   std::vector<double> rates;
   for (int part = 0; part < 5; part++) {
     std::atomic<std::uint64_t> moved = 0;

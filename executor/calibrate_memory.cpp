@@ -42,14 +42,14 @@ double seconds_of(const auto& work) {
   return static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1)) * 1e-9;
 }
 
-Measured repeat(int repetitions, const auto& seconds) {
+MeasuredMedian repeat(int repetitions, const auto& seconds) {
   std::vector<double> values;
   for (int i = 0; i < repetitions; i++) values.push_back(seconds());
   return measured_median(std::move(values));
 }
 
 // Pieces of 64 MiB one after the other, so that a piece has left the caches when it comes again.
-Measured copy_rate(const Pages& from, const Pages& to, Bytes bytes, int repetitions) {
+MeasuredMedian copy_rate(const Pages& from, const Pages& to, Bytes bytes, int repetitions) {
   Bytes at = 0;
   return repeat(repetitions, [&] {
     const double seconds = seconds_of([&] { std::memcpy(to.address() + at, from.address() + at, bytes); });
@@ -102,7 +102,7 @@ std::vector<MemoryCost> time_memory(bool quick, std::vector<std::string>& not_me
     if (!locked) continue;
     cost.pinned_copy = copy_rate(locked_from, locked_to, bytes, repetitions);
     bool all_locked = true;
-    const Measured allocate_pinned = repeat(repetitions, [bytes, &all_locked] {
+    const MeasuredMedian allocate_pinned = repeat(repetitions, [bytes, &all_locked] {
       return seconds_of([bytes, &all_locked] {
         Pages fresh(bytes);
         all_locked = fresh.lock() && all_locked;

@@ -161,7 +161,7 @@ std::vector<std::string> pieces_of(const Recording& measured, bool emptied) {
     for (; spans < measured.timeline.spans.size() && measured.timeline.spans[spans].iteration == iteration; ++spans) {
       growing.spans.push_back(measured.timeline.spans[spans]);
     }
-    const Nanoseconds end = measured.timeline.spans[spans - 1].end_ns;
+    const Nanoseconds end = spans == 0 ? 0 : measured.timeline.spans[spans - 1].end_ns;
     for (; changes < measured.timeline.occupancy.size(); ++changes) {
       if (iteration < last && measured.timeline.occupancy[changes].time_ns > end) break;
       growing.occupancy.push_back(measured.timeline.occupancy[changes]);

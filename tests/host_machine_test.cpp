@@ -611,7 +611,7 @@ TEST(Calibrate, FitsALineThroughTheTimes) {
 }
 
 TEST(Calibrate, TheSpreadIsTheInterquartileRangeOverTheMedian) {
-  const Measured measured = measured_median({10, 1000, 8, 12, 9});
+  const MeasuredMedian measured = measured_median({10, 1000, 8, 12, 9});
   EXPECT_EQ(measured.value, 10);
   EXPECT_DOUBLE_EQ(measured.spread, (12.0 - 9.0) / 10.0);
 }
@@ -647,17 +647,18 @@ TEST_F(HostMachineTest, CalibrationMeasuresEveryFigure) {
     EXPECT_EQ(fact.retrieved, "2026-01-01");
     EXPECT_GE(fact.spread, 0);
   }
-  for (const Measured& figure : {calibration.op_round_trip, calibration.matmul_flops, calibration.triad_bytes,
-                                 calibration.contention.both, calibration.contention.h2d, calibration.contention.d2h}) {
+  for (const MeasuredMedian& figure :
+       {calibration.op_round_trip, calibration.matmul_flops, calibration.triad_bytes, calibration.contention.both,
+        calibration.contention.h2d, calibration.contention.d2h}) {
     EXPECT_GT(figure.value, 0);
   }
   ASSERT_FALSE(calibration.files.empty());
   for (const FileRate& rate : calibration.files) {
-    for (const Measured& figure : {rate.read, rate.write, rate.mixed}) EXPECT_GT(figure.value, 1e5);
+    for (const MeasuredMedian& figure : {rate.read, rate.write, rate.mixed}) EXPECT_GT(figure.value, 1e5);
   }
   ASSERT_FALSE(calibration.memory.empty());
   for (const MemoryCost& cost : calibration.memory) {
-    for (const Measured& figure : {cost.pageable_copy, cost.allocate, cost.map, cost.unmap}) {
+    for (const MeasuredMedian& figure : {cost.pageable_copy, cost.allocate, cost.map, cost.unmap}) {
       EXPECT_GT(figure.value, 0) << cost.bytes;
     }
     // Where memory cannot be locked, that is said.

@@ -239,8 +239,9 @@ Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) 
 }  // namespace
 
 std::string FoldedUpdates::to_string() const {
-  return "the optimizer's " + std::to_string(kernels) + " kernels are simulated as " + std::to_string(updates) +
-         " updates, one a parameter";
+  const std::string whose = "the optimizer's " + std::to_string(kernels) + " kernels ";
+  if (updates > 0) return whose + "are simulated as " + std::to_string(updates) + " updates";
+  return whose + "could not be told apart by parameter: policies that place or order updates find kernels instead";
 }
 
 FoldedUpdates fold_updates(Trace& trace) {
@@ -254,7 +255,9 @@ FoldedUpdates fold_updates(Trace& trace) {
   for (const TensorId family : updates.order) {
     Update& update = updates.of.at(family);
     const auto lone_state = [&](TensorId id) { return trace.tensors[id].role == Role::optimizer_state; };
-    if (std::ranges::all_of(update.writes, lone_state)) return {};
+    if (std::ranges::all_of(update.writes, lone_state)) {
+      return {.kernels = region.last - region.first + 1, .updates = 0};
+    }
     for (const auto* list : {&update.reads, &update.writes}) {
       for (const TensorId id : *list) update.touched += trace.tensors[id].bytes;
     }

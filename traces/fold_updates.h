@@ -14,9 +14,9 @@
 namespace tencache {
 
 struct FoldedUpdates {
-  std::uint64_t kernels = 0;  // that were
-  std::uint64_t updates = 0;  // that they became; 0: there was nothing to fold
-  // "the optimizer's 576 kernels are simulated as 72 updates, one a parameter"
+  std::uint64_t kernels = 0;  // that were; 0: there was nothing to fold
+  std::uint64_t updates = 0;  // that they became; 0: they stayed, as rule 2 found no parameter for a state
+  // "the optimizer's 576 kernels are simulated as 72 updates"
   std::string to_string() const;
 };
 
@@ -28,7 +28,8 @@ struct FoldedUpdates {
 //  3. An update reads and writes what these ops did of it, and has the most memory that their intermediate results had
 //     at once for it as a workspace. It is placeable and reorderable; sub-groups have 10^9 elements, as DeepSpeed's.
 //  4. All the ops' time is shared among the updates by the bytes that they touch, idle time before them as well.
-// Traces where rule 2 finds no parameter for a state stay as they are, as do those of several ranks.
+// Traces where rule 2 finds no parameter for a state stay as they are (Adafactor's factors, for one), as do those of
+// several ranks. Parameters that share a gradient's memory (a bucket that gradients are views of) are one update.
 FoldedUpdates fold_updates(Trace& trace);
 
 }  // namespace tencache

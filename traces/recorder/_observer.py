@@ -77,6 +77,7 @@ def load(say):
         raise CannotLoad(str(error)) from error
     library.Listener = ctypes.CFUNCTYPE(None, ctypes.c_int)
     library.tencache_start.argtypes = [ctypes.c_int, library.Listener]
+    library.tencache_begin_step.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     library.tencache_enter_module.argtypes = [ctypes.c_int]
     for name in ("tencache_take", "tencache_failure"):
         getattr(library, name).restype = ctypes.c_char_p

@@ -13,7 +13,7 @@ def storage_address(tensor):
     try:
         storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
         return storage._cdata
-    except (RuntimeError, NotImplementedError, AttributeError):  # sparse, functional and other tensors
+    except (RuntimeError, ValueError, NotImplementedError, AttributeError):  # sparse, lazy and other tensors
         return None
 
 
@@ -33,12 +33,32 @@ def _live(kind):
     return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
 
 
+def _elements(module, of=None):
+    """Of all parameters that are there and, with `of`, among those."""
+    total = 0
+    for parameter in module.parameters():
+        if of is None or id(parameter) in of:
+            try:
+                total += parameter.numel()
+            except (RuntimeError, ValueError):  # lazy modules make theirs in the first forward
+                pass
+    return total
+
+
 def find_models():
-    """The modules that are no part of others, those with the most parameters first."""
-    modules = _live(torch.nn.Module)
-    children = {id(child) for module in modules for child in module.children()}
-    roots = {id(unwrap(module)): unwrap(module) for module in modules if id(module) not in children}
-    return sorted(roots.values(), key=lambda root: -sum(p.numel() for p in root.parameters()))
+    """The modules that are no part of others, those first whose parameters an optimizer updates."""
+    gc.collect()  # models that nobody has any more
+    modules = []
+    for module in _live(torch.nn.Module):
+        try:
+            modules.append((module, list(module.children())))
+        except AttributeError:  # made, but not initialised
+            pass
+    children = {id(child) for _, below in modules for child in below}
+    roots = {id(unwrap(module)): unwrap(module) for module, _ in modules if id(module) not in children}
+    trained = {id(parameter) for optimizer in find_optimizers() for group in optimizer.param_groups
+               for parameter in group["params"]}
+    return sorted(roots.values(), key=lambda root: (-_elements(root, trained), -_elements(root)))
 
 
 def find_optimizers():
@@ -64,11 +84,11 @@ class Roles:
 
     def __init__(self):
         self.of = {}
-        self.notes = []
 
     def claim(self, tensor, role, name):
         if not isinstance(tensor, torch.Tensor):
             return
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded tensor, what this rank has
         address = storage_address(tensor)
         if address is not None and storage_bytes(tensor) > 0:
             self.of.setdefault(address, (role, name, storage_bytes(tensor), tensor.device.type))
@@ -81,7 +101,9 @@ def find_roles(models, optimizers):
     for position, model in enumerate(models):
         prefix = "" if position == 0 else type(model).__name__ + "."
         for name, parameter in model.named_parameters():
-            name = prefix + name.replace("_orig_mod.", "")
+            for wrapper in ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."):
+                name = name.replace(wrapper, "")
+            name = prefix + name
             name_of.setdefault(id(parameter), name)
             roles.claim(parameter, "parameter", name)
         for name, buffer in model.named_buffers():

@@ -1,5 +1,6 @@
 """The context manager: counts steps, observes the one that is wanted, writes it."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -55,6 +56,8 @@ class Recording:
         return self
 
     def __exit__(self, kind, error, traceback):
+        if error is None:
+            self._backend.finish()
         self._backend.stop()
         if self._leave_hook is not None:
             self._leave_hook.remove()
@@ -115,12 +118,14 @@ class Recording:
             self._begin()
 
     def _begin(self):
-        self._backend.begin(self._models())
+        models = self._models()
+        self._roles_before = _program.find_roles(models, _program.find_optimizers())
+        self._backend.begin(models, self._roles_before)
 
     def _end(self):
         self._backend.end()
         roles = _program.find_roles(self._models(), _program.find_optimizers())
-        return dict(self._backend.take(), roles=roles)
+        return dict(self._backend.take(), roles=roles, roles_before=self._roles_before)
 
     def _finish(self):
         self._backend.stop()
@@ -164,6 +169,8 @@ class Recording:
 class Library:
     """Observes with observer.cpp."""
 
+    _under_way = False  # one a process
+
     def __init__(self, recording, library, device, say):
         if device not in _DEVICES:
             raise RecorderError(f"the model is on '{device}'; the recorder knows cpu, cuda and meta")
@@ -172,28 +179,35 @@ class Library:
         self._type = _DEVICES[device]
         self._hooks = []
         self._names = []
-        self._stance = False
+        self._stance = None
+        self._root = -1
+        self._started = False
 
     def _check(self, status):
         if status != 0:
             raise RecorderError(self._library.tencache_failure().decode(errors="replace"))
 
     def start(self):
+        if Library._under_way:
+            raise RecorderError("another recording is under way in this process")
         self._check(self._library.tencache_start(self._type, self._listener))
+        Library._under_way = self._started = True
 
-    def begin(self, models):
+    def begin(self, models, roles):
         names = _program.module_names(models)
         numbers = {}
         for identity, name in names.items():
             numbers[identity] = len(self._names)
             self._names.append(name)
         root = models[0] if models else None
+        self._root = numbers.get(id(root), -1)
         enter, leave = self._library.tencache_enter_module, self._library.tencache_leave_module
         recording = self._recording
 
         def given(module, args, kwargs=None):
-            recording.saw_batch(*_program.batch_of(args, kwargs or {}))
-            recording.saw_precision(_program.precision_of(models))
+            if torch.is_grad_enabled():
+                recording.saw_batch(*_program.batch_of(args, kwargs or {}))
+                recording.saw_precision(_program.precision_of(models))
 
         def before(module, args):
             enter(numbers.get(id(module), -1))
@@ -213,9 +227,9 @@ class Library:
         except TypeError:
             self._hooks.append(hooks.register_module_forward_hook(after))
         if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):  # compiled code has no ops to see
-            torch.compiler.set_stance("force_eager")
-            self._stance = True
-        self._check(self._library.tencache_begin_step())
+            self._stance = torch.compiler.set_stance("force_eager")
+        known = (ctypes.c_void_p * len(roles.of))(*roles.of)
+        self._check(self._library.tencache_begin_step(known, len(known)))
 
     def end(self):
         self._check(self._library.tencache_end_step())
@@ -225,19 +239,24 @@ class Library:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if self._stance:
-            torch.compiler.set_stance("default")
-            self._stance = False
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)  # as it was
+            self._stance = None
 
     def take(self):
         text = self._library.tencache_take()
         if text is None:
             raise RecorderError(self._library.tencache_failure().decode(errors="replace"))
-        return json.loads(text)
+        return dict(json.loads(text), root=self._root)
+
+    def finish(self):
+        pass
 
     def stop(self):
         self._remove_hooks()
-        self._library.tencache_stop()
+        if self._started:
+            self._library.tencache_stop()
+            Library._under_way = self._started = False
 
     def write(self, steps, path, header):
         compiled = [region for step in steps for region in step["compiled_regions"]]
@@ -258,25 +277,39 @@ class Library:
 
 
 class Profiler:
-    """Records with PyTorch's execution trace and Kineto; `tencache import pytorch` makes a trace of the files."""
+    """Records with PyTorch's execution trace and Kineto; `tencache import pytorch` makes a trace of the files. Their
+    step begins and ends with a forward: within an optimizer's step the files would lack that step."""
 
     def __init__(self, recording, say):
+        if recording._count != 1:
+            raise RecorderError("with PyTorch's profiler only one step can be recorded: leave steps out")
         self._recording, self._say = recording, say
         self._hook = self._restore = self._profile = self._observer = None
-        self._files = None
+        self._forward_hook = self._files = None
+        self._steps = 0
 
     def start(self):
         try:
             from torch.optim.optimizer import register_optimizer_step_post_hook
-            self._hook = register_optimizer_step_post_hook(lambda *_: self._recording.optimizer_stepped())
+            self._hook = register_optimizer_step_post_hook(lambda *_: self._stepped())
         except ImportError:  # PyTorch before 2.0 calls this at the end of each step
             optimizer = torch.optim.Optimizer
             plain = optimizer._optimizer_step_code
-            optimizer._optimizer_step_code = lambda _: self._recording.optimizer_stepped()
+            optimizer._optimizer_step_code = lambda _: self._stepped()
             self._restore = lambda: setattr(optimizer, "_optimizer_step_code", plain)
+        self._forward_hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: self.finish())
 
-    def begin(self, models):
-        del models
+    def _stepped(self):
+        self._steps += 1
+
+    def finish(self):
+        """Tells of the optimizer's steps since the last forward."""
+        while self._steps > 0:
+            self._steps -= 1
+            self._recording.optimizer_stepped()
+
+    def begin(self, models, roles):
+        del models, roles
         if self._profile is not None:
             return
         stem = self._recording._target
@@ -300,20 +333,27 @@ class Profiler:
         return {}
 
     def stop(self):
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in (self._hook, self._forward_hook):
+            if hook is not None:
+                hook.remove()
+        self._forward_hook = None
         if self._restore is not None:
             self._restore()
         self._hook = self._restore = None
 
     def write(self, steps, path, header):
         self._profile.export_chrome_trace(self._files[1])
-        command = ["tencache", "import", "pytorch", *self._files, "-o", path]
+        command = ["tencache", "import", "pytorch", *self._files, "-o", path, "--model", header["model"]]
+        for option, key in (("--batch", "batch"), ("--sequence-length", "sequence_length")):
+            if header[key]:
+                command += [option, str(header[key])]
         if shutil.which("tencache") is None:
             self._say("recorded " + " and ".join(self._files) + "; make the trace with: " + " ".join(command))
             return None
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
-            raise RecorderError("tencache import pytorch failed: " + result.stderr.strip())
+            raise RecorderError("of " + " and ".join(self._files) + " no trace could be made: " + result.stderr.strip())
+        for line in result.stderr.splitlines():
+            self._say(line)
         self._say(f"{path}: made of " + " and ".join(self._files))
         return path

@@ -7,46 +7,67 @@ import tempfile
 
 from ._errors import RecorderError
 
-# Numbers that became tensors, an optimizer's count of steps: below this nothing is worth moving, unless it has a name.
-_SCALAR_BYTES = 64
+# Numbers that became tensors, an optimizer's count of steps: nothing worth moving, unless it has a name.
+_SCALAR_BYTES = 8
 _LOSS_OPS = ("_loss", "cross_entropy", "_log_softmax", "kl_div")
 
 
-def _tensor_roles(step, roles):
-    """Role, name and persistence of each tensor of the step, and the tensor that stands for it."""
+def _tensor_roles(step):
+    """Role, name and persistence of each tensor of the step, and the tensor that stands for it. In a cycle what the
+    step before has left to this one is what this one leaves to the next: they are one tensor, which is there when the
+    step begins."""
     tensors = step["tensors"]
     stands_for = list(range(len(tensors)))
-    outlived = {}  # made in this step and still there: in a cycle, what the step before has left to this one
+    left_by_name, left_by_bytes = {}, {}
     for index, tensor in enumerate(tensors):
-        tensor["role"], tensor["name"] = roles.of.get(tensor["storage"], ("activation", ""))[:2]
+        known = step["roles_before"].of if tensor["old"] and not tensor["alive"] else step["roles"].of
+        tensor["role"], tensor["name"] = known.get(tensor["storage"], ("activation", ""))[:2]
         if tensor["old"] and not tensor["name"]:
             tensor["role"] = "input"
-        kept = tensor["role"] in ("parameter", "optimizer_state", "master_parameter") or tensor["old"]
+        kept = tensor["old"] or tensor["role"] in ("parameter", "optimizer_state", "master_parameter")
         tensor["persistent"] = tensor["alive"] and kept
-        if tensor["alive"] and not kept:
-            outlived.setdefault(tensor["bytes"], []).append(index)
+        if tensor["alive"] and not tensor["old"]:
+            if tensor["name"]:
+                left_by_name[tensor["name"]] = index
+            else:
+                left_by_bytes.setdefault(tensor["bytes"], []).append(index)
     for index, tensor in enumerate(tensors):
         if not tensor["old"] or tensor["alive"]:
             continue
-        partners = outlived.get(tensor["bytes"])
-        if partners:
-            stands_for[partners.pop(0)] = index
+        tensor["persistent"] = True
+        if tensor["name"]:
+            partner = left_by_name.pop(tensor["name"], None)
         else:
-            tensor["persistent"] = True  # it is there when the step begins
+            partner = next(iter(left_by_bytes.get(tensor["bytes"], [])), None)
+            if partner is not None:
+                left_by_bytes[tensor["bytes"]].pop(0)
+        if partner is not None:
+            stands_for[partner] = index
+            tensor["bytes"] = max(tensor["bytes"], tensors[partner]["bytes"])
     return stands_for
 
 
-def _phases(ops):
-    """Forward, loss, backward, optimizer. From the loss on all is loss until the backward pass begins; what comes after
-    the last op of the backward pass belongs to the update."""
+def _phases(ops, root):
+    """Forward, loss, backward, optimizer. The loss is what follows the last op of a module in a forward pass, from the
+    first op of a loss on; what comes after the last op of the backward pass belongs to the update. `root`: the number
+    of the whole model, which computes the loss itself at times."""
     last_backward = max((i for i, op in enumerate(ops) if op["phase"] == "backward"), default=len(ops))
-    in_loss = False
-    for index, op in enumerate(ops):
-        if op["phase"] == "forward" and index > last_backward:
+    after_modules = True  # seen from the end of the forward pass
+    for index in range(len(ops) - 1, -1, -1):
+        op = ops[index]
+        if op["phase"] != "forward":
+            after_modules = True
+            continue
+        after_modules = after_modules and op["module"] in (-1, root)
+        if index > last_backward:
             op["phase"] = "optimizer"
-        in_loss = op["phase"] == "forward" and (in_loss or any(part in op["name"] for part in _LOSS_OPS))
-        if in_loss:
-            op["phase"] = "loss"
+        elif after_modules:
+            op["phase"] = "after"
+    in_loss = False
+    for op in ops:
+        in_loss = op["phase"] == "after" and (in_loss or any(part in op["name"] for part in _LOSS_OPS))
+        if op["phase"] == "after":
+            op["phase"] = "loss" if in_loss else "forward"
 
 
 def _times(ops, duration_ns):
@@ -60,14 +81,22 @@ def _times(ops, duration_ns):
         ops[0]["gap_before_ns"] += max(0, duration_ns - end)
 
 
+def _shape(op):
+    return op["name"], op["phase"], op["bytes"], len(op["reads"]), len(op["writes"])
+
+
 def _medians(steps):
     """The last step with the median of each duration and gap, scaled so that their sum is the median step's."""
     last = steps[-1]
-    shape = [(op["name"], op["phase"], len(op["reads"]), len(op["writes"])) for op in last["ops"]]
+    shape = [_shape(op) for op in last["ops"]]
     for number, other in enumerate(steps):
-        if [(op["name"], op["phase"], len(op["reads"]), len(op["writes"])) for op in other["ops"]] != shape:
-            raise RecorderError(f"step {number} of the {len(steps)} that were recorded has other ops than the last: "
-                                "only steps that are alike can be recorded as one trace (steps=1 records a single one)")
+        shapes = [_shape(op) for op in other["ops"]]
+        if shapes != shape:
+            at = next((i for i, pair in enumerate(zip(shapes, shape)) if pair[0] != pair[1]),
+                      min(len(shapes), len(shape)))
+            raise RecorderError(f"step {number} of the {len(steps)} that were recorded has other ops than the last, or "
+                                f"ops of other sizes, from op {at} on: only steps that are alike can be recorded as "
+                                "one trace (steps=1 records a single one)")
     for figure in ("duration_ns", "gap_before_ns"):
         target = statistics.median(sum(op[figure] for op in step["ops"]) for step in steps)
         values = [statistics.median(step["ops"][i][figure] for step in steps) for i in range(len(shape))]
@@ -78,27 +107,29 @@ def _medians(steps):
 
 
 def make_trace(steps, modules, header, timed):
-    """The lines of the trace, as objects. `steps`: what the observer gave, alike, each with its "roles"; `modules`:
-    names by number; `timed`: durations mean something."""
+    """The lines of the trace, as objects. `steps`: what the observer gave, alike, each with its "roles" and those
+    before it; `modules`: names by number; `timed`: durations mean something."""
     for step in steps:
+        named = step["roles"].of.keys() | step["roles_before"].of.keys()
         scalars = {i for i, tensor in enumerate(step["tensors"])
-                   if tensor["bytes"] <= _SCALAR_BYTES and tensor["storage"] not in step["roles"].of}
+                   if tensor["bytes"] <= _SCALAR_BYTES and tensor["storage"] not in named}
         for op in step["ops"]:
             for key in ("reads", "writes"):
                 op[key] = [tensor for tensor in op[key] if tensor not in scalars]
         step["ops"] = [op for op in step["ops"] if op["reads"] or op["writes"]]  # else its time is a gap
         _times(step["ops"], step["duration_ns"])
-        _phases(step["ops"])
+        _phases(step["ops"], step["root"])
     step = _medians(steps) if len(steps) > 1 else steps[0]
     for op in step["ops"]:
         if not timed:
             op["duration_ns"] = op["gap_before_ns"] = 0
     roles = step["roles"]
-    stands_for = _tensor_roles(step, roles)
+    stands_for = _tensor_roles(step)
     used = sorted({stands_for[t] for op in step["ops"] for t in op["reads"] + op["writes"]})
-    for index, role in ((i, t) for i, t in enumerate(stands_for) if t != i):  # who came last knows its name best
-        if not step["tensors"][role]["name"] and step["tensors"][index]["name"]:
-            step["tensors"][role].update({k: step["tensors"][index][k] for k in ("name", "role")})
+    trained = {stands_for[t] for op in step["ops"] if op["phase"] != "optimizer" for t in op["reads"]}
+    for index in used:  # a parameter of no module, unless it is only updated
+        if step["tensors"][index]["role"] == "master_parameter" and index in trained:
+            step["tensors"][index]["role"] = "parameter"
     lines, ids = [], {}
 
     def add_tensor(name, size, role, persistent):
@@ -159,6 +190,13 @@ def check_path(path):
 
 def write_trace(lines, path):
     """The whole file or none."""
+    there = {line["id"] for line in lines if line["kind"] == "tensor" and line["persistent"]}
+    for op in (line for line in lines if line["kind"] == "op"):
+        for tensor in op["reads"]:
+            if tensor not in there:
+                raise RecorderError(f"op {op['id']} ({op['name']}) reads a tensor that nothing has written: this "
+                                    "program uses memory in a way that the recorder does not understand")
+        there.update(op["writes"])
     data = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
     descriptor, scratch = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)))
     try:

@@ -10,7 +10,9 @@
 // not. Callbacks of RecordFunction swallow exceptions, so that whatever fails inside is kept and told by `failure`.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -59,6 +62,7 @@ struct Step {
   std::vector<SeenTensor> tensors;
   std::vector<SeenOp> ops;
   std::unordered_map<const c10::StorageImpl*, std::uint32_t> tensor_of;
+  std::vector<WeakStorage> held;  // known by address from before
   std::unordered_map<std::int64_t, int> module_of_sequence;
   std::map<std::string, Region> regions;
   std::int64_t begin_ns = 0, end_ns = 0;
@@ -68,6 +72,7 @@ struct Step {
 
 struct Context final : at::ObserverContext {
   std::uint32_t op = 0;
+  std::uint64_t generation = 0;  // of the step that the op is part of
   enum { nothing, op_outermost, op_inside, backward, optimizer, region } kind = nothing;
   std::int64_t start_ns = 0;
 };
@@ -80,6 +85,8 @@ c10::DeviceType device_type = c10::DeviceType::CPU;
 std::unique_ptr<c10::impl::VirtualGuardImpl> device_guard;  // of an accelerator
 at::CallbackHandle op_callback = 0, scope_callback = 0;
 bool observing_ops = false;
+std::uint64_t generation = 0;      // counts the steps that were begun or taken
+std::atomic<bool> foreign{false};  // a child of the process that is observed
 std::atomic<int> optimizers_open{0};
 void (*on_optimizer_step)(int) = nullptr;
 
@@ -87,8 +94,18 @@ void (*on_optimizer_step)(int) = nullptr;
 thread_local int ops_open = 0;
 thread_local int backward_open = 0;
 thread_local std::vector<int> modules;
-thread_local std::vector<std::pair<WeakStorage, std::size_t>> temporaries;  // of the op that is open
+thread_local std::vector<std::pair<WeakStorage, std::size_t>> temporaries;  // made within the op that is open
 thread_local std::size_t temporary_peak = 0;
+
+// Loader workers and other children go on without the observer, and find its lock free.
+void leave_children_alone() {
+  static const int registered = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
+                                               [] {
+                                                 mutex.unlock();
+                                                 foreign = true;
+                                               });
+  static_cast<void>(registered);
+}
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -247,11 +264,12 @@ void note_uses(SeenOp& op, c10::ArrayRef<const c10::IValue> inputs) {
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
       continue;
     }
-    if (argument.content) op.bytes += viewed_bytes(value) * (argument.written && !argument.overwritten ? 2 : 1);
+    const bool overwritten = argument.overwritten || argument.name == "out";
+    if (argument.content) op.bytes += viewed_bytes(value) * (argument.written && !overwritten ? 2 : 1);
     visit_storages(value, [&](const c10::Storage& storage, bool whole) {
       if (!argument.content) return;
       const std::uint32_t tensor = tensor_of(storage, false);
-      if (!(argument.overwritten && whole)) add_unique(op.reads, tensor);
+      if (!(overwritten && whole)) add_unique(op.reads, tensor);
       if (argument.written) add_unique(op.writes, tensor);
     });
   }
@@ -286,18 +304,19 @@ std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function
   }
   if (schema == nullptr || !schema->touches_memory) return nullptr;
   if (ops_open > 0) {
-    if (schema->base_name != "aten::empty" && schema->base_name != "aten::empty_strided") return nullptr;
     context->kind = Context::op_inside;
     return context;
   }
   const std::lock_guard lock(mutex);
   context->kind = Context::op_outermost;
   context->op = static_cast<std::uint32_t>(step.ops.size());
+  context->generation = generation;
   SeenOp& op = step.ops.emplace_back();
   op.schema = schema;
   op.module = modules.empty() ? -1 : modules.back();
   op.backward = backward_open > 0;
-  op.optimizer = optimizers_open > 0;
+  // A closure that an optimizer calls has gradients enabled, what the optimizer does itself has not.
+  op.optimizer = optimizers_open > 0 && backward_open == 0 && !c10::GradMode::is_enabled();
   note_uses(op, function.inputs());
   op.flops = flops_of(schema->base_name, function.inputs());
   ++ops_open;
@@ -312,7 +331,15 @@ std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function
 void note_temporary(const at::RecordFunction& function) {
   for (const c10::IValue& output : function.outputs()) {
     visit_storages(output, [](const c10::Storage& storage, bool) {
-      if (!on_device(*storage.unsafeGetStorageImpl())) return;
+      c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+      if (impl->nbytes() == 0 || !on_device(*impl)) return;
+      {
+        const std::lock_guard lock(mutex);
+        if (step.tensor_of.contains(impl)) return;
+      }
+      for (const auto& [known, size] : temporaries) {
+        if (known._unsafe_get_target() == impl) return;
+      }
       temporaries.emplace_back(WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
                                    storage.unsafeGetStorageImpl())),
                                storage.nbytes());
@@ -328,6 +355,7 @@ void end_op(const at::RecordFunction& function, const Context& context) {
   void* const end_event = record_event();
   const std::lock_guard lock(mutex);
   --ops_open;
+  if (context.generation != generation) return;  // its step is over
   SeenOp& op = step.ops[context.op];
   op.end_ns = end_ns;
   op.end_event = end_event;
@@ -345,12 +373,19 @@ void end_op(const at::RecordFunction& function, const Context& context) {
     });
     if (made) op.bytes += viewed_bytes(output);
   }
+  for (const auto& [storage, size] : temporaries) {  // what the op made and did not return, but somebody keeps
+    const auto kept = storage.lock();
+    if (kept == nullptr || step.tensor_of.contains(kept.get())) continue;
+    op.writes.push_back(tensor_of(c10::Storage(kept), true));
+    returned += size;
+  }
   op.flops = scaled_by_results(op.schema->base_name, op.flops, function.outputs());
   op.temporary_bytes = temporary_peak > returned ? temporary_peak - returned : 0;
   temporaries.clear();
 }
 
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& function) {
+  if (foreign) return nullptr;
   try {
     auto context = std::make_unique<Context>();
     switch (function.scope()) {
@@ -393,12 +428,14 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
         break;
     }
   } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex);
     fail(function.name(), error.what());
   }
 }
 
 // Optimizers announce themselves.
 std::unique_ptr<at::ObserverContext> start_scope(const at::RecordFunction& function) {
+  if (foreign) return nullptr;
   const std::string_view name = function.name();
   auto context = std::make_unique<Context>();
   if (name.starts_with("Optimizer.step#")) {
@@ -462,6 +499,7 @@ std::string step_as_json() {
   }
   json += "],\"ops\":[";
   for (const SeenOp& op : step.ops) {
+    if (op.end_ns == 0 || op.end_ns > step.end_ns) continue;  // another thread was still at it when the step ended
     if (json.back() != '[') json += ',';
     json += "{\"name\":";
     append_string(json, op.schema->name);
@@ -525,11 +563,15 @@ using namespace tencache;
 // `type`: whose memory and times are observed, as c10::DeviceType.
 int tencache_start(int type, void (*listener)(int)) {
   return guarded("start", [&] {
+    failed.clear();
+    leave_children_alone();
+    foreign = false;  // a child may record for itself
     device_type = static_cast<c10::DeviceType>(type);
     if (device_type != c10::DeviceType::CPU && device_type != c10::DeviceType::Meta) {
       device_guard = std::make_unique<c10::impl::VirtualGuardImpl>(device_type);
-      TORCH_CHECK(measures_events<c10::impl::VirtualGuardImpl>,
-                  "the times of ops on an accelerator need PyTorch 2.4 or newer");
+      if (!measures_events<c10::impl::VirtualGuardImpl>) {
+        throw std::runtime_error("the times of ops on an accelerator need PyTorch 2.4 or newer");
+      }
     }
     on_optimizer_step = listener;
     scope_callback = at::addGlobalCallback(
@@ -537,11 +579,17 @@ int tencache_start(int type, void (*listener)(int)) {
   });
 }
 
-// From here on ops are observed, until tencache_end_step.
-int tencache_begin_step() {
-  return guarded("begin", [] {
+// From here on ops are observed, until tencache_end_step. `known`: storages that are there now, whose addresses are not
+// used again within the step; they may be freed.
+int tencache_begin_step(c10::StorageImpl** known, int count) {
+  return guarded("begin", [=] {
+    modules.clear();
     const std::lock_guard lock(mutex);
     step = Step();
+    ++generation;
+    for (int i = 0; i < count; ++i) {
+      step.held.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(known[i]));
+    }
     step.ops.reserve(1 << 14);
     step.tensors.reserve(1 << 14);
     step.tensor_of.reserve(1 << 14);
@@ -580,6 +628,7 @@ const char* tencache_take() {
     text = step_as_json();
     destroy_events();
     step = Step();
+    ++generation;
   });
   return failure != 0 || !failed.empty() ? nullptr : text.c_str();
 }

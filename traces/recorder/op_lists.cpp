@@ -27,6 +27,17 @@ constexpr OpArgument unannounced_writes[] = {
     {"aten::rrelu_with_noise", "noise"},
     {"aten::rrelu_with_noise_", "noise"},
     {"aten::_cudnn_rnn", "dropout_state"},
+    {"c10d::allreduce_", "tensors"},
+    {"c10d::allreduce_coalesced_", "tensors"},
+    {"c10d::broadcast_", "tensors"},
+    {"c10d::reduce_", "tensors"},
+    {"c10d::recv_", "tensors"},
+    {"c10d::allgather_", "output_tensors"},
+    {"c10d::_allgather_base_", "output_tensor"},
+    {"c10d::reduce_scatter_", "output_tensors"},
+    {"c10d::_reduce_scatter_base_", "output_tensor"},
+    {"c10d::alltoall_", "output_tensors"},
+    {"c10d::alltoall_base_", "output"},
 };
 
 constexpr OpArgument overwritten[] = {

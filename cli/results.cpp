@@ -102,7 +102,10 @@ std::vector<Json> results_of(Json json, const std::string& file) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (is_result(results[i])) continue;
     const std::string which = results.size() > 1 ? fmt::format("element {} is", i) : "is";
-    throw Error(file, 0, which + " no result; give what replay, compare or run printed with --json");
+    throw Error(file, 0,
+                which +
+                    " no result; give what replay, compare or run printed with --json (to reproduce also what bound, "
+                    "fit, explain, endurance, sensitivity or tune printed)");
   }
   return results;
 }

@@ -126,7 +126,7 @@ std::string step_text(const Flatness::Step& step) {
 }
 
 std::string flatness_table(const Tuned& tuned) {
-  Table table({"knob", "best", "default", "it alone at"});
+  Table table({"knob", "best", "default", "this one alone, others as in best"});
   std::vector<std::string> without_effect;
   bool unknown = false;
   for (const Flatness& flatness : tuned.result.flatness) {
@@ -250,9 +250,12 @@ Json tune_json(const Tuned& tuned) {
 
 std::string tune_text(const Tuned& tuned) {
   const TuneResult& result = tuned.result;
+  // A start that --over leaves out is none of the combinations.
+  const bool outside = static_cast<double>(result.candidates.size()) > static_cast<double>(result.combinations);
   std::string text =
-      fmt::format("{} on {}: {} candidates of {:.3g}{}, {} simulations\n", tuned.request.policy, tuned.machine().name,
-                  result.candidates.size(), result.combinations, result.exhaustive ? " (all)" : "", result.simulations);
+      fmt::format("{} on {}: {} candidates of {:.3g}{}{}, {} simulations\n", tuned.request.policy, tuned.machine().name,
+                  result.candidates.size() - (outside ? 1 : 0), result.combinations, result.exhaustive ? " (all)" : "",
+                  outside ? " and the start" : "", result.simulations);
   if (tuned.request.jitter > 0) {
     text += fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",
                         result.candidates.front().seconds.front().size(), 100 * tuned.request.jitter);

@@ -50,6 +50,9 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
     const Options::Info& option = option_of(policy, name);
     if (fixed.contains(name)) throw Error("--over " + name + ": --set fixes it");
     const Knob knob = restricted(knob_of(policy.name, option), values);
+    for (const std::string& value : knob.values) {
+      make_policy(policy.name, {{name, value}});  // throws for what --set would not take
+    }
     const auto at = std::ranges::find(knobs, name, &Knob::name);
     at == knobs.end() ? knobs.push_back(knob) : void(*at = knob);
   }

@@ -71,19 +71,20 @@ void say_version_1(const Fsdp& fsdp, std::vector<std::string>& remarks) {
 
 std::string yaml_text(const YAML::Emitter& emitter) { return std::string(emitter.c_str()) + "\n"; }
 
-void emit_common(YAML::Emitter& yaml, const char* type, const TrainingShape& shape) {
+void emit_common(YAML::Emitter& yaml, const char* type, const TrainingShape& shape, bool precision = true) {
   const bool low = shape.precision == "bf16" || shape.precision == "fp16";
   yaml << YAML::BeginMap << YAML::Key << "compute_environment" << YAML::Value << "LOCAL_MACHINE" << YAML::Key
-       << "distributed_type" << YAML::Value << type << YAML::Key << "mixed_precision" << YAML::Value
-       << (low ? shape.precision : "no") << YAML::Key << "num_machines" << YAML::Value << 1 << YAML::Key
-       << "num_processes" << YAML::Value << shape.ranks;
+       << "distributed_type" << YAML::Value << type;
+  if (precision) yaml << YAML::Key << "mixed_precision" << YAML::Value << (low ? shape.precision : "no");
+  yaml << YAML::Key << "num_machines" << YAML::Value << 1 << YAML::Key << "num_processes" << YAML::Value << shape.ranks;
 }
 
 WrittenConfig accelerate_with_deepspeed(const std::string& policy, const Settings& resolved, const TrainingShape& shape,
                                         const std::string& deepspeed_file) {
   WrittenConfig written;
   YAML::Emitter yaml;
-  emit_common(yaml, "DEEPSPEED", shape);
+  // Accelerate refuses mixed_precision beside deepspeed_config_file, which says it.
+  emit_common(yaml, "DEEPSPEED", shape, deepspeed_file.empty());
   yaml << YAML::Key << "deepspeed_config" << YAML::Value << YAML::BeginMap;
   const auto add = [&yaml](const std::string& key, const auto& value) {
     yaml << YAML::Key << key << YAML::Value << value;

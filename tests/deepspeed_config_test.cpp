@@ -306,8 +306,10 @@ TEST(AccelerateConfig, ReadsAgain) {
   EXPECT_EQ(again.settings.at("offload_param"), "nvme");
   EXPECT_EQ(again.settings.at("offload_optimizer"), "nvme");
   EXPECT_EQ(again.precision, "bf16");
-  const YAML::Node refers =
-      YAML::Load(write_accelerate_config("zero-infinity", settings, {}, {}, "ds.json").text)["deepspeed_config"];
+  const YAML::Node whole =
+      YAML::Load(write_accelerate_config("zero-infinity", settings, {.precision = "bf16"}, {}, "ds.json").text);
+  EXPECT_FALSE(whole["mixed_precision"]);  // Accelerate refuses it beside a file
+  const YAML::Node refers = whole["deepspeed_config"];
   EXPECT_EQ(refers["deepspeed_config_file"].as<std::string>(), "ds.json");
   EXPECT_FALSE(refers["zero_stage"]);
   const YAML::Node fsdp = YAML::Load(

@@ -490,6 +490,7 @@ TEST_F(TuneCommand, SaysWhatIsWrong) {
   expect_bad_usage(with({"no-such"}), HasSubstr("no policy is named 'no-such'"));
   expect_bad_usage(with({"zero-offload", "--over", "window=1,2"}), HasSubstr("has no option 'window'; it has: "));
   expect_bad_usage(with({"zero-offload", "--over", "chunk=huge..1"}), HasSubstr("lo..hi"));
+  expect_bad_usage(with({"zero-offload", "--over", "chunk=abc"}), HasSubstr("option chunk=abc is not valid"));
   expect_bad_usage(with({"zero-offload", "--over", "chunk=1MiB", "--set", "chunk=2MiB"}), HasSubstr("--set fixes it"));
   expect_bad_usage(with({"zero-offload", "--jitter", "5 percent"}), HasSubstr("write a share below 1"));
   expect_bad_usage(with({"zero-offload", "--copies", "3"}), HasSubstr("without --jitter"));

@@ -96,7 +96,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     }
     return "unexpected argument '" + word + "'; see " + full_name(command) + " --help";
   }
-  if (!commands.empty()) return "a command is missing after '" + full_name(command) + "'; valid are " + join(commands);
+  const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!commands.empty() && missing)
+    return "a command is missing after '" + full_name(command) + "'; valid are " + join(commands);
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
   return message + "; see " + full_name(command) + " --help";

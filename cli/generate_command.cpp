@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <chrono>
 #include <memory>
 #include <random>
@@ -223,7 +224,15 @@ std::string command_text(const CLI::App& command) {
 // All but where it goes and how it is reported.
 void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--model", a.model, "Name (tencache models), or a .yaml or config.json file")->required();
-  command.add_option("--batch", a.batch, "Sequences an iteration, over all ranks and micro-batches")->required();
+  const auto whole = [](const std::string& text) {
+    std::int64_t value = 0;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_whole = error == std::errc() && rest == text.data() + text.size();
+    return is_whole ? std::string() : "'" + text + "' is not a whole number from 1";
+  };
+  command.add_option("--batch", a.batch, "Sequences an iteration, over all ranks and micro-batches")
+      ->required()
+      ->check(whole);
   command.add_option("--seq", a.sequence, "Tokens a sequence; or a list, one length for each micro-batch");
   command.add_option("--seq-distribution", a.sequence_distribution,
                      "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn");

@@ -4,6 +4,9 @@
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -14,6 +17,7 @@
 #include "cli/workload.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
+#include "configs/shipped_files.h"
 #include "configs/skypilot_catalogue.h"
 #include "traces/file_io.h"
 
@@ -35,10 +39,22 @@ Json figure_json(const std::optional<PriceFigure>& figure) {
           {"confidence", figure->confidence}};
 }
 
+// A machine that is not shipped may be one of the user's own files, or a slip.
+void check_machines(const PriceTable& table) {
+  const auto shipped = shipped_files("machines");
+  for (const auto& [type, price] : table.machines) {
+    const auto is_it = [&type = type](const auto& entry) { return entry.first == type; };
+    if (std::find_if(shipped.begin(), shipped.end(), is_it) == shipped.end()) {
+      remark(table.file + ": no shipped machine is called '" + type + "': its price is for a file of that name only");
+    }
+  }
+}
+
 ExitCode list_prices(const std::string& file, bool json) {
   Json list = Json::array();
   std::string text;
   const std::vector<PriceTable> tables = file.empty() ? list_price_tables() : std::vector{read_price_table(file)};
+  if (!file.empty()) check_machines(tables.front());
   for (const PriceTable& table : tables) {
     Json machines = Json::array();
     Table rows({"machine", "$/h", "of", "confidence", "source"});
@@ -78,6 +94,19 @@ std::string date_of(const std::string& file) {
   return fmt::format("{:%Y-%m-%d}", fmt::gmtime(status.st_mtime));
 }
 
+void check_date(const char* option, const std::string& text) {
+  int year = 0;
+  unsigned month = 0, day = 0;
+  const char* begin = text.data();
+  const bool shaped = text.size() == 10 && text[4] == '-' && text[7] == '-' &&
+                      std::from_chars(begin, begin + 4, year).ptr == begin + 4 &&
+                      std::from_chars(begin + 5, begin + 7, month).ptr == begin + 7 &&
+                      std::from_chars(begin + 8, begin + 10, day).ptr == begin + 10;
+  using namespace std::chrono;
+  if (shaped && year_month_day(std::chrono::year(year), std::chrono::month(month), std::chrono::day(day)).ok()) return;
+  throw Error(std::string(option) + ": '" + text + "' is no date; write it as YYYY-MM-DD");
+}
+
 std::string cloud_of(const ImportArguments& arguments) {
   constexpr const char* clouds[] = {"aws", "azure", "gcp", "lambda"};
   for (const char* cloud : clouds) {
@@ -100,6 +129,7 @@ ExitCode import_catalogue(const ImportArguments& arguments) {
                            .retrieved = arguments.retrieved};
   const std::string csv = read_file(arguments.file, maximum_catalogue_bytes);
   if (options.retrieved.empty()) options.retrieved = date_of(arguments.file);
+  check_date("--retrieved", options.retrieved);
   CatalogueImport import;
   const auto shipped = list_price_tables();
   const auto same_cloud = [&](const PriceTable& table) { return table.cloud == options.cloud; };
@@ -124,16 +154,17 @@ ExitCode import_catalogue(const ImportArguments& arguments) {
                 {"retrieved", options.retrieved},
                 {"rows", import.rows},
                 {"machines", import.table.machines.size()},
+                {"rows_cut_short", import.cut_short},
                 {"rows_of_other_regions", import.other_region},
                 {"rows_of_unknown_machines", import.not_ours},
                 {"notes", std::move(notes)}});
   } else {
     print(
         fmt::format("{}{}: prices of {} machines in {} {} as of {}, from {} rows; {} are of other regions, {} of "
-                    "machines that are not described here\n",
+                    "machines that are not described here, {} cut short\n",
                     text, arguments.output, import.table.machines.size(), options.cloud,
                     options.region.empty() ? "(all regions)" : options.region, options.retrieved, import.rows,
-                    import.other_region, import.not_ours));
+                    import.other_region, import.not_ours, import.cut_short));
   }
   return import.table.machines.empty() ? ExitCode::answer_is_no : ExitCode::done;
 }

@@ -88,6 +88,19 @@ std::string thousand_text(const std::optional<double>& usd) {
   return usd ? fmt::format("{:.4g}", 1000 * *usd) : std::string("-");
 }
 
+// "5.866 s an iteration, 0.8 $/h, …; extrapolated": the cost with what interruptions add.
+std::string spot_figures_text(const SweepRow& row) {
+  std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
+  if (row.spot_usd_per_hour) text += fmt::format(", {:.4g} $/h", *row.spot_usd_per_hour);
+  if (row.spot_usd_per_million_tokens) {
+    text += fmt::format(", {:.4g} $/1M tokens", *row.spot_usd_per_million_tokens);
+  } else {
+    text += fmt::format(", {:.4g} $ for 1000 iterations", 1000 * *row.spot_usd_per_iteration);
+  }
+  if (row.spot_run_usd) text += fmt::format("; the run {:.4g} $ in {:.4g} h", *row.spot_run_usd, *row.spot_run_hours);
+  return text + "; " + validity_of(row);
+}
+
 // "5.866 s an iteration, 2.427 $/h, …; extrapolated".
 std::string figures_text(const SweepRow& row) {
   std::string text = format_seconds(*row.iteration_seconds) + " an iteration";
@@ -108,7 +121,8 @@ std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share);
 // "fastest: M, P: …", or what it ties with, a line each: no row is called better by less than its error. Policies with
 // the same figures on a machine share a line.
 std::string choice_lines(const std::string& name, const std::vector<SweepRow>& rows, std::size_t best,
-                         const std::vector<std::size_t>& ties, const VaryingOptions& varying) {
+                         const std::vector<std::size_t>& ties, const VaryingOptions& varying,
+                         std::string (*figures)(const SweepRow&) = figures_text) {
   struct Line {
     std::string machine, policies, figures;
   };
@@ -118,7 +132,7 @@ std::string choice_lines(const std::string& name, const std::vector<SweepRow>& r
   all.insert(all.end(), ties.begin(), ties.end());
   for (const std::size_t i : all) {
     margin = std::max(margin, tie_margin(rows[best], rows[i]));
-    Line line{machine_text(rows[i]), policy_text(rows[i], varying), figures_text(rows[i])};
+    Line line{machine_text(rows[i]), policy_text(rows[i], varying), figures(rows[i])};
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
       return other.machine == line.machine && other.figures == line.figures;
     });
@@ -152,12 +166,13 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
   });
   if (validity_varies) header.push_back("validity");
   Table table(header);
-  bool any_ties = false;
+  bool any_ties = false, any_below = false;
   std::size_t others = 0;
   for (const std::size_t i : advice.fitting) {
     const SweepRow& row = rows[i];
     if (!row.on_front && ++others > top) continue;
     any_ties = any_ties || row.ties_with_front;
+    any_below = any_below || row.slowdown.value_or(1) < 0.9995;
     std::vector<std::string> cells = {machine_text(row),
                                       policy_text(row, varying),
                                       row.on_front          ? "*"
@@ -180,7 +195,8 @@ std::string row_table(const std::vector<SweepRow>& rows, const Advice& advice, c
   if (others > top) text += fmt::format("and {} slower ones\n", others - top);
   if (!advice.front.empty()) text += "* on the front of time against cost: nothing is both faster and cheaper\n";
   if (any_ties) text += "= as good as one of them: in time and cost no further from it than the error allows to tell\n";
-  return text;
+  if (any_below) text += "× ideal below 1: the policy runs ops elsewhere than the trace, where the ideal leaves them\n";
+  return text + "GPUs: used/paid for\n";
 }
 
 std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, const VaryingOptions& varying,
@@ -191,6 +207,10 @@ std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, con
   text += row_table(rows, advice, varying, top) + "\n";
   text += advice.cheapest ? choice_lines("cheapest that fits", rows, *advice.cheapest, advice.cheapest_ties, varying)
                           : "cheapest that fits: not known, nothing that fits has a price\n";
+  if (advice.cheapest_on_spot) {
+    text += choice_lines("cheapest on spot", rows, *advice.cheapest_on_spot, advice.cheapest_on_spot_ties, varying,
+                         spot_figures_text);
+  }
   text += choice_lines("fastest", rows, *advice.fastest, advice.fastest_ties, varying);
   if (budget > 0) {
     const std::string name = fmt::format("fastest under {:.4g} $/h", budget);
@@ -263,8 +283,10 @@ std::string validity_text_of(const std::vector<SweepRow>& rows) {
 // The commonest reasons why combinations do not fit or are refused.
 std::string reasons_text(const std::vector<SweepRow>& rows) {
   std::map<std::string, std::size_t> counts;
-  std::size_t misfits = 0;
+  std::size_t misfits = 0, all = 0;
   for (const SweepRow& row : rows) {
+    if (row.policy == "ideal") continue;  // counted nowhere
+    ++all;
     if (row.fits) continue;
     ++misfits;
     const bool memory =
@@ -275,7 +297,7 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   std::vector<std::pair<std::size_t, std::string>> sorted;
   for (const auto& [reason, count] : counts) sorted.emplace_back(count, reason);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text = fmt::format("{} of {} do not fit, or are refused:\n", misfits, rows.size());
+  std::string text = fmt::format("{} of {} do not fit, or are refused:\n", misfits, all);
   for (std::size_t i = 0; i < std::min(most_reasons, sorted.size()); ++i) {
     text += fmt::format("  {:>6}  {}\n", sorted[i].first, sorted[i].second);
   }
@@ -283,10 +305,15 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   return text;
 }
 
-// "2026-07, published (3 machines)": of a kind of price, each date and confidence.
+// "2026-07, published (3 machines)": of a kind of price, each date and confidence, or who gave it.
 class PriceNotes {
  public:
-  void add(const std::string& machine, const std::string& retrieved, const std::string& confidence) {
+  void add(const std::string& machine, const std::string& source, const std::string& retrieved,
+           const std::string& confidence) {
+    if (confidence == "given") {
+      machines_[source.starts_with("--price") ? "given by --price" : "given by the sweep's file"].insert(machine);
+      return;
+    }
     machines_[(retrieved.empty() ? "of no date" : "of " + retrieved) + ", " + confidence].insert(machine);
   }
   std::string text(const char* kind) const {
@@ -308,17 +335,21 @@ class PriceNotes {
 
 std::string prices_text(const std::vector<SweepRow>& rows) {
   PriceNotes on_demand, spot, interruptions, storage;
-  std::set<std::string> without, without_rate, hardly_ending;
+  std::set<std::string> without, what_if, without_rate, hardly_ending;
   for (const SweepRow& row : rows) {
-    if (!row.usd_per_hour) without.insert(row.machine);
-    if (row.usd_per_hour) on_demand.add(row.machine, row.price_retrieved, row.price_confidence);
-    if (row.storage_usd_per_hour) storage.add(row.machine, row.storage_price_retrieved, row.storage_price_confidence);
+    if (row.policy == "ideal") continue;
+    if (!row.usd_per_hour) (row.price_source == what_if_price ? what_if : without).insert(row.machine);
+    if (row.usd_per_hour) on_demand.add(row.machine, row.price_source, row.price_retrieved, row.price_confidence);
+    if (row.storage_usd_per_hour) {
+      storage.add(row.machine, row.storage_price_source, row.storage_price_retrieved, row.storage_price_confidence);
+    }
     if (!row.spot_usd_per_hour) continue;
-    spot.add(row.machine, row.spot_price_retrieved, row.spot_price_confidence);
+    spot.add(row.machine, row.spot_price_source, row.spot_price_retrieved, row.spot_price_confidence);
     if (!row.spot_interruptions_per_hour) {
       without_rate.insert(row.machine);
     } else {
-      interruptions.add(row.machine, row.interruptions_retrieved, row.interruptions_confidence);
+      interruptions.add(row.machine, row.interruptions_source, row.interruptions_retrieved,
+                        row.interruptions_confidence);
       if (!row.spot_slowdown) hardly_ending.insert(row.machine);
     }
   }
@@ -328,6 +359,10 @@ std::string prices_text(const std::vector<SweepRow>& rows) {
   if (!without.empty()) {
     text += fmt::format("Without a cost, since no price in USD is known of the machine or of its storage: {}.\n",
                         fmt::join(without, ", "));
+  }
+  if (!what_if.empty()) {
+    text += fmt::format("Without a cost, since no machine is sold with that much memory (what-if): {}.\n",
+                        fmt::join(what_if, ", "));
   }
   if (!without_rate.empty()) {
     text += fmt::format(
@@ -362,6 +397,8 @@ Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
                       {"cheapest", position(of.cheapest)},
                       {"fastest", position(of.fastest)},
                       {"fastest_in_budget", position(of.in_budget)},
+                      {"cheapest_on_spot", position(of.cheapest_on_spot)},
+                      {"cheapest_on_spot_ties", positions(of.cheapest_on_spot_ties)},
                       {"cheapest_ties", positions(of.cheapest_ties)},
                       {"fastest_ties", positions(of.fastest_ties)},
                       {"fastest_in_budget_ties", positions(of.in_budget_ties)},

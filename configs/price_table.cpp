@@ -220,8 +220,8 @@ PriceUsed Prices::apply(MachineSpec& machine) {
   for (Given& given : given_) {
     if (given.type != machine.name) continue;
     given.used = true;
-    (given.spot ? price.spot : price.on_demand) = PriceFigure{
-        .value = given.value, .source = "--price " + given.text, .retrieved = "", .confidence = "published"};
+    (given.spot ? price.spot : price.on_demand) =
+        PriceFigure{.value = given.value, .source = "--price " + given.text, .retrieved = "", .confidence = "given"};
     if (!given.spot) from_own_table = false;
   }
   PriceUsed used;

@@ -16,6 +16,7 @@ namespace tencache {
 namespace {
 
 constexpr double placeholder_price = 700;
+constexpr double highest_price = 10'000;  // USD an hour of a machine; dearer ones are slips
 constexpr double host_memory_tolerance = 0.1;
 
 struct Line {
@@ -169,6 +170,12 @@ class Importer {
     std::vector<const Line*> rows;
     for (std::size_t i = 1; i < lines_.size(); ++i) {
       ++result_.rows;
+      if (lines_[i].cells.size() < columns_.size()) {
+        ++result_.cut_short;
+        const std::string type = cell(lines_[i], "InstanceType");
+        if (machine_of(type) != nullptr) note(lines_[i].number, type, true, "the row is cut short");
+        continue;
+      }
       const std::string region = cell(lines_[i], "Region");
       regions.insert(region);
       if (options_.region.empty() || region.empty() || region == options_.region) {
@@ -177,7 +184,7 @@ class Importer {
         ++result_.other_region;
       }
     }
-    if (rows.empty() && result_.rows != 0) {
+    if (rows.empty() && result_.rows != result_.cut_short) {
       throw Error(options_.file, 0,
                   "no row is of region '" + options_.region + "'; its regions are " +
                       join_names({regions.begin(), regions.end()}));
@@ -212,7 +219,7 @@ class Importer {
   // None, having said why, where the cell is no price.
   std::optional<double> price_in(const Line& line, const char* column) const {
     const std::optional<double> price = parse_number(cell(line, column));
-    if (!price || *price <= 0 || *price == placeholder_price) return std::nullopt;
+    if (!price || *price <= 0 || *price == placeholder_price || *price > highest_price) return std::nullopt;
     return price;
   }
   static void keep_lowest(std::optional<PriceFigure>& kept, const PriceFigure& figure) {
@@ -257,7 +264,6 @@ class Importer {
       ++result_.not_ours;
       return;
     }
-    if (line.cells.size() < columns_.size()) return note(line.number, type, true, "the row is cut short");
     if (const std::string contradiction = contradicts(line, *machine); !contradiction.empty()) {
       return note(line.number, type, true, contradiction);
     }
@@ -265,7 +271,9 @@ class Importer {
     if (!price) {
       return note(line.number, type, true,
                   "price '" + cell(line, "Price") + "' is none" +
-                      (parse_number(cell(line, "Price")) == placeholder_price ? ": 700.0 stands for not known" : ""));
+                      (parse_number(cell(line, "Price")) == placeholder_price          ? ": 700.0 stands for not known"
+                       : parse_number(cell(line, "Price")).value_or(0) > highest_price ? ": above 10,000 $/h"
+                                                                                       : ""));
     }
     std::optional<double> spot = price_in(line, "SpotPrice");
     std::string more;

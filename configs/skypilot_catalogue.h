@@ -38,6 +38,7 @@ struct CatalogueImport {
   std::vector<CatalogueNote> notes;
   std::uint64_t rows = 0;          // read
   std::uint64_t other_region = 0;  // of them, of regions not asked for
+  std::uint64_t cut_short = 0;     // of them, with too few cells: skipped
   std::uint64_t not_ours = 0;      // of them, of types that none of `machines` is
 };
 

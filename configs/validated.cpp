@@ -45,6 +45,9 @@ std::vector<Validated> read_validated() {
       added.system = node["system"].as<std::string>();
       added.machines = node["machines"].as<std::vector<std::string>>();
       added.traces = node["traces"].as<std::string>();
+      added.policies = node["policies"].as<std::vector<std::string>>();
+      if (node["models"]) added.models = node["models"].as<std::vector<std::string>>();
+      added.quantity = node["quantity"].as<std::string>();
       added.rows = node["rows"].as<std::uint64_t>();
       added.median = share(node["median"]);
       added.worst = share(node["worst"]).value_or(1);
@@ -70,11 +73,29 @@ const Validated* validated_for(const std::vector<Validated>& list, std::string_v
   return found == list.end() ? nullptr : &*found;
 }
 
-std::string validity_text(const Validated* validated) {
+bool validates_time(const Validated& validated, std::string_view policy, std::string_view recorded_by) {
+  if (validated.quantity != "seconds" || std::ranges::find(validated.policies, policy) == validated.policies.end()) {
+    return false;
+  }
+  return validated.models.empty() || std::ranges::any_of(validated.models, [&](const std::string& model) {
+           return (std::string(recorded_by) + " ").find("--model " + model + " ") != std::string::npos;
+         });
+}
+
+std::string validity_text(const Validated* validated, std::string_view policy, std::string_view recorded_by) {
   if (validated == nullptr) return "extrapolated";
   char share[32];
   std::snprintf(share, sizeof share, "%.1f", 100 * validated->worst);
-  return std::string("validated within ") + share + " % (" + validated->system + ")";
+  if (validates_time(*validated, policy, recorded_by)) {
+    return std::string("validated within ") + share + " % (" + validated->system + ")";
+  }
+  const auto list = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  };
+  return "extrapolated (on this machine " + validated->quantity + " of " + list(validated->policies) +
+         (validated->models.empty() ? "" : " on " + list(validated->models)) + " were checked, within " + share + " %)";
 }
 
 }  // namespace tencache

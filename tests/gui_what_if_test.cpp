@@ -182,10 +182,11 @@ TEST(SessionModel, AlteredMachinesAreExtrapolated) {
     Simulated simulated;
     simulated.scenario.trace = std::make_shared<const Trace>([] {
       Trace trace = gui_trace();
-      trace.header.recorded_by = "tencache generate --model opt-6.7b";
+      trace.header.recorded_by = "tencache generate --model mlp-offload-40b";
       return trace;
     }());
-    simulated.scenario.machine.name = "10cache-l40s";
+    simulated.scenario.machine.name = "mlp-offload-4gpu";
+    simulated.scenario.policy = "mlp-offload";
     simulated.scenario.altered = altered;
     simulated.scenario.durations = durations;
     return validity_of(session, simulated);

@@ -116,6 +116,7 @@ TEST(Prices, TheUsersFigureGoesFirstThenTheUsersTableThenTheMachineThenTheShippe
   EXPECT_EQ(said.price.spot, 1.5);
   EXPECT_EQ(used.sha256, "");
   EXPECT_THAT(used.on_demand.source, HasSubstr("--price"));
+  EXPECT_EQ(used.on_demand.confidence, "given");
 
   MachineSpec own = g5;
   own.price.on_demand = 9;
@@ -384,12 +385,16 @@ TEST_F(Catalogue, RejectsRowsThatContradictOurDescription) {
   const CatalogueImport result = import(usual +
                                             "g5.xlarge,4,64,A10G,1,A10G,us-east-1,a,1.006,\n"
                                             "g5.12xlarge,48,192,A10G,2,A10G,us-east-1,a,5.672,\n"
-                                            "g6.xlarge,4,16,L4\n",
+                                            "g6.xlarge,4,16,L4\n"
+                                            "g4dn.xlarge,4,16,T4,1,T4,us-east-1,a,10001,\n"
+                                            "whatever,4\n",
                                         "aws");
   EXPECT_TRUE(result.table.machines.empty());
   EXPECT_THAT(note_on(result, "g5.xlarge", true), HasSubstr("64 GiB of memory, ours has 13"));
   EXPECT_THAT(note_on(result, "g5.12xlarge", true), HasSubstr("2 GPUs, ours has 4"));
   EXPECT_THAT(note_on(result, "g6.xlarge", true), HasSubstr("cut short"));
+  EXPECT_THAT(note_on(result, "g4dn.xlarge", true), HasSubstr("above 10,000 $/h"));
+  EXPECT_EQ(result.cut_short, 2u);
 }
 
 // Each machine as its cloud would list it: none of ours contradicts itself.

@@ -174,6 +174,19 @@ TEST(Advice, SaysWhatTies) {
   EXPECT_THAT(advice.fastest_ties, ElementsAre(1u, 0u, 2u));
 }
 
+// a is cheaper on demand, b on spot; c has no cost on spot.
+TEST(Advice, CheapestOnSpot) {
+  std::vector<SweepRow> rows = {row("a", 0, "w", true, 1, 1), row("b", 1, "w", true, 2, 1),
+                                row("c", 2, "w", true, 3, 1), row("d", 3, "w", true, 4, 1)};
+  rows[0].spot_usd_per_iteration = 3;
+  rows[1].spot_usd_per_iteration = 1;
+  rows[3].spot_usd_per_iteration = 1.005;
+  const Advice advice = advise(rows, 0)[0];
+  EXPECT_EQ(advice.cheapest, 0u);
+  EXPECT_EQ(advice.cheapest_on_spot, 1u);
+  EXPECT_THAT(advice.cheapest_on_spot_ties, ElementsAre(3u));
+}
+
 // The ideal is what no machine can do: it must not be on a front or advised.
 TEST(Advice, NeverTheIdeal) {
   std::vector<SweepRow> rows = {row("a", 0, "w", true, 1, 1), row("b", 1, "w", true, 2, 1)};

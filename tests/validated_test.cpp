@@ -37,6 +37,23 @@ TEST(Validated, IsTheSummaryOfTheReport) {
   }
 }
 
+// Ratios say nothing of seconds; of seconds, those of the policies and models that were measured.
+TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
+  const std::vector<Validated> list = read_validated();
+  const auto text_of = [&](const char* machine, const char* policy, const char* model) {
+    const std::string made = std::string("tencache generate --model ") + model + " --batch 4";
+    return validity_text(validated_for(list, machine, made), policy, made);
+  };
+  EXPECT_EQ(text_of("10cache-l40s", "10cache", "opt-6.7b"),
+            "extrapolated (on this machine ratios of times and hit rates of 10cache, l2l, zero-infinity were checked, "
+            "within 25.0 %)");
+  EXPECT_EQ(text_of("mlp-offload-4gpu", "mlp-offload", "mlp-offload-40b"),
+            "validated within 43.7 % (MLP-Offload (SC'25))");
+  EXPECT_TRUE(text_of("mlp-offload-4gpu", "lru", "mlp-offload-40b").starts_with("extrapolated (on this machine "));
+  EXPECT_TRUE(text_of("mlp-offload-4gpu", "mlp-offload", "gpt2").starts_with("extrapolated (on this machine "));
+  EXPECT_EQ(text_of("mlp-offload", "mlp-offload", "mlp-offload-40b"), "extrapolated");
+}
+
 TEST(Validated, CountsForTheSameMachineAndKindOfTrace) {
   const std::vector<Validated> list = read_validated();
   const Validated* found = validated_for(list, "10cache-l40s", "tencache generate --model opt-6.7b");

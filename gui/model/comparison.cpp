@@ -137,7 +137,7 @@ namespace {
 
 // Of a machine and kind of trace, changed in that way.
 std::string validity_among(const std::vector<ComparisonRow>& rows, const std::string& machine,
-                           const std::string& recorded_by, const std::string& changes) {
+                           const std::string& recorded_by, const std::string& policy, const std::string& changes) {
   if (kind_of_trace(recorded_by).empty()) return "extrapolated";
   std::optional<double> worst;
   std::size_t runs = 0;
@@ -156,7 +156,7 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
       return std::vector<Validated>();
     }
   }();
-  return validity_text(validated_for(published, machine, recorded_by));
+  return validity_text(validated_for(published, machine, recorded_by), policy, recorded_by);
 }
 
 std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents) {
@@ -169,18 +169,19 @@ std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents
 
 }  // namespace
 
-std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by) {
-  return validity_among(rows_of(session.documents()), machine, recorded_by, "");
+std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by,
+                        const std::string& policy) {
+  return validity_among(rows_of(session.documents()), machine, recorded_by, policy, "");
 }
 
 std::vector<ComparisonRow> comparison_rows(const Session& session) { return comparison_rows(session.documents()); }
 
 std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& documents) {
   std::vector<ComparisonRow> rows = rows_of(documents);
-  std::map<std::array<std::string, 3>, std::string> known;  // the same for most rows
+  std::map<std::array<std::string, 4>, std::string> known;  // the same for most rows
   for (ComparisonRow& row : rows) {
-    const auto [entry, is_new] = known.try_emplace({row.machine, row.recorded_by, row.changes});
-    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.changes);
+    const auto [entry, is_new] = known.try_emplace({row.machine, row.recorded_by, row.policy, row.changes});
+    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.policy, row.changes);
     row.validity = row.rescaled ? "extrapolated" : entry->second;
   }
   return rows;

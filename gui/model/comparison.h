@@ -54,10 +54,11 @@ struct ComparisonRow {
 
 enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, moved, price };
 
-// How far simulations of this machine on this kind of trace may be believed: "validated within 25.0 % (10Cache …)"
-// where a measurement among the open results (with the same changes) or published experiments (docs/validation.md) say
-// so, else "extrapolated".
-std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by);
+// How far simulations of a policy on this machine and kind of trace may be believed: "validated within 43.7 % (…)"
+// where a measurement among the open results (with the same changes) or published experiments (configs/validated.h) say
+// so, else "extrapolated", with what was checked there.
+std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by,
+                        const std::string& policy);
 
 // Misfits last, whatever the order.
 std::vector<ComparisonRow> comparison_rows(const Session& session);

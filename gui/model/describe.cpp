@@ -285,7 +285,8 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
   const Scenario& scenario = simulated.scenario;
   const bool other = scenario.altered || scenario.durations.starts_with("durations rescaled");
   const std::string validity =
-      other ? "extrapolated" : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by);
+      other ? "extrapolated"
+            : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by, scenario.policy);
   return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
 }
 

@@ -33,6 +33,9 @@ void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_p
   for (const std::size_t i : of.fitting) {
     const SweepRow& row = rows[i];
     if (near(i, of.fastest, &SweepRow::iteration_seconds)) of.fastest_ties.push_back(i);
+    if (row.spot_usd_per_iteration && near(i, of.cheapest_on_spot, &SweepRow::spot_usd_per_iteration)) {
+      of.cheapest_on_spot_ties.push_back(i);
+    }
     if (!row.usd_per_iteration) continue;
     if (near(i, of.cheapest, &SweepRow::usd_per_iteration)) of.cheapest_ties.push_back(i);
     if (*row.usd_per_hour < budget_usd_per_hour && near(i, of.in_budget, &SweepRow::iteration_seconds)) {
@@ -42,6 +45,10 @@ void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_p
   std::stable_sort(of.cheapest_ties.begin(), of.cheapest_ties.end(), [&rows](std::size_t a, std::size_t b) {
     return *rows[a].usd_per_iteration < *rows[b].usd_per_iteration;
   });
+  std::stable_sort(of.cheapest_on_spot_ties.begin(), of.cheapest_on_spot_ties.end(),
+                   [&rows](std::size_t a, std::size_t b) {
+                     return *rows[a].spot_usd_per_iteration < *rows[b].spot_usd_per_iteration;
+                   });
 }
 
 }  // namespace
@@ -66,6 +73,10 @@ std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_
       return std::pair(*r.iteration_seconds, r.usd_per_hour.value_or(0));
     };
     take_if_less(of.fastest, time_first);
+    if (row.spot_usd_per_iteration) {
+      take_if_less(of.cheapest_on_spot,
+                   [](const SweepRow& r) { return std::pair(*r.spot_usd_per_iteration, *r.iteration_seconds); });
+    }
     if (!row.usd_per_iteration) continue;
     take_if_less(of.cheapest, [](const SweepRow& r) { return std::pair(*r.usd_per_iteration, *r.iteration_seconds); });
     if (*row.usd_per_hour < budget_usd_per_hour) take_if_less(of.in_budget, time_first);

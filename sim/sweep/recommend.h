@@ -21,13 +21,14 @@ bool ties(const SweepRow& a, const SweepRow& b);
 struct Advice {
   std::string workload;
   std::size_t combinations = 0;
-  std::vector<std::size_t> fitting;      // from fast to slow
-  std::vector<std::size_t> front;        // of time against cost, from fast to cheap
-  std::optional<std::size_t> cheapest;   // an iteration; none: nothing that fits has a price
-  std::optional<std::size_t> fastest;    // none: nothing fits
-  std::optional<std::size_t> in_budget;  // the fastest of those below so many USD an hour
+  std::vector<std::size_t> fitting;             // from fast to slow
+  std::vector<std::size_t> front;               // of time against cost, from fast to cheap
+  std::optional<std::size_t> cheapest;          // an iteration; none: nothing that fits has a price
+  std::optional<std::size_t> fastest;           // none: nothing fits
+  std::optional<std::size_t> in_budget;         // the fastest of those below so many USD an hour
+  std::optional<std::size_t> cheapest_on_spot;  // an iteration; none: nothing that fits has a cost on spot
   // What is within tie_margin() of them, the best first.
-  std::vector<std::size_t> cheapest_ties, fastest_ties, in_budget_ties;
+  std::vector<std::size_t> cheapest_ties, fastest_ties, in_budget_ties, cheapest_on_spot_ties;
 };
 // In the rows' order of workloads; what is equally good is taken in the order of rows. `budget_usd_per_hour` 0: none.
 std::vector<Advice> advise(const std::vector<SweepRow>& rows, double budget_usd_per_hour);

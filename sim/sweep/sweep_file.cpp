@@ -1,6 +1,8 @@
 #include "sim/sweep/sweep_file.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -315,8 +317,13 @@ class SweepReader {
     number("run_tokens", cost.run_tokens);
     number("budget_usd_per_hour", cost.budget_usd_per_hour);
     if (const auto rate = keys.get("interruptions_per_hour")) {
-      const bool never = rate->node.IsScalar() && rate->node.Scalar() == "0";
-      cost.interruptions_per_hour = never ? 0 : figures_.positive_number(*rate, "cost.interruptions_per_hour");
+      const std::string text = figures_.text(*rate, "cost.interruptions_per_hour");
+      double number = 0;
+      const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(number) || number < 0) {
+        fail_at(*rate, "cost.interruptions_per_hour: '" + text + "' is not a number, 0 or above");
+      }
+      cost.interruptions_per_hour = number;
     }
     number("checkpoint_seconds", cost.checkpoints.checkpoint_seconds);
     number("restart_seconds", cost.checkpoints.restart_seconds);

@@ -19,11 +19,23 @@ namespace {
 // Stands for that of any machine where only the other settings are checked.
 constexpr const char* some_gpu = "h100";
 
+// Ours is less what a context takes: who writes a GPU's nominal memory asks for no other machine.
+constexpr double nominal_over_usable = 1.25;
+
 PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
-  PlannedMachine machine{
-      .variant = variant, .spec = read_machine(variant.machine), .sha256 = {}, .price = {}, .refusal = {}};
+  PlannedMachine machine{.variant = variant,
+                         .spec = read_machine(variant.machine),
+                         .sha256 = {},
+                         .price = {},
+                         .what_if = false,
+                         .refusal = {}};
   machine.sha256 = sha256_of_machine(machine.spec);
   machine.price = prices.apply(machine.spec);
+  const auto memory = [&machine](Device device) {
+    const TierId tier = machine.spec.tier_of(device);
+    return tier == no_tier ? 0 : machine.spec.tiers[tier].capacity;
+  };
+  const Bytes sold_gpu = memory(Device::gpu), sold_cpu = memory(Device::cpu);
   try {
     override_capacity(machine.spec, Device::gpu, "gpu_memory", variant.gpu_memory);
     override_capacity(machine.spec, Device::cpu, "cpu_memory", variant.cpu_memory);
@@ -31,6 +43,11 @@ PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
   } catch (const Error& error) {
     machine.refusal = error.what();
   }
+  const auto above = [](Bytes wanted, Bytes sold) {
+    return static_cast<double>(wanted) > nominal_over_usable * static_cast<double>(sold);
+  };
+  machine.what_if = above(memory(Device::gpu), sold_gpu) || above(memory(Device::cpu), sold_cpu);
+  if (machine.what_if) machine.spec.price = {};
   return machine;
 }
 

@@ -38,6 +38,7 @@ struct PlannedMachine {
   MachineSpec spec;    // changed as the variant says
   std::string sha256;  // of its files
   PriceUsed price;
+  bool what_if;         // it has more memory than it is sold with: without a price
   std::string refusal;  // why the variant is not possible; empty: it is
 };
 

@@ -8,6 +8,9 @@
 
 namespace tencache {
 
+// price_source of a machine with more memory than it is sold with, which has no price.
+constexpr const char* what_if_price = "what-if: no such machine is sold";
+
 struct SweepRow {
   std::string key;             // SHA-256 of all that the simulation depends on, the program's build included
   std::uint64_t position = 0;  // among the combinations of the file
@@ -35,8 +38,8 @@ struct SweepRow {
   std::optional<std::uint64_t> gpu_peak_bytes, cpu_peak_bytes, nvme_peak_bytes;
   std::optional<double> tokens_per_second;
 
-  // Of a row that fits, what may be believed of its figures (configs/validated.h): "validated within 25.0 % (10Cache
-  // …)", or "extrapolated"; the first as a share.
+  // Of a row that fits, what may be believed of its time (configs/validated.h): "validated within 43.7 % (…)", or
+  // "extrapolated", with what is known; the first as a share.
   std::string validity;
   std::optional<double> validated_within;
 
@@ -46,7 +49,7 @@ struct SweepRow {
   std::optional<double> spot_usd_per_hour, spot_interruptions_per_hour, spot_slowdown, spot_checkpoint_interval_seconds;
   std::optional<double> spot_usd_per_iteration, spot_usd_per_million_tokens, spot_run_hours, spot_run_usd;
   std::optional<double> storage_usd_per_hour;  // of what is attached, a part of both; none: nothing is, or not known
-  // Where the figures are from; confidence: published, measured, estimated.
+  // Where the figures are from; confidence: published, measured, estimated, given (by the user).
   std::string price_source, price_retrieved, price_confidence;
   std::string spot_price_source, spot_price_retrieved, spot_price_confidence;
   std::string interruptions_source, interruptions_retrieved, interruptions_confidence;

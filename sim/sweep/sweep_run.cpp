@@ -74,6 +74,7 @@ void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& res
 struct MadeTrace {
   Trace trace;
   std::string durations, rescaled_from;  // of SweepRow
+  std::string taken_from;                // the GPU that durations are of which are not rescaled to the machine's
 };
 
 // A file that is no trace: the user's slip, and no reason why something does not fit.
@@ -202,11 +203,17 @@ class SweepRunner::Traces {
     MadeTrace made{
         .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
         .durations = {},
-        .rescaled_from = {}};
+        .rescaled_from = {},
+        .taken_from = {}};
     fold_updates(made.trace);
     const bool modelled = made.trace.header.hardware.starts_with("modelled");
     const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
     if (rescaling) made.rescaled_from = rescaling->from;
+    if (workload.rescale.no_rescale && !machine.gpu.empty()) {
+      const std::string& hardware = made.trace.header.hardware;
+      const std::string of = modelled ? hardware.substr(hardware.find(": ") + 2) : hardware;
+      if (of != machine.gpu) made.taken_from = of.empty() ? "an unknown GPU" : of;
+    }
     made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
     return made;
   }
@@ -251,7 +258,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     common.rescaled_from = trace->rescaled_from;
     // Another memory size, a slower link, another GPU: nothing like it was measured.
     const bool changed = !common.gpu_memory.empty() || !common.cpu_memory.empty() || !common.limits.empty() ||
-                         !common.rescaled_from.empty();
+                         !common.rescaled_from.empty() || !trace->taken_from.empty();
     if (!changed) validated = validated_for(validated_, machine.spec.name, trace->trace.header.recorded_by);
     references = references_of(trace->trace, machine.spec, limits);
     common.ideal_seconds = references->ideal_seconds;
@@ -283,8 +290,12 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
       }
     }
     if (row.fits) {
-      row.validity = validity_text(validated);
-      if (validated != nullptr) row.validated_within = validated->worst;
+      const std::string& recorded_by = trace->trace.header.recorded_by;
+      row.validity = validity_text(validated, row.policy, recorded_by);
+      if (!trace->taken_from.empty()) row.validity += ", durations of " + trace->taken_from + " taken as they are";
+      if (validated != nullptr && validates_time(*validated, row.policy, recorded_by)) {
+        row.validated_within = validated->worst;
+      }
     }
     add_costs(row, machine, plan_.file.cost);
     rows.push_back(std::move(row));
@@ -336,7 +347,7 @@ HourlyPrices hourly_prices(SweepRow& row, const PlannedMachine& machine, const S
   set_source(used.spot, row.spot_price_source, row.spot_price_retrieved, row.spot_price_confidence);
   std::optional<PriceFigure> rate = used.interruptions;
   if (settings.interruptions_per_hour) {
-    rate = {*settings.interruptions_per_hour, "cost.interruptions_per_hour of the sweep", "", "estimated"};
+    rate = {*settings.interruptions_per_hour, "cost.interruptions_per_hour of the sweep", "", "given"};
   }
   if (rate) {
     prices.interruptions_per_hour = rate->value;
@@ -350,6 +361,10 @@ HourlyPrices hourly_prices(SweepRow& row, const PlannedMachine& machine, const S
 
 void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings) {
   clear_costs(row);
+  if (machine.what_if) {
+    row.price_source = what_if_price;
+    return;
+  }
   if (machine.spec.price.currency != "USD") return;
   const HourlyPrices prices = hourly_prices(row, machine, settings);
   const Work work{.iteration_seconds = row.iteration_seconds.value_or(0),

@@ -11,6 +11,7 @@
 #include "gui/model/session.h"
 #include "sim/sweep/sweep_results.h"
 #include "tests/gui_cases.h"
+#include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"
 #include "traces/file_io.h"
 
@@ -20,31 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Plots : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("tencache-gui-plots-" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    write_file(path(name), text);
-    return path(name);
-  }
-  std::string refusal(const std::string& file) const {
-    try {
-      open_document(file);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << file << " was opened";
-    return "";
-  }
-
- private:
-  std::filesystem::path folder_;
-};
+class Plots : public FilesInAFolder {};
 
 TEST_F(Plots, SensitivityReadsAsItWasWritten) {
   Session session;

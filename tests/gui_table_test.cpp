@@ -12,6 +12,7 @@
 #include "gui/model/session.h"
 #include "gui/model/table.h"
 #include "sim/sweep/sweep_results.h"
+#include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"
 #include "traces/file_io.h"
 
@@ -21,28 +22,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Tables : public testing::Test {
+class Tables : public FilesInAFolder {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("tencache-gui-tables-" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    write_file(path(name), text);
-    return path(name);
-  }
-  std::string refusal(const std::string& file) const {
-    try {
-      open_document(file);
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(file));
-      return error.what();
-    }
-    ADD_FAILURE() << file << " was opened";
-    return "";
-  }
   // What a command prints.
   std::string printed(const std::string& arguments, const std::string& name) const {
     const std::string command = std::string("cd ") + folder_.string() + " && " + TENCACHE_BINARY_DIR +
@@ -51,9 +32,6 @@ class Tables : public testing::Test {
     EXPECT_GT(std::filesystem::file_size(path(name)), 2u) << command << "\n" << read_file(path(name + ".err"));
     return path(name);
   }
-
- private:
-  std::filesystem::path folder_;
 };
 
 const DataTable& named(const DataTables& tables, const std::string& name) {

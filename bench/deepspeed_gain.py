@@ -17,21 +17,34 @@ fastest step after three.
 
     bench/deepspeed_gain.py build/release/cli/tencache --python /path/to/venv/bin/python
 
+With --nvme FOLDER the frugal configuration keeps the optimizer's states in that folder (DeepSpeed's async_io, for which its
+Python needs libaio's headers), in sub-groups of 4e6 that are read, updated and written one after the other; the tuned one
+is the best with the states there. The folder's file system is measured by direct reads and writes of 64 MiB.
+
 Skips, with exit code 0, where that Python lacks torch or deepspeed. Nothing else may run meanwhile.
 """
 import argparse
 import hashlib
 import json
+import mmap
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 RANKS, LAYERS, HIDDEN, VOCABULARY, TOKENS = 2, 8, 512, 8192, 128
 BUCKET = 2_000_000
 FRUGAL = {"stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0,
           "stage3_param_persistence_threshold": 0}
+
+
+def on_nvme(folder):
+    """What a frugal configuration with the states on NVMe has beside `configuration()`."""
+    return {"sub_group_size": 4_000_000,
+            "offload_optimizer": {"device": "nvme", "nvme_path": folder, "buffer_count": 4, "pin_memory": False,
+                                  "pipeline_read": False, "pipeline_write": False}}
 
 
 def configuration(**keys):
@@ -79,7 +92,6 @@ def build_model(torch):
 
 
 def worker(what, steps):
-    import time
     import deepspeed
     import torch
     torch.manual_seed(0)
@@ -154,7 +166,8 @@ def measure(python, what, steps):
 
 
 def write_trace(plain, path):
-    """Of each leaf module one op a pass. An embedding's time is a hundredth of a product's of its size."""
+    """Of each leaf module one op a pass. An embedding's time is a hundredth of a product's of its size. The step begins
+    when the backward pass is over."""
     tensors, ops, updates = [], [], []
 
     def tensor(name, size, role, persistent):
@@ -184,8 +197,11 @@ def write_trace(plain, path):
             states = [tensor(f"{name}.{part}.{state}", size, role, True) for state, role in
                       [("master", "master_parameter"), ("m", "optimizer_state"), ("v", "optimizer_state")]]
             updates.append((f"update {name}.{part}", step * size / total, parameter, gradient, states))
-    for name, seconds, parameter, gradient, states in updates:
-        op(name, "optimizer", "optimizer", seconds, [gradient] + states, states + [parameter], group=0, placeable=True)
+    over = tensor("backward pass is over", 1, "activation", False)
+    ops[-1]["writes"].append(over)
+    for i, (name, seconds, parameter, gradient, states) in enumerate(updates):
+        op(name, "optimizer", "optimizer", seconds, [gradient] + states + ([over] if i == 0 else []),
+           states + [parameter], group=0, placeable=True)
     with open(path, "w") as file:
         header = {"kind": "header", "format_version": 1, "model": "small GPT", "batch": 1, "sequence_length": TOKENS,
                   "precision": "fp32", "recorded_by": "bench/deepspeed_gain.py"}
@@ -194,20 +210,46 @@ def write_trace(plain, path):
     return total
 
 
-def write_machine(plain, parameters, per_module_seconds, path):
-    """Each rank updates its part of the parameters."""
+def storage_seconds(folder):
+    """Of a direct write and a direct read of 64 MiB, the medians of five."""
+    size, seconds = 64 << 20, ([], [])
+    buffer = mmap.mmap(-1, size)
+    buffer.write(os.urandom(1 << 20) * 64)
+    path = os.path.join(folder, "deepspeed_gain.bin")
+    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT)
+    try:
+        for _ in range(5):
+            for times, call in zip(seconds, [lambda: os.pwrite(file, buffer, 0), lambda: os.preadv(file, [buffer], 0)]):
+                begin = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - begin)
+    finally:
+        os.close(file)
+        os.unlink(path)
+    return [statistics.median(times) for times in seconds]
+
+
+def write_machine(plain, parameters, per_module_seconds, path, nvme=None):
+    """Each rank updates its part of the parameters. `nvme`: storage_seconds()."""
     links = ""
     for name, ends, way in [("h2d", "from: cpu, to: gpu", "gather"), ("d2h", "from: gpu, to: cpu", "scatter")]:
         latency, seconds = plain[f"{way}_small"], plain[f"{way}_large"]
         links += (f"  - {{name: {name}, {ends}, bandwidth: {2 ** 24 / max(1e-6, seconds - latency):.0f}, "
                   f"latency: {1e9 * latency:.0f}ns}}\n")
+    tier = ""
+    if nvme:
+        tier = "  - {name: nvme, kind: nvme, capacity: 16GiB, granularity: 4KiB}\n"
+        for name, ends, seconds in [("nvme_write", "from: cpu, to: nvme", nvme[0]),
+                                    ("nvme_read", "from: nvme, to: cpu", nvme[1])]:
+            links += f"  - {{name: {name}, {ends}, bandwidth: {2 ** 26 / seconds:.0f}, latency: 100us}}\n"
+        links += "staging: {tier: cpu, count: 16, bytes: 16MiB}\n"
     with open(path, "w") as file:
         file.write(f"""\
 name: deepspeed-on-a-cpu
 tiers:
   - {{name: gpu, kind: gpu, capacity: 4GiB, granularity: 4KiB}}
   - {{name: cpu, kind: cpu, capacity: 8GiB, granularity: 4KiB}}
-links:
+{tier}links:
 {links}initial_tier: cpu
 host: {{per_module: {max(0, per_module_seconds) * 1e9:.0f}ns}}
 cpu: {{adam_parameters_per_second: {RANKS * parameters / plain["phases"][2]:.0f}}}
@@ -227,6 +269,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="that has torch and deepspeed")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--nvme", metavar="FOLDER", help="optimizer states in files of this folder")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -240,7 +283,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         file = {name: os.path.join(folder, name) for name in
                 ["defaults.json", "frugal.json", "tuned.json", "step.trace.jsonl", "machine.yaml"]}
-        for name, config in [("defaults.json", configuration()), ("frugal.json", configuration(**FRUGAL))]:
+        frugal = configuration(**(on_nvme(arguments.nvme) if arguments.nvme else FRUGAL))
+        for name, config in [("defaults.json", configuration()), ("frugal.json", frugal)]:
             with open(file[name], "w") as output:
                 json.dump(config, output)
         plain = measure(arguments.python, "plain", arguments.steps)
@@ -252,11 +296,15 @@ def main():
         fitted = measure(arguments.python, file["defaults.json"], arguments.steps)["step"]
         calls = 2 * sum(1 for module in plain["modules"] if module[1]) - 1  # the last and its backward pass are one
         per_module = (fitted - without_hooks) / calls
-        write_machine(plain, parameters, per_module, file["machine.yaml"])
-        tuned = tencache(arguments, "tune", *replay[1:4], "--set", f"reduce_bucket={BUCKET}", "--from-deepspeed",
-                         file["frugal.json"], "--deepspeed", file["tuned.json"])
-        predicted = {"defaults": tuned["defaults"], "frugal": tuned["start"], "tuned": tuned["best"]}
-        predicted = {name: row["iteration_seconds"][0] for name, row in predicted.items()}
+        storage = storage_seconds(arguments.nvme) if arguments.nvme else None
+        write_machine(plain, parameters, per_module, file["machine.yaml"], storage)
+        fixed = ["--set", f"reduce_bucket={BUCKET}"] + (["--set", "offload_optimizer=nvme"] if arguments.nvme else [])
+        tuned = tencache(arguments, "tune", *replay[1:4], *fixed, "--from-deepspeed", file["frugal.json"],
+                         "--deepspeed", file["tuned.json"])
+        predicted = {"defaults": tencache(arguments, *replay)["iteration_seconds"],
+                     "frugal": tuned["start"]["iteration_seconds"][0], "tuned": tuned["best"]["iteration_seconds"][0]}
+        if arguments.nvme:
+            print(f"storage: writes {64 / 1024 / storage[0]:.2f} GiB/s, reads {64 / 1024 / storage[1]:.2f} GiB/s")
         text = json.dumps(predicted)
         print(f"{plain['versions']}; {parameters / 1e6:.1f} million parameters; plain PyTorch "
               f"{1e3 * plain['step']:.0f} ms a step; gathering 16 MiB takes {1e3 * plain['gather_large']:.1f} ms")

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/schedule.h"
+#include "cli/transfer_uses.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -316,42 +316,10 @@ class ProcessWriter {
     output_.raw("}").close();
   }
 
-  // Walks arrivals and op starts in order of time; an op consumes the arrivals of its tensors on its own device.
   void write_flows() {
-    struct Step {
-      Nanoseconds time;
-      bool op;  // after the arrivals of the same time
-      std::uint32_t span;
-    };
-    std::vector<Step> steps;
-    for (std::uint32_t i = 0; i < timeline_.spans.size(); ++i) {
-      const Span& span = timeline_.spans[i];
-      if (span.kind == SpanKind::op && span.op < trace_.ops.size()) steps.push_back({span.start_ns, true, i});
-      if (span.kind == SpanKind::transfer && span.tensor < trace_.tensors.size()) {
-        steps.push_back({span.end_ns, false, i});
-      }
-    }
-    std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-      return std::tie(a.time, a.op, a.span) < std::tie(b.time, b.op, b.span);
+    for_each_first_use(timeline_, machine_, trace_, [this](std::uint32_t transfer, std::uint32_t op) {
+      write_flow(timeline_.spans[transfer], timeline_.spans[op]);
     });
-
-    const Schedule schedule(trace_);
-    std::vector<std::vector<std::uint32_t>> arrived(trace_.tensors.size());
-    for (const Step& step : steps) {
-      const Span& span = timeline_.spans[step.span];
-      if (!step.op) {
-        arrived[span.tensor].push_back(step.span);
-        continue;
-      }
-      const TierId tier = machine_.tier_of(span.lane == 0 ? Device::gpu : Device::cpu);
-      for (const Use& use : schedule.uses(span.op)) {
-        std::erase_if(arrived[use.tensor], [&](std::uint32_t transfer) {
-          // One that left the op's device has nobody waiting for it here.
-          if (timeline_.spans[transfer].to == tier) write_flow(timeline_.spans[transfer], span);
-          return timeline_.spans[transfer].to == tier || timeline_.spans[transfer].from == tier;
-        });
-      }
-    }
   }
 
   void write_flow(const Span& transfer, const Span& op) {

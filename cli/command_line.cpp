@@ -50,6 +50,8 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_machines_command(app, chosen);
   add_models_command(app, chosen);
   add_prices_command(app, chosen);
+  add_completion_command(app, chosen);
+  add_man_command(app, chosen);
 }
 
 // The innermost subcommand that the arguments reached.
@@ -65,7 +67,7 @@ std::string full_name(const CLI::App& app) {
 std::vector<std::string> subcommand_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
+    if (!command->get_group().empty()) names.push_back(command->get_name());
   }
   return names;
 }
@@ -100,6 +102,13 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   if (!commands.empty() && missing)
     return "a command is missing after '" + full_name(command) + "'; valid are " + join(commands);
   std::string message = error.what();
+  // CLI11's words for an option that comes more often than it may.
+  const std::size_t too_often = message.find(": At Most 1 required but received ");
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && too_often != message.npos) {
+    const std::string times = message.substr(message.rfind(' ') + 1);
+    message = message.substr(0, too_often) + " is given " + (times == "2" ? "twice" : times + " times") +
+              "; it takes one value";
+  }
   std::replace(message.begin(), message.end(), '\n', ' ');
   return message + "; see " + full_name(command) + " --help";
 }

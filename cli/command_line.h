@@ -44,6 +44,8 @@ void add_run_train_command(CLI::App& run, Command& chosen);
 void add_record_command(CLI::App& app, Command& chosen);
 void add_calibrate_command(CLI::App& app, Command& chosen);
 void add_prices_command(CLI::App& app, Command& chosen);
+void add_completion_command(CLI::App& app, Command& chosen);
+void add_man_command(CLI::App& app, Command& chosen);
 void add_policies_command(CLI::App& app, Command& chosen);
 void add_machines_command(CLI::App& app, Command& chosen);
 void add_models_command(CLI::App& app, Command& chosen);

@@ -8,6 +8,9 @@
 #include "cli/command_line.h"
 #include "cli/intervals.h"
 #include "cli/report.h"
+#include "configs/rescale_to_machine.h"
+#include "configs/validated.h"
+#include "policies/registry.h"
 
 namespace tencache {
 namespace {
@@ -84,6 +87,34 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
   return text + (measured ? ".\n" : ": run `tencache calibrate` on the machine.\n");
 }
 
+// What may be believed of the figures, and which, in the words of `sweep`.
+std::string validity_lines(const Workload& workload, const std::vector<Outcome>& outcomes) {
+  const WorkloadOptions& options = workload.options;
+  const std::string taken_from = taken_as_they_are(workload.trace, workload.machine, options.rescale);
+  // Another memory size, a slower link, durations of another GPU: nothing like it was measured.
+  const bool changed = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
+                       workload.rescaling || !taken_from.empty();
+  const std::vector<Validated> list = read_validated();
+  const std::string& recorded_by = workload.trace.header.recorded_by;
+  const Validated* validated = changed ? nullptr : validated_for(list, workload.machine.name, recorded_by);
+  std::vector<std::pair<std::string, std::vector<std::string>>> rows;  // validity and the policies that have it
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.result.fits || outcome.policy == "ideal") continue;
+    const PolicyRun run{outcome.policy, outcome.options, make_policy(outcome.policy).options};
+    std::string validity = validity_text(validated, run, recorded_by);
+    if (validity == "extrapolated")
+      validity += ": no measurement of such a machine and trace says how far they are off";
+    auto found = std::ranges::find(rows, validity, &std::pair<std::string, std::vector<std::string>>::first);
+    if (found == rows.end()) found = rows.insert(rows.end(), {validity, {}});
+    found->second.push_back(outcome.policy);
+  }
+  std::string text;
+  for (const auto& [validity, policies] : rows) {
+    text += fmt::format("Figures{} are {}.\n", rows.size() == 1 ? "" : " of " + join(policies), validity);
+  }
+  return text;
+}
+
 // `intervals`: one an outcome, nullptr where there is none.
 std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
                   const Intervals& sampled, const std::vector<const Interval*>& intervals) {
@@ -93,17 +124,28 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
   for (const std::string& note : notes_of(workload)) remarks += note + "\n";
   std::vector<std::string> header = {"policy", "iteration", "× ideal", "hits", "moved", "waits most for", "time"};
   if (with_intervals) header.insert(header.begin() + 2, "interval");
+  const Price& price = workload.machine.price;
+  const PriceChoice& asked = workload.options.prices;
+  const bool with_cost = price.on_demand > 0 && !(asked.file.empty() && asked.prices.empty());
+  const double tokens = static_cast<double>(workload.trace.header.tokens_per_iteration());
+  const std::string currency = price.currency == "USD" ? "$" : price.currency;
+  if (with_cost) header.insert(header.end() - 1, currency + (tokens > 0 ? "/1M tokens" : "/iteration"));
+  // Of the whole machine, ranks that the trace leaves idle included.
+  const auto cost = [&](double seconds) {
+    return fmt::format("{:.4g}", price.on_demand / 3600 * seconds * (tokens > 0 ? 1e6 / tokens : 1));
+  };
   Table table(header);
   const auto ratio = [&](double seconds) {
     return references.ideal_seconds > 0 ? fmt::format("{:.3f}", seconds / references.ideal_seconds) : std::string("-");
   };
-  const auto row = [&](std::vector<std::string> cells, const std::string& interval) {
+  const auto row = [&](std::vector<std::string> cells, const std::string& interval, double seconds) {
+    if (with_cost) cells.insert(cells.begin() + 6, cost(seconds));  // before the bars
     if (with_intervals) cells.insert(cells.begin() + 2, interval);
     table.add(std::move(cells));
   };
   row({"(bound)", format_seconds(references.bound_seconds), ratio(references.bound_seconds), "", "",
        references.bound_term},
-      "");
+      "", references.bound_seconds);
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const Outcome& outcome = outcomes[i];
     const RunResult& result = outcome.result;
@@ -121,8 +163,14 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     row({outcome.policy, format_seconds(result.iteration_seconds()), ratio(result.iteration_seconds()),
          fmt::format("{:.1f} %", 100 * hits), moved(workload.machine, result), main_stall(result),
          time_bar(result, longest, with_intervals ? bar_width_with_intervals : bar_width)},
-        interval);
+        interval, result.iteration_seconds());
   }
+  if (with_cost) {
+    const std::string& date = workload.price.on_demand.retrieved;
+    remarks += fmt::format("Cost at {:.4g} {}/h on demand{}.\n", price.on_demand, currency,
+                           date.empty() ? "" : ", price of " + date);
+  }
+  remarks += validity_lines(workload, outcomes);
   const std::string legend = "█ compute  ▒ what it waits most for  ░ other stalls\n";
   return fmt::format("{} on {}\n\n{}\n{}{}{}", trace_title(workload), workload.machine.name, table.text(), legend,
                      what_decides(sampled, intervals, outcomes), remarks);
@@ -190,7 +238,8 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("compare", "Simulate a trace under several policies: a table, best first");
   auto arguments = std::make_shared<CompareArguments>();
   add_workload_options(*command, arguments->workload);
-  command->add_option("--policies", arguments->policies, "Names separated by commas, or all")->capture_default_str();
+  command->add_option("--policies,-p,--policy", arguments->policies, "Names separated by commas, or all")
+      ->capture_default_str();
   add_sample_options(*command, arguments->sampling);
   command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(

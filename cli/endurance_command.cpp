@@ -27,6 +27,7 @@ struct EnduranceArguments {
 
 // Where the rating comes from.
 std::string rating_of(const EnduranceArguments& arguments, WearRating rating) {
+  if (rating == WearRating::unknown) return "not known, as the capacity is not: --tbw says it";
   if (rating == WearRating::of_machine) return "the machine's tbw";
   if (!arguments.rated.empty()) return "--tbw " + arguments.rated;
   const std::string writes =
@@ -53,9 +54,21 @@ std::string terabytes(double bytes) {
 }
 
 std::string years_text(const TierWear& wear) {
-  if (!wear.years) return "nothing is written";
+  if (wear.bytes_per_day <= 0) return "nothing is written";
+  if (!wear.years) return "rating not known: --tbw";
   if (*wear.years >= 1) return fmt::format("{:.3g} years", *wear.years);
   return fmt::format("{:.3g} days", *wear.years * 365);
+}
+
+// Storage that is no SSD of the machine.
+std::vector<std::string> file_systems_of(const MachineSpec& machine) {
+  std::vector<std::string> texts;
+  for (const Tier& tier : machine.tiers) {
+    if (is_parallel_file_system(tier)) {
+      texts.push_back(tier.name + " is left out: a parallel file system, no SSD of the machine");
+    }
+  }
+  return texts;
 }
 
 Json endurance_json(const EnduranceArguments& arguments, const Workload& workload, const Outcome& outcome,
@@ -65,12 +78,12 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
   for (const TierWear& wear : wears) {
     tiers.push_back({{"tier", wear.tier},
                      {"ssds", wear.devices},
-                     {"ssd_capacity_bytes", wear.capacity},
+                     {"ssd_capacity_bytes", wear.capacity > 0 ? Json(wear.capacity) : Json(nullptr)},
                      {"ssd_written_bytes_per_iteration", wear.bytes_per_iteration},
                      {"ssd_written_bytes_per_day", wear.bytes_per_day},
-                     {"drive_writes_per_day", wear.drive_writes_per_day},
-                     {"ssd_rated_bytes", wear.rated_bytes},
-                     {"rated_by", to_string(wear.rating)},
+                     {"drive_writes_per_day", wear.capacity > 0 ? Json(wear.drive_writes_per_day) : Json(nullptr)},
+                     {"ssd_rated_bytes", wear.rated_bytes > 0 ? Json(wear.rated_bytes) : Json(nullptr)},
+                     {"rated_by", wear.rating != WearRating::unknown ? Json(to_string(wear.rating)) : Json(nullptr)},
                      {"years", wear.years ? Json(*wear.years) : Json(nullptr)}});
   }
   return {{"policy", outcome.policy},
@@ -98,15 +111,19 @@ std::string endurance_text(const EnduranceArguments& arguments, const Workload& 
       fmt::format("  iteration {}, {:.0f} a day\n\n", format_seconds(seconds), arguments.wear.duty * 86'400 / seconds);
   Table table({"tier", "SSDs", "an iteration", "a day", "drive writes a day", "rated", "each lasts"});
   for (const TierWear& wear : wears) {
-    table.add({wear.tier, fmt::format("{} × {}", wear.devices, terabytes(static_cast<double>(wear.capacity))),
+    table.add({wear.tier,
+               wear.capacity > 0 ? fmt::format("{} × {}", wear.devices, terabytes(static_cast<double>(wear.capacity)))
+                                 : fmt::format("{}", wear.devices),
                terabytes(wear.bytes_per_iteration), terabytes(wear.bytes_per_day),
-               fmt::format("{:.3g}", wear.drive_writes_per_day), terabytes(wear.rated_bytes), years_text(wear)});
+               wear.capacity > 0 ? fmt::format("{:.3g}", wear.drive_writes_per_day) : "-",
+               wear.rated_bytes > 0 ? terabytes(wear.rated_bytes) : "-", years_text(wear)});
   }
   text +=
       table.text() + "\nWritten to each SSD, in the steady state. Rated for: " + ratings_of(arguments, wears) + ".\n";
   if (arguments.wear.write_amplification != 1) {
     text += fmt::format("A day's figure with a write amplification of {}.\n", arguments.wear.write_amplification);
   }
+  for (const std::string& line : file_systems_of(workload.machine)) text += line + "\n";
   for (const std::string& note : notes_of(workload)) text += note + "\n";
   return text;
 }
@@ -154,19 +171,19 @@ void add_endurance_command(CLI::App& app, Command& chosen) {
       ->add_option(
           "--dwpd", arguments->wear.drive_writes_per_day,
           "The same as whole drives a day, over --warranty-years (default: 1 where the machine file has no tbw)")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(finite_range(1e-6, 1e6))
       ->excludes(rated);
   command->add_option("--warranty-years", arguments->wear.warranty_years, "Of --dwpd")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(finite_range(0.01, 100))
       ->excludes(rated)
       ->capture_default_str();
   command->add_option("--duty", arguments->duty_percent, "Percent of the day that is trained")
-      ->check(CLI::Range(0.001, 100.0))
+      ->check(finite_range(0.001, 100))
       ->capture_default_str();
   command
       ->add_option("--write-amplification", arguments->wear.write_amplification,
                    "Bytes that reach flash for each that is written: 1 for large writes in order")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(finite_range(1, 100))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "The same as JSON (docs/schemas/endurance.schema.json)");
   command->footer(

@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "cli/command_line.h"
 #include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/explain.h"
+#include "sim/machine_parameter.h"
 
 namespace tencache {
 namespace {
@@ -152,6 +154,9 @@ Json explanation_json(const Explained& explained) {
          {"kind", change.policy ? "policy" : "machine"},
          {"name", change.parameter},
          {"value", change.policy ? Json(nullptr) : Json(change.value)},
+         {"unit", change.policy
+                      ? Json(nullptr)
+                      : Json(to_string(parameter_named(explained.workload.machine, change.parameter).unit()))},
          {"fits", change.then.fits},
          {"iteration_seconds", change.then.fits ? Json(change.then.seconds) : Json(nullptr)},
          {"gained_seconds", change.then.fits ? Json(explanation.parts.seconds - change.then.seconds) : Json(nullptr)}});
@@ -167,8 +172,11 @@ Json explanation_json(const Explained& explained) {
 // ---- Text
 // ---------------------------------------------------------------------------------------------------------------
 
+// Below a microsecond is rounding.
+std::string seconds_text(double seconds) { return format_seconds(seconds < 1e-6 ? 0 : seconds); }
+
 std::string signed_seconds(double seconds) {
-  return (seconds < 0 ? "−" : "") + format_seconds(seconds < 0 ? -seconds : seconds);
+  return (seconds <= -1e-6 ? "-" : "") + seconds_text(seconds < 0 ? -seconds : seconds);
 }
 
 // "nvme_read 81 %, h2d 19 %"
@@ -196,7 +204,14 @@ std::string moved_text(const Explanation& explanation, const ExplainedCause& cau
       texts.push_back(cause_name(i) + " " + (change > 0 ? "+" : "") + signed_seconds(change));
   }
   const double change = after.compute + after.gaps - before.compute - before.gaps;
-  if (change > least || change < -least) {
+  const bool changes = change > least || change < -least;
+  if (after.rank != before.rank) {
+    texts.push_back(fmt::format("rank {} is then the slowest", after.rank));
+    if (changes) {
+      texts.back() +=
+          fmt::format("; it computes {} {}", seconds_text(std::abs(change)), change > 0 ? "longer" : "less");
+    }
+  } else if (changes) {
     texts.push_back(fmt::format("compute and gaps {}{}", change > 0 ? "+" : "", signed_seconds(change)));
   }
   return join(texts);
@@ -206,7 +221,7 @@ std::string causes_text(const Explanation& explanation) {
   Table table({"waits for", "attributed", "confirmed", "still", "moved", "to or from"});
   std::string refused;
   for (const ExplainedCause& cause : explanation.causes) {
-    std::vector<std::string> row = {std::string(to_string(cause.cause)), format_seconds(cause.attributed)};
+    std::vector<std::string> row = {std::string(to_string(cause.cause)), seconds_text(cause.attributed)};
     if (cause.without.fits) {
       row.insert(row.end(), {signed_seconds(cause.confirmed), signed_seconds(cause.still), signed_seconds(cause.moved),
                              moved_text(explanation, cause)});
@@ -225,7 +240,7 @@ std::string steps_text(const Explanation& explanation) {
   for (const ExplainedStep& step : explanation.steps) {
     table.add({"  " + std::string(step.cause == explanation.steps.front().cause ? "" : "and ") +
                    std::string(to_string(step.cause)),
-               signed_seconds(step.seconds), format_seconds(step.without.seconds)});
+               signed_seconds(step.seconds), seconds_text(step.without.seconds)});
     confirmed += step.seconds;
   }
   if (const auto& refused = explanation.refused_step) {
@@ -233,10 +248,16 @@ std::string steps_text(const Explanation& explanation) {
                    "no such run, and no further: " + refused->reason, 160);
   }
   const double attributed = sum_of(explanation.parts.stalls);
-  return text + table.text() +
-         fmt::format("  attributed {}, confirmed {}, remainder {} ({:.2f} %)\n", format_seconds(attributed),
-                     signed_seconds(confirmed), signed_seconds(explanation.remainder),
-                     attributed > 0 ? 100 * explanation.remainder / attributed : 0.0);
+  text += table.text() + fmt::format("  attributed {}, confirmed {}, remainder {} ({:.2f} %)", seconds_text(attributed),
+                                     signed_seconds(confirmed), signed_seconds(explanation.remainder),
+                                     attributed > 0 ? 100 * explanation.remainder / attributed : 0.0);
+  if (!explanation.steps.empty() && explanation.steps.back().without.rank != explanation.parts.rank) {
+    const TimeParts &last = explanation.steps.back().without, &first = explanation.parts;
+    const double more = last.compute + last.gaps - first.compute - first.gaps;
+    text += fmt::format(": rank {} is then the slowest, which computes {} {}", last.rank, seconds_text(std::abs(more)),
+                        more > 0 ? "longer" : "less");
+  }
+  return text + "\n";
 }
 
 std::string shortened(const std::string_view text, std::size_t width) {
@@ -254,13 +275,13 @@ std::string costly_text(const Explained& explained) {
     const Op& op = program.ops[row.op];
     const std::string name = fmt::format("{} {}", program.name(op), program.module(op));
     ops.add({fmt::format("{} {}", row.op, shortened(name, name_width)), std::string(to_string(op.phase)),
-             format_seconds(sum_of(row.stalls)), shares(row.stalls)});
+             seconds_text(sum_of(row.stalls)), shares(row.stalls)});
   }
   Table layers({"layer", "waits", "for"});
   for (std::size_t i = 0; i < few(explanation.layers.size()); ++i) {
     const CostlyLayer& row = explanation.layers[i];
-    layers.add({row.layer.empty() ? "(no module)" : shortened(row.layer, name_width),
-                format_seconds(sum_of(row.stalls)), shares(row.stalls)});
+    layers.add({row.layer.empty() ? "(no module)" : shortened(row.layer, name_width), seconds_text(sum_of(row.stalls)),
+                shares(row.stalls)});
   }
   Table tensors({"tensor waited for", "role", "bytes", "waits", "gained without", "for"});
   for (std::size_t i = 0; i < few(explanation.tensors.size()); ++i) {
@@ -268,7 +289,7 @@ std::string costly_text(const Explained& explained) {
     const Tensor& tensor = program.tensors[row.tensor];
     tensors.add(
         {shortened(program.name(tensor), name_width), std::string(to_string(tensor.role)), format_bytes(tensor.bytes),
-         format_seconds(sum_of(row.stalls)),
+         seconds_text(sum_of(row.stalls)),
          row.without && row.without->fits ? signed_seconds(explanation.parts.seconds - row.without->seconds) : "-",
          shares(row.stalls)});
   }
@@ -278,7 +299,7 @@ std::string costly_text(const Explained& explained) {
       fmt::format("\n{} of {} layers:\n{}", few(explanation.layers.size()), explanation.layers.size(), layers.text());
   text +=
       fmt::format("\n{} of {} tensors, on their way in or out ({} wait for none):\n{}", few(explanation.tensors.size()),
-                  explanation.tensors.size(), format_seconds(explanation.without_tensor), tensors.text());
+                  explanation.tensors.size(), seconds_text(explanation.without_tensor), tensors.text());
   return text;
 }
 
@@ -290,7 +311,7 @@ std::string changes_text(const Explanation& explanation) {
       continue;
     }
     const double gained = explanation.parts.seconds - change.then.seconds;
-    table.add({change.what, format_seconds(change.then.seconds), signed_seconds(gained),
+    table.add({change.what, seconds_text(change.then.seconds), signed_seconds(gained),
                fmt::format("{:.1f} %", 100 * gained / explanation.parts.seconds)});
   }
   return "\n" + table.text();
@@ -363,8 +384,7 @@ void add_explain_command(CLI::App& app, Command& chosen) {
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
   command
-      ->add_option("--policies", arguments->policies,
-                   "Others to set beside it: names separated by commas, all, or none")
+      ->add_option("--policies", arguments->policies, "Others to try instead: names separated by commas, all, or none")
       ->capture_default_str();
   command->add_option("--top", arguments->top, "So many ops, layers and tensors")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1'000'000}))
@@ -373,8 +393,9 @@ void add_explain_command(CLI::App& app, Command& chosen) {
   command->footer(
       "Attributed: how long the GPU stood for a cause. Confirmed: how much shorter the iteration is in a simulation "
       "without it; the rest is\nstill there, or has moved to what binds next. docs/explain.md. Exit code 1: it does "
-      "not "
-      "fit.\n\n"
+      "not fit.\nThen the ops, layers and tensors that wait longest; and what would help: twice as much of each figure "
+      "of "
+      "the machine, one at a time,\nand the other policies of --policies. All of it is simulated: a few dozen runs.\n\n"
       "Examples:\n"
       "  tencache explain step.trace.jsonl.zst -m 10cache-l40s -p 10cache\n"
       "  tencache explain step.trace.jsonl.zst -m g5.xlarge -p zero-infinity --policies all --top 20 --json");

@@ -33,11 +33,13 @@ struct Verdict {
   Outcome outcome;
   struct Minimum {
     TierId tier = no_tier;
-    std::optional<Bytes> bytes;  // none: no capacity of it is enough
+    std::optional<Bytes> bytes;         // none: no capacity of it is enough
+    std::optional<JointMinimum> joint;  // where that is so of all tiers that were searched
   };
-  std::vector<Minimum> minimums;    // of the tiers that were searched
-  std::vector<TierPeak> peaks;      // by tier, where it fits
-  std::optional<bool> pinned_fits;  // none: there is no limit
+  std::vector<Minimum> minimums;       // of the tiers that were searched
+  std::vector<TierPeak> peaks;         // by tier, where it fits
+  std::optional<bool> pinned_fits;     // none: there is no limit
+  Bytes pinned = 0, pinned_limit = 0;  // of all ranks, where there is a limit
 
   const Minimum* minimum_of(TierId tier) const {
     for (const Minimum& minimum : minimums) {
@@ -83,10 +85,32 @@ struct TierRow {
   std::optional<BytesAtOp> over;  // alive at the first op that overflows it
 };
 
-std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, const Demand& demand) {
+// Whether what small tensors take in whole pages of GPU memory is worth a word, or decides.
+bool padding_counts(const MachineSpec& machine, const Demand& demand, const Demand& rounded) {
+  constexpr Bytes share = 100;  // 1 %
+  const Bytes gpu = machine.tiers.front().capacity;
+  const Bytes bytes = demand.peak.bytes, in_pages = rounded.peak.bytes;
+  return in_pages - bytes > bytes / share || (in_pages > gpu && bytes <= gpu);
+}
+
+// `rounded`: the demand in whole pages of GPU memory. Of what does not fit there, bytes are left over.
+std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, const Demand& demand,
+                                const Demand& rounded) {
   std::vector<TierRow> rows;
   Bytes capacity = 0;
   for (const Tier& tier : machine.tiers) {
+    if (rows.empty() && padding_counts(machine, demand, rounded)) {
+      const Bytes held = std::min(tier.capacity, rounded.peak.bytes);
+      capacity = tier.capacity;
+      if (rounded.peak.bytes > capacity) {  // as if all were padded alike
+        capacity = static_cast<Bytes>(static_cast<double>(demand.peak.bytes) * static_cast<double>(held) /
+                                      static_cast<double>(rounded.peak.bytes));
+      }
+      TierRow row{&tier, held, demand.peak.bytes - std::min(capacity, demand.peak.bytes), std::nullopt};
+      if (const OpIndex op = rounded.first_above(tier.capacity); op != none) row.over = alive_at(trace, op);
+      rows.push_back(std::move(row));
+      continue;
+    }
     const Bytes before = std::min(capacity, demand.peak.bytes);
     capacity = std::min(unlimited, capacity + tier.capacity);
     const Bytes held = std::min(capacity, demand.peak.bytes) - before;
@@ -97,9 +121,10 @@ std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, 
   return rows;
 }
 
-Json demand_json(const Trace& trace, const MachineSpec& machine, const Demand& demand, std::size_t rank) {
+Json demand_json(const Trace& trace, const MachineSpec& machine, const Demand& demand, const Demand& rounded,
+                 std::size_t rank) {
   Json tiers = Json::array();
-  for (const TierRow& row : fill_tiers(trace, machine, demand)) {
+  for (const TierRow& row : fill_tiers(trace, machine, demand, rounded)) {
     Json tier = {{"name", row.tier->name},
                  {"kind", to_string(row.tier->kind)},
                  {"capacity_bytes", row.tier->capacity >= unlimited ? Json(nullptr) : Json(row.tier->capacity)},
@@ -111,8 +136,10 @@ Json demand_json(const Trace& trace, const MachineSpec& machine, const Demand& d
   return {{"rank", rank},
           {"persistent", bytes_json(trace, demand.persistent)},
           {"peak", bytes_json(trace, demand.peak)},
+          {"gpu_granularity_bytes", machine.tiers.front().granularity},
+          {"peak_bytes_in_gpu_memory", rounded.peak.bytes},
           {"largest_gpu_op", bytes_json(trace, demand.largest_gpu_op)},
-          {"largest_gpu_op_fits", demand.largest_gpu_op.bytes <= machine.tiers.front().capacity},
+          {"largest_gpu_op_fits", rounded.largest_gpu_op.bytes <= machine.tiers.front().capacity},
           {"tiers", std::move(tiers)}};
 }
 
@@ -131,20 +158,25 @@ std::string roles_text(const BytesAtOp& bytes) {
   return text;
 }
 
-std::string demand_text(const Trace& trace, const MachineSpec& machine, const Demand& demand) {
+std::string demand_text(const Trace& trace, const MachineSpec& machine, const Demand& demand, const Demand& rounded) {
   const auto line = [&](const char* label, const BytesAtOp& bytes) {
     return fmt::format("  {:<16} {}{}{}\n", label, format_bytes(bytes.bytes), at_op(trace, bytes), roles_text(bytes));
   };
   std::string text = line("persistent", demand.persistent) + line("alive at most", demand.peak) +
                      line("largest GPU op", demand.largest_gpu_op);
   const Bytes gpu = machine.tiers.front().capacity;
-  if (demand.largest_gpu_op.bytes > gpu) {
+  if (padding_counts(machine, demand, rounded)) {
+    text += fmt::format("  in GPU memory    {}{}: each tensor in whole {}; the GPU's row counts so\n",
+                        format_bytes(rounded.peak.bytes), at_op(trace, rounded.peak),
+                        format_bytes(machine.tiers.front().granularity));
+  }
+  if (rounded.largest_gpu_op.bytes > gpu) {
     text += fmt::format("  that op alone is {} more than the GPU's memory: no policy can run it\n",
-                        format_bytes(demand.largest_gpu_op.bytes - gpu));
+                        format_bytes(rounded.largest_gpu_op.bytes - gpu));
   }
   text += "\n";
   Table table({"tier, fastest first", "capacity", "holds", "left over", "overflows first"});
-  for (const TierRow& row : fill_tiers(trace, machine, demand)) {
+  for (const TierRow& row : fill_tiers(trace, machine, demand, rounded)) {
     table.add({row.tier->name, format_bytes(row.tier->capacity), format_bytes(row.held), format_bytes(row.left_over),
                row.over ? at_op(trace, *row.over).substr(1) : std::string("never")});
   }
@@ -181,7 +213,17 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
   const MachineSpec& machine = workload.machine;
   for (const Verdict::Minimum& minimum : verdict.minimums) {
     if (!minimum.bytes) continue;
+    // Beside staging buffers, which "staging" has.
     json[fmt::format("minimum_{}_bytes", to_string(machine.tiers[minimum.tier].kind))] = *minimum.bytes;
+  }
+  for (const Verdict::Minimum& minimum : verdict.minimums) {
+    if (!minimum.joint) continue;
+    const JointMinimum& joint = *minimum.joint;
+    const bool one = joint.other != no_tier;
+    json["minimum_with_more"].push_back({{"tier", machine.tiers[minimum.tier].name},
+                                         {"bytes", joint.bytes},
+                                         {"more_of", one ? Json(machine.tiers[joint.other].name) : Json(nullptr)},
+                                         {"more_bytes", one ? Json(joint.more) : Json(nullptr)}});
   }
   if (!verdict.peaks.empty()) {
     json["tiers"] = Json::array();
@@ -198,10 +240,23 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
 
 // "12 GiB", or "none does"; what is missing where it does not fit.
 std::string minimum_text(const MachineSpec& machine, const Verdict& verdict, const Verdict::Minimum& minimum) {
+  const Staging& staging = machine.staging;
+  const bool buffers = staging.count > 0 && staging.tier == minimum.tier;
+  const auto amount = [&](Bytes bytes) {
+    return format_bytes(bytes) +
+           (buffers ? fmt::format(" + {} of buffers", format_bytes(staging.count * staging.bytes)) : "");
+  };
+  if (minimum.joint) {
+    const JointMinimum& joint = *minimum.joint;
+    return amount(joint.bytes) + ", with " +
+           (joint.other == no_tier
+                ? "more of the others"
+                : fmt::format("{} more {}", format_bytes(joint.more), machine.tiers[joint.other].name));
+  }
   if (!minimum.bytes) return "none does";
   const Bytes own = machine.tiers[minimum.tier].capacity;
-  if (verdict.outcome.result.fits || *minimum.bytes <= own) return format_bytes(*minimum.bytes);
-  return fmt::format("{} (+{})", format_bytes(*minimum.bytes), format_bytes(*minimum.bytes - own));
+  if (verdict.outcome.result.fits || *minimum.bytes <= own) return amount(*minimum.bytes);
+  return fmt::format("{} (+{})", amount(*minimum.bytes), format_bytes(*minimum.bytes - own));
 }
 
 std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& verdicts) {
@@ -216,14 +271,15 @@ std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& 
   std::string reasons;
   for (const Verdict& verdict : verdicts) {
     const RunResult& result = verdict.outcome.result;
-    std::vector<std::string> row = {verdict.outcome.policy, !result.fits     ? "no"
-                                                            : verdict.fits() ? "yes"
-                                                                             : "not page-locked"};
+    std::vector<std::string> row = {verdict.outcome.policy, verdict.fits() ? "yes" : "no"};
     for (const Verdict::Minimum& minimum : verdict.minimums) row.push_back(minimum_text(machine, verdict, minimum));
     for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
       row.push_back(result.fits ? format_bytes(result.peak_bytes[i]) : "-");
     }
-    row.push_back(result.fits ? "" : result.misfit);
+    row.push_back(!result.fits     ? result.misfit
+                  : verdict.fits() ? std::string()
+                                   : fmt::format("page-locked {} of {} allowed", format_bytes(verdict.pinned),
+                                                 format_bytes(verdict.pinned_limit)));
     table.add(std::move(row));
   }
   return table.text();
@@ -313,6 +369,8 @@ Verdict judge(const Workload& workload, const std::string& policy, const std::ma
       needed += pinned_bytes(peak, result.peak_bytes[cpu], own.staging);
     }
     verdict.pinned_fits = needed <= *pinned_limit;
+    verdict.pinned = needed;
+    verdict.pinned_limit = *pinned_limit;
   }
   return verdict;
 }
@@ -335,7 +393,7 @@ std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& wo
   };
   on_all_cores(names.size(), [&](std::size_t i) {
     verdicts[i] = judge(workload, names[i], settings, limit);
-    for (const TierId tier : tiers) verdicts[i].minimums.push_back({tier, std::nullopt});
+    for (const TierId tier : tiers) verdicts[i].minimums.push_back({tier, std::nullopt, std::nullopt});
     step(names[i]);
   });
   on_all_cores(names.size() * tiers.size(), [&](std::size_t i) {
@@ -345,7 +403,41 @@ std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& wo
                                      limits_of(workload.options), verdict.outcome.result.fits);
     step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
   });
+  if (tiers.size() < 2) return verdicts;
+  std::vector<Verdict*> helpless;  // two tiers are too small at least
+  for (Verdict& verdict : verdicts) {
+    const bool none_does = std::none_of(verdict.minimums.begin(), verdict.minimums.end(),
+                                        [](const Verdict::Minimum& minimum) { return minimum.bytes.has_value(); });
+    if (none_does) helpless.push_back(&verdict);
+  }
+  on_all_cores(helpless.size() * tiers.size(), [&](std::size_t i) {
+    Verdict& verdict = *helpless[i / tiers.size()];
+    Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
+    minimum.joint = joint_minimum(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
+                                  limits_of(workload.options));
+  });
   return verdicts;
+}
+
+// Each group of ranks that are alike, in the order of their first.
+std::vector<std::vector<std::size_t>> groups_of(const std::vector<std::size_t>& alike) {
+  std::vector<std::vector<std::size_t>> groups(alike.size());
+  for (std::size_t rank = 0; rank < alike.size(); ++rank) groups[alike[rank]].push_back(rank);
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  return groups;
+}
+
+// "rank 0", "ranks 0-3, 8, alike".
+std::string ranks_title(const std::vector<std::size_t>& group) {
+  if (group.size() == 1) return fmt::format("rank {}", group[0]);
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < group.size();) {
+    std::size_t end = i + 1;
+    while (end < group.size() && group[end] == group[end - 1] + 1) ++end;
+    runs.push_back(end - i == 1 ? fmt::format("{}", group[i]) : fmt::format("{}-{}", group[i], group[end - 1]));
+    i = end;
+  }
+  return "ranks " + join(runs) + ", alike";
 }
 
 ExitCode fit(const FitArguments& arguments) {
@@ -356,6 +448,7 @@ ExitCode fit(const FitArguments& arguments) {
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
   const Workload workload = load_workload(arguments.workload);
   const std::vector<Demand> demands = demands_of(workload.trace);
+  const std::vector<Demand> rounded = demands_of(workload.trace, workload.machine.tiers.front().granularity);
 
   const std::vector<Verdict> verdicts = judge_all(arguments, workload, names, settings, demands.size());
   const bool fits =
@@ -365,7 +458,7 @@ ExitCode fit(const FitArguments& arguments) {
     Json demand_list = Json::array(), policies = Json::array();
     for (std::size_t rank = 0; rank < demands.size(); ++rank) {
       const MachineSpec& machine = workload.machine.of_rank(std::min(rank, workload.machine.rank_count() - 1));
-      demand_list.push_back(demand_json(workload.trace, machine, demands[rank], rank));
+      demand_list.push_back(demand_json(workload.trace, machine, demands[rank], rounded[rank], rank));
     }
     for (const Verdict& verdict : verdicts) policies.push_back(verdict_json(workload, verdict, references));
     print_repeatable({{"trace", workload.options.trace},
@@ -379,10 +472,11 @@ ExitCode fit(const FitArguments& arguments) {
   } else {
     std::string text =
         fmt::format("{} on {}: {}\n", trace_title(workload), workload.machine.name, fits ? "fits" : "does not fit");
-    for (std::size_t rank = 0; rank < demands.size(); ++rank) {
+    for (const std::vector<std::size_t>& group : groups_of(alike_ranks(workload.trace, workload.machine))) {
+      const std::size_t rank = group.front();
       const MachineSpec& machine = workload.machine.of_rank(std::min(rank, workload.machine.rank_count() - 1));
-      if (demands.size() > 1) text += fmt::format("\nrank {}\n", rank);
-      text += demand_text(workload.trace, machine, demands[rank]);
+      if (demands.size() > 1) text += fmt::format("\n{}\n", ranks_title(group));
+      text += demand_text(workload.trace, machine, demands[rank], rounded[rank]);
     }
     text += "\n" + verdicts_text(workload, verdicts);
     if (verdicts.size() == 1) text += peaks_text(workload, verdicts.front());
@@ -395,7 +489,8 @@ ExitCode fit(const FitArguments& arguments) {
 }  // namespace
 
 void add_fit_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("fit", "Does a trace fit on a machine, and what overflows first");
+  CLI::App* command = app.add_subcommand(
+      "fit", "Does a training step fit on a machine, what overflows first, and what memory would be enough");
   auto arguments = std::make_shared<FitArguments>();
   add_workload_options(*command, arguments->workload);
   command->add_option("--policy,-p,--policies", arguments->policies, "Names separated by commas, or all")
@@ -413,10 +508,15 @@ void add_fit_command(CLI::App& app, Command& chosen) {
                                    "within this: 64GiB, or 50% of CPU memory"));
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
-      "The first table fills the tiers, the fastest first, with all that is alive at once; the second simulates each "
-      "policy; of a single one,\nwhen each tier is fullest as well. The least memory is found by bisection, in whole "
-      "MiB. Exit code 1: it fits under "
-      "none of the policies.\n\n"
+      "The step is a trace, or a model of which --model, --batch and --seq are enough. The first table needs no "
+      "policy: it "
+      "fills the tiers, the fastest\nfirst, with all that is alive at once. The second simulates each policy: whether "
+      "it "
+      "fits, the most that each tier holds (start-up and\nstaging buffers counted), and the least memory, in whole MiB "
+      "by bisection, with the other tiers as the machine has them; `+`: so much\nmore than there is. Of a single "
+      "policy "
+      "it says when each tier is fullest as well. How to read it: docs/explain.md. Exit code 1: it\nfits under none of "
+      "the policies.\n\n"
       "Examples:\n"
       "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"

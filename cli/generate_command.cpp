@@ -259,7 +259,11 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();
   command.add_option("--launch-gap", a.launch_gap, "Idle time before each kernel, such as 5us (default: the GPU's)");
-  command.add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen");
+  command.add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen")
+      ->check([](const std::string& text) {
+        return std::string(
+            text.find_first_not_of('0') == text.npos ? "is at least 1; without it all parameters are trained" : "");
+      });
   command.add_option("--lora-targets", a.lora_targets,
                      "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)");
   command.add_option("--quantise", a.quantise, "4 or 8: bits of the frozen weights (with --lora-rank)");
@@ -303,7 +307,7 @@ void add_model_options(CLI::App& command, GenerateSettings& settings) {
     if (name == "seed") continue;
     command
         .add_option_function<std::string>(
-            "--" + name, [name, &settings](const std::string& value) { settings.emplace_back(name, value); },
+            "--" + name, [name = name, &settings](const std::string& value) { settings.emplace_back(name, value); },
             description)
         ->group("A model instead of TRACE, as of `tencache generate`");
   }

@@ -72,7 +72,7 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
       ->check(CLI::IsMember({"light", "dark"}))
       ->capture_default_str();
   command.add_option("--scale", options.scale, "Of letters and distances (default: as the display asks for)")
-      ->check(CLI::Range(0.5, 4.0));
+      ->check(finite_range(0.5, 4));
   refuse_empty(command.add_option("--screenshot", options.screenshot,
                                   "Draw into this PNG file and end; needs no display, only EGL"));
   command.add_option("--size", options.size, "Of the picture or the window, WIDTHxHEIGHT")->capture_default_str();

@@ -57,6 +57,7 @@ Json info_json(const std::string& file, const Trace& trace, const TraceSummary& 
   json["tensors"] = {{"count", summary.tensor_count},
                      {"bytes", summary.tensor_bytes},
                      {"by_role", std::move(by_role)},
+                     {"gradients_of_step", tensors_json(summary.gradients_of_step)},
                      {"persistent", tensors_json(summary.persistent)},
                      {"unused", tensors_json(summary.unused)}};
   json["peak_demand"] = op_bytes_json(trace, summary.peak_demand_bytes, summary.peak_demand_op);
@@ -103,6 +104,11 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
     if (tensors.count == 0) continue;
     text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
                         format_bytes(tensors.bytes));
+    const TraceSummary::Tensors& of_step = summary.gradients_of_step;
+    if (static_cast<Role>(role) == Role::gradient && of_step.count > 0 && of_step.count < tensors.count) {
+      text += fmt::format("      of the step    {}, {}; the others are of activations\n", of_step.count,
+                          format_bytes(of_step.bytes));
+    }
   }
   text += fmt::format("  persistent     {}, {}\n", summary.persistent.count, format_bytes(summary.persistent.bytes));
   text += fmt::format("  peak demand    {}\n", op_bytes_text(trace, summary.peak_demand_bytes, summary.peak_demand_op));

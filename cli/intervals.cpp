@@ -87,13 +87,6 @@ void scale(const FigurePointer& value, double factor) {
   }
 }
 
-// Of values that may be infinite: the smallest that at least `percent` of them do not exceed.
-double percentile(std::vector<double> values, std::uint64_t percent) {
-  std::sort(values.begin(), values.end());
-  const std::uint64_t rank = (values.size() * percent + 99) / 100;
-  return values[std::max<std::uint64_t>(rank, 1) - 1];
-}
-
 double simulated_seconds(const Workload& workload, const MachineSpec& machine, const Sampled& policy) {
   try {
     const Outcome outcome = simulate_policy(workload, machine, policy.policy, policy.settings);
@@ -140,13 +133,21 @@ std::pair<std::size_t, std::size_t> count_fastest(std::vector<Interval>& policie
 
 }  // namespace
 
+double percentile(std::vector<double> values, std::uint64_t percent) {
+  std::sort(values.begin(), values.end());
+  const std::uint64_t rank = (values.size() * percent + 99) / 100;
+  return values[std::max<std::uint64_t>(rank, 1) - 1];
+}
+
 void add_sample_options(CLI::App& command, SampleOptions& options) {
   command
       .add_option("--samples", options.samples,
                   "Simulate so many machines whose figures are drawn within what their sources allow, and report an "
                   "interval (64 or more say something)")
       ->check(CLI::Range(fewest_samples, most_samples));
-  command.add_option("--seed", options.seed, "Seed of --samples")->capture_default_str()->needs("--samples");
+  whole_number(command.add_option("--seed", options.seed, "Seed of --samples"))
+      ->capture_default_str()
+      ->needs("--samples");
 }
 
 MachineSampler::MachineSampler(const MachineSpec& machine) : machine_(machine) {

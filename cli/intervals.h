@@ -35,6 +35,9 @@ struct Influence {
   double share = 0;  // 0 to 1
 };
 
+// Of values that may be infinite: the smallest that at least `percent` of them do not exceed (nearest rank).
+double percentile(std::vector<double> values, std::uint64_t percent);
+
 // One policy over all samples.
 struct Interval {
   std::vector<double> seconds;        // an iteration of each sample; infinite where it does not fit

@@ -10,10 +10,10 @@
 namespace tencache {
 namespace {
 
-constexpr std::array commands{"bound", "endurance", "explain", "fit", "sensitivity", "tune"};
-constexpr std::array not_recorded{"--json",      "--threads",   "--csv",        "--svg",
-                                  "--deepspeed", "--fsdp",      "--accelerate", "--policy-library",
-                                  "--trace-at",  "--machine-at"};
+constexpr std::array commands{"bound", "endurance", "explain", "fit", "sensitivity", "sweep", "tune"};
+constexpr std::array not_recorded{
+    "--json", "--threads",    "--output",         "--csv",      "--svg",       "--deepspeed",
+    "--fsdp", "--accelerate", "--policy-library", "--trace-at", "--machine-at"};
 
 template <std::size_t n>
 bool is_one_of(const std::array<const char*, n>& names, const std::string& name) {
@@ -71,6 +71,9 @@ std::vector<std::string> words_again(const std::string& file, const Json& docume
         positional.push_back(text.get<std::string>());
       }
     }
+  }
+  if (words[0] == "sweep" && !(trace.empty() && machine.empty())) {
+    fail("is of a sweep, whose file names its traces and machines: leave --trace and --machine out");
   }
   if (!trace.empty()) {
     if (positional.size() != 1) {

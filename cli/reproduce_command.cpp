@@ -202,6 +202,9 @@ std::string explanation(const std::vector<Change>& changes) {
     text += "  the file of --from-deepspeed is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.gpus")) text += "  the rooflines that durations are rescaled by are not those of then\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.sweep")) text += "  the sweep's file is not the one of then: its hash differs\n";
+  if (changed("manifest.hashes.combinations"))
+    text += "  traces, machine files, policies or the build of tencache are not those of then\n";
   if (changed("manifest.hashes.prices") || changed("manifest.price.per_hour"))
     text += "  the price of the machine is not the one of then\n";
   if (changed("manifest.hashes.policy_library"))
@@ -235,10 +238,11 @@ Json command_again(const ReproduceArguments& arguments, const Json& document) {
 }
 
 std::string title_of_document(const Json& document) {
-  const Json& machine = member(document, "machine");
-  return is_repeatable(document) ? fmt::format("{} on {}", document["manifest"]["command"]["name"].get<std::string>(),
-                                               machine.is_string() ? machine.get<std::string>() : std::string("?"))
-                                 : title_of(document);
+  if (!is_repeatable(document)) return title_of(document);
+  const Json &name = member(document["manifest"]["command"], "name"), &machine = member(document, "machine");
+  const Json& on = machine.is_string() ? machine : member(member(document, "sweep"), "name");
+  return fmt::format("{} {} {}", name.get<std::string>(), machine.is_string() ? "on" : "of",
+                     on.is_string() ? on.get<std::string>() : std::string("?"));
 }
 
 // A table of all would bury what it is about.
@@ -298,8 +302,8 @@ void add_reproduce_command(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<ReproduceArguments>();
   command
       ->add_option("RESULT", arguments->file,
-                   "A result, or a list of them, as replay, compare, fit, explain, endurance, bound, sensitivity or "
-                   "tune print with --json")
+                   "A result, or a list of them, as replay, compare, fit, explain, endurance, bound, sensitivity, "
+                   "sweep or tune print with --json")
       ->required();
   refuse_empty(command->add_option("--trace", arguments->trace, "Where the trace is now, if not where it was"));
   refuse_empty(

@@ -105,7 +105,7 @@ std::vector<Json> results_of(Json json, const std::string& file) {
     throw Error(file, 0,
                 which +
                     " no result; give what replay, compare or run printed with --json (to reproduce also what bound, "
-                    "fit, explain, endurance, sensitivity or tune printed)");
+                    "fit, explain, endurance, sensitivity, sweep or tune printed)");
   }
   return results;
 }

@@ -386,7 +386,7 @@ void add_sensitivity_command(CLI::App& app, Command& chosen) {
   add_settings_option(*command, arguments->settings);
   command
       ->add_option("--tolerance", arguments->tolerance_percent, "Percent of the best time that count as nothing gained")
-      ->check(CLI::Range(0.0, 50.0))
+      ->check(finite_range(0, 50))
       ->capture_default_str();
   refuse_empty(command->add_option("--csv", arguments->csv, "Every point and knee as CSV"));
   refuse_empty(command->add_option("--svg", arguments->svg, "A picture"));

@@ -11,10 +11,12 @@
 #include "cli/generate_command.h"
 #include "cli/output_files.h"
 #include "cli/policy_library.h"
+#include "cli/repeat.h"
 #include "cli/sweep_report.h"
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
+#include "configs/shipped_files.h"
 #include "sim/sweep/merge.h"
 #include "sim/sweep/ranks.h"
 #include "sim/sweep/sweep_run.h"
@@ -28,6 +30,7 @@ struct SweepArguments {
   std::size_t threads = 0, top = 10;
   PriceChoice prices;
   bool json = false;
+  Json command;  // for the manifest
 };
 
 // Enough of a hash to tell builds apart.
@@ -74,7 +77,7 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   const double budget = said == results.about.end() ? 0 : std::stod(said->second);
   if (!arguments.csv.empty()) write_file(arguments.csv, sweep_csv(results.rows));
   if (arguments.json) {
-    print_json(sweep_json(results, budget));
+    print_json(sweep_json(results, budget, arguments.shard));
   } else {
     print(sweep_text(results, budget, arguments.top));
   }
@@ -90,6 +93,8 @@ SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
     const auto [i, n] = parse_shard(arguments.shard);
     take_shard(plan, i, n);
   }
+  plan.file_sha256 = sha256_of_file(plan.file.file);
+  plan.command = arguments.command.dump();
   return plan;
 }
 
@@ -109,7 +114,8 @@ ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
   const SweepResume resumed = resume(plan, store);
   if (!resumed.done.empty()) {
     remark(fmt::format(
-        "{} of {} combinations are in {} already{}", resumed.done.size(), row_count(plan), arguments.output,
+        "{} of {} combinations are in {} already{}", combination_count(plan, &resumed.done), combination_count(plan),
+        arguments.output,
         resumed.dropped == 0 ? "" : fmt::format("; {} that the sweep no longer has are dropped", resumed.dropped)));
   }
   {
@@ -170,8 +176,7 @@ ExitCode merge(const MergeArguments& arguments) {
     store.set_about(merged.results.about);
   }
   if (merged.missing != 0) {
-    remark(fmt::format("{} of {} combinations are in none of the files", merged.missing,
-                       merged.missing + merged.results.rows.size()));
+    remark(fmt::format("{} of {} combinations are in none of the files", merged.missing, merged.combinations));
   }
   SweepArguments shown;
   shown.csv = arguments.csv;
@@ -218,16 +223,29 @@ void add_sweep_command(CLI::App& app, Command& chosen) {
   add_policy_library_option(*command);
   add_top_option(*command, arguments->top);
   command->add_flag("--json", arguments->json, "Rows, fronts and advice as JSON");
+  std::vector<std::string> names;
+  for (const auto& [name, path] : shipped_files("sweeps")) names.push_back(name);
   command->footer(
-      "The file's format and what a row holds: docs/sweep.md. What does not fit and what a policy refuses are rows "
-      "with "
-      "a\nreason. Exit code 1: nothing fits.\n\n"
+      "The file says what is combined, and with which budget; its format and what a row holds: docs/sweep.md. Shipped "
+      "are " +
+      join(names) +
+      ".\nPrinted is, for each workload, the Pareto front of time against cost and what to take. With -o a sweep may "
+      "be "
+      "interrupted: the same command\ngoes on where it was. Several computers: mpirun -n 4 tencache sweep …, or "
+      "--shard "
+      "i/n on each and `sweep merge`. What does not fit and\nwhat a policy refuses are rows with a reason. Exit code "
+      "1: "
+      "nothing fits.\n\n"
       "Examples:\n"
       "  tencache sweep small\n"
       "  tencache sweep mine.yaml -o results.sqlite --csv results.csv\n"
       "  tencache sweep mine.yaml --shard 3/8 -o part3.sqlite");
   command->callback([arguments, command, &chosen] {
-    if (command->get_subcommands().empty()) chosen = [arguments] { return sweep(*arguments); };
+    if (!command->get_subcommands().empty()) return;
+    arguments->command = command_json(*command);
+    // Parts are joined under the command of the whole; --top is of the text.
+    for (const char* option : {"--shard", "--top"}) arguments->command["arguments"].erase(option);
+    chosen = [arguments] { return sweep(*arguments); };
   });
   add_merge_command(*command, chosen);
 }

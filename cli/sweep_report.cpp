@@ -36,6 +36,26 @@ Json row_json(const SweepRow& row) {
   return json;
 }
 
+// Of all parts together it is that of the whole sweep, which gives the same rows.
+Json manifest_of(const std::map<std::string, std::string>& about, const std::string& shard) {
+  const auto text = [&](const char* name) {
+    const auto found = about.find(name);
+    return found == about.end() || found->second.empty() ? Json(nullptr) : Json(found->second);
+  };
+  Json command = text("command");
+  if (command.is_string()) command = Json::parse(command.get<std::string>());
+  if (command.is_object() && !shard.empty()) command["arguments"]["--shard"] = {shard};
+  return {{"version", TENCACHE_VERSION},
+          {"build", text("build")},
+          {"hashes",
+           {{"sweep", text("file_sha256")},
+            {"combinations", text("combinations_sha256")},
+            {"prices", text("prices_sha256")}}},
+          {"run", {{"sweep", text("file")}, {"shard", shard.empty() ? Json(nullptr) : Json(shard)}}},
+          {"seed", 0},
+          {"command", std::move(command)}};
+}
+
 std::string machine_text(const SweepRow& row) {
   std::string text = row.machine;
   if (!row.gpu_memory.empty()) text += ", GPU " + row.gpu_memory;
@@ -118,19 +138,27 @@ std::string figures_text(const SweepRow& row) {
 
 std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
 
+// The row and what it ties with, the cheapest first.
+std::vector<std::size_t> tied_rows(const std::vector<SweepRow>& rows, std::size_t best,
+                                   const std::vector<std::size_t>& ties, std::optional<double> SweepRow::*cost) {
+  std::vector<std::size_t> all = {best};
+  all.insert(all.end(), ties.begin(), ties.end());
+  sort_by_cost(all, rows, cost);
+  return all;
+}
+
 // "fastest: M, P: …", or what it ties with, a line each: no row is called better by less than its error. Policies with
 // the same figures on a machine share a line.
 std::string choice_lines(const std::string& name, const std::vector<SweepRow>& rows, std::size_t best,
                          const std::vector<std::size_t>& ties, const VaryingOptions& varying,
-                         std::string (*figures)(const SweepRow&) = figures_text) {
+                         std::string (*figures)(const SweepRow&) = figures_text,
+                         std::optional<double> SweepRow::*cost = &SweepRow::usd_per_iteration) {
   struct Line {
     std::string machine, policies, figures;
   };
   std::vector<Line> lines;
   double margin = 0;
-  std::vector<std::size_t> all = {best};
-  all.insert(all.end(), ties.begin(), ties.end());
-  for (const std::size_t i : all) {
+  for (const std::size_t i : tied_rows(rows, best, ties, cost)) {
     margin = std::max(margin, tie_margin(rows[best], rows[i]));
     Line line{machine_text(rows[i]), policy_text(rows[i], varying), figures(rows[i])};
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
@@ -146,7 +174,7 @@ std::string choice_lines(const std::string& name, const std::vector<SweepRow>& r
     return line.machine + ", " + line.policies + ": " + line.figures + "\n";
   };
   if (lines.size() == 1) return name + ": " + text_of(lines.front());
-  std::string text = fmt::format("{}: a tie, within {}, of\n", name, percent(margin));
+  std::string text = fmt::format("{}: a tie, within {}, of (the cheapest first)\n", name, percent(margin));
   for (std::size_t i = 0; i < std::min(most_ties, lines.size()); ++i) text += "  " + text_of(lines[i]);
   if (lines.size() > most_ties) text += fmt::format("  and {} others\n", lines.size() - most_ties);
   return text;
@@ -209,7 +237,7 @@ std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, con
                           : "cheapest that fits: not known, nothing that fits has a price\n";
   if (advice.cheapest_on_spot) {
     text += choice_lines("cheapest on spot", rows, *advice.cheapest_on_spot, advice.cheapest_on_spot_ties, varying,
-                         spot_figures_text);
+                         spot_figures_text, &SweepRow::spot_usd_per_iteration);
   }
   text += choice_lines("fastest", rows, *advice.fastest, advice.fastest_ties, varying);
   if (budget > 0) {
@@ -223,29 +251,36 @@ std::string in_full(const std::vector<SweepRow>& rows, const Advice& advice, con
 std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice>& advice,
                      const VaryingOptions& varying, double budget) {
   std::vector<std::string> header = {"workload", "fit", "cheapest that fits", "$/1000 it.", "fastest", "iteration"};
+  const bool has_spot =
+      std::any_of(advice.begin(), advice.end(), [](const Advice& of) { return of.cheapest_on_spot.has_value(); });
+  if (has_spot) header.insert(header.begin() + 4, {"cheapest on spot", "spot $/1000 it."});
   if (budget > 0) header.insert(header.end(), {fmt::format("fastest under {:.4g} $/h", budget), "iteration"});
   Table table(header);
   for (const Advice& of : advice) {
     std::vector<std::string> cells = {of.workload, fmt::format("{}/{}", of.fitting.size(), of.combinations)};
-    const auto add = [&](const std::optional<std::size_t>& i, const std::vector<std::size_t>& ties, bool cost) {
+    const auto add = [&](const std::optional<std::size_t>& best, const std::vector<std::size_t>& ties, bool of_cost,
+                         std::optional<double> SweepRow::*cost) {
       const std::string tie = ties.empty() ? "" : fmt::format(" (= {} more)", ties.size());
-      cells.push_back(i ? choice_text(rows[*i], varying) + tie : "-");
-      cells.push_back(!i     ? "-"
-                      : cost ? usd_text(1000 * *rows[*i].usd_per_iteration)
-                             : format_seconds(*rows[*i].iteration_seconds));
+      const SweepRow* row = best ? &rows[tied_rows(rows, *best, ties, cost).front()] : nullptr;
+      cells.push_back(row != nullptr ? choice_text(*row, varying) + tie : "-");
+      cells.push_back(row == nullptr ? "-"
+                      : of_cost      ? thousand_text(row->*cost)
+                                     : format_seconds(*row->iteration_seconds));
     };
-    add(of.cheapest, of.cheapest_ties, true);
-    add(of.fastest, of.fastest_ties, false);
-    if (budget > 0) add(of.in_budget, of.in_budget_ties, false);
+    add(of.cheapest, of.cheapest_ties, true, &SweepRow::usd_per_iteration);
+    if (has_spot) add(of.cheapest_on_spot, of.cheapest_on_spot_ties, true, &SweepRow::spot_usd_per_iteration);
+    add(of.fastest, of.fastest_ties, false, &SweepRow::usd_per_iteration);
+    if (budget > 0) add(of.in_budget, of.in_budget_ties, false, &SweepRow::usd_per_iteration);
     table.add(std::move(cells));
   }
   const bool any_ties = std::any_of(advice.begin(), advice.end(), [](const Advice& of) {
-    return !of.cheapest_ties.empty() || !of.fastest_ties.empty() || !of.in_budget_ties.empty();
+    return !of.cheapest_ties.empty() || !of.fastest_ties.empty() || !of.in_budget_ties.empty() ||
+           !of.cheapest_on_spot_ties.empty();
   });
   if (!any_ties) return table.text();
   return table.text() +
-         "(= n more): a tie with n others, no further apart than the error allows to tell; `advice` in --json names "
-         "them\n";
+         "(= n more): the cheapest of a tie with n others, no further apart than the error allows to tell; `advice` in "
+         "--json names them\n";
 }
 
 // What the figures are made of, and what may be believed of them: of which rows that fit.
@@ -378,9 +413,11 @@ std::string prices_text(const std::vector<SweepRow>& rows) {
 
 }  // namespace
 
-Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
+Json sweep_json(const SweepResults& results, double budget_usd_per_hour, const std::string& shard) {
   Json about = Json::object(), rows = Json::array(), advice = Json::array();
-  for (const auto& [name, value] : results.about) about[name] = value;
+  for (const auto& [name, value] : results.about) {
+    if (name != "command" && name != "file_sha256") about[name] = value;
+  }
   for (const SweepRow& row : results.rows) rows.push_back(row_json(row));
   for (const Advice& of : advise(results.rows, budget_usd_per_hour)) {
     const auto position = [&](const std::optional<std::size_t>& i) {
@@ -405,7 +442,10 @@ Json sweep_json(const SweepResults& results, double budget_usd_per_hour) {
                       {"budget_usd_per_hour", budget_usd_per_hour > 0 ? Json(budget_usd_per_hour) : Json(nullptr)},
                       {"front", positions(of.front)}});
   }
-  return {{"sweep", std::move(about)}, {"rows", std::move(rows)}, {"advice", std::move(advice)}};
+  return {{"sweep", std::move(about)},
+          {"rows", std::move(rows)},
+          {"advice", std::move(advice)},
+          {"manifest", manifest_of(results.about, shard)}};
 }
 
 std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, std::size_t top) {

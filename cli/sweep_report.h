@@ -10,8 +10,8 @@
 
 namespace tencache {
 
-// {"sweep": {…}, "rows": […], "advice": […]}
-Json sweep_json(const SweepResults& results, double budget_usd_per_hour);
+// {"sweep": {…}, "rows": […], "advice": […], "manifest": {…}}; `shard`: of the part that they are, else empty.
+Json sweep_json(const SweepResults& results, double budget_usd_per_hour, const std::string& shard);
 
 // The front of each workload (of many workloads, its ends) and what to take.
 // `top`: so many of the fastest rows of each workload beside its front, where the workloads are few.

@@ -33,7 +33,9 @@ struct NamedStep {
   }
   void name(Timeline& timeline) const {
     for (Span& span : timeline.spans) name(span);
-    for (OccupancySample& sample : timeline.occupancy) sample.tensor = none;  // ids of the memory, not the recording's
+    for (OccupancySample& sample : timeline.occupancy) {
+      if (sample.tensor >= unrecorded_tensor) sample.tensor = none;  // what it holds is told by role
+    }
   }
 };
 

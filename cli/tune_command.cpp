@@ -16,8 +16,8 @@
 #include "configs/fsdp_config.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
+#include "traces/fold_updates.h"
 #include "traces/split_ranks.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -119,7 +119,7 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   request.from_deepspeed_sha256 = sha256_of_file(request.from_deepspeed);  // --deepspeed may write the same file
   const WorkloadOptions first = workloads_of(request).front();
   const std::string& file = first.trace_at.empty() ? first.trace : first.trace_at;
-  const Trace trace = first.generate.empty() ? read_trace(file) : load_workload(first).trace;
+  const Trace trace = first.generate.empty() ? read_trace_to_simulate(file) : load_workload(first).trace;
   DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
   for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
   const std::string& precision = trace.header.precision;
@@ -172,7 +172,7 @@ void add_tune_command(CLI::App& app, Command& chosen) {
                    "Simulations at most, but the defaults and the start of --from-deepspeed always run")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{10'000'000}));
-  command->add_option("--seed", request.seed, "Of the search and of --jitter")->capture_default_str();
+  whole_number(command->add_option("--seed", request.seed, "Of the search and of --jitter"))->capture_default_str();
   command->add_option("--threads", request.threads, "Simulations at once (default: one a core)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1024}));
   refuse_empty(command->add_option("--jitter", arguments->jitter,
@@ -199,7 +199,10 @@ void add_tune_command(CLI::App& app, Command& chosen) {
                                    "The same for Hugging Face Accelerate, as YAML; refers to the file of --deepspeed"));
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(
-      "Exit code 1: nothing fits.\n\nExamples:\n"
+      "Tried are the values that `tencache policies --json` lists for each option with \"tuned\": true (tune_values); "
+      "--set fixes one, --over\nlists others. The text says the best, the gain over the defaults, what each knob alone "
+      "would change, and a `replay` command with the best\nsettings. Nothing is written but the files that are named: "
+      "docs/tune.md. Exit code 1: nothing fits.\n\nExamples:\n"
       "  tencache tune step.trace.jsonl.zst --machine g5.xlarge --policy zero-infinity\n"
       "  tencache tune short.trace.jsonl.zst long.trace.jsonl.zst -m g5.xlarge -p 10cache --jitter 5%\n"
       "  tencache tune step.trace.jsonl.zst -m g5.xlarge -p layer-streaming --over buffers=2..6 --csv all.csv\n"

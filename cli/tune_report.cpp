@@ -237,6 +237,7 @@ Json tune_json(const Tuned& tuned) {
           {"ties_with_defaults", gained && ties(tuned.best(), tuned.standard(), tuned.request.tie)},
           {"pinned_buffer_bytes", reserved_memory(tuned, tuned.best()).pinned_buffers},
           {"knobs", std::move(knobs)},
+          {"untested", result.untested},
           {"flatness", std::move(flatness)},
           {"ties", std::move(tied)},
           {"misfits", std::move(misfits)},
@@ -268,6 +269,10 @@ std::string tune_text(const Tuned& tuned) {
   if (reserved.pinned_buffers != 0) {
     text += fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",
                         format_bytes(reserved.pinned_buffers), format_bytes(reserved.cpu_home));
+  }
+  if (!result.untested.empty()) {
+    text += fmt::format("The budget ended before it was known whether these gain anything: {}; raise --budget.\n",
+                        join(result.untested));
   }
   text += fmt::format("\n{}{}", flatness_table(tuned), ties_and_misfits(tuned));
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w)

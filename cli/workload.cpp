@@ -1,7 +1,10 @@
 #include "cli/workload.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 
 #include "cli/console.h"
@@ -12,7 +15,6 @@
 #include "policies/registry.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 
@@ -78,6 +80,27 @@ void add_iterations_option(CLI::App& command, WorkloadOptions& options) {
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
 }
 
+CLI::Validator finite_range(double least, double most) {
+  const std::string range = fmt::format("in [{:g} - {:g}]", least, most);
+  return CLI::Validator(
+      [least, most, range](std::string& text) {
+        double value = 0;
+        const char* const last = text.data() + text.size();
+        const auto [end, error] = std::from_chars(text.data(), last, value);
+        const bool valid = error == std::errc() && end == last && value >= least && value <= most;
+        return valid ? std::string() : fmt::format("Value {} not {}", text, range);
+      },
+      "FLOAT " + range, "");
+}
+
+CLI::Option* whole_number(CLI::Option* option) {
+  return option->check([](const std::string& text) {
+    const bool digits =
+        !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+    return digits ? std::string() : "'" + text + "' is no whole number from 0";
+  });
+}
+
 CLI::Option* refuse_empty(CLI::Option* option) {
   return option->check([](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
@@ -136,10 +159,9 @@ Workload load_workload(const WorkloadOptions& options) {
     if (options.trace.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
     const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
     workload.trace_sha256 = sha256_of_file(file);
-    workload.trace = read_trace(file);
-    if (const FoldedUpdates folded = fold_updates(workload.trace); folded.kernels > 0) {
-      remark("note: " + folded.to_string());
-    }
+    FoldedUpdates folded;
+    workload.trace = read_trace_to_simulate(file, &folded);
+    if (folded.kernels > 0) remark("note: " + folded.to_string());
   } else {
     if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
     workload.trace = generate_for(options.generate, workload.machine);

@@ -16,6 +16,7 @@
 namespace CLI {
 class App;
 class Option;
+class Validator;
 }  // namespace CLI
 
 namespace tencache {
@@ -45,6 +46,10 @@ void add_limit_option(CLI::App& command, std::vector<std::string>& limits);
 void add_price_options(CLI::App& command, PriceChoice& prices);
 // The same as add_machine_options and [--iterations] [--prices] [--price]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
+// Of a floating-point option: a number from `least` to `most`, and no NaN, which CLI::Range lets pass.
+CLI::Validator finite_range(double least, double most);
+// Of a seed: a whole number from 0, which -1 is not.
+CLI::Option* whole_number(CLI::Option* option);
 // An empty value of this option is bad usage. Returns the option.
 CLI::Option* refuse_empty(CLI::Option* option);
 // --set key=value, any number.

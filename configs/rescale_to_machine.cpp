@@ -40,4 +40,12 @@ std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& mac
   return rescale(trace, *from, *to);
 }
 
+std::string taken_as_they_are(const Trace& trace, const MachineSpec& machine, const RescaleOptions& options) {
+  if (!options.no_rescale || machine.gpu.empty()) return "";
+  const std::string& hardware = trace.header.hardware;
+  const std::string of = hardware.starts_with("modelled: ") ? hardware.substr(hardware.find(": ") + 2) : hardware;
+  if (of == machine.gpu) return "";
+  return of.empty() ? "an unknown GPU" : of;
+}
+
 }  // namespace tencache

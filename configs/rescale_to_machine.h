@@ -21,4 +21,8 @@ struct RescaleOptions {
 std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& machine,
                                             const RescaleOptions& options = {});
 
+// With no_rescale, the GPU that the durations are of, where it is not the machine's: "a100-40g", "an unknown GPU"; else
+// empty.
+std::string taken_as_they_are(const Trace& trace, const MachineSpec& machine, const RescaleOptions& options);
+
 }  // namespace tencache

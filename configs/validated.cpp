@@ -47,6 +47,7 @@ std::vector<Validated> read_validated() {
       added.traces = node["traces"].as<std::string>();
       added.policies = node["policies"].as<std::vector<std::string>>();
       if (node["models"]) added.models = node["models"].as<std::vector<std::string>>();
+      if (node["options"]) added.options = node["options"].as<decltype(added.options)>();
       added.quantity = node["quantity"].as<std::string>();
       added.rows = node["rows"].as<std::uint64_t>();
       added.median = share(node["median"]);
@@ -73,7 +74,22 @@ const Validated* validated_for(const std::vector<Validated>& list, std::string_v
   return found == list.end() ? nullptr : &*found;
 }
 
-bool validates_time(const Validated& validated, std::string_view policy, std::string_view recorded_by) {
+namespace {
+
+bool has_options(const Validated& validated, const PolicyRun& run) {
+  const auto of_policy = validated.options.find(run.policy);
+  return std::ranges::all_of(run.options, [&](const auto& option) {
+    const auto& [name, value] = option;
+    if (of_policy != validated.options.end()) {
+      const auto listed = of_policy->second.find(name);
+      if (listed != of_policy->second.end()) return std::ranges::find(listed->second, value) != listed->second.end();
+    }
+    const auto standard = run.defaults.find(name);
+    return standard != run.defaults.end() && standard->second == value;
+  });
+}
+
+bool validates_policy(const Validated& validated, std::string_view policy, std::string_view recorded_by) {
   if (validated.quantity != "seconds" || std::ranges::find(validated.policies, policy) == validated.policies.end()) {
     return false;
   }
@@ -82,11 +98,17 @@ bool validates_time(const Validated& validated, std::string_view policy, std::st
          });
 }
 
-std::string validity_text(const Validated* validated, std::string_view policy, std::string_view recorded_by) {
+}  // namespace
+
+bool validates_time(const Validated& validated, const PolicyRun& run, std::string_view recorded_by) {
+  return validates_policy(validated, run.policy, recorded_by) && has_options(validated, run);
+}
+
+std::string validity_text(const Validated* validated, const PolicyRun& run, std::string_view recorded_by) {
   if (validated == nullptr) return "extrapolated";
   char share[32];
   std::snprintf(share, sizeof share, "%.1f", 100 * validated->worst);
-  if (validates_time(*validated, policy, recorded_by)) {
+  if (validates_time(*validated, run, recorded_by)) {
     return std::string("validated within ") + share + " % (" + validated->system + ")";
   }
   const auto list = [](const std::vector<std::string>& names) {
@@ -95,7 +117,8 @@ std::string validity_text(const Validated* validated, std::string_view policy, s
     return text;
   };
   return "extrapolated (on this machine " + validated->quantity + " of " + list(validated->policies) +
-         (validated->models.empty() ? "" : " on " + list(validated->models)) + " were checked, within " + share + " %)";
+         (validated->models.empty() ? "" : " on " + list(validated->models)) + " were checked, within " + share + " %" +
+         (validates_policy(*validated, run.policy, recorded_by) ? ", with other options)" : ")");
 }
 
 }  // namespace tencache

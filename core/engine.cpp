@@ -584,10 +584,10 @@ void Engine::throw_out_of_memory() {
     const Bytes missing = op.room_needed > free ? op.room_needed - free : op.room_needed;
     const std::string name(op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op])
                                                                 : "unscheduled op");
-    std::string message =
-        "out of memory: op '" + name + "'" + (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) +
-        " needs " + std::to_string(needs) + " bytes (" + format_bytes(needs) + ") in tier '" + tier.name + "' of " +
-        std::to_string(memory_.capacity(lane.tier)) + " bytes; " + std::to_string(missing) + " bytes are missing";
+    std::string message = "out of memory: op '" + name + "'" +
+                          (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) + " needs " +
+                          format_bytes(needs) + " in tier '" + tier.name + "' of " +
+                          format_bytes(memory_.capacity(lane.tier)) + "; " + format_bytes(missing) + " are missing";
     if (needs <= memory_.capacity(lane.tier)) {
       message += " because nothing else can leave:";
       for (TierId other = 0; other < memory_.tier_count(); ++other) {
@@ -597,7 +597,7 @@ void Engine::throw_out_of_memory() {
     }
     throw OutOfMemory(message, name, missing);
   }
-  TENCACHE_CHECK(!"the program stands still and no op waits");
+  check_failed("an op waits where the program stands still", __FILE__, __LINE__);
 }
 
 void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal) {

@@ -85,7 +85,7 @@ std::string text_of(double value, bool whole) {
   std::array<char, 40> text{};
   const auto end =
       whole ? std::to_chars(text.data(), text.data() + text.size(), static_cast<std::uint64_t>(std::llround(value))).ptr
-            : std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+            : std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, 6).ptr;
   return {text.data(), end};
 }
 

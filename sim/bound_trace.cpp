@@ -240,7 +240,6 @@ class Demand {
  public:
   Demand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu)
       : trace_(trace),
-        cuts_(cuts),
         with_cpu_(with_cpu),
         parts_(static_cast<std::int64_t>(cuts.count())),
         tensors_(trace.trace->tensors.size()),
@@ -327,7 +326,6 @@ class Demand {
   }
 
   const BoundTrace& trace_;
-  const BoundCuts& cuts_;
   bool with_cpu_;
   std::int64_t parts_;
   std::vector<State> tensors_;

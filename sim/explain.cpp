@@ -18,8 +18,15 @@ namespace {
 constexpr double no_time = 1e15;     // bytes or parameters a second
 constexpr double negligible = 1e-6;  // of an iteration
 
-TimeParts parts_of(const RunResult& result) {
-  TimeParts parts{.fits = result.fits, .reason = result.misfit, .seconds = 0, .compute = 0, .gaps = 0, .stalls = {}};
+TimeParts parts_of(const Outcome& outcome) {
+  const RunResult& result = outcome.result;
+  TimeParts parts{.fits = result.fits,
+                  .reason = result.misfit,
+                  .seconds = 0,
+                  .compute = 0,
+                  .gaps = 0,
+                  .stalls = {},
+                  .rank = outcome.rank};
   if (!result.fits) return parts;
   const auto seconds = [&](Nanoseconds window_ns) {
     return to_seconds(window_ns) / static_cast<double>(result.period);
@@ -151,7 +158,7 @@ class Explaining {
       explanation_.outcome.result.misfit = error.what();
     }
     const Outcome& outcome = explanation_.outcome;
-    explanation_.parts = parts_of(outcome.result);
+    explanation_.parts = parts_of(outcome);
     explanation_.simulations = done_ = 1;
     if (!outcome.result.fits) return std::move(explanation_);
     Breakdown(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, outcome.program,
@@ -245,7 +252,7 @@ class Explaining {
                      const std::map<std::string, std::string>& settings) {
     TimeParts parts;
     try {
-      parts = parts_of(run_policy(trace, machine, policy, settings, request_.limits).result);
+      parts = parts_of(run_policy(trace, machine, policy, settings, request_.limits));
     } catch (const Error& error) {
       parts.reason = error.what();
     }

@@ -44,6 +44,7 @@ struct TimeParts {
   double seconds = 0;
   double compute = 0, gaps = 0;
   StallSeconds stalls{};
+  std::size_t rank = 0;  // whose parts these are: the slowest of the run
 };
 
 struct ExplainedCause {

@@ -44,13 +44,15 @@ class Search {
     if (result_.exhaustive) {
       try_all();
     } else {
-      // The rest is for the simplification and the flatness.
-      limit_ = options_.budget - std::min(options_.budget / 4, 3 * problem_.knobs.size() * runs_of_candidate());
+      searching_ = true;
+      reserve();
       search();
+      searching_ = false;
     }
     limit_ = options_.budget;
     simplify();
     look_around();
+    collect_untested();
     collect_ties();
     result_.simulations = simulations_;
     return std::move(result_);
@@ -136,10 +138,22 @@ class Search {
     return candidate;
   }
 
+  // The rest is for the flatness and for the simplification, which tries each change of the best alone and all that
+  // gain nothing at once. While nothing fits there is nothing to simplify.
+  void reserve() {
+    limit_ = options_.budget;
+    if (!std::isfinite(score(best_))) return;
+    const std::uint64_t simpler = 2 * (changed(points_[best_]) + 1);
+    const std::uint64_t rest = std::max<std::uint64_t>(
+        std::min(options_.budget / 4, 3 * problem_.knobs.size() * runs_of_candidate()), simpler * runs_of_candidate());
+    limit_ = options_.budget - std::min(options_.budget, rest);
+  }
+
   // The candidates' indices, `unset` for those that the budget does not allow any more. Those not known yet are
   // simulated, on all threads.
   std::vector<std::size_t> try_points(const std::vector<Point>& points) {
     std::vector<std::size_t> indices, fresh;
+    if (searching_) reserve();
     for (const Point& wanted : points) {
       const Point point = without_effectless(wanted);
       const Settings settings = settings_of(point);
@@ -369,10 +383,22 @@ class Search {
         points.push_back(points_[result_.best]);
         points.back()[i] = defaults_[i];
       }
-      std::size_t next = unset;
-      for (const std::size_t index : try_points(points)) {
+      std::size_t next = unset, gaining_nothing = 0;
+      Point all = points_[result_.best];  // with all changes undone that gain nothing each for itself
+      const std::vector<std::size_t> indices = try_points(points);
+      for (std::size_t i = 0; i < indices.size(); ++i) {
+        const std::size_t index = indices[i];
         const bool candidate = index != unset && changed(points_[index]) < changed(points_[result_.best]);
-        if (candidate && ties_with(fastest, index) && (next == unset || better(index, next))) next = index;
+        if (!candidate || !ties_with(fastest, index)) continue;
+        if (next == unset || better(index, next)) next = index;
+        ++gaining_nothing;
+        for (std::size_t knob = 0; knob < all.size(); ++knob) {
+          if (points[i][knob] == defaults_[knob]) all[knob] = defaults_[knob];
+        }
+      }
+      if (gaining_nothing > 1) {
+        const std::size_t index = try_points({all}).front();
+        if (index != unset && ties_with(fastest, index)) next = index;
       }
       simpler = next != unset;
       if (simpler) result_.best = next;
@@ -415,6 +441,19 @@ class Search {
     }
   }
 
+  // Where the budget ended before a change of the best was tried without.
+  void collect_untested() {
+    const Point& best = points_[result_.best];
+    for (std::size_t i = 0; i < best.size() && std::isfinite(score(result_.best)); ++i) {
+      if (best[i] == defaults_[i] || defaults_[i] == unset) continue;
+      Point without = best;
+      without[i] = defaults_[i];
+      if (!known_.contains(settings_of(without_effectless(without)))) {
+        result_.untested.push_back(problem_.knobs[i].name);
+      }
+    }
+  }
+
   // A capped candidate is known by its first copies only.
   double ratio_to_best(std::size_t index) const {
     const Candidate& candidate = result_.candidates[index];
@@ -439,7 +478,7 @@ class Search {
   std::map<Settings, std::size_t> known_;
   std::size_t best_ = 0;
   std::uint64_t simulations_ = 0, limit_ = 0;
-  bool spent_ = false;
+  bool searching_ = false, spent_ = false;
   TuneResult result_;
 };
 

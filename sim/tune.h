@@ -8,8 +8,9 @@
 //      knob those 1, 2 and 4 steps away); the best of them is taken if it is better, until no knob improves.
 //   3. Three random exchanges, local search again; what comes out replaces the best unless it is slower. Every fifth
 //      time it begins at random settings instead.
-//   4. When the search's share of the budget is spent, the best is simplified: a knob returns to its default where that
-//      ties. Then each knob alone moves one step and to its default, to show how flat the optimum is.
+//   4. When the search's share of the budget is spent (what is left lets each change of the best be tried without), the
+//      best is simplified: a knob returns to its default where that ties. Then each knob alone moves one step and to
+//      its default, to show how flat the optimum is.
 // Settings whose knobs have no effect (Knob::only_with) are the same candidate, and none is simulated twice.
 //
 // With several copies of a workload (jittered durations) each candidate is judged by the median of its times on the
@@ -90,6 +91,8 @@ struct TuneResult {
   std::vector<std::optional<std::size_t>> starts;  // of the problem's, none where the budget ended before
   std::vector<std::size_t> ties;                   // with the best, the best not among them; fewest changes first
   std::vector<Flatness> flatness;                  // by knob
+  // Knobs that the best has changed and that no simulation had at the default, all else as in it: the budget ended.
+  std::vector<std::string> untested;
   bool exhaustive = false;
   double combinations = 0;  // of all knobs' values
   std::uint64_t simulations = 0;

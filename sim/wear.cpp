@@ -49,6 +49,9 @@ void rate(TierWear& wear, const Tier& tier, const WearOptions& options) {
     wear.rated_bytes = static_cast<double>(*options.rated);
   } else if (!given && tier.rated_written_bytes != 0) {
     wear.rated_bytes = static_cast<double>(tier.rated_written_bytes);
+  } else if (wear.capacity == 0) {
+    wear.rating = WearRating::unknown;
+    return;
   } else {
     wear.rated_bytes = options.drive_writes_per_day.value_or(1) * static_cast<double>(wear.capacity) * days_a_year *
                        options.warranty_years;
@@ -61,9 +64,11 @@ void rate(TierWear& wear, const Tier& tier, const WearOptions& options) {
 }  // namespace
 
 std::string_view to_string(WearRating rating) {
-  constexpr std::array<std::string_view, 3> names{"options", "machine", "assumed"};
+  constexpr std::array<std::string_view, 4> names{"options", "machine", "assumed", "unknown"};
   return names[static_cast<std::size_t>(rating)];
 }
+
+bool is_parallel_file_system(const Tier& tier) { return tier.kind == TierKind::nvme && tier.name == "pfs"; }
 
 std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine, const WearOptions& options) {
   TENCACHE_CHECK(outcome.result.fits);
@@ -71,27 +76,31 @@ std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine
   const std::size_t ranks = std::max<std::size_t>(1, outcome.ranks.size());
   const double iteration_seconds = outcome.result.iteration_seconds();
   for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
-    if (machine.tiers[tier].kind != TierKind::nvme) continue;
+    if (machine.tiers[tier].kind != TierKind::nvme || is_parallel_file_system(machine.tiers[tier])) continue;
     double bytes = 0, capacity = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
       bytes += written_per_iteration(result, machine.of_rank(rank), tier);
     }
     // The machine's, ranks that the trace leaves idle included, where they share it.
+    bool known = true;
     const bool shared = shared_by_ranks(machine, tier);
     for (std::size_t rank = 0; rank < (shared ? machine.rank_count() : ranks); ++rank) {
-      capacity += static_cast<double>(machine.of_rank(rank).tiers[tier].capacity);
+      const Bytes own = machine.of_rank(rank).tiers[tier].capacity;
+      known = known && own < unlimited;
+      capacity += static_cast<double>(own);
     }
     TierWear wear;
     wear.tier = machine.tiers[tier].name;
     wear.devices = devices_of(machine, tier) * (shared ? 1 : static_cast<std::uint32_t>(ranks));
-    wear.capacity = static_cast<Bytes>(capacity / wear.devices);
+    wear.capacity = known ? static_cast<Bytes>(capacity / wear.devices) : 0;
     wear.bytes_per_iteration = bytes / wear.devices;
     wear.bytes_per_day =
         wear.bytes_per_iteration * options.write_amplification * options.duty * seconds_a_day / iteration_seconds;
-    wear.drive_writes_per_day = wear.bytes_per_day / static_cast<double>(wear.capacity);
+    if (wear.capacity > 0) wear.drive_writes_per_day = wear.bytes_per_day / static_cast<double>(wear.capacity);
     rate(wear, machine.tiers[tier], options);
-    if (wear.bytes_per_day > 0) wear.years = wear.rated_bytes / wear.bytes_per_day / days_a_year;
+    if (wear.bytes_per_day > 0 && wear.rated_bytes > 0)
+      wear.years = wear.rated_bytes / wear.bytes_per_day / days_a_year;
     wears.push_back(std::move(wear));
   }
   return wears;

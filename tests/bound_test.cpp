@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "core/error.h"
 #include "sim/simulate.h"
@@ -146,12 +145,6 @@ TEST(BoundTest, SaysThatNothingFits) {
   EXPECT_EQ(lower_bound_of(five_layers(1, 100), small_machine(200)).misfit, "");
 }
 
-// TENCACHE_CASES=50 runs fifty times as many.
-std::uint64_t factor() {
-  const char* text = std::getenv("TENCACHE_CASES");
-  return text == nullptr ? 1 : std::max<std::uint64_t>(1, std::strtoull(text, nullptr, 10));
-}
-
 struct Tally {
   std::uint64_t runs = 0, beyond_compute = 0, steady = 0, moved = 0, tight = 0;
 };
@@ -189,7 +182,7 @@ void check(std::uint64_t seed, const CaseOptions& options, Tally& tally) {
 }
 
 void check_all(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& options, Tally& tally) {
-  for (std::uint64_t seed = first_seed; seed < first_seed + count * factor(); ++seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + case_count(count); ++seed) {
     check(seed, options, tally);
     if (testing::Test::HasFatalFailure()) return;
   }
@@ -200,7 +193,7 @@ TEST(BoundTest, NoRunIsFaster) {
   check_all(20'000'000, 6000, {.optimizer = true}, tally);
   check_all(21'000'000, 3000, {.policy = "random", .optimizer = true}, tally);
   // Else it would prove little.
-  EXPECT_GT(tally.runs, 5000 * factor());
+  EXPECT_GT(tally.runs, case_count(5000));
   EXPECT_GT(tally.beyond_compute, tally.runs / 5);
   EXPECT_GT(tally.steady, tally.runs / 20);
   EXPECT_GT(tally.moved, tally.runs / 50);

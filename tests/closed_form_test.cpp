@@ -191,7 +191,7 @@ TEST(ClosedFormTest, OutOfMemoryNamesTheOpAndTheBytes) {
   EXPECT_FALSE(result.fits);
   EXPECT_EQ(result.misfit_op, "op0");
   EXPECT_EQ(result.misfit_bytes, 30U);
-  EXPECT_THAT(result.misfit, HasSubstr("130 bytes"));
+  EXPECT_THAT(result.misfit, HasSubstr("needs 130 B in tier"));
 }
 
 // The second iteration finds all that it reads: 150, then 50.

@@ -47,6 +47,8 @@ TEST(Demand, IsWhatIsAliveAtEachOp) {
   EXPECT_EQ(demand.first_above(115), 1u);
   EXPECT_EQ(demand.first_above(1115), none);
   EXPECT_EQ(alive_at(small_trace(), 2).bytes, 135u);
+  // In whole pages of 64: w and u 64 each, a 128, b 1024.
+  EXPECT_EQ(demands_of(small_trace(), 64)[0].alive, (std::vector<Bytes>{256, 1280, 320, 192}));
 }
 
 // A policy may run it on the CPU, so that it bounds no policy's GPU memory.

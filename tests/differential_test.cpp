@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 
 #include "sim/sim_machine.h"
@@ -63,8 +62,7 @@ std::string difference(const std::vector<Item>& fast, const std::vector<Item>& n
 }
 
 void compare(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& options) {
-  const char* factor = std::getenv("TENCACHE_CASES");
-  count *= factor == nullptr ? 1 : std::max<std::uint64_t>(1, std::strtoull(factor, nullptr, 10));
+  count = case_count(count);
   std::uint64_t fit = 0, transfers = 0;
   for (std::uint64_t seed = first_seed * 1'000'000; seed < first_seed * 1'000'000 + count; ++seed) {
     const SeedOnAbort at_abort(seed);

@@ -2,6 +2,8 @@
 #include "sim/explain.h"
 
 #include <cmath>
+#include <iterator>
+#include <sstream>
 
 #include "configs/machine_yaml.h"
 #include "core/error.h"
@@ -198,6 +200,24 @@ TEST(Explain, ATensorIsTakenAwayOnAllRanks) {
   }
 }
 
+// Rank 0 waits for its blocks; without that rank 1, which computes for 60 ms, is the slowest.
+TEST(Explain, SaysWhichRankIsThenTheSlowest) {
+  Trace trace = three_blocks(false);
+  const TensorId id = trace.add_tensor("v", MiB, Role::parameter, true);
+  Op op = trace.ops[0];
+  op.rank = 1;
+  op.duration_ns = 60'000'000;
+  const TensorId ids[] = {id};
+  trace.add_op(op, ids, {});
+  MachineSpec two = machine(32 * MiB, GiB);
+  two.other_ranks = {machine(32 * MiB, GiB)};
+  const Explanation explanation = explain_lru(trace, two);
+  EXPECT_EQ(explanation.parts.rank, 0u);
+  ASSERT_EQ(explanation.causes.size(), 1u);
+  EXPECT_EQ(explanation.causes[0].without.rank, 1u);
+  EXPECT_NEAR(explanation.causes[0].without.compute, 0.06, 1e-6);
+}
+
 // A policy that has no use for links so fast: the first step is refused, and that is said.
 class SlowLinksOnly : public Policy {
  public:
@@ -267,6 +287,16 @@ TEST(Explain, AddsUpOnARecording) {
     // Without links and the CPU's time there is next to nothing left to wait for.
     EXPECT_LT(std::fabs(explanation.remainder), 0.02 * explanation.parts.seconds);
   }
+}
+
+// Stage 1, with the head, computes longer than stage 0, which waits longer: without waits it is the slowest.
+TEST(ExplainCommand, NamesTheRankThatTheRemainderIsOf) {
+  std::istringstream text(
+      "explain --model gpt2 --batch 4 --seq 128 --micro-batches 2 --pipeline-parallel 2 -m g5.12xlarge "
+      "--gpu-memory 1GiB -p lru --policies none --top 0");
+  const InProcessAnswer answer = run_in_process(std::vector<std::string>(std::istream_iterator<std::string>(text), {}));
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr(" %): rank 1 is then the slowest, which computes "));
 }
 
 TEST(ExplainCommand, PrintsAttributedBesideConfirmed) {

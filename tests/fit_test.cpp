@@ -71,6 +71,57 @@ TEST(Fit, FindsTheLeastOfEachTier) {
   EXPECT_EQ(least(little_cpu, 0, false), std::nullopt);  // no GPU memory helps
 }
 
+// A block is more than the GPU has, and all three more than the CPU has.
+TEST(Fit, FindsWhatTwoTiersLack) {
+  const Trace trace = three_blocks(12 * MiB);
+  const MachineSpec small = machine(8 * MiB, 30 * MiB, false);
+  EXPECT_EQ(minimum_capacity(trace, small, 0, "lru", {}, {}, false), std::nullopt);
+  EXPECT_EQ(minimum_capacity(trace, small, 1, "lru", {}, {}, false), std::nullopt);
+  const auto joint = joint_minimum(trace, small, 0, "lru", {}, {});
+  ASSERT_TRUE(joint);
+  EXPECT_EQ(joint->bytes, 12 * MiB);
+  EXPECT_EQ(joint->other, 1);
+  EXPECT_EQ(joint->more, 6 * MiB);
+}
+
+// Two ranks with the same blocks, and a third whose op takes a nanosecond longer: the search by one of alike ranks
+// finds what the search by all of them finds.
+TEST(Fit, ComputesAlikeRanksOnce) {
+  const auto ranks = [](std::size_t count, Nanoseconds longer) {
+    Trace trace = three_blocks(12 * MiB);
+    for (std::size_t rank = 1; rank < count; ++rank) {
+      for (TensorId i = 0; i < 3; ++i) {
+        const std::string name = std::string("v").append(std::to_string(3 * rank + i));
+        const TensorId ids[] = {trace.add_tensor(name, 12 * MiB, Role::parameter, true)};
+        Op op = trace.ops[i];
+        op.rank = static_cast<std::uint16_t>(rank);
+        if (rank + 1 == count) op.duration_ns += longer;
+        trace.add_op(op, ids, ids);
+      }
+    }
+    return trace;
+  };
+  MachineSpec three = machine(64 * MiB, GiB, false);
+  Resource bus;
+  bus.name = "bus";
+  bus.bandwidth = 1'500'000'000;
+  bus.shared = 0;
+  three.resources = {bus};
+  for (Link& link : three.links) link.uses = {0};
+  three.other_ranks = {three, three};
+  EXPECT_THAT(alike_ranks(ranks(3, 0), three), ::testing::ElementsAre(0u, 0u, 0u));
+  EXPECT_THAT(alike_ranks(ranks(3, 1), three), ::testing::ElementsAre(0u, 0u, 2u));
+  for (const TierId tier : {TierId{0}, TierId{1}}) {
+    const auto least = [&](Nanoseconds longer) {
+      return minimum_capacity(ranks(3, longer), three, tier, "lru", {}, {}, true);
+    };
+    EXPECT_EQ(least(0), least(1));
+    EXPECT_EQ(least(0), tier == 0 ? 12 * MiB : 36 * MiB);
+  }
+  three.other_ranks[1].tiers[0].capacity = 32 * MiB;
+  EXPECT_THAT(alike_ranks(ranks(3, 0), three), ::testing::ElementsAre(0u, 0u, 2u));
+}
+
 // All three start in CPU memory; from then on those that are written on the GPU are no longer there (a write makes the
 // copy stale), but each is written back when it leaves. With room for all on the GPU the CPU keeps none.
 TEST(Fit, TellsStartUpFromTheSteadyState) {
@@ -112,7 +163,7 @@ TEST_F(FitCommand, AnswersForAModelWithoutATrace) {
   EXPECT_EQ(policy["manifest"]["hashes"]["trace"], nullptr);
   EXPECT_GT(policy["minimum_gpu_bytes"], 0);
   EXPECT_GT(policy["minimum_cpu_bytes"], 0);
-  EXPECT_GT(policy["minimum_nvme_bytes"], 0);
+  EXPECT_EQ(policy["minimum_nvme_bytes"], 0);
   ASSERT_EQ(policy["tiers"].size(), 3u);
   EXPECT_GE(policy["peak_bytes"]["cpu"], policy["tiers"][1]["startup_peak_bytes"]);
   EXPECT_EQ(gpt2["staging"]["bytes"], 256 * MiB);
@@ -149,6 +200,27 @@ TEST_F(FitCommand, KeepsToALimitOfPageLockedMemory) {
   EXPECT_EQ(over["policies"][0]["fits"], true);
   EXPECT_EQ(over["fits"], false);
   EXPECT_TRUE(with("half", 2).is_null());
+  std::vector<std::string> text = {"fit"};
+  text.insert(text.end(), words.begin(), words.end());
+  text.insert(text.end(), {"--pinned-limit", "256MiB"});
+  EXPECT_THAT(run_in_process(text).out,
+              ::testing::AllOf(HasSubstr("zero-offload    no"), HasSubstr("of 256.00 MiB allowed")));
+}
+
+// Each of GPT-2's small tensors takes a whole page of 2 MiB of an A10G, so that what is alive at once takes more there
+// than its bytes; the least CPU memory is beside the staging buffers.
+TEST_F(FitCommand, CountsPagesAndStagingBuffers) {
+  const std::vector<std::string> words = {"--model", "gpt2", "--batch",   "1",  "--seq",
+                                          "128",     "-m",   "g5.xlarge", "-p", "zero-offload"};
+  const Json gpt2 = fit(words, 0);
+  const Json& demand = gpt2["demand"][0];
+  EXPECT_EQ(demand["gpu_granularity_bytes"], 2 * MiB);
+  EXPECT_GT(demand["peak_bytes_in_gpu_memory"], demand["peak"]["bytes"]);
+  EXPECT_EQ(demand["tiers"][0]["held_bytes"], demand["peak_bytes_in_gpu_memory"]);
+  std::vector<std::string> text = {"fit"};
+  text.insert(text.end(), words.begin(), words.end());
+  EXPECT_THAT(run_in_process(text).out,
+              ::testing::AllOf(HasSubstr("each tensor in whole 2.00 MiB"), HasSubstr(" + 256.00 MiB of buffers")));
 }
 
 // Two ranks with 256 MiB of staging buffers each and, rounded, at least 48 MiB of blocks.
@@ -171,6 +243,14 @@ TEST_F(FitCommand, AddsUpPageLockedMemoryOfRanks) {
   EXPECT_EQ(within("1GiB", 0), true);
   EXPECT_EQ(within("0.4%", 0), true);  // of 2 × 95.25 GiB: 780 MiB
   EXPECT_EQ(within("0.2%", 1), false);
+}
+
+TEST_F(FitCommand, PrintsAlikeRanksOnce) {
+  const InProcessAnswer answer =
+      run_in_process({"fit", "--model", "gpt2", "--batch", "4", "--seq", "64", "--data-parallel", "4", "--zero", "3",
+                      "-m", "g5.12xlarge", "-p", "lru", "--no-minimum"});
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("\nranks 0-3, alike\n"), ::testing::Not(HasSubstr("\nrank 1\n"))));
 }
 
 TEST_F(FitCommand, ResultsOfAModelAreReproduced) {

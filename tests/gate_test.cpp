@@ -37,7 +37,7 @@ std::vector<std::string> all_policies() {
 
 TEST(GateTest, ASimulatedRunIsDecidedAgain) {
   for (const std::string& policy : all_policies()) {
-    for (std::uint64_t seed = 21'000'000; seed < 21'000'200; ++seed) {
+    for (std::uint64_t seed = 21'000'000; seed < 21'000'000 + case_count(200); ++seed) {
       const SeedOnAbort at_abort(seed);
       const RandomCase made = random_case(seed, {.policy = policy});
       SimMachine machine(made.machine);
@@ -55,7 +55,7 @@ TEST(GateTest, AHostRunKeepsTheRulesAndIsDecidedAgain) {
   const std::string folder = std::filesystem::temp_directory_path().string();
   std::uint64_t verified = 0, fit = 0;
   for (const std::string& policy : all_policies()) {
-    for (std::uint64_t seed = 22'000'000; seed < 22'000'040; ++seed) {
+    for (std::uint64_t seed = 22'000'000; seed < 22'000'000 + case_count(40); ++seed) {
       const SeedOnAbort at_abort(seed);
       CaseOptions options;
       options.real_pages = true;

@@ -166,7 +166,11 @@ TEST(BrowseModel, RowsAndLivesAddUp) {
   std::vector<TensorRow> tensors = tensor_rows(*run);
   EXPECT_EQ(tensors[0].uses, 2u);
   EXPECT_EQ(tensors[12].uses, 13u);
-  EXPECT_GT(tensors[0].copies, 0u);
+  std::size_t copies = 0;
+  for (std::size_t iteration = 0; iteration < 3; ++iteration) copies += copies_of(*run, 0, iteration).size();
+  EXPECT_GT(copies, 0u);
+  EXPECT_EQ(copies, run->transfers_of(0).size());  // none crosses the end of an iteration
+  EXPECT_DOUBLE_EQ(tensors[0].copies, static_cast<double>(copies) / 3);
   sort_rows(tensors, *run, TensorColumn::bytes, true);
   EXPECT_EQ(run->tensor_name(tensors[0].tensor), "gradient");
   EXPECT_EQ(uses_of(*run, 3).size(), 2u);
@@ -277,6 +281,30 @@ TEST(SessionModel, ErrorsOfOpsAreThoseOfTheSlowerLinks) {
   EXPECT_DOUBLE_EQ(measured, static_cast<double>(session.aligned_length_ns(1)));
   EXPECT_THAT(belief(session, 0), HasSubstr("against the measured"));
   EXPECT_THAT(belief(session, 1), HasSubstr("measured"));
+}
+
+// What a pixel of the strip of errors says is what adding up its ops says.
+TEST(SessionModel, ErrorsOfAStretchAreThoseOfItsOps) {
+  Session session;
+  session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
+  const std::vector<OpError>& errors = session.op_errors();
+  const double whole = errors.back().end_ns;
+  for (const double length : {whole, whole / 7, whole / 1000}) {
+    for (double begin = -length; begin < whole + length; begin += length) {
+      double predicted = 0, measured = 0;
+      for (const OpError& error : errors) {
+        if (error.end_ns <= begin || error.begin_ns >= begin + length) continue;
+        predicted += error.predicted_ns;
+        measured += error.measured_ns;
+      }
+      const std::optional<double> found = error_between(errors, begin, begin + length);
+      ASSERT_EQ(found.has_value(), measured > 0) << begin << " of " << length;
+      if (found) {
+        ASSERT_NEAR(*found, predicted / measured, 1e-9);
+      }
+    }
+  }
+  EXPECT_FALSE(error_between({}, 0, 1).has_value());
 }
 
 TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {

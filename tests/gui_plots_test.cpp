@@ -42,9 +42,40 @@ TEST_F(Plots, SensitivityReadsAsItWasWritten) {
   EXPECT_EQ(plot.curves[1].knee_text, "more than the largest value shown would still help");
   EXPECT_TRUE(plot.curves[2].bound);
   const std::string csv = sensitivity_csv(plot);
-  EXPECT_THAT(csv, HasSubstr("policy,pcie,second_value,fits,iteration_seconds,kind\nswift,4000000000,,1,4,point\n"));
-  EXPECT_THAT(csv, HasSubstr("swift,8000000000,,1,2,knee\n"));
-  EXPECT_THAT(csv, HasSubstr("lazy,4000000000,,0,,point\n"));
+  EXPECT_THAT(csv, HasSubstr("kind,policy,pcie_bytes_per_second,fits,iteration_seconds,reason\n"
+                             "point,swift,4000000000,true,4,\n"));
+  EXPECT_THAT(csv, HasSubstr("knee,swift,8000000000,true,2,\n"));
+  EXPECT_THAT(csv, HasSubstr("point,lazy,4000000000,false,,no room\n"));
+}
+
+// What `tencache sensitivity --csv` writes, and the dashboard exports.
+TEST_F(Plots, SensitivityReadsFromCsvToo) {
+  const DocumentPointer document =
+      open_document(write("s.csv", sensitivity_csv(*open_document(write("s.json", some_sensitivity))->sensitivity)));
+  EXPECT_EQ(document->kind, Document::Kind::sensitivity);
+  ASSERT_NE(document->sensitivity, nullptr);
+  ASSERT_EQ(document->tables.size(), 1u);  // and as a table
+  const SensitivityPlot& plot = *document->sensitivity;
+  EXPECT_EQ(plot.title(), "pcie, s.csv");
+  EXPECT_EQ(plot.axis.unit, ParameterUnit::bytes_per_second);
+  ASSERT_EQ(plot.curves.size(), 3u);
+  EXPECT_EQ(plot.curves[0].points.size(), 3u);
+  EXPECT_DOUBLE_EQ(plot.curves[0].points[2].seconds, 2);
+  ASSERT_TRUE(plot.curves[0].knee.has_value());
+  EXPECT_DOUBLE_EQ(plot.curves[0].knee->value, 8e9);
+  EXPECT_EQ(plot.curves[0].knee_text, "beyond 8.00 GB/s nothing is gained");
+  EXPECT_FALSE(plot.curves[1].points[0].fits);
+  EXPECT_EQ(plot.curves[1].points[0].reason, "no room");
+  EXPECT_DOUBLE_EQ(plot.curves[1].unlimited_seconds.value(), 1.5);
+  EXPECT_FALSE(plot.curves[1].knee.has_value());
+  EXPECT_TRUE(plot.curves[2].bound);
+  const std::string two = "kind,policy,pcie_bytes_per_second,gpu_speed_factor,fits,iteration_seconds,reason\n";
+  const DocumentPointer second =
+      open_document(write("two.csv", two + "point,p,4e9,1,true,3,\npoint,p,4e9,2,true,2,\n"));
+  ASSERT_EQ(second->sensitivity->curves.size(), 2u);
+  EXPECT_EQ(second->sensitivity->label(second->sensitivity->curves[1]), "p, gpu_speed × 2");
+  EXPECT_THAT(refusal(write("odd.csv", two + "hint,p,4e9,1,true,3,\n")), HasSubstr("odd.csv:2: 'hint' is neither"));
+  EXPECT_THAT(refusal(write("cut.csv", two + "point,p,,1,true,3,\n")), HasSubstr("cut.csv:2"));
 }
 
 TEST_F(Plots, DamagedOnesSayWhatTheyAre) {

@@ -107,6 +107,40 @@ TEST_F(Tables, ListsInDocumentsAreTablesOfTheirOwn) {
   EXPECT_EQ(tables[most_telling(tables)].name(), "policies.tiers");
 }
 
+// By its name, by the unit that a row names, or by what the document is.
+TEST_F(Tables, FiguresHaveUnits) {
+  const DataTables explained = tables_of(Json::parse(R"({"changes": [
+    {"name": "pcie", "value": 1e9, "unit": "bytes_per_second", "gained_seconds": 0.5},
+    {"name": "gpu_memory", "value": 2147483648, "unit": "bytes", "gained_seconds": 0},
+    {"name": "cpu_adam", "value": 2e8, "unit": "parameters_per_second", "gained_seconds": -0.25},
+    {"name": "gpu_speed", "value": 2, "unit": "factor", "gained_seconds": 2e-6},
+    {"name": "g10", "value": null, "unit": null, "gained_seconds": 1}]})"),
+                                         "explain.json");
+  const DataTable& changes = named(explained, "changes");
+  const auto shown = [](const DataTable& table, const char* name) {
+    std::vector<std::string> texts;
+    for (std::size_t row = 0; row < table.row_count(); ++row) {
+      texts.push_back(table.shown(row, table.find_column(name)));
+    }
+    return texts;
+  };
+  EXPECT_THAT(shown(changes, "value"), ElementsAre("1.00 GB/s", "2.00 GiB", "0.2 G/s", "× 2", ""));
+  EXPECT_THAT(shown(changes, "gained_seconds"), ElementsAre("500.0 ms", "0", "-250.0 ms", "2.000 µs", "1.000 s"));
+  const DataTable other = read_csv(
+      "slowdown,mean_utilization.gpu,error,usd_per_hour,run_hours,usd_per_million_tokens,tokens_per_second\n"
+      "1.25,0.5,-0.103,3.912,12.25,0.0349,1200\n",
+      "t.csv");
+  std::vector<std::string> row;
+  for (std::size_t column = 0; column < other.column_count(); ++column) row.push_back(other.shown(0, column));
+  EXPECT_THAT(row, ElementsAre("× 1.25", "50.0 %", "-10.3 %", "$3.912", "12.25 h", "$0.0349", "1200"));
+  EXPECT_EQ(other.select("mean_utilization.gpu>40%", DataTable::unsorted, true).size(), 1u);
+  EXPECT_EQ(other.select("mean_utilization.gpu>60%", DataTable::unsorted, true).size(), 0u);
+  // The figure that a sensitivity analysis varies is of the whole document.
+  const DocumentPointer varied = open_document(write("pcie.json", some_sensitivity));
+  const DataTable& points = named(varied->tables, "lines.points");
+  EXPECT_EQ(points.shown(0, points.find_column("value")), "4.00 GB/s");
+}
+
 TEST_F(Tables, BrokenOnesSayWhere) {
   EXPECT_THAT(refusal(write("a.csv", "a,b\n1,2\n1,2,3\n")), HasSubstr("a.csv:3: has 3 fields, not 2"));
   EXPECT_THAT(refusal(write("b.csv", "a,b\n1,\"2\n")), HasSubstr("quote"));
@@ -203,12 +237,15 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
     EXPECT_GT(document->tables.front().row_count(), 0u) << c.name;
     EXPECT_EQ(document->chart.has_value(), c.has_chart) << c.name;
   }
-  for (const char* file : {"d.jsonl", "d.jsonl.zst", "tune.csv", "s.csv"}) {
+  for (const char* file : {"d.jsonl", "d.jsonl.zst", "tune.csv"}) {
     const DocumentPointer document = open_document(path(file));
     EXPECT_EQ(document->kind, Document::Kind::table) << file;
     EXPECT_GT(document->tables.front().row_count(), 1u) << file;
   }
   EXPECT_TRUE(open_document(path("tune.csv"))->chart.has_value());
+  const DocumentPointer varied = open_document(path("s.csv")), as_json = open_document(path("sensitivity.json"));
+  EXPECT_EQ(varied->kind, Document::Kind::sensitivity);
+  EXPECT_EQ(sensitivity_csv(*varied->sensitivity), sensitivity_csv(*as_json->sensitivity));
   EXPECT_EQ(open_document(path("t.json"))->kind, Document::Kind::timeline);
   EXPECT_EQ(open_document(path("t.trace.jsonl"))->kind, Document::Kind::trace);
   const DocumentPointer log = open_document(path("d.jsonl"));

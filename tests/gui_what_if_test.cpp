@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "cli/generate_command.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
@@ -187,6 +189,7 @@ TEST(SessionModel, AlteredMachinesAreExtrapolated) {
     }());
     simulated.scenario.machine.name = "mlp-offload-4gpu";
     simulated.scenario.policy = "mlp-offload";
+    simulated.scenario.options = {{"buffers", "32"}};
     simulated.scenario.altered = altered;
     simulated.scenario.durations = durations;
     return validity_of(session, simulated);
@@ -263,6 +266,56 @@ TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
   const SimulatedPointer elsewhere = simulate_old_plan(scenario, *plan);
   ASSERT_TRUE(elsewhere->fits);
   EXPECT_LT(elsewhere->iteration_seconds(), again->iteration_seconds());
+}
+
+// Updates run where the plan has them, though the policy would place them elsewhere on the new machine.
+TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
+  Session session;
+  session.default_machine = "demo-small-gpu";
+  session.gpu_memory = session.cpu_memory = "3GiB";
+  session.default_policy = "zero-offload";
+  session.open(std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst");
+  session.wait();
+  ASSERT_TRUE(session.what_if.has_value()) << session.message();
+  std::unique_ptr<RecordedPlan> plan;
+  Scenario scenario = session.what_if->scenario();
+  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  ASSERT_TRUE(planned->fits) << planned->reason;
+  scenario.machine.cpu_adam_parameters_per_second *= 1e-3;
+  const SimulatedPointer old = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(old->fits) << old->reason;
+  const auto on_cpu = [](const gui::Run& run) {
+    std::set<OpIndex> ops;
+    for (const Span& span : run.spans()) {
+      if (span.kind == SpanKind::op && span.lane == 1) ops.insert(span.op);
+    }
+    return ops;
+  };
+  EXPECT_FALSE(on_cpu(*planned->run).empty());
+  EXPECT_EQ(on_cpu(*old->run), on_cpu(*planned->run));
+}
+
+// The second request is simulated at once, by the other thread than the first: the same comes of it.
+TEST(SimulatorThread, WhatWasQuickIsSimulatedAtOnce) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  Simulator simulator;
+  for (const std::uint64_t faster : {1, 2, 3}) {
+    scenario.machine.links[0].bandwidth = faster * gui_machine().links[0].bandwidth;
+    simulator.request(scenario);
+    simulator.wait();
+    const SimulatedPointer done = simulator.take();
+    ASSERT_NE(done, nullptr);
+    EXPECT_FALSE(done->old_plan);
+    EXPECT_DOUBLE_EQ(done->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
+    EXPECT_GT(done->ideal_seconds, 0);  // which follow, behind drawing
+  }
+  scenario.machine = gui_machine(1'200'000);
+  simulator.request(scenario);
+  simulator.wait();
+  EXPECT_FALSE(simulator.take()->fits);
 }
 
 TEST(SimulatorThread, ReferencesAndIntervalsFollow) {

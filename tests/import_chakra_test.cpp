@@ -178,7 +178,7 @@ TEST_F(Chakra, TheFeedersTestTrace) {
   const TraceSummary summary = summarize(imported.trace);
   EXPECT_THAT(imported.notes.front(), HasSubstr("3664 nodes"));
   EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::optimizer_state)].bytes, 25'557'032ull * 4) << "momentum";
-  EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::gradient)].bytes, 2 * 25'557'032ull * 4);
+  EXPECT_EQ(summary.gradients_of_step.bytes, 25'557'032ull * 4);
   EXPECT_EQ(summary.measured_share(), 1);
 }
 

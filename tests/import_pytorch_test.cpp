@@ -14,6 +14,7 @@
 #include "tests/recorded_calls.h"
 #include "traces/demand.h"
 #include "traces/file_io.h"
+#include "traces/fold_updates.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
 
@@ -229,7 +230,7 @@ TEST_F(ImportPytorch, ACallAroundOpsIsAnOpWhereItsResultWouldComeFromNowhere) {
       op(3, 1, fill_, {table, number(0)}, {table}),
   }));
   EXPECT_THAT(ops_of(zeros), ElementsAre("aten::fill_ -> empty.2")) << "it does not look at its argument";
-  const RecordedValue bias = tensor(4, 40, {2}), weight = tensor(5, 50, {4});
+  const RecordedValue bias = tensor(4, 40, {4}), weight = tensor(5, 50, {4});
   const Trace convolution = import(recording({
       op(1, 0, "aten::convolution_backward(Tensor grad_output, Tensor input) -> (Tensor, Tensor)", {gradient, indices},
          {weight, bias}),
@@ -297,7 +298,7 @@ TEST_F(ImportPytorch, TensorsOnTheHostAreNoTensorsOfAGpusTrace) {
   EXPECT_EQ(trace.ops[1].device, Device::cpu);
   EXPECT_THAT(notes_, Contains(HasSubstr("1 op on less than 1 MiB of host memory left out")));
   const Trace host = import(recording({op(2, 0, add_, {step, scalar}, {step})}));
-  EXPECT_THAT(ops_of(host), ElementsAre("aten::add_ parameter.0 input.0 -> parameter.0")) << "all of it is on the CPU";
+  EXPECT_THAT(ops_of(host), ElementsAre("aten::add_ parameter.0 -> parameter.0")) << "all of it is on the CPU";
   EXPECT_EQ(host.ops[0].device, Device::gpu) << "the device that computes";
 }
 
@@ -334,20 +335,24 @@ std::vector<RecordedCall> first_adam_step() {
 }
 
 TEST_F(ImportPytorch, AnOptimizersStepIsOneUpdateAParameter) {
-  const Trace trace = import(recording(first_adam_step()));
+  Trace trace = import(recording(first_adam_step()));
+  ASSERT_EQ(trace.ops.size(), 10u);
+  EXPECT_EQ(ops_of(trace)[4], "aten::_foreach_add_ optimizer_state.0 gradient.0 -> optimizer_state.0");
+  EXPECT_EQ(ops_of(trace)[7], "aten::_foreach_sqrt optimizer_state.1 -> _foreach_sqrt.17.1");
+  EXPECT_EQ(fold_updates(trace).to_string(), "the optimizer's 6 kernels are simulated as 2 updates");
   EXPECT_THAT(
       ops_of(trace),
       ElementsAre(
           "aten::relu parameter.0 -> relu.2", "aten::relu parameter.1 -> relu.3", "aten::relu relu.2 -> gradient.0",
           "aten::relu relu.3 -> gradient.1",
-          "Adam.step.0 optimizer_state.0 gradient.0 parameter.0 -> optimizer_state.0 _foreach_sqrt.17 parameter.0",
-          "Adam.step.1 optimizer_state.1 gradient.1 parameter.1 -> optimizer_state.1 _foreach_sqrt.17.1 "
-          "parameter.1"));
+          "update optimizer_state.0 gradient.0 parameter.0 -> optimizer_state.0 parameter.0 "
+          "parameter.0.update:workspace",
+          "update optimizer_state.1 gradient.1 parameter.1 -> optimizer_state.1 parameter.1 "
+          "parameter.1.update:workspace"));
   for (const Tensor& tensor : trace.tensors) {
     const bool kept = tensor.role == Role::parameter || tensor.role == Role::optimizer_state;
     EXPECT_EQ(tensor.persistent, kept) << trace.name(tensor);
   }
-  EXPECT_EQ(trace.ops[4].group, 0);
   EXPECT_TRUE(trace.ops[5].placeable && trace.ops[5].reorderable);
   EXPECT_THAT(notes_, Contains(HasSubstr("created on first use")));
   EXPECT_THAT(notes_, Contains(HasSubstr("2 ops with which a first step creates the optimizer's states left out")));
@@ -413,7 +418,7 @@ TEST_F(ImportPytorch, StatesKeptFromOneStepToTheNextAreKnownByThat) {
     calls.push_back(call);
   }
   const Trace trace = import(recording(calls));
-  EXPECT_EQ(trace.ops.size(), 6u);
+  EXPECT_EQ(trace.ops.size(), 10u);
   EXPECT_THAT(notes_, Contains(HasSubstr("optimizer_state: used by the optimizer's step only, kept")));
   EXPECT_EQ(summarize(trace).tensors[static_cast<std::size_t>(Role::optimizer_state)].bytes, 96u);
   EXPECT_EQ(summarize(trace).tensors[static_cast<std::size_t>(Role::workspace)].bytes, 96u);
@@ -547,15 +552,14 @@ TEST_F(PytorchRecording, Gpt2Large) {
   constexpr Bytes parameter_bytes = 774'030'080ull * 4;
   EXPECT_EQ(of(summary, Role::parameter).count, 436u);
   EXPECT_EQ(of(summary, Role::parameter).bytes, parameter_bytes);
-  EXPECT_EQ(of(summary, Role::gradient).count, 436u);
-  EXPECT_EQ(of(summary, Role::gradient).bytes, parameter_bytes);  // 3,096 MB
+  EXPECT_EQ(summary.gradients_of_step.count, 436u);
+  EXPECT_EQ(summary.gradients_of_step.bytes, parameter_bytes);  // 3,096 MB
   EXPECT_EQ(of(summary, Role::optimizer_state).count, 2 * 436u);
   EXPECT_EQ(of(summary, Role::optimizer_state).bytes, 2 * parameter_bytes);
   EXPECT_EQ(imported.trace.header.precision, "fp32");
   EXPECT_THAT(imported.notes, Contains(HasSubstr("optimizer_state, created on first use")));
-  std::uint64_t updates = 0;
-  for (const Op& op : imported.trace.ops) updates += op.phase == Phase::optimizer;
-  EXPECT_EQ(updates, 436u);
+  Trace trace = imported.trace;
+  EXPECT_EQ(fold_updates(trace).updates, 436u);
 }
 
 TEST_F(PytorchRecording, Gpt2LargesPeakIsInsideTheAdamStepThatCreatesItsStates) {
@@ -574,7 +578,10 @@ TEST_F(PytorchRecording, ResNetInBothSchemas) {
     EXPECT_EQ(of(summary, Role::parameter).count, 161u + 3 * 53u) << file;
     EXPECT_EQ(of(summary, Role::parameter).bytes, 25'557'032ull * 4 + 2 * 26'560ull * 4 + 53 * 8) << file;
     EXPECT_EQ(of(summary, Role::optimizer_state).bytes, 25'557'032ull * 4) << "momentum";
-    EXPECT_EQ(of(summary, Role::gradient).bytes, 2 * 25'557'032ull * 4) << "gradients and the buckets of DDP";
+    EXPECT_EQ(summary.gradients_of_step.bytes, 25'557'032ull * 4);
+    EXPECT_THAT(imported.notes, Contains(HasSubstr("used by the backward pass only (a bucket): 5 of 97.49 MiB")));
+    Trace trace = imported.trace;
+    EXPECT_EQ(fold_updates(trace).updates, 161u);
     EXPECT_THAT(imported.notes.front(), HasSubstr("ProfilerStep#8, the last complete of 3"));
   }
 }
@@ -584,7 +591,7 @@ TEST_F(PytorchRecording, Linear) {
   const TraceSummary summary = summarize(read("linear_et.json.gz").trace);
   EXPECT_EQ(of(summary, Role::parameter).count, 42u);
   EXPECT_EQ(of(summary, Role::parameter).bytes, 21ull * (1024 * 1024 + 1024) * 4);
-  EXPECT_EQ(of(summary, Role::gradient).bytes, of(summary, Role::parameter).bytes);
+  EXPECT_EQ(summary.gradients_of_step.bytes, of(summary, Role::parameter).bytes);
   EXPECT_EQ(of(summary, Role::optimizer_state).count, 0u);
 }
 

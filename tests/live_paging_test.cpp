@@ -27,7 +27,8 @@ namespace F = torch::nn::functional;
 constexpr int steps = 5;
 
 template <typename Module, typename Loss>
-void train(Session& session, Module& module, torch::optim::Optimizer& optimizer, const Loss& loss_of) {
+void train_with_step_numbers(Session& session, Module& module, torch::optim::Optimizer& optimizer,
+                             const Loss& loss_of) {
   for (int step = 0; step < steps; ++step) {
     session.step();
     optimizer.zero_grad();
@@ -52,7 +53,7 @@ void convolutional_net(Session& session) {
   first->register_module("head", head.ptr());
   torch::optim::SGD optimizer(first->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const Tensor images = torch::randn({8, 3, 16, 16}), labels = torch::randint(10, {8}, torch::kLong);
-  train(session, first, optimizer, [&](int) {
+  train_with_step_numbers(session, first, optimizer, [&](int) {
     Tensor hidden = first_norm(first(images)).relu_();
     hidden = second_norm(second(hidden)).relu_();
     hidden = F::dropout(F::max_pool2d(hidden, F::MaxPool2dFuncOptions(2)), F::DropoutFuncOptions().p(0.2));
@@ -65,7 +66,7 @@ void recurrent_net(Session& session) {
   nn::LSTM net(nn::LSTMOptions(32, 48).num_layers(2).dropout(0.1));
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-2));
   const Tensor input = torch::randn({12, 4, 32});
-  train(session, net, optimizer, [&](int) { return std::get<0>(net->forward(input)).pow(2).mean(); });
+  train_with_step_numbers(session, net, optimizer, [&](int) { return std::get<0>(net->forward(input)).pow(2).mean(); });
 }
 
 // Which ops run depends on data: in the fourth step another branch than in the recorded one.
@@ -74,7 +75,7 @@ void branching_net(Session& session) {
   a->register_module("b", b.ptr());
   torch::optim::SGD optimizer(a->parameters(), torch::optim::SGDOptions(0.01));
   const Tensor input = torch::randn({32, 64});
-  train(session, a, optimizer, [&](int step) {
+  train_with_step_numbers(session, a, optimizer, [&](int step) {
     const std::string name = "branch";
     if (session.runtime() != nullptr) session.runtime()->module_begin(name);
     Tensor hidden = a(input);
@@ -214,7 +215,7 @@ TEST_F(Live, TheLargestOpIsTheLimit) {
   } catch (const OutOfMemory& error) {
     EXPECT_EQ(error.op(), "aten::mm");
     EXPECT_THAT(error.what(), HasSubstr("op 'aten::mm'"));
-    EXPECT_THAT(error.what(), HasSubstr("needs 49152 bytes"));
+    EXPECT_THAT(error.what(), HasSubstr("needs 48.00 KiB in tier"));
     EXPECT_EQ(error.bytes_missing(), 4096u);
   }
 }

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/replay_log.h"
@@ -128,6 +132,104 @@ TEST(LiveRuntimeTest, UpdatesBesideTheProgramComputeTheSameValues) {
       EXPECT_EQ(replayed.diverged, "");
       EXPECT_EQ(first_difference(log.decisions, replayed.decisions), "");
     }
+  }
+}
+
+// What a timeline says of a tier adds up: by tensor and, where the tensor is not known, by role.
+class Held {
+ public:
+  void add(const OccupancySample& sample) {
+    const std::int64_t held =
+        held_[{sample.tier, sample.tensor, sample.tensor == none ? sample.role : Role::activation}] += sample.change;
+    EXPECT_GE(held, 0) << "tensor " << sample.tensor << " at " << sample.time_ns;
+    EXPECT_GE(sample.time_ns, last_ns_);
+    last_ns_ = sample.time_ns;
+    EXPECT_EQ(static_cast<Bytes>(total_[sample.tier] += sample.change), sample.used);
+  }
+  std::int64_t of(TierId tier, TensorId tensor, Role role = Role::activation) { return held_[{tier, tensor, role}]; }
+  std::int64_t unknown() const {
+    std::int64_t sum = 0;
+    for (const auto& [key, held] : held_) sum += std::get<1>(key) == none ? held : 0;
+    return sum;
+  }
+
+ private:
+  std::map<std::tuple<TierId, TensorId, Role>, std::int64_t> held_;
+  std::map<TierId, std::int64_t> total_;
+  Nanoseconds last_ns_ = 0;
+};
+
+TEST(OccupancyLabelsTest, RoomChangesHandsAsMoreBecomesKnown) {
+  Timeline timeline;
+  OccupancyLabels labels(&timeline);
+  const auto write = [&](Nanoseconds time, TierId tier, Role role, TensorId tensor, Bytes used, std::int64_t change) {
+    timeline.occupancy.push_back({time, tier, role, tensor, used, change});
+  };
+  labels.created(7);
+  write(10, 0, Role::activation, 7, 100, 100);
+  write(20, 1, Role::gradient, 7, 60, 60);  // it became one meanwhile
+  labels.named(7, 3, 30);
+  write(40, 0, Role::gradient, 7, 0, -100);
+  write(50, 1, Role::gradient, 7, 0, -60);
+  labels.label();
+  labels.created(7);  // another one
+  write(60, 0, Role::gradient, 7, 40, 40);
+  labels.label();
+  ASSERT_EQ(timeline.occupancy.size(), 11u);
+  Held held;
+  for (std::size_t i = 0; i < 4; ++i) held.add(timeline.occupancy[i]);
+  EXPECT_EQ(held.of(0, none, Role::gradient), 100);  // the GPU's room is a gradient's, as the CPU's
+  EXPECT_EQ(held.of(1, none, Role::gradient), 60);
+  for (std::size_t i = 4; i < 8; ++i) held.add(timeline.occupancy[i]);
+  EXPECT_EQ(held.unknown(), 0);
+  EXPECT_EQ(held.of(0, 3), 100);
+  EXPECT_EQ(held.of(1, 3), 60);
+  for (std::size_t i = 8; i < 11; ++i) held.add(timeline.occupancy[i]);
+  EXPECT_EQ(held.of(0, 3), 0);
+  EXPECT_EQ(held.of(0, none, Role::gradient), 40);
+  timeline.occupancy.clear();
+  labels.was_read();
+  write(70, 0, Role::gradient, 7, 0, -40);
+  labels.label();
+  EXPECT_EQ(timeline.occupancy.at(0).tensor, none);
+}
+
+// Ids of the memory are used again: its samples say the recording's tensors, in every step from the third on.
+TEST(LiveRuntimeTest, OccupancyIsOfTheRecordingsTensors) {
+  for (const char* name : {"on-demand", "lru", "zero-offload"}) {
+    SCOPED_TRACE(name);
+    const bool on_cpu = std::string(name) == "zero-offload";
+    const MadePolicy made = on_cpu ? make_policy(name, {{"overflow", "evict"}}) : make_policy(name);
+    Timeline timeline;
+    Trace program;
+    std::vector<std::size_t> first_of_step;  // samples until then; from the second step on
+    {
+      LiveOptions options;
+      options.machine.pace = false;
+      options.engine.timeline = &timeline;
+      options.engine.on_iteration = [&](std::uint64_t) { first_of_step.push_back(timeline.occupancy.size()); };
+      LiveRuntime runtime(machine_of(on_cpu ? 40 : 6), *made.policy, options);
+      EXPECT_EQ(first_wrong_value(runtime, 8, 6), -1);
+      EXPECT_EQ(runtime.deviations(), 0u) << runtime.first_deviation();
+      program = runtime.program().trace;
+    }
+    ASSERT_GE(first_of_step.size(), 5u);
+    Held held;
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < timeline.occupancy.size(); ++i) {
+      const OccupancySample& sample = timeline.occupancy[i];
+      held.add(sample);
+      if (i < first_of_step[1]) continue;
+      ASSERT_LT(sample.tensor, program.tensors.size()) << "sample " << i << " of " << timeline.occupancy.size();
+      const Tensor& tensor = program.tensors[sample.tensor];
+      seen.emplace(program.name(tensor));
+      EXPECT_LE(held.of(sample.tier, sample.tensor), static_cast<std::int64_t>(tensor.bytes));
+      if (i == first_of_step[1]) {
+        EXPECT_EQ(held.unknown(), 0);
+      }
+    }
+    EXPECT_TRUE(seen.contains("weight.3") || on_cpu);
+    EXPECT_TRUE(seen.contains("gradient.3:0"));
   }
 }
 

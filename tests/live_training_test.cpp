@@ -388,6 +388,15 @@ TEST(MeasuredTimeline, NamesTheRecordingsOpsAndTensors) {
   }
   EXPECT_GE(op_count, 2 * trace.ops.size());
   EXPECT_GT(transfer_count, 0u);
+  const Timeline named = from_iteration(timeline, 2);
+  std::size_t known = 0;
+  for (const OccupancySample& sample : named.occupancy) {
+    if (sample.tensor == none) continue;
+    ++known;
+    ASSERT_LT(sample.tensor, trace.tensors.size());
+    EXPECT_EQ(sample.role, trace.tensors[sample.tensor].role) << trace.name(trace.tensors[sample.tensor]);
+  }
+  EXPECT_GT(known, named.occupancy.size() * 9 / 10);
 }
 
 // The ops' medians are 20 and 7, the steps take 15, 37 and 1020: both ops are scaled by 37 / 27.

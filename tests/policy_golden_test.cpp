@@ -221,8 +221,8 @@ TEST(PolicyGoldenTest, ZeroOffloadOutOfMemory) {
   EXPECT_FALSE(run.result.fits);
   EXPECT_EQ(run.result.misfit_op, "b2");
   EXPECT_EQ(run.result.misfit_bytes, 100U);
-  EXPECT_THAT(run.result.misfit, HasSubstr("op 'b2' (op 3) needs 250 bytes"));
-  EXPECT_THAT(run.result.misfit, HasSubstr("100 bytes are missing"));
+  EXPECT_THAT(run.result.misfit, HasSubstr("op 'b2' (op 3) needs 250 B"));
+  EXPECT_THAT(run.result.misfit, HasSubstr("100 B are missing"));
   EXPECT_THAT(run.waits(0), ElementsAre(0, 0, 0));
   expect_golden("zero_offload_oom", run.text);
   EXPECT_TRUE(run_policy("zero-offload", {{"overflow", "evict"}}, 450).result.fits);

@@ -2,8 +2,6 @@
 // watches them from the machine's side.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <stdexcept>
 
 #include "core/error.h"
@@ -80,15 +78,9 @@ struct Tally {
   std::uint64_t fit = 0, misfit = 0, failed = 0, completions = 0;
 };
 
-// TENCACHE_CASES=50 runs fifty times as many.
-std::uint64_t factor() {
-  const char* text = std::getenv("TENCACHE_CASES");
-  return text == nullptr ? 1 : std::max<std::uint64_t>(1, std::strtoull(text, nullptr, 10));
-}
-
 void check(std::uint64_t first_seed, std::uint64_t count, const CaseOptions& options, bool trouble, Tally& tally) {
   first_seed *= 1'000'000;
-  count *= factor();
+  count = case_count(count);
   for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
     const SeedOnAbort at_abort(seed);
     const RandomCase made = random_case(seed, options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 #include "core/schedule.h"
@@ -452,6 +453,14 @@ RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
   layout.overlap_faults = options.optimizer && simulates_g10 && made.machine.issue_ahead == 1 && more.one_in(2);
   made.settings = options.settings;
   return made;
+}
+
+std::uint64_t case_count(std::uint64_t count) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  count = (count + 3) / 4;
+#endif
+  const char* const factor = std::getenv("TENCACHE_CASES");
+  return count * (factor == nullptr ? 1 : std::max<std::uint64_t>(1, std::strtoull(factor, nullptr, 10)));
 }
 
 SeedOnAbort::SeedOnAbort(std::uint64_t seed) {

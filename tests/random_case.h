@@ -59,6 +59,10 @@ const std::vector<std::string>& registered_policies();
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options = {});
 
+// How many cases a test runs that asks for `count`: $TENCACHE_CASES times as many where that is set; a quarter under
+// sanitizers, under which each takes ten times as long.
+std::uint64_t case_count(std::uint64_t count);
+
 // Prints the seed of the case under way when a broken invariant stops the program.
 class SeedOnAbort {
  public:

@@ -4,6 +4,8 @@ Runs with the PyTorch of the interpreter that runs it. TENCACHE is the command, 
 the package `tencache_recorder`.
 """
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -47,6 +49,10 @@ class Trace:
 
     def bytes_of(self, role):
         return sum(tensor["bytes"] for tensor in self.tensors if tensor["role"] == role)
+
+    def gradient_bytes(self):
+        """Of the parameters."""
+        return self.info["tensors"]["gradients_of_step"]["bytes"]
 
     def in_phase(self, phase):
         return [op for op in self.ops if op["phase"] == phase]
@@ -100,7 +106,7 @@ class RecorderTest(unittest.TestCase):
         program = Program()
         recording, trace = self.record_steps(program)
         self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
-        self.assertEqual(trace.bytes_of("gradient"), PARAMETER_BYTES)
+        self.assertEqual(trace.gradient_bytes(), PARAMETER_BYTES)
         self.assertEqual(trace.bytes_of("optimizer_state"), 2 * PARAMETER_BYTES)
         self.assertEqual({t["name"] for t in trace.tensors if t["role"] == "parameter"},
                          {name for name, _ in program.model.named_parameters()})
@@ -139,6 +145,22 @@ class RecorderTest(unittest.TestCase):
         self.assertEqual(order, sorted(order, key=["forward", "loss", "backward", "optimizer"].index))
         for name in ("0.weight", "0.weight.grad", "0.weight.exp_avg", "0.weight.exp_avg_sq"):
             self.assertIn("optimizer", [op["phase"] for op in trace.uses(trace.named(name))], name)
+
+    def test_pytorchs_profiler_records_the_same_step(self):
+        path = os.environ["PATH"]
+        os.environ["PATH"] = os.path.dirname(os.path.abspath(TENCACHE)) + os.pathsep + path
+        self.addCleanup(os.environ.__setitem__, "PATH", path)
+        options = {} if not version_at_least(2, 0) else {"foreach": False}
+        _, observed = self.record_steps(Program(**options))
+        _, profiled = self.record_steps(Program(**options), library=False)
+        for role in ("parameter", "optimizer_state"):
+            self.assertEqual(profiled.bytes_of(role), observed.bytes_of(role), role)
+        # What the program makes for the model is there when a step that begins with a forward begins.
+        made = [sum(trace.bytes_of(role) for role in ("activation", "input")) for trace in (observed, profiled)]
+        self.assertEqual(made[0], made[1])
+        self.assertEqual(profiled.gradient_bytes(), PARAMETER_BYTES)
+        flops = [[op["flops"] for op in trace.ops if op["flops"]] for trace in (observed, profiled)]
+        self.assertEqual(flops[0], flops[1])
 
     def test_memory_that_is_used_again_is_another_tensor(self):
         program = Program()
@@ -192,7 +214,7 @@ class RecorderTest(unittest.TestCase):
                 program.optimizer.step()
         _, trace = self.record(program, run)
         self.assertTrue(trace.named("0.weight.grad")["persistent"])
-        self.assertEqual(trace.bytes_of("gradient"), PARAMETER_BYTES)
+        self.assertEqual(trace.gradient_bytes(), PARAMETER_BYTES)
 
     def test_several_optimizers_and_steps_by_hand(self):
         program = Program()
@@ -249,6 +271,9 @@ class RecorderTest(unittest.TestCase):
             _, trace = self.record(program, run)
             again = [op for op in trace.in_phase("backward") if op["name"] == "aten::addmm"]
             self.assertEqual([op["module"] for op in again], ["0"], f"reentrant: {reentrant}")
+            roles = {op["name"]: trace.tensors[op["writes"][0]]["role"] for op in trace.in_phase("backward")
+                     if op["writes"]}
+            self.assertEqual((roles["aten::addmm"], roles["aten::gelu_backward"]), ("activation", "gradient"))
 
     def test_autocast_has_its_precision_and_casts(self):
         program = Program()
@@ -338,7 +363,7 @@ class RecorderTest(unittest.TestCase):
                 program.optimizer.zero_grad(set_to_none=True)
             self.assertGreater(norm, 0)
         _, trace = self.record(program, run)
-        self.assertEqual(trace.bytes_of("gradient"), PARAMETER_BYTES)
+        self.assertEqual(trace.gradient_bytes(), PARAMETER_BYTES)
         self.assertTrue(trace.named("0.weight.grad")["persistent"])
         self.assertEqual([tensor["bytes"] for tensor in trace.tensors if tensor["role"] == "input" and
                           tensor["bytes"] == 4 * 16 * 64], [4 * 16 * 64])
@@ -441,6 +466,59 @@ class RecorderTest(unittest.TestCase):
             for _ in range(4):
                 program.step()
         self.record(program, run)
+
+    def test_a_step_that_a_scaler_skips_is_not_recorded(self):
+        program = Program(torch.optim.SGD)
+        try:
+            scaler = torch.amp.GradScaler("cpu")
+        except (AttributeError, TypeError):
+            self.skipTest("this PyTorch has no GradScaler for the CPU")
+
+        def run(recording):
+            for number in range(6):
+                program.optimizer.zero_grad(set_to_none=True)
+                loss = torch.nn.functional.cross_entropy(program.model(torch.randn(16, 64)),
+                                                         torch.zeros(16, dtype=torch.long))
+                scaler.scale(loss * float("inf") if number == 2 else loss).backward()
+                scaler.step(program.optimizer)
+                scaler.update()
+        _, trace = self.record(program, run)
+        self.assertEqual(trace.header["batch"], 16)
+        self.assertEqual(len([op for op in trace.in_phase("forward") if op["name"] == "aten::addmm"]), 2)
+
+    def test_a_sharded_model_is_recorded_with_a_warning(self):
+        class FSDPModule(torch.nn.Sequential):
+            pass
+        program = Program()
+        program.model = FSDPModule(*program.model)
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            with tencache_recorder.record(self.path, model=program.model):
+                for _ in range(4):
+                    program.step()
+        self.assertIn("sharded by FSDP", errors.getvalue())
+
+    def test_hugging_faces_trainer(self):
+        try:
+            import accelerate  # noqa: F401
+            import transformers
+        except ImportError as error:
+            self.skipTest(str(error))
+        config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2, n_positions=64, vocab_size=500, bos_token_id=0,
+                                         eos_token_id=0)
+        model = transformers.GPT2LMHeadModel(config)
+        data = [{key: torch.randint(500, (32,)) for key in ("input_ids", "labels")} for _ in range(64)]
+        arguments = transformers.TrainingArguments(
+            self.folder.name, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=5, use_cpu=True,
+            report_to=[], save_strategy="no", disable_tqdm=True)
+        with tencache_recorder.record(self.path, quiet=True), contextlib.redirect_stdout(io.StringIO()):
+            transformers.Trainer(model=model, args=arguments, train_dataset=data).train()
+        trace = Trace(self.path)
+        parameters = sum(4 * parameter.numel() for parameter in model.parameters())
+        self.assertEqual((trace.header["batch"], trace.header["sequence_length"]), (8, 32))
+        self.assertEqual(trace.bytes_of("parameter"), parameters)
+        self.assertEqual(trace.gradient_bytes(), parameters)
+        self.assertEqual(trace.bytes_of("optimizer_state"), 2 * parameters)
 
     # ---- Errors ------------------------------------------------------------------------------------------------------
 

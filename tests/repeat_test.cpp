@@ -50,6 +50,37 @@ TEST_F(Repeat, EveryCommandGivesTheSameBytes) {
   }
 }
 
+// A sweep, however it came about: its parts and what they were joined to.
+TEST_F(Repeat, ASweepGivesTheSameBytes) {
+  write_file(path("few.yaml"),
+             "name: few\nworkloads: [small.trace.jsonl]\n"
+             "machines: [{name: small-host, gpu_memory: [17MiB, 20MiB]}]\npolicies: [lru, ideal]\n");
+  const Json whole = keep("whole.json", {"sweep", "few.yaml", "-o", "whole.sqlite", "--csv", "few.csv", "--top", "1"});
+  std::filesystem::remove(path("few.csv"));
+  EXPECT_EQ(whole["manifest"]["command"]["arguments"], Json({{"FILE", {"few.yaml"}}}));
+  EXPECT_EQ(whole["manifest"]["hashes"]["sweep"], sha256_of_file(path("few.yaml")));
+  EXPECT_EQ(run({"reproduce", "whole.json"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("few.csv")));
+  const Json part = keep("part.json", {"sweep", "few.yaml", "--shard", "2/2", "-o", "2.sqlite"});
+  EXPECT_EQ(part["rows"].size(), 2u);
+  EXPECT_EQ(run({"reproduce", "part.json"}).code, 0);
+  EXPECT_THAT(run({"sweep", "merge", "2.sqlite", "-o", "half.sqlite"}).err,
+              HasSubstr("1 of 2 combinations are in none of the files"));
+  run({"sweep", "few.yaml", "--shard", "1/2", "-o", "1.sqlite"});
+  EXPECT_EQ(keep("merged.json", {"sweep", "merge", "1.sqlite", "2.sqlite", "-o", "merged.sqlite"}), whole);
+  EXPECT_EQ(run({"reproduce", "merged.json"}).code, 0);
+  EXPECT_THAT(run({"sweep", "few.yaml", "-o", "merged.sqlite"}).err,
+              HasSubstr("2 of 2 combinations are in merged.sqlite already"));
+  expect_bad_usage({"reproduce", "whole.json", "--trace", "small.trace.jsonl"}, HasSubstr("is of a sweep"));
+  Json changed = whole;
+  changed["rows"][0]["iteration_seconds"] = 1;
+  save("changed.json", changed);
+  EXPECT_THAT(run({"reproduce", "changed.json"}).out,
+              AllOf(HasSubstr("sweep of few"), HasSubstr("rows.0.iteration_seconds")));
+  write_file(path("few.yaml"), content(path("few.yaml")) + "# more\n");
+  EXPECT_THAT(run({"reproduce", "whole.json"}).out, HasSubstr("the sweep's file is not the one of then"));
+}
+
 TEST_F(Repeat, SaysWhatDiffers) {
   const Json printed = keep("a.json", {"sensitivity", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--over",
                                        "h2d=1GB/s,4GB/s", "--gpu-memory", "17MiB"});

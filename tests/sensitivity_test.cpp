@@ -285,6 +285,9 @@ TEST_F(SensitivityCommand, RefusesWhatItCannotRead) {
     EXPECT_EQ(answer.out, "");
   }
   EXPECT_EQ(run_in_process(words("h2d=1GB/s..2GB/s", {"--over", "h2d=1GB/s,2GB/s"})).code, 2);
+  for (const char* percent : {"nan", "inf", "-1", "51", "1%", ""}) {
+    EXPECT_EQ(run_in_process(words("h2d=1GB/s..2GB/s", {"--tolerance", percent})).code, 2) << percent;
+  }
   const InProcessAnswer both = run_in_process(words("h2d=1GB/s..2GB/s", {"--over", "pcie=5GB/s"}));
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.err, HasSubstr("h2d and pcie overlap"));

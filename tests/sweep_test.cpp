@@ -174,6 +174,18 @@ TEST(Advice, SaysWhatTies) {
   EXPECT_THAT(advice.fastest_ties, ElementsAre(1u, 0u, 2u));
 }
 
+// A dear machine that is 0.5 % faster is no better than a cheap one, which is named first; of none is the price known.
+TEST(Advice, NamesTheCheapestOfATieFirst) {
+  std::vector<SweepRow> rows = {row("a", 0, "w", true, 1, 36), row("b", 1, "w", true, 1.002, {}),
+                                row("c", 2, "w", true, 1.004, 9), row("d", 3, "w", true, 1.005, 3.6)};
+  const Advice advice = advise(rows, 0)[0];
+  EXPECT_EQ(advice.fastest, 0u);
+  EXPECT_THAT(advice.fastest_ties, ElementsAre(3u, 2u, 1u));
+  std::vector<std::size_t> all = {0, 1, 2, 3};
+  sort_by_cost(all, rows, &SweepRow::usd_per_iteration);
+  EXPECT_THAT(all, ElementsAre(3u, 2u, 0u, 1u));
+}
+
 // a is cheaper on demand, b on spot; c has no cost on spot.
 TEST(Advice, CheapestOnSpot) {
   std::vector<SweepRow> rows = {row("a", 0, "w", true, 1, 1), row("b", 1, "w", true, 2, 1),

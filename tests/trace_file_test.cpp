@@ -198,6 +198,37 @@ TEST(TraceFile, ReplacesBytesThatAreNotUtf8) {
             "b");
 }
 
+// A file as version 0.1.0 of the program wrote it. It stays as it is for ever: what reads today reads tomorrow, with
+// the same meaning, and nothing is lost when it is written again.
+TEST(TraceFile, ReadsFilesOfVersionOne) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-1.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(trace.header.format_version, 1);
+  EXPECT_EQ(trace.header.model, "two-rank-toy");
+  EXPECT_EQ(trace.header.batch * trace.header.sequence_length, 512u);
+  ASSERT_EQ(trace.tensors.size(), 7u);
+  EXPECT_EQ(trace.name(trace.tensors[1]), "activation \u00e9");
+  const std::vector<Role> roles{Role::parameter,        Role::activation, Role::gradient, Role::optimizer_state,
+                                Role::master_parameter, Role::input,      Role::workspace};
+  for (std::size_t i = 0; i < roles.size(); ++i) EXPECT_EQ(trace.tensors[i].role, roles[i]) << i;
+  ASSERT_EQ(trace.ops.size(), 5u);
+  EXPECT_EQ(trace.ops[1].phase, Phase::loss);
+  EXPECT_EQ(trace.ops[2].duration_source, DurationSource::modelled);
+  EXPECT_EQ(trace.ops[3].group, 0);
+  EXPECT_TRUE(trace.ops[3].placeable && trace.ops[3].reorderable);
+  EXPECT_EQ(trace.ops[4].rank, 1);
+  EXPECT_EQ(trace.ops[0].gap_before_ns, 250);
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
+// Whatever else a later version says in its header, the version is what the message is about.
+TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
+  EXPECT_EQ(
+      error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":2,\"shards\":8")),
+      "t:1: format version 2 is not supported; this program reads version 1: read it with the TenCache that wrote "
+      "it, or a newer one");
+}
+
 TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_EQ(error_of(""), "t: is empty; a trace begins with a line of kind 'header'");
   EXPECT_THAT(error_of("\n"), HasSubstr("t:1: the line is empty"));

@@ -129,6 +129,32 @@ TEST(Tune, KeepsToTheBudgetAndSimulatesNothingTwice) {
   }
 }
 
+// However small the budget, what the best changes was tried without, or is named.
+TEST(Tune, NamesChangesThatItDidNotTryWithout) {
+  for (const std::uint64_t budget : {3, 5, 8, 12, 20, 30, 60}) {
+    TuneProblem problem = large_problem();
+    std::mutex mutex;
+    std::set<Settings> seen;
+    const auto measure = problem.measure;
+    problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
+      const std::lock_guard lock(mutex);
+      seen.insert(settings);
+      return measure(settings, workload, copy);
+    };
+    const TuneResult result = tune(problem, {.budget = budget});
+    const Settings& best = result.candidates[result.best].settings;
+    for (const auto& [knob, value] : best) {
+      Settings without = best;
+      without.erase(knob);
+      if (knob == "a") without.erase("h");  // which has no effect then
+      const bool named = std::ranges::find(result.untested, knob) != result.untested.end();
+      EXPECT_EQ(named, !seen.contains(without)) << budget << " " << knob;
+    }
+    if (budget < 30) continue;
+    EXPECT_THAT(result.untested, ::testing::IsEmpty());
+  }
+}
+
 TEST(Tune, WhereTheDefaultsDoNotFitAnotherTimeIsTheReference) {
   TuneProblem problem = problem_of({numbers("a", 6), numbers("b", 6)}, [](const Settings& settings) {
     return number(settings, "a") < 3 ? infinite : 4 + number(settings, "b");

@@ -40,15 +40,22 @@ TEST(Validated, IsTheSummaryOfTheReport) {
 // Ratios say nothing of seconds; of seconds, those of the policies and models that were measured.
 TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
   const std::vector<Validated> list = read_validated();
-  const auto text_of = [&](const char* machine, const char* policy, const char* model) {
+  const auto text_of = [&](const char* machine, const char* policy, const char* model, const char* buffers = "32",
+                           const char* other = "1") {
     const std::string made = std::string("tencache generate --model ") + model + " --batch 4";
-    return validity_text(validated_for(list, machine, made), policy, made);
+    const PolicyRun run{policy, {{"buffers", buffers}, {"other", other}}, {{"buffers", "0"}, {"other", "1"}}};
+    return validity_text(validated_for(list, machine, made), run, made);
   };
   EXPECT_EQ(text_of("10cache-l40s", "10cache", "opt-6.7b"),
             "extrapolated (on this machine ratios of times and hit rates of 10cache, l2l, zero-infinity were checked, "
             "within 25.0 %)");
   EXPECT_EQ(text_of("mlp-offload-4gpu", "mlp-offload", "mlp-offload-40b"),
             "validated within 43.7 % (MLP-Offload (SC'25))");
+  // Not with options that none of them had.
+  for (const auto& [buffers, other] : {std::pair{"0", "1"}, {"33", "1"}, {"32", "2"}}) {
+    const std::string text = text_of("mlp-offload-4gpu", "mlp-offload", "mlp-offload-40b", buffers, other);
+    EXPECT_TRUE(text.starts_with("extrapolated (on this machine ") && text.ends_with(", with other options)")) << text;
+  }
   EXPECT_TRUE(text_of("mlp-offload-4gpu", "lru", "mlp-offload-40b").starts_with("extrapolated (on this machine "));
   EXPECT_TRUE(text_of("mlp-offload-4gpu", "mlp-offload", "gpt2").starts_with("extrapolated (on this machine "));
   EXPECT_EQ(text_of("mlp-offload", "mlp-offload", "mlp-offload-40b"), "extrapolated");

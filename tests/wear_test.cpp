@@ -112,6 +112,22 @@ TEST(Wear, TakesTheMachinesRatingUnlessTold) {
   EXPECT_DOUBLE_EQ(daily.rated_bytes, 500e9 * 365 * 5);
 }
 
+TEST(Wear, RatesNothingOfUnknownCapacityAndNoFileSystem) {
+  MachineSpec box = machine(1);
+  box.tiers[1].capacity = unlimited;
+  const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
+  for (const WearOptions& options : {WearOptions{}, WearOptions{.rated = {}, .drive_writes_per_day = 2}}) {
+    const TierWear wear = wear_of(outcome, box, options)[0];
+    EXPECT_EQ(wear.rating, WearRating::unknown);
+    EXPECT_EQ(wear.capacity, 0u);
+    EXPECT_GT(wear.bytes_per_day, 0);
+    EXPECT_FALSE(wear.years);
+  }
+  EXPECT_TRUE(wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}})[0].years);
+  box.tiers[1].name = "pfs";
+  EXPECT_TRUE(wear_of(outcome, box, {}).empty());
+}
+
 // Two ranks that write to one array through a shared resource: its writes are both's, its capacity that of both parts.
 TEST(Wear, AddsUpRanksThatShareAnArray) {
   MachineSpec box = machine(1);
@@ -159,6 +175,13 @@ TEST(EnduranceCommand, SaysYearsAndRating) {
   EXPECT_EQ(with({"--set", "no_such_option=1"}).code, 2);
   EXPECT_EQ(with({"--tbw", "1TB", "--dwpd", "1"}).code, 2);
   EXPECT_EQ(with({"--duty", "200"}).code, 2);
+  for (const char* option : {"--duty", "--dwpd", "--write-amplification", "--warranty-years"}) {
+    EXPECT_EQ(with({option, "nan"}).code, 2) << option;
+  }
+  const InProcessAnswer unlimited_nvme =
+      run_in_process({"endurance", "--model", "gpt2", "--batch", "8", "--seq", "256", "-m", "g10-a100", "--gpu-memory",
+                      "1GiB", "--cpu-memory", "512MiB", "-p", "on-demand"});
+  EXPECT_THAT(unlimited_nvme.out, HasSubstr("rating not known: --tbw")) << unlimited_nvme.err;
 }
 
 TEST(EnduranceCommand, TakesTheMachineFilesRating) {

@@ -31,19 +31,24 @@ std::uint16_t rank_of(const Trace& trace, OpIndex first_use) {
   return first_use == none ? std::uint16_t{0} : trace.ops[first_use].rank;
 }
 
-void add(BytesAtOp& total, const Tensor& tensor) {
-  total.bytes += tensor.bytes;
-  total.by_role[static_cast<std::size_t>(tensor.role)] += tensor.bytes;
+Bytes rounded(Bytes bytes, Bytes granularity) { return (bytes + granularity - 1) / granularity * granularity; }
+
+void add(BytesAtOp& total, const Tensor& tensor, Bytes granularity) {
+  const Bytes bytes = rounded(tensor.bytes, granularity);
+  total.bytes += bytes;
+  total.by_role[static_cast<std::size_t>(tensor.role)] += bytes;
 }
 
-BytesAtOp alive_at(const Trace& trace, const Lifetimes& lifetimes, OpIndex op) {
+BytesAtOp alive_at(const Trace& trace, const Lifetimes& lifetimes, OpIndex op, Bytes granularity) {
   BytesAtOp result;
   result.op = op;
   for (TensorId id = 0; id < trace.tensors.size(); ++id) {
     const Tensor& tensor = trace.tensors[id];
     const OpIndex first = lifetimes.first[id];
     if (rank_of(trace, first) != trace.ops[op].rank) continue;
-    if (tensor.persistent || (first != none && first <= op && op <= lifetimes.last[id])) add(result, tensor);
+    if (tensor.persistent || (first != none && first <= op && op <= lifetimes.last[id])) {
+      add(result, tensor, granularity);
+    }
   }
   return result;
 }
@@ -55,7 +60,7 @@ OpIndex Demand::first_above(Bytes capacity) const {
   return found == alive.end() ? none : ops[static_cast<std::size_t>(found - alive.begin())];
 }
 
-std::vector<Demand> demands_of(const Trace& trace) {
+std::vector<Demand> demands_of(const Trace& trace, Bytes granularity) {
   const Lifetimes lifetimes = lifetimes_of(trace);
   std::uint16_t last_rank = 0;
   for (const Op& op : trace.ops) last_rank = std::max(last_rank, op.rank);
@@ -65,10 +70,10 @@ std::vector<Demand> demands_of(const Trace& trace) {
     const Tensor& tensor = trace.tensors[id];
     const OpIndex first = lifetimes.first[id];
     if (tensor.persistent) {
-      add(demands[rank_of(trace, first)].persistent, tensor);
+      add(demands[rank_of(trace, first)].persistent, tensor, granularity);
     } else if (first != none) {
-      born[first] += tensor.bytes;
-      dead[lifetimes.last[id]] += tensor.bytes;
+      born[first] += rounded(tensor.bytes, granularity);
+      dead[lifetimes.last[id]] += rounded(tensor.bytes, granularity);
     }
   }
   std::vector<Bytes> now(demands.size(), 0);  // beside what is persistent
@@ -91,17 +96,17 @@ std::vector<Demand> demands_of(const Trace& trace) {
     each_tensor(trace, op, [&](TensorId tensor) {
       if (seen[tensor] == index) return;
       seen[tensor] = index;
-      add(touched, trace.tensors[tensor]);
+      add(touched, trace.tensors[tensor], granularity);
     });
     if (demand.largest_gpu_op.op == none || touched.bytes > demand.largest_gpu_op.bytes)
       demand.largest_gpu_op = touched;
   }
   for (Demand& demand : demands) {
-    if (demand.peak.op != none) demand.peak = alive_at(trace, lifetimes, demand.peak.op);
+    if (demand.peak.op != none) demand.peak = alive_at(trace, lifetimes, demand.peak.op, granularity);
   }
   return demands;
 }
 
-BytesAtOp alive_at(const Trace& trace, OpIndex op) { return alive_at(trace, lifetimes_of(trace), op); }
+BytesAtOp alive_at(const Trace& trace, OpIndex op) { return alive_at(trace, lifetimes_of(trace), op, 1); }
 
 }  // namespace tencache

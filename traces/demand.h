@@ -33,8 +33,9 @@ struct Demand {
   OpIndex first_above(Bytes capacity) const;
 };
 
-// Of a valid trace, a demand for each rank. Linear time.
-std::vector<Demand> demands_of(const Trace& trace);
+// Of a valid trace, a demand for each rank; each tensor's size is rounded up to a multiple of `granularity`, as a tier
+// takes it (Tier::granularity). Linear time.
+std::vector<Demand> demands_of(const Trace& trace, Bytes granularity = 1);
 
 // What is alive at `op`, a member of `demand.ops`, with its roles.
 BytesAtOp alive_at(const Trace& trace, OpIndex op);

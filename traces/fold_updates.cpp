@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -268,6 +269,13 @@ FoldedUpdates fold_updates(Trace& trace) {
   trace = rebuild(trace, region, updates);
   trace.validate("trace with folded updates");
   return folded;
+}
+
+Trace read_trace_to_simulate(const std::string& path, FoldedUpdates* folded) {
+  Trace trace = read_trace(path);
+  const FoldedUpdates done = fold_updates(trace);
+  if (folded != nullptr) *folded = done;
+  return trace;
 }
 
 }  // namespace tencache

@@ -32,4 +32,7 @@ struct FoldedUpdates {
 // several ranks. Parameters that share a gradient's memory (a bucket that gradients are views of) are one update.
 FoldedUpdates fold_updates(Trace& trace);
 
+// A trace file as it is simulated: with folded updates. `folded`: what that did, where somebody wants to know.
+Trace read_trace_to_simulate(const std::string& path, FoldedUpdates* folded = nullptr);
+
 }  // namespace tencache

@@ -1,6 +1,7 @@
 #include "traces/split_ranks.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -62,6 +63,36 @@ std::vector<Trace> split_ranks(Trace trace) {
     }
   }
   return ranks;
+}
+
+namespace {
+
+bool alike(const Op& a, const Op& b) {
+  const auto of = [](const Op& op) {
+    return std::tuple(op.rendezvous != 0, op.group, op.phase, op.device, op.placeable, op.reorderable, op.duration_ns,
+                      op.gap_before_ns, op.flops, op.bytes, op.read_count, op.write_count);
+  };
+  return of(a) == of(b);
+}
+
+bool alike(const Trace& a, const Trace& b) {
+  const auto same_tensor = [](const Tensor& x, const Tensor& y) {
+    return x.bytes == y.bytes && x.role == y.role && x.persistent == y.persistent;
+  };
+  return a.accesses == b.accesses && std::ranges::equal(a.tensors, b.tensors, same_tensor) &&
+         std::ranges::equal(a.ops, b.ops, [](const Op& x, const Op& y) { return alike(x, y); });
+}
+
+}  // namespace
+
+std::vector<std::size_t> alike_ranks(std::span<const Trace> ranks) {
+  std::vector<std::size_t> first(ranks.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    while (first[rank] < rank && (first[first[rank]] != first[rank] || !alike(ranks[first[rank]], ranks[rank]))) {
+      ++first[rank];
+    }
+  }
+  return first;
 }
 
 }  // namespace tencache

@@ -13,6 +13,7 @@ class Pass {
       : trace_(trace),
         first_(trace.tensors.size(), none),
         last_(trace.tensors.size(), none),
+        in_step_(trace.tensors.size(), false),
         module_seen_(trace.names.size(), false) {}
 
   TraceSummary run() {
@@ -20,7 +21,7 @@ class Pass {
     summary_.op_count = trace_.ops.size();
     summary_.tensor_count = trace_.tensors.size();
     for (OpIndex index = 0; index < trace_.ops.size(); ++index) add_op(index);
-    for (TensorId id = 0; id < trace_.tensors.size(); ++id) add_tensor(trace_.tensors[id], first_[id] == none);
+    for (TensorId id = 0; id < trace_.tensors.size(); ++id) add_tensor(id);
     find_peak_demand();
     return summary_;
   }
@@ -48,7 +49,10 @@ class Pass {
       last_[id] = index;
       working_set += trace_.tensors[id].bytes;
     };
-    for (TensorId id : trace_.reads(op)) use(id);
+    for (TensorId id : trace_.reads(op)) {
+      use(id);
+      if (op.phase == Phase::optimizer) in_step_[id] = true;
+    }
     for (TensorId id : trace_.writes(op)) use(id);
     keep_largest(working_set, index, summary_.largest_working_set_bytes, summary_.largest_working_set_op);
     if (op.device == Device::gpu) {
@@ -67,11 +71,13 @@ class Pass {
     tensors.bytes += bytes;
   }
 
-  void add_tensor(const Tensor& tensor, bool is_unused) {
+  void add_tensor(TensorId id) {
+    const Tensor& tensor = trace_.tensors[id];
     summary_.tensor_bytes += tensor.bytes;
     count(summary_.tensors[static_cast<std::size_t>(tensor.role)], tensor.bytes);
     if (tensor.persistent) count(summary_.persistent, tensor.bytes);
-    if (is_unused) count(summary_.unused, tensor.bytes);
+    if (tensor.role == Role::gradient && in_step_[id]) count(summary_.gradients_of_step, tensor.bytes);
+    if (first_[id] == none) count(summary_.unused, tensor.bytes);
   }
 
   void find_peak_demand() {
@@ -92,6 +98,7 @@ class Pass {
   const Trace& trace_;
   TraceSummary summary_;
   std::vector<OpIndex> first_, last_;
+  std::vector<bool> in_step_;  // read by the optimizer
   std::vector<bool> module_seen_;
 };
 

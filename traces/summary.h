@@ -28,6 +28,7 @@ struct TraceSummary {
   std::uint64_t tensor_count = 0;
   Bytes tensor_bytes = 0;
   std::array<Tensors, role_count> tensors;  // [role]
+  Tensors gradients_of_step;  // that the optimizer's step reads: of parameters; the others are activations'
   Tensors persistent;
   Tensors unused;  // of no op
 

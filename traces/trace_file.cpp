@@ -269,7 +269,8 @@ class Reader {
           header.format_version = static_cast<int>(number(value, name, 1, 1'000'000));
           if (header.format_version != supported_format_version) {
             fail("format version " + std::to_string(header.format_version) +
-                 " is not supported; this program reads version " + std::to_string(supported_format_version));
+                 " is not supported; this program reads version " + std::to_string(supported_format_version) +
+                 ": read it with the TenCache that wrote it, or a newer one");
           }
           break;
         case model:

@@ -111,6 +111,7 @@ TensorId LiveRuntime::allocate_in_op(Lock& lock, Bytes bytes) {
   const TensorId tensor = create(bytes, Role::activation, false);
   if (const TensorId recorded = follower_.born(tensor); recorded != none) {
     engine_->set_program_tensor(tensor, recorded);
+    labels_.named(tensor, recorded, machine_->now());
     const Role role = follower_.program().trace.tensors[recorded].role;
     if (role != Role::activation) engine_->set_role(tensor, role);
   }

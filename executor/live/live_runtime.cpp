@@ -31,12 +31,19 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
       policy_(policy),
       options_(std::move(options)),
       bodies_(std::make_unique<Bodies>()),
-      blocking_step_(policy.layout(spec_, nullptr).blocking_step) {
+      blocking_step_(policy.layout(spec_, nullptr).blocking_step),
+      labels_(options_.engine.timeline) {
   HostMachineOptions machine = options_.machine;
   if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec_, policy.layout(spec_, nullptr));
   machine_ = std::make_unique<HostMachine>(spec_, *bodies_, std::move(machine));
   tap_ = std::make_unique<Tap>(*machine_);
-  engine_ = std::make_unique<Engine>(spec_, *tap_, policy, nullptr, options_.engine);
+  EngineOptions engine = options_.engine;
+  engine.on_iteration = [this](std::uint64_t iteration) {
+    labels_.label();
+    if (options_.engine.on_iteration) options_.engine.on_iteration(iteration);
+    labels_.was_read();
+  };
+  engine_ = std::make_unique<Engine>(spec_, *tap_, policy, nullptr, std::move(engine));
   follower_.set_follow(options_.follow_schedule);
   last_end_ns_ = machine_->now();
   feeder_ = std::thread([this] { feed_completions(); });
@@ -50,6 +57,7 @@ LiveRuntime::~LiveRuntime() {
       enter();
       wait_until(lock, [this] { return engine_->idle(); });
       hear_of_frees();
+      labels_.label();
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
   }
@@ -193,6 +201,7 @@ void LiveRuntime::tell(StepFollower::Signal signal, Nanoseconds now) {
   plan_tasks();
   auto program = std::make_unique<const Program>(follower_.program());
   engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now);
+  labels_.named(follower_.to_program(), now);
   profile_ = std::move(program);  // the one before lives until nobody looks at it any more
 }
 
@@ -231,7 +240,9 @@ void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
 // ---- Tensors --------------------------------------------------------------------------------------------------------
 
 TensorId LiveRuntime::create(Bytes bytes, Role role, bool owned) {
+  labels_.label();
   const TensorId tensor = engine_->create(bytes, role, owned, machine_->now());
+  labels_.created(tensor);
   if (tensor >= entries_.size()) entries_.resize(tensor + std::size_t{1});
   entries_[tensor] = {.bytes = bytes, .alive = true, .owned = owned};
   live_bytes_ += room_of(tensor);

@@ -39,12 +39,13 @@
 #include "core/engine.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
+#include "executor/live/occupancy_labels.h"
 #include "executor/live/step_follower.h"
 
 namespace tencache {
 
 struct LiveOptions {
-  EngineOptions engine;         // timeline, log, progress
+  EngineOptions engine;         // timeline (whole at on_iteration and after the end), log, progress
   HostMachineOptions machine;   // pacing, files
   bool follow_schedule = true;  // false: never record, the policy sees demand only
   bool settle = false;          // for tests: an op begins only when no copy is under way
@@ -229,6 +230,7 @@ class LiveRuntime {
   mutable std::mutex mutex_;         // everything below; the engine is called under it only
   std::condition_variable changed_;  // a completion was handled, or an op is over
   std::unique_ptr<Engine> engine_;
+  OccupancyLabels labels_;
   StepFollower follower_;
   std::vector<Entry> entries_;  // by TensorId
   std::unique_ptr<const Program> profile_;

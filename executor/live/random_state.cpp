@@ -8,7 +8,7 @@
 namespace tencache {
 namespace {
 
-struct Bytes {
+struct CpuGeneratorBytes {
   std::uint64_t seed;
   std::int32_t left, seeded;
   std::uint32_t next;
@@ -44,7 +44,7 @@ void RandomState::restore() const {
 
 std::string RandomState::to_bytes() const {
   const at::mt19937_data_pod data = engine_.data();
-  Bytes bytes;
+  CpuGeneratorBytes bytes;
   std::memset(&bytes, 0, sizeof bytes);  // padding, too
   bytes.seed = data.seed_;
   bytes.left = data.left_;
@@ -61,10 +61,10 @@ std::string RandomState::to_bytes() const {
 }
 
 RandomState RandomState::from_bytes(const std::string& text) {
-  const bool with_gpu = text.size() == sizeof(Bytes) + sizeof(torch_cuda::RandomState);
-  if (!with_gpu && text.size() != sizeof(Bytes))
+  const bool with_gpu = text.size() == sizeof(CpuGeneratorBytes) + sizeof(torch_cuda::RandomState);
+  if (!with_gpu && text.size() != sizeof(CpuGeneratorBytes))
     throw Error("the state of the random numbers has another size than LibTorch's");
-  Bytes bytes;
+  CpuGeneratorBytes bytes;
   std::memcpy(&bytes, text.data(), sizeof bytes);
   RandomState state;
   if (with_gpu) {

@@ -51,9 +51,10 @@ std::vector<TensorRow> tensor_rows(const Run& run) {
     rows[tensor].tensor = tensor;
     rows[tensor].bytes = trace.tensors[tensor].bytes;
     for (const std::uint32_t transfer : run.transfers_of(tensor)) {
-      ++rows[tensor].copies;
+      rows[tensor].copies += 1;
       rows[tensor].moved += run.spans()[transfer].bytes;
     }
+    rows[tensor].copies /= static_cast<double>(run.iteration_count());
     rows[tensor].moved /= run.iteration_count();
   }
   std::vector<OpIndex> last(rows.size(), none);  // an op that reads and writes a tensor uses it once
@@ -123,6 +124,16 @@ std::vector<Stay> stays_of(const Run& run, TensorId tensor) {
   for (TierId tier = 0; tier < run.machine().tiers.size(); ++tier) close(tier, end);
   std::ranges::stable_sort(stays, {}, &Stay::tier);
   return stays;
+}
+
+std::vector<std::uint32_t> copies_of(const Run& run, TensorId tensor, std::size_t iteration) {
+  const Nanoseconds begin = run.iteration_begin_ns(iteration), end = begin + run.iteration_ns(iteration);
+  std::vector<std::uint32_t> copies;
+  for (const std::uint32_t transfer : run.transfers_of(tensor)) {
+    const Span& span = run.spans()[transfer];
+    if (span.start_ns < end && span.end_ns > begin) copies.push_back(transfer);
+  }
+  return copies;
 }
 
 std::vector<OpIndex> uses_of(const Run& run, TensorId tensor) {

@@ -19,9 +19,9 @@ struct OpRow {
 struct TensorRow {
   TensorId tensor = none;
   Bytes bytes = 0;
-  std::uint32_t uses = 0;    // ops of an iteration
-  std::uint32_t copies = 0;  // in all recorded iterations
-  Bytes moved = 0;           // mean of an iteration
+  std::uint32_t uses = 0;  // ops of an iteration
+  double copies = 0;       // mean of an iteration
+  Bytes moved = 0;         // mean of an iteration
 };
 
 // Linear in the run: of a generation, not of a frame.
@@ -41,6 +41,8 @@ struct Stay {
 };
 // In order of time within each tier; those that last beyond the recording end with it. Linear in the occupancy.
 std::vector<Stay> stays_of(const Run& run, TensorId tensor);
+// Its copies that lie in an iteration or reach into it, in order.
+std::vector<std::uint32_t> copies_of(const Run& run, TensorId tensor, std::size_t iteration);
 // The ops that read or write it, in order.
 std::vector<OpIndex> uses_of(const Run& run, TensorId tensor);
 

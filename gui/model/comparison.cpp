@@ -11,6 +11,7 @@
 #include "configs/validated.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
+#include "policies/registry.h"
 
 namespace tencache::gui {
 namespace {
@@ -135,9 +136,32 @@ std::string ComparisonRow::belief() const {
 
 namespace {
 
+using PolicyOptions = std::map<std::string, std::string>;
+
+// Of a policy of a library that is not loaded, all that is known.
+PolicyRun policy_run(const std::string& policy, const PolicyOptions& options) {
+  try {
+    return {policy, make_policy(policy, options).options, make_policy(policy).options};
+  } catch (const Error&) {
+    return {policy, options, {}};
+  }
+}
+
+PolicyOptions options_of(const ComparisonRow& row) {
+  PolicyOptions options;
+  if (row.result == nullptr || !row.result->contains("manifest")) return options;
+  const Json& manifest = (*row.result)["manifest"];
+  if (!manifest.is_object() || !manifest.contains("options")) return options;
+  for (const auto& [name, value] : manifest["options"].items()) {
+    if (value.is_string()) options[name] = value.get<std::string>();
+  }
+  return options;
+}
+
 // Of a machine and kind of trace, changed in that way.
 std::string validity_among(const std::vector<ComparisonRow>& rows, const std::string& machine,
-                           const std::string& recorded_by, const std::string& policy, const std::string& changes) {
+                           const std::string& recorded_by, const std::string& policy, const PolicyOptions& options,
+                           const std::string& changes) {
   if (kind_of_trace(recorded_by).empty()) return "extrapolated";
   std::optional<double> worst;
   std::size_t runs = 0;
@@ -156,7 +180,7 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
       return std::vector<Validated>();
     }
   }();
-  return validity_text(validated_for(published, machine, recorded_by), policy, recorded_by);
+  return validity_text(validated_for(published, machine, recorded_by), policy_run(policy, options), recorded_by);
 }
 
 std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents) {
@@ -170,18 +194,19 @@ std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents
 }  // namespace
 
 std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by,
-                        const std::string& policy) {
-  return validity_among(rows_of(session.documents()), machine, recorded_by, policy, "");
+                        const std::string& policy, const std::map<std::string, std::string>& options) {
+  return validity_among(rows_of(session.documents()), machine, recorded_by, policy, options, "");
 }
 
 std::vector<ComparisonRow> comparison_rows(const Session& session) { return comparison_rows(session.documents()); }
 
 std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& documents) {
   std::vector<ComparisonRow> rows = rows_of(documents);
-  std::map<std::array<std::string, 4>, std::string> known;  // the same for most rows
+  std::map<std::pair<std::array<std::string, 4>, PolicyOptions>, std::string> known;  // the same for most rows
   for (ComparisonRow& row : rows) {
-    const auto [entry, is_new] = known.try_emplace({row.machine, row.recorded_by, row.policy, row.changes});
-    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.policy, row.changes);
+    const PolicyOptions options = options_of(row);
+    const auto [entry, is_new] = known.try_emplace({{row.machine, row.recorded_by, row.policy, row.changes}, options});
+    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.policy, options, row.changes);
     row.validity = row.rescaled ? "extrapolated" : entry->second;
   }
   return rows;

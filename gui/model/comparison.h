@@ -56,9 +56,10 @@ enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, 
 
 // How far simulations of a policy on this machine and kind of trace may be believed: "validated within 43.7 % (…)"
 // where a measurement among the open results (with the same changes) or published experiments (configs/validated.h) say
-// so, else "extrapolated", with what was checked there.
+// so, else "extrapolated", with what was checked there. `options`: the policy's that are not at their default, at
+// least.
 std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by,
-                        const std::string& policy);
+                        const std::string& policy, const std::map<std::string, std::string>& options);
 
 // Misfits last, whatever the order.
 std::vector<ComparisonRow> comparison_rows(const Session& session);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/model/browse.h"
 #include "gui/model/comparison.h"
 
 namespace tencache::gui {
@@ -201,13 +202,50 @@ Facts describe_span(const Run& run, std::uint32_t index) {
   return facts;
 }
 
+namespace {
+
+// The op in that iteration, or else anywhere in the run.
+std::uint32_t span_in(const Run& run, OpIndex op, std::size_t iteration) {
+  const std::span<const std::uint32_t> spans = run.spans_of_op(op);
+  const auto found = std::ranges::find_if(
+      spans, [&](std::uint32_t span) { return run.spans()[span].start_ns >= run.iteration_begin_ns(iteration); });
+  return spans.empty() ? none : found == spans.end() ? spans.front() : *found;
+}
+
+// Without one of its copies: all of them in an iteration.
+Facts describe_tensor(const Run& run, TensorId id, std::size_t iteration) {
+  const Tensor& tensor = run.trace().tensors[id];
+  Facts facts{{"", std::string(run.tensor_name(id))},
+              {"holds", format_bytes(tensor.bytes) + " of " + label_of(tensor.role)}};
+  Bytes bytes = 0;
+  Nanoseconds time = 0;
+  std::size_t waited_for = 0;
+  const std::vector<std::uint32_t> copies = copies_of(run, id, iteration);
+  for (const std::uint32_t copy : copies) {
+    const Span& span = run.spans()[copy];
+    bytes += span.bytes;
+    time += span.end_ns - span.start_ns;
+    waited_for += span.urgent;
+  }
+  facts.emplace_back("copies", copies.empty()
+                                   ? "none in this iteration"
+                                   : fmt::format("{} in this iteration: {} in {}; an op waited for {} of them",
+                                                 copies.size(), format_bytes(bytes), duration_text(time), waited_for));
+  return facts;
+}
+
+}  // namespace
+
 Facts describe_selection(const Session& session) {
   const Selection& selection = session.selection;
   if (selection.kind == Selection::Kind::nothing || selection.run >= session.runs().size()) return {};
   const Run& run = *session.runs()[selection.run];
-  if (selection.span != none) {
-    Facts facts = describe_span(run, selection.span);
-    if (selection.kind == Selection::Kind::op && run.spans()[selection.span].kind == SpanKind::op) {
+  const std::size_t iteration = std::min(session.aligned_iteration(), run.iteration_count() - 1);
+  std::uint32_t span = selection.span;
+  if (span == none && selection.kind == Selection::Kind::op) span = span_in(run, selection.id, iteration);
+  if (span != none) {
+    Facts facts = describe_span(run, span);
+    if (selection.kind == Selection::Kind::op && run.spans()[span].kind == SpanKind::op) {
       const auto error = std::ranges::find(session.op_errors(), selection.id, &OpError::op);
       if (error != session.op_errors().end()) {
         facts.emplace_back(
@@ -220,14 +258,8 @@ Facts describe_selection(const Session& session) {
     }
     return facts;
   }
-  Facts facts;
-  if (selection.kind == Selection::Kind::op) {
-    facts.emplace_back("", std::string(run.op_name(selection.id)));
-  } else {
-    facts.emplace_back("", std::string(run.tensor_name(selection.id)));
-    facts.emplace_back("moves", run.transfers_of(selection.id).empty() ? "never" : "");
-  }
-  return facts;
+  if (selection.kind == Selection::Kind::tensor) return describe_tensor(run, selection.id, iteration);
+  return {{"", std::string(run.op_name(selection.id))}};
 }
 
 Facts describe_measurement(const Session& session, std::size_t run, const Measurement& measurement) {
@@ -284,9 +316,9 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
   if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
   const Scenario& scenario = simulated.scenario;
   const bool other = scenario.altered || scenario.durations.starts_with("durations rescaled");
-  const std::string validity =
-      other ? "extrapolated"
-            : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by, scenario.policy);
+  const std::string validity = other ? "extrapolated"
+                                     : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by,
+                                                   scenario.policy, scenario.options);
   return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
 }
 

@@ -11,22 +11,15 @@
 #include "configs/price_table.h"
 #include "core/error.h"
 #include "gui/model/cost.h"
+#include "gui/model/timeline_database.h"
 #include "gui/model/timeline_file.h"
 #include "sim/sweep/sweep_results.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
 #include "traces/scale.h"
-#include "traces/trace_file.h"
 
 namespace tencache::gui {
 namespace {
-
-// As the commands simulate it.
-Trace read_folded(const std::string& path) {
-  Trace trace = read_trace(path);
-  fold_updates(trace);
-  return trace;
-}
 
 // The first kilobytes, unpacked.
 std::string head_of(const std::string& path) {
@@ -43,7 +36,9 @@ std::string head_of(const std::string& path) {
 
 Document::Kind kind_of(const std::string& path) {
   const std::string head = head_of(path);
-  if (head.starts_with("SQLite format 3")) return Document::Kind::sweep;
+  if (head.starts_with("SQLite format 3")) {
+    return is_timeline_database(path) ? Document::Kind::timeline : Document::Kind::sweep;
+  }
   const std::size_t first = head.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw Error(path, 0, "is empty");
   if (head.find("\"traceEvents\"") != std::string::npos) return Document::Kind::timeline;
@@ -88,6 +83,7 @@ void open_json(const std::string& path, Document& document) {
   if (is_sensitivity(json)) {
     document.kind = Document::Kind::sensitivity;
     document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(json, path));
+    set_units(document.tables, *document.sensitivity);
   } else if (is_sweep(json)) {
     document.kind = Document::Kind::sweep;
     document.sweep_rows = read_sweep_rows(json, path);
@@ -120,10 +116,14 @@ void open_yaml(const std::string& path, Document& document) {
   document.tables = tables_of(rows, "prices");
 }
 
-// A table, which may be a sweep's.
+// A table, which may be a sweep's or a sensitivity analysis'.
 void open_csv(const std::string& path, Document& document) {
   const DataTable& table = document.tables.emplace_back(read_csv(read_file(path), path));
   document.chart = chart_of(table);
+  if (is_sensitivity(table)) {
+    document.kind = Document::Kind::sensitivity;
+    document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(table, path));
+  }
   if (!is_sweep(table)) return;
   document.kind = Document::Kind::sweep;
   document.sweep_rows = read_sweep_rows(table, path);
@@ -137,7 +137,7 @@ DocumentPointer open_document(const std::string& path) {
   document->kind = kind_of(path);
   switch (document->kind) {
     case Document::Kind::trace:
-      document->trace = std::make_shared<const Trace>(read_folded(path));
+      document->trace = std::make_shared<const Trace>(read_trace_to_simulate(path));
       break;
     case Document::Kind::results:
       open_json(path, *document);
@@ -152,7 +152,7 @@ DocumentPointer open_document(const std::string& path) {
       if (document->sweep_rows.empty()) throw Error(path, 0, "holds no combination yet");
       break;
     case Document::Kind::timeline:
-      for (Recording& recording : read_timeline(path)) {
+      for (Recording& recording : is_timeline_database(path) ? read_timeline_database(path) : read_timeline(path)) {
         document->runs.push_back(std::make_shared<const Run>(std::move(recording)));
       }
       std::ranges::stable_sort(document->runs, {}, [](const RunPointer& run) { return run->origin(); });
@@ -193,7 +193,7 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
   scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
                      scenario.scale_bytes != 1 || scenario.scale_time != 1;
   scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
-  set_trace(scenario, read_folded(options.trace));
+  set_trace(scenario, read_trace_to_simulate(options.trace));
   scenario.trace_name = std::filesystem::path(options.trace).filename().string();
   if (manifest.contains("options") && manifest["options"].is_object()) {
     for (const auto& [key, value] : manifest["options"].items()) {

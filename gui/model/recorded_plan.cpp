@@ -1,5 +1,6 @@
 #include "gui/model/recorded_plan.h"
 
+#include <map>
 #include <utility>
 
 #include "core/forwarding_policy.h"
@@ -26,11 +27,25 @@ class RecordedPlan::Recorder : public ForwardingPolicy {
     }
   }
 
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    planner_->place(trace, machine, devices);
+    devices_ = devices;
+  }
+  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
+    std::vector<std::int32_t>& ordered = orders_[groups];
+    planner_->order(trace, machine, groups);
+    ordered = groups;
+  }
+
   const std::vector<std::vector<Action>>& actions() const { return whole_; }
+  const std::vector<Device>& devices() const { return devices_; }
+  const std::map<std::vector<std::int32_t>, std::vector<std::int32_t>>& orders() const { return orders_; }
 
  private:
   std::unique_ptr<Policy> planner_;
-  std::vector<std::vector<Action>> present_, whole_;  // by op
+  std::vector<std::vector<Action>> present_, whole_;                               // by op
+  mutable std::vector<Device> devices_;                                            // where each op was placed
+  mutable std::map<std::vector<std::int32_t>, std::vector<std::int32_t>> orders_;  // of sub-groups, by the recorded one
 };
 
 class RecordedPlan::Replay : public Policy {
@@ -47,11 +62,12 @@ class RecordedPlan::Replay : public Policy {
     if (event.kind != EventKind::op_issued || event.op >= recorded_.actions().size()) return;
     for (const Action& action : recorded_.actions()[event.op]) actions.push(action);
   }
-  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
-    recorded_.place(trace, machine, devices);
+  void place(const Trace&, const MachineSpec&, std::vector<Device>& devices) const override {
+    if (devices.size() == recorded_.devices().size()) devices = recorded_.devices();
   }
-  void order(const Trace& trace, const MachineSpec& machine, std::vector<std::int32_t>& groups) const override {
-    recorded_.order(trace, machine, groups);
+  void order(const Trace&, const MachineSpec&, std::vector<std::int32_t>& groups) const override {
+    const auto found = recorded_.orders().find(groups);
+    if (found != recorded_.orders().end()) groups = found->second;
   }
 
  private:

@@ -15,8 +15,8 @@ class RecordedPlan {
   explicit RecordedPlan(std::unique_ptr<Policy> planner);
   ~RecordedPlan();
   Policy& recorder();
-  // A policy that does, as the GPU comes to each op, what was done in the last whole iteration while it was there. It
-  // refers to this plan. Victims beyond the plan are the coldest.
+  // A policy that places ops as they were placed, and does, as the GPU comes to each op, what was done in the last
+  // whole iteration while it was there. It refers to this plan. Victims beyond the plan are the coldest.
   std::unique_ptr<Policy> replay() const;
 
  private:

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "core/schedule.h"
+#include "cli/transfer_uses.h"
 
 namespace tencache::gui {
 namespace {
@@ -132,52 +132,10 @@ void Run::index_spans() {
       first_of_tensor_);
 }
 
-// Walks arrivals and op starts in order of time; an op consumes the arrivals of its tensors on its own device.
 void Run::match_uses() {
-  const std::vector<Span>& all = spans();
-  used_by_.assign(all.size(), none);
-  struct Step {
-    Nanoseconds time_ns;
-    std::uint32_t span;
-    bool op;  // after the arrivals of the same time
-  };
-  std::vector<Step> steps;
-  steps.reserve(all.size());
-  for (std::uint32_t i = 0; i < all.size(); ++i) {
-    if (all[i].kind == SpanKind::op && all[i].op < trace().ops.size()) steps.push_back({all[i].start_ns, i, true});
-    if (all[i].kind == SpanKind::transfer && all[i].tensor < trace().tensors.size()) {
-      steps.push_back({all[i].end_ns, i, false});
-    }
-  }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-    return std::tie(a.time_ns, a.op, a.span) < std::tie(b.time_ns, b.op, b.span);
-  });
-  const Schedule schedule(trace());
-  // The arrivals of a tensor that nobody used yet, as a list through `next`.
-  std::vector<std::uint32_t> first(trace().tensors.size(), none), next(all.size(), none);
-  for (const Step& step : steps) {
-    const Span& span = all[step.span];
-    if (!step.op) {
-      next[step.span] = first[span.tensor];
-      first[span.tensor] = step.span;
-      continue;
-    }
-    const TierId tier = machine().tier_of(span.lane == 0 ? Device::gpu : Device::cpu);
-    for (const Use& use : schedule.uses(span.op)) {
-      std::uint32_t* link = &first[use.tensor];
-      while (*link != none) {
-        const std::uint32_t transfer = *link;
-        if (all[transfer].to == tier) used_by_[transfer] = step.span;
-        // One that left the op's device has nobody waiting for it here.
-        const bool consumed = all[transfer].to == tier || all[transfer].from == tier;
-        if (consumed) {
-          *link = next[transfer];
-        } else {
-          link = &next[transfer];
-        }
-      }
-    }
-  }
+  used_by_.assign(spans().size(), none);
+  for_each_first_use(recording_.timeline, machine(), trace(),
+                     [this](std::uint32_t transfer, std::uint32_t op) { used_by_[transfer] = op; });
 }
 
 std::vector<std::uint32_t> Run::brought_for(std::uint32_t op_span) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -45,10 +46,17 @@ class StoppablePolicy : public ForwardingPolicy {
 // Longer than a person sees as one with the movement of the hand.
 constexpr double long_planning_seconds = 0.03;
 constexpr std::size_t interval_samples = 20;
-constexpr int simulating_niceness = 5, later_niceness = 6;
+constexpr int simulating_niceness = 6;
 constexpr std::uint64_t old_plan_iterations = 2;  // it stands in for less than a second
 // Beyond that the wait for an interval is not worth it.
 constexpr double most_interval_seconds = 5;
+
+// Of the calling thread: what a computer's other work does not change.
+double processor_seconds() {
+  std::timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 double seconds_since_start(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -278,45 +286,40 @@ SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t sa
       seconds.push_back(std::numeric_limits<double>::infinity());
     }
   }
-  std::ranges::sort(seconds);
-  // Nearest rank, as cli/intervals.h.
-  const auto rank = [&](double share) {
-    return seconds[static_cast<std::size_t>(std::ceil(share * static_cast<double>(samples))) - 1];
-  };
   auto more = std::make_shared<Simulated>(*simulated);
-  more->low_seconds = rank(0.05);
-  more->high_seconds = rank(0.95);
+  more->low_seconds = percentile(seconds, 5);
+  more->high_seconds = percentile(seconds, 95);
   more->samples = samples;
   return more;
 }
 
-void simulate_behind_drawing(bool later) {
+void simulate_behind_drawing() {
   // Refused: it is as it was.
-  static_cast<void>(
-      setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), later ? later_niceness : simulating_niceness));
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), simulating_niceness));
 }
 
 Simulator::Simulator()
-    : simulating_thread_([this](const std::stop_token& stop) {
-        simulate_behind_drawing(true);
-        work(stop, simulate_, &Simulator::simulate);
-      }),
-      as_planned_thread_([this](const std::stop_token& stop) {
+    : at_once_thread_([this](const std::stop_token& stop) { work(stop, at_once_, &Simulator::simulate_at_once); }),
+      behind_thread_([this](const std::stop_token& stop) {
         simulate_behind_drawing();
-        work(stop, as_planned_, &Simulator::simulate_as_planned);
+        work(stop, behind_, &Simulator::simulate_behind);
       }) {}
 
 Simulator::~Simulator() {
-  simulating_thread_.request_stop();
-  as_planned_thread_.request_stop();
-  ++requests_;
+  at_once_thread_.request_stop();
+  behind_thread_.request_stop();
+  {
+    const std::lock_guard lock(mutex_);
+    ++requests_;
+  }
+  changed_.notify_all();
 }
 
 void Simulator::request(Scenario scenario) {
   {
     const std::lock_guard lock(mutex_);
-    as_planned_.wanted = scenario;
-    simulate_.wanted = std::move(scenario);
+    at_once_.wanted = scenario;
+    behind_.wanted = std::move(scenario);
     ++requests_;
   }
   changed_.notify_all();
@@ -329,45 +332,74 @@ SimulatedPointer Simulator::take() {
 
 bool Simulator::busy() const {
   const std::lock_guard lock(mutex_);
-  return !simulate_.idle() || !as_planned_.idle();
+  return !behind_.idle() || !at_once_.idle();
 }
 
 void Simulator::wait() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return simulate_.idle() && as_planned_.idle(); });
+  changed_.wait(lock, [this] { return behind_.idle() && at_once_.idle(); });
 }
 
 void Simulator::forget() {
-  const std::lock_guard lock(mutex_);
-  simulate_.wanted.reset();
-  as_planned_.wanted.reset();
-  done_ = nullptr;
-  ++requests_;
+  {
+    const std::lock_guard lock(mutex_);
+    behind_.wanted.reset();
+    at_once_.wanted.reset();
+    done_ = nullptr;
+    ++requests_;
+  }
+  changed_.notify_all();
 }
 
 // An old plan is of no use any more once the new one is there.
 void Simulator::give(SimulatedPointer result, std::uint64_t request) {
   const std::lock_guard lock(mutex_);
   if (result == nullptr || requests_ != request) return;
-  if (result->old_plan && simulated_ == request) return;
-  if (!result->old_plan) simulated_ = request;
+  if (result->old_plan && whole_request_ == request) return;
   done_ = std::move(result);
 }
 
-void Simulator::simulate_as_planned(const Scenario& wanted, std::uint64_t request) {
+SimulatedPointer Simulator::simulate_whole(const Scenario& wanted, std::uint64_t request) {
+  const double before = processor_seconds();
+  std::unique_ptr<RecordedPlan> plan;
+  SimulatedPointer simulated;
+  try {
+    const Scenario scenario = with_changed_trace(wanted);
+    simulated = simulate_scenario(
+        scenario, [this, request] { return requests_ != request; }, &plan);
+  } catch (const Error& error) {
+    simulated = refusal(wanted, error);
+  }
+  if (simulated == nullptr) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (plan != nullptr) planned_ = {std::move(plan), simulated->scenario, processor_seconds() - before};
+    if (requests_ != request) return nullptr;
+    whole_request_ = request;
+  }
+  give(simulated, request);
+  return simulated;
+}
+
+void Simulator::simulate_at_once(const Scenario& wanted, std::uint64_t request) {
   Planned planned;
   {
     const std::lock_guard lock(mutex_);
-    if (planned_.plan == nullptr || planned_.seconds <= long_planning_seconds) return;
     planned = planned_;
+  }
+  const Scenario& before = planned.scenario;
+  if (planned.plan == nullptr || before.policy != wanted.policy || before.options != wanted.options) return;
+  if (planned.seconds <= long_planning_seconds) {
+    SimulatedPointer whole = simulate_whole(wanted, request);
+    const std::lock_guard lock(mutex_);
+    whole_ = std::move(whole);
+    return;
   }
   try {
     const Scenario scenario = with_changed_trace(wanted);
-    const Scenario& before = planned.scenario;
-    const bool same_policy = rank_count(*scenario.trace) == 1 && before.policy == scenario.policy &&
-                             before.options == scenario.options && same_program(*before.trace, *scenario.trace) &&
+    const bool same_places = rank_count(*scenario.trace) == 1 && same_program(*before.trace, *scenario.trace) &&
                              before.machine.tiers.size() == scenario.machine.tiers.size();
-    if (!same_policy) return;
+    if (!same_places) return;
     const SimulatedPointer old =
         simulate_old_plan(scenario, *planned.plan, [this, request] { return requests_ != request; });
     if (old != nullptr && old->fits) give(old, request);
@@ -375,25 +407,18 @@ void Simulator::simulate_as_planned(const Scenario& wanted, std::uint64_t reques
   }
 }
 
-void Simulator::simulate(const Scenario& wanted, std::uint64_t request) {
-  simulating_ = true;
+void Simulator::simulate_behind(const Scenario& wanted, std::uint64_t request) {
   const Stop overtaken = [this, request] { return requests_ != request; };
-  Scenario scenario;
-  try {
-    scenario = with_changed_trace(wanted);
-  } catch (const Error& error) {
-    simulating_ = false;
-    return give(refusal(wanted, error), request);
+  SimulatedPointer simulated;
+  simulating_ = true;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return at_once_.idle() || overtaken(); });
+    if (whole_request_ == request) simulated = std::exchange(whole_, nullptr);
   }
-  std::unique_ptr<RecordedPlan> plan;
-  SimulatedPointer simulated = simulate_scenario(scenario, overtaken, &plan);
+  if (simulated == nullptr && !overtaken()) simulated = simulate_whole(wanted, request);
   simulating_ = false;
   if (simulated == nullptr) return;
-  if (plan != nullptr) {
-    const std::lock_guard lock(mutex_);
-    planned_ = {std::move(plan), scenario, simulated->took_seconds};
-  }
-  give(simulated, request);
   if ((simulated = with_references(simulated, overtaken)) == nullptr) return;
   give(simulated, request);
   if (simulated->took_seconds * interval_samples <= most_interval_seconds) {

@@ -73,11 +73,12 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop = {});
 
 // For the calling thread and those that it starts: drawing goes first, since a frame late is seen at once, a result
-// late by it is not. `later`: behind other simulations too.
-void simulate_behind_drawing(bool later = false);
+// late by it is not.
+void simulate_behind_drawing();
 
-// Two threads: one makes the old plan's moves at once, while the other still stops what it was at, plans anew, and then
-// looks for ideal, bound and interval.
+// Two threads. One does at once what is quick, beside drawing: the simulation of a policy that was quick the last time,
+// or else the old plan's moves. The other, behind drawing, does what may take long: while the first one works it only
+// stops what it was at; then it plans anew, and looks for ideal, bound and interval.
 class Simulator {
  public:
   Simulator();
@@ -106,23 +107,25 @@ class Simulator {
   struct Planned {
     std::shared_ptr<const RecordedPlan> plan;  // null: none
     Scenario scenario;
-    double seconds = 0;
+    double seconds = 0;  // of the processor
   };
   using Serve = void (Simulator::*)(const Scenario& wanted, std::uint64_t request);
   void work(const std::stop_token& stop, Task& task, Serve serve);
-  void simulate(const Scenario& wanted, std::uint64_t request);
-  void simulate_as_planned(const Scenario& wanted, std::uint64_t request);
+  void simulate_at_once(const Scenario& wanted, std::uint64_t request);
+  void simulate_behind(const Scenario& wanted, std::uint64_t request);
+  SimulatedPointer simulate_whole(const Scenario& wanted, std::uint64_t request);
   void give(SimulatedPointer result, std::uint64_t request);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;
-  Task simulate_, as_planned_;
+  Task at_once_, behind_;
   SimulatedPointer done_;
   Planned planned_;
-  std::uint64_t simulated_ = 0;  // the request whose own plan is simulated
+  std::uint64_t whole_request_ = 0;  // whose own plan was simulated last
+  SimulatedPointer whole_;           // at once, for the other thread to go on with
   std::atomic<std::uint64_t> requests_ = 0;
   std::atomic<bool> simulating_ = false;
-  std::jthread simulating_thread_, as_planned_thread_;
+  std::jthread at_once_thread_, behind_thread_;
 };
 
 }  // namespace tencache::gui

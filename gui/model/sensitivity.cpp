@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <iterator>
 
 #include "core/error.h"
 #include "gui/model/describe.h"
@@ -13,12 +15,24 @@ namespace {
 
 constexpr std::size_t values_of_a_plot = 13;
 
-ParameterUnit unit_named(const std::string& name) {
-  for (const ParameterUnit unit : {ParameterUnit::bytes_per_second, ParameterUnit::bytes,
-                                   ParameterUnit::parameters_per_second, ParameterUnit::factor}) {
+constexpr ParameterUnit all_units[] = {ParameterUnit::bytes_per_second, ParameterUnit::bytes,
+                                       ParameterUnit::parameters_per_second, ParameterUnit::factor};
+
+ParameterUnit parameter_unit_named(const std::string& name) {
+  for (const ParameterUnit unit : all_units) {
     if (to_string(unit) == name) return unit;
   }
   throw Error("unknown unit '" + name + "'");
+}
+
+// "pcie_bytes_per_second" of a CSV file. Nothing where no unit is in the name.
+std::optional<SensitivityPlot::Axis> axis_of_column(std::string_view name) {
+  for (const ParameterUnit unit : all_units) {
+    const std::string ending = "_" + std::string(to_string(unit));
+    if (!name.ends_with(ending) || name.size() == ending.size()) continue;
+    return SensitivityPlot::Axis{std::string(name.substr(0, name.size() - ending.size())), unit, 0};
+  }
+  return std::nullopt;
 }
 
 SensitivityPoint point_of(const Json& json) {
@@ -33,7 +47,7 @@ SensitivityPoint point_of(const Json& json) {
 SensitivityPlot::Axis axis_of(const Json& json) {
   SensitivityPlot::Axis axis;
   axis.name = json.at("name").get<std::string>();
-  axis.unit = unit_named(json.at("unit").get<std::string>());
+  axis.unit = parameter_unit_named(json.at("unit").get<std::string>());
   if (json.at("machine_value").is_number()) axis.machine_value = json["machine_value"].get<double>();
   return axis;
 }
@@ -78,7 +92,13 @@ std::string SensitivityPlot::Axis::text(double value) const {
 }
 
 std::string SensitivityPlot::title() const {
-  return axis.name + " of " + machine + ", " + std::filesystem::path(trace).filename().string();
+  return axis.name + (machine.empty() ? "" : " of " + machine) + ", " +
+         std::filesystem::path(trace).filename().string();
+}
+
+std::string SensitivityPlot::knee_meaning() const {
+  return tolerance > 0 ? "the knee, beyond which more gains less than " + percent(tolerance)
+                       : "the knee, beyond which nothing is gained";
 }
 
 std::string SensitivityPlot::label(const SensitivityCurve& curve) const {
@@ -117,6 +137,69 @@ SensitivityPlot read_sensitivity(const Json& document, const std::string& file) 
     return plot;
   } catch (const std::exception& error) {
     throw Error(file, 0, std::string("is no sensitivity analysis of tencache, or damaged: ") + error.what());
+  }
+}
+
+// The columns `kind` and `policy`, one or two figures of the machine, and what came of them.
+bool is_sensitivity(const DataTable& table) {
+  return table.column_count() >= 6 && table.column_name(0) == "kind" && table.column_name(1) == "policy" &&
+         axis_of_column(table.column_name(2)) && table.find_column("fits") != DataTable::unsorted &&
+         table.find_column("iteration_seconds") != DataTable::unsorted;
+}
+
+SensitivityPlot read_sensitivity(const DataTable& table, const std::string& file) {
+  SensitivityPlot plot;
+  plot.trace = file;
+  plot.axis = axis_of_column(table.column_name(2)).value();
+  plot.second = axis_of_column(table.column_name(3));
+  const std::size_t fits = table.find_column("fits"), seconds = table.find_column("iteration_seconds"),
+                    reason = table.find_column("reason");
+  for (std::size_t row = 0; row < table.row_count(); ++row) {
+    const std::string kind = table.raw(row, 0), policy = table.raw(row, 1);
+    std::optional<double> second;
+    if (plot.second) second = table.number(row, 3);
+    const auto same = [&](const SensitivityCurve& curve) {
+      return curve.policy == policy && curve.second_value == second;
+    };
+    auto curve = std::ranges::find_if(plot.curves, same);
+    if (curve == plot.curves.end()) {
+      plot.curves.emplace_back().policy = policy;
+      curve = std::prev(plot.curves.end());
+      curve->second_value = second;
+      curve->bound = policy == bound_line;
+      curve->knee_text = "no knee among these values";
+    }
+    SensitivityPoint point;
+    point.value = table.number(row, 2);
+    point.fits = table.raw(row, fits) == "true";
+    if (point.fits) point.seconds = table.number(row, seconds);
+    if (reason != DataTable::unsorted) point.reason = table.raw(row, reason);
+    const bool placed = kind == "unlimited" || std::isfinite(point.value);
+    if (policy.empty() || !placed || !std::isfinite(point.seconds) || (second && !std::isfinite(*second))) {
+      throw Error(file, row + 2, "is no row of a sensitivity analysis; was the file copied whole?");
+    }
+    if (kind == "point") {
+      curve->points.push_back(point);
+    } else if (kind == "unlimited") {
+      if (point.fits) curve->unlimited_seconds = point.seconds;
+    } else if (kind == "knee") {
+      curve->knee = point;
+      curve->knee_text = state_words(plot, KneeState::found, point);
+    } else {
+      throw Error(file, row + 2, "'" + kind + "' is neither point, unlimited nor knee");
+    }
+  }
+  return plot;
+}
+
+void set_units(DataTables& tables, const SensitivityPlot& plot) {
+  for (DataTable& table : tables) {
+    const auto set = [&](const std::string& column, const SensitivityPlot::Axis& axis) {
+      if (table.find_column(column) != DataTable::unsorted) table.set_unit(column, unit_named(to_string(axis.unit)));
+    };
+    if (!table.name().starts_with("lines")) continue;
+    for (const char* column : {"value", "knee.value"}) set(column, plot.axis);
+    if (plot.second) set("second_value", *plot.second);
   }
 }
 
@@ -160,15 +243,25 @@ SensitivityPlot plot_sensitivity(const Scenario& wanted, const std::string& para
 }
 
 std::string sensitivity_csv(const SensitivityPlot& plot) {
-  std::string csv = "policy," + csv_field(plot.axis.name) + ",second_value,fits,iteration_seconds,kind\n";
+  const auto named = [](const SensitivityPlot::Axis& axis) {
+    return csv_field(axis.name + "_" + std::string(to_string(axis.unit)));
+  };
+  std::string csv = "kind,policy," + named(plot.axis);
+  if (plot.second) csv += "," + named(*plot.second);
+  csv += ",fits,iteration_seconds,reason\n";
   for (const SensitivityCurve& curve : plot.curves) {
-    const auto add = [&](const SensitivityPoint& point, const char* kind) {
-      csv += fmt::format("{},{},{},{},{},{}\n", csv_field(curve.policy), point.value,
-                         curve.second_value ? fmt::to_string(*curve.second_value) : "", point.fits ? 1 : 0,
-                         point.fits ? fmt::to_string(point.seconds) : "", kind);
+    const auto add = [&](const char* kind, const std::string& value, const SensitivityPoint& point) {
+      csv += fmt::format("{},{},{}", kind, csv_field(curve.policy), value);
+      if (plot.second) csv += "," + (curve.second_value ? fmt::to_string(*curve.second_value) : std::string());
+      csv += fmt::format(",{},{},{}\n", point.fits, point.fits ? fmt::to_string(point.seconds) : std::string(),
+                         csv_field(point.fits ? std::string() : point.reason));
     };
-    for (const SensitivityPoint& point : curve.points) add(point, "point");
-    if (curve.knee) add(*curve.knee, "knee");
+    for (const SensitivityPoint& point : curve.points) add("point", fmt::to_string(point.value), point);
+    SensitivityPoint unlimited;
+    unlimited.fits = curve.unlimited_seconds.has_value();
+    unlimited.seconds = curve.unlimited_seconds.value_or(0);
+    add("unlimited", "", unlimited);
+    if (curve.knee) add("knee", fmt::to_string(curve.knee->value), *curve.knee);
   }
   return csv;
 }

@@ -9,6 +9,7 @@
 
 #include "cli/console.h"
 #include "gui/model/scenario.h"
+#include "gui/model/table.h"
 #include "sim/sensitivity.h"
 
 namespace tencache::gui {
@@ -30,19 +31,24 @@ struct SensitivityPlot {
     double machine_value = 0;  // 0: not known
     std::string text(double value) const;
   };
-  std::string trace, machine;
+  std::string trace, machine;  // of a CSV file: the file, and empty
   Axis axis;
   std::optional<Axis> second;
-  double tolerance = 0;  // of the knees
+  double tolerance = 0;  // of the knees; 0: not known
   std::vector<SensitivityCurve> curves;
 
   std::string title() const;  // "pcie of demo-small-gpu, gpt2-small.trace.jsonl.zst"
+  std::string knee_meaning() const;
   std::string label(const SensitivityCurve& curve) const;
 };
 
-// Whether a JSON document is one. Throws Error, which names the file, where it is one and damaged.
+// Whether a JSON document or a table (`--csv`) is one. Throw Error, which names the file, where it is one and damaged.
 bool is_sensitivity(const Json& document);
+bool is_sensitivity(const DataTable& table);
 SensitivityPlot read_sensitivity(const Json& document, const std::string& file);
+SensitivityPlot read_sensitivity(const DataTable& table, const std::string& file);
+// Of the document's tables: what is varied is a "value" in its unit.
+void set_units(DataTables& tables, const SensitivityPlot& plot);
 
 // The name of the figure behind a what-if knob (sim/machine_parameter.h); empty: there is none.
 std::string parameter_of_knob(const Scenario& scenario, const std::string& knob);
@@ -51,6 +57,7 @@ std::string parameter_of_knob(const Scenario& scenario, const std::string& knob)
 SensitivityPlot plot_sensitivity(const Scenario& scenario, const std::string& parameter, double from, double to,
                                  const std::vector<std::string>& policies);
 
+// As `tencache sensitivity --csv` writes it.
 std::string sensitivity_csv(const SensitivityPlot& plot);
 
 }  // namespace tencache::gui

@@ -432,9 +432,30 @@ void Session::compare_ops() {
   for (const Taken& op : taken(*measured)) {
     if (op.op >= predicted_ns.size() || predicted_ns[op.op] < 0) continue;
     if (predicted->op_name(op.op) != measured->op_name(op.op)) continue;
-    op_errors_.push_back({static_cast<double>(op.begin_ns) - origin, static_cast<double>(op.end_ns) - origin, op.op,
-                          predicted_ns[op.op], static_cast<double>(op.end_ns - op.begin_ns)});
+    OpError error{static_cast<double>(op.begin_ns) - origin,
+                  static_cast<double>(op.end_ns) - origin,
+                  op.op,
+                  predicted_ns[op.op],
+                  static_cast<double>(op.end_ns - op.begin_ns),
+                  0,
+                  0};
+    if (!op_errors_.empty()) {
+      const OpError& before = op_errors_.back();
+      error.predicted_before_ns = before.predicted_before_ns + before.predicted_ns;
+      error.measured_before_ns = before.measured_before_ns + before.measured_ns;
+    }
+    op_errors_.push_back(error);
   }
+}
+
+std::optional<double> error_between(const std::vector<OpError>& errors, double begin_ns, double end_ns) {
+  const auto first = std::ranges::upper_bound(errors, begin_ns, {}, &OpError::end_ns);
+  const auto last = std::ranges::lower_bound(first, errors.end(), end_ns, {}, &OpError::begin_ns);
+  if (first == last) return std::nullopt;
+  const OpError& end = *std::prev(last);
+  const double predicted = end.predicted_before_ns + end.predicted_ns - first->predicted_before_ns;
+  const double measured = end.measured_before_ns + end.measured_ns - first->measured_before_ns;
+  return measured > 0 ? std::optional(predicted / measured) : std::nullopt;
 }
 
 }  // namespace tencache::gui

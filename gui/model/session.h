@@ -45,7 +45,11 @@ struct OpError {
   double begin_ns = 0, end_ns = 0;  // in the measured run, relative to its aligned iteration
   OpIndex op = none;
   double predicted_ns = 0, measured_ns = 0;
+  double predicted_before_ns = 0, measured_before_ns = 0;  // of all ops before it
 };
+// Predicted over measured time of the ops that have a part between two times; nothing where there are none. Logarithmic
+// in the ops, so that a strip of it costs by its pixels.
+std::optional<double> error_between(const std::vector<OpError>& errors, double begin_ns, double end_ns);
 
 // What a stretch of a run's time went into, of the GPU's lane; and what was moved in it.
 struct Measurement {

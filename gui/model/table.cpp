@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 
@@ -40,20 +41,43 @@ std::string number_text(double value) {
 
 std::string with_unit(double value, FigureUnit unit) {
   const bool whole = value >= 0 && value < 1e18;
-  if (value == 0 && unit != FigureUnit::bytes) return "0";
+  if (value == 0 && unit != FigureUnit::bytes && unit != FigureUnit::share) return "0";
   switch (unit) {
     case FigureUnit::seconds:
       return std::abs(value) < 1e8 ? duration_text(std::llround(value * 1e9)) : number_text(value) + " s";
     case FigureUnit::nanoseconds:
       return std::abs(value) < 1e17 ? duration_text(std::llround(value)) : number_text(value) + " ns";
+    case FigureUnit::hours:
+      return fmt::format("{:.4g} h", value);
     case FigureUnit::bytes:
       return whole ? format_bytes(static_cast<Bytes>(value)) : number_text(value);
     case FigureUnit::bytes_per_second:
       return whole ? format_bandwidth(static_cast<BytesPerSecond>(value)) : number_text(value);
+    case FigureUnit::parameters_per_second:
+      return fmt::format("{:.4g} G/s", value * 1e-9);
+    case FigureUnit::usd:
+      return fmt::format("${:.4g}", value);
+    case FigureUnit::share:
+      return percent(value);
+    case FigureUnit::factor:
+      return fmt::format("× {:.4g}", value);
     case FigureUnit::none:
       break;
   }
   return value == std::round(value) ? number_text(value) : fmt::format("{:.4g}", value);
+}
+
+// What is typed to compare with such figures; NaN as long as it is not typed to its end.
+double number_with_unit(const std::string& typed, FigureUnit unit) {
+  try {
+    if (unit == FigureUnit::bytes) return static_cast<double>(parse_bytes(typed));
+    if (unit == FigureUnit::bytes_per_second) return static_cast<double>(parse_bandwidth(typed));
+  } catch (const Error&) {
+    return nothing;
+  }
+  if (unit != FigureUnit::share || !typed.ends_with('%')) return nothing;
+  const std::optional<double> percents = number_in(std::string_view(typed).substr(0, typed.size() - 1));
+  return percents ? *percents / 100 : nothing;
 }
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -198,11 +222,28 @@ bool next_record(std::string_view text, std::size_t& at, std::vector<std::string
 
 FigureUnit unit_of(std::string_view name) {
   const auto has = [name](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  const auto has_any = [&has](std::initializer_list<std::string_view> parts) {
+    return std::ranges::any_of(parts, has);
+  };
   if (has("bytes_per_second")) return FigureUnit::bytes_per_second;
+  if (has_any({"usd", "price_per_hour"})) return FigureUnit::usd;
   if (has("_per_") && !has("bytes_per_")) return FigureUnit::none;
   if (has("seconds")) return FigureUnit::seconds;
   if (name.ends_with("_ns")) return FigureUnit::nanoseconds;
-  return has("bytes") || has("by_role.") ? FigureUnit::bytes : FigureUnit::none;
+  if (name.ends_with("_hours")) return FigureUnit::hours;
+  if (has_any({"bytes", "by_role."})) return FigureUnit::bytes;
+  if (has_any({"hit_rate", "utilization", "fragmentation", "efficiency", "_share"})) return FigureUnit::share;
+  if (has_any({"slowdown", "speedup", "relative_time"})) return FigureUnit::factor;
+  const std::size_t last = name.rfind('.') + 1;  // npos: the beginning
+  return name.substr(last) == "error" || name.ends_with("_error") || name.substr(last) == "share" ? FigureUnit::share
+                                                                                                  : FigureUnit::none;
+}
+
+FigureUnit unit_named(std::string_view name) {
+  if (name == "bytes_per_second") return FigureUnit::bytes_per_second;
+  if (name == "bytes") return FigureUnit::bytes;
+  if (name == "parameters_per_second") return FigureUnit::parameters_per_second;
+  return name == "factor" ? FigureUnit::factor : FigureUnit::none;
 }
 
 // ---- Cells ----------------------------------------------------------------------------------------------------------
@@ -275,9 +316,17 @@ std::string DataTable::raw(std::size_t row, std::size_t index) const {
   return std::isnan(column.cells[row]) ? std::string() : number_text(column.cells[row]);
 }
 
+FigureUnit DataTable::unit_at(std::size_t row, const Column& column) const {
+  const std::size_t units =
+      column.unit == FigureUnit::none && column.name.ends_with("value") ? find_column("unit") : unsorted;
+  return units == unsorted ? column.unit : unit_named(raw(row, units));
+}
+
 std::string DataTable::shown(std::size_t row, std::size_t index) const {
   const Column& column = columns_[index];
-  if (!column.text) return std::isnan(column.cells[row]) ? std::string() : with_unit(column.cells[row], column.unit);
+  if (!column.text) {
+    return std::isnan(column.cells[row]) ? std::string() : with_unit(column.cells[row], unit_at(row, column));
+  }
   const std::string& text = text_of(column, row);
   if (!named_values_ || column.name != "value") return text;
   const std::optional<double> number = number_in(text);
@@ -318,11 +367,8 @@ std::vector<DataTable::Condition> DataTable::conditions_of(const std::string& fi
     }
     const bool exact = condition.sign == '=';
     condition.number = number_in(wanted).value_or(nothing);
-    if (std::isnan(condition.number) && condition.sign != 0 && columns_[condition.column].unit == FigureUnit::bytes) {
-      try {
-        condition.number = static_cast<double>(parse_bytes(word.substr(sign + 1)));
-      } catch (const Error&) {  // not yet typed to its end
-      }
+    if (std::isnan(condition.number) && condition.sign != 0) {
+      condition.number = number_with_unit(word.substr(sign + 1), columns_[condition.column].unit);
     }
     condition.texts.resize(texts_.size());
     for (std::size_t text = 0; text < texts_.size(); ++text) {

@@ -16,7 +16,18 @@
 
 namespace tencache::gui {
 
-enum class FigureUnit : std::uint8_t { none, seconds, nanoseconds, bytes, bytes_per_second };
+enum class FigureUnit : std::uint8_t {
+  none,
+  seconds,
+  nanoseconds,
+  hours,
+  bytes,
+  bytes_per_second,
+  parameters_per_second,
+  usd,
+  share,   // of one, shown in percent
+  factor,  // times as much
+};
 // As the names of figures say ("iteration_seconds", "peak_bytes.gpu").
 FigureUnit unit_of(std::string_view name);
 
@@ -45,6 +56,8 @@ class DataTable {
   void set_text(std::string_view column, std::string_view value);
   void set_at(std::size_t column, std::string_view field);  // of CSV: a number if it reads as one
   std::size_t column_of(std::string_view name);
+  // Where its name does not say it; without, a column "value" has in each row the unit that the row's "unit" names.
+  void set_unit(std::string_view column, FigureUnit unit) { columns_[column_of(column)].unit = unit; }
   // Of a table of names and values: each has the unit of its name.
   void set_named_values() { named_values_ = true; }
   bool named_values() const { return named_values_; }
@@ -66,6 +79,7 @@ class DataTable {
   };
   struct Condition;
   std::vector<Condition> conditions_of(const std::string& filter) const;
+  FigureUnit unit_at(std::size_t row, const Column& column) const;
   double text_id(std::string_view value);
   void become_text(Column& column);
   const std::string& text_of(const Column& column, std::size_t row) const {
@@ -86,6 +100,8 @@ using DataTables = std::vector<DataTable>;
 DataTables tables_of(const Json& document, const std::string& name);
 // The longest list; names and values where there is none.
 std::size_t most_telling(const DataTables& tables);
+// The unit that documents name so ("bytes_per_second"); none of others.
+FigureUnit unit_named(std::string_view name);
 // Throw Error with the line where the text is no such thing, or has no rows.
 DataTable read_csv(std::string_view text, const std::string& file);
 DataTable read_json_lines(std::string_view text, const std::string& file);

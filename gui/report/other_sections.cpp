@@ -140,10 +140,8 @@ std::string front_table(const CostChart& chart) {
 std::string sensitivity_section(const SensitivityPlot& plot) {
   std::string html =
       "<section>\n<h2>Time against " + html_text(plot.axis.name) + "</h2>\n<p>" + html_text(plot.title()) + "</p>\n";
-  html +=
-      "<figure class=\"whole\">\n" + draw_svg(chart_of(plot)) +
-      fmt::format("<figcaption>A ring marks the knee: beyond it more gains less than {:.3g} %.</figcaption></figure>\n",
-                  100 * plot.tolerance);
+  html += "<figure class=\"whole\">\n" + draw_svg(chart_of(plot)) + "<figcaption>A ring marks " + plot.knee_meaning() +
+          ".</figcaption></figure>\n";
   html +=
       "<div class=\"scroll\"><table><thead><tr><th>policy</th><th class=\"left\">enough is</th></tr></thead><tbody>\n";
   for (std::size_t i = 0; i < std::min(plot.curves.size(), most_curves); ++i) {

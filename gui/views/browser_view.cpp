@@ -30,7 +30,7 @@ class BrowserView : public View {
   TensorId choose_life(const Session& session);
   void draw_life(Session& session, const Theme& theme);
   void draw_stays(Session& session, const Theme& theme, const Tensor& of);
-  void draw_moves(Session& session, TensorId tensor);
+  void draw_moves(Session& session, TensorId tensor, const std::vector<std::uint32_t>& copies);
 
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<OpRow> ops_;
@@ -147,7 +147,7 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
       ImGui::TextUnformatted(label_of(role));
       cell(format_bytes(row.bytes));
       cell(std::to_string(row.uses));
-      cell(row.copies == 0 ? "" : std::to_string(row.copies));
+      cell(row.copies == 0 ? "" : fmt::format("{:.3g}", row.copies));
       cell(row.moved == 0 ? "" : format_bytes(row.moved));
       ImGui::PopID();
     }
@@ -177,11 +177,15 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
   ImGui::PopFont();
   ImGui::SameLine();
-  ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times", format_bytes(of.bytes).c_str(), label_of(of.role),
-                      uses_.size(), run.transfers_of(tensor).size());
+  const std::size_t iteration = std::min(session.aligned_iteration(), run.iteration_count() - 1);
+  const std::vector<std::uint32_t> copies = copies_of(run, tensor, iteration);
+  ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times in iteration %llu, %zu times in all",
+                      format_bytes(of.bytes).c_str(), label_of(of.role), uses_.size(), copies.size(),
+                      static_cast<unsigned long long>(run.first_iteration() + iteration + 1),
+                      run.transfers_of(tensor).size());
   draw_stays(session, theme, of);
   ImGui::BeginChild("moves", {0, 0}, false);
-  draw_moves(session, tensor);
+  draw_moves(session, tensor, copies);
   ImGui::EndChild();
 }
 
@@ -225,16 +229,19 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
   list.PopClipRect();
 }
 
-void BrowserView::draw_moves(Session& session, TensorId tensor) {
+void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vector<std::uint32_t>& copies) {
   const Run& run = *session.runs()[0];
   const auto origin = static_cast<double>(session.origin_ns(0));
-  for (const std::uint32_t transfer : run.transfers_of(tensor)) {
+  for (const std::uint32_t transfer : copies) {
     const Span& span = run.spans()[transfer];
     const std::uint32_t user = run.used_by(transfer);
+    const Link& link = run.machine().links[span.lane - 2];  // one of the copy's hops
     const std::string text =
-        fmt::format("{}: {} to {}, {} in {}, {}{}", time_text(static_cast<double>(span.start_ns) - origin, 1e4),
-                    run.tier_name(span.from), run.tier_name(span.to), format_bytes(span.bytes),
-                    duration_text(span.end_ns - span.start_ns), span.urgent ? "an op waited for it" : "asked for ahead",
+        fmt::format("{}: {} to {}{}, {} in {}, {}{}", time_text(static_cast<double>(span.start_ns) - origin, 1e4),
+                    run.tier_name(link.from), run.tier_name(link.to),
+                    link.to == span.to ? std::string() : " (on to " + std::string(run.tier_name(span.to)) + ")",
+                    format_bytes(span.bytes), duration_text(span.end_ns - span.start_ns),
+                    span.urgent ? "an op waited for it" : "asked for ahead",
                     user == none ? std::string() : ", used by " + std::string(run.op_name(run.spans()[user].op)));
     ImGui::PushID(static_cast<int>(transfer));
     if (ImGui::Selectable(text.c_str(), session.selection.span == transfer)) {
@@ -248,9 +255,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor) {
 
 void BrowserView::draw(Session& session, const Theme& theme) {
   if (session.runs().empty()) {
-    ImGui::TextDisabled(
-        "%s", session.busy() ? "Working…" : "Nothing is open: a trace, a result or a timeline has ops and tensors.");
-    return;
+    return draw_no_run(session, "Nothing is open: a trace, a result or a timeline has ops and tensors.");
   }
   const Run& run = *session.runs()[0];
   if (prepared_ != session.generation()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
@@ -211,8 +212,10 @@ void ComparisonView::end_columns() {
 void ComparisonView::draw_times(Session& session, const Theme& theme) {
   double best = 0, longest = 0;
   for (const ComparisonRow& row : rows_) {
-    if (row.fits && row.seconds > 0 && (best == 0 || row.seconds < best)) best = row.seconds;
+    const bool reachable = row.fits && !row.bound && row.policy != "ideal";
+    if (reachable && row.seconds > 0 && (best == 0 || row.seconds < best)) best = row.seconds;
   }
+  if (best == 0) best = std::numeric_limits<double>::infinity();
   for (const ComparisonRow& row : rows_) {
     if (!row.fits || row.seconds > most_times_the_best * best) continue;
     longest = std::max(longest, row.seconds);

@@ -231,9 +231,7 @@ void OccupancyView::draw(Session& session, const Theme& theme) {
     find_plots(session);
   }
   if (plots_.empty()) {
-    ImGui::TextDisabled("%s",
-                        session.busy() ? "Working…" : "No run with occupancy: open a trace, a result or a timeline.");
-    return;
+    return draw_no_run(session, "No run with occupancy: open a trace, a result or a timeline.");
   }
   const ImVec2 room = ImGui::GetContentRegionAvail();
   const float side = std::min(theme.px(300), room.x * 0.35f);

@@ -84,8 +84,7 @@ void SensitivityView::draw_bar(const Session& session, const Theme& theme) {
   if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed('L', false)) logarithmic_ = !logarithmic_;
   ImGui::Checkbox("logarithmic time", &logarithmic_);
   ImGui::SameLine(0, theme.px(18));
-  ImGui::TextDisabled("ring: the knee, beyond which more gains less than %s",
-                      percent(shown(session)->tolerance).c_str());
+  ImGui::TextDisabled("ring: %s", shown(session)->knee_meaning().c_str());
 }
 
 // Lines of one policy share its colour.

@@ -109,20 +109,11 @@ void draw_errors(const Session& session, const Theme& theme, ImDrawList& list, c
   const std::vector<OpError>& errors = session.op_errors();
   const float middle = std::floor(top + height / 2), half = height / 2 - 1;
   list.AddRectFilled({axis.left, top}, {axis.left + axis.width, top + height}, theme.lane);
-  auto error = std::ranges::lower_bound(errors, axis.begin_ns, {}, &OpError::end_ns);
-  for (std::size_t pixel = 0; pixel < axis.pixels() && error != errors.end(); ++pixel) {
-    const double until = axis.begin_ns + axis.pixel_ns() * static_cast<double>(pixel + 1);
-    if (error->begin_ns >= until) continue;
-    double predicted = 0, measured = 0;
-    auto i = error;
-    for (; i != errors.end() && i->begin_ns < until; ++i) {
-      predicted += i->predicted_ns;
-      measured += i->measured_ns;
-      if (i->end_ns >= until) break;
-      error = i + 1;
-    }
-    if (measured <= 0) continue;
-    const double off = std::clamp(std::log2(std::max(1e-3, predicted / measured)), -1.0, 1.0);
+  for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
+    const double begin = axis.begin_ns + axis.pixel_ns() * static_cast<double>(pixel);
+    const std::optional<double> error = error_between(errors, begin, begin + axis.pixel_ns());
+    if (!error) continue;
+    const double off = std::clamp(std::log2(std::max(1e-3, *error)), -1.0, 1.0);
     const float length = static_cast<float>(off) * half;
     const float x = axis.left + static_cast<float>(pixel);
     list.AddRectFilled({x, std::min(middle, middle - length)}, {x + 1, std::max(middle, middle - length) + 1},

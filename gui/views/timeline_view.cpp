@@ -266,9 +266,7 @@ void TimelineView::draw_details(Session& session, const Theme& theme, float heig
 
 void TimelineView::draw(Session& session, const Theme& theme) {
   if (session.runs().empty()) {
-    ImGui::TextDisabled(session.busy() ? "Working…"
-                                       : "No timeline: open a trace, a result or a timeline, or drop one here.");
-    return;
+    return draw_no_run(session, "No timeline: open a trace, a result or a timeline, or drop one here.");
   }
   draw_toolbar(session, theme);  // first: it may change which runs there are
   if (prepared_ != session.generation() || legend_is_light_ != theme.light) {

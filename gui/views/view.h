@@ -33,6 +33,9 @@ class View {
   virtual std::string csv(const Session&) const { return {}; }
 };
 
+// In the place of runs, where there are none: what is under way, or else what to do.
+void draw_no_run(const Session& session, const char* what_to_do);
+
 std::unique_ptr<View> make_timeline_view();
 std::unique_ptr<View> make_occupancy_view();
 std::unique_ptr<View> make_what_if_view();

@@ -1,6 +1,14 @@
+#include <imgui.h>
+
 #include "gui/views/view.h"
 
 namespace tencache::gui {
+
+void draw_no_run(const Session& session, const char* what_to_do) {
+  ImGui::TextDisabled("%s", session.busy()       ? "Working…"
+                            : session.watching() ? "Waiting for the first iterations of the run…"
+                                                 : what_to_do);
+}
 
 std::vector<std::unique_ptr<View>> make_views() {
   std::vector<std::unique_ptr<View>> views;

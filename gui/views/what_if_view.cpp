@@ -33,7 +33,9 @@ class WhatIfView : public View {
     return {{"sliders", "another machine, simulated as they move"},
             {"boxes", "the same as a number: 24GiB, 12GB/s, 1.5"},
             {"right click", "a slider back to the machine's own"},
-            {"vary", "time against the slider's figure, under several policies"}};
+            {"vary", "time against the slider's figure, under several policies"},
+            {"As it was", "all sliders back"},
+            {"Compare with this", "what is shown is what the next changes are compared with"}};
   }
 
  private:

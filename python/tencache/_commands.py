@@ -77,7 +77,7 @@ def _file_of(trace: TraceLike) -> str:
     """The file that has the trace: the one it was read from, unless either has changed; else one made for it."""
     if not isinstance(trace, _core.Trace):
         return os.fspath(trace)
-    name, identity, revision = getattr(trace, "_file", (None, None, None))
+    name, identity, revision = getattr(trace, "_file", ("", None, -1))
     if revision == trace._revision and os.path.isfile(name) and _identity(name) == identity:
         return name
     revision = trace._revision
@@ -270,7 +270,7 @@ def sweep(file: Path, **options: Any) -> dict:
 
 def report(files: Sequence[Path], output: Path, title: Optional[str] = None) -> None:
     """A page to send: results, timelines and sweeps (files of the commands) as one HTML file."""
-    _run(["report", *map(os.fspath, files), "--output=" + os.fspath(output), *_words({"title": title})])
+    _run(["report", *[os.fspath(file) for file in files], "--output=" + os.fspath(output), *_words({"title": title})])
 
 
 def info(trace: TraceLike) -> dict:

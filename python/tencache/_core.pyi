@@ -23,6 +23,13 @@ class Error(ValueError): ...
 Accesses = Tuple[NDArray[np.int64], NDArray[np.uint32]]
 
 class Trace:
+    _file: Tuple[str, Any, int]  # of _commands.py: the file that has it, what it was then, and the revision
+    _own_file: Tuple[str, Any, int]
+    @property
+    def _revision(self) -> int: ...
+    @staticmethod
+    def _load(path: str) -> "Trace": ...
+    def _save(self, path: str) -> None: ...
     def __init__(
         self,
         *,

@@ -56,7 +56,12 @@ Merge merge_sweeps(const std::vector<std::string>& paths) {
   if (!combinations.empty()) {
     const std::uint64_t all = std::stoull(combinations);
     if (merge.results.rows.size() > all) throw Error(paths.front() + ": more rows than the sweep has combinations");
-    merge.missing = all - merge.results.rows.size();
+    // What is said to people leaves out the ideal, as all tables do.
+    const std::string ideals = about(merge.results, "ideal_combinations");
+    merge.combinations = all - (ideals.empty() ? 0 : std::stoull(ideals));
+    const auto there = std::count_if(merge.results.rows.begin(), merge.results.rows.end(),
+                                     [&](const SweepRow& row) { return ideals.empty() || row.policy != "ideal"; });
+    merge.missing = merge.combinations - static_cast<std::uint64_t>(there);
   }
   return merge;
 }

@@ -1,6 +1,7 @@
 #include "sim/sweep/recommend.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -23,6 +24,16 @@ bool ties(const SweepRow& a, const SweepRow& b) {
          within(*a.usd_per_iteration, *b.usd_per_iteration, margin);
 }
 
+void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& rows,
+                  std::optional<double> SweepRow::*cost) {
+  std::stable_sort(ties.begin(), ties.end(), [&](std::size_t a, std::size_t b) {
+    const auto cost_of = [&](std::size_t i) {
+      return (rows[i].*cost).value_or(std::numeric_limits<double>::infinity());
+    };
+    return cost_of(a) < cost_of(b);
+  });
+}
+
 namespace {
 
 // Of `of.fitting`, which is from fast to slow.
@@ -42,13 +53,10 @@ void add_ties(Advice& of, const std::vector<SweepRow>& rows, double budget_usd_p
       of.in_budget_ties.push_back(i);
     }
   }
-  std::stable_sort(of.cheapest_ties.begin(), of.cheapest_ties.end(), [&rows](std::size_t a, std::size_t b) {
-    return *rows[a].usd_per_iteration < *rows[b].usd_per_iteration;
-  });
-  std::stable_sort(of.cheapest_on_spot_ties.begin(), of.cheapest_on_spot_ties.end(),
-                   [&rows](std::size_t a, std::size_t b) {
-                     return *rows[a].spot_usd_per_iteration < *rows[b].spot_usd_per_iteration;
-                   });
+  for (auto* ties : {&of.cheapest_ties, &of.fastest_ties, &of.in_budget_ties}) {
+    sort_by_cost(*ties, rows, &SweepRow::usd_per_iteration);
+  }
+  sort_by_cost(of.cheapest_on_spot_ties, rows, &SweepRow::spot_usd_per_iteration);
 }
 
 }  // namespace

@@ -17,6 +17,10 @@ double tie_margin(const SweepRow& a, const SweepRow& b);
 // in either. Both fit and have prices.
 bool ties(const SweepRow& a, const SweepRow& b);
 
+// The rows with these indices from cheap to dear by `cost`, those without one last; else in their order.
+void sort_by_cost(std::vector<std::size_t>& ties, const std::vector<SweepRow>& rows,
+                  std::optional<double> SweepRow::*cost);
+
 // Of one workload; indices of rows. The policy `ideal`, which no machine can have, is left out.
 struct Advice {
   std::string workload;
@@ -27,7 +31,7 @@ struct Advice {
   std::optional<std::size_t> fastest;           // none: nothing fits
   std::optional<std::size_t> in_budget;         // the fastest of those below so many USD an hour
   std::optional<std::size_t> cheapest_on_spot;  // an iteration; none: nothing that fits has a cost on spot
-  // What is within tie_margin() of them, the best first.
+  // What is within tie_margin() of them, the cheapest iteration first, what has no price last.
   std::vector<std::size_t> cheapest_ties, fastest_ties, in_budget_ties, cheapest_on_spot_ties;
 };
 // In the rows' order of workloads; what is equally good is taken in the order of rows. `budget_usd_per_hour` 0: none.

@@ -354,6 +354,7 @@ class Planner {
                     "more than " + std::to_string(plan_.file.most_combinations) +
                         " combinations; leave some out, or raise limits.combinations");
       }
+      if (plan_.file.policies[policy].policy == "ideal") ++plan_.ideals;
       rows.push_back({.key = std::move(key), .position = plan_.combinations - 1, .policy = policy});
     }
     return rows;
@@ -389,6 +390,16 @@ SweepPlan plan_sweep(SweepFile file, const SweepTools& tools) { return Planner(s
 std::uint64_t row_count(const SweepPlan& plan) {
   std::uint64_t count = 0;
   for (const SweepUnit& unit : plan.units) count += unit.rows.size();
+  return count;
+}
+
+std::uint64_t combination_count(const SweepPlan& plan, const std::set<std::string>* keys) {
+  std::uint64_t count = 0;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) {
+      if (plan.file.policies[row.policy].policy != "ideal" && (keys == nullptr || keys->contains(row.key))) ++count;
+    }
+  }
   return count;
 }
 

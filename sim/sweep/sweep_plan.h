@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,18 +58,23 @@ struct SweepPlan {
   SweepFile file;
   std::vector<PlannedTrace> traces;
   std::vector<PlannedMachine> machines;
-  std::vector<std::string> builds;  // SweepRow::build of each of the file's policies
-  std::vector<SweepUnit> units;     // those of a trace follow one another
-  std::uint64_t combinations = 0;
+  std::vector<std::string> builds;    // SweepRow::build of each of the file's policies
+  std::vector<SweepUnit> units;       // those of a trace follow one another
+  std::uint64_t combinations = 0;     // rows of the whole sweep
+  std::uint64_t ideals = 0;           // those of them that are of the policy `ideal`
   std::string sha256;                 // of the keys
   std::string build;                  // of the program
   std::string prices_sha256;          // of what the machines cost, and the sweep's own cost settings
   bool part = false;                  // a shard
+  std::string file_sha256;            // of the sweep's file
+  std::string command;                // what was asked for, as JSON, but which part; the caller's to fill in
   std::vector<std::string> warnings;  // each with file and line: filters that match nothing
 };
 
 // Of its units.
 std::uint64_t row_count(const SweepPlan& plan);
+// The same but for rows of the policy `ideal`, which tables count nowhere; if not null, of these keys only.
+std::uint64_t combination_count(const SweepPlan& plan, const std::set<std::string>* keys = nullptr);
 
 // Deterministic. Throws Error, with the file's line, where a machine, a trace file or a model is not to be found, a
 // setting is one that no trace can be generated with, a variant is possible on none of its machines, a filter asks for

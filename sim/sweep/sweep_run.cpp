@@ -17,7 +17,6 @@
 #include "sim/sweep/recommend.h"
 #include "traces/fold_updates.h"
 #include "traces/split_ranks.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -84,7 +83,7 @@ class UnreadableTrace : public Error {
 
 Trace read_recorded(const std::string& file) {
   try {
-    return read_trace(file);
+    return read_trace_to_simulate(file);
   } catch (const Error& error) {
     throw UnreadableTrace(error.what());
   }
@@ -205,15 +204,10 @@ class SweepRunner::Traces {
         .durations = {},
         .rescaled_from = {},
         .taken_from = {}};
-    fold_updates(made.trace);
     const bool modelled = made.trace.header.hardware.starts_with("modelled");
     const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
     if (rescaling) made.rescaled_from = rescaling->from;
-    if (workload.rescale.no_rescale && !machine.gpu.empty()) {
-      const std::string& hardware = made.trace.header.hardware;
-      const std::string of = modelled ? hardware.substr(hardware.find(": ") + 2) : hardware;
-      if (of != machine.gpu) made.taken_from = of.empty() ? "an unknown GPU" : of;
-    }
+    made.taken_from = taken_as_they_are(made.trace, machine, workload.rescale);
     made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
     return made;
   }
@@ -279,7 +273,9 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     const PolicyVariant& policy = plan_.file.policies[planned_row.policy];
     row.build = plan_.builds[planned_row.policy];
     row.policy = policy.policy;
-    row.options = options_text(make_policy(policy.policy, policy.settings).options);
+    const PolicyRun run{policy.policy, make_policy(policy.policy, policy.settings).options,
+                        make_policy(policy.policy).options};
+    row.options = options_text(run.options);
     if (references) {
       try {
         const Outcome outcome = run_policy(trace->trace, machine.spec, policy.policy, policy.settings, limits);
@@ -291,9 +287,9 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     }
     if (row.fits) {
       const std::string& recorded_by = trace->trace.header.recorded_by;
-      row.validity = validity_text(validated, row.policy, recorded_by);
+      row.validity = validity_text(validated, run, recorded_by);
       if (!trace->taken_from.empty()) row.validity += ", durations of " + trace->taken_from + " taken as they are";
-      if (validated != nullptr && validates_time(*validated, row.policy, recorded_by)) {
+      if (validated != nullptr && validates_time(*validated, run, recorded_by)) {
         row.validated_within = validated->worst;
       }
     }
@@ -421,7 +417,7 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
   }
   SweepResume resumed;
   std::vector<std::string> others;
-  std::size_t of_other_builds = 0;
+  std::size_t of_other_builds = 0, dropped = 0;
   std::string other_build;
   for (const SweepRow& row : store.rows()) {
     if (std::find(plan.builds.begin(), plan.builds.end(), row.build) == plan.builds.end()) {
@@ -429,6 +425,7 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
       other_build = row.build;
     }
     keys.contains(row.key) ? void(resumed.done.insert(row.key)) : others.push_back(row.key);
+    if (!keys.contains(row.key) && row.policy != "ideal") ++dropped;
   }
   if (of_other_builds != 0) {
     throw Error("the results file holds " + std::to_string(of_other_builds) +
@@ -445,7 +442,7 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
                 " rows that are not of this part of the sweep; name a file of its own for each part");
   }
   if (!others.empty()) store.remove(others);
-  resumed.dropped = others.size();
+  resumed.dropped = dropped;
   return resumed;
 }
 
@@ -529,8 +526,11 @@ void finish_sweep(const SweepPlan& plan, SweepStore& store) {
   store.set_about({{"name", plan.file.name},
                    {"description", plan.file.description},
                    {"file", plan.file.file},
+                   {"file_sha256", plan.file_sha256},
+                   {"command", plan.command},
                    {"build", plan.build},
                    {"combinations", std::to_string(plan.combinations)},
+                   {"ideal_combinations", std::to_string(plan.ideals)},
                    {"combinations_sha256", plan.sha256},
                    {"prices_sha256", plan.prices_sha256},
                    {"budget_usd_per_hour", std::to_string(plan.file.cost.budget_usd_per_hour)}});

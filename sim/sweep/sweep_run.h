@@ -40,7 +40,7 @@ void mark_fronts(std::vector<SweepRow>& rows);
 // What is there of the plan already, when the sweep starts.
 struct SweepResume {
   std::set<std::string> done;  // keys
-  std::size_t dropped = 0;     // rows of an earlier version of the sweep that it has no more
+  std::size_t dropped = 0;     // combinations of an earlier version of the sweep that it has no more
 };
 // Drops rows that the plan does not have. Throws Error where there are rows of another build of the program or of its
 // policy library, or where none of the store's rows is the plan's: it is another sweep's.

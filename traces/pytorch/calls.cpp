@@ -53,6 +53,17 @@ bool overwrites(std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+// Rule 6.
+bool is_whole(std::string_view name) {
+  constexpr std::array<std::string_view, 6> names{"aten::addmm",   "aten::addmm_", "aten::addbmm",
+                                                  "aten::baddbmm", "aten::addmv",  "aten::addr"};
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool reads_shape_only(std::string_view name, std::string_view argument) {
+  return name == "aten::native_layer_norm_backward" && argument == "bias";
+}
+
 bool is_collective(std::string_view name) {
   return name == "record_param_comms" || name.starts_with("c10d::") || name.starts_with("_c10d_functional::");
 }
@@ -122,6 +133,10 @@ class Finder {
       if (!within.any && node.scope == 0 && !name.starts_with("autograd::"))
         use_results(index, op, [](auto) { return true; });
     } else if (touches_memory(name)) {
+      if (is_whole(name)) {
+        while (!ops_.empty() && ops_.back().node > index) ops_.pop_back();
+        within = {};
+      }
       if (!within.any) {
         use_as_innermost(index, op);
       } else if (!ignores_arguments(name)) {
@@ -191,6 +206,11 @@ class Finder {
     return argument < arguments.written.size() && arguments.written[argument] && storage_of(node, i) != none;
   }
 
+  bool is_shape_only(const CallNode& node, const SchemaArguments& arguments, std::uint32_t i) const {
+    const std::uint16_t argument = trace_.refs[node.first_ref + i].argument;
+    return argument < arguments.names.size() && reads_shape_only(trace_.name(node), arguments.names[argument]);
+  }
+
   bool is_new(const CallNode& node, std::uint32_t output) const {
     const std::uint32_t storage = storage_of(node, node.input_count + output);
     return storage != none && !is_input(node, storage);
@@ -204,6 +224,7 @@ class Finder {
       const bool is_result = write && ref.argument < arguments.names.size() &&
                              (overwrites(name) || arguments.names[ref.argument].starts_with("out"));
       const std::uint32_t storage = storage_of(node, i);
+      if (is_shape_only(node, arguments, i)) continue;
       const bool whole = storage != none && ref.bytes() >= storages_.storages[storage].bytes;
       add_use(op, node.first_ref + i, !(is_result && whole), write);
     }
@@ -218,8 +239,9 @@ class Finder {
       const std::uint32_t storage = storage_of(node, node.input_count + i);
       if (!is_new(node, i) || !born_within(index, storage) || !condition(storage)) continue;
       if (!any) {
-        for (std::uint32_t input = 0; input < node.input_count; ++input)
-          add_use(op, node.first_ref + input, true, false);
+        for (std::uint32_t input = 0; input < node.input_count; ++input) {
+          if (!is_shape_only(node, arguments_of(node), input)) add_use(op, node.first_ref + input, true, false);
+        }
       }
       any = true;
       add_use(op, node.first_ref + node.input_count + i, false, true);
@@ -231,16 +253,23 @@ class Finder {
     return born != none && born >= index && born <= trace_.nodes[index].last;
   }
 
-  // Rule 3.
+  // Rules 3 and 7.
   void use_around_ops(std::uint32_t index, Within& within, CallOp& op) {
     const CallNode& node = trace_.nodes[index];
     const auto touched = [&](std::uint32_t storage) {
       return std::ranges::find(within.touches, storage, &Touch::storage);
     };
-    bool left_unread = false;
+    bool left_unread = false, writes_itself = false;
+    const SchemaArguments& arguments = arguments_of(node);
     for (std::uint32_t i = 0; i < node.input_count; ++i) {
       const std::uint32_t storage = storage_of(node, i);
-      if (storage != none && touched(storage) == within.touches.end()) left_unread = true;
+      if (storage == none || touched(storage) != within.touches.end()) continue;
+      left_unread = true;
+      writes_itself = writes_itself || is_written(node, arguments, i);
+    }
+    if (writes_itself) {
+      use_inputs(node, arguments, op);
+      return;
     }
     use_results(index, op, [&](std::uint32_t storage) {
       const auto touch = touched(storage);

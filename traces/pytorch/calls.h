@@ -13,8 +13,11 @@
 //   5. A kernel that torch.compile made lists its results among its arguments, and does not say which: it writes those
 //      that were allocated and have no content yet and reads the others; where all have content, it reads and writes
 //      all.
+//   6. A product that adds to its first argument (addmm) is one op, whatever a CPU copies and casts within it.
+//   7. A call that writes an argument which no op within it touched is an op too (mul_ with a number that is cast).
 // Beyond the schemas: batch norm also updates its running statistics. An argument that is written as a whole without
-// being read (fill_, zero_, copy_, out=) counts as written only.
+// being read (fill_, zero_, copy_, out=) counts as written only. A layer norm's backward pass looks at its bias's
+// shape.
 #pragma once
 
 #include <cstdint>

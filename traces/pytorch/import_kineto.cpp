@@ -251,8 +251,7 @@ class Importer {
       if (block.writer != none) writes[block.writer].push_back(id);
       if (block.reader != none && block.reader != block.writer) block.readers.push_back(block.reader);
       std::ranges::sort(block.readers);
-      const auto repeated = std::ranges::unique(block.readers);
-      block.readers.erase(repeated.begin(), repeated.end());
+      block.readers.erase(std::unique(block.readers.begin(), block.readers.end()), block.readers.end());
       for (const std::uint32_t reader : block.readers) reads[reader].push_back(id);
     }
     for (std::uint32_t i = 0; i < ops_.size(); ++i) {

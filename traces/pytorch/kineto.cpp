@@ -22,6 +22,9 @@ class Event {
   Event(const JsonElements& elements, dom::object object) : elements_(elements), object_(object) {
     has_arguments_ = !object["args"].get_object().get(arguments_);
     if (object["cat"].get_string().get(category)) category = {};
+    // PyTorch built without Kineto (Debian's) has no categories.
+    std::string_view process;
+    if (category.empty() && !object["pid"].get_string().get(process) && process == "CPU functions") category = "cpu_op";
     if (object["name"].get_string().get(name)) name = {};
     if (object["ph"].get_string().get(phase)) phase = {};
   }
@@ -306,8 +309,10 @@ KinetoIterations find_kineto_iterations(const std::string& path, const ImportPro
     found.memory = found.memory || text.find("\"[memory]\"") != std::string_view::npos;
     // Without marks the extent of the calls is needed, but not once there are some.
     if (!mark && marked && found.calls > 0) continue;
-    if (!mark && text.find("cpu_op") == std::string_view::npos && text.find("perator") == std::string_view::npos)
+    if (!mark && text.find("cpu_op") == std::string_view::npos && text.find("perator") == std::string_view::npos &&
+        text.find("CPU functions") == std::string_view::npos) {
       continue;
+    }
     const Event event(elements, object_of(elements));
     if (!event.is_call()) continue;
     ++found.calls;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "traces/recorder/op_flops.h"
+
 namespace tencache {
 namespace {
 
 constexpr double most_flops = 1e18;
-
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 bool looks_up(std::string_view name) {
   return name == "aten::index_select" || name == "aten::embedding" || name == "aten::gather" || name == "aten::index";
@@ -33,14 +33,9 @@ class Shapes {
     const auto outputs = trace_.outputs(node_);
     return outputs.empty() ? 0 : outputs.front().numel;
   }
-  // A size, counted from the end; 0: there is none.
-  double last_size(const TensorRef* ref, std::uint16_t from_end) const {
-    return ref == nullptr || ref->rank <= from_end
-               ? 0
-               : static_cast<double>(trace_.shape(*ref)[static_cast<std::size_t>(ref->rank - 1 - from_end)]);
-  }
-  double first_size(const TensorRef* ref) const {
-    return ref == nullptr || ref->rank == 0 ? 0 : static_cast<double>(trace_.shape(*ref)[0]);
+  std::span<const std::uint64_t> sizes(std::size_t index) const {
+    const TensorRef* const ref = argument(static_cast<std::uint16_t>(index));
+    return ref == nullptr ? std::span<const std::uint64_t>() : trace_.shape(*ref);
   }
 
  private:
@@ -48,60 +43,11 @@ class Shapes {
   const CallNode& node_;
 };
 
-double elements(const TensorRef* ref) { return ref == nullptr ? 0 : static_cast<double>(ref->numel); }
-
-// 2 × elements of the left × columns of the right.
-double product_flops(const Shapes& shapes, std::uint16_t left, std::uint16_t right) {
-  return 2 * elements(shapes.argument(left)) * shapes.last_size(shapes.argument(right), 0);
-}
-
-double convolution_flops(const Shapes& shapes, double outputs, const TensorRef* weight) {
-  const double channels = shapes.first_size(weight);
-  return channels == 0 ? 0 : 2 * outputs * elements(weight) / channels;
-}
-
-// Of q (batch, heads, length, width) and k: two products forward, five backward.
-double attention_flops(const Shapes& shapes, const TensorRef* query, const TensorRef* key, double products) {
-  return 2 * products * elements(query) * shapes.last_size(key, 1);
-}
-
-struct Arithmetic {
-  double flops = 0;
-  KernelKind kind = KernelKind::vector;
-  const TensorRef* operand = nullptr;
-};
-
-Arithmetic arithmetic_of(const ExecutionTrace& trace, const CallNode& node) {
-  const std::string_view name = trace.name(node);
-  const Shapes shapes(trace, node);
-  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::_scaled_mm") {
-    return {product_flops(shapes, 0, 1), KernelKind::matmul, shapes.argument(0)};
-  }
-  if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addbmm" || name == "aten::_addmm_activation") {
-    return {product_flops(shapes, 1, 2), KernelKind::matmul, shapes.argument(1)};
-  }
-  if (name == "aten::linear" || name == "aten::mkldnn_linear") {
-    const TensorRef* weight = shapes.argument(1);
-    return {2 * elements(shapes.argument(0)) * shapes.first_size(weight), KernelKind::matmul, weight};
-  }
-  if (contains(name, "scaled_dot_product") || contains(name, "flash_attention") ||
-      contains(name, "efficient_attention")) {
-    const bool backward = contains(name, "backward");
-    const TensorRef* query = shapes.argument(backward ? 1 : 0);
-    return {attention_flops(shapes, query, shapes.argument(backward ? 2 : 1), backward ? 5 : 2), KernelKind::attention,
-            query};
-  }
-  if (contains(name, "convolution_backward")) {
-    const TensorRef* gradient = shapes.argument(0);
-    const double one = convolution_flops(shapes, elements(gradient), shapes.argument(2));
-    return {one * ((shapes.has_output(0) ? 1 : 0) + (shapes.has_output(1) ? 1 : 0)), KernelKind::matmul, gradient};
-  }
-  if (contains(name, "conv") && !contains(name, "backward") && shapes.argument(1) != nullptr &&
-      shapes.argument(1)->rank >= 3) {
-    return {convolution_flops(shapes, static_cast<double>(shapes.output_elements()), shapes.argument(1)),
-            KernelKind::matmul, shapes.argument(1)};
-  }
-  return {};
+// The argument whose type is that of the arithmetic.
+std::uint16_t operand_of(Arithmetic kind) {
+  const bool second = kind == Arithmetic::sum_product || kind == Arithmetic::linear ||
+                      kind == Arithmetic::convolution || kind == Arithmetic::attention_back;
+  return second ? 1 : 0;
 }
 
 Precision precision_of(const TensorRef* ref) {
@@ -137,11 +83,15 @@ OpCost cost_of(const ExecutionTrace& trace, const Storages& storages, const Call
   const CallNode& node = trace.nodes[op.node];
   OpCost cost;
   cost.bytes = traffic_of(trace, storages, node, op.uses);
-  const Arithmetic arithmetic = arithmetic_of(trace, node);
-  if (arithmetic.flops > 0) {
-    cost.kind = arithmetic.kind;
-    cost.flops = static_cast<std::uint64_t>(std::min(arithmetic.flops, most_flops));
-    cost.precision = precision_of(arithmetic.operand);
+  const Arithmetic kind = arithmetic_of(trace.name(node));
+  const Shapes shapes(trace, node);
+  double flops = flops_of(kind, [&](std::size_t tensor) { return shapes.sizes(tensor); });
+  if (kind == Arithmetic::convolution) flops *= static_cast<double>(shapes.output_elements());
+  if (kind == Arithmetic::gradients) flops *= (shapes.has_output(0) ? 1 : 0) + (shapes.has_output(1) ? 1 : 0);
+  if (flops > 0) {
+    cost.kind = is_attention(kind) ? KernelKind::attention : KernelKind::matmul;
+    cost.flops = static_cast<std::uint64_t>(std::min(flops, most_flops));
+    cost.precision = precision_of(shapes.argument(operand_of(kind)));
   }
   return cost;
 }

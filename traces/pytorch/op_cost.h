@@ -1,9 +1,8 @@
 // What a recorded call computes and moves, from the shapes of its arguments: what a roofline needs where the recording
 // has no times.
 //
-// Counted are mm, addmm, bmm, baddbmm, linear, convolutions and their backward passes, and scaled dot-product attention
-// (without regard to a causal mask). Every other op is taken for bound by memory: each tensor read and written once;
-// lookups (embedding, index_select, gather) read what they return.
+// Arithmetic is counted as traces/recorder/op_flops.h has it. Every other op is taken for bound by memory: each tensor
+// read and written once; lookups (embedding, index_select, gather) read what they return.
 #pragma once
 
 #include <cstdint>

@@ -75,6 +75,7 @@ class Finder {
     scratch,
     given,
     copied_in,
+    activation_gradient,
     activation,
     kind_count
   };
@@ -179,8 +180,18 @@ class Finder {
       if (!history.written_outside_step && history.floating && history.named_weight) return frozen;
       if (!history.written_outside_step || history.read_first) return given;
     }
-    if (history.from_host) return copied_in;
+    if (history.from_host && gpu_recording_) return copied_in;
+    if (is_made_by_backward(storage)) return activation_gradient;
     return activation;
+  }
+
+  bool is_made_by_backward(std::uint32_t storage) const {
+    std::uint32_t node = storages_.storages[storage].born;
+    if (node == none || parts_[node].phase != Phase::backward) return false;
+    for (; node != none && trace_.nodes[node].scope != 1; node = trace_.nodes[node].parent) {
+      if (trace_.nodes[node].schema != 0 && trace_.nodes[node].sequence >= 0) return false;
+    }
+    return true;
   }
 
   void decide(std::uint32_t storage) {
@@ -188,12 +199,13 @@ class Finder {
     const History& history = histories_[storage];
     StorageRole& role = found_.of_storage[storage];
     constexpr std::array<Role, kind_count> roles{
-        Role::parameter,       Role::parameter, Role::parameter, Role::gradient, Role::gradient,  Role::optimizer_state,
-        Role::optimizer_state, Role::workspace, Role::input,     Role::input,    Role::activation};
+        Role::parameter,       Role::parameter, Role::parameter, Role::gradient, Role::gradient, Role::optimizer_state,
+        Role::optimizer_state, Role::workspace, Role::input,     Role::input,    Role::gradient, Role::activation};
     role.role = roles[kind];
     role.persistent =
         (history.before && history.read_first) || role.role == Role::parameter || role.role == Role::optimizer_state;
     role.created_on_first_use = kind == new_state;
+    role.of_activation = kind == activation_gradient;
     if (gpu_recording_ && storages_.storages[storage].device == TensorDevice::host) return;  // none of the trace's
     ++counts_[kind];
     bytes_[kind] += storages_.storages[storage].bytes;
@@ -211,6 +223,7 @@ class Finder {
         "workspace: temporary of the optimizer's step",
         "input: there before, not written by the optimizer",
         "input: copied from the host's memory",
+        "gradient, of an activation: made by the backward pass, not by computing activations again",
         "activation: the others",
     };
     constexpr std::array<const char*, kind_count> short_texts{"parameters written by the step",
@@ -223,6 +236,7 @@ class Finder {
                                                               "temporaries of the step",
                                                               "inputs",
                                                               "copies from the host",
+                                                              "gradients of activations",
                                                               "activations"};
     for (std::size_t kind = 0; kind < kind_count; ++kind) {
       if (counts_[kind] == 0) continue;

@@ -5,10 +5,11 @@
 //                    or frozen: there before, of floating point, never written, and an argument that a schema calls
 //                    weight or bias. Buffers (running statistics) count as parameters, as everywhere in TenCache: there
 //                    before, read or written by the forward pass and written by it.
-//   gradient         read by the optimizer's step, written by the backward pass, and either what autograd's
-//                    AccumulateGrad was given or of as many elements as a parameter. Without a step, what
+//   gradient         of a parameter: read by the optimizer's step, written by the backward pass, and either what
+//                    autograd's AccumulateGrad was given or of as many elements as a parameter. Without a step, what
 //                    AccumulateGrad was given. Also what is there before and only the backward pass uses (buckets of
-//                    DDP).
+//                    DDP). Of an activation: what the backward pass makes otherwise, unless a call made it that is part
+//                    of a graph for autograd (has a sequence number): it computes activations again.
 //   optimizer_state  used by the step only, and there before the iteration or after it; or, where the recording has one
 //                    step only, filled within the step and then updated in place: a state created on first use.
 //   workspace        allocated and used within one op, or within the step and no state
@@ -29,6 +30,7 @@ struct StorageRole {
   Role role = Role::activation;
   bool persistent = false;
   bool created_on_first_use = false;  // an optimizer state that the iteration's own step creates
+  bool of_activation = false;         // a gradient that is no parameter's
 };
 
 struct Roles {

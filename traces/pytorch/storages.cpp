@@ -23,6 +23,7 @@ class Finder {
   struct Current {
     std::uint32_t storage = none;
     std::uint32_t allocations = 0;
+    std::uint8_t item_bytes = 0;
   };
 
   static bool defined(const TensorRef& ref) { return ref.device != TensorDevice::undefined && ref.bytes() > 0; }
@@ -31,6 +32,7 @@ class Finder {
     Current& current = current_[ref.storage];
     current.storage = static_cast<std::uint32_t>(found_.storages.size());
     ++current.allocations;
+    current.item_bytes = ref.item_bytes;
     found_.storages.push_back({0, ref.device, born});
     return current.storage;
   }
@@ -53,11 +55,18 @@ class Finder {
       if (made_by_caller(node, ref, storage)) {
         expanded_.erase(ref.tensor);
         storage = add(ref, node.parent);
+      } else if (storage != none && is_number(ref, current->second)) {
+        storage = add(ref, node_index);
       } else if (storage == none) {
         storage = add(ref, none);
       }
       note(index, storage, is_expanded(ref, storage));
     }
+  }
+
+  // Rule 5.
+  static bool is_number(const TensorRef& ref, const Current& current) {
+    return ref.rank == 0 && ref.numel == 1 && ref.item_bytes > current.item_bytes;
   }
 
   // Rule 3. `storage`: what is known at the address.

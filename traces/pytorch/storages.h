@@ -8,6 +8,8 @@
 //      not given and that no call before it brought about is newly allocated by the caller.
 //   4. Calls without a schema (autograd's functions, annotations) are exempt from 2 and 3, since they have tensors of
 //      their own: their results are new only at an address that was never seen.
+//   5. An argument of no dimensions whose element is wider than those at its address is a number of Python's, for which
+//      a tensor was made that no call tells of.
 // Views and in-place ops return a storage of their inputs, and so are no allocations.
 //
 // Size: the largest extent of a storage's tensors. Without strides (before schema 1.1.1) an expanded tensor claims more

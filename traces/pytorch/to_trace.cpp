@@ -13,6 +13,7 @@ namespace tencache {
 namespace {
 
 constexpr Bytes smallest_host_op = MiB;
+constexpr Bytes largest_number = 8;
 
 std::string plural(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
@@ -39,9 +40,7 @@ class Maker {
                   "no op of the chosen iteration touches memory; choose another one with --iteration");
     }
     modules_ = infer_modules(in_, pieces_, out_.trace.names);
-    group_count_ = find_groups(in_, pieces_);
     set_times();
-    if (!in_.as_recorded && group_count_ > 1) fused_ops_ = fuse_updates(in_, pieces_);
     for (Piece& piece : pieces_) emit(piece);
     add_notes();
     return std::move(out_);
@@ -52,6 +51,13 @@ class Maker {
   const Storage& storage(const StorageUse& use) const { return in_.storages.storages[use.storage]; }
   Role role(const StorageUse& use) const { return in_.roles.of_storage[use.storage].role; }
   bool on_host(const StorageUse& use) const { return gpu_recording_ && storage(use).device == TensorDevice::host; }
+
+  // A loss, a count of steps, a factor: nothing worth moving.
+  bool is_number(const StorageUse& use) const {
+    if (use.ref == none || storage(use).bytes > largest_number) return false;
+    const bool parameters = role(use) == Role::gradient && !in_.roles.of_storage[use.storage].of_activation;
+    return role(use) != Role::parameter && !parameters;
+  }
 
   void takes_part(const CallOp& op) {
     for (const StorageUse& use : op.uses) {
@@ -76,6 +82,7 @@ class Maker {
     piece.call = &op;
     Bytes host_bytes = 0;
     for (const StorageUse& use : op.uses) {
+      if (is_number(use)) continue;
       if (on_host(use)) {
         host_bytes += storage(use).bytes;
       } else {
@@ -84,7 +91,7 @@ class Maker {
     }
     if (piece.uses.empty()) {
       if (host_bytes < smallest_host_op) {
-        ++host_ops_;
+        ++(host_bytes > 0 ? host_ops_ : number_ops_);
         return;
       }
       piece.uses = op.uses;
@@ -219,7 +226,7 @@ class Maker {
     const bool is_workspace = use.ref == none;
     const Role its_role = is_workspace ? Role::workspace : known.role;
     std::string name;
-    if (what.born == none || persistent || its_role == Role::gradient) {
+    if (what.born == none || persistent || (its_role == Role::gradient && !known.of_activation)) {
       name = numbered(to_string(its_role), ordinals_[static_cast<std::size_t>(its_role)]++);
     } else {
       const CallNode& node = recording_.nodes[what.born];
@@ -245,9 +252,7 @@ class Maker {
     }
     for (const StorageUse& use : piece.uses) written_[use.storage] = written_[use.storage] || use.write;
     Op op;
-    op.name = out_.trace.names.intern(
-        piece.update ? numbered(update_name(recording_, piece), static_cast<std::uint64_t>(piece.group))
-                     : std::string(recording_.name(node)));
+    op.name = out_.trace.names.intern(recording_.name(node));
     op.module = piece.module;
     op.phase = in_.parts[piece.call->node].phase;
     op.device = piece.device;
@@ -256,8 +261,6 @@ class Maker {
     op.gap_before_ns = piece.gap_ns;
     op.flops = piece.cost.flops;
     op.bytes = piece.cost.bytes;
-    op.group = piece.group;
-    op.placeable = op.reorderable = piece.group >= 0;
     flops_[static_cast<std::size_t>(piece.cost.precision)] += piece.cost.flops;
     out_.trace.add_op(op, reads_, writes_);
   }
@@ -290,13 +293,8 @@ class Maker {
          plural(creating_ops_, "op") +
              " with which a first step creates the optimizer's states left out, as a steady iteration has "
              "them already; --as-recorded keeps them");
-    note(group_count_ > 1 ? group_count_ : 0,
-         "the optimizer's step is " + std::to_string(group_count_) +
-             " independent sub-groups, which may be placed and reordered" +
-             (fused_ops_ > 0 ? ": their " + std::to_string(fused_ops_) +
-                                   " ops are one update each, as offloading runs them; --as-recorded keeps them apart"
-                             : ""));
     note(modules_, plural(modules_, "module") + " inferred: one begins where the forward pass first reads a parameter");
+    note(number_ops_, plural(number_ops_, "op") + " on nothing but numbers left out");
     note(host_ops_, plural(host_ops_, "op") + " on less than 1 MiB of host memory left out: the host's bookkeeping");
     note(cpu_ops_, plural(cpu_ops_, "op") + " on host memory are ops of the CPU");
     note(host_operand_bytes_,
@@ -359,8 +357,8 @@ class Maker {
   std::vector<TensorId> reads_, writes_;
   std::array<std::uint64_t, 3> flops_{};
   bool gpu_recording_ = false;
-  std::uint64_t host_ops_ = 0, cpu_ops_ = 0, split_calls_ = 0, creating_ops_ = 0, fused_ops_ = 0, modules_ = 0,
-                group_count_ = 0, sources_ = 0, unmatched_ = 0;
+  std::uint64_t host_ops_ = 0, cpu_ops_ = 0, split_calls_ = 0, creating_ops_ = 0, modules_ = 0, number_ops_ = 0,
+                sources_ = 0, unmatched_ = 0;
   Bytes host_operand_bytes_ = 0;
   Nanoseconds foreign_ns_ = 0, overrun_ns_ = 0;
 };

@@ -3,9 +3,8 @@
 //
 //   - An op on lists of tensors (_foreach_…, _fused_…) becomes one op a list position: they are independent, and no
 //     smaller GPU could run them at once. Time is divided by memory traffic.
-//   - Ops of the optimizer's step that share no parameter, gradient or state with others are sub-groups: they may be
-//     placed and reordered, and are fused into one update each, which takes the time of all, as every offloading system
-//     runs them; `as_recorded` keeps them apart.
+//     The optimizer's step stays what it was otherwise: traces/fold_updates.h makes updates of it.
+//   - Tensors of at most 8 bytes are numbers, and none of the trace's unless they are parameters or their gradients.
 //   - Where the recording is of a GPU, tensors in the host's memory are none of the trace's. An op on them alone is the
 //     host's bookkeeping where it touches less than a mebibyte, and left out; otherwise it is an op of the CPU. Where
 //     the whole recording is of a CPU, that is the device.

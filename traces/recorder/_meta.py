@@ -29,6 +29,14 @@ def _load(config):
     return transformers, loaded
 
 
+def _without_masks(transformers):
+    """Whether rows hold several sequences cannot be seen in tokens without content. They hold one each, so that attention
+    is causal without a mask, as it is in a run."""
+    masks = getattr(transformers, "masking_utils", None)
+    if hasattr(masks, "find_packed_sequence_indices"):
+        masks.find_packed_sequence_indices = lambda *_, **__: None
+
+
 def record_meta(config, output, *, gpu, batch, sequence_length, precision, checkpointing, say):
     """Writes a trace of one step of AdamW; with `gpu` durations by its roofline, which needs the `tencache` command."""
     try:
@@ -42,6 +50,7 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, check
     if os.path.basename(config) == "config.json":
         config = os.path.dirname(os.path.abspath(config))
     transformers, loaded = _load(config)
+    _without_masks(transformers)
     with FakeTensorMode(allow_non_fake_inputs=True):
         plain = torch.get_default_dtype()
         torch.set_default_dtype(_TYPES[precision])

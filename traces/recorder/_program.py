@@ -61,6 +61,11 @@ def find_models():
     return sorted(roots.values(), key=lambda root: (-_elements(root, trained), -_elements(root)))
 
 
+def is_sharded(models):
+    names = {kind.__name__ for model in models for module in model.modules() for kind in type(module).__mro__}
+    return not names.isdisjoint({"FullyShardedDataParallel", "FSDPModule"})
+
+
 def find_optimizers():
     wrapped = _live(torch.optim.Optimizer)
     return [optimizer for optimizer in wrapped if getattr(optimizer, "param_groups", None)]

@@ -1,6 +1,7 @@
 """The context manager: counts steps, observes the one that is wanted, writes it."""
 
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -43,6 +44,7 @@ class Recording:
         self._error = None
         self._backend = self._leave_hook = None
         self._shape = [0, 0]
+        self._told_of_shards = False
         self.done = False
         self.path = self.duration_seconds = None
 
@@ -51,6 +53,7 @@ class Recording:
     def __enter__(self):
         self._backend = self._choose_backend()
         self._backend.start()
+        self._watch_scalers()
         if self._first == 0:
             self._guarded(self._begin)
         return self
@@ -59,6 +62,7 @@ class Recording:
         if error is None:
             self._backend.finish()
         self._backend.stop()
+        self._unwatch_scalers()
         if self._leave_hook is not None:
             self._leave_hook.remove()
         if self._error is not None and (error is None or kind is Recorded):
@@ -80,6 +84,22 @@ class Recording:
                                "record(…, optimizer_steps=0)")
         self._next()
 
+    def _watch_scalers(self):
+        scaler = getattr(getattr(torch, "amp", None), "GradScaler", None) or torch.cuda.amp.GradScaler
+        plain = scaler.__dict__.get("_maybe_opt_step")
+        self._unwatch_scalers = lambda: None
+        if plain is None:
+            return
+
+        def watched(*args, **kwargs):
+            before = self._optimizer_calls, self._step
+            result = plain(*args, **kwargs)
+            if before == (self._optimizer_calls, self._step) and isinstance(self._backend, Library):
+                self.optimizer_step_skipped()
+            return result
+        scaler._maybe_opt_step = watched
+        self._unwatch_scalers = lambda: setattr(scaler, "_maybe_opt_step", plain)
+
     # ---- Steps -------------------------------------------------------------------------------------------------------
 
     def optimizer_stepped(self):
@@ -87,6 +107,24 @@ class Recording:
         self._optimizer_calls += 1
         if self._per_step != 0 and self._optimizer_calls == self._per_step:
             self._next()
+
+    def optimizer_step_skipped(self):
+        """A GradScaler found infinite gradients: what was observed is no whole step."""
+        if self._per_step == 0 or self.done or self._error is not None:
+            return
+        if self._per_step > 1:
+            self._error = RecorderError("a GradScaler skipped the step of one of several optimizers: where the training "
+                                        "step ends is not known; use optimizer_steps=0 and recording.step()")
+            self._backend.stop()
+        elif self._first <= self._step < self._first + self._count:
+            self._say(f"a GradScaler skipped the optimizer in step {self._step}: the next one is recorded in its place")
+            self._guarded(self._begin_again)
+
+    def _begin_again(self):
+        self._backend.end()
+        self._backend.take()
+        self._shape = list(self._shape_before)
+        self._begin()
 
     def _next(self):
         self._guarded(self._boundary)
@@ -119,6 +157,11 @@ class Recording:
 
     def _begin(self):
         models = self._models()
+        self._shape_before = list(self._shape)
+        if _program.is_sharded(models) and not self._told_of_shards:
+            self._told_of_shards = True
+            self._say("the model is sharded by FSDP, which frees parameters and fills them again in the same storage: in "
+                      "the trace they take memory all the time")
         self._roles_before = _program.find_roles(models, _program.find_optimizers())
         self._backend.begin(models, self._roles_before)
 
@@ -133,7 +176,10 @@ class Recording:
         self.done = True
 
     def _models(self):
-        return [_program.unwrap(self._model)] if self._model is not None else _program.find_models()
+        if self._model is None:
+            return _program.find_models()
+        gc.collect()  # optimizers that nobody has any more
+        return [_program.unwrap(self._model)]
 
     def saw_batch(self, batch, sequence_length):
         """The model's forward has begun, with so much."""

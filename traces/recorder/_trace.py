@@ -1,5 +1,6 @@
 """Makes a trace (docs/trace-format.md) of what the observer has seen, and writes it."""
 
+import collections
 import json
 import os
 import statistics
@@ -17,6 +18,10 @@ def _tensor_roles(step):
     step before has left to this one is what this one leaves to the next: they are one tensor, which is there when the
     step begins."""
     tensors = step["tensors"]
+    made_by = {}
+    for op in step["ops"]:
+        for index in op["writes"]:
+            made_by.setdefault(index, op)
     stands_for = list(range(len(tensors)))
     left_by_name, left_by_bytes = {}, {}
     for index, tensor in enumerate(tensors):
@@ -24,6 +29,12 @@ def _tensor_roles(step):
         tensor["role"], tensor["name"] = known.get(tensor["storage"], ("activation", ""))[:2]
         if tensor["old"] and not tensor["name"]:
             tensor["role"] = "input"
+        elif tensor["role"] == "activation" and index in made_by:
+            op = made_by[index]
+            if op["phase"] == "backward" and not op["graph"]:  # else an activation that is computed again
+                tensor["role"] = "gradient"
+            elif op["phase"] == "optimizer" and not tensor["alive"]:
+                tensor["role"] = "workspace"
         kept = tensor["old"] or tensor["role"] in ("parameter", "optimizer_state", "master_parameter")
         tensor["persistent"] = tensor["alive"] and kept
         if tensor["alive"] and not tensor["old"]:
@@ -116,7 +127,10 @@ def make_trace(steps, modules, header, timed):
         for op in step["ops"]:
             for key in ("reads", "writes"):
                 op[key] = [tensor for tensor in op[key] if tensor not in scalars]
-        step["ops"] = [op for op in step["ops"] if op["reads"] or op["writes"]]  # else its time is a gap
+        uses = collections.Counter(tensor for op in step["ops"] for tensor in {*op["reads"], *op["writes"]})
+        # Without these an op's time is a gap. Memory that nobody fills is a handle of PyTorch's own profiler.
+        step["ops"] = [op for op in step["ops"] if op["reads"] or any(
+            uses[tensor] > 1 or not op["uninitialised"] for tensor in op["writes"])]
         _times(step["ops"], step["duration_ns"])
         _phases(step["ops"], step["root"])
     step = _medians(steps) if len(steps) > 1 else steps[0]

@@ -2,7 +2,7 @@
 //
 // RecordFunction callbacks see every call of the dispatcher, on all threads, with its arguments and results; they
 // change nothing about the program. Ops made of other ops are looked through, as op_schema.h has it. A storage is known
-// by its StorageImpl: weak references keep the addresses from being used again while a step is observed, so each
+// by its StorageImpl: a weak reference keeps the address from being used again while it means a tensor, so each
 // allocation is a tensor of its own. Times: of the host for CPU tensors, of events on the op's stream for an
 // accelerator's.
 //
@@ -28,52 +28,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "observed_step.h"
 #include "op_schema.h"
+#include "op_work.h"
 
 namespace tencache {
 namespace {
 
-using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
-struct SeenTensor {
-  const c10::StorageImpl* storage = nullptr;
-  WeakStorage alive;
-  std::size_t bytes = 0;  // the most it had
-  bool old = false;       // there before the op that used it first
-};
-
-struct SeenOp {
-  const OpSchema* schema = nullptr;
-  int module = -1;
-  bool backward = false, optimizer = false;
-  std::int64_t start_ns = 0, end_ns = 0;
-  std::uint64_t flops = 0, bytes = 0, temporary_bytes = 0;
-  std::vector<std::uint32_t> reads, writes;
-  void* start_event = nullptr;
-  void* end_event = nullptr;
-};
-
-struct Region {  // compiled code, whose ops are not seen
-  std::int64_t duration_ns = 0;
-  std::uint64_t calls = 0;
-};
-
-struct Step {
-  std::vector<SeenTensor> tensors;
-  std::vector<SeenOp> ops;
-  std::unordered_map<const c10::StorageImpl*, std::uint32_t> tensor_of;
-  std::vector<WeakStorage> held;  // known by address from before
-  std::unordered_map<std::int64_t, int> module_of_sequence;
-  std::map<std::string, Region> regions;
-  std::int64_t begin_ns = 0, end_ns = 0;
-  void* begin_event = nullptr;
-  void* end_event = nullptr;
-};
-
 struct Context final : at::ObserverContext {
   std::uint32_t op = 0;
   std::uint64_t generation = 0;  // of the step that the op is part of
-  enum { nothing, op_outermost, op_inside, backward, optimizer, region } kind = nothing;
+  enum Kind { nothing, op_outermost, op_inside, backward, optimizer, region } kind = nothing;
   std::int64_t start_ns = 0;
 };
 
@@ -158,91 +123,57 @@ std::uint32_t tensor_of(const c10::Storage& storage, bool born_here) {
     step.tensors.push_back({impl,
                             WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(impl)),
                             bytes, !born_here});
+    if (born_here) step.young.push_back(entry->second);
   }
   SeenTensor& tensor = step.tensors[entry->second];
   tensor.bytes = std::max(tensor.bytes, bytes);
   return entry->second;
 }
 
-bool contains(const std::vector<std::uint32_t>& list, std::uint32_t tensor) {
+// Gives the addresses of the dead back. Kept to the step's end, thousands of small objects would lie between the blocks
+// that the program frees: its heap would grow by a fifth of the step's memory, new pages and all.
+void forget_the_dead() {
+  const auto dead = [](std::uint32_t id) {
+    SeenTensor& tensor = step.tensors[id];
+    if (!tensor.alive.expired()) return false;
+    step.tensor_of.erase(tensor.storage);
+    tensor.storage = nullptr;
+    tensor.alive.reset();
+    return true;
+  };
+  step.young.erase(std::remove_if(step.young.begin(), step.young.end(), dead), step.young.end());
+}
+
+bool contains(const Uses& list, std::uint32_t tensor) {
   return std::find(list.begin(), list.end(), tensor) != list.end();
 }
-void add_unique(std::vector<std::uint32_t>& list, std::uint32_t tensor) {
+void add_unique(Uses& list, std::uint32_t tensor) {
   if (tensor != none && !contains(list, tensor)) list.push_back(tensor);
-}
-
-std::uint64_t viewed_bytes(const c10::IValue& value) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() && tensor.has_storage() ? static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size()
-                                                    : 0;
-  }
-  std::uint64_t bytes = 0;
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) bytes += viewed_bytes(c10::IValue(tensor));
-  }
-  return bytes;
-}
-
-std::uint64_t elements(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
-std::uint64_t size(const at::Tensor& tensor, std::int64_t dimension) {
-  return dimension < tensor.dim() ? static_cast<std::uint64_t>(tensor.size(dimension)) : 0;
-}
-bool is_convolution(const std::string& op) {
-  return op == "aten::convolution" || op == "aten::_convolution" || op == "aten::convolution_overrideable";
-}
-
-// Multiplications and additions of ops that are bound by arithmetic; 0 for those that memory binds. Of convolutions for
-// each element of the result, of their backward for each gradient: see scaled_by_results. (The inputs are gone when an
-// op ends.)
-std::uint64_t flops_of(const std::string& op, c10::ArrayRef<const c10::IValue> inputs) {
-  std::vector<at::Tensor> in;
-  for (const c10::IValue& input : inputs) {
-    if (input.isTensor() && input.toTensor().defined()) in.push_back(input.toTensor());
-  }
-  const auto product = [&](std::size_t left, std::size_t right) -> std::uint64_t {
-    if (in.size() <= right || in[left].dim() < 2 || in[right].dim() < 2) return 0;
-    return 2 * elements(in[left]) * size(in[right], in[right].dim() - 1);
-  };
-  if (op == "aten::mm" || op == "aten::bmm") return product(0, 1);
-  if (op == "aten::addmm" || op == "aten::baddbmm" || op == "aten::addmm_") return product(1, 2);
-  if (is_convolution(op) && in.size() >= 2 && size(in[1], 0) > 0) return 2 * elements(in[1]) / size(in[1], 0);
-  if (op == "aten::convolution_backward" && in.size() >= 3 && size(in[2], 0) > 0) {
-    return 2 * elements(in[0]) * (elements(in[2]) / size(in[2], 0));
-  }
-  const bool backward = op.find("backward") != std::string::npos;
-  const std::size_t query = backward ? 1 : 0;
-  if (op.find("scaled_dot_product") != std::string::npos && in.size() >= query + 2 && in[query + 1].dim() == 4) {
-    // Two products forward; backward makes one of them again and four more.
-    return 2 * elements(in[query]) * size(in[query + 1], 2) * (backward ? 5 : 2);
-  }
-  return 0;
-}
-
-std::uint64_t scaled_by_results(const std::string& op, std::uint64_t flops, const std::vector<c10::IValue>& results) {
-  const auto result = [&](std::size_t at) {
-    return at < results.size() && results[at].isTensor() ? results[at].toTensor() : at::Tensor();
-  };
-  if (is_convolution(op)) return result(0).defined() ? flops * elements(result(0)) : 0;
-  if (op == "aten::convolution_backward") {
-    return flops * (std::uint64_t{result(0).defined()} + std::uint64_t{result(1).defined()});
-  }
-  return flops;
 }
 
 // ---- Callbacks ------------------------------------------------------------------------------------------------------
 
-const OpSchema* schema_of(const at::RecordFunction& function) {
-  // An op's name stands in its schema, so that its address tells overloads apart, too. (That of a function which is no
-  // op may be used again: only ops are remembered.)
-  thread_local std::unordered_map<const char*, const OpSchema*> seen;
-  const OpSchema*& known = seen[function.name()];
-  if (known != nullptr) return known;
+struct KnownOp {
+  const OpSchema* schema = nullptr;
+  Arithmetic arithmetic = Arithmetic::none;
+};
+
+// nullptr for a function that is no op. An op's name stands in its schema, so that its address tells overloads apart,
+// too. (That of a function which is no op may be used again: only ops are remembered.)
+const KnownOp* known_op(const at::RecordFunction& function) {
+  thread_local std::unordered_map<const char*, KnownOp> seen;
+  const auto found = seen.find(function.name());
+  if (found != seen.end()) return &found->second;
   const auto name = function.operator_name();
   if (!name.has_value()) return nullptr;
   const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (handle.has_value() && function.name() == handle->schema().name().c_str()) known = &op_schema(*handle);
-  return handle.has_value() ? &op_schema(*handle) : nullptr;
+  if (!handle.has_value()) return nullptr;
+  const OpSchema& schema = op_schema(*handle);
+  const KnownOp op{&schema, arithmetic_of(schema.base_name)};
+  if (function.name() == handle->schema().name().c_str()) return &seen.emplace(function.name(), op).first->second;
+  thread_local KnownOp other;
+  other = op;
+  return &other;
 }
 
 bool is_compiled_region(std::string_view name) {
@@ -286,39 +217,52 @@ void begin_backward(std::int64_t sequence) {
   ++backward_open;
 }
 
-std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function, std::unique_ptr<Context> context) {
-  if (backward_open == 0 && function.seqNr() >= 0) {
-    const std::lock_guard lock(mutex);
-    step.module_of_sequence[function.seqNr()] = modules.empty() ? -1 : modules.back();
-  }
-  const OpSchema* const schema = schema_of(function);
-  if (schema == nullptr && std::string_view(function.name()).starts_with("autograd::engine::evaluate_function")) {
+// Backward functions belong to the module of the op that has their sequence number, which is that of the calls within
+// the op as well.
+void note_sequence(std::int64_t sequence) {
+  thread_local std::int64_t last = -1;
+  thread_local std::uint64_t last_generation = 0;
+  if (backward_open > 0 || sequence < 0 || (sequence == last && last_generation == generation)) return;
+  const std::lock_guard lock(mutex);
+  step.module_of_sequence[sequence] = modules.empty() ? -1 : modules.back();
+  last = sequence;
+  last_generation = generation;
+}
+
+std::unique_ptr<Context> context_of(Context::Kind kind) {
+  auto context = std::make_unique<Context>();
+  context->kind = kind;
+  return context;
+}
+
+std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function) {
+  const KnownOp* const known = known_op(function);
+  note_sequence(function.seqNr());
+  if (known == nullptr && std::string_view(function.name()).starts_with("autograd::engine::evaluate_function")) {
     begin_backward(-1);  // the node's own function is within; it also sums gradients
-    context->kind = Context::backward;
-    return context;
+    return context_of(Context::backward);
   }
-  if (schema == nullptr && is_compiled_region(function.name())) {
-    context->kind = Context::region;
+  if (known == nullptr && is_compiled_region(function.name())) {
+    auto context = context_of(Context::region);
     context->start_ns = now_ns();
     return context;
   }
-  if (schema == nullptr || !schema->touches_memory) return nullptr;
-  if (ops_open > 0) {
-    context->kind = Context::op_inside;
-    return context;
-  }
+  if (known == nullptr || !known->schema->touches_memory) return nullptr;
+  if (ops_open > 0) return context_of(Context::op_inside);
+  auto context = context_of(Context::op_outermost);
   const std::lock_guard lock(mutex);
-  context->kind = Context::op_outermost;
   context->op = static_cast<std::uint32_t>(step.ops.size());
   context->generation = generation;
   SeenOp& op = step.ops.emplace_back();
-  op.schema = schema;
+  op.schema = known->schema;
   op.module = modules.empty() ? -1 : modules.back();
   op.backward = backward_open > 0;
+  op.graph = c10::GradMode::is_enabled();
   // A closure that an optimizer calls has gradients enabled, what the optimizer does itself has not.
-  op.optimizer = optimizers_open > 0 && backward_open == 0 && !c10::GradMode::is_enabled();
+  op.optimizer = optimizers_open > 0 && backward_open == 0 && !op.graph;
   note_uses(op, function.inputs());
-  op.flops = flops_of(schema->base_name, function.inputs());
+  op.arithmetic = known->arithmetic;
+  op.flops = flops_of_inputs(op.arithmetic, function.inputs());
   ++ops_open;
   temporaries.clear();
   temporary_peak = 0;
@@ -379,23 +323,21 @@ void end_op(const at::RecordFunction& function, const Context& context) {
     op.writes.push_back(tensor_of(c10::Storage(kept), true));
     returned += size;
   }
-  op.flops = scaled_by_results(op.schema->base_name, op.flops, function.outputs());
+  op.flops = scaled_by_results(op.arithmetic, op.flops, function.outputs());
   op.temporary_bytes = temporary_peak > returned ? temporary_peak - returned : 0;
   temporaries.clear();
+  if (context.op % 16 == 15) forget_the_dead();
 }
 
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& function) {
   if (foreign) return nullptr;
   try {
-    auto context = std::make_unique<Context>();
     switch (function.scope()) {
-      case at::RecordScope::BACKWARD_FUNCTION: {
+      case at::RecordScope::BACKWARD_FUNCTION:
         begin_backward(function.seqNr());
-        context->kind = Context::backward;
-        return context;
-      }
+        return context_of(Context::backward);
       case at::RecordScope::FUNCTION:
-        return start_op(function, std::move(context));
+        return start_op(function);
       default:
         return nullptr;
     }
@@ -460,69 +402,16 @@ void end_scope(const at::RecordFunction& function, at::ObserverContext* observed
   }
 }
 
-// ---- Text -----------------------------------------------------------------------------------------------------------
-
-void append_string(std::string& json, const std::string& value) {
-  json += '"';
-  for (const char c : value) {
-    if (c == '"' || c == '\\') json += '\\';
-    json += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+// Accelerators know when their ops ran only now.
+void finish_times() {
+  for (SeenOp& op : step.ops) op.unfinished = op.end_ns == 0 || op.end_ns > step.end_ns;
+  if (step.begin_event == nullptr) return;
+  step.end_ns = step.begin_ns + event_ns(*device_guard, step.begin_event, step.end_event);
+  for (SeenOp& op : step.ops) {
+    if (op.start_event == nullptr || op.end_event == nullptr) continue;
+    op.start_ns = step.begin_ns + event_ns(*device_guard, step.begin_event, op.start_event);
+    op.end_ns = step.begin_ns + event_ns(*device_guard, step.begin_event, op.end_event);
   }
-  json += '"';
-}
-
-void append_list(std::string& json, const std::vector<std::uint32_t>& values) {
-  json += '[';
-  for (const std::uint32_t value : values) json += (json.back() == '[' ? "" : ",") + std::to_string(value);
-  json += ']';
-}
-
-// Times from the beginning of the step.
-void append_times(std::string& json, const SeenOp& op) {
-  std::int64_t start_ns = op.start_ns - step.begin_ns, end_ns = op.end_ns - step.begin_ns;
-  if (op.start_event != nullptr && op.end_event != nullptr) {
-    start_ns = event_ns(*device_guard, step.begin_event, op.start_event);
-    end_ns = event_ns(*device_guard, step.begin_event, op.end_event);
-  }
-  json += ",\"start_ns\":" + std::to_string(start_ns) + ",\"end_ns\":" + std::to_string(end_ns);
-}
-
-std::string step_as_json() {
-  std::int64_t duration_ns = step.end_ns - step.begin_ns;
-  if (step.begin_event != nullptr) duration_ns = event_ns(*device_guard, step.begin_event, step.end_event);
-  std::string json = "{\"duration_ns\":" + std::to_string(duration_ns) + ",\"tensors\":[";
-  for (const SeenTensor& tensor : step.tensors) {
-    if (json.back() != '[') json += ',';
-    json += "{\"storage\":" + std::to_string(reinterpret_cast<std::uintptr_t>(tensor.storage)) +
-            ",\"bytes\":" + std::to_string(tensor.bytes) + ",\"old\":" + (tensor.old ? "true" : "false") +
-            ",\"alive\":" + (tensor.alive.expired() ? "false" : "true") + '}';
-  }
-  json += "],\"ops\":[";
-  for (const SeenOp& op : step.ops) {
-    if (op.end_ns == 0 || op.end_ns > step.end_ns) continue;  // another thread was still at it when the step ended
-    if (json.back() != '[') json += ',';
-    json += "{\"name\":";
-    append_string(json, op.schema->name);
-    json += ",\"module\":" + std::to_string(op.module) + ",\"phase\":\"" +
-            (op.optimizer ? "optimizer" : (op.backward ? "backward" : "forward")) +
-            "\",\"uninitialised\":" + (op.schema->uninitialised ? "true" : "false");
-    append_times(json, op);
-    json += ",\"flops\":" + std::to_string(op.flops) + ",\"bytes\":" + std::to_string(op.bytes) +
-            ",\"temporary_bytes\":" + std::to_string(op.temporary_bytes) + ",\"reads\":";
-    append_list(json, op.reads);
-    json += ",\"writes\":";
-    append_list(json, op.writes);
-    json += '}';
-  }
-  json += "],\"compiled_regions\":[";
-  for (const auto& [name, region] : step.regions) {
-    if (json.back() != '[') json += ',';
-    json += "{\"name\":";
-    append_string(json, name);
-    json +=
-        ",\"calls\":" + std::to_string(region.calls) + ",\"duration_ns\":" + std::to_string(region.duration_ns) + '}';
-  }
-  return json + "]}";
 }
 
 void destroy_events() {
@@ -625,7 +514,8 @@ int tencache_end_step() {
 const char* tencache_take() {
   const int failure = guarded("take", [] {
     const std::lock_guard lock(mutex);
-    text = step_as_json();
+    finish_times();
+    text = to_json(step);
     destroy_events();
     step = Step();
     ++generation;

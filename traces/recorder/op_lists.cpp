@@ -89,10 +89,20 @@ constexpr std::string_view metadata_only[] = {
     "aten::_has_compatible_shallow_copy_type",
 };
 
-constexpr std::string_view shape_only_self[] = {
-    "aten::empty_like",        "aten::zeros_like", "aten::ones_like",    "aten::full_like",
-    "aten::rand_like",         "aten::randn_like", "aten::randint_like", "aten::new_empty",
-    "aten::new_empty_strided", "aten::new_zeros",  "aten::new_ones",     "aten::new_full",
+constexpr OpArgument shape_only[] = {
+    {"aten::empty_like", "self"},
+    {"aten::zeros_like", "self"},
+    {"aten::ones_like", "self"},
+    {"aten::full_like", "self"},
+    {"aten::rand_like", "self"},
+    {"aten::randn_like", "self"},
+    {"aten::randint_like", "self"},
+    {"aten::new_empty", "self"},
+    {"aten::new_empty_strided", "self"},
+    {"aten::new_zeros", "self"},
+    {"aten::new_ones", "self"},
+    {"aten::new_full", "self"},
+    {"aten::native_layer_norm_backward", "bias"},
 };
 
 // Whoever calls them writes the memory next, perhaps without an op.
@@ -144,9 +154,7 @@ bool writes_unannounced(std::string_view op, std::string_view argument) {
 }
 bool overwrites(std::string_view op, std::string_view argument) { return contains(overwritten, op, argument); }
 bool is_metadata_only(std::string_view op) { return contains(metadata_only, op); }
-bool reads_shape_only(std::string_view op, std::string_view argument) {
-  return argument == "self" && contains(shape_only_self, op);
-}
+bool reads_shape_only(std::string_view op, std::string_view argument) { return contains(shape_only, op, argument); }
 bool returns_uninitialised(std::string_view op) { return contains(uninitialised, op); }
 bool touches_memory_itself(std::string_view op) { return contains(opaque_composites, op); }
 

@@ -1,0 +1,32 @@
+# syntax=docker/dockerfile:1
+# The command, the dashboard's pictures (`tencache gui --screenshot`) and live training, from the Debian packages that
+# cpack makes; docs/install.md says how to use it.
+#
+#   docker build -t tencache .                                   with LibTorch: 1 GB more
+#   docker build -t tencache --build-arg TORCH=OFF .             without
+#   docker run --rm -v "$PWD:/work" tencache compare step.trace.jsonl.zst --machine g10-a100
+
+FROM debian:12-slim AS build
+ARG TORCH=ON
+RUN apt-get update && apt-get install -y --no-install-recommends \
+      g++ cmake ninja-build pkg-config dpkg-dev file \
+      libboost1.81-dev liburing-dev libeigen3-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev \
+      libsimdjson-dev libsqlite3-dev libzstd-dev zlib1g-dev \
+      libimgui-dev libglfw3-dev libgl-dev libopengl-dev libegl-dev \
+      $([ "$TORCH" = ON ] && echo libtorch-dev) \
+    && rm -rf /var/lib/apt/lists/*
+COPY . /src
+RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTENCACHE_TORCH=$TORCH -DTENCACHE_TESTS=OFF \
+      -DTENCACHE_BENCH=OFF -DTENCACHE_PYTHON=OFF -DTENCACHE_MPI=OFF \
+    && cmake --build /build && cd /build && cpack -G DEB && mkdir /packages && mv ./*.deb /packages
+
+FROM debian:12-slim
+RUN --mount=type=bind,from=build,source=/packages,target=/packages \
+    apt-get update && apt-get install -y --no-install-recommends /packages/*.deb \
+      libgl1-mesa-dri fonts-dejavu-core \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home tencache
+USER tencache
+WORKDIR /work
+ENTRYPOINT ["tencache"]
+CMD ["--help"]

@@ -7,7 +7,7 @@
 
 namespace tencache {
 
-// Where files of this kind ("machines") are looked for, existing or not: $TENCACHE_CONFIGS/<kind> if that is set, else
+// Where files of this kind ("machines") are looked for, existing or not: $TENCACHE_CONFIGS/KIND if that is set, else
 // beside the installed program, then in the source tree. Throws Error if $TENCACHE_CONFIGS has no such folder.
 std::vector<std::string> config_folders(const std::string& kind);
 

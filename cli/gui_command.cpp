@@ -27,8 +27,9 @@ std::string find_gui_program() {
     if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal().string();
   }
   throw Error(
-      "the dashboard needs the program tencache-gui, which this build does not have: install ImGui, GLFW and OpenGL "
-      "(packages libimgui-dev libglfw3-dev libgl-dev libopengl-dev libegl-dev) and build again");
+      "the dashboard needs the program tencache-gui, which is not here: install TenCache's package tencache-gui; in a "
+      "build from source install ImGui, GLFW and OpenGL (packages libimgui-dev libglfw3-dev libgl-dev libopengl-dev "
+      "libegl-dev) and build again");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "cli/import_command.h"
 #include "configs/gpu_yaml.h"
 #include "traces/pytorch/chakra.h"
+#include "traces/pytorch/execution_trace.h"
 #include "traces/pytorch/import_kineto.h"
 #include "traces/pytorch/import_pytorch.h"
 #include "traces/rescale.h"
@@ -78,15 +79,20 @@ ExitCode import_execution_trace(const RecordingArguments& arguments) {
   PytorchImportOptions options;
   options.execution_trace = arguments.files.front();
   if (arguments.files.size() == 2) options.kineto = arguments.files.back();
-  if (!arguments.gpu.empty()) options.gpu = read_gpu(arguments.gpu);
   options.as_recorded = arguments.as_recorded;
   options.model = arguments.model;
   options.batch = static_cast<std::uint64_t>(arguments.batch);
   options.sequence_length = static_cast<std::uint64_t>(arguments.sequence_length);
   if (arguments.iteration >= 0) options.iteration.number = arguments.iteration;
   if (arguments.kineto_iteration >= 0) options.kineto_iteration = arguments.kineto_iteration;
-  if (!arguments.nodes.empty()) parse_nodes(arguments.nodes, options.iteration);
   options.progress = progress_line("the recording");
+  try {
+    if (!arguments.gpu.empty()) options.gpu = read_gpu(arguments.gpu);
+    if (!arguments.nodes.empty()) parse_nodes(arguments.nodes, options.iteration);
+  } catch (const Error&) {
+    read_execution_trace(options.execution_trace, options.progress);  // what is wrong with the file is said first
+    throw;
+  }
   ImportedTrace imported = import_pytorch(options);
   options.progress = {};  // clears the line
   return finish(imported, arguments);

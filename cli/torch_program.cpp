@@ -43,8 +43,8 @@ std::string find_torch_program() {
     if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal().string();
   }
   throw Error(
-      "training needs the program tencache-torch, which this build does not have: install LibTorch (package "
-      "libtorch-dev) and build again");
+      "training and recording need the program tencache-torch, which is not here: install TenCache's package "
+      "tencache-torch; in a build from source install LibTorch (package libtorch-dev) and build again");
 }
 
 int run_program(const std::string& program, const std::vector<std::string>& arguments) {

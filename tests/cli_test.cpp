@@ -349,6 +349,17 @@ TEST_F(CommandLine, ImportOfRecordings) {
                    HasSubstr("--nodes"));
   expect_bad_usage({"import", "kineto", "et.json", "-o", "no.trace.jsonl"}, HasSubstr("it is an execution trace"));
   expect_bad_usage({"import", "chakra", "et.json", "-o", "no.trace.jsonl"}, HasSubstr("Chakra trace"));
+  // What is wrong with the file comes before what is wrong with the options and the second file.
+  std::ofstream(path("cut.json")) << content(path("et.json")).substr(0, content(path("et.json")).size() / 2);
+  std::ofstream(path("text.json")) << "no JSON";
+  for (const char* file : {"cut.json", "text.json"}) {
+    for (const std::vector<std::string>& more :
+         {std::vector<std::string>{}, {"--gpu", "abacus"}, {"--nodes", "7-3"}, {"no-such-file.json"}}) {
+      std::vector<std::string> words = {"import", "pytorch", file, "-o", "no.trace.jsonl"};
+      words.insert(words.begin() + 3, more.begin(), more.end());
+      expect_bad_usage(words, StartsWith("tencache: " + std::string(file) + ":"));
+    }
+  }
   EXPECT_FALSE(std::filesystem::exists(path("no.trace.jsonl")));
 }
 
@@ -680,7 +691,11 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
   ::setenv("TENCACHE_CONFIGS", TENCACHE_SOURCE_DIR "/configs", 1);
   const Answer missing = run({"record", "c.yaml", "-o", "t.jsonl"}, copy);
   EXPECT_EQ(missing.code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("LibTorch"));
+  EXPECT_THAT(missing.err,
+              AllOf(HasSubstr("package tencache-torch"), HasSubstr("build from source"), HasSubstr("LibTorch")));
+  const Answer no_dashboard = run({"gui"}, copy);
+  EXPECT_EQ(no_dashboard.code, 2);
+  EXPECT_THAT(no_dashboard.err, AllOf(HasSubstr("package tencache-gui"), HasSubstr("build from source")));
 
   std::ofstream(bin / "tencache-torch")
       << "#!/bin/sh\n"

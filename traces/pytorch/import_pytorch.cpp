@@ -18,12 +18,13 @@ std::string model_name_of(const std::string& path) {
 }
 
 ImportedTrace import_pytorch(const PytorchImportOptions& options) {
+  // First of all: what is no execution trace needs no advice on durations.
+  const ExecutionTrace recording = read_execution_trace(options.execution_trace, options.progress);
   if (options.kineto.empty() && !options.gpu) {
     throw Error(options.execution_trace, 0,
                 "an execution trace has no times; give the Kineto trace of the same run as a second file, or "
                 "--assume-gpu NAME for durations by that GPU's roofline");
   }
-  const ExecutionTrace recording = read_execution_trace(options.execution_trace, options.progress);
   const Storages storages = find_storages(recording);
   const std::vector<CallOp> ops = find_ops(recording, storages);
   const Iterations iterations = find_iterations(recording, options.iteration);

@@ -234,14 +234,14 @@ def write_machine(plain, parameters, per_module_seconds, path, nvme=None):
     links = ""
     for name, ends, way in [("h2d", "from: cpu, to: gpu", "gather"), ("d2h", "from: gpu, to: cpu", "scatter")]:
         latency, seconds = plain[f"{way}_small"], plain[f"{way}_large"]
-        links += (f"  - {{name: {name}, {ends}, bandwidth: {2 ** 24 / max(1e-6, seconds - latency):.0f}, "
+        links += (f"  - {{name: {name}, {ends}, bandwidth: {2 ** 24 / max(1e-6, seconds - latency):.0f}B/s, "
                   f"latency: {1e9 * latency:.0f}ns}}\n")
     tier = ""
     if nvme:
         tier = "  - {name: nvme, kind: nvme, capacity: 16GiB, granularity: 4KiB}\n"
         for name, ends, seconds in [("nvme_write", "from: cpu, to: nvme", nvme[0]),
                                     ("nvme_read", "from: nvme, to: cpu", nvme[1])]:
-            links += f"  - {{name: {name}, {ends}, bandwidth: {2 ** 26 / seconds:.0f}, latency: 100us}}\n"
+            links += f"  - {{name: {name}, {ends}, bandwidth: {2 ** 26 / seconds:.0f}B/s, latency: 100us}}\n"
         links += "staging: {tier: cpu, count: 16, bytes: 16MiB}\n"
     with open(path, "w") as file:
         file.write(f"""\

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "cli/command_line.h"
@@ -81,7 +82,8 @@ std::string bound_text(const Workload& workload, const Bound& bound) {
     for (const LinkId link : term.links) links.push_back(machine.links[link].name);
     std::vector<std::string> row = {"  " + term.name, format_seconds(term.seconds)};
     if (!links.empty()) {
-      row.push_back(fmt::format("{:.3g} GB/s", term.bytes_per_second * 1e-9));
+      row.push_back(format_bandwidth(
+          static_cast<BytesPerSecond>(std::min(term.bytes_per_second, static_cast<double>(unlimited)))));
       row.push_back(join(links));
       row.push_back(fmt::format("{} windows", term.windows.size()));
     }

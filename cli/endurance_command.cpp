@@ -131,7 +131,7 @@ std::string endurance_text(const EnduranceArguments& arguments, const Workload& 
 ExitCode endurance(EnduranceArguments arguments) {
   if (!arguments.rated.empty()) {
     try {
-      arguments.wear.rated = parse_bytes(arguments.rated);
+      arguments.wear.rated = parse_capacity(arguments.rated, "TB");
       if (*arguments.wear.rated == 0) throw Error("must be above 0");
     } catch (const Error& error) {
       throw Error(std::string("--tbw: ") + error.what());

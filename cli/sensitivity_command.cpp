@@ -82,9 +82,7 @@ struct Analysed {
   std::string tolerance() const { return fmt::format("{:.3g} %", 100 * request.tolerance); }
 };
 
-std::string cell(const SensitivityPoint& point) {
-  return point.fits ? format_seconds(point.seconds) : std::string("does not fit");
-}
+std::string cell(const SensitivityPoint& point) { return point.fits ? format_seconds(point.seconds) : point.verdict; }
 
 std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
   const auto shown = [&](double value) { return format_parameter(analysed.parameter(), value); };
@@ -97,13 +95,13 @@ std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
     case KneeState::below_range:
       return fmt::format("{} of {} is enough: more gains nothing", shown(line.points.front().value), name);
     case KneeState::above_range:
-      if (!last.fits) return fmt::format("does not fit with {} of {}, but with more", shown(last.value), name);
+      if (!last.fits) return fmt::format("{} with {} of {}, not with more", cell(last), shown(last.value), name);
       return fmt::format("more than {} of {} would still help: {} there, {} without limit", shown(last.value), name,
                          format_seconds(last.seconds), format_seconds(line.unlimited.seconds));
     case KneeState::never_fits:
       break;
   }
-  return "does not fit, however large: " + line.unlimited.reason;
+  return fmt::format("{}, however large: {}", cell(line.unlimited), line.unlimited.reason);
 }
 
 std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
@@ -210,6 +208,12 @@ std::string analysis_text(const Analysed& analysed) {
                           analysed.request.axes[1].parameter.name);
     }
     text += fmt::format("{}{}: {}\n", line.policy, where, knee_text(analysed, line));
+    // The reason of the value that comes nearest; where none fits, the line above has it.
+    const auto misfit = std::find_if(line.points.rbegin(), line.points.rend(), [](const auto& p) { return !p.fits; });
+    if (misfit == line.points.rend() || line.knee_state == KneeState::never_fits) continue;
+    text +=
+        fmt::format("{}{} with {} of {}: {}\n", line.policy, where,
+                    format_parameter(analysed.parameter(), misfit->value), analysed.parameter().name, misfit->reason);
   }
   text += fmt::format("Nothing gained: no larger value, nor no limit at all, is more than {} faster.\n",
                       analysed.tolerance());
@@ -281,7 +285,7 @@ Chart chart_of(const Analysed& analysed) {
   }
   chart.here = {value_of(axis.parameter, analysed.workload.machine), "the machine's"};
   chart.note =
-      fmt::format("Ring: the knee, beyond which more gains less than {}. Gap: does not fit.", analysed.tolerance());
+      fmt::format("Ring: the knee, beyond which more gains less than {}. Gap: no result.", analysed.tolerance());
   chart.panels.resize(analysed.two() ? analysed.request.axes[1].values.size() : 1);
   std::size_t at = 0;
   for (const SensitivityLine& line : analysed.result.lines) {

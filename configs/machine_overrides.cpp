@@ -12,7 +12,7 @@ namespace {
 
 Bytes parse_size(const std::string& option, const std::string& text) {
   try {
-    const Bytes bytes = parse_bytes(text);
+    const Bytes bytes = parse_capacity(text);
     if (bytes == 0) throw Error("must be above 0");
     return bytes;
   } catch (const Error& error) {

@@ -147,7 +147,7 @@ class RankReader {
     const YamlValue kind = keys.require("kind");
     const std::vector<std::string> kinds = {"gpu", "cpu", "nvme"};
     result.kind = static_cast<TierKind>(figures_.choice(kind, path + "kind", kinds));
-    result.capacity = figures_.bytes(keys.require("capacity"), path + "capacity");
+    result.capacity = figures_.capacity(keys.require("capacity"), path + "capacity");
     if (const auto reserved = keys.get("reserved")) {
       const Bytes taken = figures_.bytes(*reserved, path + "reserved");
       if (taken >= result.capacity) fail_at(*reserved, path + "reserved: leaves nothing of the capacity");
@@ -184,7 +184,7 @@ class RankReader {
     }
     if (const auto value = keys.get("io_depth")) result.io_depth = figures_.count(*value, path + "io_depth", 1, 1024);
     if (const auto value = keys.get("tbw")) {
-      result.rated_written_bytes = figures_.bytes(*value, path + "tbw");
+      result.rated_written_bytes = figures_.capacity(*value, path + "tbw", "TB");
       if (result.rated_written_bytes == 0) fail_at(*value, path + "tbw: must be above 0");
     }
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
@@ -248,8 +248,11 @@ class RankReader {
   }
 
   // min(bandwidth, iops × block). Vendors that publish no streaming rate publish that many small requests a second,
-  // which is a lower bound of it.
+  // which is a lower bound of it: a file that builds on another and states a bandwidth knows better than the other's.
   BytesPerSecond effective_bandwidth(const YamlMap& keys, const std::string& path) {
+    if (keys.stands_above("bandwidth", "iops") && keys.stands_above("bandwidth", "block")) {
+      return figures_.bandwidth(keys.require("bandwidth"), path + "bandwidth");
+    }
     const auto iops = keys.get("iops"), block = keys.get("block");
     if (iops.has_value() != block.has_value()) {
       fail_at(iops ? *iops : *block, path + "iops and block: either both or neither");

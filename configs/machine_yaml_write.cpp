@@ -36,7 +36,7 @@ std::string whole(std::uint64_t value, const std::array<std::pair<std::uint64_t,
 
 std::string write_bytes(Bytes bytes) {
   if (bytes >= unlimited) return "unlimited";
-  return whole<3>(bytes, {{{GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}}});
+  return whole<4>(bytes, {{{GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}, {1, "B"}}});
 }
 
 std::string write_bandwidth(BytesPerSecond bandwidth) {

@@ -94,6 +94,14 @@ YamlValue YamlMap::require(const std::string& key) const {
   fail_at(top(), "key '" + key + "' is missing in " + what_);
 }
 
+bool YamlMap::stands_above(const std::string& key, const std::string& other) const {
+  for (const YamlValue& layer : layers_) {
+    if (find(layer, other)) return false;
+    if (const auto value = find(layer, key)) return !value->is_null();
+  }
+  return false;
+}
+
 std::vector<YamlValue> YamlMap::layers_of(const std::string& key) const {
   std::vector<YamlValue> result;
   for (const YamlValue& layer : layers_) {
@@ -202,10 +210,19 @@ auto FigureReader::quantity(const YamlValue& value, const std::string& path, Par
   }
 }
 
-Bytes FigureReader::bytes(const YamlValue& value, const std::string& path) {
-  const Bytes result = quantity(value, path, [](const std::string& t) { return parse_bytes(t); });
+template <typename Parse>
+Bytes FigureReader::size(const YamlValue& value, const std::string& path, Parse parse) {
+  const Bytes result = quantity(value, path, parse);
   if (result > exbibyte && result != unlimited) fail_at(value, path + ": more than 1 EiB; write unlimited");
   return result;
+}
+
+Bytes FigureReader::bytes(const YamlValue& value, const std::string& path) {
+  return size(value, path, [](const std::string& t) { return parse_bytes(t); });
+}
+
+Bytes FigureReader::capacity(const YamlValue& value, const std::string& path, std::string_view unit) {
+  return size(value, path, [unit](const std::string& t) { return parse_capacity(t, unit); });
 }
 
 BytesPerSecond FigureReader::bandwidth(const YamlValue& value, const std::string& path) {

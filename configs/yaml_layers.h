@@ -38,6 +38,8 @@ class YamlMap {
 
   std::optional<YamlValue> get(const std::string& key) const;
   YamlValue require(const std::string& key) const;
+  // Whether a layer has the key, and neither it nor one above it the other.
+  bool stands_above(const std::string& key, const std::string& other) const;
   // The key's maps in all layers that have it.
   std::vector<YamlValue> layers_of(const std::string& key) const;
 
@@ -67,6 +69,8 @@ class FigureReader {
   // Figures: a plain value, or a map of `value`, `source`, `retrieved`, `confidence`, `spread`, which becomes a fact.
   // All refuse what no machine has: sizes above 1 EiB, bandwidths of 0 or above 1 EiB/s, times above an hour.
   Bytes bytes(const YamlValue& value, const std::string& path);
+  // Of a memory or an SSD: parse_capacity.
+  Bytes capacity(const YamlValue& value, const std::string& path, std::string_view unit = "GiB");
   BytesPerSecond bandwidth(const YamlValue& value, const std::string& path);
   Nanoseconds duration(const YamlValue& value, const std::string& path);
   std::uint32_t count(const YamlValue& value, const std::string& path, std::uint32_t minimum, std::uint32_t maximum);
@@ -82,6 +86,8 @@ class FigureReader {
   YamlValue figure(const YamlValue& value, const std::string& path);
   template <typename Parse>
   auto quantity(const YamlValue& value, const std::string& path, Parse parse);
+  template <typename Parse>
+  Bytes size(const YamlValue& value, const std::string& path, Parse parse);
 
   std::vector<Fact> facts_;
 };

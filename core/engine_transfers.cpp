@@ -340,7 +340,8 @@ Nanoseconds Engine::setup_of(Bytes bytes, TierId tier) const {
   if (cost.bandwidth == 0) return cost.per_call_ns;
   const uint128 size_ns =
       (static_cast<uint128>(bytes) * static_cast<uint128>(second_ns) + cost.bandwidth - 1) / cost.bandwidth;
-  return cost.per_call_ns + static_cast<Nanoseconds>(size_ns);
+  const uint128 most_ns = 1ull << 62;  // longer than any clock runs, and sums of it do not overflow
+  return cost.per_call_ns + static_cast<Nanoseconds>(std::min(size_ns, most_ns));
 }
 
 bool Engine::source_stands(TransferId id) const {

@@ -25,6 +25,11 @@ class Error : public std::runtime_error {
   ExitCode exit_code_;
 };
 
+// A simulated clock would pass a hundred years (longest_clock_ns): a mistake in the figures rather than an answer.
+class TooSlow : public Error {
+  using Error::Error;
+};
+
 // The answer is "no": the trace does not fit. Names the op and the bytes missing.
 class OutOfMemory : public Error {
  public:

@@ -15,8 +15,7 @@ struct Unit {
   double factor;
 };
 
-constexpr std::array<Unit, 13> byte_units{{{"", 1},
-                                           {"B", 1},
+constexpr std::array<Unit, 12> byte_units{{{"B", 1},
                                            {"kB", 1e3},
                                            {"KB", 1e3},
                                            {"MB", 1e6},
@@ -28,51 +27,83 @@ constexpr std::array<Unit, 13> byte_units{{{"", 1},
                                            {"GiB", 1073741824.0},
                                            {"TiB", 1099511627776.0},
                                            {"PiB", 1125899906842624.0}}};
-constexpr std::array<Unit, 6> time_units{{{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
+constexpr std::array<Unit, 5> time_units{{{"ns", 1}, {"us", 1e3}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
 
-// Number times unit, or a negative value when the text is not of that form.
+struct Quantity {
+  double value = -1;        // number times unit; negative when the text is not of that form
+  std::string_view number;  // as it was written
+  bool has_unit = false;
+};
+
 template <std::size_t n>
-double parse(std::string_view text, const std::array<Unit, n>& units) {
+Quantity parse(std::string_view text, const std::array<Unit, n>& units) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || !std::isfinite(value) || value < 0) return -1;
-  std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
+  if (error != std::errc() || !std::isfinite(value) || value < 0) return {};
+  const std::string_view number = text.substr(0, static_cast<std::size_t>(rest - text.data()));
+  std::string_view suffix = text.substr(number.size());
   while (!suffix.empty() && suffix.front() == ' ') suffix.remove_prefix(1);
+  if (suffix.empty()) return {.value = value, .number = number};
   for (const Unit& unit : units) {
-    if (unit.suffix == suffix) return value * unit.factor;
+    if (unit.suffix == suffix) return {.value = value * unit.factor, .number = number, .has_unit = true};
   }
-  return -1;
+  return {};
 }
 
 [[noreturn]] void refuse(std::string_view what, std::string_view text, std::string_view example) {
   throw Error("not a " + std::string(what) + ": '" + std::string(text) + "'; write it like " + std::string(example));
 }
 
+[[noreturn]] void refuse_bare(std::string_view text, const std::string& example) {
+  throw Error("'" + std::string(text) + "' has no unit; write " + example);
+}
+
 }  // namespace
 
 Bytes parse_bytes(std::string_view text) {
   if (text == "unlimited") return unlimited;
-  const double value = parse(text, byte_units);
+  const double value = parse(text, byte_units).value;
   if (value < 0 || value > static_cast<double>(unlimited)) {
     refuse("size", text, "24GiB, 512MB, 1.5e9 or unlimited (units kB MB GB TB PB KiB MiB GiB TiB PiB)");
   }
   return static_cast<Bytes>(std::llround(value));
 }
 
+Bytes parse_capacity(std::string_view text, std::string_view unit) {
+  constexpr double fewest_bare = 1e6;
+  const Quantity quantity = parse(text, byte_units);
+  if (!quantity.has_unit && quantity.value > 0 && quantity.value < fewest_bare) {
+    refuse_bare(text, std::string(quantity.number).append(unit));
+  }
+  return parse_bytes(text);
+}
+
 Nanoseconds parse_duration(std::string_view text) {
-  const double value = parse(text, time_units);
-  if (value < 0 || value > 9e18) refuse("time", text, "100ns, 10us, 1.5ms or 2s");
-  return std::llround(value);
+  const Quantity quantity = parse(text, time_units);
+  if (quantity.value < 0 || quantity.value > 9e18) refuse("time", text, "100ns, 10us, 1.5ms or 2s");
+  if (!quantity.has_unit && quantity.value > 0) {
+    const std::string number(quantity.number);
+    refuse_bare(text, number + "us, " + number + "ms or " + number + "s");
+  }
+  return std::llround(quantity.value);
 }
 
 BytesPerSecond parse_bandwidth(std::string_view text) {
+  constexpr double fewest_bytes = 1e6;  // a larger number is of bytes
   if (text == "unlimited") return unlimited;
   std::string_view number = text;
   if (number.size() > 2 && number.substr(number.size() - 2) == "/s") number.remove_suffix(2);
-  const double value = parse(number, byte_units);
-  if (value < 0 || value > static_cast<double>(unlimited)) refuse("bandwidth", text, "12GB/s, 3.2e9 or unlimited");
-  return static_cast<BytesPerSecond>(std::llround(value));
+  const Quantity quantity = parse(number, byte_units);
+  if (quantity.value < 0 || quantity.value > static_cast<double>(unlimited)) {
+    refuse("bandwidth", text, "12GB/s, 800MB/s or unlimited");
+  }
+  if (!quantity.has_unit && quantity.value > 0) {
+    char gigabytes[32];
+    std::snprintf(gigabytes, sizeof gigabytes, "%.9g", quantity.value * 1e-9);
+    refuse_bare(text, (quantity.value < fewest_bytes ? std::string(quantity.number) : gigabytes) + "GB/s");
+  }
+  return static_cast<BytesPerSecond>(std::llround(quantity.value));
 }
 
 std::string format_bytes(Bytes bytes) {
@@ -104,8 +135,14 @@ std::string format_duration(Nanoseconds duration) {
 
 std::string format_bandwidth(BytesPerSecond bandwidth) {
   if (bandwidth >= unlimited) return "unlimited";
+  const double value = static_cast<double>(bandwidth);
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f GB/s", static_cast<double>(bandwidth) * 1e-9);
+  std::snprintf(text, sizeof text, "%.0f B/s", value);
+  for (const auto& [suffix, factor] : {Unit{"GB/s", 1e9}, Unit{"MB/s", 1e6}, Unit{"KB/s", 1e3}}) {
+    if (value < factor / 10) continue;  // two digits at least
+    std::snprintf(text, sizeof text, "%.2f %s", value / factor, suffix.data());
+    break;
+  }
   return text;
 }
 

@@ -273,6 +273,11 @@ double unlimited_value(const MachineParameter& parameter) {
 
 Trace with_gpu_speed(const Trace& trace, double factor) {
   Trace faster = trace;
+  double total_ns = 0;
+  for (const Op& op : trace.ops) total_ns += op.device == Device::gpu ? static_cast<double>(op.duration_ns) : 0;
+  if (total_ns / factor > static_cast<double>(longest_clock_ns)) {
+    throw TooSlow("with so small a gpu_speed the trace's ops take more than a hundred years");
+  }
   for (Op& op : faster.ops) {
     if (op.device != Device::gpu) continue;
     op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / factor));
@@ -307,7 +312,7 @@ double parse_parameter(const MachineParameter& parameter, const std::string& tex
       value = static_cast<double>(parse_bandwidth(text));
       break;
     case ParameterUnit::bytes:
-      value = static_cast<double>(parse_bytes(text));
+      value = static_cast<double>(parse_capacity(text));
       break;
     default: {
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -17,6 +17,8 @@ namespace {
 
 constexpr double knee_precision = 1.01;      // neighbours of the bisection are this close
 constexpr std::size_t usual_bisections = 6;  // for the count that is expected
+constexpr const char* out_of_memory = "out of memory";
+constexpr const char* too_slow = "too slow: over 100 years";
 
 class Analysis {
  public:
@@ -70,8 +72,12 @@ class Analysis {
       } else {
         simulate_on(with_gpu_speed(*request_.trace, speed), machine, line.policy, point);
       }
+    } catch (const TooSlow& error) {
+      point.reason = error.what();
+      point.verdict = too_slow;
     } catch (const Error& error) {
       point.reason = error.what();
+      point.verdict = "refused";
     }
     const std::lock_guard lock(mutex_);
     ++done_;
@@ -83,9 +89,13 @@ class Analysis {
                    SensitivityPoint& point) const {
     if (policy == bound_line) {
       const Bound bound = lower_bound_of(trace, machine);
+      if (bound.seconds > to_seconds(longest_clock_ns)) {
+        throw TooSlow("no policy needs less than a hundred years; what binds: " + bound.term);
+      }
       point.fits = bound.misfit.empty();
       point.reason = bound.misfit;
       point.seconds = bound.seconds;
+      if (!point.fits) point.verdict = out_of_memory;
       return;
     }
     const auto settings = request_.settings.find(policy);
@@ -94,7 +104,11 @@ class Analysis {
         settings == request_.settings.end() ? std::map<std::string, std::string>{} : settings->second, request_.limits);
     point.fits = outcome.result.fits;
     point.reason = outcome.result.misfit;
-    if (point.fits) point.seconds = outcome.result.iteration_seconds();
+    if (point.fits) {
+      point.seconds = outcome.result.iteration_seconds();
+    } else {
+      point.verdict = out_of_memory;
+    }
   }
 
   const SensitivityRequest& request_;

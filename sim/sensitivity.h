@@ -30,6 +30,8 @@ struct SensitivityPoint {
   bool fits = false;
   std::string reason;  // why it does not fit
   double seconds = 0;  // of an iteration
+  // In a few words, for tables: "out of memory", "too slow: over 100 years", "refused".
+  std::string verdict = {};
 };
 
 enum class KneeState : std::uint8_t {
@@ -70,8 +72,8 @@ struct SensitivityResult {
   std::uint64_t simulations = 0;
 };
 
-// On all cores; the result does not depend on how many there are. What a machine cannot serve or a policy refuses is a
-// point that does not fit.
+// On all cores; the result does not depend on how many there are. What a machine cannot serve, what a policy refuses
+// and what takes more than a hundred years is a point that does not fit: it is no knee and no time to compare with.
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request);
 
 // Sets the knee of a line whose points and `unlimited` are there. `simulate` gives the point at any value.

@@ -12,7 +12,6 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t lanes = 2;
-constexpr Nanoseconds longest_ns = std::numeric_limits<Nanoseconds>::max() / 3;  // of one job; about a hundred years
 
 uint128 in_flow_units(Bytes bytes) { return static_cast<uint128>(bytes) * static_cast<uint128>(second_ns); }
 uint128 flow(BytesPerSecond rate, Nanoseconds time_ns) {
@@ -178,11 +177,11 @@ void SimWorld::start(std::size_t index) {
       start_flowing(index);
     } else {
       server.state = State::fixed;
-      next_ns_[index] = now_ + job.fixed_ns;
+      next_ns_[index] = later(index, static_cast<uint128>(job.fixed_ns));
     }
     return;
   }
-  if (job.ready_ns == never) job.ready_ns = now_ + job.fixed_ns;
+  if (job.ready_ns == never) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
   if (job.ready_ns <= now_) {
     start_flowing(index);
   } else {
@@ -196,7 +195,7 @@ void SimWorld::start_latency(std::size_t index, std::size_t position) {
   Server& server = servers_[index];
   if (server.lane || position >= server.queue_depth || position >= server.jobs.size()) return;
   Job& job = server.jobs[position];
-  if (job.ready_ns == never && passed(job.after)) job.ready_ns = now_ + job.fixed_ns;
+  if (job.ready_ns == never && passed(job.after)) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
 }
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
@@ -253,15 +252,34 @@ void SimWorld::settle(Server& server) const {
 void SimWorld::schedule(std::size_t index) {
   Server& server = servers_[index];
   const uint128 flow_ns = (server.left + server.rate - 1) / server.rate;
-  if (flow_ns > static_cast<uint128>(longest_ns)) {
-    const MachineSpec& spec = *ranks_[server.rank].spec;
-    throw Error("machine '" + spec.name +
-                "': " + (server.lane ? "an op's traffic" : "a copy over link '" + spec.links[server.link].name + "'") +
-                " would take more than a hundred years; check bandwidths and the tensors' sizes");
-  }
+  const Nanoseconds end_ns = later(index, flow_ns);
   server.exhausts = server.bursting && server.credit < server.left;
-  const uint128 next = server.exhausts ? (server.credit + server.rate - 1) / server.rate : flow_ns;
-  next_ns_[index] = server.jobs.front().cancelled ? now_ : now_ + static_cast<Nanoseconds>(next);
+  const Nanoseconds next_ns = server.exhausts ? later(index, (server.credit + server.rate - 1) / server.rate) : end_ns;
+  next_ns_[index] = server.jobs.front().cancelled ? now_ : next_ns;
+}
+
+Nanoseconds SimWorld::later(std::size_t index, uint128 delay_ns) const {
+  if (delay_ns > static_cast<uint128>(longest_clock_ns - now_)) throw_too_slow(*ranks_[servers_[index].rank].spec);
+  return now_ + static_cast<Nanoseconds>(delay_ns);
+}
+
+void SimWorld::throw_too_slow(const MachineSpec& spec) {
+  std::string slowest;
+  BytesPerSecond rate = unlimited;
+  const auto look_at = [&](const std::string& what, BytesPerSecond bandwidth) {
+    if (bandwidth >= rate) return;
+    slowest = what;
+    rate = bandwidth;
+  };
+  for (const Link& link : spec.links) {
+    look_at("link '" + link.name + "'", link.bandwidth);
+    if (link.sustained_bandwidth > 0) look_at("link '" + link.name + "' after its burst", link.sustained_bandwidth);
+  }
+  for (const Resource& resource : spec.resources) look_at("resource '" + resource.name + "'", resource.bandwidth);
+  throw TooSlow("machine '" + spec.name + "': the simulated clock passes a hundred years; check " +
+                (slowest.empty() ? std::string("the trace's durations")
+                                 : "the slowest, " + slowest + " with " + format_bandwidth(rate) +
+                                       ", then the trace's sizes and durations"));
 }
 
 // ---- Completions ----------------------------------------------------------------------------------------------------

@@ -115,6 +115,9 @@ class SimWorld {
   void share_bandwidth();
   void settle(Server& server) const;
   void schedule(std::size_t server);
+  // The time after the delay. Throws TooSlow where the clock would pass longest_clock_ns.
+  Nanoseconds later(std::size_t server, uint128 delay_ns) const;
+  [[noreturn]] static void throw_too_slow(const MachineSpec& spec);
   bool passed(Fence fence) const;
   void release_blocked();
   void complete(std::size_t server, CompletionStatus status, Completion& completion);

@@ -240,6 +240,7 @@ TEST_F(CommandLine, OptionsTakeEffect) {
   for (const auto& [limit, message] : {std::pair("h2d", "LINK=BANDWIDTH"),
                                        {"pcie=1GB/s", "valid names are h2d, d2h, nvme_read, nvme_write"},
                                        {"h2d=fast", "h2d=fast"},
+                                       {"h2d=12", "'12' has no unit; write 12GB/s"},
                                        {"h2d=0", "above 0"}}) {
     std::vector<std::string> words = replay;
     words.push_back(limit);
@@ -455,6 +456,12 @@ TEST_F(CommandLine, ValuesThatMeanNothingAreRefused) {
   for (const char* steps : {"0", "-1"}) {
     expect_bad_usage({"run", "train", "c.yaml", "--plain", "--steps", steps}, HasSubstr("--steps"));
   }
+  expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", "--gpu-memory", "24"},
+                   HasSubstr("--gpu-memory: '24' has no unit; write 24GiB"));
+  // Gigabytes at a byte a second.
+  expect_bad_usage({"replay", "--model", "gpt2", "--batch", "8", "--seq", "256", "-m", "g5.xlarge", "-p", "on-demand",
+                    "--gpu-memory", "1GiB", "--limit", "h2d=1B/s"},
+                   HasSubstr("passes a hundred years; check the slowest, link 'h2d' with 1 B/s"));
   for (const char* option : {"--gpu-memory", "--timeline"}) {
     expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", option, ""},
                      HasSubstr(std::string(option) + ": must not be empty"));

@@ -153,6 +153,8 @@ TEST(Schema, Machines) {
   checked.refused(json_of_yaml(gpu + ", reserved: {value: 1MiB, confidence: sure}}]"), "$.tiers");
   checked.refused(json_of_yaml(gpu + "}]\nranks: 65"), "$.ranks");
   checked.refused(json_of_yaml(gpu + "}]\nlinks: [{name: h2d, from: cpu, to: gpu, bandwidth: 0}]"), "$.links");
+  checked.refused(json_of_yaml(gpu + "}]\nlinks: [{name: h2d, from: cpu, to: gpu, bandwidth: 12}]"), "$.links");
+  checked.refused(json_of_yaml(gpu + "}]\nhost: {per_module: 40}"), "$.host");
   checked.refused(json_of_yaml("name: a"), "is not valid under any of the given schemas");
   CHECK_OR_SKIP(checked);
 }

@@ -76,6 +76,27 @@ TEST(Sensitivity, FindsTheKneeOfAFormula) {
   EXPECT_LE(line.knee.value, knee * 1.011);
 }
 
+// At a byte a second 24 GiB take eight hundred years: no time, and nothing that the knee is compared with.
+TEST(Sensitivity, WhatTakesMoreThanAHundredYearsIsNoTime) {
+  Trace trace = cycle();
+  for (Tensor& tensor : trace.tensors) tensor.bytes = 8 * GiB;
+  MachineSpec box = machine();
+  box.tiers[0].capacity = 17 * GiB;
+  box.tiers[1].capacity = 64 * GiB;
+  box.resources[0].bandwidth = unlimited;
+  SensitivityRequest request = request_of(trace, box, "h2d", {1, 1e9, 1e13, 1e14});
+  request.policies = {"lru", bound_line};
+  for (const SensitivityLine& line : analyse_sensitivity(request).lines) {
+    EXPECT_FALSE(line.points[0].fits);
+    EXPECT_EQ(line.points[0].verdict, "too slow: over 100 years");
+    EXPECT_THAT(line.points[0].reason, HasSubstr("hundred years"));
+    EXPECT_TRUE(line.points[1].fits);
+    EXPECT_EQ(line.knee_state, KneeState::found);
+  }
+  request.axes = {{parameter_named(box, "gpu_speed"), {1e-12, 1}}};
+  EXPECT_EQ(analyse_sensitivity(request).lines[0].points[0].verdict, "too slow: over 100 years");
+}
+
 TEST(Sensitivity, SaysWhereTheRangeHasNoKnee) {
   const MachineSpec roomy = machine();
   const Trace trace = cycle();
@@ -278,6 +299,8 @@ TEST_F(SensitivityCommand, RefusesWhatItCannotRead) {
                                       {"h2d=2GB/s..1GB/s", "ends before"},
                                       {"h2d=1GB/s..2GB/s:1", "2 to 999"},
                                       {"h2d=0..2GB/s", "above 0"},
+                                      {"h2d=1..2GB/s", "'1' has no unit; write 1GB/s"},
+                                      {"gpu_memory=8..16GiB", "'8' has no unit; write 8GiB"},
                                       {"gpu_speed=fast", "no number"}}) {
     const InProcessAnswer answer = run_in_process(words(over));
     EXPECT_EQ(answer.code, 2) << over;
@@ -291,6 +314,13 @@ TEST_F(SensitivityCommand, RefusesWhatItCannotRead) {
   const InProcessAnswer both = run_in_process(words("h2d=1GB/s..2GB/s", {"--over", "pcie=5GB/s"}));
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.err, HasSubstr("h2d and pcie overlap"));
+}
+
+TEST_F(SensitivityCommand, SaysInTheRowWhyThereIsNoTime) {
+  const InProcessAnswer answer = run_in_process(words("gpu_memory=8MiB,32MiB,64MiB"));
+  EXPECT_EQ(answer.code, 0);
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("8.00 MiB    out of memory"),
+                                HasSubstr("lru with 8.00 MiB of gpu_memory: out of memory: op")));
 }
 
 TEST_F(SensitivityCommand, ExitsWithOneWhereNothingFits) {

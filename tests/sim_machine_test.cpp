@@ -52,6 +52,25 @@ TEST(SimMachineTest, WorkThatAFenceReleasesSlowsOthersDown) {
   EXPECT_EQ(completion.end_ns, 200);
 }
 
+// Three copies of 40 years each: the third would end after 120.
+TEST(SimMachineTest, NoClockPassesAHundredYears) {
+  MachineSpec spec = small_machine(1000);
+  spec.name = "box";
+  spec.links[0].bandwidth = 1;
+  SimMachine machine(spec);
+  for (Tag tag = 1; tag <= 3; ++tag) machine.submit(copy(0, 40ull * 31'557'600), 0, tag);
+  next(machine);
+  EXPECT_EQ(next(machine).end_ns, 80 * (31'557'600 * second_ns));
+  try {
+    Completion third;
+    machine.wait(third);
+    FAIL();
+  } catch (const TooSlow& error) {
+    EXPECT_EQ(error.what(), "machine 'box': the simulated clock passes a hundred years; check the slowest, link '" +
+                                spec.links[0].name + "' with 1 B/s, then the trace's sizes and durations");
+  }
+}
+
 TEST(SimMachineTest, CancelEndsACopyAtOnce) {
   const MachineSpec spec = small_machine(1000);
   SimMachine machine(spec);

@@ -172,6 +172,9 @@ TEST(EnduranceCommand, SaysYearsAndRating) {
   EXPECT_THAT(with({}).out, AllOf(HasSubstr("nothing is written"), HasSubstr("assumed")));
   EXPECT_EQ(with({"--gpu-memory", "16MiB"}).code, 1);
   EXPECT_EQ(with({"--tbw", "0"}).code, 2);
+  const InProcessAnswer bare = with({"--tbw", "600"});
+  EXPECT_EQ(bare.code, 2);
+  EXPECT_THAT(bare.err, HasSubstr("--tbw: '600' has no unit; write 600TB"));
   EXPECT_EQ(with({"--set", "no_such_option=1"}).code, 2);
   EXPECT_EQ(with({"--tbw", "1TB", "--dwpd", "1"}).code, 2);
   EXPECT_EQ(with({"--duty", "200"}).code, 2);

@@ -106,7 +106,8 @@ void Knob::parse(const std::string& typed) {
       throw Error("'" + typed + "' is no number, such as 1.5");
     }
   } else {
-    wanted = is_bandwidth(kind) ? static_cast<double>(parse_bandwidth(typed)) : static_cast<double>(parse_bytes(typed));
+    wanted =
+        is_bandwidth(kind) ? static_cast<double>(parse_bandwidth(typed)) : static_cast<double>(parse_capacity(typed));
   }
   if (wanted <= 0) throw Error("'" + typed + "' is not above 0");
   value = wanted;

@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -275,6 +276,8 @@ class Engine {
   void account_stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
   void account_late(std::uint8_t lane, const ActiveOp& op, Nanoseconds start_ns);
   void account_compute(std::uint8_t lane, const ActiveOp& op, Nanoseconds until);
+  void note_cpu_computing(Nanoseconds begin, Nanoseconds end);
+  Nanoseconds cpu_computed(Nanoseconds from, Nanoseconds until) const;
   void account_phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu);
   void add_span(const Span& span);
   void emit(const Event& event);
@@ -373,6 +376,7 @@ class Engine {
   std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
 
   std::array<Lane, lane_count> lanes_;
+  std::deque<std::pair<Nanoseconds, Nanoseconds>> cpu_computing_;  // begins and ends; what no stall can reach is gone
   std::array<Queue, max_links> queues_;
   std::vector<Transfer> transfers_;
   std::vector<TransferId> free_transfers_;

@@ -55,6 +55,9 @@ void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cau
   if (until <= lane.idle_since_ns) return;
   if (index == 0) account_phase(lane.idle_since_ns, until, op, cause == StallCause::cpu_optimizer);
   if (index == 0) counters_.stall_ns[static_cast<std::size_t>(cause)] += until - lane.idle_since_ns;
+  if (index == 0 && cause == StallCause::cpu_optimizer) {
+    counters_.cpu_wait_compute_ns += cpu_computed(lane.idle_since_ns, until);
+  }
   add_span({.start_ns = lane.idle_since_ns,
             .end_ns = until,
             .kind = SpanKind::stall,
@@ -63,6 +66,27 @@ void Engine::account_stall(std::uint8_t index, Nanoseconds until, StallCause cau
             .iteration = iteration_,
             .op = op});
   lane.idle_since_ns = until;
+}
+
+void Engine::note_cpu_computing(Nanoseconds begin, Nanoseconds end) {
+  // Stalls begin where the GPU lane's last work ends, or later.
+  while (!cpu_computing_.empty() && cpu_computing_.front().second <= lanes_[0].idle_since_ns) {
+    cpu_computing_.pop_front();
+  }
+  if (!cpu_computing_.empty() && cpu_computing_.back().second == begin) {
+    cpu_computing_.back().second = end;
+  } else {
+    cpu_computing_.emplace_back(begin, end);
+  }
+}
+
+// Of a time that begins with the GPU lane's last work: what of it the CPU lane computes.
+Nanoseconds Engine::cpu_computed(Nanoseconds from, Nanoseconds until) const {
+  Nanoseconds sum = 0;
+  for (const auto& [begin, end] : cpu_computing_) {
+    sum += std::max<Nanoseconds>(0, std::min(end, until) - std::max(begin, from));
+  }
+  return sum;
 }
 
 // From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
@@ -91,6 +115,7 @@ void Engine::account_compute(std::uint8_t index, const ActiveOp& op, Nanoseconds
   TENCACHE_CHECK(passed >= 0);
   if (index == 0) account_phase(lane.idle_since_ns, until, op.op, false);
   (index == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
+  if (index == 1 && passed > 0) note_cpu_computing(lane.idle_since_ns, until);
   add_span({.start_ns = lane.idle_since_ns,
             .end_ns = until,
             .kind = SpanKind::op,

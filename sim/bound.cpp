@@ -65,10 +65,7 @@ class RankBound {
     Bound bound;
     const auto term = [&bound](const char* name, double ns) {
       bound.terms.push_back({.name = name, .seconds = ns * 1e-9});
-      if (bound.term.empty() || ns * 1e-9 > bound.seconds) {
-        bound.term = name;
-        bound.seconds = ns * 1e-9;
-      }
+      if (bound.term.empty() || ns * 1e-9 > bound.seconds) bind(bound, bound.terms.back(), ns * 1e-9);
     };
     term("compute", best({0}).ns);
     term("cpu", std::max(0.0, static_cast<double>(trace_.cpu_ns)));
@@ -79,32 +76,23 @@ class RankBound {
     for (std::size_t need = 1; need < needs_.size(); ++need) {
       all.push_back(need);
       const Best alone = best({0, need});
-      BoundTerm result{.name = needs_[need].name,
-                       .seconds = alone.ns * 1e-9,
-                       .inside = needs_[need].inside,
-                       .links = needs_[need].border.links,
-                       .bytes_per_second = needs_[need].bytes_per_second};
-      for (const Window& window : alone.windows) {
-        if (window.need != 0) result.windows.push_back(described(window));
-      }
-      sort_windows(result.windows);
-      bound.terms.push_back(std::move(result));
+      bound.terms.push_back(with_windows(need, alone));
     }
     add_late_terms(bound, false);
     const Best together = best(all);
     std::vector<double> excess_ns(needs_.size(), 0);
     for (const Window& window : together.windows) {
       if (window.need == 0) continue;
-      excess_ns[window.need] += window.ns - compute_of(window.begin, window.end);
+      excess_ns[window.need] += window.ns - window.compute_ns;
       bound.windows.push_back(described(window));
     }
     sort_windows(bound.windows);
     // Sums of quotients: what rounding may have added goes.
     const double seconds = together.ns * (1 - 1e-12) * 1e-9;
     if (seconds > bound.seconds) {
-      bound.seconds = seconds;
       const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
-      bound.term = *most > 0 ? needs_[static_cast<std::size_t>(most - excess_ns.begin())].name : "compute";
+      const auto need = static_cast<std::size_t>(most - excess_ns.begin());
+      bind(bound, *most > 0 ? with_windows(need, together) : bound.terms.front(), seconds);
     }
     bound.any_run_seconds = bound.seconds;
     add_late_terms(bound, true);
@@ -115,13 +103,33 @@ class RankBound {
  private:
   struct Window {
     std::size_t begin = 0, end = 0;
-    std::size_t need = 0;  // the greatest; 0: compute
-    double ns = 0;
+    std::size_t need = 0;           // the greatest; 0: compute
+    double ns = 0, compute_ns = 0;  // of that need, and of the compute alone
   };
   struct Best {
     double ns = 0;
     std::vector<Window> windows = {};
   };
+
+  static void bind(Bound& bound, BoundTerm term, double seconds) {
+    bound.seconds = seconds;
+    bound.term = term.name;
+    bound.binding = std::move(term);
+  }
+
+  // The need as a term, with its own windows of these.
+  BoundTerm with_windows(std::size_t need, const Best& best) const {
+    BoundTerm term{.name = needs_[need].name,
+                   .seconds = best.ns * 1e-9,
+                   .inside = needs_[need].inside,
+                   .links = needs_[need].border.links,
+                   .bytes_per_second = needs_[need].bytes_per_second};
+    for (const Window& window : best.windows) {
+      if (window.need == need) term.windows.push_back(described(window));
+    }
+    sort_windows(term.windows);
+    return term;
+  }
 
   // What the CPU's lane and the GPU's ops need together, where both of their tiers are inside. For any run; or, as a
   // whole round, for a run that goes on.
@@ -157,11 +165,9 @@ class RankBound {
       term.windows.push_back({.first = first,
                               .last = static_cast<OpIndex>(rounds && first > 0 ? first : trace_.trace->ops.size()) - 1,
                               .seconds = term.seconds,
-                              .bytes = most});
-      if (term.seconds * (1 - 1e-12) > bound.seconds) {
-        bound.seconds = term.seconds * (1 - 1e-12);
-        bound.term = term.name;
-      }
+                              .bytes = most,
+                              .term = term.name});
+      if (const double seconds = term.seconds * (1 - 1e-12); seconds > bound.seconds) bind(bound, term, seconds);
       bound.terms.push_back(std::move(term));
     }
   }
@@ -355,6 +361,8 @@ class RankBound {
         most[j] = most[i] + cost[i];
         last[j] = {.begin = i, .end = j, .need = which[i], .ns = cost[i]};
       }
+      const std::size_t i = last[j].begin;  // needs[0] is the compute
+      last[j].compute_ns = gpu_weight * base_[0][first_ending_at(j) + i] + sums[0][j] - sums[0][i];
     }
     Best result{.ns = most[parts] + weight.weight * weight.side->fixed_ns};
     for (std::size_t j = parts; j > 0; j = last[j].begin) result.windows.push_back(last[j]);
@@ -369,7 +377,8 @@ class RankBound {
             .last = trace_.units[last_unit].end - 1,
             .seconds = window.ns * 1e-9,
             .compute_seconds = compute_of(window.begin, window.end) * 1e-9,
-            .bytes = window.need == 0 ? 0 : std::max(0.0, needs_[window.need].bytes(window.begin, window.end))};
+            .bytes = window.need == 0 ? 0 : std::max(0.0, needs_[window.need].bytes(window.begin, window.end)),
+            .term = needs_[window.need].name};
   }
   static void sort_windows(std::vector<BoundWindow>& windows) {
     std::stable_sort(windows.begin(), windows.end(), [](const BoundWindow& a, const BoundWindow& b) {
@@ -463,6 +472,7 @@ Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
     }
   };
   renumber(result.windows);
+  renumber(result.binding.windows);
   for (BoundTerm& term : result.terms) renumber(term.windows);
   result.compute_seconds = compute_seconds;
   result.any_run_seconds = any_run_seconds;

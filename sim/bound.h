@@ -76,7 +76,8 @@ struct BoundWindow {
   OpIndex first = 0, last = 0;
   double seconds = 0;
   double compute_seconds = 0;
-  double bytes = 0;  // that must cross, beyond what the tiers inside hold; of a memory term
+  double bytes = 0;       // that must cross, beyond what the tiers inside hold; of a memory term
+  std::string term = {};  // whose window it is
 };
 
 struct BoundTerm {
@@ -91,7 +92,10 @@ struct BoundTerm {
 
 struct Bound {
   double seconds = 0;
-  std::string term;            // that binds
+  std::string term;  // that binds
+  // The same with what it takes in the bound: of a memory term its links and, the longest first, those windows of the
+  // bound that are its own; compute, cpu and dependencies are of the whole iteration.
+  BoundTerm binding;
   double any_run_seconds = 0;  // without the terms that hold for a steady period only
   double compute_seconds = 0;  // the greatest of compute, cpu and dependencies: holds for `ideal` too
   std::string compute_term;

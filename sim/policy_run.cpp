@@ -79,11 +79,13 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
 
 References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits) {
   const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits);
-  const Bound bound = lower_bound_of(trace, machine);
+  Bound bound = lower_bound_of(trace, machine);
   return {.ideal_seconds = ideal.result.iteration_seconds(),
           .bound_seconds = bound.seconds,
           .bound_term = bound.term,
-          .any_run_bound_seconds = bound.any_run_seconds};
+          .any_run_bound_seconds = bound.any_run_seconds,
+          .binding = std::move(bound.binding),
+          .bound_rank = bound.rank};
 }
 
 double References::bound_of(const RunResult& result) const {

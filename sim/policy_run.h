@@ -11,6 +11,7 @@
 #include "core/engine.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
+#include "sim/bound.h"
 
 namespace tencache {
 
@@ -55,6 +56,8 @@ struct References {
   std::string bound_term;    // which term binds
   // What holds for runs that do not become steady; none: the same.
   std::optional<double> any_run_bound_seconds = {};
+  BoundTerm binding = {};      // of the bound, where it is known
+  std::size_t bound_rank = 0;  // whose bound it is
 
   double bound_of(const RunResult& result) const;
 };

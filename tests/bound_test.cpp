@@ -53,6 +53,29 @@ TEST(BoundTest, WindowsAddUp) {
   EXPECT_NEAR(bound.windows[0].bytes, 250, 1e-6);
 }
 
+// The same with a way out half as fast: 500 ns there, 250 ns back. No term alone is as large: together they take 750,
+// and the way out takes most of that, in its own window.
+TEST(BoundTest, NamesTheTermThatBindsInWindows) {
+  MachineSpec machine = small_machine(250);
+  machine.links[1].bandwidth = byte_per_ns / 2;
+  const Bound bound = lower_bound_of(five_layers(1, 100), machine);
+  EXPECT_NEAR(bound.seconds * 1e9, 750, 1e-6);
+  for (const BoundTerm& term : bound.terms) EXPECT_LT(term.seconds, bound.seconds) << term.name;
+  EXPECT_EQ(bound.term, "evict");
+  EXPECT_EQ(bound.binding.name, "evict");
+  EXPECT_EQ(bound.binding.links, std::vector<LinkId>{1});
+  ASSERT_EQ(bound.binding.windows.size(), 1u);
+  EXPECT_EQ(bound.binding.windows[0].first, 0u);
+  EXPECT_EQ(bound.binding.windows[0].last, 4u);
+  EXPECT_NEAR(bound.binding.windows[0].seconds * 1e9, 500, 1e-6);
+  ASSERT_EQ(bound.windows.size(), 2u);
+  EXPECT_EQ(bound.windows[0].term, "evict");
+  EXPECT_EQ(bound.windows[1].term, "fetch");
+  const Bound compute = lower_bound_of(five_layers(50, 100), small_machine(600));
+  EXPECT_EQ(compute.binding.name, "compute");
+  EXPECT_TRUE(compute.binding.links.empty());
+}
+
 // 300 bytes are read, GPU and CPU hold 50 + 100. In by both links 250 bytes take 125 ns, from the SSD 150 bytes 150 ns.
 TEST(BoundTest, NvmeBeyondBothMemories) {
   Trace trace;
@@ -80,6 +103,10 @@ TEST(BoundTest, WindowOverTheIterationsEnd) {
   EXPECT_NEAR(bound_ns(trace, machine, "evict+round"), 200, 1e-6);
   const Bound bound = lower_bound_of(trace, machine);
   EXPECT_NEAR(bound.any_run_seconds * 1e9, 110, 1e-6);
+  EXPECT_EQ(bound.binding.name, "evict+round");
+  ASSERT_EQ(bound.binding.windows.size(), 1u);
+  EXPECT_EQ(bound.binding.windows[0].first, 1u);
+  EXPECT_EQ(bound.binding.windows[0].last, 0u);
   EXPECT_NEAR(least_seconds(bound.seconds, bound.any_run_seconds, false, 4) * 1e9, 150, 1e-6);
   const auto round = std::find_if(bound.terms.begin(), bound.terms.end(),
                                   [](const BoundTerm& term) { return term.name == "evict+round"; });

@@ -49,9 +49,15 @@ class Search {
       search();
       searching_ = false;
     }
-    limit_ = options_.budget;
-    simplify();
-    look_around();
+    // Looking at the best may come upon something faster: then that is looked at, until nothing faster is known. Enough
+    // is kept for trying each of its changes without.
+    for (std::size_t fastest = unset; fastest != best_;) {
+      fastest = best_;
+      limit_ = options_.budget;
+      simplify();
+      limit_ -= std::min(limit_, (changed(points_[result_.best]) + 2) * runs_of_candidate());
+      look_around();
+    }
     collect_untested();
     collect_ties();
     result_.simulations = simulations_;
@@ -410,6 +416,7 @@ class Search {
   }
 
   void look_around() {
+    result_.flatness.clear();
     if (!std::isfinite(score(result_.best))) return;
     const Point best = points_[result_.best];  // trying points moves the list
     for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {

@@ -10,7 +10,8 @@
 //      time it begins at random settings instead.
 //   4. When the search's share of the budget is spent (what is left lets each change of the best be tried without), the
 //      best is simplified: a knob returns to its default where that ties. Then each knob alone moves one step and to
-//      its default, to show how flat the optimum is.
+//      its default, to show how flat the optimum is. Where either comes upon something faster, that is the best, and
+//      this step begins again.
 // Settings whose knobs have no effect (Knob::only_with) are the same candidate, and none is simulated twice.
 //
 // With several copies of a workload (jittered durations) each candidate is judged by the median of its times on the

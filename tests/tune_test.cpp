@@ -155,6 +155,24 @@ TEST(Tune, NamesChangesThatItDidNotTryWithout) {
   }
 }
 
+// Where the budget ends the search early, what is simulated after it may be faster than what the search had found.
+TEST(Tune, NothingThatWasSimulatedIsFasterThanTheBest) {
+  const TuneProblem problem = large_problem();
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const std::uint64_t budget : {20, 30, 40, 60, 80}) {
+      const TuneOptions options{.budget = budget, .seed = seed};
+      const TuneResult result = tune(problem, options);
+      const double best = result.candidates[result.best].score;
+      for (const Candidate& candidate : result.candidates) {
+        EXPECT_GE(candidate.score, best / (1 + options.tie)) << budget << " " << seed;
+      }
+      for (const Flatness& flatness : result.flatness) {
+        for (const Flatness::Step& step : flatness.steps) EXPECT_TRUE(step.ties || step.ratio > 1) << flatness.knob;
+      }
+    }
+  }
+}
+
 TEST(Tune, WhereTheDefaultsDoNotFitAnotherTimeIsTheReference) {
   TuneProblem problem = problem_of({numbers("a", 6), numbers("b", 6)}, [](const Settings& settings) {
     return number(settings, "a") < 3 ? infinite : 4 + number(settings, "b");

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "gui/model/bar_parts.h"
 #include "gui/model/browse.h"
 #include "gui/model/describe.h"
 #include "gui/model/session.h"
@@ -148,29 +149,41 @@ TEST(RunModel, KnowsIterationsTracksAndUses) {
 
 TEST(BrowseModel, RowsAndLivesAddUp) {
   const RunPointer run = simulate_run("predicted: on-demand");
-  std::vector<OpRow> ops = op_rows(*run);
+  std::vector<OpRow> ops = op_rows(*run, 2);
   ASSERT_EQ(ops.size(), 25u);
   EXPECT_EQ(ops[12].takes_ns, 300'000);
   EXPECT_EQ(ops[0].touches, 1'000'000u);
   EXPECT_EQ(ops[13].touches, 1'500'000u);
-  Nanoseconds waited = 0, stalled = 0;
-  for (const OpRow& row : ops) waited += row.waits_ns * 3;  // three iterations
-  for (const Span& span : run->spans()) {
-    if (span.kind == SpanKind::stall) stalled += span.end_ns - span.start_ns;
+  for (std::size_t iteration = 0; iteration < 3; ++iteration) {  // each its own, exactly
+    Nanoseconds waited = 0, stalled = 0;
+    Bytes brought = 0, moved = 0;
+    for (const OpRow& row : op_rows(*run, iteration)) waited += row.waits_ns, brought += row.brought;
+    for (std::uint32_t i = 0; i < run->spans().size(); ++i) {
+      const Span& span = run->spans()[i];
+      if (span.kind == SpanKind::stall && span.iteration == iteration) stalled += span.end_ns - span.start_ns;
+      const std::uint32_t user = span.kind == SpanKind::transfer ? run->used_by(i) : none;
+      if (user != none && run->spans()[user].iteration == iteration) moved += span.bytes;
+    }
+    EXPECT_EQ(waited, stalled) << iteration;
+    EXPECT_EQ(brought, moved) << iteration;
+    EXPECT_GT(brought, 0u);
   }
-  EXPECT_NEAR(static_cast<double>(waited), static_cast<double>(stalled), 3 * 25);
+  EXPECT_NE(op_rows(*run, 0)[0].waits_ns, ops[0].waits_ns);  // the first begins with other tensors in place
   sort_rows(ops, *run, OpColumn::waits, false);
   EXPECT_GE(ops[0].waits_ns, ops[1].waits_ns);
   sort_rows(ops, *run, OpColumn::name, true);
   EXPECT_EQ(run->op_name(ops[0].op), "backward0");
-  std::vector<TensorRow> tensors = tensor_rows(*run);
+  std::vector<TensorRow> tensors = tensor_rows(*run, 2);
   EXPECT_EQ(tensors[0].uses, 2u);
   EXPECT_EQ(tensors[12].uses, 13u);
   std::size_t copies = 0;
-  for (std::size_t iteration = 0; iteration < 3; ++iteration) copies += copies_of(*run, 0, iteration).size();
+  for (std::size_t iteration = 0; iteration < 3; ++iteration) {
+    copies += copies_of(*run, 0, iteration).size();
+    EXPECT_EQ(tensor_rows(*run, iteration)[0].copies, copies_of(*run, 0, iteration).size());
+  }
   EXPECT_GT(copies, 0u);
   EXPECT_EQ(copies, run->transfers_of(0).size());  // none crosses the end of an iteration
-  EXPECT_DOUBLE_EQ(tensors[0].copies, static_cast<double>(copies) / 3);
+  EXPECT_EQ(tensors[0].moved, tensors[0].copies * 1'000'000u);
   sort_rows(tensors, *run, TensorColumn::bytes, true);
   EXPECT_EQ(run->tensor_name(tensors[0].tensor), "gradient");
   EXPECT_EQ(uses_of(*run, 3).size(), 2u);
@@ -186,6 +199,32 @@ TEST(BrowseModel, RowsAndLivesAddUp) {
       }
     }
   }
+}
+
+// ---- Bars -----------------------------------------------------------------------------------------------------------
+
+TEST(BarParts, NoneIsTooNarrowToBeSeen) {
+  using Widths = std::vector<double>;
+  EXPECT_EQ(part_widths({3, 0, 2}, 100, 1000, 2), (Widths{300, 0, 200}));
+  // Two pixels for what is a tenth of one, at the expense of the widest: the whole stays as wide.
+  EXPECT_EQ(part_widths({3, 0.001, 2}, 100, 1000, 2), (Widths{298.1, 2, 200}));
+  // What is cut off keeps its last parts as well.
+  EXPECT_EQ(part_widths({1, 50, 0.01}, 100, 800, 2), (Widths{100, 698, 2}));
+  // Without room for that, all alike; a bar that is shorter than a pixel is seen too.
+  EXPECT_EQ(part_widths({9, 1, 1}, 100, 3, 2), (Widths{1, 1, 1}));
+  EXPECT_EQ(part_widths({1e-9}, 100, 800, 2), (Widths{2}));
+  EXPECT_EQ(part_widths({0, 0}, 100, 800, 2), (Widths{0, 0}));
+}
+
+TEST(Figures, TicksHaveNoNeedlessDigits) {
+  EXPECT_EQ(round_figure("2.000 s"), "2 s");
+  EXPECT_EQ(round_figure("100.0 ms"), "100 ms");
+  EXPECT_EQ(round_figure("0.10 GB/s"), "0.1 GB/s");
+  EXPECT_EQ(round_figure("12.5 GiB"), "12.5 GiB");
+  EXPECT_EQ(round_figure("$20"), "$20");
+  EXPECT_EQ(round_figure("$0.00120000"), "$0.0012");
+  EXPECT_EQ(round_figure("0 ns"), "0");
+  EXPECT_EQ(round_figure("× 2"), "× 2");
 }
 
 TEST(OccupancyModel, MatchesTheChangesOneByOne) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "gui/views/plot.h"
 #include "tests/gui_dashboard.h"
 #include "tests/gui_plot_cases.h"
 #include "traces/file_io.h"
@@ -33,8 +34,8 @@ TEST_F(PlotsOnScreen, SensitivityShowsLinesKneesAndTheMachine) {
        {"swift", "lazy", "lower bound", "the machine's 12.00 GB/s", "time of an iteration", "8.00 GB/s"}) {
     EXPECT_TRUE(shows(text, picture)) << text;
   }
-  for (const char* text : {"5.00 GB/s", "2.000 s", "beyond 8.00 GB/s nothing is gained",
-                           "more than the largest value shown would still help"}) {
+  for (const char* text :
+       {"4 GB/s", "2 s", "beyond 8.00 GB/s nothing is gained", "more than the largest value shown would still help"}) {
     EXPECT_TRUE(shows_faintly(text, picture)) << text;
   }
   // Lines of two pixels: swift's are 1000 pixels long, lazy's half of it, the bound's has no markers.
@@ -76,9 +77,11 @@ TEST_F(PlotsOnScreen, PointingAtALineFadesTheOthers) {
   EXPECT_GT(Screen::count(picture, theme.series[0]), 900);
   // The time is linear until told otherwise: its axis begins at 0.
   screen_->move(2, 2);
-  EXPECT_TRUE(shows_faintly("0 ns", screen_->picture()));
+  EXPECT_TRUE(shows_faintly("0", screen_->picture()));
+  EXPECT_TRUE(shows_faintly("4 s", screen_->picture()));
   screen_->press('L');
-  EXPECT_FALSE(shows_faintly("0 ns", screen_->picture()));
+  EXPECT_TRUE(shows_faintly("5 s", screen_->picture()));  // 1, 2 and 5
+  EXPECT_FALSE(shows_faintly("4 s", screen_->picture()));
 }
 
 TEST_F(PlotsOnScreen, CostShowsTheFrontAndWhatIsBehindIt) {
@@ -86,8 +89,8 @@ TEST_F(PlotsOnScreen, CostShowsTheFrontAndWhatIsBehindIt) {
   const Picture picture = screen_->picture();
   EXPECT_EQ(screen_->app().view(), "cost");
   const Theme& theme = screen_->theme();
-  for (const char* text : {"USD a million tokens, on demand", "cheap", "dear", "tiny", "lru", "g10", "dear, g10",
-                           "cheap, g10", "the front: machine"}) {
+  for (const char* text : {"Pareto front: nothing is faster and cheaper", "USD a million tokens, on demand", "cheap",
+                           "dear", "tiny", "lru", "g10", "dear, g10", "cheap, g10", "the front: machine"}) {
     EXPECT_TRUE(shows(text, picture)) << text;
   }
   EXPECT_FALSE(shows("dear, lru", picture));  // it is beaten
@@ -104,6 +107,53 @@ TEST_F(PlotsOnScreen, CostShowsTheFrontAndWhatIsBehindIt) {
     }
   }
   EXPECT_GT(longest, 200);
+}
+
+TEST(PlotAxes, TicksAreRoundAndEnough) {
+  using Ticks = std::vector<double>;
+  const auto ticks = [](double from, double to, bool logarithmic, bool binary, std::size_t most) {
+    PlotAxis axis;
+    axis.from = from, axis.to = to, axis.logarithmic = logarithmic, axis.binary = binary;
+    return axis.ticks(most);
+  };
+  EXPECT_EQ(ticks(0, 3.2, false, false, 4), (Ticks{0, 1, 2, 3}));
+  EXPECT_EQ(ticks(0.9, 55, true, false, 9), (Ticks{1, 2, 5, 10, 20, 50}));
+  EXPECT_EQ(ticks(0.9, 55, true, false, 5), (Ticks{1, 5, 10, 50}));  // none far from its neighbours
+  EXPECT_EQ(ticks(0.9, 150, true, false, 4), (Ticks{1, 10, 100}));
+  EXPECT_EQ(ticks(2.1, 4.4, true, false, 6), (Ticks{2.5, 3, 3.5, 4}));  // less than a power of ten
+  EXPECT_EQ(ticks(3, 40, true, true, 8), (Ticks{4, 8, 16, 32}));
+  EXPECT_EQ(ticks(6.5, 9, true, true, 6), (Ticks{6.5, 7, 7.5, 8, 8.5, 9}));
+}
+
+TEST(PlotLabels, CoverNeitherPointsNorEachOther) {
+  LabelPlacer labels({0, 0}, {200, 100});
+  labels.keep_point_free({50, 50}, 4);
+  labels.keep_point_free({80, 45}, 4);  // where the text would stand
+  labels.keep_free({50, 50}, {200, 50});
+  const std::optional<ImVec2> first = labels.place({50, 50}, 8, {40, 12});
+  ASSERT_TRUE(first.has_value());
+  EXPECT_GE(first->y, 50);  // below the line instead
+  const std::optional<ImVec2> second = labels.place({52, 50}, 8, {40, 12});
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(second->x >= first->x + 40 || second->x + 40 <= first->x || second->y >= first->y + 12 ||
+              second->y + 12 <= first->y);
+  EXPECT_FALSE(labels.place({100, 20}, 8, {300, 12}).has_value());  // wider than the plot
+}
+
+// The last character that fits is followed by "…" and the end, which tells names apart that begin alike.
+TEST_F(PlotsOnScreen, LongLabelsAreShortenedInTheMiddle) {
+  screen_->frames();
+  const std::string name = "a-policy-with-a-name-that-is-longer-than-any-column/of-the-second-kind";
+  screen_->app().choose_view("table");
+  open_text(R"({"machine": "box", "trace": "in/t", "bound_seconds": 2.0, "bound_term": "fetch", "terms": [
+    {"name": ")" +
+            name + name + name + R"(", "seconds": 1.0}, {"name": "fetch", "seconds": 2.0}]})");
+  const Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("of-the-second-kind", picture));
+  EXPECT_TRUE(shows("a-policy-with", picture));
+  const ImVec2 label = screen_->find_text("a-policy-with", screen_->theme().text, picture);
+  screen_->move(label.x + 4, label.y + 4);
+  EXPECT_TRUE(shows_faintly("at least", screen_->picture()));  // and what is known of it, when pointed at
 }
 
 TEST_F(PlotsOnScreen, BoxesFilterAndClicksMark) {

@@ -132,9 +132,34 @@ TEST_F(Tables, FiguresHaveUnits) {
       "t.csv");
   std::vector<std::string> row;
   for (std::size_t column = 0; column < other.column_count(); ++column) row.push_back(other.shown(0, column));
-  EXPECT_THAT(row, ElementsAre("× 1.25", "50.0 %", "-10.3 %", "$3.912", "12.25 h", "$0.0349", "1200"));
+  EXPECT_THAT(row, ElementsAre("× 1.25", "50.0 %", "-10.3 %", "$3.912", "12.25 h", "$0.0349", "1200.0"));
   EXPECT_EQ(other.select("mean_utilization.gpu>40%", DataTable::unsorted, true).size(), 1u);
   EXPECT_EQ(other.select("mean_utilization.gpu>60%", DataTable::unsorted, true).size(), 0u);
+  // As the commands print them: of SSDs, nanoseconds by cause, intervals, published figures by their metric.
+  const DataTables worn = tables_of(Json::parse(R"({"duty": 0.5, "write_amplification": 1.5, "tiers": [
+    {"ssd_capacity_bytes": 3840000000000, "ssd_written_bytes_per_day": 512000000000, "drive_writes_per_day": 0.133,
+     "years": 0.5}, {"ssd_capacity_bytes": 1e12, "ssd_written_bytes_per_day": 1e9, "years": 12.25}]})"),
+                                    "endurance.json");
+  EXPECT_THAT(shown(worn[0], "value"), ElementsAre("50.0 %", "1.5"));
+  const DataTable& tiers = named(worn, "tiers");
+  EXPECT_THAT(shown(tiers, "ssd_capacity_bytes"), ElementsAre("3.84 TB", "1 TB"));
+  EXPECT_THAT(shown(tiers, "ssd_written_bytes_per_day"), ElementsAre("512 GB", "1 GB"));
+  EXPECT_THAT(shown(tiers, "years"), ElementsAre("182 days", "12.2 years"));
+  EXPECT_THAT(column(tiers, "ssd_capacity_bytes", {0, 1}), ElementsAre("3840000000000", "1000000000000"));  // and CSV
+  const DataTables compared = tables_of(Json::parse(R"([{"interval_seconds": [1.5, 0.25], "attribution":
+    {"time_ns": 2500000, "stall_ns": {"h2d": 1500}}, "tokens_per_second": 1234.56, "usd_per_iteration": 0.00001234,
+    "allocators": {"gpu": {"padding": 0.25}}, "gpu_hit_rate": {"bytes": 0.75}, "names": ["a", "b"]}])"),
+                                        "compare.json");
+  std::vector<std::string> figures;
+  for (std::size_t i = 0; i < compared[0].column_count(); ++i) figures.push_back(compared[0].shown(0, i));
+  EXPECT_THAT(figures, ElementsAre("1.500 s, 250.0 ms", "2.500 ms", "1.500 µs", "1234.6", "$0.00001234", "25.0 %",
+                                   "75.0 %", "a, b"));
+  EXPECT_EQ(compared[0].raw(0, 0), "1.5, 0.25");
+  const DataTables validated = tables_of(Json::parse(R"({"rows": [
+    {"metric": "seconds", "over": "other", "simulated": 1.234567}, {"metric": "hit_rate.bytes", "simulated": 0.5},
+    {"metric": "bytes.h2d", "simulated": 2.5e9}, {"metric": "seconds", "simulated": 1.5}]})"),
+                                         "validate.json");
+  EXPECT_THAT(shown(named(validated, "rows"), "simulated"), ElementsAre("1.235", "50.0 %", "2.5 GB", "1.500 s"));
   // The figure that a sensitivity analysis varies is of the whole document.
   const DocumentPointer varied = open_document(write("pcie.json", some_sensitivity));
   const DataTable& points = named(varied->tables, "lines.points");
@@ -176,6 +201,23 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
   EXPECT_DOUBLE_EQ(cause.parts[2].value, 0.25);
   EXPECT_EQ(cause.text, "2.000 s, 1.500 s confirmed");
   EXPECT_EQ(chart->legend().size(), 6u);  // compute, host, the stall, nothing moves, still, moved
+}
+
+// What could not be simulated confirms nothing, which is not the same as none of it.
+TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
+  const std::optional<Chart> chart = chart_of(
+      Json::parse(
+          R"({"run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 4}, "ideal_seconds": 4, "causes": [
+    {"cause": "memory", "attributed_seconds": 2, "change": "GPU memory for everything", "confirmed_seconds": null,
+     "still_seconds": null, "moved_seconds": null, "without": {"fits": false, "reason": "no room at all"}}],
+    "in_turn": {"steps": [{"cause": "h2d", "iteration_seconds": 4.5}, {"cause": "d2h", "iteration_seconds": 4.25}]}})"),
+      "x.json");
+  ASSERT_TRUE(chart.has_value());
+  EXPECT_EQ(chart->bars[2].text, "2.000 s, not confirmed");
+  EXPECT_THAT(chart->bars[2].facts, ::testing::Contains(::testing::Pair("no such run", "no room at all")));
+  EXPECT_EQ(chart->bars[3].label, "without copies to GPU");
+  EXPECT_EQ(chart->bars[4].label, "and copies from GPU");
+  EXPECT_THAT(chart->bars[0].facts, ::testing::Contains(::testing::Pair("compute", "4.000 s, 66.7 %")));
 }
 
 TEST_F(Tables, TunedCandidatesAreDots) {

@@ -11,6 +11,8 @@
 #include <fstream>
 
 #include "cli/chrome_trace.h"
+#include "gui/model/browse.h"
+#include "gui/model/describe.h"
 #include "gui/shell/recent_files.h"
 #include "tests/gui_dashboard.h"
 #include "traces/file_io.h"
@@ -155,6 +157,85 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   EXPECT_EQ(Screen::count(used, theme.causes[1]), 0);
   EXPECT_EQ(Screen::count(used, theme.causes[0]), 0);  // no bars of time
   std::filesystem::remove(file);
+}
+
+// In a window that is narrow for its columns: what is a thousandth of the time, what is cut off, and the whisker's end.
+TEST_F(Dashboard, BarsKeepTheirPartsAndWhiskersInNarrowWindows) {
+  open(700, 400);
+  if (screen_ == nullptr) return;
+  const std::string file = (std::filesystem::temp_directory_path() / "tencache-gui-narrow.json").string();
+  std::ofstream(file) << R"([
+    {"policy": "swift", "machine": "a-machine-of-some-name", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 2.0,
+     "compute_seconds": 1.0, "gap_seconds": 0.5, "stall_seconds": {"d2h": 0.499, "nvme_read": 0.001}},
+    {"policy": "unsure", "machine": "a-machine-of-some-name", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 4.0,
+     "compute_seconds": 1.0, "stall_seconds": {"d2h": 3.0}, "interval_seconds": [3.8, 5.9]},
+    {"policy": "slow", "machine": "a-machine-of-some-name", "trace": "t", "fits": true, "manifest": {}, "iteration_seconds": 90.0,
+     "compute_seconds": 1.0, "stall_seconds": {"h2d": 88.0, "cpu_optimizer": 1.0}}])";
+  screen_->session().open(file);
+  screen_->session().wait();
+  screen_->app().choose_view("comparison");
+  const Picture picture = screen_->picture();
+  const Theme& theme = screen_->theme();
+  // Below the legend, in the rows of bars 13 pixels high.
+  const auto in_bars = [&](ImU32 color) {
+    int pixels = 0;
+    for (int y = 130; y < 250; ++y) {
+      for (int x = 0; x < picture.width; ++x) pixels += Screen::near(picture.at(x, y), color, 3);
+    }
+    return pixels;
+  };
+  EXPECT_GE(in_bars(theme.causes[2]), 2 * 10);  // of a thousandth
+  EXPECT_GE(in_bars(theme.causes[4]), 2 * 10);  // behind the end
+  // The end of the whisker: a line of its height, after which the bar's column goes on.
+  const ImVec2 unsure = screen_->find_text("unsure", theme.text, picture);
+  ASSERT_GE(unsure.x, 0);
+  int last = 0;
+  for (int x = 300; x < picture.width; ++x) {
+    int line = 0;
+    for (int y = static_cast<int>(unsure.y) - 2; y < static_cast<int>(unsure.y) + 12; ++y) {
+      line += Screen::near(picture.at(x, y), theme.selection, 90);
+    }
+    if (line >= 7) last = x;
+  }
+  EXPECT_GT(last, 400);
+  EXPECT_LT(last, 690);
+  std::filesystem::remove(file);
+}
+
+TEST_F(Dashboard, BrowserSaysWhoseFiguresItShows) {
+  show_both();
+  screen_->app().choose_view("browser");
+  screen_->session().align(0);
+  const gui::Run& run = *screen_->session().runs()[0];
+  const auto length = [&run](std::size_t iteration) { return duration_text(run.iteration_ns(iteration)); };
+  // The first op waits for its weight in the first iteration; later the one before left it there.
+  const std::string waits = duration_text(op_rows(run, 0)[0].waits_ns);
+  ASSERT_GT(op_rows(run, 0)[0].waits_ns, 0);
+  ASSERT_EQ(op_rows(run, 2)[0].waits_ns, 0);
+  const auto rows_between = [&](const Picture& picture) {  // the first op, and the first that waits so long
+    return std::abs(screen_->find_text("forward0", screen_->theme().text, picture).y -
+                    screen_->find_text(waits, screen_->theme().text, picture).y);
+  };
+  Picture picture = screen_->picture();
+  EXPECT_TRUE(shows("predicted: on-demand", picture));
+  EXPECT_TRUE(shows("iteration 1 of 3", picture));
+  EXPECT_TRUE(shows_faintly("times, waits and copies of iteration 1, " + length(0), picture));
+  EXPECT_LT(rows_between(picture), 8);
+  screen_->session().align(2);
+  picture = screen_->picture();
+  EXPECT_TRUE(shows("iteration 3 of 3", picture));
+  EXPECT_TRUE(shows_faintly("times, waits and copies of iteration 3, " + length(2), picture));
+  EXPECT_GT(rows_between(picture), 12);
+  // The other run, chosen by its name.
+  const ImVec2 title = screen_->find_text("predicted: on-demand", screen_->theme().text, picture);
+  screen_->click(title.x + 4, title.y + 4);
+  const ImVec2 other = screen_->find_text("measured: on-demand", screen_->theme().text, screen_->picture());
+  ASSERT_GE(other.x, 0);
+  screen_->frames();
+  screen_->click(title.x + 4, title.y + 4);  // again: looking for a text draws frames without the list, which close it
+  screen_->click(other.x + 4, other.y + 4);
+  const std::string longer = duration_text(screen_->session().runs()[1]->iteration_ns(2));
+  EXPECT_TRUE(shows_faintly("times, waits and copies of iteration 3, " + longer, screen_->picture()));
 }
 
 TEST_F(Dashboard, BrowserListsAndInspects) {

@@ -13,49 +13,41 @@ void sort_by(std::vector<Row>& rows, bool ascending, Key key) {
 
 }  // namespace
 
-std::vector<OpRow> op_rows(const Run& run) {
+std::vector<OpRow> op_rows(const Run& run, std::size_t iteration) {
   const Trace& trace = run.trace();
   std::vector<OpRow> rows(trace.ops.size());
-  std::vector<std::uint32_t> times(rows.size(), 0);
   for (OpIndex op = 0; op < rows.size(); ++op) {
     rows[op].op = op;
     for (const std::span<const TensorId> tensors : {trace.reads(trace.ops[op]), trace.writes(trace.ops[op])}) {
       for (const TensorId tensor : tensors) rows[op].touches += trace.tensors[tensor].bytes;
     }
   }
+  const std::uint64_t id = run.iteration_id(iteration);
   for (std::uint32_t i = 0; i < run.spans().size(); ++i) {
     const Span& span = run.spans()[i];
     if (span.kind == SpanKind::transfer) {
-      const std::uint32_t user = run.used_by(i);
-      if (user != none) rows[run.spans()[user].op].brought += span.bytes;
-    } else if (span.op < rows.size()) {
+      if (run.used_by(i) == none) continue;
+      const Span& user = run.spans()[run.used_by(i)];  // of the iteration after the copy's, where it was made ahead
+      if (user.iteration == id && user.op < rows.size()) rows[user.op].brought += span.bytes;
+    } else if (span.op < rows.size() && span.iteration == id) {
       const Nanoseconds length = span.end_ns - span.start_ns;
       if (span.kind == SpanKind::op) rows[span.op].takes_ns += length;
       if (span.kind == SpanKind::stall) rows[span.op].waits_ns += length;
-      times[span.op] += span.kind == SpanKind::op;
     }
-  }
-  for (OpRow& row : rows) {
-    const std::uint32_t count = std::max(1u, times[row.op]);
-    row.takes_ns /= count;
-    row.waits_ns /= count;
-    row.brought /= count;
   }
   return rows;
 }
 
-std::vector<TensorRow> tensor_rows(const Run& run) {
+std::vector<TensorRow> tensor_rows(const Run& run, std::size_t iteration) {
   const Trace& trace = run.trace();
   std::vector<TensorRow> rows(trace.tensors.size());
   for (TensorId tensor = 0; tensor < rows.size(); ++tensor) {
     rows[tensor].tensor = tensor;
     rows[tensor].bytes = trace.tensors[tensor].bytes;
-    for (const std::uint32_t transfer : run.transfers_of(tensor)) {
-      rows[tensor].copies += 1;
+    for (const std::uint32_t transfer : copies_of(run, tensor, iteration)) {
+      ++rows[tensor].copies;
       rows[tensor].moved += run.spans()[transfer].bytes;
     }
-    rows[tensor].copies /= static_cast<double>(run.iteration_count());
-    rows[tensor].moved /= run.iteration_count();
   }
   std::vector<OpIndex> last(rows.size(), none);  // an op that reads and writes a tensor uses it once
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {

@@ -10,23 +10,23 @@ namespace tencache::gui {
 
 struct OpRow {
   OpIndex op = none;
-  Nanoseconds takes_ns = 0;  // mean over the recorded iterations
-  Nanoseconds waits_ns = 0;  // stalls before it, mean
+  Nanoseconds takes_ns = 0;
+  Nanoseconds waits_ns = 0;  // stalls before it
   Bytes touches = 0;         // of its tensors
-  Bytes brought = 0;         // for it, mean
+  Bytes brought = 0;         // for it
 };
 
 struct TensorRow {
   TensorId tensor = none;
   Bytes bytes = 0;
-  std::uint32_t uses = 0;  // ops of an iteration
-  double copies = 0;       // mean of an iteration
-  Bytes moved = 0;         // mean of an iteration
+  std::uint32_t uses = 0;    // ops of an iteration
+  std::uint32_t copies = 0;  // those that `copies_of` lists
+  Bytes moved = 0;           // by them
 };
 
-// Linear in the run: of a generation, not of a frame.
-std::vector<OpRow> op_rows(const Run& run);
-std::vector<TensorRow> tensor_rows(const Run& run);
+// Of one iteration. Linear in the run: of a generation, not of a frame.
+std::vector<OpRow> op_rows(const Run& run, std::size_t iteration);
+std::vector<TensorRow> tensor_rows(const Run& run, std::size_t iteration);
 
 enum class OpColumn { order, name, phase, takes, waits, touches, brought };
 enum class TensorColumn { name, role, bytes, uses, copies, moved };

@@ -15,7 +15,7 @@
 namespace tencache::gui {
 namespace {
 
-constexpr double least_share = 0.002;      // of the longest bar: what nobody sees needs no legend
+constexpr double rounding_seconds = 1e-6;  // differences of simulated times that are less say nothing
 constexpr double most_times_the_best = 3;  // what is longer is cut off: it would flatten all others
 
 // What each command prints is told by members that only it has.
@@ -54,6 +54,10 @@ bool yes(const Json& object, const char* key) { return member(object, key) == tr
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 std::string seconds_text(double seconds) { return duration_text(std::llround(seconds * 1e9)); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<Bytes>(bytes)); }
+double noticed(double seconds) { return seconds < rounding_seconds ? 0 : seconds; }
+std::string share_text(double seconds, double of) {
+  return seconds_text(seconds) + (of > 0 ? ", " + percent(seconds / of) : std::string());
+}
 std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
 const Ink compute{Ink::Kind::compute}, host{Ink::Kind::host}, plain{Ink::Kind::plain}, marked{Ink::Kind::marked},
@@ -81,7 +85,12 @@ ChartBar time_bar(const std::string& label, const Json& run) {
   bar.label = label;
   bar.parts = {{compute, number(run, "compute_seconds"), "compute"}, {host, number(run, "gap_seconds"), "host time"}};
   add_stalls(bar, member(run, "stall_seconds"));
-  bar.text = yes(run, "fits") ? seconds_text(number(run, "iteration_seconds")) : "does not fit";
+  const double seconds = number(run, "iteration_seconds");
+  bar.text = yes(run, "fits") ? seconds_text(seconds) : "does not fit";
+  bar.facts = {{"", bar.label}, {"takes", bar.text}};
+  for (const ChartPart& part : bar.parts) {
+    if (part.value > 0) bar.facts.emplace_back(part.label, share_text(part.value, seconds));
+  }
   return bar;
 }
 
@@ -92,22 +101,26 @@ ChartBar cause_bar(const Json& cause) {
   const std::optional<StallCause> known = cause_named(name);
   bar.label = known ? label_of(*known) : name;
   const std::size_t which = known ? static_cast<std::size_t>(*known) : 0;
+  const std::string waits = "waits for " + bar.label, attributed = seconds_text(number(cause, "attributed_seconds"));
+  bar.facts = {{"", bar.label}, {"tried", text(cause, "change")}, {"attributed", attributed}};
+  const Json& without = member(cause, "without");
+  if (!yes(without, "fits") && !text(without, "reason").empty()) {  // nothing is known of what it would gain
+    bar.parts = {{{Ink::Kind::stall, which}, number(cause, "attributed_seconds"), waits}};
+    bar.text = attributed + ", not confirmed";
+    bar.facts.emplace_back("no such run", text(without, "reason"));
+    return bar;
+  }
   const Json& moved_json = member(cause, "moved_seconds");
   const double moved = moved_json.is_number() ? moved_json.get<double>() : 0;
-  bar.parts = {{{Ink::Kind::stall, which}, number(cause, "confirmed_seconds"), std::string("waits for ") + bar.label},
-               {{Ink::Kind::stall, which, true},
-                number(cause, "still_seconds"),
-                std::string("waits for ") + bar.label + " all the same"},
-               {pale, std::max(0.0, moved), "moves elsewhere"}};
-  bar.text = fmt::format("{}, {} confirmed", seconds_text(number(cause, "attributed_seconds")),
-                         seconds_text(number(cause, "confirmed_seconds")));
-  bar.facts = {{"", bar.label},
-               {"tried", text(cause, "change")},
-               {"attributed", seconds_text(number(cause, "attributed_seconds"))},
-               {"confirmed", seconds_text(number(cause, "confirmed_seconds"))},
-               {"still", seconds_text(number(cause, "still_seconds"))},
-               {"moved", (moved < 0 ? "-" : "") + seconds_text(std::abs(moved))},
-               {"without it", seconds_text(number(member(cause, "without"), "iteration_seconds"))}};
+  const std::string confirmed = seconds_text(number(cause, "confirmed_seconds"));
+  bar.parts = {{{Ink::Kind::stall, which}, noticed(number(cause, "confirmed_seconds")), waits},
+               {{Ink::Kind::stall, which, true}, noticed(number(cause, "still_seconds")), waits + " all the same"},
+               {pale, noticed(moved), "moves elsewhere"}};
+  bar.text = fmt::format("{}, {} confirmed", attributed, confirmed);
+  bar.facts.insert(bar.facts.end(), {{"confirmed", confirmed},
+                                     {"still", seconds_text(number(cause, "still_seconds"))},
+                                     {"moved", (moved < 0 ? "-" : "") + seconds_text(std::abs(moved))},
+                                     {"without it", seconds_text(number(without, "iteration_seconds"))}});
   return bar;
 }
 
@@ -126,7 +139,8 @@ Chart explain_chart(const Json& json) {
     ChartBar bar;
     bar.group = "an iteration, the causes taken away one after the other";
     const std::optional<StallCause> known = cause_named(text(step, "cause"));
-    bar.label = std::string("and no ") + (known ? label_of(*known) : text(step, "cause").c_str());
+    const bool first = bar.group != chart.bars.back().group;
+    bar.label = std::string(first ? "without " : "and ") + (known ? label_of(*known) : text(step, "cause").c_str());
     bar.parts = {{plain, number(step, "iteration_seconds"), ""}};
     bar.text = seconds_text(number(step, "iteration_seconds"));
     chart.bars.push_back(std::move(bar));
@@ -318,7 +332,7 @@ std::vector<ChartPart> Chart::legend() const {
   std::vector<ChartPart> entries;
   for (const ChartBar& bar : bars) {
     for (const ChartPart& part : bar.parts) {
-      if (part.label.empty() || part.value <= least_share * most) continue;
+      if (part.label.empty() || part.value <= 0) continue;
       if (std::ranges::find(entries, part.ink, &ChartPart::ink) == entries.end()) entries.push_back(part);
     }
   }

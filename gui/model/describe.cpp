@@ -162,6 +162,18 @@ std::string duration_text(Nanoseconds duration) {
   return fmt::format("{:.{}f} {}", ns / scale, decimals, unit);
 }
 
+std::string round_figure(std::string text) {
+  const std::size_t point = text.find('.');
+  if (point != std::string::npos) {
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", point + 1), text.size());
+    const std::size_t last = text.find_last_not_of('0', end - 1);
+    const std::size_t keep = last == point ? point : last + 1;
+    text.erase(keep, end - keep);
+  }
+  const std::size_t unit = text.find(' ');
+  return text.substr(0, unit) == "0" ? "0" : text;
+}
+
 std::string percent(double share) {
   const double value = 100 * share;
   return fmt::format("{:.{}f} %", value, std::abs(value) >= 99.5 || value == 0 ? 0 : 1);

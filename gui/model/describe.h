@@ -41,6 +41,8 @@ std::string occupancy_csv(const Session& session);
 
 // Four digits: "131.4 ms", "2.500 µs".
 std::string duration_text(Nanoseconds duration);
+// For ticks, whose figures are round: "2 s" of "2.000 s", "0.1 GB/s" of "0.10 GB/s", "0" of "0 ns".
+std::string round_figure(std::string text);
 // A field of a CSV file (RFC 4180).
 std::string csv_field(std::string_view text);
 // "12.3 %".

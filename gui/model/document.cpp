@@ -88,8 +88,9 @@ void open_json(const std::string& path, Document& document) {
     document.kind = Document::Kind::sweep;
     document.sweep_rows = read_sweep_rows(json, path);
     if (document.sweep_rows.empty()) throw Error(path, 0, "holds no combination");
-  } else if (!kind_of_document(json).empty()) {
+  } else if (const std::string command = kind_of_document(json); !command.empty()) {
     document.kind = Document::Kind::table;
+    document.command = command;
     document.chart = chart_of(json, path);
   } else {
     document.results = read_results(path);

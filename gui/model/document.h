@@ -24,6 +24,7 @@ struct Document {
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
   std::shared_ptr<const SensitivityPlot> sensitivity;
   std::vector<SweepRow> sweep_rows;
+  std::string command;         // of a table, which printed it; empty: not known
   DataTables tables;           // of all that is JSON or CSV
   std::optional<Chart> chart;  // what they say as a picture, where there is one
 };

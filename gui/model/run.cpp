@@ -110,9 +110,11 @@ void Run::find_iterations() {
     if (!is_new) place->second = std::min(place->second, span.start_ns);
     end = std::max(end, span.end_ns);
   }
-  for (const auto& [iteration, begin] : begins) boundaries_.push_back(begin);
-  if (!begins.empty()) first_iteration_ = begins.begin()->first;
-  if (boundaries_.empty()) boundaries_.push_back(0);
+  if (begins.empty()) begins.emplace(0, 0);
+  for (const auto& [iteration, begin] : begins) {
+    iteration_ids_.push_back(iteration);
+    boundaries_.push_back(begin);
+  }
   boundaries_.push_back(std::max(end, boundaries_.back()));
 }
 

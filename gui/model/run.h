@@ -47,7 +47,9 @@ class Run {
   // Iterations of which something is recorded are numbered from 0; a run has at least one.
   std::size_t iteration_count() const { return boundaries_.size() - 1; }
   // What the run itself calls the first of them: of one that is watched, old iterations are forgotten.
-  std::uint64_t first_iteration() const { return first_iteration_; }
+  std::uint64_t first_iteration() const { return iteration_ids_.front(); }
+  // What its spans carry.
+  std::uint64_t iteration_id(std::size_t iteration) const { return iteration_ids_[iteration]; }
   Nanoseconds iteration_begin_ns(std::size_t iteration) const { return boundaries_[iteration]; }
   Nanoseconds iteration_ns(std::size_t iteration) const { return boundaries_[iteration + 1] - boundaries_[iteration]; }
 
@@ -87,7 +89,7 @@ class Run {
   std::vector<Track> tracks_;
   Occupancy occupancy_;
   std::vector<Nanoseconds> boundaries_;
-  std::uint64_t first_iteration_ = 0;
+  std::vector<std::uint64_t> iteration_ids_;
   std::vector<std::uint32_t> spans_of_op_, first_of_op_, transfers_, first_of_tensor_;
   std::vector<std::uint32_t> used_by_;
   struct Arrival {

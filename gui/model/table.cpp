@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 
 #include "core/error.h"
-#include "core/units.h"
 #include "gui/model/describe.h"
 
 namespace tencache::gui {
@@ -20,64 +17,10 @@ namespace {
 
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
 
-std::optional<double> number_in(std::string_view text) {
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return lower;
-}
-
-std::string number_text(double value) {
-  constexpr double exact = 9.007e15;  // whole numbers below it are
-  return value == std::round(value) && std::abs(value) < exact ? fmt::format("{:.0f}", value)
-                                                               : fmt::format("{}", value);
-}
-
-std::string with_unit(double value, FigureUnit unit) {
-  const bool whole = value >= 0 && value < 1e18;
-  if (value == 0 && unit != FigureUnit::bytes && unit != FigureUnit::share) return "0";
-  switch (unit) {
-    case FigureUnit::seconds:
-      return std::abs(value) < 1e8 ? duration_text(std::llround(value * 1e9)) : number_text(value) + " s";
-    case FigureUnit::nanoseconds:
-      return std::abs(value) < 1e17 ? duration_text(std::llround(value)) : number_text(value) + " ns";
-    case FigureUnit::hours:
-      return fmt::format("{:.4g} h", value);
-    case FigureUnit::bytes:
-      return whole ? format_bytes(static_cast<Bytes>(value)) : number_text(value);
-    case FigureUnit::bytes_per_second:
-      return whole ? format_bandwidth(static_cast<BytesPerSecond>(value)) : number_text(value);
-    case FigureUnit::parameters_per_second:
-      return fmt::format("{:.4g} G/s", value * 1e-9);
-    case FigureUnit::usd:
-      return fmt::format("${:.4g}", value);
-    case FigureUnit::share:
-      return percent(value);
-    case FigureUnit::factor:
-      return fmt::format("× {:.4g}", value);
-    case FigureUnit::none:
-      break;
-  }
-  return value == std::round(value) ? number_text(value) : fmt::format("{:.4g}", value);
-}
-
-// What is typed to compare with such figures; NaN as long as it is not typed to its end.
-double number_with_unit(const std::string& typed, FigureUnit unit) {
-  try {
-    if (unit == FigureUnit::bytes) return static_cast<double>(parse_bytes(typed));
-    if (unit == FigureUnit::bytes_per_second) return static_cast<double>(parse_bandwidth(typed));
-  } catch (const Error&) {
-    return nothing;
-  }
-  if (unit != FigureUnit::share || !typed.ends_with('%')) return nothing;
-  const std::optional<double> percents = number_in(std::string_view(typed).substr(0, typed.size() - 1));
-  return percents ? *percents / 100 : nothing;
 }
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -220,32 +163,6 @@ bool next_record(std::string_view text, std::size_t& at, std::vector<std::string
 
 }  // namespace
 
-FigureUnit unit_of(std::string_view name) {
-  const auto has = [name](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  const auto has_any = [&has](std::initializer_list<std::string_view> parts) {
-    return std::ranges::any_of(parts, has);
-  };
-  if (has("bytes_per_second")) return FigureUnit::bytes_per_second;
-  if (has_any({"usd", "price_per_hour"})) return FigureUnit::usd;
-  if (has("_per_") && !has("bytes_per_")) return FigureUnit::none;
-  if (has("seconds")) return FigureUnit::seconds;
-  if (name.ends_with("_ns")) return FigureUnit::nanoseconds;
-  if (name.ends_with("_hours")) return FigureUnit::hours;
-  if (has_any({"bytes", "by_role."})) return FigureUnit::bytes;
-  if (has_any({"hit_rate", "utilization", "fragmentation", "efficiency", "_share"})) return FigureUnit::share;
-  if (has_any({"slowdown", "speedup", "relative_time"})) return FigureUnit::factor;
-  const std::size_t last = name.rfind('.') + 1;  // npos: the beginning
-  return name.substr(last) == "error" || name.ends_with("_error") || name.substr(last) == "share" ? FigureUnit::share
-                                                                                                  : FigureUnit::none;
-}
-
-FigureUnit unit_named(std::string_view name) {
-  if (name == "bytes_per_second") return FigureUnit::bytes_per_second;
-  if (name == "bytes") return FigureUnit::bytes;
-  if (name == "parameters_per_second") return FigureUnit::parameters_per_second;
-  return name == "factor" ? FigureUnit::factor : FigureUnit::none;
-}
-
 // ---- Cells ----------------------------------------------------------------------------------------------------------
 
 std::size_t DataTable::column_of(std::string_view name) {
@@ -316,10 +233,18 @@ std::string DataTable::raw(std::size_t row, std::size_t index) const {
   return std::isnan(column.cells[row]) ? std::string() : number_text(column.cells[row]);
 }
 
+// Some columns have figures of other units in each row, which other columns say.
 FigureUnit DataTable::unit_at(std::size_t row, const Column& column) const {
-  const std::size_t units =
-      column.unit == FigureUnit::none && column.name.ends_with("value") ? find_column("unit") : unsorted;
-  return units == unsorted ? column.unit : unit_named(raw(row, units));
+  if (named_values_ && column.name == "value") return unit_of(raw(row, 0));
+  if (column.unit != FigureUnit::none) return column.unit;
+  if (column.name == "simulated" || column.name.starts_with("published.")) {  // of `validate`
+    const std::size_t metric = find_column("metric"), over = find_column("over");
+    if (metric != unsorted && !raw(row, metric).empty()) {
+      return unit_of_metric(raw(row, metric), over != unsorted && !raw(row, over).empty());
+    }
+  }
+  const std::size_t units = column.name.ends_with("value") ? find_column("unit") : unsorted;
+  return units == unsorted ? FigureUnit::none : unit_named(raw(row, units));
 }
 
 std::string DataTable::shown(std::size_t row, std::size_t index) const {
@@ -328,9 +253,7 @@ std::string DataTable::shown(std::size_t row, std::size_t index) const {
     return std::isnan(column.cells[row]) ? std::string() : with_unit(column.cells[row], unit_at(row, column));
   }
   const std::string& text = text_of(column, row);
-  if (!named_values_ || column.name != "value") return text;
-  const std::optional<double> number = number_in(text);
-  return number ? with_unit(*number, unit_of(raw(row, 0))) : text;
+  return with_units(text, unit_at(row, column));
 }
 
 // ---- Choosing rows --------------------------------------------------------------------------------------------------

@@ -13,23 +13,9 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "gui/model/figure_unit.h"
 
 namespace tencache::gui {
-
-enum class FigureUnit : std::uint8_t {
-  none,
-  seconds,
-  nanoseconds,
-  hours,
-  bytes,
-  bytes_per_second,
-  parameters_per_second,
-  usd,
-  share,   // of one, shown in percent
-  factor,  // times as much
-};
-// As the names of figures say ("iteration_seconds", "peak_bytes.gpu").
-FigureUnit unit_of(std::string_view name);
 
 class DataTable {
  public:
@@ -100,8 +86,6 @@ using DataTables = std::vector<DataTable>;
 DataTables tables_of(const Json& document, const std::string& name);
 // The longest list; names and values where there is none.
 std::size_t most_telling(const DataTables& tables);
-// The unit that documents name so ("bytes_per_second"); none of others.
-FigureUnit unit_named(std::string_view name);
 // Throw Error with the line where the text is no such thing, or has no rows.
 DataTable read_csv(std::string_view text, const std::string& file);
 DataTable read_json_lines(std::string_view text, const std::string& file);

@@ -111,6 +111,8 @@ figure svg text.title{font-weight:600}
 .pale{fill-opacity:.5}
 .dot{fill:var(--faint)}
 .best{fill:var(--accent)}
+.outline{fill:var(--lane);stroke:var(--faint);stroke-width:1}
+.between{fill:var(--error);fill-opacity:.6}
 figure.whole{background:#fff}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:8px 0;background:var(--panel);font-size:14px}
@@ -149,6 +151,17 @@ std::string html_text(std::string_view text, std::size_t most) {
     text.remove_prefix(std::max<std::size_t>(1, bytes));
   }
   return result;
+}
+
+std::string shortened_to(std::string_view text, std::size_t most) {
+  std::vector<std::size_t> begins;  // of characters
+  for (std::size_t i = 0; i < text.size(); i += std::max<std::size_t>(1, character_bytes(text.substr(i)))) {
+    begins.push_back(i);
+  }
+  if (begins.size() <= most || most < 3) return std::string(text);
+  const std::size_t after = (most - 1) / 2, before = most - 1 - after;
+  return std::string(text.substr(0, begins[before])) + std::string(ellipsis) +
+         std::string(text.substr(begins[begins.size() - after]));
 }
 
 std::string class_of_slot(std::optional<StallCause> link, std::size_t slot) {

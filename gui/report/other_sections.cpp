@@ -52,7 +52,7 @@ tencache::Chart chart_of(const SensitivityPlot& plot) {
 
 // ---- Sweeps ---------------------------------------------------------------------------------------------------------
 
-std::string usd_text(double usd) { return fmt::format("{:.4g} $", usd); }
+std::string dollars(double usd) { return fmt::format("{:.4g} $", usd); }
 
 constexpr double left = 80, plot_width = 860, plot_height = 300, top = 14, bottom = 50;
 
@@ -78,7 +78,7 @@ std::string scatter(const CostChart& chart) {
         "<path class=\"grid\" d=\"M{0} {1}h{2}\"/><text class=\"faint\" x=\"{3}\" y=\"{4}\" text-anchor=\"end\">{5}"
         "</text>\n",
         coordinate(left), coordinate(y(i * step)), coordinate(plot_width), coordinate(left - 8),
-        coordinate(y(i * step) + 4), usd_text(i * step));
+        coordinate(y(i * step) + 4), dollars(i * step));
   }
   for (double power = std::pow(10, std::floor(std::log10(least))); power <= most; power *= 10) {
     for (const double factor : {1.0, 2.0, 5.0}) {
@@ -89,7 +89,7 @@ std::string scatter(const CostChart& chart) {
           "text-anchor=\"middle\">{4}"
           "</text>\n",
           coordinate(x(seconds)), coordinate(top), coordinate(plot_height), coordinate(top + plot_height + 16),
-          format_seconds(seconds));
+          round_figure(format_seconds(seconds)));
     }
   }
   std::string front, dots;
@@ -106,7 +106,7 @@ std::string scatter(const CostChart& chart) {
     dots += !point.on_front
                 ? "/>\n"
                 : fmt::format("><title>{} under {}: {}, {}</title></circle>\n", html_text(point.row->machine, 60),
-                              html_text(point.row->policy, 60), format_seconds(point.seconds), usd_text(point.usd));
+                              html_text(point.row->policy, 60), format_seconds(point.seconds), dollars(point.usd));
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">time of an iteration</text>\n",
                      coordinate(left + plot_width / 2), coordinate(top + plot_height + 38));
@@ -129,7 +129,7 @@ std::string front_table(const CostChart& chart) {
         "class=\"left\">{}</td><td>{}</td>"
         "<td>{}</td><td>{}</td></tr>\n",
         point.seconds, point.usd, html_text(row.machine), html_text(row.policy), html_text(memory),
-        format_seconds(point.seconds), usd_text(point.usd),
+        format_seconds(point.seconds), dollars(point.usd),
         row.usd_per_hour ? fmt::format("{:.4g}", *row.usd_per_hour) : std::string());
   }
   return html + "</tbody></table></div>\n";

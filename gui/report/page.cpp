@@ -9,11 +9,37 @@
 
 namespace tencache::gui {
 
-std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title) {
+namespace {
+
+// All but results, which stand together by trace and machine.
+std::string sections_of(const Document& document) {
+  std::string html;
+  if (document.kind == Document::Kind::timeline) html += timeline_section(document);
+  if (document.sensitivity != nullptr) html += sensitivity_section(*document.sensitivity);
+  if (!document.sweep_rows.empty()) html += sweep_section(document.sweep_rows);
+  if (document.trace != nullptr) html += trace_section(document);
+  if (html.empty() && document.results.empty()) {
+    if (document.tables.empty()) throw Error(document.path, 0, "holds nothing that could be shown");
+    html = document_section(document);
+  }
+  return html;
+}
+
+// What the reader would look for in vain.
+std::string errors_section(const std::vector<std::string>& errors) {
+  if (errors.empty()) return "";
+  std::string html = "<section class=\"errors\">\n<h2>Not shown</h2>\n<ul>\n";
+  for (const std::string& error : errors) html += "<li class=\"error\">" + html_text(error, 2000) + "</li>\n";
+  return html + "</ul>\n</section>\n";
+}
+
+}  // namespace
+
+std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title,
+                        std::vector<std::string>& errors) {
   const std::vector<ResultGroup> groups = result_groups(documents);
   std::string body, name = title;
   if (name.empty() && !groups.empty()) name = groups.front().title;
-  if (name.empty() && !documents.empty()) name = std::filesystem::path(documents.front()->path).filename().string();
   for (const ResultGroup& group : groups) {
     const bool said = groups.size() == 1 && title.empty();  // by the page's heading
     const std::string heading = group.rows.size() == 1 ? "The result" : "The policies compared";
@@ -21,19 +47,18 @@ std::string report_page(const std::vector<DocumentPointer>& documents, const std
   }
   std::string files;
   for (const DocumentPointer& document : documents) {
-    if (document->kind == Document::Kind::timeline) body += timeline_section(*document);
-    if (document->sensitivity != nullptr) body += sensitivity_section(*document->sensitivity);
-    if (!document->sweep_rows.empty()) body += sweep_section(document->sweep_rows);
-    if (document->trace != nullptr) body += trace_section(*document);
-    if (document->results.empty() && document->runs.empty() && document->sensitivity == nullptr &&
-        document->sweep_rows.empty() && document->trace == nullptr) {
-      throw Error(document->path, 0,
-                  "holds nothing that a report shows; it takes results (replay, compare, run), timelines, sensitivity "
-                  "analyses, sweeps and traces");
+    try {
+      body += sections_of(*document);
+    } catch (const std::exception& error) {
+      const std::string what = error.what();
+      errors.push_back(what.find(document->path) == std::string::npos ? document->path + ": " + what : what);
+      continue;
     }
     files += (files.empty() ? "" : ", ") + std::filesystem::path(document->path).filename().string();
+    if (name.empty()) name = std::filesystem::path(document->path).filename().string();
   }
-  if (body.empty()) throw Error("report: a file is missing");
+  if (body.empty()) throw Error(errors.empty() ? "report: a file is missing" : errors.front());
+  body = errors_section(errors) + body;
   return fmt::format(
       "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, "

@@ -12,8 +12,10 @@
 
 namespace tencache::gui {
 
-// An empty title is made from what was run. Throws Error where there is nothing to show.
-std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title);
+// An empty title is made from what was run. `errors`: what could not be opened, which the page names; what cannot be
+// shown is added. Throws Error where there is nothing to show.
+std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title,
+                        std::vector<std::string>& errors);
 
 // The sections; each is empty where the documents have nothing for it.
 
@@ -33,5 +35,7 @@ std::string timeline_section(const Document& timeline);
 std::string sensitivity_section(const SensitivityPlot& plot);
 std::string sweep_section(const std::vector<SweepRow>& rows);
 std::string trace_section(const Document& trace);
+// Of what the other commands print, and of tables.
+std::string document_section(const Document& document);
 
 }  // namespace tencache::gui

@@ -1,11 +1,14 @@
 #include "gui/report/report_command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "cli/console.h"
 #include "cli/output_files.h"
 #include "cli/workload.h"
+#include "core/error.h"
 #include "gui/report/page.h"
 #include "traces/file_io.h"
 
@@ -20,11 +23,22 @@ struct ReportArguments {
 ExitCode report(const ReportArguments& arguments) {
   check_output("--output", arguments.output, arguments.files);
   std::vector<gui::DocumentPointer> documents;
-  for (const std::string& file : arguments.files) documents.push_back(gui::open_document(file));
-  const std::string page = gui::report_page(documents, arguments.title);
+  std::vector<std::string> errors;
+  for (const std::string& file : arguments.files) {
+    try {
+      documents.push_back(gui::open_document(file));
+    } catch (const std::exception& error) {  // the others are shown all the same
+      const std::string what = error.what();
+      errors.push_back(what.find(file) == std::string::npos ? file + ": " + what : what);
+    }
+  }
+  if (documents.empty()) throw Error(join(errors));
+  const std::string page = gui::report_page(documents, arguments.title, errors);
   write_file(arguments.output, page);
-  remark(arguments.output + ": " + format_bytes(page.size()));
-  return ExitCode::done;
+  for (const std::string& error : errors) remark("tencache: " + error);
+  remark(fmt::format("{}: {}{}", arguments.output, format_bytes(page.size()),
+                     errors.empty() ? std::string() : fmt::format(", without {} of the files", errors.size())));
+  return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
 }
 
 }  // namespace
@@ -35,13 +49,14 @@ void add_report_command(CLI::App& app, Command& chosen) {
   command
       ->add_option(
           "FILES", arguments->files,
-          "Results (--json), timelines (--timeline), sensitivity analyses, sweeps, traces; in the page in this "
-          "order, results first")
+          "What the commands write: results and all else of --json, timelines (--timeline), sweeps, tables (--csv), "
+          "traces; in the page in this order, results first")
       ->required();
   refuse_empty(command->add_option("--output,-o", arguments->output, "The page to write (.html)")->required());
   command->add_option("--title", arguments->title, "Its heading (default: what was run)");
   command->footer(
-      "The page needs no network, no scripts and no fonts; it follows the reader's light or dark mode and prints.\n\n"
+      "The page needs no network, no scripts and no fonts; it follows the reader's light or dark mode and prints.\n"
+      "Exit code 2: some of the files could not be shown; the page, which says so, is made of the others.\n\n"
       "Examples:\n"
       "  tencache compare step.trace.jsonl.zst -m g10-a100 --samples 100 --json > r.json\n"
       "  tencache replay step.trace.jsonl.zst -m g10-a100 -p foresight --timeline t.json\n"

@@ -7,6 +7,7 @@
 
 #include "cli/intervals.h"
 #include "cli/report.h"
+#include "gui/model/bar_parts.h"
 #include "gui/model/describe.h"
 #include "gui/report/html.h"
 #include "gui/report/page.h"
@@ -15,7 +16,9 @@ namespace tencache::gui {
 namespace {
 
 constexpr double label_width = 180, bars_width = 660, figure_width = 200, bar_height = 20, bar_step = 28;
-constexpr double most_times_the_best = 4;  // bars that are longer are cut, as those of `compare`
+constexpr double least_part_width = 1.5;
+constexpr double most_times_the_best = 4;       // bars that are longer are cut, as those of `compare`
+constexpr double most_times_the_longest = 1.5;  // so are ends of intervals that are so many times as far
 
 const Json& member(const Json& object, const char* key) {
   static const Json absent;
@@ -26,13 +29,6 @@ std::string text_of(const Json& value) {
 }
 
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
-
-// "12.3 GB" over all links, an iteration.
-std::string moved_text(double bytes) {
-  const double unit = bytes >= 1e9 ? 1e9 : 1e6;
-  const double value = bytes / unit;
-  return fmt::format("{:.{}f} {}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2, bytes >= 1e9 ? "GB" : "MB");
-}
 
 std::string main_wait(const ComparisonRow& row) {
   const auto& stalls = row.parts.stall_seconds;
@@ -234,23 +230,27 @@ std::string bar(const ComparisonRow& row, double top, double longest) {
   std::string svg = fmt::format("<g data-policy=\"{}\"><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n",
                                 html_text(row.policy), coordinate(label_width - 8), coordinate(top + 14.5),
                                 html_text(name_of(row), 26));
-  double at = 0;
-  for (const Part& part : parts_of(row)) {
-    if (!(part.seconds > 0)) continue;
-    const double from = std::min(at, longest) * scale, to = std::min(at + part.seconds, longest) * scale;
-    at += part.seconds;
-    if (to <= from) continue;
+  const std::vector<Part> parts = parts_of(row);
+  std::vector<double> values;
+  for (const Part& part : parts) values.push_back(part.seconds);
+  const std::vector<double> widths = part_widths(values, scale, bars_width, least_part_width);
+  double at = label_width;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!(widths[i] > 0)) continue;
     svg += fmt::format(
         "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" data-seconds=\"{}\"><title>{}: {}"
         "</title></rect>\n",
-        part.colour_class, label_width + from, coordinate(top), to - from, coordinate(bar_height), part.seconds,
-        html_text(part.label), format_seconds(part.seconds));
+        parts[i].colour_class, at, coordinate(top), widths[i], coordinate(bar_height), parts[i].seconds,
+        html_text(parts[i].label), format_seconds(parts[i].seconds));
+    at += widths[i];
   }
   if (row.interval && std::min(row.interval->second, longest) > row.interval->first) {
     const double y = top + bar_height / 2, low = label_width + row.interval->first * scale,
                  high = label_width + std::min(row.interval->second, longest) * scale;
-    svg += fmt::format("<path class=\"mark\" d=\"M{0} {1}H{2}M{0} {3}v8M{2} {3}v8\"/>\n", coordinate(low),
-                       coordinate(y), coordinate(high), coordinate(y - 4));
+    const bool beyond = row.interval->second > longest * 1.0001;  // then it ends in an arrow
+    svg += fmt::format("<path class=\"mark\" d=\"M{0} {1}H{2}M{0} {3}v8M{4} {3}{5}\"/>\n", coordinate(low),
+                       coordinate(y), coordinate(high), coordinate(y - 4), coordinate(beyond ? high - 4 : high),
+                       beyond ? "l4 4l-4 4" : "v8");
   }
   const double end =
       label_width + std::min(std::max(row.seconds, row.interval ? row.interval->second : 0.0), longest) * scale;
@@ -266,12 +266,13 @@ std::string bars(const ResultGroup& group) {
   }
   if (rows.empty()) return "";
   const ComparisonRow *best = best_of(group.rows), *bound = bound_of(group.rows);
-  double longest = 0;
+  double longest = 0, high = 0;
   for (const ComparisonRow* row : rows) {
-    const double end =
-        std::max(row->seconds, row->interval && std::isfinite(row->interval->second) ? row->interval->second : 0.0);
-    if (best == nullptr || row->seconds <= most_times_the_best * best->seconds) longest = std::max(longest, end);
+    if (best != nullptr && row->seconds > most_times_the_best * best->seconds) continue;
+    longest = std::max(longest, row->seconds);
+    if (row->interval) high = std::max(high, row->interval->second);
   }
+  longest = std::max(longest, std::min(high, most_times_the_longest * longest));
   if (bound != nullptr) longest = std::max(longest, bound->seconds);
   const double height = bar_step * static_cast<double>(rows.size()) + 6;
   const double width = label_width + bars_width + figure_width;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "gui/model/describe.h"
 
@@ -22,30 +23,33 @@ void draw_plain_bar(ImDrawList& list, const BarScale& scale, float top, float he
   list.AddRectFilled({scale.left, top}, {scale.x(seconds), top + height}, color);
 }
 
+float arrow_width(const Theme& theme) { return theme.px(7); }
+
+void draw_arrow(ImDrawList& list, const Theme& theme, const BarScale& scale, float top, float height) {
+  const float x = scale.left + scale.width;
+  list.AddTriangleFilled({x, top}, {x + arrow_width(theme), top + height / 2}, {x, top + height}, theme.text);
+}
+
 void draw_time_bar(ImDrawList& list, const Theme& theme, const BarScale& scale, float top, float height,
                    const TimeParts& parts, float alpha) {
-  double from = 0;
-  const auto part = [&](double seconds, ImU32 color, bool stall) {
-    const ImVec2 min{scale.x(from), top}, max{scale.x(from + seconds), top + height};
-    from += seconds;
-    if (max.x > min.x) draw_swatch(list, theme, min, max, color, stall, alpha);
-  };
-  part(parts.compute_seconds, theme.phases[2], false);
-  part(parts.gap_seconds, theme.gap, false);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    part(parts.stall_seconds[cause], theme.causes[cause], true);
-  }
-  if (from > scale.longest_seconds * (1 + 1e-9)) {
-    const float x = scale.left + scale.width;
-    list.AddTriangleFilled({x, top}, {x + theme.px(7), top + height / 2}, {x, top + height}, theme.text);
-  }
+  std::vector<double> seconds{parts.compute_seconds, parts.gap_seconds};
+  seconds.insert(seconds.end(), parts.stall_seconds.begin(), parts.stall_seconds.end());
+  draw_bar_parts(theme, scale, top, height, seconds, [&](std::size_t part, ImVec2 min, ImVec2 max) {
+    const ImU32 color = part == 0 ? theme.phases[2] : part == 1 ? theme.gap : theme.causes[part - 2];
+    draw_swatch(list, theme, min, max, color, part >= 2, alpha);
+  });
+  if (scale.cuts(std::accumulate(seconds.begin(), seconds.end(), 0.0))) draw_arrow(list, theme, scale, top, height);
 }
 
 void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, float y, double low, double high) {
   const float end = theme.px(4), line = theme.px(1.5f), from = scale.x(low), to = scale.x(high);
   list.AddLine({from, y}, {to, y}, theme.selection, line);
   list.AddLine({from, y - end}, {from, y + end}, theme.selection, line);
-  if (high <= scale.longest_seconds) list.AddLine({to, y - end}, {to, y + end}, theme.selection, line);
+  if (scale.cuts(high)) {
+    draw_arrow(list, theme, scale, y - end, 2 * end);
+  } else {
+    list.AddLine({to, y - end}, {to, y + end}, theme.selection, line);
+  }
 }
 
 void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries) {

@@ -21,10 +21,14 @@ class BrowserView : public View {
   const char* title() const override { return "Ops and tensors"; }
   void draw(Session& session, const Theme& theme) override;
   std::vector<std::pair<const char*, const char*>> keys() const override {
-    return {{"click a heading", "sort by it"}, {"click a row", "select it, in all views"}};
+    return {{"[ ]", "the iteration before, after, whose figures these are"},
+            {"click a heading", "sort by it"},
+            {"click a row", "select it, in all views"}};
   }
 
  private:
+  void draw_header(Session& session, const Theme& theme);
+  void prepare(const Session& session);
   void draw_ops(Session& session, const Theme& theme);
   void draw_tensors(Session& session, const Theme& theme);
   TensorId choose_life(const Session& session);
@@ -32,7 +36,14 @@ class BrowserView : public View {
   void draw_stays(Session& session, const Theme& theme, const Tensor& of);
   void draw_moves(Session& session, TensorId tensor, const std::vector<std::uint32_t>& copies);
 
+  // Runs of fewer iterations stand still at their last.
+  std::size_t iteration(const Session& session) const {
+    return std::min(session.aligned_iteration(), session.runs()[run_]->iteration_count() - 1);
+  }
+
+  std::size_t run_ = 0;  // of the session's, whose figures are shown
   std::uint64_t prepared_ = ~std::uint64_t{0};
+  std::size_t prepared_run_ = none;
   std::vector<OpRow> ops_;
   std::vector<TensorRow> tensors_;
   OpColumn op_column_ = OpColumn::order;
@@ -66,8 +77,21 @@ void cell(const std::string& text) {
   ImGui::TextUnformatted(text.c_str());
 }
 
+// The name, then the module in what room is left; both in full when pointed at, where they are too long.
+void draw_op_name(const Theme& theme, const std::string& name, const std::string& module, bool hovered) {
+  const float gap = theme.px(8), room = ImGui::GetContentRegionAvail().x;
+  const std::string shown = shortened(name, room);
+  const std::string rest = shortened(module, room - ImGui::CalcTextSize(shown.c_str()).x - gap);
+  ImGui::TextUnformatted(shown.c_str());
+  if (!rest.empty()) {
+    ImGui::SameLine(0, gap);
+    ImGui::TextDisabled("%s", rest.c_str());
+  }
+  if (hovered && (shown != name || rest != module)) ImGui::SetTooltip("%s  %s", name.c_str(), module.c_str());
+}
+
 void BrowserView::draw_ops(Session& session, const Theme& theme) {
-  const Run& run = *session.runs()[0];
+  const Run& run = *session.runs()[run_];
   if (!ImGui::BeginTable("ops", 7, table_flags)) return;
   ImGui::TableSetupScrollFreeze(0, 1);
   set_up("op", OpColumn::order, ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort);
@@ -86,18 +110,14 @@ void BrowserView::draw_ops(Session& session, const Theme& theme) {
       const OpRow& row = ops_[static_cast<std::size_t>(i)];
       ImGui::TableNextRow();
       ImGui::TableNextColumn();
-      const bool selected = session.selection.kind == Selection::Kind::op && session.selected_in(0) == row.op;
+      const bool selected = session.selection.kind == Selection::Kind::op && session.selected_in(run_) == row.op;
       if (ImGui::Selectable(std::to_string(row.op).c_str(), selected, ImGuiSelectableFlags_SpanAllColumns)) {
-        session.selection = {Selection::Kind::op, row.op, 0, none};
+        session.selection = {Selection::Kind::op, row.op, run_, none};
         session.show_selection();
       }
+      const bool hovered = ImGui::IsItemHovered();
       ImGui::TableNextColumn();
-      const std::string_view name = run.op_name(row.op), module = run.module_name(row.op);
-      ImGui::TextUnformatted(name.data(), name.data() + name.size());
-      if (!module.empty()) {
-        ImGui::SameLine(0, theme.px(8));
-        ImGui::TextDisabled("%.*s", static_cast<int>(module.size()), module.data());
-      }
+      draw_op_name(theme, std::string(run.op_name(row.op)), std::string(run.module_name(row.op)), hovered);
       cell(label_of(run.trace().ops[row.op].phase));
       cell(duration_text(row.takes_ns));
       cell(row.waits_ns == 0 ? "" : duration_text(row.waits_ns));
@@ -109,7 +129,7 @@ void BrowserView::draw_ops(Session& session, const Theme& theme) {
 }
 
 void BrowserView::draw_tensors(Session& session, const Theme& theme) {
-  const Run& run = *session.runs()[0];
+  const Run& run = *session.runs()[run_];
   if (!ImGui::BeginTable("tensors", 6, table_flags)) return;
   ImGui::TableSetupScrollFreeze(0, 1);
   set_up("tensor", TensorColumn::name, ImGuiTableColumnFlags_WidthStretch);
@@ -130,12 +150,15 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
       ImGui::PushID(i);
       ImGui::TableNextRow();
       ImGui::TableNextColumn();
-      const bool selected = session.selection.kind == Selection::Kind::tensor && session.selected_in(0) == row.tensor;
+      const bool selected =
+          session.selection.kind == Selection::Kind::tensor && session.selected_in(run_) == row.tensor;
       const std::string name(run.tensor_name(row.tensor));
-      if (ImGui::Selectable(name.c_str(), selected, ImGuiSelectableFlags_SpanAllColumns)) {
-        session.selection = {Selection::Kind::tensor, row.tensor, 0, none};
+      const std::string shown = shortened(name, ImGui::GetContentRegionAvail().x);
+      if (ImGui::Selectable(shown.c_str(), selected, ImGuiSelectableFlags_SpanAllColumns)) {
+        session.selection = {Selection::Kind::tensor, row.tensor, run_, none};
         session.show_selection();
       }
+      if (shown != name && ImGui::IsItemHovered()) ImGui::SetTooltip("%s", name.c_str());
       ImGui::TableNextColumn();
       const Role role = run.trace().tensors[row.tensor].role;
       const ImVec2 at = ImGui::GetCursorScreenPos();
@@ -147,7 +170,7 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
       ImGui::TextUnformatted(label_of(role));
       cell(format_bytes(row.bytes));
       cell(std::to_string(row.uses));
-      cell(row.copies == 0 ? "" : fmt::format("{:.3g}", row.copies));
+      cell(row.copies == 0 ? "" : std::to_string(row.copies));
       cell(row.moved == 0 ? "" : format_bytes(row.moved));
       ImGui::PopID();
     }
@@ -156,10 +179,10 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
 }
 
 TensorId BrowserView::choose_life(const Session& session) {
-  const Run& run = *session.runs()[0];
+  const Run& run = *session.runs()[run_];
   const bool chosen =
-      session.selection.kind == Selection::Kind::tensor && session.selected_in(0) < run.trace().tensors.size();
-  const TensorId tensor = chosen ? session.selected_in(0) : most_moved_;
+      session.selection.kind == Selection::Kind::tensor && session.selected_in(run_) < run.trace().tensors.size();
+  const TensorId tensor = chosen ? session.selected_in(run_) : most_moved_;
   if (tensor != none && lived_ != tensor) {
     stays_ = stays_of(run, tensor);
     uses_ = uses_of(run, tensor);
@@ -169,7 +192,7 @@ TensorId BrowserView::choose_life(const Session& session) {
 }
 
 void BrowserView::draw_life(Session& session, const Theme& theme) {
-  const Run& run = *session.runs()[0];
+  const Run& run = *session.runs()[run_];
   const TensorId tensor = choose_life(session);
   if (tensor == none) return;
   const Tensor& of = run.trace().tensors[tensor];
@@ -177,11 +200,10 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
   ImGui::PopFont();
   ImGui::SameLine();
-  const std::size_t iteration = std::min(session.aligned_iteration(), run.iteration_count() - 1);
-  const std::vector<std::uint32_t> copies = copies_of(run, tensor, iteration);
+  const std::vector<std::uint32_t> copies = copies_of(run, tensor, iteration(session));
   ImGui::TextDisabled("%s, %s, used by %zu ops, moved %zu times in iteration %llu, %zu times in all",
                       format_bytes(of.bytes).c_str(), label_of(of.role), uses_.size(), copies.size(),
-                      static_cast<unsigned long long>(run.first_iteration() + iteration + 1),
+                      static_cast<unsigned long long>(run.first_iteration() + iteration(session) + 1),
                       run.transfers_of(tensor).size());
   draw_stays(session, theme, of);
   ImGui::BeginChild("moves", {0, 0}, false);
@@ -191,7 +213,7 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
 
 // A bar for each tier, as high as the part of the tensor that is there; ticks where it is used, below.
 void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor& of) {
-  const Run& run = *session.runs()[0];
+  const Run& run = *session.runs()[run_];
   const ImVec2 corner = ImGui::GetCursorScreenPos(), room = ImGui::GetContentRegionAvail();
   const float labels = theme.px(70), ruler = ruler_height(theme), lane = theme.px(26), gap = theme.px(3);
   const std::size_t tiers = run.machine().tiers.size();
@@ -201,7 +223,7 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
   handle_time_input(session, axis, ImGui::IsItemHovered() && ImGui::GetIO().MousePos.x >= axis.left);
   ImDrawList& list = *ImGui::GetWindowDrawList();
   draw_ruler(list, theme, axis, corner.y, bottom);
-  const auto origin = static_cast<double>(session.origin_ns(0));
+  const auto origin = static_cast<double>(session.origin_ns(run_));
   const auto top_of = [&](std::size_t row) { return corner.y + ruler + static_cast<float>(row) * (lane + gap); };
   const auto x = [&](Nanoseconds time) { return axis.clamped_x(static_cast<double>(time) - origin); };
   const float font = ImGui::GetFontSize();
@@ -230,8 +252,8 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
 }
 
 void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vector<std::uint32_t>& copies) {
-  const Run& run = *session.runs()[0];
-  const auto origin = static_cast<double>(session.origin_ns(0));
+  const Run& run = *session.runs()[run_];
+  const auto origin = static_cast<double>(session.origin_ns(run_));
   for (const std::uint32_t transfer : copies) {
     const Span& span = run.spans()[transfer];
     const std::uint32_t user = run.used_by(transfer);
@@ -245,7 +267,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
                     user == none ? std::string() : ", used by " + std::string(run.op_name(run.spans()[user].op)));
     ImGui::PushID(static_cast<int>(transfer));
     if (ImGui::Selectable(text.c_str(), session.selection.span == transfer)) {
-      session.selection = {Selection::Kind::tensor, tensor, 0, transfer};
+      session.selection = {Selection::Kind::tensor, tensor, run_, transfer};
       session.window.pan(static_cast<double>(span.start_ns) - origin -
                          (session.window.begin_ns + session.window.end_ns) / 2);
     }
@@ -253,21 +275,56 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
   }
 }
 
+// Of which run and iteration all figures below are.
+void BrowserView::draw_header(Session& session, const Theme& theme) {
+  ImGui::AlignTextToFramePadding();
+  if (session.runs().size() == 1) {
+    ImGui::PushFont(theme.bold);
+    ImGui::TextUnformatted(session.runs()[run_]->title().c_str());
+    ImGui::PopFont();
+  } else {
+    ImGui::SetNextItemWidth(theme.px(300));
+    if (ImGui::BeginCombo("##run", session.runs()[run_]->title().c_str())) {
+      for (std::size_t i = 0; i < session.runs().size(); ++i) {
+        ImGui::PushID(static_cast<int>(i));
+        if (ImGui::Selectable(session.runs()[i]->title().c_str(), i == run_)) run_ = i;
+        ImGui::PopID();
+      }
+      ImGui::EndCombo();
+    }
+  }
+  ImGui::SameLine(0, theme.px(18));
+  draw_iteration_choice(session, theme);
+  ImGui::SameLine(0, theme.px(18));
+  const Run& run = *session.runs()[run_];
+  const std::size_t shown = iteration(session);
+  const char* which = shown == session.aligned_iteration() ? "" : "the last of this run: ";
+  ImGui::TextDisabled("%stimes, waits and copies of iteration %llu, %s", which,
+                      static_cast<unsigned long long>(run.first_iteration() + shown + 1),
+                      duration_text(run.iteration_ns(shown)).c_str());
+}
+
+void BrowserView::prepare(const Session& session) {
+  if (prepared_ == session.generation() && prepared_run_ == run_) return;
+  const Run& run = *session.runs()[run_];
+  prepared_ = session.generation();
+  prepared_run_ = run_;
+  ops_ = op_rows(run, iteration(session));
+  tensors_ = tensor_rows(run, iteration(session));
+  sort_rows(ops_, run, op_column_, ops_ascending_);
+  sort_rows(tensors_, run, tensor_column_, tensors_ascending_);
+  lived_ = most_moved_ = none;
+  const auto most = std::ranges::max_element(tensors_, {}, &TensorRow::moved);
+  if (most != tensors_.end()) most_moved_ = most->tensor;
+}
+
 void BrowserView::draw(Session& session, const Theme& theme) {
   if (session.runs().empty()) {
     return draw_no_run(session, "Nothing is open: a trace, a result or a timeline has ops and tensors.");
   }
-  const Run& run = *session.runs()[0];
-  if (prepared_ != session.generation()) {
-    prepared_ = session.generation();
-    ops_ = op_rows(run);
-    tensors_ = tensor_rows(run);
-    sort_rows(ops_, run, op_column_, ops_ascending_);
-    sort_rows(tensors_, run, tensor_column_, tensors_ascending_);
-    lived_ = most_moved_ = none;
-    const auto most = std::ranges::max_element(tensors_, {}, &TensorRow::moved);
-    if (most != tensors_.end()) most_moved_ = most->tensor;
-  }
+  run_ = std::min(run_, session.runs().size() - 1);
+  draw_header(session, theme);  // first: it may change what is shown
+  prepare(session);
   const ImVec2 room = ImGui::GetContentRegionAvail();
   const float half = std::floor(room.x / 2) - theme.px(5), upper = std::floor(room.y * 0.56f);
   ImGui::BeginChild("ops", {half, upper}, false);

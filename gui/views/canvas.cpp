@@ -1,5 +1,7 @@
 #include "gui/views/canvas.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -141,6 +143,18 @@ void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& 
     const float x = std::floor(axis.x(*session.cursor_ns)) + 0.5f;
     list.AddLine({x, top}, {x, bottom}, with_alpha(theme.cursor, 0.6f));
   }
+}
+
+void draw_iteration_choice(Session& session, const Theme& theme) {
+  if (ImGui::ArrowButton("##before", ImGuiDir_Left) && session.aligned_iteration() > 0) {
+    session.align(session.aligned_iteration() - 1);
+  }
+  ImGui::SameLine(0, theme.px(4));
+  const std::uint64_t first = session.first_iteration();
+  ImGui::TextUnformatted(
+      fmt::format("iteration {} of {}", first + session.aligned_iteration() + 1, first + session.iterations()).c_str());
+  ImGui::SameLine(0, theme.px(4));
+  if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.aligned_iteration() + 1);
 }
 
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width) {

@@ -98,6 +98,9 @@ bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered);
 void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& session, const TimeAxis& axis,
                            float top, float bottom);
 
+// Which iteration is looked at, with arrows to the one before and after.
+void draw_iteration_choice(Session& session, const Theme& theme);
+
 // Facts in two columns, the first as a title; used by tooltips and panels. `width` 0: as wide as needed.
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width = 0);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gui/model/describe.h"
 #include "gui/views/bars.h"
 #include "gui/views/canvas.h"
 #include "gui/views/plot.h"
@@ -50,6 +51,20 @@ void draw_chart_legend(const Theme& theme, const Chart& chart) {
   }
 }
 
+// In the font that is set; the whole when pointed at, where it is too long.
+void heading(const std::string& text) {
+  const std::string shown = shortened(text, ImGui::GetContentRegionAvail().x);
+  ImGui::TextUnformatted(shown.c_str());
+  if (shown != text && ImGui::IsItemHovered()) ImGui::SetTooltip("%s", text.c_str());
+}
+
+// Everything that is known of a bar: what its line has no room for too.
+Facts facts_of(const ChartBar& bar) {
+  if (!bar.facts.empty()) return bar.facts;
+  Facts facts{{"", bar.label}, {"", bar.text}};
+  return facts;
+}
+
 struct BarColumns {
   float labels = 0, bars = 0, texts = 0;
 };
@@ -71,27 +86,22 @@ void draw_bar(ImDrawList& list, const Theme& theme, const Chart& chart, const Ch
               const BarColumns& columns) {
   const float height = ImGui::GetFontSize();
   const ImU32 text = bar.marked ? theme.accent : theme.text;
-  draw_clipped_text(list, at, columns.labels - theme.px(10), text, bar.label.data(),
-                    bar.label.data() + bar.label.size());
+  list.AddText(at, text, shortened(bar.label, columns.labels - theme.px(10)).c_str());
   const BarScale scale{at.x + columns.labels, columns.bars - theme.px(12), chart.most};
-  double from = 0;
-  for (const ChartPart& part : bar.parts) {
-    const ImVec2 min{scale.x(from), at.y}, max{scale.x(from + part.value), at.y + height};
-    from += part.value;
-    if (max.x > min.x) draw_part(list, theme, min, max, part.ink);
-  }
-  if (from > chart.most * (1 + 1e-9)) {
-    const float x = scale.left + scale.width;
-    list.AddTriangleFilled({x, at.y}, {x + theme.px(7), at.y + height / 2}, {x, at.y + height}, theme.text);
-  }
+  std::vector<double> values;
+  for (const ChartPart& part : bar.parts) values.push_back(part.value);
+  draw_bar_parts(theme, scale, at.y, height, values, [&](std::size_t part, ImVec2 min, ImVec2 max) {
+    draw_part(list, theme, min, max, bar.parts[part].ink);
+  });
+  if (scale.cuts(bar.total())) draw_arrow(list, theme, scale, at.y, height);
   if (bar.between && bar.between->first <= chart.most * (1 + 1e-9)) {
     const float half = theme.px(1), left = scale.x(bar.between->first), right = scale.x(bar.between->second);
     list.AddRectFilled({left - half, at.y - theme.px(2)}, {right + half, at.y + height + theme.px(2)},
                        right - left > 2 * half ? with_alpha(theme.error, 0.5f) : theme.error);
   }
   const float x = at.x + columns.labels + columns.bars;
-  draw_clipped_text(list, {x, at.y}, columns.texts - theme.px(4), bar.marked ? theme.accent : theme.faint_text,
-                    bar.text.data(), bar.text.data() + bar.text.size());
+  list.AddText({x, at.y}, bar.marked ? theme.accent : theme.faint_text,
+               shortened(bar.text, columns.texts - theme.px(4)).c_str());
 }
 
 void draw_bars(const Theme& theme, const Chart& chart) {
@@ -102,15 +112,15 @@ void draw_bars(const Theme& theme, const Chart& chart) {
   for (const ChartBar& bar : chart.bars) {
     if (!bar.group.empty() && (group == nullptr || *group != bar.group)) {
       ImGui::PushFont(theme.bold);
-      ImGui::TextUnformatted(bar.group.c_str());
+      heading(bar.group);
       ImGui::PopFont();
     }
     group = &bar.group;
     const ImVec2 at = ImGui::GetCursorScreenPos();
     ImGui::Dummy({width, line_height(theme) - ImGui::GetStyle().ItemSpacing.y});
-    if (ImGui::IsItemHovered() && !bar.facts.empty()) {
+    if (ImGui::IsItemHovered()) {
       ImGui::BeginTooltip();
-      draw_facts(theme, bar.facts);
+      draw_facts(theme, facts_of(bar));
       ImGui::EndTooltip();
     }
     if (ImGui::IsItemVisible()) draw_bar(list, theme, chart, bar, at, columns);
@@ -184,7 +194,7 @@ float chart_height(const Theme& theme, const Chart& chart) {
 void draw_chart(const Theme& theme, const Chart& chart, float height) {
   const float top = ImGui::GetCursorPosY();
   ImGui::PushFont(theme.bold);
-  ImGui::TextUnformatted(chart.title.c_str());
+  heading(chart.title);
   ImGui::PopFont();
   if (chart.dots_without_place > 0) {
     ImGui::SameLine(0, theme.px(14));

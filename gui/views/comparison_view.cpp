@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
@@ -17,7 +18,48 @@ namespace {
 
 // Rows that take longer than so many times the best would flatten all others: their bars end in an arrow.
 constexpr double most_times_the_best = 4;
+// Nor do ends of intervals that are so many times as far as the longest bar.
+constexpr double most_times_the_longest = 1.5;
 constexpr std::size_t most_resources = 16;
+// Narrower, columns would say nothing: the table scrolls instead.
+constexpr float least_bar_width = 240, least_use_width = 120;
+
+std::string seconds_text(double seconds) {
+  return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
+}
+
+// What stands in the columns but that of the bars.
+struct TextColumn {
+  const char* heading;
+  ComparisonColumn sorted_by;
+  std::string (*text)(const ComparisonRow& row);
+};
+constexpr TextColumn columns_before[] = {
+    {"policy", ComparisonColumn::policy, [](const ComparisonRow& row) { return row.policy; }},
+    {"machine", ComparisonColumn::machine, [](const ComparisonRow& row) { return row.machine; }},
+    {"iteration", ComparisonColumn::seconds,
+     [](const ComparisonRow& row) { return row.fits ? seconds_text(row.seconds) : std::string("does not fit"); }},
+    {"× ideal", ComparisonColumn::slowdown, [](const ComparisonRow& row) {
+       return row.fits && row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()) : std::string();
+     }}};
+constexpr std::size_t columns_of_uses = 3;  // of those
+constexpr TextColumn price_column = {
+    "$/M tokens", ComparisonColumn::price, [](const ComparisonRow& row) {
+      return row.usd_per_million_tokens ? fmt::format("{:.4g}", *row.usd_per_million_tokens) : std::string("–");
+    }};
+constexpr TextColumn columns_after[] = {
+    {"hits (bytes)", ComparisonColumn::hits,
+     [](const ComparisonRow& row) { return row.hit_share ? percent(*row.hit_share) : std::string(); }},
+    {"moved", ComparisonColumn::moved,
+     [](const ComparisonRow& row) { return row.bound ? std::string() : moved_text(row.moved_bytes); }},
+    {"may be believed", ComparisonColumn::seconds, [](const ComparisonRow& row) { return row.belief(); }}};
+
+std::vector<TextColumn> text_columns(bool priced) {
+  std::vector<TextColumn> columns(std::begin(columns_before), std::end(columns_before));
+  columns.insert(columns.end(), std::begin(columns_after), std::end(columns_after));
+  if (priced) columns.insert(columns.end() - 1, price_column);
+  return columns;
+}
 
 class ComparisonView : public View {
  public:
@@ -36,16 +78,21 @@ class ComparisonView : public View {
 
  private:
   void draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const;
+  double longest_bar() const;
+  void measure_columns();
+  bool begin_table(const Theme& theme, const char* id, std::size_t columns, std::size_t texts, float stretching) const;
   void draw_name(Session& session, const Theme& theme, const ComparisonRow& row);
   void draw_row(Session& session, const Theme& theme, const ComparisonRow& row, double longest);
   void draw_use(Session& session, const Theme& theme, const ComparisonRow& row);
   void draw_times(Session& session, const Theme& theme);
   void draw_uses(Session& session, const Theme& theme);
-  void begin_columns();
   static void add_column(const char* label, ComparisonColumn id, ImGuiTableColumnFlags flags);
   void end_columns();
 
   std::vector<ComparisonRow> rows_;
+  std::vector<TextColumn> columns_;
+  std::vector<float> widths_;  // of their texts, in a font of that size
+  float widths_font_ = 0;
   std::vector<std::string> resources_;  // of the rows: columns of their use
   bool uses_shown_ = false;
   std::size_t documents_ = ~std::size_t{0};
@@ -57,26 +104,37 @@ class ComparisonView : public View {
 ImU32 memory_use(const Theme& theme) { return theme.series[2]; }
 ImU32 link_use(const Theme& theme) { return theme.series[1]; }
 
-std::string seconds_text(double seconds) {
-  return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
-}
-
 void ComparisonView::draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const ImVec2 at = ImGui::GetCursorScreenPos();
-  const float width = ImGui::GetContentRegionAvail().x - theme.px(8), height = ImGui::GetFontSize();
+  const float height = ImGui::GetFontSize();
+  const float width = std::max(1.0f, ImGui::GetContentRegionAvail().x - arrow_width(theme) - theme.px(2));
   const BarScale scale{at.x, width, longest};
-  list.PushClipRect(at, {at.x + width + theme.px(8), at.y + height + theme.px(4)}, true);
+  list.PushClipRect(at, {at.x + width + arrow_width(theme), at.y + height + theme.px(4)}, true);
   if (row.parts.compute_seconds <= 0) {
     draw_plain_bar(list, scale, at.y, height, row.seconds, theme.ghost);
   } else {
     draw_time_bar(list, theme, scale, at.y, height, row.parts);
   }
-  if (row.interval && std::isfinite(row.interval->second)) {
+  if (row.interval && row.interval->first < longest) {
     draw_whisker(list, theme, scale, at.y + height / 2, row.interval->first, row.interval->second);
   }
   list.PopClipRect();
   ImGui::Dummy({width, height});
+}
+
+// What the width of the column is: with the whiskers.
+double ComparisonView::longest_bar() const {
+  double best = std::numeric_limits<double>::infinity(), longest = 0, high = 0;
+  for (const ComparisonRow& row : rows_) {
+    if (row.fits && !row.bound && row.policy != "ideal" && row.seconds > 0) best = std::min(best, row.seconds);
+  }
+  for (const ComparisonRow& row : rows_) {
+    if (!row.fits || row.seconds > most_times_the_best * best) continue;
+    longest = std::max(longest, row.seconds);
+    if (row.interval) high = std::max(high, row.interval->second);
+  }
+  return std::max({longest, std::min(high, most_times_the_longest * longest), 1e-12}) * 1.01;
 }
 
 // Everything that is known of a row.
@@ -127,37 +185,34 @@ void ComparisonView::draw_name(Session& session, const Theme& theme, const Compa
     draw_facts(theme, facts_of(row));
     ImGui::EndTooltip();
   }
-  ImGui::TableNextColumn();
-  ImGui::TextUnformatted(row.machine.c_str());
-  ImGui::TableNextColumn();
-  if (row.fits) return ImGui::TextUnformatted(seconds_text(row.seconds).c_str());
-  ImGui::PushStyleColor(ImGuiCol_Text, theme.error);
-  ImGui::TextUnformatted("does not fit");
-  ImGui::PopStyleColor();
+  for (std::size_t i = 1; i < columns_of_uses; ++i) {
+    const bool misfit = !row.fits && columns_before[i].sorted_by == ComparisonColumn::seconds;
+    ImGui::TableNextColumn();
+    ImGui::PushStyleColor(ImGuiCol_Text, misfit ? theme.error : theme.text);
+    ImGui::TextUnformatted(columns_before[i].text(row).c_str());
+    ImGui::PopStyleColor();
+  }
 }
 
 void ComparisonView::draw_row(Session& session, const Theme& theme, const ComparisonRow& row, double longest) {
   draw_name(session, theme, row);
-  ImGui::TableNextColumn();
-  if (!row.fits) {
+  for (std::size_t i = columns_of_uses; i < columns_.size(); ++i) {
     ImGui::TableNextColumn();
-    const ImVec2 at = ImGui::GetCursorScreenPos();
-    draw_clipped_text(*ImGui::GetWindowDrawList(), at, ImGui::GetContentRegionAvail().x, theme.faint_text,
-                      row.reason.data(), row.reason.data() + row.reason.size());
-    ImGui::Dummy({1, ImGui::GetFontSize()});
-    return;
+    if (i == std::size(columns_before) && row.fits) {
+      draw_bar(theme, row, longest);
+      ImGui::TableNextColumn();
+    } else if (i == std::size(columns_before)) {
+      const ImVec2 at = ImGui::GetCursorScreenPos();
+      draw_clipped_text(*ImGui::GetWindowDrawList(), at, ImGui::GetContentRegionAvail().x, theme.faint_text,
+                        row.reason.data(), row.reason.data() + row.reason.size());
+      ImGui::Dummy({1, ImGui::GetFontSize()});
+      return;
+    }
+    const bool last = i + 1 == columns_.size();
+    ImGui::PushStyleColor(ImGuiCol_Text, last ? theme.faint_text : theme.text);
+    ImGui::TextUnformatted(columns_[i].text(row).c_str());
+    ImGui::PopStyleColor();
   }
-  ImGui::TextUnformatted(row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()).c_str() : "");
-  ImGui::TableNextColumn();
-  draw_bar(theme, row, longest);
-  ImGui::TableNextColumn();
-  ImGui::TextUnformatted(row.hit_share ? percent(*row.hit_share).c_str() : "");
-  ImGui::TableNextColumn();
-  ImGui::TextUnformatted(row.bound ? "" : format_bytes(static_cast<Bytes>(row.moved_bytes)).c_str());
-  ImGui::TableNextColumn();
-  ImGui::TextUnformatted(row.usd_per_million_tokens ? fmt::format("{:.2f}", *row.usd_per_million_tokens).c_str() : "–");
-  ImGui::TableNextColumn();
-  ImGui::TextDisabled("%s", row.belief().c_str());
 }
 
 // How much of each tier is held and how long each link is busy, in the mean.
@@ -180,17 +235,37 @@ void ComparisonView::draw_use(Session& session, const Theme& theme, const Compar
   }
 }
 
-ImGuiTableFlags table_flags() {
-  return ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg | ImGuiTableFlags_Resizable |
-         ImGuiTableFlags_BordersInnerH;
+void ComparisonView::measure_columns() {
+  if (widths_font_ == ImGui::GetFontSize()) return;
+  widths_font_ = ImGui::GetFontSize();
+  widths_.clear();
+  for (const TextColumn& column : columns_) {
+    widths_.push_back(ImGui::CalcTextSize(column.heading).x + widths_font_);  // with the arrow of sorting
+    for (const ComparisonRow& row : rows_) {
+      widths_.back() = std::max(widths_.back(), ImGui::CalcTextSize(column.text(row).c_str()).x);
+    }
+  }
 }
 
-void ComparisonView::begin_columns() {
-  ImGui::TableSetupScrollFreeze(0, 1);
-  add_column("policy", ComparisonColumn::policy, ImGuiTableColumnFlags_WidthFixed);
-  add_column("machine", ComparisonColumn::machine, ImGuiTableColumnFlags_WidthFixed);
-  add_column("iteration", ComparisonColumn::seconds,
-             ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort);
+// As wide as the window; where its text and `stretching` of other columns need more, it scrolls.
+bool ComparisonView::begin_table(const Theme& theme, const char* id, std::size_t columns, std::size_t texts,
+                                 float stretching) const {
+  ImGuiTableFlags flags = ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg |
+                          ImGuiTableFlags_Resizable | ImGuiTableFlags_BordersInnerH;
+  const float margins = 2 * ImGui::GetStyle().CellPadding.x + theme.px(1);
+  const float needed = std::accumulate(widths_.begin(), widths_.begin() + static_cast<std::ptrdiff_t>(texts),
+                                       stretching + ImGui::GetStyle().ScrollbarSize) +
+                       static_cast<float>(texts) * margins;
+  const bool scrolls = needed > ImGui::GetContentRegionAvail().x;
+  if (scrolls) flags |= ImGuiTableFlags_ScrollX;
+  if (!ImGui::BeginTable(id, static_cast<int>(columns), flags, {0, 0}, scrolls ? needed : 0)) return false;
+  ImGui::TableSetupScrollFreeze(scrolls ? 1 : 0, 1);
+  for (std::size_t i = 0; i < columns_of_uses; ++i) {
+    const bool by_time = columns_[i].sorted_by == ComparisonColumn::seconds;
+    add_column(columns_[i].heading, columns_[i].sorted_by,
+               ImGuiTableColumnFlags_WidthFixed | (by_time ? ImGuiTableColumnFlags_DefaultSort : 0));
+  }
+  return true;
 }
 
 void ComparisonView::add_column(const char* label, ComparisonColumn id, ImGuiTableColumnFlags flags) {
@@ -210,28 +285,16 @@ void ComparisonView::end_columns() {
 }
 
 void ComparisonView::draw_times(Session& session, const Theme& theme) {
-  double best = 0, longest = 0;
-  for (const ComparisonRow& row : rows_) {
-    const bool reachable = row.fits && !row.bound && row.policy != "ideal";
-    if (reachable && row.seconds > 0 && (best == 0 || row.seconds < best)) best = row.seconds;
+  if (!begin_table(theme, "results", columns_.size() + 1, columns_.size(), theme.px(least_bar_width))) return;
+  for (std::size_t i = columns_of_uses; i < columns_.size(); ++i) {
+    if (i == std::size(columns_before)) {
+      add_column("where the time goes", ComparisonColumn::stalls, ImGuiTableColumnFlags_WidthStretch);
+    }
+    add_column(columns_[i].heading, columns_[i].sorted_by,
+               ImGuiTableColumnFlags_WidthFixed | (i + 1 == columns_.size() ? ImGuiTableColumnFlags_NoSort : 0));
   }
-  if (best == 0) best = std::numeric_limits<double>::infinity();
-  for (const ComparisonRow& row : rows_) {
-    if (!row.fits || row.seconds > most_times_the_best * best) continue;
-    longest = std::max(longest, row.seconds);
-    if (row.interval) longest = std::max(longest, std::min(row.interval->second, most_times_the_best * best));
-  }
-  longest = std::max(longest, 1e-12) * 1.02;
-  if (!ImGui::BeginTable("results", 9, table_flags())) return;
-  begin_columns();
-  constexpr ImGuiTableColumnFlags fixed = ImGuiTableColumnFlags_WidthFixed;
-  add_column("× ideal", ComparisonColumn::slowdown, fixed);
-  add_column("where the time goes", ComparisonColumn::stalls, ImGuiTableColumnFlags_WidthStretch);
-  add_column("hits (bytes)", ComparisonColumn::hits, fixed);
-  add_column("moved", ComparisonColumn::moved, fixed);
-  add_column("$/M tokens", ComparisonColumn::price, fixed);
-  add_column("may be believed", ComparisonColumn::seconds, fixed | ImGuiTableColumnFlags_NoSort);
   end_columns();
+  const double longest = longest_bar();
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     ImGui::PushID(static_cast<int>(i));
     draw_row(session, theme, rows_[i], longest);
@@ -241,8 +304,11 @@ void ComparisonView::draw_times(Session& session, const Theme& theme) {
 }
 
 void ComparisonView::draw_uses(Session& session, const Theme& theme) {
-  if (!ImGui::BeginTable("uses", 3 + static_cast<int>(resources_.size()), table_flags())) return;
-  begin_columns();
+  const auto uses = static_cast<float>(resources_.size());
+  if (!begin_table(theme, "uses", columns_of_uses + resources_.size(), columns_of_uses,
+                   uses * theme.px(least_use_width))) {
+    return;
+  }
   for (const std::string& resource : resources_) {
     add_column(resource.c_str(), ComparisonColumn::seconds,
                ImGuiTableColumnFlags_WidthStretch | ImGuiTableColumnFlags_NoSort);
@@ -263,6 +329,9 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
     rows_ = comparison_rows(session);
     resources_ = resources_of(rows_);
     if (resources_.size() > most_resources) resources_.resize(most_resources);
+    columns_ = text_columns(
+        std::ranges::any_of(rows_, [](const ComparisonRow& row) { return row.usd_per_million_tokens.has_value(); }));
+    widths_font_ = 0;
     sort_rows(rows_, column_, ascending_);
   }
   if (rows_.empty()) {
@@ -285,6 +354,7 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
     draw_legend(theme, legend_of(theme, bars));
   }
   ImGui::PushStyleVar(ImGuiStyleVar_CellPadding, ImVec2{theme.px(6), theme.px(4)});
+  measure_columns();
   uses_shown_ ? draw_uses(session, theme) : draw_times(session, theme);
   ImGui::PopStyleVar();
 }

@@ -19,8 +19,6 @@ namespace {
 std::string seconds_text(double seconds) {
   return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
 }
-std::string usd_text(double usd) { return fmt::format("${:.3g}", usd); }
-
 class CostView : public View {
  public:
   const char* name() const override { return "cost"; }
@@ -39,8 +37,9 @@ class CostView : public View {
   void draw_boxes(const char* title, const std::vector<std::string>& names, std::set<std::string>& hidden,
                   const Theme& theme, bool colors);
   void draw_scatter(const Theme& theme, ImVec2 size);
-  void draw_front(ImDrawList& list, const Theme& theme, const Plot& plot) const;
-  void draw_names(ImDrawList& list, const Theme& theme, const Plot& plot) const;
+  void draw_legend(ImDrawList& list, const Theme& theme, const Plot& plot) const;
+  void draw_front(ImDrawList& list, const Theme& theme, const Plot& plot, LabelPlacer& labels) const;
+  void draw_names(ImDrawList& list, const Theme& theme, const Plot& plot, LabelPlacer& labels) const;
   void draw_front_table(const Theme& theme);
   ImU32 color_of(const Theme& theme, const std::string& machine) const;
 
@@ -133,30 +132,56 @@ void CostView::draw_filters(const Theme& theme) {
   ImGui::PopTextWrapPos();
 }
 
+// Above the plot, where no point is.
+void CostView::draw_legend(ImDrawList& list, const Theme& theme, const Plot& plot) const {
+  const float font = ImGui::GetFontSize(), y = plot.min.y - font - theme.px(6), gap = theme.px(6);
+  float right = plot.max.x;
+  const auto entry = [&](const char* label, float sign, const auto& draw) {
+    const float left = right - sign - gap - ImGui::CalcTextSize(label).x;
+    if (left < plot.min.x + ImGui::CalcTextSize(plot.y_axis.label.c_str()).x) return;  // no room
+    draw(ImVec2(left, y + font / 2));
+    list.AddText({left + sign + gap, y}, theme.text, label);
+    right = left - theme.px(18);
+  };
+  entry("Pareto front: nothing is faster and cheaper", theme.px(24), [&](ImVec2 at) {
+    const ImVec2 end{at.x + theme.px(24), at.y};
+    list.AddLine(at, end, theme.text, theme.px(1.5f));
+    list.AddCircle({at.x + theme.px(12), at.y}, theme.px(5), theme.text, 0, theme.px(1.5f));
+  });
+  if (std::ranges::any_of(chart_.points, &CostPoint::reference)) {
+    entry("ideal: on no machine", theme.px(8), [&](ImVec2 at) {
+      list.AddCircle({at.x + theme.px(4), at.y}, theme.px(4), theme.text, 0, theme.px(1));
+    });
+  }
+}
+
 // Steps: what lies beyond them is beaten by a point of the front.
-void CostView::draw_front(ImDrawList& list, const Theme& theme, const Plot& plot) const {
+void CostView::draw_front(ImDrawList& list, const Theme& theme, const Plot& plot, LabelPlacer& labels) const {
+  const auto line = [&](ImVec2 from, ImVec2 to) {
+    list.AddLine(from, to, theme.text, theme.px(1.5f));
+    labels.keep_free({std::min(from.x, to.x), std::min(from.y, to.y)},
+                     {std::max(from.x, to.x), std::max(from.y, to.y)});
+  };
   const CostPoint* before = nullptr;
   for (const CostPoint& point : chart_.points) {
     if (!point.on_front) continue;
     const ImVec2 at = plot.at(point.seconds, point.usd);
     if (before == nullptr) {
-      list.AddLine({at.x, plot.min.y}, at, theme.text, theme.px(1.5f));
+      line({at.x, plot.min.y}, at);
     } else {
       const ImVec2 from = plot.at(before->seconds, before->usd);
-      list.AddLine(from, {at.x, from.y}, theme.text, theme.px(1.5f));
-      list.AddLine({at.x, from.y}, at, theme.text, theme.px(1.5f));
+      line(from, {at.x, from.y});
+      line({at.x, from.y}, at);
     }
     before = &point;
   }
   if (before == nullptr) return;
   const ImVec2 at = plot.at(before->seconds, before->usd);
-  list.AddLine(at, {plot.max.x, at.y}, theme.text, theme.px(1.5f));
+  line(at, {plot.max.x, at.y});
 }
 
-// What the points of the front are, above the line right of them; of those at one place all policies.
-void CostView::draw_names(ImDrawList& list, const Theme& theme, const Plot& plot) const {
-  const float font = ImGui::GetFontSize();
-  ImVec2 end{plot.min.x, plot.min.y};  // of the label before
+// What the points of the front are; of those at one place all policies. Where there is no room the table has it.
+void CostView::draw_names(ImDrawList& list, const Theme& theme, const Plot& plot, LabelPlacer& labels) const {
   for (auto point = chart_.points.begin(); point != chart_.points.end();) {
     std::string text;
     const ImVec2 at = plot.at(point->seconds, point->usd);
@@ -168,10 +193,9 @@ void CostView::draw_names(ImDrawList& list, const Theme& theme, const Plot& plot
       if (front) text += ", " + point->row->policy;
     }
     if (!front) continue;
-    const float x = at.x + theme.px(11), y = at.y - font - theme.px(3);
-    if (x < end.x && std::abs(y - end.y) < font) continue;  // no room: the table has it
-    draw_clipped_text(list, {x, y}, plot.max.x - x, theme.text, text.data(), text.data() + text.size());
-    end = {x + ImGui::CalcTextSize(text.c_str()).x, y};
+    text = shortened(text, (plot.max.x - plot.min.x) / 3);
+    const std::optional<ImVec2> corner = labels.place(at, theme.px(11), ImGui::CalcTextSize(text.c_str()));
+    if (corner) list.AddText(*corner, theme.text, text.c_str());
   }
 }
 
@@ -199,7 +223,9 @@ void CostView::draw_scatter(const Theme& theme, ImVec2 size) {
   plot.y_axis.text = usd_text;
   plot.y_axis.label = std::string(label_of(chart_.unit)) + (filter_.spot ? ", spot" : ", on demand");
   draw_axes(list, theme, plot);
-  draw_front(list, theme, plot);
+  LabelPlacer labels(plot.min, plot.max);
+  draw_legend(list, theme, plot);
+  draw_front(list, theme, plot, labels);
   const CostPoint* nearest = nullptr;
   float least = theme.px(14);
   const ImVec2 mouse = ImGui::GetIO().MousePos;
@@ -207,6 +233,7 @@ void CostView::draw_scatter(const Theme& theme, ImVec2 size) {
     for (const CostPoint& point : chart_.points) {
       if (point.on_front != front) continue;
       const ImVec2 at = plot.at(point.seconds, point.usd);
+      labels.keep_point_free(at, theme.px(front ? 8.0f : 4.0f));
       const auto machine =
           static_cast<std::size_t>(std::ranges::find(machines_, point.row->machine) - machines_.begin());
       if (point.reference) {
@@ -224,7 +251,7 @@ void CostView::draw_scatter(const Theme& theme, ImVec2 size) {
       }
     }
   }
-  draw_names(list, theme, plot);
+  draw_names(list, theme, plot, labels);
   if (!ImGui::IsItemHovered()) return;
   if (ImGui::IsMouseClicked(ImGuiMouseButton_Left)) marked_ = nearest == nullptr ? "" : nearest->row->key;
   if (nearest == nullptr) return;

@@ -190,8 +190,9 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
     const bool clicked = ImGui::Selectable("##row", selected, 0, {width, box});
     ImDrawList& list = *ImGui::GetWindowDrawList();
     list.AddRectFilled({at_row.x, at_row.y + 1}, {at_row.x + box - 2, at_row.y + box - 1}, color);
-    draw_clipped_text(list, {at_row.x + box + theme.px(4), at_row.y}, width - box - size_width - theme.px(14),
-                      theme.text, name.data(), name.data() + name.size());
+    const std::string shown = shortened(name, width - box - size_width - theme.px(14));
+    list.AddText({at_row.x + box + theme.px(4), at_row.y}, theme.text, shown.c_str());
+    if (shown != name && ImGui::IsItemHovered()) ImGui::SetTooltip("%s", name.c_str());
     list.AddText({at_row.x + width - size_width, at_row.y}, theme.faint_text, size.c_str());
     return clicked;
   };

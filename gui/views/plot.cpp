@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
+#include "gui/model/describe.h"
 #include "gui/views/canvas.h"
 
 namespace tencache::gui {
@@ -25,25 +27,39 @@ double PlotAxis::share(double value) const {
   return std::log(value / from) / std::log(to / from);
 }
 
-std::vector<double> PlotAxis::ticks(std::size_t most) const {
+namespace {
+
+// Multiples of a round step.
+std::vector<double> even_ticks(const PlotAxis& axis, std::size_t most) {
+  const double at_least = (axis.to - axis.from) / static_cast<double>(most);
+  const double step = axis.binary ? std::exp2(std::ceil(std::log2(at_least))) : round_step(at_least);
   std::vector<double> list;
-  most = std::max<std::size_t>(most, 2);
-  if (!logarithmic) {
-    const double step = round_step((to - from) / static_cast<double>(most));
-    for (double tick = std::ceil(from / step); tick * step <= to; ++tick) list.push_back(tick * step);
-    return list;
-  }
-  const double base = binary ? 2 : 10;
-  for (double power = std::pow(base, std::floor(std::log(from) / std::log(base))); power <= to; power *= base) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      if ((!binary || factor == 1) && factor * power >= from && factor * power <= to) list.push_back(factor * power);
+  for (double tick = std::ceil(axis.from / step); tick * step <= axis.to; ++tick) list.push_back(tick * step);
+  return list;
+}
+
+// Those factors times powers of the base.
+std::vector<double> power_ticks(const PlotAxis& axis, double base, std::initializer_list<double> factors) {
+  std::vector<double> list;
+  for (double power = std::pow(base, std::floor(std::log(axis.from) / std::log(base))); power <= axis.to;
+       power *= base) {
+    for (const double factor : factors) {
+      if (factor * power >= axis.from && factor * power <= axis.to) list.push_back(factor * power);
     }
   }
-  for (std::size_t keep = 2; list.size() > most; ++keep) {  // every second, third, …
-    std::vector<double> fewer;
-    for (std::size_t i = 0; i < list.size(); i += keep) fewer.push_back(list[i]);
-    if (fewer.size() <= most) return fewer;
-  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<double> PlotAxis::ticks(std::size_t most) const {
+  most = std::max<std::size_t>(most, 2);
+  if (!logarithmic) return even_ticks(*this, most);
+  constexpr std::size_t few = 3;
+  std::vector<double> list = binary ? power_ticks(*this, 2, {1}) : power_ticks(*this, 10, {1, 2, 5});
+  if (list.size() < few) return even_ticks(*this, most);
+  if (!binary && list.size() > most) list = power_ticks(*this, 10, {1, 5});
+  for (double base = binary ? 4 : 10; list.size() > most; base *= binary ? 2 : 10) list = power_ticks(*this, base, {1});
   return list;
 }
 
@@ -55,17 +71,21 @@ ImVec2 plot_margin(const Theme& theme) { return {theme.px(78), 2 * ImGui::GetFon
 void draw_axes(ImDrawList& list, const Theme& theme, const Plot& plot) {
   const float font = ImGui::GetFontSize();
   list.AddRectFilled(plot.min, plot.max, theme.lane);
+  float end = plot.min.x - plot_margin(theme).x;  // of the text before
   for (const double tick : plot.x_axis.ticks(static_cast<std::size_t>((plot.max.x - plot.min.x) / theme.px(95)))) {
     const float x = std::floor(plot.x(tick)) + 0.5f;
     list.AddLine({x, plot.min.y}, {x, plot.max.y}, theme.grid);
-    const std::string text = plot.x_axis.text(tick);
+    const std::string text = round_figure(plot.x_axis.text(tick));
     const float width = ImGui::CalcTextSize(text.c_str()).x;
-    list.AddText({x - width / 2, plot.max.y + theme.px(4)}, theme.faint_text, text.c_str());
+    const float left = std::min(x - width / 2, plot.max.x + theme.px(4) - width);
+    if (left < end) continue;  // the line alone says enough
+    list.AddText({left, plot.max.y + theme.px(4)}, theme.faint_text, text.c_str());
+    end = left + width + theme.px(8);
   }
   for (const double tick : plot.y_axis.ticks(static_cast<std::size_t>((plot.max.y - plot.min.y) / theme.px(42)))) {
     const float y = std::floor(plot.y(tick)) + 0.5f;
     list.AddLine({plot.min.x, y}, {plot.max.x, y}, theme.grid);
-    const std::string text = plot.y_axis.text(tick);
+    const std::string text = round_figure(plot.y_axis.text(tick));
     const float width = ImGui::CalcTextSize(text.c_str()).x;
     list.AddText({plot.min.x - width - theme.px(6), y - font / 2}, theme.faint_text, text.c_str());
   }
@@ -75,6 +95,31 @@ void draw_axes(ImDrawList& list, const Theme& theme, const Plot& plot) {
                plot.x_axis.label.c_str());
   list.AddText({plot.min.x - plot_margin(theme).x + theme.px(6), plot.min.y - font - theme.px(6)}, theme.text,
                plot.y_axis.label.c_str());
+}
+
+void LabelPlacer::keep_point_free(ImVec2 center, float radius) {
+  keep_free({center.x - radius, center.y - radius}, {center.x + radius, center.y + radius});
+}
+
+bool LabelPlacer::is_free(const Box& box) const {
+  if (box.min.x < min_.x || box.min.y < min_.y || box.max.x > max_.x || box.max.y > max_.y) return false;
+  return std::ranges::none_of(taken_, [&box](const Box& other) {
+    return box.min.x < other.max.x && other.min.x < box.max.x && box.min.y < other.max.y && other.min.y < box.max.y;
+  });
+}
+
+std::optional<ImVec2> LabelPlacer::place(ImVec2 point, float distance, ImVec2 size) {
+  const float right = point.x + distance, left = point.x - distance - size.x, middle = point.x - size.x / 2;
+  const float above = point.y - distance / 4 - size.y, below = point.y + distance / 4;
+  const float far_above = point.y - distance - size.y, far_below = point.y + distance;
+  for (const ImVec2 corner : {ImVec2(right, above), ImVec2(right, below), ImVec2(left, above), ImVec2(left, below),
+                              ImVec2(middle, far_above), ImVec2(middle, far_below)}) {
+    const Box box{corner, {corner.x + size.x, corner.y + size.y}};
+    if (!is_free(box)) continue;
+    taken_.push_back(box);
+    return corner;
+  }
+  return std::nullopt;
 }
 
 void draw_marker(ImDrawList& list, std::size_t index, ImVec2 center, float radius, ImU32 color) {

@@ -5,6 +5,7 @@
 #include <imgui.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,13 @@ namespace tencache::gui {
 struct PlotAxis {
   double from = 0, to = 1;
   bool logarithmic = false;
-  bool binary = false;  // logarithmic ticks at powers of two instead of 1, 2, 5 times those of ten
+  bool binary = false;  // ticks at powers of two instead of ten
   std::function<std::string(double)> text;
   std::string label;
 
   double share(double value) const;  // 0 at `from`, 1 at `to`
+  // At most so many, all round numbers: of logarithmic axes 1, 2 and 5, 1 and 5 or 1 times powers of ten, and where
+  // that are too few, as on linear ones.
   std::vector<double> ticks(std::size_t most) const;
   // With room beyond the values on both sides; linear ones begin at 0.
   static PlotAxis around(double least, double most, bool logarithmic);
@@ -37,6 +40,24 @@ struct Plot {
 ImVec2 plot_margin(const Theme& theme);
 // The ground, the lines of the ticks and their texts.
 void draw_axes(ImDrawList& list, const Theme& theme, const Plot& plot);
+// Finds room for texts beside points, where they cover neither points nor lines nor one another.
+class LabelPlacer {
+ public:
+  LabelPlacer(ImVec2 min, ImVec2 max) : min_(min), max_(max) {}
+  void keep_free(ImVec2 min, ImVec2 max) { taken_.push_back({min, max}); }
+  void keep_point_free(ImVec2 center, float radius);
+  // The upper left corner of a text of that size beside the point, its place taken from then on; none: no room.
+  std::optional<ImVec2> place(ImVec2 point, float distance, ImVec2 size);
+
+ private:
+  struct Box {
+    ImVec2 min, max;
+  };
+  bool is_free(const Box& box) const;
+  ImVec2 min_, max_;
+  std::vector<Box> taken_;
+};
+
 // Circle, square, triangle, diamond, …, by the index.
 void draw_marker(ImDrawList& list, std::size_t index, ImVec2 center, float radius, ImU32 color);
 

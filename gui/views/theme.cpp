@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace tencache::gui {
 namespace {
@@ -188,6 +189,25 @@ bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 col
   list.AddText(position, color, begin, cut);
   list.AddText({position.x + fitting.x, position.y}, color, dots);
   return false;
+}
+
+std::string shortened(const std::string& text, float width) {
+  if (ImGui::CalcTextSize(text.c_str()).x <= width) return text;
+  std::vector<std::size_t> begins;  // of characters
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) begins.push_back(i);
+  }
+  const auto keeping = [&](std::size_t characters) {  // more of the beginning
+    const std::size_t after = characters / 2;
+    return text.substr(0, begins[characters - after]) + "…" +
+           (after == 0 ? std::string() : text.substr(begins[begins.size() - after]));
+  };
+  std::size_t least = 0, most = begins.size();  // of characters: what fits, what does not
+  while (most > least + 1) {
+    const std::size_t middle = (least + most) / 2;
+    (ImGui::CalcTextSize(keeping(middle).c_str()).x <= width ? least : most) = middle;
+  }
+  return least == 0 ? std::string() : keeping(least);
 }
 
 }  // namespace tencache::gui

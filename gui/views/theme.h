@@ -6,6 +6,7 @@
 #include <imgui.h>
 
 #include <array>
+#include <string>
 
 #include "core/timeline.h"
 #include "core/trace.h"
@@ -51,5 +52,7 @@ ImU32 readable_on(ImU32 color);
 void draw_hatching(ImDrawList& list, ImVec2 min, ImVec2 max, ImU32 color, float spacing);
 // As much of the text as fits, with "…"; nothing if not even that does. Returns whether all of it did.
 bool draw_clipped_text(ImDrawList& list, ImVec2 position, float width, ImU32 color, const char* begin, const char* end);
+// The same with "…" in the middle: names that begin alike end differently.
+std::string shortened(const std::string& text, float width);
 
 }  // namespace tencache::gui

@@ -151,15 +151,7 @@ void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
     ImGui::TextDisabled("%zu ops, %zu tensors", session.found_ops().size(), session.found_tensors().size());
   }
   ImGui::SameLine(0, theme.px(18));
-  if (ImGui::ArrowButton("##before", ImGuiDir_Left) && session.aligned_iteration() > 0) {
-    session.align(session.aligned_iteration() - 1);
-  }
-  ImGui::SameLine(0, theme.px(4));
-  const std::uint64_t first = session.first_iteration();
-  ImGui::TextUnformatted(
-      fmt::format("iteration {} of {}", first + session.aligned_iteration() + 1, first + session.iterations()).c_str());
-  ImGui::SameLine(0, theme.px(4));
-  if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.aligned_iteration() + 1);
+  draw_iteration_choice(session, theme);
   ImGui::SameLine(0, theme.px(18));
   if (ImGui::Button("Fit")) session.fit();
   ImGui::SameLine();

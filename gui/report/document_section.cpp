@@ -1,0 +1,404 @@
+// What the other commands print with --json (explain, bound, fit, tune, validate, …), and tables of CSV files: the
+// picture that belongs to it, and its tables under the headings that the command itself prints.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "gui/model/bar_parts.h"
+#include "gui/model/describe.h"
+#include "gui/report/html.h"
+#include "gui/report/page.h"
+
+namespace tencache::gui {
+namespace {
+
+constexpr std::size_t most_rows = 40, most_tables = 8, most_columns = 12, most_bars = 200;
+constexpr std::size_t longest_label = 32, longest_text = 40, longest_group = 120;
+constexpr double label_width = 240, bars_width = 540, text_width = 280, bar_height = 15, bar_step = 22;
+
+// ---- Pictures -------------------------------------------------------------------------------------------------------
+
+std::string class_of(const Ink& ink) {
+  switch (ink.kind) {
+    case Ink::Kind::compute:
+      return "busy";
+    case Ink::Kind::host:
+      return "gap";
+    case Ink::Kind::stall:
+      return fmt::format("c{}{}", ink.which, ink.pale ? " pale" : "");
+    case Ink::Kind::role:
+      return fmt::format("r{}", ink.which);
+    case Ink::Kind::marked:
+      return "best";
+    case Ink::Kind::pale:
+      return "outline";
+    case Ink::Kind::plain:
+      break;
+  }
+  return "dot";
+}
+
+std::string short_text(const std::string& text, std::size_t most) { return html_text(shortened_to(text, most)); }
+
+std::string bar_svg(const ChartBar& bar, double top, double most) {
+  const double middle = top + bar_height - 3.5;
+  std::string facts;
+  for (const auto& [label, value] : bar.facts) {
+    if (!facts.empty()) facts += "; ";
+    if (!label.empty()) facts.append(label).append(": ");
+    facts += value;
+  }
+  if (facts.empty()) facts = bar.label + ": " + bar.text;
+  std::string svg =
+      fmt::format("<g><title>{}</title><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", html_text(facts),
+                  coordinate(label_width - 8), coordinate(middle), short_text(bar.label, longest_label));
+  std::vector<double> values;
+  for (const ChartPart& part : bar.parts) values.push_back(part.value);
+  const std::vector<double> widths = part_widths(values, bars_width / most, bars_width, 1.5);
+  double x = label_width;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    if (widths[i] > 0) {
+      svg += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" data-value=\"{}\"/>\n",
+                         class_of(bar.parts[i].ink), coordinate(x), coordinate(top), widths[i], coordinate(bar_height),
+                         values[i]);
+    }
+    x += widths[i];
+  }
+  if (bar.between && bar.between->first <= most * (1 + 1e-9)) {
+    const double from = label_width + bar.between->first / most * bars_width,
+                 to = label_width + std::min(1.0, bar.between->second / most) * bars_width;
+    svg += fmt::format("<rect class=\"between\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"/>\n",
+                       coordinate(from - 1), coordinate(top - 2), to - from + 2, coordinate(bar_height + 4));
+  }
+  return svg + fmt::format("<text class=\"faint\" x=\"{}\" y=\"{}\">{}{}</text></g>\n",
+                           coordinate(label_width + bars_width + 8), coordinate(middle),
+                           bar.total() > most * (1 + 1e-9) ? "▸ " : "", short_text(bar.text, longest_text));
+}
+
+std::string chart_figure(const Chart& chart) {
+  if (chart.bars.empty()) return "";
+  std::string svg;
+  double y = 4;
+  const std::size_t shown = std::min(chart.bars.size(), most_bars);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const ChartBar& bar = chart.bars[i];
+    if (!bar.group.empty() && (i == 0 || bar.group != chart.bars[i - 1].group)) {
+      svg += fmt::format("<text class=\"title\" x=\"0\" y=\"{}\">{}</text>\n", coordinate(y + 16),
+                         short_text(bar.group, longest_group));
+      y += 26;
+    }
+    svg += bar_svg(bar, y, chart.most);
+    y += bar_step;
+  }
+  std::vector<LegendEntry> entries;
+  for (const ChartPart& part : chart.legend()) entries.push_back({class_of(part.ink), part.label});
+  const bool marked = std::ranges::any_of(chart.bars, [](const ChartBar& bar) { return bar.between.has_value(); });
+  if (marked) entries.push_back({"between", chart.mark_label});
+  const double width = label_width + bars_width + text_width;
+  return fmt::format(
+      "<figure>\n{}<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n{}</figure>\n",
+      legend(entries), coordinate(width), coordinate(y), coordinate(width), html_text(chart.title), svg,
+      shown < chart.bars.size()
+          ? fmt::format("<figcaption>The first {} of {}.</figcaption>\n", shown, chart.bars.size())
+          : std::string());
+}
+
+// ---- Tables ---------------------------------------------------------------------------------------------------------
+
+// A column of a table of the document and its heading; of a name that ends in "*" each that begins so, whose rest goes
+// behind the heading.
+struct Heading {
+  const char* column;
+  const char* heading;
+};
+struct ShownTable {
+  const char* command;
+  const char* table;
+  const char* title;
+  std::vector<Heading> columns;
+};
+
+const std::vector<ShownTable>& shown_tables() {
+  static const std::vector<ShownTable> tables = {
+      {"explain",
+       "causes",
+       "",
+       {{"cause", "waits for"},
+        {"attributed_seconds", "attributed"},
+        {"confirmed_seconds", "confirmed"},
+        {"still_seconds", "still"},
+        {"moved_seconds", "moved"},
+        {"without.reason", "no such run"}}},
+      {"explain",
+       "in_turn.steps",
+       "Taken away one after the other, the longest first",
+       {{"cause", "without"}, {"seconds", "gained"}, {"iteration_seconds", "iteration"}}},
+      {"explain",
+       "ops",
+       "",
+       {{"op", "op"},
+        {"name", "op that waits longest"},
+        {"module", "module"},
+        {"phase", "phase"},
+        {"seconds", "waits"}}},
+      {"explain", "layers", "", {{"layer", "layer"}, {"seconds", "waits"}}},
+      {"explain",
+       "tensors",
+       "",
+       {{"name", "tensor waited for"},
+        {"role", "role"},
+        {"bytes", "bytes"},
+        {"seconds", "waits"},
+        {"gained_without_seconds", "gained without"}}},
+      {"explain",
+       "changes",
+       "",
+       {{"change", "what would help"},
+        {"fits", "fits"},
+        {"iteration_seconds", "iteration"},
+        {"gained_seconds", "gained"}}},
+      {"bound",
+       "terms",
+       "",
+       {{"name", "term"},
+        {"seconds", "alone"},
+        {"bandwidth_bytes_per_second", "bandwidth"},
+        {"links", "over"},
+        {"inside", "beyond what these hold"}}},
+      {"bound",
+       "windows",
+       "Windows that take longer than their compute",
+       {{"first.op", "from op"},
+        {"first.name", "name"},
+        {"last.op", "to op"},
+        {"last.name", "name"},
+        {"seconds", "takes"},
+        {"compute_seconds", "compute"},
+        {"bytes", "must cross"}}},
+      {"fit",
+       "demand",
+       "",
+       {{"rank", "rank"},
+        {"persistent.bytes", "persistent"},
+        {"peak.bytes", "alive at most"},
+        {"peak.name", "at op"},
+        {"largest_gpu_op.bytes", "largest GPU op"},
+        {"largest_gpu_op.name", "which is"}}},
+      {"fit",
+       "demand.tiers",
+       "",
+       {{"name", "tier, fastest first"},
+        {"capacity_bytes", "capacity"},
+        {"held_bytes", "holds"},
+        {"left_over_bytes", "left over"},
+        {"overflows_first_at.name", "overflows first at"}}},
+      {"fit",
+       "policies",
+       "",
+       {{"policy", "policy"},
+        {"fits", "fits"},
+        {"minimum_gpu_bytes", "least GPU memory"},
+        {"minimum_cpu_bytes", "least CPU memory"},
+        {"minimum_nvme_bytes", "least NVMe memory"},
+        {"peak_bytes.*", "peak "},
+        {"reason", "why not"}}},
+      {"fit",
+       "policies.tiers",
+       "When each tier is fullest",
+       {{"name", "tier"}, {"startup_peak_bytes", "at start-up"}, {"steady_peak_bytes", "steady"}}},
+      {"tune",
+       "workloads",
+       "",
+       {{"trace", "workload"},
+        {"iteration_seconds", "best"},
+        {"defaults_seconds", "defaults"},
+        {"ideal_seconds", "ideal"},
+        {"replay", "to have it"}}},
+      {"tune",
+       "flatness.steps",
+       "This one alone, others as in best",
+       {{"of", "knob"}, {"value", "value"}, {"fits", "fits"}, {"relative_time", "time"}, {"ties", "ties"}}},
+      {"tune", "misfits", "Candidates that do not fit", {{"count", "candidates"}, {"reason", "such as"}}},
+      {"validate",
+       "systems.rows",
+       "",
+       {{"of", "system"},
+        {"experiment", "experiment"},
+        {"row", "row"},
+        {"published.text", "published"},
+        {"simulated", "simulated"},
+        {"error", "error"},
+        {"verdict", "verdict"},
+        {"detail", "remark"}}}};
+  return tables;
+}
+
+using Column = std::pair<std::size_t, std::string>;  // of the table, and its heading
+
+bool is_empty(const DataTable& table, std::size_t column) {
+  for (std::size_t row = 0; row < table.row_count(); ++row) {
+    if (!table.raw(row, column).empty()) return false;
+  }
+  return true;
+}
+
+// What there is more than one of tells rows apart: ranks, policies.
+bool is_varied(const DataTable& table, std::size_t column) {
+  std::set<std::string> values;
+  for (std::size_t row = 0; row < table.row_count(); ++row) values.insert(table.raw(row, column));
+  return values.size() > 1;
+}
+
+std::vector<Column> columns_of(const DataTable& table, const std::vector<Heading>& headings) {
+  std::vector<Column> columns;
+  const std::size_t owner = table.find_column("of");
+  const bool owner_named =
+      std::ranges::any_of(headings, [](const Heading& h) { return std::string_view(h.column) == "of"; });
+  if (owner != DataTable::unsorted && !owner_named && is_varied(table, owner)) columns.emplace_back(owner, "of");
+  for (const auto& [name, heading] : headings) {
+    const std::string_view wanted = name;
+    for (std::size_t column = 0; column < table.column_count(); ++column) {
+      const std::string& has = table.column_name(column);
+      const bool any = wanted.ends_with('*') && has.starts_with(wanted.substr(0, wanted.size() - 1));
+      if ((!any && has != wanted) || is_empty(table, column)) continue;
+      columns.emplace_back(column, any ? heading + has.substr(wanted.size() - 1) : heading);
+    }
+  }
+  return columns;
+}
+
+std::vector<Column> all_columns(const DataTable& table) {
+  std::vector<Column> columns;
+  for (std::size_t column = 0; column < table.column_count() && columns.size() < most_columns; ++column) {
+    if (!is_empty(table, column)) columns.emplace_back(column, table.column_name(column));
+  }
+  return columns;
+}
+
+std::string table_html(const DataTable& table, const std::vector<Column>& columns, const std::string& title) {
+  if (columns.empty() || table.row_count() == 0) return "";
+  std::string html = title.empty() ? std::string() : fmt::format("<h3>{}</h3>\n", html_text(title));
+  html += fmt::format("<div class=\"scroll\"><table data-table=\"{}\"><thead><tr>", html_text(table.name()));
+  for (const auto& [column, heading] : columns) {
+    html += fmt::format("<th{}>{}</th>", table.is_numeric(column) ? "" : " class=\"left\"", html_text(heading));
+  }
+  html += "</tr></thead><tbody>\n";
+  const std::size_t rows = std::min(table.row_count(), most_rows);
+  for (std::size_t row = 0; row < rows; ++row) {
+    html += "<tr>";
+    for (const auto& [column, heading] : columns) {
+      if (table.is_numeric(column)) {
+        html += fmt::format("<td data-value=\"{}\">{}</td>", html_text(table.raw(row, column)),
+                            html_text(table.shown(row, column)));
+      } else {
+        html += fmt::format("<td class=\"left wide\">{}</td>", html_text(table.shown(row, column)));
+      }
+    }
+    html += "</tr>\n";
+  }
+  html += "</tbody></table></div>\n";
+  if (rows < table.row_count()) {
+    html += fmt::format("<p class=\"faint\">The first {} of {} rows.</p>\n", rows, table.row_count());
+  }
+  return html;
+}
+
+// ---- Sentences ------------------------------------------------------------------------------------------------------
+
+// The figures that stand for themselves, by name.
+class Figures {
+ public:
+  explicit Figures(const DataTables& tables) {
+    const auto found = std::ranges::find_if(tables, &DataTable::named_values);
+    if (found != tables.end() && found->name() == "figures") table_ = &*found;
+  }
+  std::string operator[](const std::string& name) const {
+    if (table_ == nullptr) return "";
+    for (std::size_t row = 0; row < table_->row_count(); ++row) {
+      if (table_->raw(row, 0) == name) return table_->shown(row, 1);
+    }
+    return "";
+  }
+  // "a=1 b=2" of those that begin so.
+  std::string settings(const std::string& prefix) const {
+    std::string text;
+    for (std::size_t row = 0; table_ != nullptr && row < table_->row_count(); ++row) {
+      const std::string name = table_->raw(row, 0);
+      if (!name.starts_with(prefix)) continue;
+      if (!text.empty()) text += ' ';
+      text.append(name, prefix.size()).append("=").append(table_->raw(row, 1));
+    }
+    return text;
+  }
+
+ private:
+  const DataTable* table_ = nullptr;
+};
+
+// What the command says in its first lines.
+std::string sentence(const std::string& command, const Figures& figures) {
+  if (command == "explain" && figures["fits"] == "yes") {
+    return fmt::format(
+        "Iteration {} = compute {} + gaps {} + stalls {}. Ideal {}; no policy is faster than {}, where {} binds.",
+        figures["run.iteration_seconds"], figures["run.compute_seconds"], figures["run.gap_seconds"],
+        figures["in_turn.attributed_seconds"], figures["ideal_seconds"], figures["bound_seconds"],
+        figures["bound_term"]);
+  }
+  if (command == "explain") return fmt::format("Does not fit: {}", figures["reason"]);
+  if (command == "bound") {
+    const std::string misfit =
+        figures["fits"] == "no" ? fmt::format("Fits under no policy: {}. ", figures["reason"]) : "";
+    return fmt::format("{}No policy is faster than {} an iteration; what binds: {}.", misfit, figures["bound_seconds"],
+                       figures["bound_term"]);
+  }
+  if (command == "fit") return figures["fits"] == "yes" ? "It fits." : "It does not fit.";
+  if (command == "tune") {
+    const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];
+    std::string text = fmt::format("{} candidates of {}, {} simulations.", figures["candidates"],
+                                   figures["combinations"], figures["simulations"]);
+    if (figures["best.fits"] != "yes") return text + " None fits.";
+    text += fmt::format(" Best: {}.", settings.empty() ? "the defaults" : settings);
+    if (figures["ties_with_defaults"] == "yes") return text + " A tie with the defaults: there is nothing to gain.";
+    return speedup.empty() ? text : fmt::format("{} {} as fast as the defaults.", text, speedup);
+  }
+  if (command == "validate") {
+    return fmt::format(
+        "{} rows count, {} of them missed; median error {}, worst {}. {} rows that a parameter was fitted on, {} that "
+        "are listed only and {} that were skipped do not count.",
+        figures["summary.judged"], figures["summary.missed"], figures["summary.median_error"],
+        figures["summary.worst_error"], figures["summary.fitted"], figures["summary.listed"],
+        figures["summary.skipped"]);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string document_section(const Document& document) {
+  const std::string file = std::filesystem::path(document.path).filename().string();
+  const std::string& command = document.command;
+  const std::string heading = document.chart    ? document.chart->title
+                              : command.empty() ? file
+                                                : fmt::format("{}: {}", command, file);
+  std::string html = "<section>\n<h2>" + html_text(heading) + "</h2>\n";
+  const std::string said = sentence(command, Figures(document.tables));
+  if (!said.empty()) html += "<p class=\"answer\">" + html_text(said, 2000) + "</p>\n";
+  if (document.chart) html += chart_figure(*document.chart);
+  std::string tables;
+  for (const ShownTable& shown : shown_tables()) {
+    const auto table = std::ranges::find(document.tables, shown.table, &DataTable::name);
+    if (command != shown.command || table == document.tables.end()) continue;
+    tables += table_html(*table, columns_of(*table, shown.columns), shown.title);
+  }
+  if (!tables.empty()) return html + tables + "</section>\n";
+  std::size_t count = 0;
+  for (const DataTable& table : document.tables) {
+    if (table.name() == "manifest" || table.name() == "timing" || count++ >= most_tables) continue;
+    html += table_html(table, all_columns(table), document.tables.size() == 1 ? "" : table.name());
+  }
+  return html + "</section>\n";
+}
+
+}  // namespace tencache::gui

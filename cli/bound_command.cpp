@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "cli/bound_text.h"
 #include "cli/command_line.h"
 #include "cli/repeat.h"
 #include "cli/report.h"
@@ -17,34 +18,11 @@ namespace {
 
 constexpr std::size_t windows_shown = 5;
 
-Json op_json(const Trace& trace, OpIndex op) { return {{"op", op}, {"name", trace.name(trace.ops[op])}}; }
-
-Json windows_json(const Trace& trace, const std::vector<BoundWindow>& windows) {
-  Json list = Json::array();
-  for (const BoundWindow& window : windows) {
-    list.push_back({{"first", op_json(trace, window.first)},
-                    {"last", op_json(trace, window.last)},
-                    {"seconds", window.seconds},
-                    {"compute_seconds", window.compute_seconds},
-                    {"bytes", window.bytes}});
-  }
-  return list;
-}
-
 Json bound_json(const Workload& workload, const Bound& bound, double run_seconds) {
-  const MachineSpec& machine = workload.machine.of_rank(bound.rank);
-  Json terms = Json::array();
-  for (const BoundTerm& term : bound.terms) {
-    Json inside = Json::array(), links = Json::array();
-    for (const TierId tier : term.inside) inside.push_back(machine.tiers[tier].name);
-    for (const LinkId link : term.links) links.push_back(machine.links[link].name);
-    terms.push_back(
-        {{"name", term.name},
-         {"seconds", term.seconds},
-         {"inside", std::move(inside)},
-         {"links", std::move(links)},
-         {"bandwidth_bytes_per_second", term.bytes_per_second > 0 ? Json(term.bytes_per_second) : Json(nullptr)},
-         {"windows", windows_json(workload.trace, term.windows)}});
+  Json terms = Json::array(), notes = notes_of(workload);
+  for (const BoundTerm& term : bound.terms) terms.push_back(bound_term_json(workload, term, bound.rank));
+  if (const std::string note = storage_bound_note(workload, bound.binding, bound.rank); !note.empty()) {
+    notes.push_back(note);
   }
   const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
   return {{"machine", workload.machine.name},
@@ -53,10 +31,12 @@ Json bound_json(const Workload& workload, const Bound& bound, double run_seconds
           {"reason", or_null(bound.misfit)},
           {"bound_seconds", bound.seconds},
           {"bound_term", bound.term},
+          {"binding", bound_term_json(workload, bound.binding, bound.rank)},
           {"compute_bound_seconds", bound.compute_seconds},
           {"rank", bound.rank},
           {"terms", std::move(terms)},
-          {"windows", windows_json(workload.trace, bound.windows)},
+          {"windows", bound_windows_json(workload.trace, bound.windows)},
+          {"notes", std::move(notes)},
           {"manifest",
            {{"version", TENCACHE_VERSION},
             {"hashes", {{"trace", or_null(workload.trace_sha256)}, {"machine", workload.machine_sha256}}},
@@ -68,13 +48,29 @@ Json bound_json(const Workload& workload, const Bound& bound, double run_seconds
           {"timing", {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}}}};
 }
 
+std::string windows_text(const Trace& trace, const std::vector<BoundWindow>& windows) {
+  const std::size_t shown = std::min(windows_shown, windows.size());
+  std::string text =
+      fmt::format("\nWindows that take longer than their compute, {}:\n",
+                  shown < windows.size() ? fmt::format("{} of {}", shown, windows.size()) : std::string("all"));
+  for (std::size_t i = 0; i < shown; ++i) {
+    const BoundWindow& window = windows[i];
+    text +=
+        fmt::format("  ops {} ({}) to {} ({}), {}: {}, compute {}; {}\n", window.first,
+                    trace.name(trace.ops[window.first]), window.last, trace.name(trace.ops[window.last]), window.term,
+                    format_seconds(window.seconds), format_seconds(window.compute_seconds), crossing_text(window));
+  }
+  return text;
+}
+
 std::string bound_text(const Workload& workload, const Bound& bound) {
   const MachineSpec& machine = workload.machine.of_rank(bound.rank);
   const Trace& trace = workload.trace;
-  std::string text = fmt::format("{} on {}\n", trace_title(workload), workload.machine.name);
+  std::string text = fmt::format("{} on {}\n", trace_title(workload), machine_title(workload));
   if (!bound.misfit.empty()) text += fmt::format("  fits under no policy: {}\n", bound.misfit);
   text += fmt::format("  no policy is faster than {} an iteration; what binds: {}\n", format_seconds(bound.seconds),
                       bound.term);
+  text += fmt::format("  that is {}\n", binding_text(workload, bound.binding, bound.rank));
   if (rank_count(trace) > 1) text += fmt::format("  of rank {}, whose bound is the greatest\n", bound.rank);
   Table table({"  term", "alone", "bandwidth", "over", "beyond the compute of"});
   for (const BoundTerm& term : bound.terms) {
@@ -90,18 +86,11 @@ std::string bound_text(const Workload& workload, const Bound& bound) {
     table.add(std::move(row));
   }
   text += "\n" + table.text();
-  if (bound.windows.empty()) return text;
-  text +=
-      fmt::format("\nWindows that take longer than their compute, {}:\n",
-                  bound.windows.size() > windows_shown ? fmt::format("{} of {}", windows_shown, bound.windows.size())
-                                                       : std::string("all"));
-  for (std::size_t i = 0; i < std::min(windows_shown, bound.windows.size()); ++i) {
-    const BoundWindow& window = bound.windows[i];
-    text += fmt::format("  ops {} ({}) to {} ({}): {}, compute {}; {} must cross\n", window.first,
-                        trace.name(trace.ops[window.first]), window.last, trace.name(trace.ops[window.last]),
-                        format_seconds(window.seconds), format_seconds(window.compute_seconds),
-                        format_bytes(static_cast<Bytes>(window.bytes)));
+  if (!bound.windows.empty()) text += windows_text(trace, bound.windows);
+  if (const std::string note = storage_bound_note(workload, bound.binding, bound.rank); !note.empty()) {
+    text += "\n" + note + "\n";
   }
+  for (const std::string& note : notes_of(workload)) text += note + "\n";
   return text;
 }
 

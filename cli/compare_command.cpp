@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "cli/bound_text.h"
 #include "cli/command_line.h"
 #include "cli/intervals.h"
 #include "cli/report.h"
@@ -115,6 +116,28 @@ std::string validity_lines(const Workload& workload, const std::vector<Outcome>&
   return text;
 }
 
+// How much of the waits for the CPU's optimizer is the CPU's own computing, in lines of the table's width.
+std::string cpu_wait_lines(const std::vector<Outcome>& outcomes) {
+  constexpr double least_share = 0.01;  // of the iteration
+  std::string text, line;
+  for (const Outcome& outcome : outcomes) {
+    const RunResult& result = outcome.result;
+    const auto wait = static_cast<double>(result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)]);
+    if (!result.fits || wait <= least_share * static_cast<double>(result.window.time_ns)) continue;
+    const double computing = static_cast<double>(result.window.cpu_wait_compute_ns) / wait;
+    const std::string item = fmt::format("{} {:.0f} %", outcome.policy, 100 * computing);
+    if (line.empty()) {
+      line = "Of cpu_optimizer the CPU's own computing, the rest its waits for transfers: " + item;
+    } else if (line.size() + item.size() + 3 > table_width) {
+      text += line + ",\n";
+      line = "  " + item;
+    } else {
+      line += ", " + item;
+    }
+  }
+  return line.empty() ? "" : text + line + ".\n";
+}
+
 // `intervals`: one an outcome, nullptr where there is none.
 std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
                   const Intervals& sampled, const std::vector<const Interval*>& intervals) {
@@ -170,9 +193,18 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     remarks += fmt::format("Cost at {:.4g} {}/h on demand{}.\n", price.on_demand, currency,
                            date.empty() ? "" : ", price of " + date);
   }
+  remarks += cpu_wait_lines(outcomes);
+  for (const Outcome& outcome : outcomes) {
+    if (const std::string note = deepspeed_note(workload, outcome); !note.empty()) {
+      remarks += fmt::format("{}: {}.\n", outcome.policy, note);
+    }
+  }
+  if (const std::string note = storage_bound_note(workload, references.binding, references.bound_rank); !note.empty()) {
+    remarks += note + "\n";
+  }
   remarks += validity_lines(workload, outcomes);
   const std::string legend = "█ compute  ▒ what it waits most for  ░ other stalls\n";
-  return fmt::format("{} on {}\n\n{}\n{}{}{}", trace_title(workload), workload.machine.name, table.text(), legend,
+  return fmt::format("{} on {}\n\n{}\n{}{}{}", trace_title(workload), machine_title(workload), table.text(), legend,
                      what_decides(sampled, intervals, outcomes), remarks);
 }
 

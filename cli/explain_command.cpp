@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "cli/bound_text.h"
 #include "cli/command_line.h"
 #include "cli/repeat.h"
 #include "cli/report.h"
@@ -45,6 +46,14 @@ std::string change_text(StallCause cause) {
     default:
       return std::string(to_string(cause)) + " takes no time";
   }
+}
+
+std::vector<std::string> notes_of_explained(const Explained& explained) {
+  std::vector<std::string> notes = notes_of(explained.workload);
+  const References& references = explained.references;
+  const std::string note = storage_bound_note(explained.workload, references.binding, references.bound_rank);
+  if (!note.empty()) notes.push_back(note);
+  return notes;
 }
 
 std::string cause_name(std::size_t cause) { return std::string(to_string(static_cast<StallCause>(cause))); }
@@ -99,16 +108,18 @@ Json explanation_json(const Explained& explained) {
   const Explanation& explanation = explained.explanation;
   const Trace& program = explained.program();
   const bool fits = explanation.parts.fits;
-  Json json = {{"policy", explanation.outcome.policy},
-               {"machine", explained.workload.machine.name},
-               {"trace", explained.workload.options.trace},
-               {"fits", fits},
-               {"reason", fits ? Json(nullptr) : Json(explanation.parts.reason)},
-               {"run", parts_json(explanation.parts)},
-               {"ideal_seconds", explained.references.ideal_seconds},
-               {"bound_seconds", explained.references.bound_seconds},
-               {"bound_term", explained.references.bound_term},
-               {"causes", causes_json(explanation)}};
+  Json json = {
+      {"policy", explanation.outcome.policy},
+      {"machine", explained.workload.machine.name},
+      {"trace", explained.workload.options.trace},
+      {"fits", fits},
+      {"reason", fits ? Json(nullptr) : Json(explanation.parts.reason)},
+      {"run", parts_json(explanation.parts)},
+      {"ideal_seconds", explained.references.ideal_seconds},
+      {"bound_seconds", explained.references.bound_seconds},
+      {"bound_term", explained.references.bound_term},
+      {"binding", bound_term_json(explained.workload, explained.references.binding, explained.references.bound_rank)},
+      {"causes", causes_json(explanation)}};
   Json steps = Json::array();
   double confirmed = 0;
   for (const ExplainedStep& step : explanation.steps) {
@@ -163,7 +174,7 @@ Json explanation_json(const Explained& explained) {
   }
   json["changes"] = std::move(changes);
   json["simulations"] = explanation.simulations;
-  json["notes"] = notes_of(explained.workload);
+  json["notes"] = notes_of_explained(explained);
   json["rescaled"] = rescaling_json(explained.workload);
   json["manifest"] = manifest_json(explained.workload, explanation.outcome.policy, explanation.outcome.options);
   return json;
@@ -321,21 +332,23 @@ std::string explanation_text(const Explained& explained) {
   const Explanation& explanation = explained.explanation;
   const TimeParts& parts = explanation.parts;
   std::string text = fmt::format("{} on {} under {}\n", trace_title(explained.workload),
-                                 explained.workload.machine.name, explanation.outcome.policy);
+                                 machine_title(explained.workload), explanation.outcome.policy);
   if (!parts.fits) return text + "  does not fit: " + parts.reason + "; see `tencache fit`\n";
   if (!explanation.outcome.ranks.empty()) text += fmt::format("  of rank {}, the slowest\n", explanation.outcome.rank);
   text += fmt::format("  iteration {} = compute {} + gaps {} + stalls {}\n", format_seconds(parts.seconds),
                       format_seconds(parts.compute), format_seconds(parts.gaps), format_seconds(sum_of(parts.stalls)));
-  text += fmt::format(
-      "  ideal {}; no policy is faster than {}, where {} binds\n\n", format_seconds(explained.references.ideal_seconds),
-      format_seconds(explained.references.bound_of(explanation.outcome.result)), explained.references.bound_term);
+  const References& references = explained.references;
+  text += fmt::format("  ideal {}; no policy is faster than {}, where {} binds:\n  {}\n\n",
+                      format_seconds(references.ideal_seconds),
+                      format_seconds(references.bound_of(explanation.outcome.result)), references.bound_term,
+                      binding_text(explained.workload, references.binding, references.bound_rank));
   if (explanation.causes.empty()) {
     text += "It waits for nothing.\n";
   } else {
     text += causes_text(explanation) + steps_text(explanation) + costly_text(explained);
   }
   text += changes_text(explanation);
-  for (const std::string& note : notes_of(explained.workload)) text += note + "\n";
+  for (const std::string& note : notes_of_explained(explained)) text += note + "\n";
   return text;
 }
 

@@ -7,10 +7,12 @@
 #include <mutex>
 #include <optional>
 
+#include "cli/bound_text.h"
 #include "cli/command_line.h"
 #include "cli/repeat.h"
 #include "cli/report.h"
 #include "policies/registry.h"
+#include "sim/bound.h"
 #include "sim/fit.h"
 #include "sim/parallel.h"
 #include "traces/demand.h"
@@ -202,6 +204,7 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
                {"minimum_cpu_bytes", nullptr},
                {"minimum_nvme_bytes", nullptr},
                {"pinned_fits", verdict.pinned_fits ? Json(*verdict.pinned_fits) : Json(nullptr)},
+               {"deepspeed_cpu_memory", result["deepspeed_cpu_memory"]},
                {"tiers", nullptr},
                {"iteration_seconds", result["iteration_seconds"]},
                {"peak_bytes", result["peak_bytes"]},
@@ -315,26 +318,6 @@ std::string peaks_text(const Workload& workload, const Verdict& verdict) {
   return "\n" + table.text() + text.substr(text.empty() ? 0 : 1) + (text.empty() ? "" : "\n");
 }
 
-// "64GiB", or "50%" of the CPU memory of so many ranks together.
-std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks) {
-  if (text.empty()) return std::nullopt;
-  try {
-    if (text.back() != '%') return parse_bytes(text);
-    std::size_t used = 0;
-    const double percent = std::stod(text, &used);
-    const TierId cpu = machine.tier_of(Device::cpu);
-    if (used + 1 == text.size() && percent > 0 && percent <= 100 && cpu != no_tier) {
-      double capacity = 0;
-      for (std::size_t rank = 0; rank < std::min(ranks, machine.rank_count()); ++rank) {
-        capacity += static_cast<double>(machine.of_rank(rank).tiers[cpu].capacity);
-      }
-      return static_cast<Bytes>(capacity * percent / 100);
-    }
-  } catch (const std::exception&) {
-  }
-  throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
-}
-
 // Page-locked CPU memory at most, staging buffers included.
 Bytes pinned_bytes(const TierPeak& cpu_peak, Bytes cpu_peak_bytes, const Staging& staging) {
   return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.count * staging.bytes;
@@ -440,6 +423,29 @@ std::string ranks_title(const std::vector<std::size_t>& group) {
   return "ranks " + join(runs) + ", alike";
 }
 
+std::vector<std::string> notes_of_fit(const Workload& workload, const BoundTerm& binding, std::size_t rank) {
+  std::vector<std::string> notes = notes_of(workload);
+  if (const std::string note = storage_bound_note(workload, binding, rank); !note.empty()) notes.push_back(note);
+  return notes;
+}
+
+// What is to be known where it fits: where DeepSpeed would not, and how fast it can be at best.
+std::string remarks_text(const Workload& workload, const std::vector<Verdict>& verdicts, bool fits) {
+  std::string text;
+  for (const Verdict& verdict : verdicts) {
+    const std::string note = deepspeed_note(workload, verdict.outcome);
+    if (!note.empty()) text += fmt::format("{}: {}.\n", verdict.outcome.policy, note);
+  }
+  Bound bound;
+  if (fits) {
+    bound = lower_bound_of(workload.trace, workload.machine);
+    text += fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n",
+                        format_seconds(bound.seconds), bound.term, binding_text(workload, bound.binding, bound.rank));
+  }
+  for (const std::string& note : notes_of_fit(workload, bound.binding, bound.rank)) text += note + "\n";
+  return text;
+}
+
 ExitCode fit(const FitArguments& arguments) {
   std::vector<std::string> names = policies_named(arguments.policies);
   // That the ideal fits says nothing, unless nothing else was asked.
@@ -464,6 +470,9 @@ ExitCode fit(const FitArguments& arguments) {
     print_repeatable({{"trace", workload.options.trace},
                       {"machine", workload.machine.name},
                       {"fits", fits},
+                      {"bound_seconds", references.bound_seconds},
+                      {"bound_term", references.bound_term},
+                      {"notes", notes_of_fit(workload, references.binding, references.bound_rank)},
                       {"staging", staging_json(workload.machine)},
                       {"demand", std::move(demand_list)},
                       {"policies", std::move(policies)},
@@ -471,7 +480,7 @@ ExitCode fit(const FitArguments& arguments) {
                      arguments.command);
   } else {
     std::string text =
-        fmt::format("{} on {}: {}\n", trace_title(workload), workload.machine.name, fits ? "fits" : "does not fit");
+        fmt::format("{} on {}: {}\n", trace_title(workload), machine_title(workload), fits ? "fits" : "does not fit");
     for (const std::vector<std::size_t>& group : groups_of(alike_ranks(workload.trace, workload.machine))) {
       const std::size_t rank = group.front();
       const MachineSpec& machine = workload.machine.of_rank(std::min(rank, workload.machine.rank_count() - 1));
@@ -480,8 +489,7 @@ ExitCode fit(const FitArguments& arguments) {
     }
     text += "\n" + verdicts_text(workload, verdicts);
     if (verdicts.size() == 1) text += peaks_text(workload, verdicts.front());
-    for (const std::string& note : notes_of(workload)) text += note + "\n";
-    print(text);
+    print(text + remarks_text(workload, verdicts, fits));
   }
   return fits ? ExitCode::done : ExitCode::answer_is_no;
 }

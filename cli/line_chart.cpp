@@ -17,7 +17,7 @@ constexpr double panel_width = 560, panel_height = 360, left = 70, right = 40, t
 constexpr std::size_t panels_a_row = 3;
 constexpr double logarithmic_from = 30;
 
-std::string escaped(const std::string& text) {
+std::string escaped_xml(const std::string& text) {
   std::string result;
   for (const char letter : text) {
     if (letter == '&') {
@@ -37,7 +37,7 @@ std::string escaped(const std::string& text) {
 
 std::string text_at(double x, double y, const std::string& text, const char* anchor, const char* more = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
-                     escaped(text));
+                     escaped_xml(text));
 }
 
 std::string line_at(double x1, double y1, double x2, double y2, const char* style) {
@@ -197,7 +197,7 @@ class Drawing {
     svg += line_at(x0, y0, x1, y0, "stroke=\"#222\"") + line_at(x0, top, x0, y0, "stroke=\"#222\"");
     svg += text_at((x0 + x1) / 2, y0 + 38, chart_.x_label, "middle");
     svg += fmt::format("<text transform=\"translate(18 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                       (top + y0) / 2, escaped(chart_.y_label));
+                       (top + y0) / 2, escaped_xml(chart_.y_label));
     return svg;
   }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/bound_text.h"
 #include "cli/policy_library.h"
 #include "configs/gpu_yaml.h"
 #include "traces/file_io.h"
@@ -206,6 +207,7 @@ void add_run_figures(Json& json, const Workload& workload, const Outcome& outcom
   json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
   json["stall_seconds"] = stalls_json(result, false);
   json["busy_seconds"] = busy_json(machine, result);
+  json["cpu_optimizer_wait_seconds"] = cpu_wait_json(result);
   json["phase_seconds"] = phases_json(result);
   json["attribution"] = attribution_json(result);
   json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
@@ -230,9 +232,10 @@ void add_misfit_figures(Json& json, const RunResult& result, const References& r
   json["ideal_seconds"] = references.ideal_seconds;
   json["bound_seconds"] = references.bound_seconds;
   json["bound_term"] = references.bound_term;
-  for (const char* key : {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "busy_seconds",
-                          "phase_seconds", "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes",
-                          "mean_utilization", "allocators", "tokens_per_second", "usd_per_million_tokens"}) {
+  for (const char* key :
+       {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "busy_seconds",
+        "cpu_optimizer_wait_seconds", "phase_seconds", "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes",
+        "mean_utilization", "allocators", "tokens_per_second", "usd_per_million_tokens"}) {
     json[key] = nullptr;
   }
   json["iterations"] = result.iterations;
@@ -309,32 +312,6 @@ double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
   return per_iteration(result, to_seconds(window_ns));
 }
 
-std::vector<std::string> notes_of(const Workload& workload) {
-  const std::string& recorded_on = workload.trace.header.hardware;
-  const std::string& gpu = workload.machine.gpu;
-  if (const auto& rescaling = workload.rescaling) {
-    std::string note = fmt::format(
-        "durations are modelled: rescaled from {} to {} by roofline in {}, {:.3f} of the GPU's time "
-        "(docs/rescaling.md)",
-        rescaling->from, rescaling->to, rescaling->precision, rescaling->factor);
-    if (rescaling->guessed != 0) {
-      note += fmt::format("; {} of {} GPU ops say no flops and were taken for arithmetic by their time",
-                          rescaling->guessed, rescaling->ops);
-    }
-    return {std::move(note)};
-  }
-  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
-  if (!workload.options.rescale.no_rescale) return {};
-  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
-}
-
-Json rescaling_json(const Workload& workload) {
-  if (!workload.rescaling) return nullptr;
-  const Rescaling& rescaling = *workload.rescaling;
-  return {{"from", rescaling.from},     {"to", rescaling.to},   {"precision", rescaling.precision},
-          {"factor", rescaling.factor}, {"ops", rescaling.ops}, {"guessed_ops", rescaling.guessed}};
-}
-
 Json bound_row_json(const Workload& workload, const References& references) {
   Outcome row;
   row.policy = bound_row;
@@ -346,6 +323,9 @@ Json bound_row_json(const Workload& workload, const References& references) {
   json["slowdown"] =
       references.ideal_seconds > 0 ? Json(references.bound_seconds / references.ideal_seconds) : Json(nullptr);
   json["efficiency"] = 1.0;
+  json["binding"] = bound_term_json(workload, references.binding, references.bound_rank);
+  const std::string note = storage_bound_note(workload, references.binding, references.bound_rank);
+  if (!note.empty()) json["notes"].push_back(note);
   return json;
 }
 
@@ -374,6 +354,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["simulated_events"] = result.simulated_events;
   json["changes"] = outcome.program.changes;
   json["policy_notes"] = outcome.result.policy_notes;
+  json["deepspeed_cpu_memory"] = deepspeed_memory_json(workload, outcome);
   json["notes"] = notes_of(workload);
   json["rescaled"] = rescaling_json(workload);
   json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
@@ -423,10 +404,13 @@ std::string time_bar(const RunResult& result, double longest_seconds, std::size_
 std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
   const RunResult& result = outcome.result;
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
-  std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine.name, outcome.policy);
+  std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
   for (const std::string& change : outcome.program.changes) text += fmt::format("  lowered: {}\n", change);
   for (const std::string& note : outcome.result.policy_notes) text += fmt::format("  plan: {}\n", note);
   for (const std::string& note : notes_of(workload)) text += fmt::format("  note: {}\n", note);
+  if (const std::string note = deepspeed_note(workload, outcome); !note.empty()) {
+    text += fmt::format("  note: {}\n", note);
+  }
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
 
   const double iteration = result.iteration_seconds();
@@ -462,6 +446,9 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
                           format_seconds(per_iteration_seconds(result, result.window.stall_ns[i])));
   }
   text += fmt::format("  stalls         {}\n", stalls.empty() ? "none" : stalls);
+  if (const std::string wait = cpu_wait_text(result); !wait.empty()) {
+    text += fmt::format("  cpu_optimizer  {}\n", wait);
+  }
   const Json seconds_of = phases_json(result);
   std::string phases;
   for (const auto& [phase, seconds] : seconds_of.items()) {

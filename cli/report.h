@@ -19,6 +19,16 @@ Json bound_row_json(const Workload& workload, const References& references);
 // One result for people, several lines.
 std::string result_text(const Workload& workload, const Outcome& outcome, const References& references);
 
+// Of the wait for the CPU's optimizer: while the CPU computes, and while it waits itself for what it reads. The text is
+// empty where nothing waits for it.
+Json cpu_wait_json(const RunResult& result);
+std::string cpu_wait_text(const RunResult& result);
+
+// What DeepSpeed would take of CPU memory for this run (sim/deepspeed_memory.h), and a sentence where that is too much,
+// though the simulation fits. Null, empty: of another policy, or it does not fit.
+Json deepspeed_memory_json(const Workload& workload, const Outcome& outcome);
+std::string deepspeed_note(const Workload& workload, const Outcome& outcome);
+
 // What a reader of the result must know, a sentence each.
 std::vector<std::string> notes_of(const Workload& workload);
 

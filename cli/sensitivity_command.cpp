@@ -182,7 +182,7 @@ std::string table_text(const Analysed& analysed, const std::vector<const Sensiti
 
 std::string analysis_text(const Analysed& analysed) {
   std::string text =
-      fmt::format("{} on {}: time of an iteration\n", trace_title(analysed.workload), analysed.workload.machine.name);
+      fmt::format("{} on {}: time of an iteration\n", trace_title(analysed.workload), machine_title(analysed.workload));
   std::vector<const SensitivityLine*> lines;
   std::vector<std::string> names;
   const auto flush = [&] {
@@ -258,7 +258,7 @@ std::string short_text(std::string text) {
 Chart chart_of(const Analysed& analysed) {
   const SensitivityAxis& axis = analysed.request.axes[0];
   Chart chart;
-  chart.title = fmt::format("{} on {}", trace_title(analysed.workload), analysed.workload.machine.name);
+  chart.title = fmt::format("{} on {}", trace_title(analysed.workload), machine_title(analysed.workload));
   chart.subtitle = fmt::format("Seconds of an iteration against {}{}", axis.parameter.name,
                                analysed.workload.rescaling ? "; durations rescaled from another GPU (modelled)" : "");
   switch (axis.parameter.unit()) {

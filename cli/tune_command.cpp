@@ -15,6 +15,7 @@
 #include "configs/deepspeed_config.h"
 #include "configs/fsdp_config.h"
 #include "policies/registry.h"
+#include "sim/deepspeed_memory.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
 #include "traces/split_ranks.h"
@@ -27,6 +28,7 @@ struct TuneArguments {
   std::string jitter, tie = "0.5%";
   std::string csv;
   std::string deepspeed, fsdp, accelerate;
+  std::string pinned_limit;
   bool json = false;
   Json command;  // for the manifest
 };
@@ -68,12 +70,26 @@ std::string deepspeed_file_of(const TuneArguments& arguments) {
   return std::filesystem::absolute(file).lexically_normal().string();
 }
 
+// Of the first workload for which it would not do; empty: none.
+std::string obstacle_to_pinning(const TuneArguments& arguments, const Tuned& tuned, const Settings& resolved) {
+  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
+    const auto memory = deepspeed_memory(tuned.request.policy, resolved, tuned.models[w]);
+    const std::size_t ranks = rank_count(tuned.workloads[w].trace);
+    const auto limit = parse_pinned_limit(arguments.pinned_limit, tuned.machine(), ranks);
+    const std::string why =
+        memory ? why_not_pinned(*memory, tuned.machine(), limit ? std::optional(*limit / ranks) : std::nullopt) : "";
+    if (!why.empty()) return why;
+  }
+  return "";
+}
+
 // Writes what was asked for; what its format cannot say goes to stderr.
 void write_configurations(const TuneArguments& arguments, const Tuned& tuned, const DeepSpeedConfig* start) {
   const std::string& policy = tuned.request.policy;
   const Settings resolved = tuned.resolved(tuned.best());
   const Workload& workload = tuned.workloads.front();
-  const TrainingShape shape = shape_of(workload);
+  TrainingShape shape = shape_of(workload);
+  shape.why_not_pinned = obstacle_to_pinning(arguments, tuned, resolved);
   const auto write = [](const std::string& file, const WrittenConfig& written) {
     write_file(file, written.text);
     for (const std::string& text : written.remarks) remark(fmt::format("{}: {}", file, text));
@@ -142,6 +158,7 @@ ExitCode tune_policy(const TuneArguments& arguments) {
   if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
   check_configurations(arguments, request.policy);
   check_outputs(arguments);
+  parse_pinned_limit(arguments.pinned_limit, load_machine(request.workload), 1);  // a mistake is said before the search
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!arguments.csv.empty()) write_file(arguments.csv, tune_csv(tuned));
   if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
@@ -194,6 +211,9 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--deepspeed", arguments->deepspeed,
                                    "Write the best settings as a DeepSpeed configuration, with the other keys of "
                                    "--from-deepspeed"));
+  refuse_empty(command->add_option("--pinned-limit", arguments->pinned_limit,
+                                   "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
+                                   "this: 64GiB, or 50% of CPU memory"));
   refuse_empty(command->add_option("--fsdp", arguments->fsdp, "The same for PyTorch's FSDP, as JSON"));
   refuse_empty(command->add_option("--accelerate", arguments->accelerate,
                                    "The same for Hugging Face Accelerate, as YAML; refers to the file of --deepspeed"));

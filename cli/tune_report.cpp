@@ -253,10 +253,10 @@ std::string tune_text(const Tuned& tuned) {
   const TuneResult& result = tuned.result;
   // A start that --over leaves out is none of the combinations.
   const bool outside = static_cast<double>(result.candidates.size()) > static_cast<double>(result.combinations);
-  std::string text =
-      fmt::format("{} on {}: {} candidates of {:.3g}{}{}, {} simulations\n", tuned.request.policy, tuned.machine().name,
-                  result.candidates.size() - (outside ? 1 : 0), result.combinations, result.exhaustive ? " (all)" : "",
-                  outside ? " and the start" : "", result.simulations);
+  std::string text = fmt::format("{} on {}: {} candidates of {:.3g}{}{}, {} simulations\n", tuned.request.policy,
+                                 machine_title(tuned.workloads.front()), result.candidates.size() - (outside ? 1 : 0),
+                                 result.combinations, result.exhaustive ? " (all)" : "",
+                                 outside ? " and the start" : "", result.simulations);
   if (tuned.request.jitter > 0) {
     text += fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",
                         result.candidates.front().seconds.front().size(), 100 * tuned.request.jitter);

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "cli/console.h"
 #include "policies/registry.h"
+#include "sim/deepspeed_memory.h"
 #include "traces/jitter.h"
-#include "traces/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -65,25 +64,6 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
   throw Error(fmt::format(
       "policy '{}' has no knob left to turn; {}", policy.name,
       names.empty() ? "it has no options" : "--over OPTION=a,b turns another of its options: " + join(names)));
-}
-
-ModelShape model_shape(const Trace& trace) {
-  ModelShape model;
-  model.element_bytes = trace.header.element_bytes();
-  model.shards = shards_of(trace);
-  for (const Tensor& tensor : trace.tensors) {
-    if (!tensor.persistent) continue;
-    if (tensor.role == Role::parameter) {
-      const std::uint64_t elements = tensor.bytes / model.element_bytes;
-      model.largest_parameter = std::max(model.largest_parameter, elements);
-      model.parameters += elements;
-    } else if (tensor.role == Role::master_parameter || tensor.role == Role::optimizer_state) {
-      model.state_bytes += tensor.bytes;
-    }
-  }
-  model.parameters /= rank_count(trace);
-  model.state_bytes /= rank_count(trace);
-  return model;
 }
 
 class ProgressOfTune {
@@ -188,16 +168,6 @@ std::vector<WorkloadOptions> workloads_of(const TuneRequest& request) {
   if (!request.workload.generate.empty()) workloads.push_back(request.workload);
   if (workloads.empty()) throw Error("TRACES are required, or --model with the options of `tencache generate`");
   return workloads;
-}
-
-std::uint64_t shards_of(const Trace& trace) {
-  const std::string& made = trace.header.recorded_by;
-  const std::string data_parallel = " --data-parallel ";
-  const std::size_t at = made.find(data_parallel);
-  if (made.find(" --zero 3") == std::string::npos || at == std::string::npos) return 1;
-  std::uint64_t ranks = 1;
-  std::from_chars(made.data() + at + data_parallel.size(), made.data() + made.size(), ranks);
-  return std::max<std::uint64_t>(1, ranks);
 }
 
 Settings Tuned::resolved(const Candidate& candidate) const {

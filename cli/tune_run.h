@@ -52,9 +52,6 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
 // What the candidate's settings reserve, on the workload where that is most.
 ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate);
 
-// Ranks that each parameter is split over, as `generate` says it in the trace.
-std::uint64_t shards_of(const Trace& trace);
-
 // "replay T --machine M … --policy P --set …": the words of the command that simulates the candidate, quoted for a
 // shell.
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload);

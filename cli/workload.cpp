@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <tuple>
 
 #include "cli/console.h"
 #include "cli/policy_library.h"
@@ -172,6 +173,22 @@ Workload load_workload(const WorkloadOptions& options) {
   return workload;
 }
 
+std::string machine_title(const Workload& workload) {
+  const MachineSpec& machine = workload.machine;
+  const WorkloadOptions& options = workload.options;
+  std::vector<std::string> changes;
+  for (const auto& [device, name, size] :
+       {std::tuple{Device::gpu, "GPU memory ", options.gpu_memory}, {Device::cpu, "CPU memory ", options.cpu_memory}}) {
+    if (!size.empty()) changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity));
+  }
+  for (const std::string& limit : options.limits) {
+    const auto link = std::ranges::find(machine.links, limit.substr(0, limit.find('=')), &Link::name);
+    if (link == machine.links.end()) continue;
+    changes.push_back(link->name + " at most " + format_bandwidth(link->bandwidth));
+  }
+  return machine.name + (changes.empty() ? "" : " with " + join(changes));
+}
+
 RunLimits limits_of(const WorkloadOptions& options) {
   RunLimits limits;
   if (options.iterations != 0) {
@@ -230,6 +247,25 @@ std::vector<std::string> policies_named(const std::string& list) {
     begin = comma + 1;
   }
   return names;
+}
+
+std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks) {
+  if (text.empty()) return std::nullopt;
+  try {
+    if (text.back() != '%') return parse_bytes(text);
+    std::size_t used = 0;
+    const double percent = std::stod(text, &used);
+    const TierId cpu = machine.tier_of(Device::cpu);
+    if (used + 1 == text.size() && percent > 0 && percent <= 100 && cpu != no_tier) {
+      double capacity = 0;
+      for (std::size_t rank = 0; rank < std::min(ranks, machine.rank_count()); ++rank) {
+        capacity += static_cast<double>(machine.of_rank(rank).tiers[cpu].capacity);
+      }
+      return static_cast<Bytes>(capacity * percent / 100);
+    }
+  } catch (const std::exception&) {
+  }
+  throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
 }
 
 References references_of(const Workload& workload) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,11 @@ Workload load_workload(const WorkloadOptions& options);
 // The machine of `options` alone; sets its SHA-256 if asked for.
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
 RunLimits limits_of(const WorkloadOptions& options);
+// Of --pinned-limit: "64GiB", or "50%" of the CPU memory of so many ranks together; none: an empty text. Throws Error.
+std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks);
+
+// "g5.xlarge", or "g5.xlarge with GPU memory 6.00 GiB, nvme_read at most 1.00 GB/s" where the user changed it.
+std::string machine_title(const Workload& workload);
 
 // sim/policy_run.h, timed.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,

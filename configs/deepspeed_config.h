@@ -41,6 +41,7 @@ struct TrainingShape {
   std::uint64_t ranks = 1, shards = 1;
   bool pageable =
       false;  // the machine says what memory that is not pinned costs; else the base says pin_memory, or true
+  std::string why_not_pinned = {};  // then pin_memory is false, whatever else would be written; a part of a sentence
 };
 
 struct WrittenConfig {

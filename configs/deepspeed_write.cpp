@@ -20,10 +20,12 @@ Json count_json(const std::string& text) {
   return static_cast<std::uint64_t>(number);
 }
 
-// Where nothing says what pageable memory costs, pinning is the base's choice.
+// Where nothing says what pageable memory costs, pinning is the base's choice, if there is room for it.
 void write_pinning(const Settings& resolved, const TrainingShape& shape, const std::string& name, Json& offload,
                    std::vector<std::string>& remarks) {
-  if (shape.pageable) {
+  if (!shape.why_not_pinned.empty()) {
+    offload["pin_memory"] = false;
+  } else if (shape.pageable) {
     offload["pin_memory"] = resolved.at("pin_memory") == "true";
   } else if (!offload.contains("pin_memory")) {
     offload["pin_memory"] = true;
@@ -127,9 +129,11 @@ WrittenConfig write_deepspeed_config(const std::string& policy, const Settings& 
   } else {
     stages["stage"] = 2;
     if (!stages.contains(optimizer)) stages[std::string(optimizer)] = {{"pin_memory", true}};
+    if (!shape.why_not_pinned.empty()) stages[std::string(optimizer)]["pin_memory"] = false;
     stages[std::string(optimizer)]["device"] = "cpu";
     written.remarks.push_back("chunk=" + resolved.at("chunk") + " has no key: DeepSpeed copies gradients one by one");
   }
+  if (!shape.why_not_pinned.empty()) written.remarks.push_back("pin_memory is false: " + shape.why_not_pinned);
   written.text = document.dump(2) + "\n";
   return written;
 }

@@ -52,8 +52,9 @@ void complete(const std::string& policy, std::uint64_t largest_parameter, Settin
 struct ModelShape {
   std::uint64_t largest_parameter = 0, parameters = 0;  // elements
   Bytes element_bytes = 2;
-  Bytes state_bytes = 0;     // of master parameters and optimizer states
-  std::uint64_t shards = 1;  // ranks that share each parameter
+  Bytes state_bytes = 0;      // of master parameters and optimizer states
+  std::uint64_t trained = 0;  // elements with optimizer states: by master weights, or else by two states each
+  std::uint64_t shards = 1;   // ranks that share each parameter
 };
 
 // Memory that zero-infinity's settings reserve beside what a simulation holds; 0 for other policies. `resolved`: all

@@ -260,6 +260,19 @@ TEST(DeepSpeedConfig, KeepsTheBatchAndThePinningOfTheFileItStartsFrom) {
   EXPECT_THAT(whole.remarks, ElementsAre("train_batch_size stays 32; the trace has 16"));
 }
 
+TEST(DeepSpeedConfig, AsksForNoPinningWhereThereIsNoRoom) {
+  for (const char* policy : {"zero-infinity", "zero-offload"}) {
+    const Json start =
+        Json::parse(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": true}}})");
+    const WrittenConfig written =
+        write_deepspeed_config(policy, resolved(policy, {}), {.why_not_pinned = "it takes 9 GiB of 8 GiB"}, start);
+    const Json zero = Json::parse(written.text)["zero_optimization"];
+    EXPECT_EQ(zero["offload_optimizer"]["pin_memory"], false);
+    EXPECT_FALSE(zero.contains("offload_param") && zero["offload_param"]["pin_memory"] == true);
+    EXPECT_THAT(written.remarks, ::testing::Contains("pin_memory is false: it takes 9 GiB of 8 GiB"));
+  }
+}
+
 TEST(DeepSpeedConfig, SaysWhatItCannotExpress) {
   const Settings settings = resolved("zero-infinity", {{"overflow", "evict"}});
   EXPECT_THAT(write_deepspeed_config("zero-infinity", settings, {}).remarks,
@@ -363,6 +376,29 @@ TEST_F(TuneDeepSpeed, StartsAtAFileAndWritesTheTunedOne) {
       run({"tune", "small.trace.jsonl", "-m", "m.yaml", "--from-deepspeed", "tuned.json", "--budget", "2", "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(again.json()["start"]["iteration_seconds"], tuned["best"]["iteration_seconds"]);
+}
+
+// GPT-2 has 124.4 million parameters: stage 3 takes 2 + 2 + 4 + 12 bytes of each, 2.34 GiB; page-locked the first three
+// are 256, 256 and 512 MiB, with the rest 2.39 GiB.
+TEST_F(TuneDeepSpeed, AsksForNoPinningWhereThereIsNoRoom) {
+  const auto pinned = [&](const std::vector<std::string>& more, const std::string& reason) {
+    std::vector<std::string> words = {"tune", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge"};
+    words.insert(words.end(), {"-p", "zero-infinity", "--deepspeed", "d.json", "--budget", "1"});
+    words.insert(words.end(), more.begin(), more.end());
+    const Answer answer = run(words);
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    EXPECT_THAT(answer.err, HasSubstr(reason));
+    EXPECT_EQ(answer.err.find("pin_memory") == std::string::npos, reason.empty()) << answer.err;
+    const nlohmann::json zero = nlohmann::json::parse(content(path("d.json")))["zero_optimization"];
+    EXPECT_EQ(zero["offload_param"]["pin_memory"], zero["offload_optimizer"]["pin_memory"]);
+    return zero["offload_param"]["pin_memory"].get<bool>();
+  };
+  EXPECT_TRUE(pinned({}, ""));
+  EXPECT_TRUE(pinned({"--pinned-limit", "1GiB"}, ""));
+  EXPECT_FALSE(pinned({"--cpu-memory", "2.38GiB"}, "pin_memory is false: page-locked pieces are rounded up"));
+  EXPECT_FALSE(pinned({"--pinned-limit", "1000MiB"}, "take 1.00 GiB of 1000.00 MiB allowed"));
+  expect_bad_usage({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-infinity", "--pinned-limit", "half"},
+                   HasSubstr("--pinned-limit half: give a size"));
 }
 
 TEST_F(TuneDeepSpeed, AStartDoesNotWidenWhatTheUserRestricts) {

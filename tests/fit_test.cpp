@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "sim/deepspeed_memory.h"
 #include "sim/policy_run.h"
 #include "tests/in_process.h"
 #include "traces/file_io.h"
@@ -142,6 +143,28 @@ TEST(Fit, TellsStartUpFromTheSteadyState) {
   EXPECT_EQ(tier_peaks(timeline, outcome.result, exact)[1].pinned, 0u);
 }
 
+// 1000 parameters of 2 bytes, all trained: 2000, 2000 and 4000 bytes are 2048, 2048 and 4096 when page-locked; fp32
+// gradients go by sub-groups of 300: 1200 three times, and 400, are 2048 three times, and 512.
+TEST(Fit, CountsWhatDeepSpeedTakes) {
+  const ModelShape model{.largest_parameter = 500, .parameters = 1000, .element_bytes = 2, .trained = 1000};
+  const auto offload = deepspeed_memory("zero-offload", {}, model);
+  ASSERT_TRUE(offload);
+  EXPECT_EQ(offload->all(false), 18'000u);
+  EXPECT_EQ(offload->all(true), 8000u + 4096 + 4096 + 2048);
+  EXPECT_EQ(offload->page_locked(true), 4096u + 4096 + 2048);
+  Settings settings{{"offload_param", "cpu"},       {"offload_optimizer", "cpu"}, {"sub_group", "300"},
+                    {"max_in_cpu", "100"},          {"buffer_count", "5"},        {"buffer_size", "500"},
+                    {"optimizer_buffer_count", "4"}};
+  const auto infinity = deepspeed_memory("zero-infinity", settings, model);
+  EXPECT_EQ(infinity->all(false), 2048u + 2000 + 16'000);
+  EXPECT_EQ(infinity->all(true), 2048u + 2048 + 12'000 + 3 * 2048 + 512);
+  settings["offload_param"] = settings["offload_optimizer"] = "nvme";
+  // 200 bytes of parameters and 5 buffers of 1000 in one piece; gradients; 4 buffers of a sub-group.
+  EXPECT_EQ(deepspeed_memory("zero-infinity", settings, model)->all(false), 256u + 8192 + 2000 + 4 * 2048);
+  EXPECT_FALSE(deepspeed_memory("10cache", settings, model));
+  EXPECT_FALSE(deepspeed_memory("zero-offload", settings, {.parameters = 1000}));  // no optimizer is known
+}
+
 class FitCommand : public ::testing::Test {
  protected:
   static Json fit(std::vector<std::string> words, int code) {
@@ -251,6 +274,79 @@ TEST_F(FitCommand, PrintsAlikeRanksOnce) {
                       "-m", "g5.12xlarge", "-p", "lru", "--no-minimum"});
   EXPECT_EQ(answer.code, 0) << answer.err;
   EXPECT_THAT(answer.out, AllOf(HasSubstr("\nranks 0-3, alike\n"), ::testing::Not(HasSubstr("\nrank 1\n"))));
+}
+
+// Of GPT-2's 124.4 million parameters DeepSpeed's stage 2 takes 18 bytes each, 2.08 GiB; the simulation puts what does
+// not fit on the SSD.
+TEST_F(FitCommand, SaysWhereDeepSpeedWouldRunOutOfMemory) {
+  for (const char* command : {"fit", "compare"}) {
+    const auto with = [&](const char* memory, bool fits) {
+      const std::vector<std::string> words = {command, "--model", "gpt2",        "--batch",   "1",
+                                              "--seq", "64",      "-m",          "g5.xlarge", "--cpu-memory",
+                                              memory,  "-p",      "zero-offload"};
+      std::vector<std::string> json = words;
+      json.emplace_back("--json");
+      const Json all = Json::parse(run_in_process(json).out);
+      const Json& policy = all.is_array() ? all.back() : all["policies"][0];
+      EXPECT_EQ(policy["fits"], true) << policy;
+      EXPECT_EQ(policy["deepspeed_cpu_memory"]["fits"], fits) << policy;
+      return run_in_process(words).out;
+    };
+    EXPECT_THAT(with("2GiB", false), AllOf(HasSubstr("zero-offload: DeepSpeed itself would run out of CPU memory"),
+                                           HasSubstr("2.09 GiB of 2.00 GiB")));
+    EXPECT_THAT(with("4GiB", true), ::testing::Not(HasSubstr("DeepSpeed")));
+  }
+}
+
+// Whatever the command, what was changed of the machine stands in the title, and that the SSD sets the bound is no
+// prediction.
+TEST_F(FitCommand, SaysWhatMachineAndWhatKindOfBound) {
+  const auto words = [](const std::string& command, const std::vector<std::string>& more) {
+    std::vector<std::string> list = {command, "--model", "gpt2", "--batch", "1", "--seq", "64", "-m", "g5.xlarge"};
+    list.insert(list.end(), {"--gpu-memory", "1GiB", "--cpu-memory", "256MiB", "--limit", "nvme_write=50MB/s"});
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+  };
+  const std::string title = "g5.xlarge with GPU memory 1.00 GiB, CPU memory 256.00 MiB, nvme_write at most 50.00 MB/s";
+  const std::string binds = "nvme_write at 50.00 MB/s, from op ",
+                    note = "reads and writes overlapping: a limit, no prediction";
+  const std::vector<std::string> policy = {"-p", "lru"};
+  for (const char* command : {"compare", "fit", "bound", "explain", "replay", "endurance", "tune", "sensitivity"}) {
+    SCOPED_TRACE(command);
+    const std::string name = command;
+    std::vector<std::string> more = name == "bound" ? std::vector<std::string>() : policy;
+    if (name == "explain") more.insert(more.end(), {"--policies", "none", "--top", "0"});
+    if (name == "tune") more.insert(more.end(), {"--budget", "1"});
+    if (name == "sensitivity") more.insert(more.end(), {"--over", "h2d=10GB/s,20GB/s"});
+    const InProcessAnswer answer = run_in_process(words(name, more));
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    EXPECT_THAT(answer.out, HasSubstr(title));
+    if (name == "compare" || name == "fit" || name == "bound" || name == "explain") {
+      EXPECT_THAT(answer.out, HasSubstr(note));
+      EXPECT_THAT(answer.out, HasSubstr(name == "compare" ? note : binds));
+      more.emplace_back("--json");
+      const Json all = Json::parse(run_in_process(words(name, more)).out);
+      const Json& json = all.is_array() ? all.front() : all;
+      EXPECT_THAT(json["notes"].back(), HasSubstr(note));
+      if (name == "fit") continue;
+      EXPECT_EQ(json["binding"]["name"], json["bound_term"]);
+      EXPECT_EQ(json["binding"]["links"][0], "nvme_write");
+      EXPECT_GT(json["binding"]["windows"].size(), 0u);
+    }
+  }
+}
+
+TEST_F(FitCommand, SaysWhatTheCpuComputesOfTheWaitForIt) {
+  const std::vector<std::string> words = {"compare", "--model", "gpt2",      "--batch", "1",           "--seq",
+                                          "64",      "-m",      "g5.xlarge", "-p",      "zero-offload"};
+  EXPECT_THAT(run_in_process(words).out, HasSubstr("Of cpu_optimizer the CPU's own computing, the rest its waits"));
+  std::vector<std::string> json = words;
+  json.emplace_back("--json");
+  const Json result = Json::parse(run_in_process(json).out).back();
+  const Json& wait = result["cpu_optimizer_wait_seconds"];
+  EXPECT_GT(wait["computing"], 0);
+  EXPECT_NEAR(wait["computing"].get<double>() + wait["transfers"].get<double>(),
+              result["stall_seconds"]["cpu_optimizer"].get<double>(), 1e-12);
 }
 
 TEST_F(FitCommand, ResultsOfAModelAreReproduced) {

@@ -1,0 +1,85 @@
+// What a reader of a result must know besides its figures.
+#include <fmt/format.h>
+
+#include "cli/report.h"
+#include "sim/deepspeed_memory.h"
+
+namespace tencache {
+namespace {
+
+struct CpuWait {
+  double computing = 0, transfers = 0;  // seconds of an iteration
+};
+
+CpuWait cpu_wait(const RunResult& result) {
+  const Nanoseconds all = result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)];
+  const Nanoseconds computing = result.window.cpu_wait_compute_ns;
+  return {.computing = per_iteration_seconds(result, computing),
+          .transfers = per_iteration_seconds(result, all - computing)};
+}
+
+// None: no policy of DeepSpeed's, or nothing that runs.
+std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, const Outcome& outcome) {
+  if (!outcome.result.fits) return std::nullopt;
+  return deepspeed_memory(outcome.policy, outcome.options, model_shape(workload.trace));
+}
+
+}  // namespace
+
+Json cpu_wait_json(const RunResult& result) {
+  const CpuWait wait = cpu_wait(result);
+  return {{"computing", wait.computing}, {"transfers", wait.transfers}};
+}
+
+std::string cpu_wait_text(const RunResult& result) {
+  const CpuWait wait = cpu_wait(result);
+  if (wait.computing + wait.transfers <= 0) return "";
+  return fmt::format("the CPU computes for {} of that and waits for transfers itself for {}",
+                     format_seconds(wait.computing), format_seconds(wait.transfers));
+}
+
+Json deepspeed_memory_json(const Workload& workload, const Outcome& outcome) {
+  const auto memory = deepspeed_memory_of(workload, outcome);
+  if (!memory) return nullptr;
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
+  const TierId cpu = machine.tier_of(Device::cpu);
+  const Bytes capacity = cpu == no_tier ? 0 : machine.tiers[cpu].capacity;
+  return {{"bytes", memory->all(false)},
+          {"bytes_with_pin_memory", memory->all(true)},
+          {"page_locked_bytes_with_pin_memory", memory->page_locked(true)},
+          {"fits", memory->all(false) <= capacity},
+          {"fits_with_pin_memory", memory->all(true) <= capacity}};
+}
+
+std::string deepspeed_note(const Workload& workload, const Outcome& outcome) {
+  const auto memory = deepspeed_memory_of(workload, outcome);
+  return memory ? deepspeed_memory_note(*memory, workload.machine.of_rank(outcome.rank)) : "";
+}
+
+std::vector<std::string> notes_of(const Workload& workload) {
+  const std::string& recorded_on = workload.trace.header.hardware;
+  const std::string& gpu = workload.machine.gpu;
+  if (const auto& rescaling = workload.rescaling) {
+    std::string note = fmt::format(
+        "durations are modelled: rescaled from {} to {} by roofline in {}, {:.3f} of the GPU's time "
+        "(docs/rescaling.md)",
+        rescaling->from, rescaling->to, rescaling->precision, rescaling->factor);
+    if (rescaling->guessed != 0) {
+      note += fmt::format("; {} of {} GPU ops say no flops and were taken for arithmetic by their time",
+                          rescaling->guessed, rescaling->ops);
+    }
+    return {std::move(note)};
+  }
+  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
+  if (!workload.options.rescale.no_rescale) return {};
+  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+}
+
+Json rescaling_json(const Workload& workload) {
+  if (!workload.rescaling) return nullptr;
+  const Rescaling& rescaling = *workload.rescaling;
+  return {{"from", rescaling.from},     {"to", rescaling.to},   {"precision", rescaling.precision},
+          {"factor", rescaling.factor}, {"ops", rescaling.ops}, {"guessed_ops", rescaling.guessed}};
+}
+
+}  // namespace tencache

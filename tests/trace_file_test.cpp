@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -423,6 +424,25 @@ TEST_F(Files, SizesAreBounded) {
   }
   EXPECT_EQ(read_file(path("bomb.zst"), 10'000'000).size(), 10'000'000u);
   EXPECT_EQ(read_file(path("plain"), 2'000'000).size(), 2'000'000u);
+}
+
+TEST_F(Files, OfAKilledProgramAreAsBeforeAndLeaveNothing) {
+  write_file(path("kept"), "old");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile kept(path("kept")), fresh(path("fresh"));
+    kept.write(std::string(10'000'000, 'n'));
+    fresh.write(std::string(10'000'000, 'n'));
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(raw(path("kept")), "old");
+  const int nameless = ::open(path(".").c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (nameless < 0) GTEST_SKIP() << "this file system knows no files without a name";
+  ::close(nameless);
+  EXPECT_EQ(file_count(), 1u);
 }
 
 TEST_F(Files, AreWrittenWholeOrNotAtAll) {

@@ -157,6 +157,8 @@ std::string read_raw(const std::string& path, Bytes maximum_bytes) {
   }
 }
 
+constexpr const char* own_descriptors = "/proc/self/fd/";
+
 std::string parent_of(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
@@ -194,18 +196,30 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(path_
     if (S_ISDIR(status.st_mode)) throw Error(path_, 0, "cannot be written: it is a directory; name a file");
     descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) fail("cannot be written", errno);
+    direct_ = true;
     return;
   }
+  // Without a name until `commit`, where the file system can do that: who is killed leaves nothing behind.
+  if (::access(own_descriptors, X_OK) == 0)
+    descriptor_ = ::open(parent_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor_ >= 0) return;
+  take_name([this](const char* name) {
+    descriptor_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return descriptor_ >= 0;
+  });
+}
+
+void AtomicFile::take_name(const std::function<bool(const char* name)>& take) {
   static std::atomic<unsigned> counter{0};
-  for (int attempt = 0; attempt < 1000 && descriptor_ < 0; ++attempt) {
-    temporary_ = target_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST) {
-      temporary_.clear();
-      fail("cannot be written", errno);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const std::string name = target_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    if (take(name.c_str())) {
+      temporary_ = name;
+      return;
     }
+    if (errno != EEXIST) fail("cannot be written", errno);
   }
-  if (descriptor_ < 0) fail("cannot be written", EEXIST);
+  fail("cannot be written", EEXIST);
 }
 
 AtomicFile::~AtomicFile() {
@@ -272,11 +286,17 @@ void AtomicFile::commit() {
   TENCACHE_CHECK(descriptor_ >= 0);
   if (compressor_) compress({}, true);
   flush();
-  if (!temporary_.empty() && ::fsync(descriptor_) != 0) fail("cannot be written", errno);
+  if (!direct_ && ::fsync(descriptor_) != 0) fail("cannot be written", errno);
+  if (!direct_ && temporary_.empty()) {
+    const std::string content = own_descriptors + std::to_string(descriptor_);
+    take_name([&content](const char* name) {
+      return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    });
+  }
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
   if (closed != 0) fail("cannot be written", errno);
-  if (temporary_.empty()) return;
+  if (direct_) return;
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put in place", errno);
   temporary_.clear();
   // The content is safe already; a directory that cannot be synced (some network file systems) is no failure.

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,10 +31,10 @@ std::string read_file(const std::string& path, Bytes maximum_bytes = default_max
 // are cut short, corrupt, or followed by something else are errors.
 std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes = default_maximum_file_bytes);
 
-// A file that appears under its name complete, or not at all: written beside it under a temporary name, then synced and
-// renamed by commit(). Without commit() the destructor removes it. A name that ends in ".zst" is compressed with zstd;
-// the same writes give the same bytes. Links are followed. A name of something that is no regular file (/dev/stdout, a
-// pipe) is written directly.
+// A file that appears under its name complete, or not at all: written without a name (beside it under a temporary one
+// where the file system needs names), then synced and put in place by commit(). Without commit() nothing stays. A name
+// that ends in ".zst" is compressed with zstd; the same writes give the same bytes. Links are followed. A name of
+// something that is no regular file (/dev/stdout, a pipe) is written directly.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -52,11 +53,13 @@ class AtomicFile {
   void compress(std::string_view bytes, bool last);
   void write_raw(const char* data, std::size_t size);
   void flush();
+  void take_name(const std::function<bool(const char* name)>& take);
   [[noreturn]] void fail(const char* what, int error_number) const;
 
   std::string path_;       // as the user wrote it, for messages
   std::string target_;     // links resolved
-  std::string temporary_;  // empty: written directly
+  std::string temporary_;  // empty while the file has no name
+  bool direct_ = false;    // what is no regular file is written as it is
   int descriptor_ = -1;
   std::unique_ptr<ZSTD_CCtx_s, FreeCompressor> compressor_;  // null: not compressed
   std::string buffer_;

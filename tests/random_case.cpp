@@ -407,7 +407,7 @@ const std::vector<std::string>& registered_policies() {
 }
 
 RandomCase random_case(std::uint64_t seed, const CaseOptions& options) {
-  Random random(seed);
+  Random random(seed, options.choices);
   RandomCase made;
   made.seed = seed;
   const Bytes unit = options.real_pages ? 512 : 1;

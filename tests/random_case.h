@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,23 @@ namespace tencache {
 // std::mt19937_64 is the same everywhere, the standard's distributions are not.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : generator_(seed) {}
-  std::uint64_t below(std::uint64_t end) { return generator_() % end; }
+  // Draws from `choices` while there are any, a byte or two each: what a fuzzer changes a little changes a case a
+  // little.
+  explicit Random(std::uint64_t seed, std::span<const std::uint8_t> choices = {})
+      : generator_(seed), choices_(choices) {}
+  std::uint64_t below(std::uint64_t end) {
+    const std::size_t wanted = end <= 256 ? 1 : 2;
+    if (choices_.size() < wanted) return generator_() % end;
+    const std::uint64_t drawn = wanted == 1 ? choices_[0] : choices_[0] << 8 | choices_[1];
+    choices_ = choices_.subspan(wanted);
+    return drawn % end;
+  }
   std::uint64_t between(std::uint64_t first, std::uint64_t last) { return first + below(last - first + 1); }
   bool one_in(std::uint64_t count) { return below(count) == 0; }
 
  private:
   std::mt19937_64 generator_;
+  std::span<const std::uint8_t> choices_;
 };
 
 struct CaseOptions {
@@ -35,6 +46,7 @@ struct CaseOptions {
   std::string policy = {};                           // empty: any of the registry, or "random"
   std::map<std::string, std::string> settings = {};  // of the policy
   bool optimizer = false;                            // updates that policies move and reorder, and a second SSD
+  std::span<const std::uint8_t> choices = {};        // Random
 };
 
 struct RandomCase {

@@ -16,7 +16,7 @@ namespace tencache {
 namespace {
 
 constexpr double placeholder_price = 700;
-constexpr double highest_price = 10'000;  // USD an hour of a machine; dearer ones are slips
+constexpr double highest_listed_price = 10'000;  // USD an hour of a machine; dearer ones are slips
 constexpr double host_memory_tolerance = 0.1;
 
 struct Line {
@@ -219,7 +219,7 @@ class Importer {
   // None, having said why, where the cell is no price.
   std::optional<double> price_in(const Line& line, const char* column) const {
     const std::optional<double> price = parse_number(cell(line, column));
-    if (!price || *price <= 0 || *price == placeholder_price || *price > highest_price) return std::nullopt;
+    if (!price || *price <= 0 || *price == placeholder_price || *price > highest_listed_price) return std::nullopt;
     return price;
   }
   static void keep_lowest(std::optional<PriceFigure>& kept, const PriceFigure& figure) {
@@ -271,9 +271,9 @@ class Importer {
     if (!price) {
       return note(line.number, type, true,
                   "price '" + cell(line, "Price") + "' is none" +
-                      (parse_number(cell(line, "Price")) == placeholder_price          ? ": 700.0 stands for not known"
-                       : parse_number(cell(line, "Price")).value_or(0) > highest_price ? ": above 10,000 $/h"
-                                                                                       : ""));
+                      (parse_number(cell(line, "Price")) == placeholder_price ? ": 700.0 stands for not known"
+                       : parse_number(cell(line, "Price")).value_or(0) > highest_listed_price ? ": above 10,000 $/h"
+                                                                                              : ""));
     }
     std::optional<double> spot = price_in(line, "SpotPrice");
     std::string more;

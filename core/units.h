@@ -33,6 +33,9 @@ std::string format_bytes(Bytes bytes);
 std::string format_duration(Nanoseconds duration);
 std::string format_bandwidth(BytesPerSecond bandwidth);
 
+// To the next multiple.
+constexpr Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
 inline double to_seconds(Nanoseconds duration) { return static_cast<double>(duration) * 1e-9; }
 
 }  // namespace tencache

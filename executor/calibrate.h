@@ -15,6 +15,8 @@
 
 namespace tencache {
 
+inline constexpr TensorId measured_tensor = 0;  // what copies of a calibration are of
+
 struct CalibrateOptions {
   std::string name = "this-computer";
   Bytes gpu_bytes = 0;  // capacity of the GPU's tier; 0: of the stand-in a quarter of the memory that is free, of a GPU

@@ -4,18 +4,6 @@
 #include "executor/clock.h"
 
 namespace tencache {
-namespace {
-
-constexpr TensorId measured_tensor = 0;
-
-double seconds_of(const auto& work) {
-  const Nanoseconds start_ns = clock_ns();
-  work();
-  return static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1)) * 1e-9;
-}
-
-}  // namespace
-
 std::vector<AcceleratorCost> time_accelerator(Accelerator& accelerator, bool quick) {
   std::vector<Bytes> sizes = {2 * MiB, 16 * MiB, 64 * MiB};
   if (quick) sizes = {16 * MiB};

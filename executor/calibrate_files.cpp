@@ -14,7 +14,6 @@ namespace tencache {
 namespace {
 
 constexpr Bytes segment_bytes = 32 * MiB;  // one sample of a rate
-constexpr TensorId measured_tensor = 0;
 
 // The blocks of a segment, none larger than `block_bytes`.
 std::vector<FileBlock> split(const std::vector<FileBlock>& blocks, Bytes block_bytes) {

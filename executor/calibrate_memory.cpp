@@ -13,7 +13,6 @@ namespace tencache {
 namespace {
 
 constexpr Bytes largest = 64 * MiB;
-constexpr TensorId measured_tensor = 0;
 
 // Pages of this process, there for as long as the object lives.
 class Pages {
@@ -35,12 +34,6 @@ class Pages {
   Bytes bytes_;
   unsigned char* address_ = nullptr;
 };
-
-double seconds_of(const auto& work) {
-  const Nanoseconds start_ns = clock_ns();
-  work();
-  return static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1)) * 1e-9;
-}
 
 MeasuredMedian repeat(int repetitions, const auto& seconds) {
   std::vector<double> values;

@@ -20,8 +20,6 @@ constexpr Bytes smallest_region = 64 * GiB;  // of addresses; costs nothing
 constexpr Bytes memory_step = 256 * MiB;     // how often the computer's free memory is looked at while usage grows
 constexpr Bytes segment_bytes = 256 * MiB;   // locked at once for an accelerator
 
-Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
-
 // Classes in steps of a quarter of a power of two: at most a quarter of the addresses is unused.
 Bytes class_bytes(Bytes bytes) {
   if (bytes <= 4 * page_bytes) return round_up(bytes, page_bytes);

@@ -19,8 +19,6 @@ namespace {
 // A lane later than this behind its link's figures is slow, not badly scheduled: it starts afresh.
 constexpr Nanoseconds catch_up_ns = 500'000;
 
-Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
-
 struct AlignedDelete {
   void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_bytes}); }
 };

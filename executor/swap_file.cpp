@@ -22,8 +22,6 @@ namespace {
 constexpr Bytes sector_bytes = 4096;           // what O_DIRECT asks of offsets, lengths and addresses
 constexpr Bytes reservation_step = 256 * MiB;  // the file grows on the disk in these steps
 
-Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
-
 // A file without a name. `direct` is cleared when the file system refuses O_DIRECT.
 FileDescriptor open_nameless(const std::string& directory, bool& direct, bool nameless) {
   const int flags = O_CLOEXEC | O_NOFOLLOW;

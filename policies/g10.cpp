@@ -57,9 +57,9 @@ MachineSpec as_planned(MachineSpec machine, bool gib) {
   return machine;
 }
 
-class Planner {
+class G10Planner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const G10Options& options)
+  G10Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const G10Options& options)
       : options_(options),
         kernels_(trace, schedule),
         periods_(inactive_periods(kernels_, trace)),
@@ -240,7 +240,7 @@ class G10 final : public Policy {
 
  private:
   void make_plan(const View& view) {
-    Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
+    G10Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
     std::vector<Migration> plan = planner.plan();
     const auto op_of = [&](KernelIndex kernel) { return planner.kernels().op_of(kernel); };
     std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {

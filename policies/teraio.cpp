@@ -42,9 +42,9 @@ struct Migration {
   KernelIndex offload_at = 0, prefetch_at = 0, use_at = 0;
 };
 
-class Planner {
+class TeraioPlanner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const TeraioOptions& options)
+  TeraioPlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const TeraioOptions& options)
       : options_(options),
         granularity_(machine.tiers[0].granularity),
         kernels_(trace, schedule),
@@ -241,7 +241,7 @@ class Teraio final : public Policy {
 
  private:
   void make_plan(const View& view) {
-    Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
+    TeraioPlanner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
     std::vector<Migration> plan = planner.plan();
     fits_ = planner.fits();
     destination_ = planner.destination();

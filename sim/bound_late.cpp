@@ -11,8 +11,6 @@
 namespace tencache {
 namespace {
 
-constexpr double forever = std::numeric_limits<double>::infinity();
-
 // When ops that may run on the CPU's lane are ready and needed, also by way of each other. Conflicts within a unit do
 // not count: a policy may choose the order there.
 class LateOps {
@@ -138,7 +136,7 @@ std::vector<LateOp> late_ops(const BoundTrace& trace, const MachineSpec& machine
 namespace {
 
 // The places of the iteration, cuts before a unit, from which on a tensor counts.
-struct Span {
+struct Stretch {
   TensorId tensor = none;
   std::size_t begin = 0, end = 0;
 };
@@ -162,8 +160,8 @@ class Rounds {
   }
 
   LateDemand demand() const {
-    std::vector<Span> in, out, round_in, round_out;
-    const auto add = [](std::vector<Span>& spans, TensorId tensor, std::size_t begin, std::size_t end) {
+    std::vector<Stretch> in, out, round_in, round_out;
+    const auto add = [](std::vector<Stretch>& spans, TensorId tensor, std::size_t begin, std::size_t end) {
       if (begin < end) spans.push_back({.tensor = tensor, .begin = begin, .end = end});
     };
     const std::size_t units = of_.units.size();
@@ -244,13 +242,14 @@ class Rounds {
   }
 
   // By place: of each tensor once, however many spans it has there.
-  std::vector<double> bytes(std::vector<Span>& spans) const {
-    std::sort(spans.begin(), spans.end(),
-              [](const Span& a, const Span& b) { return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin); });
+  std::vector<double> bytes(std::vector<Stretch>& spans) const {
+    std::sort(spans.begin(), spans.end(), [](const Stretch& a, const Stretch& b) {
+      return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
+    });
     std::vector<double> result(of_.units.size() + 1, 0);
     TensorId tensor = none;
     std::size_t covered = 0;
-    for (const Span& span : spans) {
+    for (const Stretch& span : spans) {
       if (!counts(span.tensor)) continue;
       if (span.tensor != tensor) covered = tensors_[span.tensor].made_late ? 0 : tensors_[span.tensor].made_end;
       tensor = span.tensor;

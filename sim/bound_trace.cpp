@@ -40,8 +40,6 @@ bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu)
   });
 }
 
-constexpr double forever = std::numeric_limits<double>::infinity();
-
 // The longest chain that leads round the iteration once: fixed GPU ops from f to g, then fixed CPU ops from c, which
 // waits for g, to u, for which f of the next iteration waits. Where a policy chooses the order of a unit's ops the
 // chain is the shortest over all orders. Units come in order; times are those of one lane from the iteration's begin.

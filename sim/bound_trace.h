@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "core/trace.h"
 
 namespace tencache {
+
+inline constexpr double forever = std::numeric_limits<double>::infinity();  // ns
 
 enum class OpKind : std::uint8_t { gpu, movable, cpu };
 OpKind bound_kind_of(const Op& op, const MachineSpec& machine);

@@ -10,8 +10,6 @@
 namespace tencache {
 namespace {
 
-Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }
-
 // `unlimited`: all that is free but for what kernels and libraries still load.
 Bytes limit(Bytes capacity, Bytes free) { return capacity < unlimited ? capacity : free - free / 16; }
 

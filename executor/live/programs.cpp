@@ -14,26 +14,25 @@ namespace {
 
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
-using torch::Tensor;
 
 // A model with its data: the loss of a step, with its modules announced.
 class Model : public nn::Module {
  public:
   explicit Model(LiveRuntime& runtime) : runtime_(runtime) {}
-  virtual Tensor loss() = 0;
+  virtual torch::Tensor loss() = 0;
   void finish_backward() { enter_backward(""); }
 
  protected:
   // Runs a part of the model as the module of that name. Parts follow each other, in backward the other way round: one
   // ends where the next begins, when the gradient of what lies between them is there.
   template <typename Part>
-  Tensor as_module(const std::string& name, const Tensor& input, const Part& part) {
+  torch::Tensor as_module(const std::string& name, const torch::Tensor& input, const Part& part) {
     const ModuleScope scope(runtime_, name);
-    Tensor output = part(input);
-    output.register_hook([this, name](const Tensor&) { enter_backward(name); });
+    torch::Tensor output = part(input);
+    output.register_hook([this, name](const torch::Tensor&) { enter_backward(name); });
     return output;
   }
-  Tensor data(const std::string& name, const Tensor& tensor) {
+  torch::Tensor data(const std::string& name, const torch::Tensor& tensor) {
     mark(runtime_, tensor, Role::input, name);
     return tensor;
   }
@@ -80,15 +79,16 @@ class ResNet final : public Model {
     labels_ = data("labels", torch::randint(classes, {batch}, torch::kLong));
   }
 
-  Tensor loss() override {
-    Tensor hidden = as_module("stem", images_, [&](const Tensor& input) { return torch::relu(stem_->forward(input)); });
+  torch::Tensor loss() override {
+    torch::Tensor hidden =
+        as_module("stem", images_, [&](const torch::Tensor& input) { return torch::relu(stem_->forward(input)); });
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      hidden = as_module("block." + std::to_string(i), hidden, [&](const Tensor& input) {
-        const Tensor kept = blocks_[i].shortcut.is_empty() ? input : blocks_[i].shortcut->forward(input);
+      hidden = as_module("block." + std::to_string(i), hidden, [&](const torch::Tensor& input) {
+        const torch::Tensor kept = blocks_[i].shortcut.is_empty() ? input : blocks_[i].shortcut->forward(input);
         return torch::relu(blocks_[i].residual->forward(input) + kept);
       });
     }
-    return as_module("head", hidden, [&](const Tensor& input) {
+    return as_module("head", hidden, [&](const torch::Tensor& input) {
       return F::cross_entropy(head_(input.mean({2, 3})), labels_);
     });
   }
@@ -104,7 +104,7 @@ class ResNet final : public Model {
   nn::Sequential stem_{nullptr};
   std::vector<Block> blocks_;
   nn::Linear head_{nullptr};
-  Tensor images_, labels_;
+  torch::Tensor images_, labels_;
 };
 
 // ---- lstm -----------------------------------------------------------------------------------------------------------
@@ -123,21 +123,23 @@ class LstmLanguageModel final : public Model {
     targets_ = data("targets", torch::randint(vocabulary, {sequence * batch}, torch::kLong));
   }
 
-  Tensor loss() override {
-    Tensor hidden = as_module("embedding", tokens_, [&](const Tensor& input) { return embedding_(input); });
+  torch::Tensor loss() override {
+    torch::Tensor hidden =
+        as_module("embedding", tokens_, [&](const torch::Tensor& input) { return embedding_(input); });
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       hidden = as_module("lstm." + std::to_string(i), hidden,
-                         [&](const Tensor& input) { return std::get<0>(layers_[i]->forward(input)); });
+                         [&](const torch::Tensor& input) { return std::get<0>(layers_[i]->forward(input)); });
     }
-    return as_module("head", hidden,
-                     [&](const Tensor& input) { return F::cross_entropy(head_(input.flatten(0, 1)), targets_); });
+    return as_module("head", hidden, [&](const torch::Tensor& input) {
+      return F::cross_entropy(head_(input.flatten(0, 1)), targets_);
+    });
   }
 
  private:
   nn::Embedding embedding_{nullptr};
   std::vector<nn::LSTM> layers_;
   nn::Linear head_{nullptr};
-  Tensor tokens_, targets_;
+  torch::Tensor tokens_, targets_;
 };
 
 // ---- lora-encoder ---------------------------------------------------------------------------------------------------
@@ -147,12 +149,12 @@ class AdaptedLinearImpl : public nn::Module {
  public:
   AdaptedLinearImpl(std::int64_t from, std::int64_t to, std::int64_t rank) {
     frozen_ = register_module("frozen", nn::Linear(from, to));
-    for (Tensor& parameter : frozen_->parameters()) parameter.set_requires_grad(false);
+    for (torch::Tensor& parameter : frozen_->parameters()) parameter.set_requires_grad(false);
     down_ = register_module("down", nn::Linear(nn::LinearOptions(from, rank).bias(false)));
     up_ = register_module("up", nn::Linear(nn::LinearOptions(rank, to).bias(false)));
     nn::init::zeros_(up_->weight);
   }
-  Tensor forward(const Tensor& input) { return frozen_(input) + up_(down_(input)); }
+  torch::Tensor forward(const torch::Tensor& input) { return frozen_(input) + up_(down_(input)); }
 
  private:
   nn::Linear frozen_{nullptr}, down_{nullptr}, up_{nullptr};
@@ -180,16 +182,16 @@ class LoraEncoder final : public Model {
     labels_ = data("labels", torch::randint(classes, {batch}, torch::kLong));
   }
 
-  Tensor loss() override {
-    Tensor hidden = embedded_;
+  torch::Tensor loss() override {
+    torch::Tensor hidden = embedded_;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      hidden = as_module("layer." + std::to_string(i), hidden, [&](const Tensor& input) {
-        const Tensor attended = input + attention(layers_[i], layers_[i].norm1(input));
+      hidden = as_module("layer." + std::to_string(i), hidden, [&](const torch::Tensor& input) {
+        const torch::Tensor attended = input + attention(layers_[i], layers_[i].norm1(input));
         return attended + layers_[i].contract(torch::gelu(layers_[i].expand(layers_[i].norm2(attended))));
       });
     }
     return as_module("head", hidden,
-                     [&](const Tensor& input) { return F::cross_entropy(head_(input.mean(1)), labels_); });
+                     [&](const torch::Tensor& input) { return F::cross_entropy(head_(input.mean(1)), labels_); });
   }
 
  private:
@@ -197,19 +199,19 @@ class LoraEncoder final : public Model {
     nn::LayerNorm norm1, norm2;
     AdaptedLinear query_key_value, projection, expand, contract;
   };
-  static Tensor attention(Layer& layer, const Tensor& hidden) {
+  static torch::Tensor attention(Layer& layer, const torch::Tensor& hidden) {
     const auto parts = layer.query_key_value(hidden)
                            .view({batch, sequence, 3, heads, width / heads})
                            .permute({2, 0, 3, 1, 4})
                            .unbind(0);
-    const Tensor scores = torch::matmul(parts[0] * (1.0 / 8), parts[1].transpose(-2, -1));  // heads are 64 wide
-    const Tensor mixed = torch::matmul(torch::softmax(scores, -1), parts[2]);
+    const torch::Tensor scores = torch::matmul(parts[0] * (1.0 / 8), parts[1].transpose(-2, -1));  // heads are 64 wide
+    const torch::Tensor mixed = torch::matmul(torch::softmax(scores, -1), parts[2]);
     return layer.projection(mixed.transpose(1, 2).reshape({batch, sequence, width}));
   }
 
   std::vector<Layer> layers_;
   nn::Linear head_{nullptr};
-  Tensor embedded_, labels_;
+  torch::Tensor embedded_, labels_;
 };
 
 // ---- Training -------------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class LoraEncoder final : public Model {
 class ModelTraining {
  public:
   ModelTraining(LiveRuntime& runtime, std::shared_ptr<Model> model) : runtime_(runtime), model_(std::move(model)) {
-    std::vector<std::pair<std::string, Tensor>> trained;
+    std::vector<std::pair<std::string, torch::Tensor>> trained;
     for (const auto& parameter : model_->named_parameters()) {
       mark(runtime_, parameter.value(), Role::parameter, parameter.key());
       if (parameter.value().requires_grad()) trained.emplace_back(parameter.key(), parameter.value());
@@ -233,7 +235,7 @@ class ModelTraining {
 
   float step() {
     runtime_.set_phase(Phase::forward);
-    const Tensor loss = model_->loss();
+    const torch::Tensor loss = model_->loss();
     runtime_.set_phase(Phase::backward);
     loss.backward();
     model_->finish_backward();
@@ -248,7 +250,7 @@ class ModelTraining {
  private:
   LiveRuntime& runtime_;
   std::shared_ptr<Model> model_;
-  std::vector<std::pair<std::string, Tensor>> trained_;
+  std::vector<std::pair<std::string, torch::Tensor>> trained_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

@@ -52,7 +52,6 @@ std::string text(const Json& object, const char* key) {
 }
 bool yes(const Json& object, const char* key) { return member(object, key) == true; }
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
-std::string seconds_text(double seconds) { return duration_text(std::llround(seconds * 1e9)); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<Bytes>(bytes)); }
 double noticed(double seconds) { return seconds < rounding_seconds ? 0 : seconds; }
 std::string share_text(double seconds, double of) {

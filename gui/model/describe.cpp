@@ -174,6 +174,14 @@ std::string round_figure(std::string text) {
   return text.substr(0, unit) == "0" ? "0" : text;
 }
 
+std::string seconds_text(double seconds) { return duration_text(std::llround(seconds * 1e9)); }
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
 std::string percent(double share) {
   const double value = 100 * share;
   return fmt::format("{:.{}f} %", value, std::abs(value) >= 99.5 || value == 0 ? 0 : 1);

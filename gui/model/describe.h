@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,9 @@ std::string occupancy_csv(const Session& session);
 
 // Four digits: "131.4 ms", "2.500 µs".
 std::string duration_text(Nanoseconds duration);
+std::string seconds_text(double seconds);
+// ASCII letters only.
+std::string lower_case(std::string_view text);
 // For ticks, whose figures are round: "2 s" of "2.000 s", "0.1 GB/s" of "0.10 GB/s", "0" of "0 ns".
 std::string round_figure(std::string text);
 // A field of a CSV file (RFC 4180).

@@ -5,16 +5,11 @@
 #include <functional>
 #include <utility>
 
+#include "gui/model/describe.h"
 #include "gui/model/session.h"
 
 namespace tencache::gui {
 namespace {
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower;
-}
 
 // The id in `to` of what `id` is in `from`: the same name, and as many of that name before it.
 template <typename Items, typename NameOf>

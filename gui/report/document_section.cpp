@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t most_rows = 40, most_tables = 8, most_columns = 12, most_bars = 200;
 constexpr std::size_t longest_label = 32, longest_text = 40, longest_group = 120;
-constexpr double label_width = 240, bars_width = 540, text_width = 280, bar_height = 15, bar_step = 22;
+constexpr double chart_label_width = 240, chart_bars_width = 540, chart_text_width = 280, chart_bar_height = 15,
+                 chart_bar_step = 22;
 
 // ---- Pictures -------------------------------------------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ std::string class_of(const Ink& ink) {
 std::string short_text(const std::string& text, std::size_t most) { return html_text(shortened_to(text, most)); }
 
 std::string bar_svg(const ChartBar& bar, double top, double most) {
-  const double middle = top + bar_height - 3.5;
+  const double middle = top + chart_bar_height - 3.5;
   std::string facts;
   for (const auto& [label, value] : bar.facts) {
     if (!facts.empty()) facts += "; ";
@@ -53,27 +54,27 @@ std::string bar_svg(const ChartBar& bar, double top, double most) {
   if (facts.empty()) facts = bar.label + ": " + bar.text;
   std::string svg =
       fmt::format("<g><title>{}</title><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", html_text(facts),
-                  coordinate(label_width - 8), coordinate(middle), short_text(bar.label, longest_label));
+                  coordinate(chart_label_width - 8), coordinate(middle), short_text(bar.label, longest_label));
   std::vector<double> values;
   for (const ChartPart& part : bar.parts) values.push_back(part.value);
-  const std::vector<double> widths = part_widths(values, bars_width / most, bars_width, 1.5);
-  double x = label_width;
+  const std::vector<double> widths = part_widths(values, chart_bars_width / most, chart_bars_width, 1.5);
+  double x = chart_label_width;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     if (widths[i] > 0) {
       svg += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" data-value=\"{}\"/>\n",
-                         class_of(bar.parts[i].ink), coordinate(x), coordinate(top), widths[i], coordinate(bar_height),
-                         values[i]);
+                         class_of(bar.parts[i].ink), coordinate(x), coordinate(top), widths[i],
+                         coordinate(chart_bar_height), values[i]);
     }
     x += widths[i];
   }
   if (bar.between && bar.between->first <= most * (1 + 1e-9)) {
-    const double from = label_width + bar.between->first / most * bars_width,
-                 to = label_width + std::min(1.0, bar.between->second / most) * bars_width;
+    const double from = chart_label_width + bar.between->first / most * chart_bars_width,
+                 to = chart_label_width + std::min(1.0, bar.between->second / most) * chart_bars_width;
     svg += fmt::format("<rect class=\"between\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"/>\n",
-                       coordinate(from - 1), coordinate(top - 2), to - from + 2, coordinate(bar_height + 4));
+                       coordinate(from - 1), coordinate(top - 2), to - from + 2, coordinate(chart_bar_height + 4));
   }
   return svg + fmt::format("<text class=\"faint\" x=\"{}\" y=\"{}\">{}{}</text></g>\n",
-                           coordinate(label_width + bars_width + 8), coordinate(middle),
+                           coordinate(chart_label_width + chart_bars_width + 8), coordinate(middle),
                            bar.total() > most * (1 + 1e-9) ? "▸ " : "", short_text(bar.text, longest_text));
 }
 
@@ -90,13 +91,13 @@ std::string chart_figure(const Chart& chart) {
       y += 26;
     }
     svg += bar_svg(bar, y, chart.most);
-    y += bar_step;
+    y += chart_bar_step;
   }
   std::vector<LegendEntry> entries;
   for (const ChartPart& part : chart.legend()) entries.push_back({class_of(part.ink), part.label});
   const bool marked = std::ranges::any_of(chart.bars, [](const ChartBar& bar) { return bar.between.has_value(); });
   if (marked) entries.push_back({"between", chart.mark_label});
-  const double width = label_width + bars_width + text_width;
+  const double width = chart_label_width + chart_bars_width + chart_text_width;
   return fmt::format(
       "<figure>\n{}<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n{}</figure>\n",
       legend(entries), coordinate(width), coordinate(y), coordinate(width), html_text(chart.title), svg,

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t pixels = 900, most_runs = 6;
 constexpr double name_width = 130, right_margin = 20;
 constexpr double lane_height = 24, row_height = 12, lane_gap = 5, title_height = 24, axis_height = 22;
-constexpr double plot_height = 110, plot_gap = 34;
+constexpr double occupancy_height = 110, plot_gap = 34;
 constexpr double least_titled_pixels = 4;  // a span that is wider can be pointed at
 constexpr std::size_t longest_name = 120;
 
@@ -198,10 +198,10 @@ std::string occupancy_plot(const Run& run, TierId tier, const Scale& scale, doub
     for (std::size_t pixel = 0; pixel < columns.size(); ++pixel) {
       const auto bytes = static_cast<double>(std::max<std::int64_t>(0, columns[pixel].roles[role]));
       if (bytes <= 0) continue;
-      const double from = std::round(base[pixel] / most_bytes * 2 * plot_height) / 2;
+      const double from = std::round(base[pixel] / most_bytes * 2 * occupancy_height) / 2;
       base[pixel] += bytes;
-      const double to = std::round(base[pixel] / most_bytes * 2 * plot_height) / 2;
-      path.add(name_width + static_cast<double>(pixel), top + plot_height - to, 1, to - from);
+      const double to = std::round(base[pixel] / most_bytes * 2 * occupancy_height) / 2;
+      path.add(name_width + static_cast<double>(pixel), top + occupancy_height - to, 1, to - from);
       used[role] = true;
     }
     svg += path.svg();
@@ -215,7 +215,7 @@ std::string bytes_axis(double most_bytes, double top) {
   const double step = 2 * round_step(most_bytes / unit);
   std::string svg;
   for (int i = 0; i * step * unit <= most_bytes; ++i) {
-    const double y = top + plot_height * (1 - i * step * unit / most_bytes);
+    const double y = top + occupancy_height * (1 - i * step * unit / most_bytes);
     svg += fmt::format(
         "<path class=\"grid\" d=\"M{} {}h{}\"/><text class=\"faint\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n",
         coordinate(name_width), coordinate(y), pixels, coordinate(name_width - 8), coordinate(y + 4),
@@ -267,12 +267,13 @@ std::string occupancy_figure(const std::vector<RunPointer>& runs, const Scale& s
       const double top = y + plot_gap - 8;
       body += bytes_axis(most_bytes, top) + occupancy_plot(*run, tier, scale, most_bytes, top, used);
       if (limited && static_cast<double>(capacity) <= most_bytes) {
-        body += fmt::format("<path class=\"limit\" d=\"M{} {}h{}\"/>\n", coordinate(name_width),
-                            coordinate(top + plot_height * (1 - static_cast<double>(capacity) / most_bytes)), pixels);
+        body +=
+            fmt::format("<path class=\"limit\" d=\"M{} {}h{}\"/>\n", coordinate(name_width),
+                        coordinate(top + occupancy_height * (1 - static_cast<double>(capacity) / most_bytes)), pixels);
       }
       body += fmt::format("<path class=\"axis\" d=\"M{} {}h{}\"/>\n", coordinate(name_width),
-                          coordinate(top + plot_height), pixels);
-      y += plot_height + plot_gap;
+                          coordinate(top + occupancy_height), pixels);
+      y += occupancy_height + plot_gap;
     }
   }
   std::vector<LegendEntry> entries;

@@ -12,8 +12,9 @@
 namespace tencache::gui {
 namespace {
 
-constexpr ImGuiTableFlags table_flags = ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY | ImGuiTableFlags_RowBg |
-                                        ImGuiTableFlags_Resizable | ImGuiTableFlags_BordersInnerV;
+constexpr ImGuiTableFlags browser_table_flags = ImGuiTableFlags_Sortable | ImGuiTableFlags_ScrollY |
+                                                ImGuiTableFlags_RowBg | ImGuiTableFlags_Resizable |
+                                                ImGuiTableFlags_BordersInnerV;
 
 class BrowserView : public View {
  public:
@@ -92,7 +93,7 @@ void draw_op_name(const Theme& theme, const std::string& name, const std::string
 
 void BrowserView::draw_ops(Session& session, const Theme& theme) {
   const Run& run = *session.runs()[run_];
-  if (!ImGui::BeginTable("ops", 7, table_flags)) return;
+  if (!ImGui::BeginTable("ops", 7, browser_table_flags)) return;
   ImGui::TableSetupScrollFreeze(0, 1);
   set_up("op", OpColumn::order, ImGuiTableColumnFlags_WidthFixed | ImGuiTableColumnFlags_DefaultSort);
   set_up("name", OpColumn::name, ImGuiTableColumnFlags_WidthStretch);
@@ -130,7 +131,7 @@ void BrowserView::draw_ops(Session& session, const Theme& theme) {
 
 void BrowserView::draw_tensors(Session& session, const Theme& theme) {
   const Run& run = *session.runs()[run_];
-  if (!ImGui::BeginTable("tensors", 6, table_flags)) return;
+  if (!ImGui::BeginTable("tensors", 6, browser_table_flags)) return;
   ImGui::TableSetupScrollFreeze(0, 1);
   set_up("tensor", TensorColumn::name, ImGuiTableColumnFlags_WidthStretch);
   set_up("role", TensorColumn::role);

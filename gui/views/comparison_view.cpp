@@ -24,10 +24,6 @@ constexpr std::size_t most_resources = 16;
 // Narrower, columns would say nothing: the table scrolls instead.
 constexpr float least_bar_width = 240, least_use_width = 120;
 
-std::string seconds_text(double seconds) {
-  return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
-}
-
 // What stands in the columns but that of the bars.
 struct TextColumn {
   const char* heading;

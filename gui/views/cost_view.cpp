@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "gui/model/cost.h"
+#include "gui/model/describe.h"
 #include "gui/views/canvas.h"
 #include "gui/views/plot.h"
 #include "gui/views/view.h"
@@ -16,9 +17,6 @@
 namespace tencache::gui {
 namespace {
 
-std::string seconds_text(double seconds) {
-  return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
-}
 class CostView : public View {
  public:
   const char* name() const override { return "cost"; }

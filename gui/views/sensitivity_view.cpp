@@ -17,10 +17,6 @@ namespace {
 // Times further apart than so many times flatten the lower lines: then the axis is logarithmic until told otherwise.
 constexpr double most_times_on_a_linear_axis = 8;
 
-std::string seconds_text(double seconds) {
-  return duration_text(static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
-}
-
 class SensitivityView : public View {
  public:
   const char* name() const override { return "sensitivity"; }

@@ -97,9 +97,9 @@ struct Node {
   bool on_host = true, has_duration = false;
 };
 
-class Reader {
+class ChakraReader {
  public:
-  Reader(const std::string& path, const ImportProgress& progress) : stream_(path, ".et"), progress_(progress) {}
+  ChakraReader(const std::string& path, const ImportProgress& progress) : stream_(path, ".et"), progress_(progress) {}
 
   ChakraTrace read() {
     trace_.calls.file = stream_.name();
@@ -297,7 +297,7 @@ class Reader {
 }  // namespace
 
 ChakraTrace read_chakra(const std::string& path, const ImportProgress& progress) {
-  return Reader(path, progress).read();
+  return ChakraReader(path, progress).read();
 }
 
 }  // namespace tencache

@@ -18,9 +18,9 @@ struct Argument {
   std::string_view type;
 };
 
-class Reader {
+class ExecutionTraceReader {
  public:
-  Reader(const std::string& path, const ImportProgress& progress)
+  ExecutionTraceReader(const std::string& path, const ImportProgress& progress)
       : stream_(path, ".json"), elements_(stream_, "nodes", progress) {}
 
   ExecutionTrace read() {
@@ -290,7 +290,7 @@ ElementType element_type(std::string_view text) {
 }
 
 ExecutionTrace read_execution_trace(const std::string& path, const ImportProgress& progress) {
-  return Reader(path, progress).read();
+  return ExecutionTraceReader(path, progress).read();
 }
 
 void link_nodes(ExecutionTrace& trace, const std::vector<std::uint64_t>& parent_ids) {

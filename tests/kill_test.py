@@ -182,7 +182,7 @@ def main():
             Work("import", ["import", "trace", sample, "--strip-names", "-o", "i.trace.jsonl"], "i.trace.jsonl"),
             Work("timeline", ["replay", sample, "-m", "g5.xlarge", "--no-rescale", "-p", "10cache", "--gpu-memory", "80MiB",
                               "--timeline", "t.json"], "t.json"),
-            Work("report", ["report", "r.html", sample], "r.html"),
+            Work("report", ["report", sample, "-o", "r.html"], "r.html"),
             Work("calibrate", ["calibrate", "--quick", "-o", "m.yaml"], "m.yaml", same=False,
                  whole=["compare", sample, "-m", "m.yaml", "--policies", "lru"]),
         ]

@@ -95,7 +95,7 @@ TrainingDevice training_device(const std::string& device, const MachineSpec& mac
 
 // ---- train ----------------------------------------------------------------------------------------------------------
 
-// "50%" of what a recorded step has alive at once, as bytes in digits; other sizes as they are. The same bytes as
+// "50%" of what a recorded step has alive at once, in bytes; other sizes as they are. The same bytes as
 // `tencache info` says of a recording, so that a prediction and a run without one mean the same.
 std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data,
                                const TrainingDevice& device) {
@@ -113,7 +113,7 @@ std::string resolve_percentage(const std::string& size, const TrainingConfig& co
   remark(fmt::format("--gpu-memory: {} of {} alive at once is {}; the largest op, {}, needs {}", size,
                      format_bytes(peak), format_bytes(bytes), demand.largest_op,
                      format_bytes(demand.largest_op_bytes)));
-  return std::to_string(bytes);
+  return std::to_string(bytes) + "B";
 }
 
 // Prints each step, or shows that something goes on where stdout is kept for JSON.

@@ -85,7 +85,7 @@ class AuditorMachine final : public Machine {
   Machine& inner_;
   const MachineSpec& spec_;
   const Trace& trace_;
-  const Layout& layout_;
+  [[maybe_unused]] const Layout& layout_;
   Schedule schedule_;
   std::array<std::vector<OpIndex>, 2> lane_ops_;
   std::array<std::uint64_t, 2> submitted_{}, done_{};

@@ -27,7 +27,7 @@ class Random {
   std::uint64_t below(std::uint64_t end) {
     const std::size_t wanted = end <= 256 ? 1 : 2;
     if (choices_.size() < wanted) return generator_() % end;
-    const std::uint64_t drawn = wanted == 1 ? choices_[0] : choices_[0] << 8 | choices_[1];
+    const std::uint64_t drawn = wanted == 1 ? choices_[0] : choices_[0] * std::uint64_t{256} + choices_[1];
     choices_ = choices_.subspan(wanted);
     return drawn % end;
   }

@@ -116,6 +116,8 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         name = "--" + key.replace("_", "-")
         if value is None or value is False:
             continue
+        if key in ("gpu_memory", "cpu_memory") and isinstance(value, int):
+            value = f"{value}B"  # the command line wants a unit where a number is small
         if value is True:
             words.append(name)
         elif isinstance(value, Mapping):

@@ -95,7 +95,7 @@ class CommandsTest(unittest.TestCase):
                          without_clock(printed("explain", SAMPLE, "--machine", "g10-a100", "--policy", "lru", *words)))
 
     def test_what_does_not_fit_is_a_result(self):
-        result = tencache.replay(SAMPLE, "g10-a100", "lru", gpu_memory="1MiB", no_rescale=True)
+        result = tencache.replay(SAMPLE, "g10-a100", "lru", gpu_memory=1 << 19, no_rescale=True)
         self.assertFalse(result["fits"])
         self.assertIsInstance(result["reason"], str)
 

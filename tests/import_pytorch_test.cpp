@@ -340,15 +340,13 @@ TEST_F(ImportPytorch, AnOptimizersStepIsOneUpdateAParameter) {
   EXPECT_EQ(ops_of(trace)[4], "aten::_foreach_add_ optimizer_state.0 gradient.0 -> optimizer_state.0");
   EXPECT_EQ(ops_of(trace)[7], "aten::_foreach_sqrt optimizer_state.1 -> _foreach_sqrt.17.1");
   EXPECT_EQ(fold_updates(trace).to_string(), "the optimizer's 6 kernels are simulated as 2 updates");
-  EXPECT_THAT(
-      ops_of(trace),
-      ElementsAre(
-          "aten::relu parameter.0 -> relu.2", "aten::relu parameter.1 -> relu.3", "aten::relu relu.2 -> gradient.0",
-          "aten::relu relu.3 -> gradient.1",
-          "update optimizer_state.0 gradient.0 parameter.0 -> optimizer_state.0 parameter.0 "
-          "parameter.0.update:workspace",
-          "update optimizer_state.1 gradient.1 parameter.1 -> optimizer_state.1 parameter.1 "
-          "parameter.1.update:workspace"));
+  EXPECT_THAT(ops_of(trace),
+              ElementsAre("aten::relu parameter.0 -> relu.2", "aten::relu parameter.1 -> relu.3",
+                          "aten::relu relu.2 -> gradient.0", "aten::relu relu.3 -> gradient.1",
+                          "update optimizer_state.0 gradient.0 parameter.0 -> optimizer_state.0 parameter.0 "
+                          "parameter.0.update:workspace",
+                          "update optimizer_state.1 gradient.1 parameter.1 -> optimizer_state.1 parameter.1 "
+                          "parameter.1.update:workspace"));
   for (const Tensor& tensor : trace.tensors) {
     const bool kept = tensor.role == Role::parameter || tensor.role == Role::optimizer_state;
     EXPECT_EQ(tensor.persistent, kept) << trace.name(tensor);

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "gui/shell/app.h"
 #include "gui/shell/headless.h"
+#include "gui/views/keys.h"
 
 namespace tencache::gui {
 
@@ -64,14 +65,24 @@ class Screen {
     io().MouseWheel = notches;
     frames(2);
   }
-  // Keys are letters by their capitals.
-  void press(int key) {
-    io().KeysDown[key] = true;
+#if IMGUI_VERSION_NUM >= 18700
+  void hold(ImGuiKey key, bool down) { io().AddKeyEvent(key, down); }
+  void press_special(ImGuiKey key) { press_key(key); }
+  void hold_shift(bool down) { hold(ImGuiMod_Shift, down); }
+#else
+  void hold(int key, bool down) { io().KeysDown[key] = down; }
+  void press_special(ImGuiKey key) { press_key(io().KeyMap[key]); }
+  void hold_shift(bool down) { io().KeyShift = down; }
+#endif
+  template <typename Key>
+  void press_key(Key key) {
+    hold(key, true);
     frames(1);
-    io().KeysDown[key] = false;
+    hold(key, false);
     frames(1);
   }
-  void press_special(ImGuiKey key) { press(io().KeyMap[key]); }
+  // Keys are letters by their capitals.
+  void press(char letter) { press_key(key_of(letter)); }
   void type(const std::string& text) {
     for (const char c : text) {
       io().AddInputCharacter(static_cast<unsigned>(c));

@@ -369,9 +369,9 @@ TEST_F(Dashboard, ClickingSelectsAndDrawsArrows) {
 TEST_F(Dashboard, ShiftDraggingMeasures) {
   show_both();
   const ImVec2 lane = label_of("GPU");
-  screen_->io().KeyShift = true;
+  screen_->hold_shift(true);
   screen_->drag(400, lane.y, 800, lane.y);
-  screen_->io().KeyShift = false;
+  screen_->hold_shift(false);
   ASSERT_TRUE(screen_->session().time_range.has_value());
   const auto [begin, end] = *screen_->session().time_range;
   EXPECT_NEAR((end - begin) / screen_->session().window.length_ns(), 400.0 / 1170, 0.02);

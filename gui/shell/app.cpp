@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "gui/shell/recent_files.h"
 #include "gui/views/canvas.h"
+#include "gui/views/keys.h"
 #include "traces/file_io.h"
 
 namespace tencache::gui {
@@ -107,16 +108,18 @@ void App::draw_bar() {
   ImGui::EndMenuBar();
 
   const ImGuiIO& io = ImGui::GetIO();
-  if (io.KeyCtrl && ImGui::IsKeyPressed('O', false)) open_wanted_ = true;
-  if (io.KeyCtrl && ImGui::IsKeyPressed('P', false)) export_picture();
-  if (io.KeyCtrl && ImGui::IsKeyPressed('E', false)) export_csv();
-  if (io.KeyCtrl && ImGui::IsKeyPressed('Q', false)) closed_ = true;
-  if (typed('+') || (io.KeyCtrl && ImGui::IsKeyPressed('=', false))) set_theme(theme_.light, theme_.scale * 1.15f);
-  if (typed('-') || (io.KeyCtrl && ImGui::IsKeyPressed('-', false))) set_theme(theme_.light, theme_.scale / 1.15f);
+  if (io.KeyCtrl && ImGui::IsKeyPressed(key_of('O'), false)) open_wanted_ = true;
+  if (io.KeyCtrl && ImGui::IsKeyPressed(key_of('P'), false)) export_picture();
+  if (io.KeyCtrl && ImGui::IsKeyPressed(key_of('E'), false)) export_csv();
+  if (io.KeyCtrl && ImGui::IsKeyPressed(key_of('Q'), false)) closed_ = true;
+  if (typed('+') || (io.KeyCtrl && ImGui::IsKeyPressed(key_of('='), false)))
+    set_theme(theme_.light, theme_.scale * 1.15f);
+  if (typed('-') || (io.KeyCtrl && ImGui::IsKeyPressed(key_of('-'), false)))
+    set_theme(theme_.light, theme_.scale / 1.15f);
   if (typed('?')) help_shown = !help_shown;
   if (!io.WantTextInput && io.KeyCtrl) return;
   for (std::size_t i = 0; i < views_.size() && !io.WantTextInput; ++i) {
-    if (io.KeyAlt && ImGui::IsKeyPressed(static_cast<int>('1' + i), false)) {
+    if (io.KeyAlt && ImGui::IsKeyPressed(key_of(static_cast<char>('1' + i)), false)) {
       wanted_view_ = i;
       view_forced_ = true;
     }

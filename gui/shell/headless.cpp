@@ -65,6 +65,7 @@ Headless::Headless(int width, int height) : context_(std::make_unique<Context>()
   io.IniFilename = nullptr;
   io.DisplaySize = {static_cast<float>(width), static_cast<float>(height)};
   io.MousePos = {-1, -1};
+#if IMGUI_VERSION_NUM < 18700
   // As a window's keyboard: letters by their capitals, the rest where no letter is.
   for (int key = 0; key < ImGuiKey_COUNT; ++key) io.KeyMap[key] = 256 + key;
   for (const auto& [key, letter] : {std::pair(ImGuiKey_A, 'A'),
@@ -76,6 +77,7 @@ Headless::Headless(int width, int height) : context_(std::make_unique<Context>()
                                     {ImGuiKey_Space, ' '}}) {
     io.KeyMap[key] = letter;
   }
+#endif
   ImGui_ImplOpenGL3_Init("#version 330");
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gui/model/describe.h"
+#include "gui/views/keys.h"
 
 namespace tencache::gui {
 namespace {
@@ -110,19 +111,19 @@ bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered) {
   if (!io.WantTextInput && !io.KeyCtrl) {
     const double anchor = session.cursor_ns.value_or((axis.begin_ns + axis.end_ns) / 2);
     const double seconds = std::min(0.1f, io.DeltaTime);
-    const auto down = [](int letter, ImGuiKey key) {
-      return ImGui::IsKeyDown(letter) || ImGui::IsKeyDown(ImGui::GetKeyIndex(key));
+    const auto down = [](char letter, ImGuiKey key) {
+      return ImGui::IsKeyDown(key_of(letter)) || ImGui::IsKeyDown(ImGui::GetKeyIndex(key));
     };
     if (down('W', ImGuiKey_UpArrow)) session.window.zoom(std::exp(-3 * seconds), anchor);
     if (down('S', ImGuiKey_DownArrow)) session.window.zoom(std::exp(3 * seconds), anchor);
     if (down('A', ImGuiKey_LeftArrow)) session.window.pan(-length * seconds);
     if (down('D', ImGuiKey_RightArrow)) session.window.pan(length * seconds);
-    if (ImGui::IsKeyPressed('F', false)) session.fit();
-    if (ImGui::IsKeyPressed('0', false)) session.fit_all();
+    if (ImGui::IsKeyPressed(key_of('F'), false)) session.fit();
+    if (ImGui::IsKeyPressed(key_of('0'), false)) session.fit_all();
     if (typed('[') && session.aligned_iteration() > 0) session.align(session.aligned_iteration() - 1);
     if (typed(']')) session.align(session.aligned_iteration() + 1);
-    if (ImGui::IsKeyPressed('N')) session.select_next_match(io.KeyShift ? -1 : 1);
-    if (ImGui::IsKeyPressed('G', false)) session.show_selection();
+    if (ImGui::IsKeyPressed(key_of('N'))) session.select_next_match(io.KeyShift ? -1 : 1);
+    if (ImGui::IsKeyPressed(key_of('G'), false)) session.show_selection();
     if (ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Escape), false)) {
       session.selection = {};
       session.time_range.reset();

@@ -11,6 +11,7 @@
 #include "gui/model/describe.h"
 #include "gui/views/bars.h"
 #include "gui/views/canvas.h"
+#include "gui/views/keys.h"
 #include "gui/views/view.h"
 
 namespace tencache::gui {
@@ -336,7 +337,7 @@ void ComparisonView::draw(Session& session, const Theme& theme) {
         "No results: open what `tencache compare TRACE -m MACHINE --json` printed; --samples 100 adds intervals.");
     return;
   }
-  if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed('U', false)) uses_shown_ = !uses_shown_;
+  if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed(key_of('U'), false)) uses_shown_ = !uses_shown_;
   if (ImGui::RadioButton("time", !uses_shown_)) uses_shown_ = false;
   ImGui::SameLine();
   if (ImGui::RadioButton("use of memory and links", uses_shown_)) uses_shown_ = true;

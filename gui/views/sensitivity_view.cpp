@@ -8,6 +8,7 @@
 
 #include "gui/model/describe.h"
 #include "gui/views/canvas.h"
+#include "gui/views/keys.h"
 #include "gui/views/plot.h"
 #include "gui/views/view.h"
 
@@ -77,7 +78,7 @@ void SensitivityView::draw_bar(const Session& session, const Theme& theme) {
     }
   }
   ImGui::SameLine(0, theme.px(18));
-  if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed('L', false)) logarithmic_ = !logarithmic_;
+  if (!ImGui::GetIO().WantTextInput && ImGui::IsKeyPressed(key_of('L'), false)) logarithmic_ = !logarithmic_;
   ImGui::Checkbox("logarithmic time", &logarithmic_);
   ImGui::SameLine(0, theme.px(18));
   ImGui::TextDisabled("ring: %s", shown(session)->knee_meaning().c_str());

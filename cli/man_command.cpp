@@ -15,7 +15,7 @@ namespace {
 
 // Text as troff takes it for itself: no requests, no escapes, nothing but ASCII. Throws nothing: what is not UTF-8
 // does not occur in the program's own texts.
-std::string escaped(std::string_view text) {
+std::string in_roff(std::string_view text) {
   std::string result;
   bool line_begins = true;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -77,34 +77,34 @@ std::vector<const CLI::Option*> positionals(const CLI::App& app) {
 
 std::string value_of(const CLI::Option& option) {
   std::string text;
-  if (option.get_items_expected_max() > 0) text = " \\fI" + escaped(option.get_type_name()) + "\\fR";
+  if (option.get_items_expected_max() > 0) text = " \\fI" + in_roff(option.get_type_name()) + "\\fR";
   if (option.get_items_expected_max() > 1) text += " ...";
   return text;
 }
 
 std::string entry(const std::string& head, const CLI::Option& option) {
-  std::string text = ".TP\n" + head + "\n" + escaped(option.get_description());
+  std::string text = ".TP\n" + head + "\n" + in_roff(option.get_description());
   if (option.get_required()) text += " (required)";
-  if (!option.get_default_str().empty()) text += " (default: " + escaped(option.get_default_str()) + ")";
+  if (!option.get_default_str().empty()) text += " (default: " + in_roff(option.get_default_str()) + ")";
   return text + "\n";
 }
 
 std::string option_entry(const CLI::Option& option) {
   std::string head;
   for (const std::string& name : option.get_snames())
-    head += (head.empty() ? "\\fB" : ", \\fB") + escaped("-" + name) + "\\fR";
+    head += (head.empty() ? "\\fB" : ", \\fB") + in_roff("-" + name) + "\\fR";
   for (const std::string& name : option.get_lnames())
-    head += (head.empty() ? "\\fB" : ", \\fB") + escaped("--" + name) + "\\fR";
+    head += (head.empty() ? "\\fB" : ", \\fB") + in_roff("--" + name) + "\\fR";
   return entry(head + value_of(option), option);
 }
 
 std::string synopsis(const CLI::App& app) {
   std::string command = page_name(app);
   std::replace(command.begin(), command.end(), '-', ' ');
-  std::string text = "\\fB" + escaped(command) + "\\fR [\\fIOPTIONS\\fR]";
+  std::string text = "\\fB" + in_roff(command) + "\\fR [\\fIOPTIONS\\fR]";
   for (const CLI::Option* option : positionals(app)) {
     const std::string name =
-        "\\fI" + escaped(option->get_single_name()) + "\\fR" + (option->get_items_expected_max() > 1 ? " ..." : "");
+        "\\fI" + in_roff(option->get_single_name()) + "\\fR" + (option->get_items_expected_max() > 1 ? " ..." : "");
     text += option->get_required() ? " " + name : " [" + name + "]";
   }
   if (!subcommands(app).empty())
@@ -120,9 +120,9 @@ std::string notes_and_examples(const std::string& footer) {
     const std::string paragraph = footer.substr(begin, end - begin);
     constexpr std::string_view mark = "Examples:\n";
     if (paragraph.starts_with(mark)) {
-      examples += escaped(paragraph.substr(mark.size())) + "\n";
+      examples += in_roff(paragraph.substr(mark.size())) + "\n";
     } else {
-      notes += (notes.empty() ? "" : ".PP\n") + escaped(paragraph) + "\n";
+      notes += (notes.empty() ? "" : ".PP\n") + in_roff(paragraph) + "\n";
     }
     begin = end + 2;
   }
@@ -138,30 +138,30 @@ std::string page(const CLI::App& app) {
   std::string description = app.get_description();
   const std::string first_line = description.substr(0, description.find('\n'));
   std::string text =
-      fmt::format(".TH {} 1 \"\" \"TenCache " TENCACHE_VERSION "\" \"TenCache Manual\"\n", escaped(title));
-  text += ".SH NAME\n" + escaped(name) + " \\- ";
-  text += escaped(app.get_parent() == nullptr ? "tensor caching and offloading, simulated and on real memory"
+      fmt::format(".TH {} 1 \"\" \"TenCache " TENCACHE_VERSION "\" \"TenCache Manual\"\n", in_roff(title));
+  text += ".SH NAME\n" + in_roff(name) + " \\- ";
+  text += in_roff(app.get_parent() == nullptr ? "tensor caching and offloading, simulated and on real memory"
                                               : first_line) +
           "\n";
   text += ".SH SYNOPSIS\n" + synopsis(app);
-  if (app.get_parent() == nullptr) text += ".SH DESCRIPTION\n" + escaped(description) + "\n";
+  if (app.get_parent() == nullptr) text += ".SH DESCRIPTION\n" + in_roff(description) + "\n";
   const auto children = subcommands(app);
   if (!children.empty()) text += ".SH COMMANDS\n";
   for (const CLI::App* child : children) {
-    text += ".TP\n\\fB" + escaped(page_name(*child)) + "\\fR(1)\n" + escaped(child->get_description()) + "\n";
+    text += ".TP\n\\fB" + in_roff(page_name(*child)) + "\\fR(1)\n" + in_roff(child->get_description()) + "\n";
   }
   if (!positionals(app).empty()) text += ".SH ARGUMENTS\n";
   for (const CLI::Option* option : positionals(app)) {
-    text += entry("\\fI" + escaped(option->get_single_name()) + "\\fR", *option);
+    text += entry("\\fI" + in_roff(option->get_single_name()) + "\\fR", *option);
   }
   for (const std::string& group : app.get_groups()) {
     const auto options = options_of_group(app, group);
     if (group.empty() || options.empty()) continue;
-    text += group == "Options" ? ".SH OPTIONS\n" : ".SS " + escaped(group) + "\n";
+    text += group == "Options" ? ".SH OPTIONS\n" : ".SS " + in_roff(group) + "\n";
     for (const CLI::Option* option : options) text += option_entry(*option);
   }
   text += notes_and_examples(app.get_footer());
-  if (app.get_parent() != nullptr) text += ".SH SEE ALSO\n\\fB" + escaped(page_name(*app.get_parent())) + "\\fR(1)\n";
+  if (app.get_parent() != nullptr) text += ".SH SEE ALSO\n\\fB" + in_roff(page_name(*app.get_parent())) + "\\fR(1)\n";
   return text;
 }
 

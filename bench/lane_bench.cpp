@@ -10,6 +10,7 @@
 
 #include "configs/machine_yaml.h"
 #include "executor/host_machine.h"
+#include "executor/xxh64.h"
 
 namespace tencache {
 namespace {
@@ -61,6 +62,41 @@ void file_read(benchmark::State& state) { file(state, false); }
 void file_write(benchmark::State& state) { file(state, true); }
 BENCHMARK(file_read)->ArgsProduct({{128, 1024}, {1, 4, 16}})->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(file_write)->ArgsProduct({{128, 1024}, {1, 4, 16}})->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// What checksums cost: the hash alone, and chunks of 16 MiB written and read with and without it, each block at its own
+// place in memory.
+void checksum_alone(benchmark::State& state) {
+  const Buffer buffer;
+  const std::span<const std::byte> content(buffer.data, static_cast<std::size_t>(state.range(0)) * KiB);
+  for (auto _ : state) benchmark::DoNotOptimize(xxh64(content));
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * content.size()));
+}
+BENCHMARK(checksum_alone)->Arg(64)->Arg(1024)->Arg(16 * 1024);
+
+void checked_file(benchmark::State& state, bool write, bool checksums) {
+  Tier tier{"nvme", TierKind::nvme, chunk_count * chunk_bytes, page_bytes, {directory()}};
+  tier.checksums = checksums;
+  SwapFiles files(tier);
+  FileLane lane(files);
+  const Buffer buffer;
+  const Progress go_on = [](Bytes) { return true; };
+  std::vector<std::vector<FileBlock>> chunks;
+  for (TensorId chunk = 0; chunk < chunk_count; chunk++) {
+    files.take(chunk, 0, chunk_bytes);
+    chunks.push_back(files.blocks(chunk, 0, chunk_bytes));
+    lane.write(chunks.back(), buffer.data, go_on);
+  }
+  std::size_t next = 0;
+  for (auto _ : state) {
+    const std::vector<FileBlock>& blocks = chunks[next++ % chunk_count];
+    write ? lane.write(blocks, buffer.data, go_on) : lane.read(blocks, buffer.data, go_on);
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * chunk_bytes));
+}
+BENCHMARK_CAPTURE(checked_file, read, false, false)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(checked_file, read_checked, false, true)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(checked_file, write, true, false)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(checked_file, write_checked, true, true)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 // Copies of 16 MiB in a row over one link, or over `beside` too, which gets as many, while the GPU's lane waits as for
 // a long op. The counter is the share of the link's own bandwidth.

@@ -5,6 +5,7 @@
 #include "cli/command_line.h"
 #include "cli/decisions.h"
 #include "cli/embedding.h"
+#include "cli/faults.h"
 #include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
@@ -26,6 +27,7 @@ struct ReplayArguments {
 ExitCode replay(const ReplayArguments& arguments) {
   const auto settings = parse_settings(arguments.settings);
   Workload workload = load_workload(arguments.workload);
+  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   note_samples(workload, arguments.sampling);
   check_output("--timeline", arguments.timeline, {arguments.workload.trace, workload.machine.file});
   check_output("--decisions", arguments.decisions,
@@ -42,6 +44,7 @@ ExitCode replay(const ReplayArguments& arguments) {
     recorders.other_timelines = &other_timelines;
   }
   if (decisions) recorders.on_decision = decisions->sink();
+  if (faults) recorders.faults = &*faults;
   const Outcome outcome = simulate_policy(workload, arguments.policy, settings, recorders);
   const bool decided = decisions && (outcome.result.iterations > 0 || decisions->count() > 0);
   if (decided) decisions->commit();
@@ -96,6 +99,7 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
   add_sample_options(*command, arguments->sampling);
+  add_faults_option(*command, arguments->workload.faults)->excludes("--samples");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev; .sqlite: as tables, "
                                    ".csv: a line a span"));
@@ -108,7 +112,8 @@ void add_replay_command(CLI::App& app, Command& chosen) {
       "  tencache replay step.trace.jsonl.zst --machine g10-a100 --policy on-demand\n"
       "  tencache replay step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json\n"
       "  tencache replay step.trace.jsonl.zst -m g10-a100 -p on-demand --timeline step.json\n"
-      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --decisions step.decisions.jsonl.zst");
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --decisions step.decisions.jsonl.zst\n"
+      "  tencache replay step.trace.jsonl.zst -m g10-a100 -p g10 --faults seed=7");
   command->callback([arguments, &chosen] { chosen = [arguments] { return replay(*arguments); }; });
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/bound_text.h"
+#include "cli/faults.h"
 #include "cli/policy_library.h"
 #include "configs/gpu_yaml.h"
 #include "traces/file_io.h"
@@ -167,6 +168,7 @@ Json manifest_json(const Workload& workload, const std::string& policy,
   if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
   if (!workload.options.rescale.assume_gpu.empty()) run["assume_gpu"] = workload.options.rescale.assume_gpu;
   if (workload.options.rescale.no_rescale) run["no_rescale"] = true;
+  if (!workload.options.faults.empty()) run["faults"] = workload.options.faults;
   for (const auto& [key, value] : workload.run_options) run[key] = value;
   Json hashes = {{"trace", workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256)},
                  {"machine", workload.machine_sha256},
@@ -357,6 +359,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["deepspeed_cpu_memory"] = deepspeed_memory_json(workload, outcome);
   json["notes"] = notes_of(workload);
   json["rescaled"] = rescaling_json(workload);
+  if (!workload.options.faults.empty()) json["faults"] = faults_json(workload.options, outcome.faults);
   json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
   return json;
@@ -411,6 +414,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   if (const std::string note = deepspeed_note(workload, outcome); !note.empty()) {
     text += fmt::format("  note: {}\n", note);
   }
+  if (!workload.options.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
 
   const double iteration = result.iteration_seconds();

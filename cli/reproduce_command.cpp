@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/faults.h"
 #include "cli/intervals.h"
 #include "cli/policy_library.h"
 #include "cli/repeat.h"
@@ -50,7 +51,7 @@ class ManifestReader {
     const Json& run = object(manifest, "run");
     constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",        "gpu_memory",
                                      "cpu_memory", "limits",      "iterations", "policy_library", "assume_gpu",
-                                     "no_rescale", "prices",      "price",      "generate"};
+                                     "no_rescale", "prices",      "price",      "generate",       "faults"};
     for (const auto& [key, value] : run.items()) {
       if (key == "samples" || key == "sample_seed") continue;
       if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
@@ -69,6 +70,7 @@ class ManifestReader {
         request.options.limits.push_back(limit.get<std::string>());
       }
     }
+    request.options.faults = text_or_null(run, "faults");
     request.options.prices.file = text_or_null(run, "prices");
     if (run.contains("price")) {
       if (!run["price"].is_array()) fail("manifest.run.price is no list of prices");
@@ -140,8 +142,8 @@ bool same_run(const Request& a, const Request& b) {
          a.options.prices.prices == b.options.prices.prices &&
          a.options.rescale.assume_gpu == b.options.rescale.assume_gpu &&
          a.options.rescale.no_rescale == b.options.rescale.no_rescale && a.options.limits == b.options.limits &&
-         a.options.iterations == b.options.iterations && a.sampling.samples == b.sampling.samples &&
-         a.sampling.seed == b.sampling.seed;
+         a.options.iterations == b.options.iterations && a.options.faults == b.options.faults &&
+         a.sampling.samples == b.sampling.samples && a.sampling.seed == b.sampling.seed;
 }
 
 // Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an
@@ -158,6 +160,7 @@ void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>&
   Workload workload = load_workload(options);
   workload.options = rows[begin].options;  // the result speaks of the names of then
   note_samples(workload, rows[begin].sampling);
+  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   const References references = references_of(workload);
   std::vector<Sampled> sampled;
   std::vector<std::size_t> sampled_rows;
@@ -166,7 +169,7 @@ void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>&
       now.push_back(bound_row_json(workload, references));
       continue;
     }
-    const Outcome outcome = simulate_or_refuse(workload, rows[i].policy, rows[i].settings);
+    const Outcome outcome = simulate_or_refuse(workload, rows[i].policy, rows[i].settings, faults ? &*faults : nullptr);
     now.push_back(result_json(workload, outcome, references));
     if (then[i].value("samples", Json()).is_null()) continue;
     sampled_rows.push_back(i);

@@ -56,7 +56,9 @@ std::string deepspeed_note(const Workload& workload, const Outcome& outcome) {
   return memory ? deepspeed_memory_note(*memory, workload.machine.of_rank(outcome.rank)) : "";
 }
 
-std::vector<std::string> notes_of(const Workload& workload) {
+namespace {
+
+std::vector<std::string> notes_of_durations(const Workload& workload) {
   const std::string& recorded_on = workload.trace.header.hardware;
   const std::string& gpu = workload.machine.gpu;
   if (const auto& rescaling = workload.rescaling) {
@@ -73,6 +75,17 @@ std::vector<std::string> notes_of(const Workload& workload) {
   if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
   if (!workload.options.rescale.no_rescale) return {};
   return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+}
+
+}  // namespace
+
+std::vector<std::string> notes_of(const Workload& workload) {
+  std::vector<std::string> notes = notes_of_durations(workload);
+  if (!workload.options.faults.empty()) {
+    notes.push_back("disturbed on purpose, so that no figure here is the machine's: --faults " +
+                    workload.options.faults);
+  }
+  return notes;
 }
 
 Json rescaling_json(const Workload& workload) {

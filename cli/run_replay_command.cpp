@@ -7,6 +7,7 @@
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/device.h"
+#include "cli/faults.h"
 #include "cli/output_files.h"
 #include "cli/prediction.h"
 #include "cli/room.h"
@@ -70,7 +71,8 @@ struct Watching {
 // `lowered`: the program that was predicted; null: none was.
 Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
                     const std::map<std::string, std::string>& settings, const std::shared_ptr<Accelerator>& accelerator,
-                    const Program* lowered, Timeline* timeline, const Watching& watching) {
+                    const std::optional<FaultPlan>& faults, const Program* lowered, Timeline* timeline,
+                    const Watching& watching) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
   MadePolicy made = make_policy(arguments.policy, settings);
@@ -86,6 +88,7 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
     machine_options.addressed.push_back(allocator.kind != AllocatorKind::exact);
   }
   machine_options.accelerator = accelerator;
+  machine_options.faults = faults;
   const std::unique_ptr<ReplayKernels> kernels = accelerator != nullptr ? accelerator->replay_kernels() : nullptr;
   ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify), kernels.get());
   HostMachine machine(workload.machine, bodies, machine_options);
@@ -111,6 +114,7 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   outcome.result = engine.run(limits_of(workload.options));
   if (stream) watching.server->publish(stream->next() + TimelineStream::end);
   outcome.seconds = seconds_since(start);
+  outcome.faults = machine.fault_counts();
   measurement.counts = bodies.counts();
   measurement.summary = bodies.summary();
   measurement.machine = machine.describe();
@@ -204,6 +208,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
   }
   const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.device, workload.machine);
   workload.machine = with_real_pages(workload.machine, accelerator.get());
+  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
@@ -242,7 +247,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
   const Watching watching{server ? &*server : nullptr, processes.empty() ? nullptr : &processes.front(),
                           arguments.timeline.empty()};
   const Measurement measurement =
-      measure(workload, arguments, settings, accelerator, prediction ? &prediction->outcome.program : nullptr,
+      measure(workload, arguments, settings, accelerator, faults, prediction ? &prediction->outcome.program : nullptr,
               timelines ? &measured : nullptr, watching);
 
   if (!arguments.timeline.empty()) {
@@ -296,6 +301,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(command->add_option("--prediction", arguments->prediction,
                                    "Write the prediction to this file; implies --predict"));
+  add_faults_option(*command, arguments->workload.faults)->excludes("--predict")->excludes("--prediction");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write predicted and measured timelines, for https://ui.perfetto.dev"));
   refuse_empty(

@@ -10,6 +10,7 @@
 
 #include "cli/chrome_trace.h"
 #include "cli/command_line.h"
+#include "cli/faults.h"
 #include "cli/output_files.h"
 #include "cli/policy_library.h"
 #include "cli/prediction.h"
@@ -145,6 +146,7 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   add("--cpu-memory", arguments.workload.cpu_memory);
   for (const std::string& limit : arguments.workload.limits) add("--limit", limit);
   if (arguments.steps != 0) add("--steps", std::to_string(arguments.steps));
+  add("--faults", arguments.workload.faults);
   for (const std::string& directory : arguments.directories) add("--directory", directory);
   if (arguments.device != "auto") add("--device", arguments.device);
   add("--timeline", arguments.timeline);
@@ -294,6 +296,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       "--resume", arguments->resume,
       "Go on from this checkpoint, under any policy and machine; --steps counts from the beginning"));
   add_training_device_option(*command, arguments->device);
+  add_faults_option(*command, arguments->workload.faults);
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(
@@ -301,7 +304,8 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
                           "Predict from this recording (`tencache record`); without it one is recorded first"));
   refuse_empty(command->add_option("--prediction", arguments->prediction,
                                    "Write the prediction to this file; implies --predict"));
-  command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
+  command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging")->excludes("--faults");
+  command->get_option("--faults")->excludes("--predict")->excludes("--prediction");
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->footer(
       "The prediction is written, and its SHA-256 said, before the measured run starts.\n\nExamples:\n"

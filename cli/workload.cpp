@@ -218,9 +218,9 @@ Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const st
 }
 
 Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
-                           const std::map<std::string, std::string>& settings) {
+                           const std::map<std::string, std::string>& settings, const FaultPlan* faults) {
   try {
-    return simulate_policy(workload, policy, settings);
+    return simulate_policy(workload, policy, settings, {.faults = faults});
   } catch (const Error& error) {
     Outcome refused;
     refused.policy = policy;

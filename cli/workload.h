@@ -32,6 +32,7 @@ struct WorkloadOptions {
   std::uint64_t iterations = 0;        // 0: until the steady state recurs
   RescaleOptions rescale;
   PriceChoice prices;
+  std::string faults;                // a plan (core/fault_plan.h); empty: nothing goes wrong on purpose
   std::string trace_at, machine_at;  // where these files are, if not where their names say
 };
 // --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
@@ -95,7 +96,7 @@ Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, co
 
 // The same, but what this machine cannot serve or the policy refuses is a run that does not fit, with the reason.
 Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
-                           const std::map<std::string, std::string>& settings);
+                           const std::map<std::string, std::string>& settings, const FaultPlan* faults = nullptr);
 
 // Names separated by commas, or "all": each once. Throws Error that lists the valid names for an unknown one.
 std::vector<std::string> policies_named(const std::string& list);

@@ -138,7 +138,7 @@ class RankReader {
   void read_tier(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a tier",
                        {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
-                        "shared_by", "allocation", "tbw"});
+                        "checksums", "shared_by", "allocation", "tbw"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -172,7 +172,7 @@ class RankReader {
         if (result.directories.back().empty()) fail_at(item, path + "directories: an empty path");
       });
     }
-    for (const char* key : {"io_block", "io_depth", "tbw"}) {
+    for (const char* key : {"io_block", "io_depth", "checksums", "tbw"}) {
       const auto value = keys.get(key);
       if (value && result.kind != TierKind::nvme) fail_at(*value, path + key + ": only tiers of kind nvme have it");
     }
@@ -183,6 +183,9 @@ class RankReader {
       }
     }
     if (const auto value = keys.get("io_depth")) result.io_depth = figures_.count(*value, path + "io_depth", 1, 1024);
+    if (const auto value = keys.get("checksums")) {
+      result.checksums = figures_.choice(*value, path + "checksums", {"false", "true"}) == 1;
+    }
     if (const auto value = keys.get("tbw")) {
       result.rated_written_bytes = figures_.capacity(*value, path + "tbw", "TB");
       if (result.rated_written_bytes == 0) fail_at(*value, path + "tbw: must be above 0");

@@ -104,6 +104,7 @@ class RankWriter {
                          tier.io_block_bytes == 0 ? "" : figure(path + "io_block", write_bytes(tier.io_block_bytes)));
     entries.emplace_back("io_depth",
                          tier.io_depth == 0 ? "" : figure(path + "io_depth", std::to_string(tier.io_depth)));
+    entries.emplace_back("checksums", tier.checksums ? figure(path + "checksums", "true") : "");
     entries.emplace_back(
         "tbw", tier.rated_written_bytes == 0 ? "" : figure(path + "tbw", write_bytes(tier.rated_written_bytes)));
     const AllocationCost& cost = tier.allocation;

@@ -362,6 +362,8 @@ class Engine {
   void drop_copy(ChunkId chunk, TierId tier);   // releases the room, or condemns it while a transfer reads it
   void free_copy(ChunkId chunk, TierId tier);
   bool take_copy(ChunkId chunk, TierId tier);
+  void map_copy(ChunkId chunk, TierId tier);
+  std::string title_of(TensorId tensor) const;  // by its name, where the program has one
   void sample_occupancy(ChunkId chunk, TierId tier, Bytes used_before);
 
   const MachineSpec& spec_;

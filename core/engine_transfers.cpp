@@ -11,7 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr int failures_tolerated = 3;  // of one chunk in a row, then the I/O error ends the run
+constexpr int failures_tolerated = 3;  // of one chunk in a row, then the machine's error ends the run
 
 }  // namespace
 
@@ -220,10 +220,39 @@ void Engine::room_taken(std::uint8_t index, ActiveOp& op, ChunkId chunk) {
 bool Engine::take_copy(ChunkId chunk, TierId tier) {
   const Bytes used_before = memory_.used(tier);
   if (!memory_.reserve(chunk, tier)) return false;
-  machine_.map(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
-               {tier, memory_.copy(chunk, tier).offset});
+  try {
+    map_copy(chunk, tier);
+  } catch (...) {
+    memory_.release(chunk, tier);
+    throw;
+  }
   sample_occupancy(chunk, tier, used_before);
   return true;
+}
+
+// What the machine refuses is asked for again at once, as a copy that failed is: no decision depends on it, so that a
+// log need not know.
+void Engine::map_copy(ChunkId chunk, TierId tier) {
+  const TensorId tensor = memory_.tensor_of(chunk);
+  const Bytes bytes = memory_.bytes_of(chunk);
+  for (int refused = 0;;) {
+    try {
+      machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.copy(chunk, tier).offset});
+      return;
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& error) {
+      if (++refused < failures_tolerated) continue;
+      throw Error("room for " + format_bytes(bytes) + " of " + title_of(tensor) + " in '" + spec_.tiers[tier].name +
+                  "' was refused " + std::to_string(refused) + " times in a row: " + error.what());
+    }
+  }
+}
+
+std::string Engine::title_of(TensorId tensor) const {
+  const TensorId known = !live_ ? tensor : tensor < to_program_.size() ? to_program_[tensor] : none;
+  if (program_ == nullptr || known == none) return "tensor " + std::to_string(tensor);
+  return "tensor '" + program_->trace.name(program_->trace.tensors[known]) + "'";
 }
 
 void Engine::free_copy(ChunkId chunk, TierId tier) {
@@ -572,9 +601,10 @@ void Engine::arrive(TransferId id) {
 void Engine::fail_transfer(TransferId id, bool cancelled) {
   Transfer& t = transfers_[id];
   if (!cancelled && ++failures_[t.chunk] >= failures_tolerated) {
-    throw Error("moving " + format_bytes(memory_.bytes_of(t.chunk)) + " from '" + spec_.tiers[t.from].name + "' to '" +
-                spec_.tiers[t.to].name + "' failed " + std::to_string(failures_tolerated) + " times in a row" +
-                reason_of_failure(machine_) + "; check the device and the space left on it");
+    throw Error("moving " + format_bytes(memory_.bytes_of(t.chunk)) + " of " + title_of(memory_.tensor_of(t.chunk)) +
+                " from '" + spec_.tiers[t.from].name + "' to '" + spec_.tiers[t.to].name + "' failed " +
+                std::to_string(failures_tolerated) + " times in a row" + reason_of_failure(machine_) +
+                "; check the device and the space left on it");
   }
   if (!cancelled && t.hop > 0) {  // its source may be gone: the buffer holds the only copy, so try again
     enqueue(id, true);

@@ -39,6 +39,7 @@ struct Tier {
   // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
   Bytes io_block_bytes = 0;
   std::uint32_t io_depth = 0;     // blocks in flight, of each directory
+  bool checksums = false;         // nvme, on a real machine: every block that is read must be as it was written
   Bytes rated_written_bytes = 0;  // nvme: what one of its devices is rated to have written (TBW); 0: not known
 };
 

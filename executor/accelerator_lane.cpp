@@ -43,6 +43,11 @@ std::vector<Group> groups_of(const std::vector<FileBlock>& blocks, Bytes bytes, 
   return groups;
 }
 
+// Faults are made where the host moves blocks.
+bool has_fault(const std::vector<FileBlock>& blocks) {
+  return std::any_of(blocks.begin(), blocks.end(), [](const FileBlock& block) { return block.fault.has_value(); });
+}
+
 // Whichever way a transfer ends, nothing of it is under way any more.
 class Settle {
  public:
@@ -62,11 +67,15 @@ class Settle {
 
 }  // namespace
 
-AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block)
+AcceleratorLane::AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums)
     : accelerator_(accelerator),
       buffer_bytes_(std::max(smallest_buffer, largest_block)),
       engine_(accelerator.copy_engine()) {
-  if (largest_block != 0) direct_ = accelerator.direct_files(indirect_reason_);
+  if (checksums) {
+    indirect_reason_ = "checksums are the processor's work";
+  } else if (largest_block != 0) {
+    direct_ = accelerator.direct_files(indirect_reason_);
+  }
 }
 
 AcceleratorLane::~AcceleratorLane() {
@@ -161,7 +170,7 @@ AcceleratorLane::Direct AcceleratorLane::move_directly(const FileLane& files, co
 
 bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks, std::byte* device, Bytes bytes,
                            const Progress& progress) {
-  if (direct_ != nullptr) {
+  if (direct_ != nullptr && !has_fault(blocks)) {
     const Direct result =
         move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
           return direct_->read(descriptor, offset, device + position, count);
@@ -187,7 +196,7 @@ bool AcceleratorLane::read(FileLane& files, const std::vector<FileBlock>& blocks
 
 bool AcceleratorLane::write(FileLane& files, const std::vector<FileBlock>& blocks, const std::byte* device, Bytes bytes,
                             const Progress& progress) {
-  if (direct_ != nullptr) {
+  if (direct_ != nullptr && !has_fault(blocks)) {
     const Direct result =
         move_directly(files, blocks, bytes, progress, [&](int descriptor, Bytes offset, Bytes position, Bytes count) {
           return direct_->write(descriptor, offset, device + position, count);

@@ -21,8 +21,8 @@ namespace tencache {
 // Error on failures of the device or the disk.
 class AcceleratorLane {
  public:
-  // No block of a file is larger than `largest_block`; 0: the lane has no files.
-  explicit AcceleratorLane(Accelerator& accelerator, Bytes largest_block);
+  // No block of a file is larger than `largest_block`; 0: the lane has no files. `checksums`: the host must see them.
+  AcceleratorLane(Accelerator& accelerator, Bytes largest_block, bool checksums);
   ~AcceleratorLane();
   AcceleratorLane(const AcceleratorLane&) = delete;
   AcceleratorLane& operator=(const AcceleratorLane&) = delete;

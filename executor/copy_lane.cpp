@@ -20,7 +20,8 @@ CopyLane::CopyLane(const Link& link, bool pace, const SwapFiles* files, Accelera
       files_(files == nullptr ? nullptr : std::make_unique<FileLane>(*files)),
       accelerator_(accelerator == nullptr ? nullptr
                                           : std::make_unique<AcceleratorLane>(
-                                                *accelerator, files == nullptr ? 0 : files->options().block_bytes)) {}
+                                                *accelerator, files == nullptr ? 0 : files->options().block_bytes,
+                                                files != nullptr && files->checksums())) {}
 
 Nanoseconds CopyLane::end_ns(Nanoseconds start_ns, Bytes bytes) const {
   if (link_.bandwidth >= unlimited) return start_ns + link_.latency_ns;

@@ -58,6 +58,10 @@ HostMachine::HostMachine(const MachineSpec& spec, OpBodies& bodies, Options opti
       options_(std::move(options)),
       origin_ns_(clock_ns()),
       cpu_tier_(spec.tier_of(Device::cpu)) {
+  if (options_.faults) {
+    faults_.emplace(*options_.faults, spec_);
+    options_.files.faults = *options_.faults;
+  }
   build_tiers();
   build_staging();
   build_lanes();
@@ -215,9 +219,27 @@ CopyWork HostMachine::resolve(const CopyCommand& copy) {
   }
   work.kind = work.from == nullptr ? CopyWork::Kind::file_read : CopyWork::Kind::file_write;
   SwapFiles& files = *tiers_[work.from == nullptr ? copy.from.tier : copy.to.tier].files;
-  if (work.to == nullptr && !files.has(copy.tensor, copy.begin)) files.take(copy.tensor, copy.begin, copy.bytes);
+  if (work.to == nullptr && !files.has(copy.tensor, copy.begin)) {
+    take_slot(files, copy.tensor, copy.begin, copy.bytes);
+  }
   work.blocks = files.blocks(copy.tensor, copy.begin, copy.bytes);
   return work;
+}
+
+void HostMachine::take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes) {
+  try {
+    files.take(tensor, begin, bytes);
+  } catch (const Error&) {
+    if (faults_ && faults_->plan().has(FaultKind::disk_full)) faults_->count(FaultKind::disk_full);
+    throw;
+  }
+}
+
+void HostMachine::disturb(const CopyCommand& copy, Work& work) {
+  work.fault = faults_->next_copy(copy.link);
+  if (work.fault.failure) work.injected_failure = faults_->reason(*work.fault.failure, copy.link);
+  std::vector<FileBlock>& blocks = work.copy.blocks;
+  if (work.fault.in_file && !blocks.empty()) blocks[work.fault.block % blocks.size()].fault = work.fault.in_file;
 }
 
 Fence HostMachine::submit(const CopyCommand& copy, Fence after, Tag tag) {
@@ -225,10 +247,7 @@ Fence HostMachine::submit(const CopyCommand& copy, Fence after, Tag tag) {
   Work work;
   work.tag = tag;
   work.copy = resolve(copy);
-  if (options_.fail_copy && options_.fail_copy(copies_)) {
-    work.injected_failure = "copy " + std::to_string(copies_) + " was made to fail";
-  }
-  copies_++;
+  if (faults_) disturb(copy, work);
   return enqueue(*links_[copy.link], work, after);
 }
 
@@ -248,6 +267,7 @@ Fence HostMachine::enqueue(Lane& lane, Work& work, Fence after) {
   Work& queued = lane.queue.emplace_back();
   queued.fence = ++last_fence_;
   queued.tag = work.tag;
+  queued.fault = work.fault;
   queued.injected_failure = std::move(work.injected_failure);
   queued.copy = std::move(work.copy);
   queued.op = work.op;
@@ -325,17 +345,27 @@ HostMachine::Outcome HostMachine::run_copy(Lane& lane, Work& work) {
     outcome.status = CompletionStatus::cancelled;
     return outcome;
   }
-  if (!work.injected_failure.empty()) {
+  if (work.fault.delay_ns > 0 && !wait_until(clock_ns() + work.fault.delay_ns, &work.cancelled)) {
+    outcome.status = CompletionStatus::cancelled;
+    return outcome;
+  }
+  if (work.fault.failure) {
     outcome.status = CompletionStatus::failed;
     outcome.message = work.injected_failure;
     return outcome;
   }
   if (lane.copy->paced()) outcome.start_ns = std::max(work.ready_ns, lane.free_ns);
+  if (work.fault.delay_ns > 0) outcome.start_ns = now();
+  const Nanoseconds begin_ns = now();
   const bool whole = lane.copy->run(work.copy, origin_ns_ + outcome.start_ns, work.cancelled);
   if (!whole) outcome.status = CompletionStatus::cancelled;
+  if (whole && work.fault.slow_factor > 1) {  // cancelled too late: all of it is there
+    const auto factor = static_cast<Nanoseconds>(work.fault.slow_factor);
+    wait_until(origin_ns_ + begin_ns + (now() - begin_ns) * factor, &work.cancelled);
+  }
   const Nanoseconds end_ns = now();
   lane.free_ns = end_ns;
-  if (whole && lane.copy->paced()) {
+  if (whole && lane.copy->paced() && work.fault.slow_factor == 1) {
     const Nanoseconds due_ns = lane.copy->end_ns(outcome.start_ns, work.copy.bytes);
     if (end_ns - due_ns < catch_up_ns) lane.free_ns = due_ns;
   }
@@ -422,8 +452,9 @@ std::string HostMachine::last_error() const {
 void HostMachine::map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) {
   TierStore& tier = tiers_[place.tier];
   if (tier.files != nullptr) {
-    tier.files->take(tensor, begin, bytes);
+    take_slot(*tier.files, tensor, begin, bytes);
   } else {
+    if (faults_) faults_->next_room(place.tier, bytes);
     tier.memory->map(tensor, begin, bytes, place.offset);
   }
 }
@@ -519,6 +550,7 @@ std::string HostMachine::describe() const {
       text += refusal.empty() ? ", page-locked" : ", not page-locked, so that copies are slower: " + refusal;
     }
     for (const std::string& directory : tier.directories) text += " " + directory;
+    if (tiers_[i].files != nullptr && tiers_[i].files->checksums()) text += ", with checksums";
     text += "\n";
   }
   for (std::size_t i = 0; i < links_.size(); i++) {

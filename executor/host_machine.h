@@ -24,15 +24,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "core/fault_plan.h"
 #include "core/machine.h"
 #include "executor/accelerator.h"
 #include "executor/chunk_memory.h"
@@ -64,8 +65,7 @@ struct HostMachineOptions {
   bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
   SwapFileOptions files;
   std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
-  // For tests: true makes the copy fail. Called with 0, 1, … in order of submission.
-  std::function<bool(std::uint64_t copy)> fail_copy;
+  std::optional<FaultPlan> faults;           // what is to go wrong
 };
 
 // The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
@@ -118,6 +118,8 @@ class HostMachine final : public Machine {
   Accelerator* accelerator() const { return options_.accelerator.get(); }
   ChunkMemoryStatistics memory_statistics(TierId tier) const;  // memory tiers only
   const SwapFiles& files(TierId tier) const;                   // nvme tiers only
+  // What was injected; zeros without a plan. On the thread that calls Machine.
+  FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }
 
  private:
   struct Work {
@@ -126,9 +128,10 @@ class HostMachine final : public Machine {
     std::uint32_t blockers = 0;  // fences that it waits for
     Nanoseconds ready_ns = 0;    // when it was submitted and they had passed
     std::atomic<bool> cancelled = false;
-    std::string injected_failure;
-    CopyWork copy;  // copy lanes
-    OpCommand op;   // op lanes; its uses are in `uses`
+    CopyFault fault;
+    std::string injected_failure;  // of the fault, in words
+    CopyWork copy;                 // copy lanes
+    OpCommand op;                  // op lanes; its uses are in `uses`
     std::vector<Use> uses;
   };
   struct Lane {
@@ -173,6 +176,8 @@ class HostMachine final : public Machine {
   void complete(Lane& lane, Outcome outcome);
   bool take_completion(Completion& completion);
   CopyWork resolve(const CopyCommand& copy);
+  void take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes);
+  void disturb(const CopyCommand& copy, Work& work);
   std::byte* memory_of(const CopyCommand& copy, Place place, bool staging) const;
   std::vector<HostPiece> pieces_of(const CopyCommand& copy, Place place, bool staging) const;
   void transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes, bool upload);
@@ -186,7 +191,7 @@ class HostMachine final : public Machine {
   std::byte* staging_ = nullptr;
   Bytes staging_stride_ = 0;
   bool staging_locked_ = false, staging_pinned_ = false;
-  std::uint64_t copies_ = 0;
+  std::optional<FaultInjector> faults_;
 
   mutable std::mutex mutex_;  // everything below, and the lanes' queues
   std::condition_variable arrived_;

@@ -15,6 +15,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "executor/xxh64.h"
 
 namespace tencache {
 namespace {
@@ -47,10 +48,44 @@ Bytes room_on_disk(int descriptor) {
   return static_cast<Bytes>(disk.f_bavail) * disk.f_frsize;
 }
 
+// ---- Blocks: faults made on purpose, and checksums
+
+Bytes half_of(const FileBlock& block) { return block.bytes / 2 / sector_bytes * sector_bytes; }
+
+// What of the block moves at all.
+Bytes moved_bytes(const FileBlock& block) {
+  const bool half = block.fault == FaultKind::io_error || block.fault == FaultKind::torn_write;
+  return half ? half_of(block) : block.bytes;
+}
+
+// What is asked for first of that.
+Bytes first_part(const FileBlock& block, Bytes whole) {
+  return block.fault == FaultKind::short_read && half_of(block) > 0 ? half_of(block) : whole;
+}
+
+std::uint64_t checksum_of(const FileBlock& block, const std::byte* memory) {
+  return xxh64({memory + block.begin, block.bytes});
+}
+
+// Before it is written.
+void remember(const FileBlock& block, const std::byte* memory) {
+  if (block.checksum != nullptr) *block.checksum = checksum_of(block, memory);
+}
+
+// Of a block that has moved; empty: nothing.
+std::string wrong_with(const FileBlock& block, const std::byte* memory, bool write) {
+  if (block.fault == FaultKind::io_error) return std::strerror(EIO);
+  if (write || block.checksum == nullptr || *block.checksum == checksum_of(block, memory)) return "";
+  return "its checksum is wrong: the disk has lost or changed what was written there";
+}
+
 }  // namespace
 
 SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
-    : name_(tier.name), options_(std::move(options)), granularity_(std::max(tier.granularity, sector_bytes)) {
+    : name_(tier.name),
+      checksums_(tier.checksums),
+      options_(std::move(options)),
+      granularity_(std::max(tier.granularity, sector_bytes)) {
   if (tier.io_block_bytes != 0) options_.block_bytes = tier.io_block_bytes;
   if (tier.io_depth != 0) options_.queue_depth = tier.io_depth;
   TENCACHE_CHECK(options_.block_bytes % sector_bytes == 0 && options_.block_bytes != 0 && options_.queue_depth != 0);
@@ -71,11 +106,13 @@ void SwapFiles::open(const Tier& tier, const std::string& directory) {
                 "' wants " + format_bytes(std::max(share, sector_bytes)) +
                 " there; make room or lower the tier's capacity");
   }
-  files_.push_back({directory, std::move(descriptor), direct, ExtentAllocator(share, granularity_), 0, true});
+  files_.push_back({directory, std::move(descriptor), direct, ExtentAllocator(share, granularity_),
+                    options_.faults.disk_room(share), 0, true});
 }
 
 // Room on the disk for the file's bytes up to `end`. Returns an errno, 0 when it is there.
 int SwapFiles::reserve(File& file, Bytes end) {
+  if (end > file.disk_room) return ENOSPC;
   if (end <= file.reserved || !file.can_reserve) return 0;
   const Bytes ahead = std::min(round_up(end, reservation_step), file.room.capacity());
   for (const Bytes size : {ahead, end}) {  // where the disk is nearly full, just what is needed
@@ -110,7 +147,7 @@ bool SwapFiles::take_piece(std::uint32_t index, Bytes bytes, Slot& slot) {
                  " more for its swap file: " + std::strerror(error) + "; make room or name another directory";
     return false;
   }
-  for (const Extent& extent : extents) slot.push_back({index, extent});
+  for (const Extent& extent : extents) slot.pieces.push_back({index, extent});
   return true;
 }
 
@@ -135,12 +172,16 @@ void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
     next_file_ = (next_file_ + tries + 1) % files_.size();
     taken += part;
   }
+  if (checksums_) {
+    // Blocks end with their extents: each has at most one that is shorter.
+    slot.checksums = std::make_unique<std::uint64_t[]>(room / options_.block_bytes + slot.pieces.size());
+  }
   const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
   TENCACHE_CHECK(is_new);
 }
 
 void SwapFiles::free_slot(const Slot& slot) {
-  for (const Piece& piece : slot) files_[piece.file].room.give(piece.extent);
+  for (const Piece& piece : slot.pieces) files_[piece.file].room.give(piece.extent);
 }
 
 void SwapFiles::give(TensorId tensor, Bytes begin) {
@@ -171,10 +212,11 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   std::vector<FileBlock> result;
   Bytes done = 0;
   const Bytes total = round_up(bytes, sector_bytes);
-  for (const auto& [file, extent] : slot) {
+  for (const auto& [file, extent] : slot.pieces) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {
       const Bytes part = std::min({extent.bytes - in_extent, options_.block_bytes, total - done});
-      result.push_back({file, extent.offset + in_extent, done, part});
+      std::uint64_t* const checksum = slot.checksums ? slot.checksums.get() + result.size() : nullptr;
+      result.push_back({file, extent.offset + in_extent, done, part, checksum});
       in_extent += part;
       done += part;
     }
@@ -193,8 +235,7 @@ Bytes SwapFiles::used_bytes() const {
 // many objects as blocks may be in flight there.
 class FileLane::Ring {
  public:
-  Ring(const SwapFiles& files, std::uint32_t queue_depth)
-      : context_(1), in_flight_(queue_depth * files.file_count()), fault_(files.options().fault) {
+  Ring(const SwapFiles& files, std::uint32_t queue_depth) : context_(1), in_flight_(queue_depth * files.file_count()) {
     for (std::size_t i = 0; i < files.file_count(); i++) {
       auto& objects = files_.emplace_back().objects;
       for (std::uint32_t k = 0; k < queue_depth; k++) {
@@ -233,24 +274,26 @@ class FileLane::Ring {
   void start_next() {
     if (next_ == blocks_->size() || stopped_ || !error_.empty()) return;
     const FileBlock& block = (*blocks_)[next_++];
-    const int fault = fault_ ? fault_(write_, block) : 0;
-    if (fault != 0) return failed(block, std::strerror(fault));
+    if (write_) remember(block, memory_);
+    const Bytes whole = moved_bytes(block);
     // The composed operations go on after a short transfer until all of the block is done or the file ends.
-    const auto finish = [this, &block](const boost::system::error_code& error, std::size_t bytes) {
-      if (error || bytes != block.bytes) {
+    const auto finish = [this, &block, whole](const boost::system::error_code& error, std::size_t bytes) {
+      if (error || bytes != whole) {
         return failed(block, error == boost::asio::error::eof || !error ? "the file ends there" : error.message());
       }
+      if (const std::string wrong = wrong_with(block, memory_, write_); !wrong.empty()) return failed(block, wrong);
       done_ += block.bytes;
       if (!stopped_ && !(*progress_)(done_)) stopped_ = true;
       start_next();
     };
     // Without a condition of its own, Asio asks for no more than 64 KiB at a time.
-    const auto rest = [bytes = block.bytes](const boost::system::error_code& error, std::size_t done) -> std::size_t {
-      return error ? 0 : bytes - done;
+    const auto rest = [whole, first = first_part(block, whole)](const boost::system::error_code& error,
+                                                                std::size_t done) -> std::size_t {
+      return error ? 0 : done == 0 ? first : whole - done;
     };
     auto& [objects, turn] = files_[block.file];
     auto& file = objects[turn++ % objects.size()];
-    const auto part = boost::asio::buffer(memory_ + block.begin, block.bytes);
+    const auto part = boost::asio::buffer(memory_ + block.begin, whole);
     if (write_) {
       boost::asio::async_write_at(file, block.offset, part, rest, finish);
     } else {
@@ -272,7 +315,6 @@ class FileLane::Ring {
   };
   std::vector<File> files_;
   std::size_t in_flight_;
-  const std::function<int(bool write, const FileBlock& block)>& fault_;
   // Of the transfer under way.
   const std::vector<FileBlock>* blocks_ = nullptr;
   std::byte* memory_ = nullptr;
@@ -336,18 +378,19 @@ void FileLane::fail(const FileBlock& block, bool write, const std::string& reaso
 
 void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
   const int descriptor = files_.descriptor(block.file);
-  const auto& fault = files_.options().fault;
-  if (const int error = fault ? fault(write, block) : 0; error != 0) fail(block, write, std::strerror(error));
-  for (Bytes done = 0; done < block.bytes;) {
+  const Bytes whole = moved_bytes(block);
+  if (write) remember(block, memory);
+  for (Bytes done = 0; done < whole;) {
     std::byte* at = memory + block.begin + done;
     const auto offset = static_cast<off_t>(block.offset + done);
-    const ssize_t part = write ? ::pwrite(descriptor, at, block.bytes - done, offset)
-                               : ::pread(descriptor, at, block.bytes - done, offset);
+    const Bytes rest = done == 0 ? first_part(block, whole) : whole - done;
+    const ssize_t part = write ? ::pwrite(descriptor, at, rest, offset) : ::pread(descriptor, at, rest, offset);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) fail(block, write, std::strerror(errno));
     if (part == 0) fail(block, write, "the file ends there");
     done += static_cast<Bytes>(part);
   }
+  if (const std::string wrong = wrong_with(block, memory, write); !wrong.empty()) fail(block, write, wrong);
 }
 
 }  // namespace tencache

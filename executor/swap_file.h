@@ -11,15 +11,20 @@
 //
 // A failure is one Error: what, in which directory, at which offset, why. A file that was made shorter under a run ends
 // early, which is such an error too; that the directory is removed does not concern a file without a name.
+//
+// With checksums (Tier::checksums) the lane keeps the XXH64 of each block that it writes, in memory, and compares it
+// when it reads the block: what a disk lost, tore or mixed up is an error and never data.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "executor/extent_allocator.h"
 #include "executor/file_descriptor.h"
@@ -32,6 +37,10 @@ struct FileBlock {
   Bytes offset = 0;        // in the file
   Bytes begin = 0;         // in the chunk
   Bytes bytes = 0;         // a multiple of 4 KiB
+  // Of its content, as long as the chunk has its slot; nullptr: none is kept.
+  std::uint64_t* checksum = nullptr;
+  // io_error, short_read or torn_write happens to it.
+  std::optional<FaultKind> fault = {};
 };
 
 struct SwapFileOptions {
@@ -41,8 +50,7 @@ struct SwapFileOptions {
   // Unless the tier says it (Tier::io_block_bytes, io_depth).
   Bytes block_bytes = 1024 * 1024;
   std::uint32_t queue_depth = 4;  // blocks in flight, of each directory
-  // For tests: the errno with which a block fails, 0: it does not. Called from the lanes' threads.
-  std::function<int(bool write, const FileBlock& block)> fault = {};
+  FaultPlan faults = {};          // its disk_full; the other kinds are the blocks' own
 };
 
 // Threading: `take`, `give`, `blocks` from one thread at a time; lanes only use the files.
@@ -68,6 +76,7 @@ class SwapFiles {
   const std::string& directory(std::size_t file) const { return files_[file].directory; }
   const SwapFileOptions& options() const { return options_; }
   Bytes used_bytes() const;
+  bool checksums() const { return checksums_; }
 
  private:
   struct File {
@@ -75,6 +84,7 @@ class SwapFiles {
     FileDescriptor descriptor;
     bool direct = false;
     ExtentAllocator room;
+    Bytes disk_room = 0;      // the file may be so long
     Bytes reserved = 0;       // of the file, on the disk
     bool can_reserve = true;  // the file system knows fallocate
   };
@@ -82,13 +92,17 @@ class SwapFiles {
     std::uint32_t file = 0;
     Extent extent;
   };
-  using Slot = std::vector<Piece>;  // in the order of the chunk
+  struct Slot {
+    std::vector<Piece> pieces;                   // in the order of the chunk
+    std::unique_ptr<std::uint64_t[]> checksums;  // of its blocks, in this order
+  };
   void open(const Tier& tier, const std::string& directory);
   int reserve(File& file, Bytes end);
   bool take_piece(std::uint32_t file, Bytes bytes, Slot& slot);
   void free_slot(const Slot& slot);
 
   std::string name_;
+  bool checksums_;
   SwapFileOptions options_;
   Bytes granularity_;
   std::vector<File> files_;

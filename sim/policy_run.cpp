@@ -42,7 +42,9 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
                     .policy = policies.back().policy.get(),
                     .options = std::move(options)});
   }
-  RanksResult result = simulate_ranks(runs, limits);
+  SimulatedFaults faults{.plan = recorders.faults};
+  RanksResult result = simulate_ranks(runs, limits, &faults);
+  outcome.faults = faults.counts;
   std::uint64_t events = 0;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     outcome.ranks[rank].result = std::move(result.ranks[rank]);
@@ -72,7 +74,9 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
     options.on_decision = recorders.on_decision;
     options.on_iteration = recorders.on_iteration;
     options.rehearse = recorders.rehearse;
-    outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options));
+    SimulatedFaults faults{.plan = recorders.faults};
+    outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options), &faults);
+    outcome.faults = faults.counts;
   }
   return outcome;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "sim/bound.h"
@@ -29,17 +30,19 @@ struct Outcome {
   RunResult result;                            // of the slowest rank
   std::size_t rank = 0;                        // the slowest
   std::vector<RankOutcome> ranks;              // of a trace of several ranks, each
+  FaultCounts faults{};                        // that were injected
   double seconds = 0;                          // that the tool took, where the caller has a clock
 };
 
-// What a simulation writes beside its result; each if set.
+// What a simulation writes beside its result, and what disturbs it; each if set.
 struct Recorders {
   Timeline* timeline = nullptr;                      // the spans, of several ranks those of the first
   std::vector<Timeline>* other_timelines = nullptr;  // those of ranks 1, 2, …
   DecisionSink on_decision = {};                     // of several ranks the first's decisions
   // At each iteration's end, of each rank; may throw to give up.
   std::function<void(std::uint64_t iteration)> on_iteration = {};
-  Rehearse rehearse = {};  // what planners simulate with, if not sim/rehearse.h
+  Rehearse rehearse = {};             // what planners simulate with, if not sim/rehearse.h
+  const FaultPlan* faults = nullptr;  // that disturbs the run
 };
 
 // Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Nothing is kept between

@@ -2,9 +2,16 @@
 // The twin of executor/host_machine.h.
 #pragma once
 
+#include <array>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "core/check.h"
+#include "core/fault_plan.h"
 #include "core/machine.h"
 #include "sim/sim_world.h"
 
@@ -12,14 +19,18 @@ namespace tencache {
 
 class SimMachine final : public Machine {
  public:
-  // Alone. The spec must outlive it.
-  explicit SimMachine(const MachineSpec& spec)
-      : own_(std::make_unique<SimWorld>(std::vector<const MachineSpec*>{&spec})), world_(*own_) {}
+  // Alone. The spec must outlive it. With a plan copies fail and come late, and room is refused, as it says.
+  explicit SimMachine(const MachineSpec& spec, const FaultPlan* plan = nullptr)
+      : own_(std::make_unique<SimWorld>(std::vector<const MachineSpec*>{&spec})), world_(*own_) {
+    if (plan != nullptr) faults_.emplace(*plan, spec);
+  }
   // One of several; the world must outlive it. Completions come from SimWorld::wait, which says whose they are.
-  SimMachine(SimWorld& world, std::size_t rank) : world_(world), rank_(rank) {}
+  SimMachine(SimWorld& world, std::size_t rank, const FaultPlan* plan = nullptr) : world_(world), rank_(rank) {
+    if (plan != nullptr) faults_.emplace(plan->of_rank(rank), world.spec(rank));
+  }
 
   Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
-    return world_.submit(rank_, copy, after, tag);
+    return faults_ ? submit_disturbed(copy, after, tag) : world_.submit(rank_, copy, after, tag);
   }
   Fence execute(const OpCommand& op, Fence after, Tag tag) override { return world_.execute(rank_, op, after, tag); }
   Fence last_of_lane(std::uint8_t lane) const override { return world_.last_of_lane(rank_, lane); }
@@ -31,12 +42,25 @@ class SimMachine final : public Machine {
   }
   bool pretends() const override { return true; }
   Nanoseconds now() const override { return world_.now(); }
-  std::uint64_t state() const override { return world_.state(rank_); }
+  std::uint64_t state() const override;
+  std::string last_error() const override;
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+
+  // What was injected; zeros without a plan.
+  FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }
 
  private:
+  Fence submit_disturbed(const CopyCommand& copy, Fence after, Tag tag);
+
   std::unique_ptr<SimWorld> own_;
   SimWorld& world_;
   std::size_t rank_ = 0;
+  std::optional<FaultInjector> faults_;
+  // With a plan only.
+  std::map<Fence, std::string> reasons_;       // of copies that fail
+  std::set<std::pair<TierId, ChunkId>> torn_;  // in files
+  std::array<Bytes, max_tiers> used_{};        // of tiers of files
 };
 
 }  // namespace tencache

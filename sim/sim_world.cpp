@@ -85,15 +85,16 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
 
 // ---- Jobs -----------------------------------------------------------------------------------------------------------
 
-Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag) {
+Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag, const CopyFault& fault) {
   const Link& link = ranks_[rank].spec->links[copy.link];
   const std::size_t server = ranks_[rank].first_server + lanes + copy.link;
   Job& job = servers_[server].jobs.emplace_back();
   job.after = after;
   job.tag = tag;
   job.bytes = copy.bytes;
-  job.fixed_ns = copy.setup_ns + link.latency_ns;
-  job.cap = cap_of_copy(link, copy.bytes);
+  job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
+  job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes) / fault.slow_factor);
+  job.fails = fault.failure.has_value();
   if (ranks_[rank].spec->host_transfer_ns > 0) ++ranks_[rank].uncharged;
   return take_up(server);
 }
@@ -341,7 +342,7 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
       server.credit = 0;
       set_cap(next);
     } else {
-      complete(next, CompletionStatus::done, completion);
+      complete(next, server.jobs.front().fails ? CompletionStatus::failed : CompletionStatus::done, completion);
       return true;
     }
   }
@@ -352,6 +353,7 @@ void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& 
   const Job& job = server.jobs.front();
   const bool blocked = server.state == State::blocked;
   completion = {job.fence, job.tag, status, blocked ? now_ : server.start_ns, now_};
+  if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = job.fence;
   const bool flowing = server.state == State::flowing;
   server.jobs.erase(server.jobs.begin());
   server.state = State::idle;

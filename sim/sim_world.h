@@ -27,6 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/fault_plan.h"
 #include "core/machine.h"
 #include "core/metrics.h"
 #include "sim/bandwidth.h"
@@ -40,16 +41,20 @@ class SimWorld {
   explicit SimWorld(std::vector<const MachineSpec*> ranks);
 
   std::size_t rank_count() const { return ranks_.size(); }
+  const MachineSpec& spec(std::size_t rank) const { return *ranks_[rank].spec; }
   // So many ranks have ops with this rendezvous; without this an op waits for nobody.
   void meet(NameId rendezvous, std::size_t rank_count) { meetings_[rendezvous].rank_count = rank_count; }
 
-  Fence submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag);
+  // A copy with a failure takes its time and then fails.
+  Fence submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag, const CopyFault& fault = {});
   Fence execute(std::size_t rank, const OpCommand& op, Fence after, Tag tag);
   Fence last_of_lane(std::size_t rank, std::uint8_t lane) const;
   void cancel(Fence fence);
   // The next completion of any rank. False when nothing can complete any more.
   bool wait(std::size_t& rank, Completion& completion);
   Nanoseconds now() const { return now_; }
+  // The rank's last copy that failed; 0 if none did.
+  Fence last_failed(std::size_t rank) const { return ranks_[rank].last_failed; }
 
   // A hash of what a rank's links and lanes have in progress, and of their credits; times relative to now.
   std::uint64_t state(std::size_t rank) const;
@@ -75,6 +80,7 @@ class SimWorld {
     OpIndex op = none;
     NameId rendezvous = 0;
     bool cancelled = false;
+    bool fails = false;
   };
   enum class State : std::uint8_t { idle, blocked, meeting, fixed, flowing };
   // A lane or a link: serves the first of its jobs.
@@ -97,6 +103,7 @@ class SimWorld {
     const MachineSpec* spec;
     std::size_t first_server;     // two lanes, then the links
     std::uint64_t uncharged = 0;  // copies submitted since the GPU's lane got something to do
+    Fence last_failed = 0;
   };
   struct Meeting {
     std::size_t rank_count = 1;

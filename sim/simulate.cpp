@@ -13,12 +13,18 @@
 namespace tencache {
 namespace {
 
+void add_counts(const SimMachine& machine, FaultCounts& counts) {
+  const FaultCounts more = machine.fault_counts();
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += more[kind];
+}
+
 class Ranks {
  public:
-  Ranks(std::span<const RankRun> runs, const RunLimits& limits) : runs_(runs), limits_(limits), world_(specs(runs)) {
+  Ranks(std::span<const RankRun> runs, const RunLimits& limits, const FaultPlan* faults)
+      : runs_(runs), limits_(limits), world_(specs(runs)) {
     tell_rendezvous();
     for (std::size_t rank = 0; rank < runs.size(); ++rank) {
-      machines_.push_back(std::make_unique<SimMachine>(world_, rank));
+      machines_.push_back(std::make_unique<SimMachine>(world_, rank, faults));
       EngineOptions options = runs[rank].options;
       if (!options.rehearse) options.rehearse = rehearse;
       if (rank == 0 && limits.until_steady) {
@@ -56,6 +62,12 @@ class Ranks {
       if (result.ranks[i].iteration_seconds() > result.ranks[result.slowest].iteration_seconds()) result.slowest = i;
     }
     return result;
+  }
+
+  FaultCounts fault_counts() const {
+    FaultCounts counts{};
+    for (const auto& machine : machines_) add_counts(*machine, counts);
+    return counts;
   }
 
  private:
@@ -153,7 +165,7 @@ class Ranks {
       };
       now.iterations.push_back(engines_[rank]->iteration());
       mix(engines_[rank]->state_hash(world_.now()));
-      mix(world_.state(rank));
+      mix(machines_[rank]->state());
       mix(now.iterations[rank] - now.iterations[0]);
     }
     // Each rank must have a boundary of its own to count from.
@@ -194,13 +206,20 @@ class Ranks {
 }  // namespace
 
 RunResult simulate(const Program& program, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
-                   EngineOptions options) {
-  SimMachine simulated(machine);
+                   EngineOptions options, SimulatedFaults* faults) {
+  SimMachine simulated(machine, faults != nullptr ? faults->plan : nullptr);
   if (!options.rehearse) options.rehearse = rehearse;
   Engine engine(machine, simulated, policy, &program, std::move(options));
-  return engine.run(limits);
+  RunResult result = engine.run(limits);
+  if (faults != nullptr) add_counts(simulated, faults->counts);
+  return result;
 }
 
-RanksResult simulate_ranks(std::span<const RankRun> runs, const RunLimits& limits) { return Ranks(runs, limits).run(); }
+RanksResult simulate_ranks(std::span<const RankRun> runs, const RunLimits& limits, SimulatedFaults* faults) {
+  Ranks ranks(runs, limits, faults != nullptr ? faults->plan : nullptr);
+  RanksResult result = ranks.run();
+  if (faults != nullptr) faults->counts = ranks.fault_counts();
+  return result;
+}
 
 }  // namespace tencache

@@ -5,13 +5,20 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "core/fault_plan.h"
 
 namespace tencache {
 
+// A plan that disturbs a simulation, and what it came to; `plan` null: none does.
+struct SimulatedFaults {
+  const FaultPlan* plan = nullptr;
+  FaultCounts counts = {};  // of all ranks
+};
+
 // One program of one rank. A program that does not fit is a result (`fits` false). Deterministic; nothing is kept
-// between calls.
+// between calls. With faults it throws Error where it cannot go on.
 RunResult simulate(const Program& program, const MachineSpec& machine, Policy& policy, const RunLimits& limits = {},
-                   EngineOptions options = {});
+                   EngineOptions options = {}, SimulatedFaults* faults = nullptr);
 
 // One rank of several: everything outlives the call.
 struct RankRun {
@@ -31,6 +38,7 @@ struct RanksResult {
 // n-th. A rank's iterations end for itself. They stop together: when the state of all at an iteration's end of rank 0
 // recurs, or each after `max_iterations`. Throws Error where ranks have a key unequally often, or wait for each other
 // for ever.
-RanksResult simulate_ranks(std::span<const RankRun> runs, const RunLimits& limits = {});
+RanksResult simulate_ranks(std::span<const RankRun> runs, const RunLimits& limits = {},
+                           SimulatedFaults* faults = nullptr);
 
 }  // namespace tencache

@@ -30,6 +30,7 @@ void AuditorMachine::complain(const std::string& what) {
 }
 
 void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
+  inner_.map(tensor, id, begin, bytes, place);  // may refuse: then nothing has happened
   Chunk& chunk = chunks_[id];
   chunk.tensor = tensor;
   chunk.bytes = bytes;
@@ -56,7 +57,6 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
   used_[place.tier] += footprint;
   if (used_[place.tier] > allocator.capacity())
     complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
-  inner_.map(tensor, id, begin, bytes, place);
 }
 
 // Whether the value that the tensor has now will be read: by the next op in program order that is not over.

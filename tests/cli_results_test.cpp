@@ -264,6 +264,44 @@ TEST_F(Results, ReproduceSaysWhatChanged) {
   EXPECT_THAT(other.out, AllOf(HasSubstr("the trace is not the one of then"), HasSubstr("iteration_seconds")));
 }
 
+// A disturbed result says so, first of all its seed, and from its text or its manifest the same happens again.
+TEST_F(Results, FaultsAreSaidLabelledAndRepeated) {
+  std::vector<std::string> words = {"replay", "small.trace.jsonl", "-m",    "small-host", "-p",
+                                    "lru",    "--gpu-memory",      "17MiB", "--json"};
+  const Json calm = run(words).json();
+  EXPECT_FALSE(calm.contains("faults"));
+  words.insert(words.end(), {"--faults", "seed=3,delay=0.5:2ms,copy_error=0.02"});
+  const Answer answer = run(words);
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.err, ::testing::StartsWith("faults: seed=3,copy_error=0.02,delay=0.5:2ms;"));
+  const Json disturbed = keep("disturbed.json", words);
+  EXPECT_EQ(disturbed["faults"]["plan"], "seed=3,copy_error=0.02,delay=0.5:2ms");
+  EXPECT_EQ(disturbed["manifest"]["run"]["faults"], disturbed["faults"]["plan"]);
+  EXPECT_GT(disturbed["faults"]["injected"]["delay"], 0);
+  EXPECT_GT(disturbed["faults"]["injected"]["copy_error"], 0);
+  EXPECT_THAT(disturbed["notes"].dump(), HasSubstr("disturbed on purpose"));
+  EXPECT_EQ(disturbed["steady"], false);
+  EXPECT_GT(disturbed["iteration_seconds"], calm["iteration_seconds"]);
+  EXPECT_EQ(run({"reproduce", "disturbed.json"}).code, 0);
+
+  words.back() = "seed=7";  // a mixture; the plan that the result states is the same, whatever mixtures become
+  const Json mixture = run(words).json();
+  EXPECT_THAT(mixture["faults"]["plan"].get<std::string>(), ::testing::StartsWith("seed=7,"));
+  words.back() = mixture["faults"]["plan"].get<std::string>();
+  EXPECT_EQ(run(words).json()["attribution"], mixture["attribution"]);
+
+  words.back() = "seed=9,copy_error=1";
+  const Answer stopped = run(words);
+  EXPECT_EQ(stopped.code, 2);
+  EXPECT_EQ(stopped.out, "");
+  EXPECT_THAT(stopped.err, AllOf(::testing::StartsWith("faults: seed=9"), HasSubstr("failed 3 times in a row: link"),
+                                 HasSubstr("of tensor '"), HasSubstr("copy_error (injected)")));
+  words.back() = "copy_eror=1";
+  expect_bad_usage(words, HasSubstr("valid ones are seed, copy_error"));
+  words.back() = "device_gone=@1:tape";
+  expect_bad_usage(words, HasSubstr("its tiers are gpu, cpu, nvme"));
+}
+
 TEST_F(Results, ReproduceRefusesWhatItCannotRepeat) {
   const Json result = keep("a.json", {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--json"});
   Json measured = result;

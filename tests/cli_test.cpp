@@ -625,6 +625,15 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
   for (const char* row : {"predicted against measured", "  iteration", "  gpu_lane busy", "  gpu peak"}) {
     EXPECT_THAT(text.out, HasSubstr(row));
   }
+  const Answer disturbed =
+      run({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+           "--iterations", "2", "--faults", "seed=5,delay=0.2:1ms,slow_link=0.5:2x,copy_error=@3", "--json"});
+  EXPECT_EQ(disturbed.code, 0) << disturbed.err;
+  EXPECT_EQ(disturbed.json()["verification"]["corrupted"], 0);
+  EXPECT_EQ(disturbed.json()["faults"]["injected"]["copy_error"], 1);
+  expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand",
+                    "--faults", "seed=5", "--predict"},
+                   HasSubstr("--predict"));
   expect_bad_usage({"run", "replay", "--device", "host", "small.trace.jsonl", "-m", "small-host", "-p", "nobody"},
                    HasSubstr("on-demand"));
   expect_bad_usage(

@@ -419,7 +419,7 @@ TEST_F(HostMachineTest, CompletionTimesNeverDecrease) {
 
 TEST_F(HostMachineTest, InjectedFailureIsReportedAndNothingIsWritten) {
   HostMachineOptions options;
-  options.fail_copy = [](std::uint64_t index) { return index == 1; };
+  options.faults = parse_fault_plan("copy_error=@1");
   HostMachine machine(spec_, bodies_, options);
   create(machine, 0, 4096);
   std::memset(machine.address(0, cpu), 1, 4096);
@@ -429,7 +429,8 @@ TEST_F(HostMachineTest, InjectedFailureIsReportedAndNothingIsWritten) {
   std::memset(machine.address(0, cpu), 1, 4096);
   machine.submit(copy(h2d, 0, 4096, cpu, gpu), 0, 0);
   EXPECT_EQ(next(machine).status, CompletionStatus::failed);
-  EXPECT_EQ(machine.last_error(), "copy 1 was made to fail");
+  EXPECT_EQ(machine.last_error(), "link 'h2d': copy_error (injected)");
+  EXPECT_EQ(to_string(machine.fault_counts()), "1 copy_error");
   EXPECT_EQ(machine.address(0, gpu)[0], std::byte{2});
   machine.submit(copy(h2d, 0, 4096, cpu, gpu), 0, 0);
   EXPECT_EQ(next(machine).status, CompletionStatus::done);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -239,8 +238,7 @@ TEST_F(Live, AfterOutOfMemoryTheProgramGoesOn) {
 // in vain, and what it holds can be let go.
 TEST_F(Live, AnIoErrorReachesTheProgram) {
   LiveOptions options;
-  std::atomic<std::uint64_t> blocks = 0;
-  options.machine.files.fault = [&](bool, const FileBlock&) { return ++blocks > 60 ? EIO : 0; };
+  options.machine.faults = parse_fault_plan("io_error=@60+");
   ChaosPolicy chaos;
   const LiveProgram program = [](Session& session) {  // 256 KiB in turns
     std::vector<Tensor> all;
@@ -254,7 +252,7 @@ TEST_F(Live, AnIoErrorReachesTheProgram) {
   const std::string folder = std::filesystem::temp_directory_path().string();
   try {
     run_live(program, machine_of(128 * KiB, folder), chaos, options);
-    FAIL() << "after " << blocks << " blocks";
+    FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(std::string(error.what()), HasSubstr("failed 3 times in a row: "));
     EXPECT_THAT(std::string(error.what()), HasSubstr("of the swap file in '" + folder + "': Input/output error"));

@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <iterator>
 #include <string>
@@ -159,32 +158,63 @@ TEST_F(Checkpoints, OfBf16WithRecomputationResumesToo) {
   expect_the_end_of(whole, train_plain(config, data_, resumed(4)));
 }
 
-// A copy that fails for good ends the run; the checkpoint before it stays whole.
-// In the step after the fifth, and in the checkpoint after the sixth.
-TEST_F(Checkpoints, AFailedCopyLeavesTheLastOne) {
+// What fails for good ends the run with one error, whenever it does, be it a copy or room; the checkpoint before it
+// stays whole, and a run that goes on from it ends as if nothing had been.
+TEST_F(Checkpoints, AFailureForGoodLeavesTheLastOne) {
   const TrainingResult whole = train_plain(config_, data_, until(8));
-  for (const std::uint64_t last_step : {5u, 6u}) {
-    TrainingOptions options = until(8);
-    options.checkpoint = file_;
-    options.checkpoint_every = 3;
-    std::uint64_t saved = 0, steps_done = 0;
-    options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
-    std::atomic<bool> fail = false;
-    options.on_step = [&](std::uint64_t step, float, Nanoseconds) {
-      steps_done = step;
-      fail = step >= last_step;
-    };
-    LiveOptions live;
-    live.machine.fail_copy = [&fail](std::uint64_t) { return fail.load(); };
-    testing::internal::CaptureStderr();
-    EXPECT_THROW(paged(options, "on-demand", live), Error);
-    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-    EXPECT_EQ(steps_done, last_step);
-    EXPECT_EQ(saved, 3u);
+  LiveOptions counting;
+  counting.machine.faults = parse_fault_plan("delay=1:1ns");
+  const std::uint64_t copies =
+      paged(until(8), "on-demand", counting).faults[static_cast<std::size_t>(FaultKind::delay)];
+  ASSERT_GT(copies, 100u);
+  std::uint64_t resumed_runs = 0;
+  for (const char* kind : {"device_gone", "no_memory"}) {
+    for (const std::uint64_t eighths : {1u, 4u, 5u, 6u}) {
+      TrainingOptions options = until(8);
+      options.checkpoint = file_;
+      options.checkpoint_every = 2;
+      std::uint64_t saved = 0, steps_done = 0;
+      options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
+      options.on_step = [&](std::uint64_t step, float, Nanoseconds) { steps_done = step; };
+      LiveOptions live;
+      const std::string plan = std::string(kind) + "=@" + std::to_string(copies * eighths / 8) + "+";
+      live.machine.faults = parse_fault_plan(plan);
+      testing::internal::CaptureStderr();
+      try {
+        paged(options, "on-demand", live);
+        ADD_FAILURE() << plan << " was survived";
+      } catch (const Error& error) {
+        EXPECT_THAT(std::string(error.what()), HasSubstr("3 times in a row: ")) << plan;
+        EXPECT_THAT(std::string(error.what()), HasSubstr("(injected)")) << plan;
+      }
+      EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << plan;
+      EXPECT_LT(steps_done, 8u) << plan;
+      if (saved == 0) continue;
+      const TrainingResult rest = train_plain(config_, data_, resumed(8));
+      EXPECT_EQ(rest.resumed_steps, saved) << plan;
+      expect_the_end_of(whole, rest);
+      ++resumed_runs;
+    }
   }
-  const TrainingResult rest = train_plain(config_, data_, resumed(8));
-  EXPECT_EQ(rest.resumed_steps, 3u);
-  expect_the_end_of(whole, rest);
+  EXPECT_GT(resumed_runs, 2u);
+}
+
+// What does not fail for good changes no bit.
+TEST_F(Checkpoints, TrainingUnderFaultsComputesTheSameBits) {
+  const TrainingResult whole = train_plain(config_, data_, until(4));
+  FaultCounts counts{};
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    LiveOptions live;
+    live.machine.faults = parse_fault_plan("seed=" + std::to_string(seed) +
+                                           ",copy_error=0.01,delay=0.02:100us,slow_link=0.1:3x,no_memory=0.01");
+    SCOPED_TRACE(to_string(*live.machine.faults));
+    const PagedTraining disturbed = paged(until(4), seed % 2 == 0 ? "on-demand" : "10cache", live);
+    expect_the_end_of(whole, disturbed.training);
+    for (std::size_t kind = 0; kind < counts.size(); ++kind) counts[kind] += disturbed.faults[kind];
+  }
+  for (const FaultKind kind : {FaultKind::copy_error, FaultKind::delay, FaultKind::slow_link, FaultKind::no_memory}) {
+    EXPECT_GT(counts[static_cast<std::size_t>(kind)], 0u) << to_string(kind);
+  }
 }
 
 // The disk is full while a checkpoint is written: no file may be longer than the limit.

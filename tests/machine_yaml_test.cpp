@@ -83,6 +83,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].directories, b.tiers[i].directories);
     EXPECT_EQ(a.tiers[i].io_block_bytes, b.tiers[i].io_block_bytes);
     EXPECT_EQ(a.tiers[i].io_depth, b.tiers[i].io_depth);
+    EXPECT_EQ(a.tiers[i].checksums, b.tiers[i].checksums);
     EXPECT_EQ(a.tiers[i].rated_written_bytes, b.tiers[i].rated_written_bytes);
     EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
     EXPECT_EQ(a.tiers[i].allocation.bandwidth, b.tiers[i].allocation.bandwidth);
@@ -493,6 +494,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (tier.kind == TierKind::nvme && below(2)) tier.directories = {"/a b/\"c\"", "d: e"};
     if (tier.kind == TierKind::nvme && below(2)) tier.io_block_bytes = 4096 * (1 + below(1000));
     if (tier.kind == TierKind::nvme && below(2)) tier.io_depth = static_cast<std::uint32_t>(1 + below(1000));
+    if (tier.kind == TierKind::nvme) tier.checksums = below(2) != 0;
     if (tier.kind == TierKind::nvme && below(2)) tier.rated_written_bytes = 1 + below(1ull << 50);
     machine.tiers.push_back(tier);
     if (below(2)) {
@@ -576,6 +578,7 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"capacity: 128GiB", "capacity: 1GiB, granularity: 3", "m.yaml:5:", "power of two"},
       {"capacity: 128GiB", "capacity: 1GiB, directories: [/tmp]", "m.yaml:5:", "only tiers of kind nvme"},
       {"capacity: 128GiB", "capacity: 1GiB, io_depth: 4", "m.yaml:5:", "only tiers of kind nvme"},
+      {"capacity: 128GiB", "capacity: 1GiB, checksums: true", "m.yaml:5:", "only tiers of kind nvme"},
       {"capacity: 128GiB", "capacity: 1GiB, tbw: 1.2PB", "m.yaml:5:", "only tiers of kind nvme"},
       {"reserved: 1GiB", "reserved: 41GiB", "m.yaml:4:", "leaves nothing"},
       {"kind: gpu", "kind: tpu", "m.yaml:4:", "tiers.gpu.kind: unknown 'tpu'; valid are gpu, cpu, nvme"},

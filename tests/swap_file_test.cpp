@@ -19,6 +19,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "executor/xxh64.h"
 
 namespace tencache {
 namespace {
@@ -200,25 +201,110 @@ std::string message_of(const std::function<void()>& call) {
 TEST_F(SwapFileTest, AFailureSaysWhatWhereAndWhy) {
   for (const bool io_uring : {true, false}) {
     for (const bool write : {true, false}) {
-      bool broken = false;
-      SwapFiles files(tier_,
-                      {.io_uring = io_uring, .block_bytes = 64 * KiB, .fault = [&](bool, const FileBlock& block) {
-                         return broken && block.begin == 128 * KiB ? EIO : 0;
-                       }});
+      SwapFiles files(tier_, {.io_uring = io_uring, .block_bytes = 64 * KiB});
       FileLane lane(files);
       Buffer buffer(MiB);
       files.take(0, 0, buffer.bytes);
       const std::vector<FileBlock> blocks = files.blocks(0, 0, buffer.bytes);
       EXPECT_TRUE(lane.write(blocks, buffer.data, go_on));
-      broken = true;
+      std::vector<FileBlock> broken = blocks;
+      broken[2].fault = FaultKind::io_error;
       EXPECT_EQ(
-          message_of([&] { write ? lane.write(blocks, buffer.data, go_on) : lane.read(blocks, buffer.data, go_on); }),
+          message_of([&] { write ? lane.write(broken, buffer.data, go_on) : lane.read(broken, buffer.data, go_on); }),
           std::string(write ? "writing" : "reading") + " 64.00 KiB at byte " + std::to_string(blocks[2].offset) +
               " of the swap file in '" + tier_.directories[0] + "': Input/output error");
-      broken = false;
       EXPECT_TRUE(lane.read(blocks, buffer.data, go_on));
     }
   }
+}
+
+// A block that comes in two parts is put together; one that was torn is found out by its checksum, and says where.
+TEST_F(SwapFileTest, AShortReadIsCompletedAndATornWriteIsFoundOut) {
+  for (const bool io_uring : {true, false}) {
+    for (const bool checksums : {true, false}) {
+      tier_.checksums = checksums;
+      SwapFiles files(tier_, {.io_uring = io_uring, .block_bytes = 64 * KiB});
+      FileLane lane(files);
+      Buffer buffer(MiB), again(MiB);
+      buffer.fill(1);
+      files.take(0, 0, buffer.bytes);
+      std::vector<FileBlock> blocks = files.blocks(0, 0, buffer.bytes);
+      EXPECT_TRUE(lane.write(blocks, buffer.data, go_on));
+      for (FileBlock& block : blocks) block.fault = FaultKind::short_read;
+      EXPECT_TRUE(lane.read(blocks, again.data, go_on));
+      EXPECT_EQ(std::memcmp(buffer.data, again.data, MiB), 0);
+
+      buffer.fill(2);
+      blocks = files.blocks(0, 0, buffer.bytes);
+      blocks[5].fault = FaultKind::torn_write;
+      EXPECT_TRUE(lane.write(blocks, buffer.data, go_on));
+      blocks = files.blocks(0, 0, buffer.bytes);
+      if (checksums) {
+        EXPECT_EQ(message_of([&] { lane.read(blocks, again.data, go_on); }),
+                  "reading 64.00 KiB at byte " + std::to_string(blocks[5].offset) + " of the swap file in '" +
+                      tier_.directories[1] +
+                      "': its checksum is wrong: the disk has lost or changed what was written there");
+      } else {
+        EXPECT_TRUE(lane.read(blocks, again.data, go_on));
+        EXPECT_EQ(std::memcmp(buffer.data, again.data, 5 * 64 * KiB + 32 * KiB), 0);
+        EXPECT_NE(std::memcmp(buffer.data + 5 * 64 * KiB + 32 * KiB, again.data + 5 * 64 * KiB + 32 * KiB, 32 * KiB),
+                  0);
+      }
+    }
+  }
+}
+
+// Bits that change in the file after it was written, whatever the chunk's size.
+TEST_F(SwapFileTest, AChecksumNoticesEveryChangedByte) {
+  tier_.checksums = true;
+  SwapFiles files(tier_, {.direct = false, .block_bytes = 64 * KiB});
+  FileLane lane(files);
+  for (const Bytes bytes : {Bytes{1}, Bytes{4096}, 200 * KiB + 17}) {
+    Buffer buffer(256 * KiB);
+    buffer.fill(static_cast<unsigned>(bytes));
+    files.take(1, 0, bytes);
+    const std::vector<FileBlock> blocks = files.blocks(1, 0, bytes);
+    EXPECT_TRUE(lane.write(blocks, buffer.data, go_on));
+    EXPECT_TRUE(lane.read(blocks, buffer.data, go_on));
+    const FileBlock& last = blocks.back();
+    const auto at = static_cast<off_t>(last.offset + last.bytes / 2);
+    const std::byte changed = buffer.data[last.begin + last.bytes / 2] ^ std::byte{1};
+    ASSERT_EQ(::pwrite(files.descriptor(last.file), &changed, 1, at), 1);
+    EXPECT_NE(message_of([&] { lane.read(blocks, buffer.data, go_on); }).find("its checksum is wrong"),
+              std::string::npos);
+    files.give(1, 0);
+  }
+}
+
+TEST_F(SwapFileTest, XXH64HasTheValuesOfItsReferenceImplementation) {
+  std::vector<std::byte> bytes(1000);
+  std::uint32_t state = 1;
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>((state = state * 1'664'525 + 1'013'904'223) >> 24);
+  const auto hash = [&](std::size_t size) { return xxh64(std::span(bytes).first(size)); };
+  EXPECT_EQ(hash(0), 0xef46db3751d8e999U);
+  EXPECT_EQ(hash(1), 0x022545933f06bf0dU);
+  EXPECT_EQ(hash(3), 0x08df8be3658d3d95U);
+  EXPECT_EQ(hash(4), 0x66ffdb81913d4b3cU);
+  EXPECT_EQ(hash(7), 0x3a7521b97b54a753U);
+  EXPECT_EQ(hash(8), 0x30390231aefd6920U);
+  EXPECT_EQ(hash(31), 0xbba9bb8f08be8004U);
+  EXPECT_EQ(hash(32), 0x6731790492a9ab1dU);
+  EXPECT_EQ(hash(33), 0x2b0818f11e757ca4U);
+  EXPECT_EQ(hash(63), 0x24e278e001a2a067U);
+  EXPECT_EQ(hash(100), 0x32136076cca5109eU);
+  EXPECT_EQ(hash(1000), 0xf6603b6e7395f667U);
+}
+
+// The disk is said to hold half of the tier: what does not fit there goes to the other directory, then it is full.
+TEST_F(SwapFileTest, APlanFillsTheDisks) {
+  SwapFiles files(tier_, {.faults = parse_fault_plan("disk_full=50%")});
+  TensorId tensor = 0;
+  const std::string message = message_of([&] {
+    for (; tensor < 100; ++tensor) files.take(tensor, 0, MiB);
+  });
+  EXPECT_EQ(tensor, 32U);
+  EXPECT_NE(message.find("cannot reserve 1.00 MiB more for its swap file: No space left on device"), std::string::npos)
+      << message;
 }
 
 // A read that comes back shorter than asked for is no read: the file was cut in the middle of a block.

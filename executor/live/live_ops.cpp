@@ -46,7 +46,7 @@ void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
   op_name_ = name;
   op_wait_ns_ = 0;
   for (const Use& use : uses) add_to_op(use.tensor);
-  engine_->begin(op, uses, at);
+  tell_engine([&] { engine_->begin(op, uses, at); });
   try {
     if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
   } catch (const OutOfMemory& error) {
@@ -62,7 +62,7 @@ void LiveRuntime::start_op(Lock& lock, NameId name, std::span<const Use> uses) {
 
 void LiveRuntime::finish_op() {
   const Nanoseconds at = machine_->now();
-  engine_->end(at);
+  tell_engine([&] { engine_->end(at); });
   follower_.end_op(at - op_ready_ns_ - op_wait_ns_);
   last_end_ns_ = at;
 }
@@ -117,7 +117,7 @@ TensorId LiveRuntime::allocate_in_op(Lock& lock, Bytes bytes) {
   }
   add_to_op(tensor);
   const Nanoseconds asked_ns = machine_->now();
-  engine_->allocate(tensor, asked_ns);
+  tell_engine([&] { engine_->allocate(tensor, asked_ns); });
   try {
     if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
   } catch (const OutOfMemory& error) {
@@ -149,7 +149,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     tensor = allocate_in_op(lock, bytes);
   } catch (...) {
     if (!inside_op) {
-      finish_op();
+      if (failure_ == nullptr) finish_op();
       give_op();
     }
     throw;

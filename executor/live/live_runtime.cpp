@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"
@@ -165,12 +166,25 @@ void LiveRuntime::await_device() {
   if (device_busy_) options_.fence();
 }
 
+// Out of memory is an answer, after which the engine can go on.
+void LiveRuntime::check_progress() {
+  std::optional<OutOfMemory> answer;
+  tell_engine([&] {
+    try {
+      engine_->check_progress();
+    } catch (const OutOfMemory& error) {
+      answer = error;
+    }
+  });
+  if (answer) throw *answer;
+}
+
 // Waits, while completions come in, until `done`. Throws OutOfMemory when nothing is under way that could help.
 void LiveRuntime::wait_until(Lock& lock, const std::function<bool()>& done) {
   while (!done()) {
     hear_of_frees();
     if (done()) return;
-    if (tap_->idle()) engine_->check_progress();
+    if (tap_->idle()) check_progress();
     if (!done() && !tap_->idle()) changed_.wait(lock);
   }
 }
@@ -187,7 +201,7 @@ void LiveRuntime::iteration_boundary() {
     take_task_results();
     const Nanoseconds at = machine_->now();
     tell(follower_.iteration_boundary(), at);
-    engine_->iteration_boundary(at);
+    tell_engine([&] { engine_->iteration_boundary(at); });
   } catch (...) {
     give_op();
     throw;
@@ -196,11 +210,11 @@ void LiveRuntime::iteration_boundary() {
 }
 
 void LiveRuntime::tell(StepFollower::Signal signal, Nanoseconds now) {
-  if (signal == StepFollower::Signal::deviated) engine_->schedule_deviated(now);
+  if (signal == StepFollower::Signal::deviated) tell_engine([&] { engine_->schedule_deviated(now); });
   if (signal != StepFollower::Signal::profile) return;
   plan_tasks();
   auto program = std::make_unique<const Program>(follower_.program());
-  engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now);
+  tell_engine([&] { engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now); });
   labels_.named(follower_.to_program(), now);
   profile_ = std::move(program);  // the one before lives until nobody looks at it any more
 }
@@ -215,13 +229,13 @@ void LiveRuntime::module_begin(std::string_view name) {
   enter();
   const NameId module = follower_.names().intern(name);
   follower_.module_begin(module);
-  engine_->module_begin(module, machine_->now());
+  tell_engine([&] { engine_->module_begin(module, machine_->now()); });
 }
 
 void LiveRuntime::module_end() {
   const Lock lock(mutex_);
   enter();
-  engine_->module_end(follower_.module_end(), machine_->now());
+  tell_engine([&] { engine_->module_end(follower_.module_end(), machine_->now()); });
 }
 
 void LiveRuntime::set_aside(bool on) {
@@ -355,6 +369,10 @@ std::string LiveRuntime::first_deviation() const {
 Bytes LiveRuntime::live_bytes() const {
   const Lock lock(mutex_);
   return live_bytes_;
+}
+FaultCounts LiveRuntime::fault_counts() const {
+  const Lock lock(mutex_);
+  return machine_->fault_counts();
 }
 Bytes LiveRuntime::peak_live_bytes() const {
   const Lock lock(mutex_);

@@ -138,6 +138,7 @@ class LiveRuntime {
   // Live bytes of storages and owned tensors now, and at most; in pages of the GPU tier.
   Bytes live_bytes() const;
   Bytes peak_live_bytes() const;
+  FaultCounts fault_counts() const;
   void reset_peak_live_bytes();
   // The largest working set of one op so far (what it uses and allocates), and the op's name: the least GPU memory.
   Bytes largest_op_bytes() const;
@@ -217,6 +218,9 @@ class LiveRuntime {
   void take_task_results();
   std::uint8_t lane_of(const LiveTask& task) const;
   void tell(StepFollower::Signal signal, Nanoseconds now);
+  template <typename Call>
+  void tell_engine(const Call& call);
+  void check_progress();
 
   const MachineSpec spec_;
   Policy& policy_;
@@ -245,7 +249,7 @@ class LiveRuntime {
   Nanoseconds op_ready_ns_ = 0, op_wait_ns_ = 0, last_end_ns_ = 0;
   Bytes live_bytes_ = 0, peak_live_bytes_ = 0, largest_op_bytes_ = 0;
   NameId largest_op_ = 0;
-  std::exception_ptr failure_;  // of the feeding thread
+  std::exception_ptr failure_;  // the engine stopped in the middle of something: every call throws it from then on
 
   std::mutex released_mutex_;
   std::vector<TensorId> released_, releasing_;

@@ -16,6 +16,17 @@
 
 namespace tencache {
 
+// Calls the engine. What that throws leaves it in the middle of something: it is told no more.
+template <typename Call>
+void LiveRuntime::tell_engine(const Call& call) {
+  try {
+    call();
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
+    throw;
+  }
+}
+
 class LiveRuntime::Tap final : public Machine {
  public:
   explicit Tap(HostMachine& machine) : machine_(machine) {}

@@ -108,7 +108,7 @@ void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t l
     }
     cpu_tasks_.push_back(task);
   }
-  engine_->task(lane, op, 0, task->uses, task->duration_ns, at);
+  tell_engine([&] { engine_->task(lane, op, 0, task->uses, task->duration_ns, at); });
 }
 
 // Those of the CPU's lane that are done, the first ones, are nobody's any more.

@@ -16,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/device.h"
+#include "cli/faults.h"
 #include "cli/policy_library.h"
 #include "cli/prediction.h"
 #include "cli/report.h"
@@ -333,11 +334,13 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   workload.machine =
       with_real_pages(load_machine(workload.options, &workload.machine_sha256), device.accelerator.get());
   workload.run_options["device"] = device.accelerator != nullptr ? "cuda" : "host";
+  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory", device.accelerator.get());
   Timeline timeline;
   LiveOptions live;
   live.engine.rehearse = rehearse;
+  live.machine.faults = faults;
   if (!arguments.timeline.empty() || !arguments.live.empty()) live.engine.timeline = &timeline;
   std::optional<WatchedTraining> watched;
   if (!arguments.live.empty()) {
@@ -379,6 +382,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   if (watched) watched->end();
   outcome.result = paged.run;
   outcome.program = paged.program;
+  outcome.faults = paged.faults;
   workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
   workload.trace = paged.recorded;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
@@ -484,6 +488,7 @@ void add_training_command(CLI::App& app, Command& chosen) {
   command->add_option("--directory", arguments->directories,
                       "Where files stand in for SSDs, one a device (default: the machine's, else /var/tmp)");
   add_device_option(*command, arguments->device);
+  add_faults_option(*command, workload.faults);
   command->add_flag("--json", arguments->json, "The result as JSON");
   command->add_flag("--plain", arguments->plain, "LibTorch alone, without paging");
   command->footer("Exit code 1: an op does not fit; the message names it and the bytes.");

@@ -284,6 +284,7 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
     result.recorded = runtime.recorded();
     result.program = runtime.program();
   }
+  result.faults = runtime.fault_counts();
   result.peak_live_bytes = runtime.peak_live_bytes();
   result.largest_op_bytes = runtime.largest_op_bytes();
   result.largest_op = runtime.largest_op();

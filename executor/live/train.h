@@ -105,6 +105,7 @@ TrainingResult train_plain(const TrainingConfig& config, const TextData& data, c
 struct PagedTraining {
   TrainingResult training;
   MachineSpec machine;         // that it ran on: without a limit on GPU memory if the policy asks for that
+  FaultCounts faults{};        // that were injected
   RunResult run;               // its window: the steps from the third on
   Trace recorded;              // the recorded step
   Program program;             // the same, its updates placed and ordered as the policy says

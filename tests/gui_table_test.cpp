@@ -105,6 +105,10 @@ TEST_F(Tables, ListsInDocumentsAreTablesOfTheirOwn) {
   EXPECT_THAT(column(tiers, "held_bytes", {0, 1, 2}), ElementsAre("1", "", "3"));
   EXPECT_EQ(named(tables, "manifest").raw(0, 0), "manifest.version");
   EXPECT_EQ(tables[most_telling(tables)].name(), "policies.tiers");
+  const DataTables list = tables_of(
+      Json::parse(R"([{"policy": "swift", "ranks": [{"rank": 0}, {"rank": 1}], "manifest": {"version": "1"}}])"),
+      "list");
+  EXPECT_EQ(list[most_telling(list)].name(), "list");  // `compare --json`: not a list in it, though that be longer
 }
 
 // By its name, by the unit that a row names, or by what the document is.
@@ -218,6 +222,25 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
   EXPECT_EQ(chart->bars[3].label, "without copies to GPU");
   EXPECT_EQ(chart->bars[4].label, "and copies from GPU");
   EXPECT_THAT(chart->bars[0].facts, ::testing::Contains(::testing::Pair("compute", "4.000 s, 66.7 %")));
+}
+
+// Rows of one name are told apart by their workload; groups are experiments.
+TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
+  const std::optional<Chart> chart = chart_of(
+      Json::parse(R"({"summary": {"judged": 3, "missed": 0, "median_error": 0}, "systems": [{"system": "S", "rows": [
+    {"experiment": "peak", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1},
+    {"experiment": "peak", "row": "S ÷ all", "workloads": ["B"], "published": {"from": 1, "to": 1}, "simulated": 1},
+    {"experiment": "time", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1}
+    ]}]})"),
+      "x.json");
+  ASSERT_TRUE(chart.has_value());
+  std::vector<std::string> labels, groups;
+  for (const ChartBar& bar : chart->bars) {
+    labels.push_back(bar.label);
+    groups.push_back(bar.group);
+  }
+  EXPECT_THAT(labels, ElementsAre("A: S ÷ all", "B: S ÷ all", "S ÷ all"));
+  EXPECT_THAT(groups, ElementsAre("S: peak", "S: peak", "S: time"));
 }
 
 TEST_F(Tables, TunedCandidatesAreDots) {

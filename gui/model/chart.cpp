@@ -279,6 +279,19 @@ Chart tune_chart(const Json& json) {
 
 // ---- validate -------------------------------------------------------------------------------------------------------
 
+auto of_same_name(const Json& row) {
+  return [name = text(row, "row"), experiment = text(row, "experiment")](const Json& other) {
+    return text(other, "row") == name && text(other, "experiment") == experiment;
+  };
+}
+std::string names(const Json& object, const char* key) {
+  std::string joined;
+  for (const Json& name : member(object, key)) {
+    if (name.is_string()) joined += (joined.empty() ? "" : ", ") + name.get<std::string>();
+  }
+  return joined;
+}
+
 Chart validate_chart(const Json& json) {
   Chart chart;
   const Json& summary = member(json, "summary");
@@ -287,14 +300,17 @@ Chart validate_chart(const Json& json) {
                   number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));
   chart.mark_label = "published";
   for (const Json& system : member(json, "systems")) {
-    for (const Json& row : member(system, "rows")) {
+    const Json& rows = member(system, "rows");
+    for (const Json& row : rows) {
       const Json& published = member(row, "published");
       const double from = number(published, "from"), to = number(published, "to"), middle = (from + to) / 2;
       const double simulated = number(row, "simulated");
       if (middle <= 0 || simulated <= 0) continue;  // orders, and what was skipped: in the table
       ChartBar bar;
-      bar.group = text(system, "system");
-      bar.label = text(row, "experiment") + ": " + text(row, "row");
+      bar.group = text(system, "system") + ": " + text(row, "experiment");
+      bar.label = text(row, "row");
+      // First, since what is too long for the picture is cut off at its end.
+      if (std::ranges::count_if(rows, of_same_name(row)) > 1) bar.label = names(row, "workloads") + ": " + bar.label;
       const std::string verdict = text(row, "verdict");
       const bool missed = verdict == "missed", judged = verdict == "within";
       bar.marked = missed;

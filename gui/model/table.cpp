@@ -351,6 +351,12 @@ std::string DataTable::csv(const std::vector<std::uint32_t>& rows) const {
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
 std::size_t most_telling(const DataTables& tables) {
+  const auto is_detail = [&](const DataTable& table) {
+    return table.named_values() || table.name().starts_with(tables.front().name() + ".");
+  };
+  const bool is_list =
+      tables.size() > 1 && !tables.front().named_values() && std::all_of(tables.begin() + 1, tables.end(), is_detail);
+  if (is_list) return 0;
   const auto rows = [](const DataTable& table) { return table.named_values() ? 0 : table.row_count(); };
   const auto most = std::ranges::max_element(tables, {}, rows);
   return most == tables.end() ? 0 : static_cast<std::size_t>(most - tables.begin());

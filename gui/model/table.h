@@ -84,7 +84,7 @@ using DataTables = std::vector<DataTable>;
 
 // `name`: of the whole, where it is a list.
 DataTables tables_of(const Json& document, const std::string& name);
-// The longest list; names and values where there is none.
+// The list that the document is, or else the longest in it; names and values where there is none.
 std::size_t most_telling(const DataTables& tables);
 // Throw Error with the line where the text is no such thing, or has no rows.
 DataTable read_csv(std::string_view text, const std::string& file);

@@ -15,7 +15,7 @@ std::string place_text(const Place& place) {
 }  // namespace
 
 AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
-    : inner_(inner), spec_(spec), trace_(trace), layout_(layout), schedule_(trace), staging_(spec.staging.count) {
+    : inner_(inner), spec_(spec), trace_(trace), schedule_(trace), staging_(spec.staging.count) {
   for (OpIndex op = 0; op < trace.ops.size(); ++op)
     lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {

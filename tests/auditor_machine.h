@@ -19,7 +19,7 @@ namespace tencache {
 
 class AuditorMachine final : public Machine {
  public:
-  // All outlive the auditor. `layout`: as the engine has it.
+  // All but `layout`, which is as the engine has it, outlive the auditor.
   AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout);
 
   Fence submit(const CopyCommand& copy, Fence after, Tag tag) override;
@@ -85,7 +85,6 @@ class AuditorMachine final : public Machine {
   Machine& inner_;
   const MachineSpec& spec_;
   const Trace& trace_;
-  [[maybe_unused]] const Layout& layout_;
   Schedule schedule_;
   std::array<std::vector<OpIndex>, 2> lane_ops_;
   std::array<std::uint64_t, 2> submitted_{}, done_{};

@@ -1,6 +1,6 @@
 // The program side of the engine: lanes, ops, inputs. Beside it: engine_accounting.cpp (time), engine_events.cpp
 // (policy), engine_live.cpp (intercepted programs), engine_program.cpp (owned programs, from start to result),
-// engine_queues.cpp (what waits for its link), engine_transfers.cpp (copies and room).
+// engine_queues.cpp (what waits for its link), engine_room.cpp (room in the tiers), engine_transfers.cpp (copies).
 #include "core/engine.h"
 
 #include <algorithm>

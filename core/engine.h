@@ -318,7 +318,7 @@ class Engine {
     Why before_;
   };
 
-  // engine_transfers.cpp and engine_queues.cpp: routes, requests, queues, copies, room.
+  // engine_transfers.cpp, engine_queues.cpp and engine_room.cpp: routes, requests, queues, copies, room.
   Route find_route(TierId from, TierId to) const;
   TierId source_for(ChunkId chunk, TierId to) const;
   bool arrives_on_the_way(ChunkId chunk, TierId from, TierId to) const;

@@ -24,7 +24,6 @@ struct FitArguments {
   WorkloadOptions workload;
   std::string policies = "all";
   std::vector<std::string> settings;
-  bool no_minimum = false;
   std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
   bool json = false;
@@ -54,7 +53,7 @@ struct Verdict {
 
 // What is searched by default: every tier of one policy, the GPU's of several.
 std::vector<TierKind> searched_kinds(const FitArguments& arguments, std::size_t policies) {
-  if (arguments.no_minimum || arguments.minimum == "none") return {};
+  if (arguments.minimum == "none") return {};
   const bool all = arguments.minimum == "all" || (arguments.minimum.empty() && policies == 1);
   if (all) return {TierKind::gpu, TierKind::cpu, TierKind::nvme};
   return {TierKind::gpu};
@@ -504,8 +503,6 @@ void add_fit_command(CLI::App& app, Command& chosen) {
   command->add_option("--policy,-p,--policies", arguments->policies, "Names separated by commas, or all")
       ->capture_default_str();
   add_settings_option(*command, arguments->settings);
-  command->add_flag("--no-minimum", arguments->no_minimum,
-                    "Leave out the search for the least memory, which simulates many times");
   command
       ->add_option("--minimum", arguments->minimum,
                    "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
@@ -517,14 +514,11 @@ void add_fit_command(CLI::App& app, Command& chosen) {
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
       "The step is a trace, or a model of which --model, --batch and --seq are enough. The first table needs no "
-      "policy: it "
-      "fills the tiers, the fastest\nfirst, with all that is alive at once. The second simulates each policy: whether "
-      "it "
-      "fits, the most that each tier holds (start-up and\nstaging buffers counted), and the least memory, in whole MiB "
-      "by bisection, with the other tiers as the machine has them; `+`: so much\nmore than there is. Of a single "
-      "policy "
-      "it says when each tier is fullest as well. How to read it: docs/explain.md. Exit code 1: it\nfits under none of "
-      "the policies.\n\n"
+      "policy: it fills the tiers, the fastest\nfirst, with all that is alive at once. The second simulates each "
+      "policy: whether it fits, the most that each tier holds (start-up and\nstaging buffers counted), and the least "
+      "memory, in whole MiB by bisection, with the other tiers as the machine has them; `+`: so much\nmore than there "
+      "is. Of a single policy it says when each tier is fullest as well. How to read it: docs/explain.md. Exit code 1: "
+      "it\nfits under none of the policies.\n\n"
       "Examples:\n"
       "  tencache fit step.trace.jsonl.zst --machine g10-a100\n"
       "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"

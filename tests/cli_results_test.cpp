@@ -110,7 +110,7 @@ TEST_F(Results, FitNamesTheOpThatDoesNotFit) {
 // Where no GPU memory helps, because all tiers together are too small, it says so.
 TEST_F(Results, FitSearchesNoMemoryThatIsNotMissing) {
   const Json fit =
-      run({"fit", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--no-minimum", "--json"}).json();
+      run({"fit", "small.trace.jsonl", "-m", "small-host", "-p", "on-demand", "--minimum", "none", "--json"}).json();
   EXPECT_EQ(fit["policies"][0]["minimum_gpu_bytes"], nullptr);
   EXPECT_EQ(fit["policies"].size(), 1u);
 }

@@ -199,8 +199,8 @@ TEST_F(FitCommand, AnswersForAModelWithoutATrace) {
 // Llama's embedding of 1002 MiB, passes them in parts.
 TEST_F(FitCommand, SaysNoWhereBuffersAreTooSmall) {
   const auto with = [&](const std::string& policy, const std::vector<std::string>& more, int code) {
-    std::vector<std::string> words = {"--model", "llama-3-8b", "--batch", "1",    "--seq",       "128",
-                                      "-m",      "g5.xlarge",  "-p",      policy, "--no-minimum"};
+    std::vector<std::string> words = {"--model", "llama-3-8b", "--batch", "1",    "--seq",     "128",
+                                      "-m",      "g5.xlarge",  "-p",      policy, "--minimum", "none"};
     words.insert(words.end(), more.begin(), more.end());
     return fit(words, code);
   };
@@ -210,8 +210,8 @@ TEST_F(FitCommand, SaysNoWhereBuffersAreTooSmall) {
 }
 
 TEST_F(FitCommand, KeepsToALimitOfPageLockedMemory) {
-  const std::vector<std::string> words = {"--model",   "gpt2", "--batch",      "1",           "--seq", "128", "-m",
-                                          "g5.xlarge", "-p",   "zero-offload", "--no-minimum"};
+  const std::vector<std::string> words = {"--model",   "gpt2", "--batch",      "1",         "--seq", "128", "-m",
+                                          "g5.xlarge", "-p",   "zero-offload", "--minimum", "none"};
   const auto with = [&](const char* limit, int code) {
     std::vector<std::string> limited = words;
     limited.insert(limited.end(), {"--pinned-limit", limit});
@@ -259,7 +259,7 @@ TEST_F(FitCommand, AddsUpPageLockedMemoryOfRanks) {
   const std::string file = ::testing::TempDir() + "/two_ranks.trace.jsonl";
   write_trace(trace, file);
   const auto within = [&](const char* limit, int code) {
-    return fit({file, "-m", "g6e.12xlarge", "--no-rescale", "-p", "lru", "--no-minimum", "--pinned-limit", limit},
+    return fit({file, "-m", "g6e.12xlarge", "--no-rescale", "-p", "lru", "--minimum", "none", "--pinned-limit", limit},
                code)["policies"][0]["pinned_fits"];
   };
   EXPECT_EQ(within("400MiB", 1), false);  // enough for one
@@ -271,7 +271,7 @@ TEST_F(FitCommand, AddsUpPageLockedMemoryOfRanks) {
 TEST_F(FitCommand, PrintsAlikeRanksOnce) {
   const InProcessAnswer answer =
       run_in_process({"fit", "--model", "gpt2", "--batch", "4", "--seq", "64", "--data-parallel", "4", "--zero", "3",
-                      "-m", "g5.12xlarge", "-p", "lru", "--no-minimum"});
+                      "-m", "g5.12xlarge", "-p", "lru", "--minimum", "none"});
   EXPECT_EQ(answer.code, 0) << answer.err;
   EXPECT_THAT(answer.out, AllOf(HasSubstr("\nranks 0-3, alike\n"), ::testing::Not(HasSubstr("\nrank 1\n"))));
 }

@@ -1,1 +1,6 @@
-// A library has a source; see CMakeLists.txt.
+#include "tests/test_json.h"
+
+template class nlohmann::basic_json<>;
+template class nlohmann::detail::serializer<nlohmann::json>;
+template class nlohmann::detail::parser<nlohmann::json, tencache::TextAdapter>;
+template class nlohmann::detail::lexer<nlohmann::json, tencache::TextAdapter>;

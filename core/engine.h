@@ -265,6 +265,7 @@ class Engine {
   void finish_use(TierId tier, const Use& use);
   void room_taken(std::uint8_t lane, ActiveOp& op, ChunkId chunk);
   void enter_module(NameId module);
+  void note_boundary();
   void cross_boundary();
   void count_hits(const ActiveOp& op);
   void count_held();
@@ -419,7 +420,8 @@ class Engine {
   Phase phase_ = Phase::forward;       // that the GPU lane's time counts for
   Nanoseconds updates_begun_ns_ = -1;  // the CPU's first of this iteration; -1: none begun since it began
   Counters counters_;
-  std::vector<Counters> boundaries_;
+  std::vector<Nanoseconds> boundary_ns_;  // each one
+  std::vector<Counters> boundaries_;      // each one; of a live program the first and the last
   std::vector<std::uint64_t> hashes_;
   std::optional<std::size_t> recurs_;  // the earlier boundary with the same state
   RunLimits limits_;

@@ -129,10 +129,17 @@ void Engine::add_span(const Span& span) {
   if (options_.timeline != nullptr) options_.timeline->spans.push_back(span);
 }
 
+// A live program goes on for days, and counters are large.
+void Engine::note_boundary() {
+  boundary_ns_.push_back(counters_.time_ns);
+  if (live_ && boundaries_.size() == 2) boundaries_.pop_back();
+  boundaries_.push_back(counters_);
+}
+
 void Engine::cross_boundary() {
   if (lanes_[0].active.empty()) account_gap(0, now_, none, true);
   count_held();
-  boundaries_.push_back(counters_);
+  note_boundary();
   emit({.kind = EventKind::iteration_end});
   ++iteration_;
   updates_begun_ns_ = -1;

@@ -140,7 +140,7 @@ void Engine::iteration_boundary(Nanoseconds now) {
   log_input(Input::Kind::boundary);
   if (boundaries_.empty()) {  // what came before is preparation
     lanes_[0].idle_since_ns = now_;
-    boundaries_.push_back(counters_);
+    note_boundary();
   } else {
     cross_boundary();
   }

@@ -136,7 +136,7 @@ void Engine::start(const RunLimits& limits) {
   advance_time(machine_.now());
   if (options_.log != nullptr) options_.log->start_ns = now_;
   lanes_[0].idle_since_ns = lanes_[1].idle_since_ns = now_;
-  boundaries_.push_back(counters_);
+  note_boundary();
   emit({.kind = EventKind::profile_ready});
   emit({.kind = EventKind::iteration_begin});
   pump();
@@ -173,7 +173,7 @@ RunResult Engine::result() const {
   r.misfit = misfit_;
   r.misfit_op = misfit_op_;
   r.misfit_bytes = misfit_bytes_;
-  r.iterations = boundaries_.empty() ? 0 : boundaries_.size() - 1;
+  r.iterations = boundary_ns_.empty() ? 0 : boundary_ns_.size() - 1;
   r.simulated_events = counters_.completions;
   for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
     r.peak_bytes[tier] = memory_.peak(tier);
@@ -181,14 +181,15 @@ RunResult Engine::result() const {
   }
   policy_.notes(r.policy_notes);
   if (r.iterations == 0) return r;
-  for (std::size_t i = 1; i < boundaries_.size(); ++i) {
-    r.iteration_ns.push_back(boundaries_[i].time_ns - boundaries_[i - 1].time_ns);
+  for (std::size_t i = 1; i < boundary_ns_.size(); ++i) {
+    r.iteration_ns.push_back(boundary_ns_[i] - boundary_ns_[i - 1]);
   }
   r.first_iteration_ns = r.iteration_ns.front();
   r.steady = recurs_.has_value();
-  const std::size_t begin = r.steady ? *recurs_ : boundaries_.size() / 2 - (r.iterations == 1 ? 1 : 0);
+  const std::size_t second_half = boundaries_.size() / 2 - (r.iterations == 1 ? 1 : 0);
+  const std::size_t begin = live_ ? 0 : recurs_.value_or(second_half);
   r.window = boundaries_.back() - boundaries_[begin];
-  r.period = boundaries_.size() - 1 - begin;
+  r.period = r.iterations - begin;
   return r;
 }
 

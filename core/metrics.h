@@ -52,7 +52,7 @@ struct RunResult {
   std::uint64_t iterations = 0;  // run in all
   bool steady = false;           // the state at an iteration's end recurred
   std::uint64_t period = 1;      // iterations in `window`
-  Counters window;               // the steady period (or, without one, the second half of the run)
+  Counters window;               // the steady period (without one the second half of the run, of a live program all)
   Nanoseconds first_iteration_ns = 0;
   std::vector<Nanoseconds> iteration_ns;  // each one
   std::array<Bytes, max_tiers> peak_bytes{};

@@ -3,6 +3,7 @@
 #include "executor/live/live_runtime.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <map>
@@ -231,6 +232,23 @@ TEST(LiveRuntimeTest, OccupancyIsOfTheRecordingsTensors) {
     EXPECT_TRUE(seen.contains("weight.3") || on_cpu);
     EXPECT_TRUE(seen.contains("gradient.3:0"));
   }
+}
+
+// A program that trains for weeks has millions of steps. (Under a sanitizer mallinfo2 knows nothing.)
+TEST(LiveRuntimeTest, AStepThatIsOverTakesHardlyAnyMemory) {
+  const MadePolicy made = make_policy("lru");
+  LiveOptions options;
+  options.machine.pace = false;
+  LiveRuntime runtime(machine_of(4), *made.policy, options);
+  constexpr std::size_t steps = 4096;
+  const auto go_on = [&] {
+    for (std::size_t i = 0; i < steps; ++i) runtime.iteration_boundary();
+  };
+  go_on();
+  const std::size_t before = mallinfo2().uordblks;
+  go_on();
+  EXPECT_LT(mallinfo2().uordblks, before + 32 * steps);
+  EXPECT_EQ(runtime.result().iteration_ns.size(), 2 * steps - 1);
 }
 
 // On the CPU's lane it fails when run_tasks has long returned; in the last step nobody uses its tensors any more.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
@@ -35,13 +36,19 @@ void check_output(const std::string& option, const std::string& path, const std:
 
 TemporaryFile::TemporaryFile(const std::string& suffix) {
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  path_ = (error ? std::filesystem::path("/tmp") : folder) / fmt::format("tencache-{}{}", getpid(), suffix);
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) folder = "/tmp";
+  std::string own = (folder / "tencache-XXXXXX").string();
+  if (mkdtemp(own.data()) == nullptr) {
+    throw Error(fmt::format("{}: no folder for temporary files can be made there: {}; make room or set TMPDIR",
+                            folder.string(), std::strerror(errno)));
+  }
+  path_ = std::filesystem::path(own) / ("tencache" + suffix);
 }
 
 TemporaryFile::~TemporaryFile() {
   std::error_code ignored;
-  std::filesystem::remove(path_, ignored);
+  std::filesystem::remove_all(path_.parent_path(), ignored);
 }
 
 }  // namespace tencache

@@ -11,7 +11,7 @@ namespace tencache {
 // inputs and its other outputs, of which empty ones are none. An existing file stays as it is. An empty `path` is fine.
 void check_output(const std::string& option, const std::string& path, const std::vector<std::string>& others);
 
-// A name in the folder for temporary files; a file of that name goes with this object.
+// A name in a folder of its own among the temporary files, which only its owner may enter; goes with this object.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& suffix);

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <memory>
 
 #include "cli/command_line.h"
@@ -13,6 +12,7 @@
 #include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/sensitivity.h"
+#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -308,13 +308,6 @@ Chart chart_of(const Analysed& analysed) {
   return chart;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(path, 0, "cannot be written; is there room?");
-}
-
 ExitCode sensitivity(const SensitivityArguments& arguments) {
   check_output("--csv", arguments.csv, {arguments.workload.trace, arguments.svg});
   check_output("--svg", arguments.svg, {arguments.workload.trace, arguments.csv});
@@ -354,8 +347,8 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
     result = analyse_sensitivity(request);
   }
   const Analysed analysed{workload, request, result};
-  if (!arguments.csv.empty()) write_text(arguments.csv, analysis_csv(analysed));
-  if (!arguments.svg.empty()) write_text(arguments.svg, draw_svg(chart_of(analysed)));
+  if (!arguments.csv.empty()) write_file(arguments.csv, analysis_csv(analysed));
+  if (!arguments.svg.empty()) write_file(arguments.svg, draw_svg(chart_of(analysed)));
   if (arguments.json) {
     Json json = analysis_json(analysed);
     json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", seconds_since(start)}};

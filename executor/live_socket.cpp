@@ -166,11 +166,14 @@ LiveServer::LiveServer(const std::string& path, std::size_t most_kept_bytes) try
   const Protocol::endpoint endpoint = endpoint_of(path);
   remove_stale(path, s.context);
   s.acceptor.open(Protocol());
-  s.acceptor.bind(endpoint);
+  // The name that `bind` makes has the socket's mode from the first moment: nobody else may ever connect, and no name
+  // that was changed meanwhile is touched.
+  if (fchmod(s.acceptor.native_handle(), S_IRUSR | S_IWUSR) != 0) {
+    throw Error(path, 0, "the socket cannot be made its owner's own");
+  }
+  s.acceptor.bind(endpoint);  // refuses a name that there is, a link too
   struct stat status {};
   if (lstat(path.c_str(), &status) == 0) s.inode = status.st_ino;
-  // Nobody can connect before `listen`, so nobody else ever may.
-  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) throw Error(path, 0, "the socket cannot be made its owner's own");
   s.acceptor.listen();
   s.accept();
   s.thread = std::thread([&s] { s.context.run(); });

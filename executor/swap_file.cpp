@@ -23,16 +23,25 @@ namespace {
 constexpr Bytes sector_bytes = 4096;           // what O_DIRECT asks of offsets, lengths and addresses
 constexpr Bytes reservation_step = 256 * MiB;  // the file grows on the disk in these steps
 
+// A file with a name that there was not, which goes at once. O_EXCL: a link of that name is not followed.
+FileDescriptor open_and_unlink(int folder, int flags) {
+  for (int attempt = 0; attempt < 1000; attempt++) {
+    const std::string name = "tencache-swap-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
+    FileDescriptor file(::openat(folder, name.c_str(), O_CREAT | O_EXCL | O_RDWR | flags, 0600));
+    if (file.open()) ::unlinkat(folder, name.c_str(), 0);
+    if (file.open() || errno != EEXIST) return file;
+  }
+  return {};
+}
+
 // A file without a name. `direct` is cleared when the file system refuses O_DIRECT.
 FileDescriptor open_nameless(const std::string& directory, bool& direct, bool nameless) {
   const int flags = O_CLOEXEC | O_NOFOLLOW;
   FileDescriptor result;
   if (nameless) result = FileDescriptor(::open(directory.c_str(), O_TMPFILE | O_RDWR | flags, 0600));
   if (!result.open() && (!nameless || errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-    // The file system has no nameless files: one with a name, which goes at once.
-    std::string path = directory + "/tencache-swap-XXXXXX";
-    result = FileDescriptor(::mkostemp(path.data(), flags));  // mode 0600
-    if (result.open()) ::unlink(path.c_str());
+    const FileDescriptor folder(::open(directory.c_str(), O_PATH | O_DIRECTORY | flags));
+    if (folder.open()) result = open_and_unlink(folder.get(), flags);
   }
   if (!result.open()) {
     throw Error("directory '" + directory + "': cannot make a swap file: " + std::strerror(errno) +

@@ -1,4 +1,6 @@
-// Policy libraries that must be refused, one a definition.
+// Policy libraries that must be refused, one a definition; `marker` leaves a file where it is loaded.
+#include <fstream>
+
 #include "policies/policy_library.h"
 
 namespace {
@@ -12,6 +14,9 @@ class Nothing final : public tencache::Policy {
 
 #if defined(FAULT_no_entry)
 extern "C" int not_the_function() { return sizeof(Nothing); }
+#elif defined(FAULT_marker)
+[[maybe_unused]] const bool loaded = std::ofstream("loaded").is_open();
+TENCACHE_POLICY_LIBRARY({"marker", "was loaded", "", tencache::make_policy_of<Nothing>})
 #elif defined(FAULT_taken_name)
 TENCACHE_POLICY_LIBRARY({"fine", "its first policy is", "", tencache::make_policy_of<Nothing>},
                         {"lru", "there is one", "", tencache::make_policy_of<Nothing>})

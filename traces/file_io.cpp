@@ -164,6 +164,19 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
+// As the kernel's fs.protected_symlinks and protected_fifos, which do not know that we are about to write there. An
+// ordinary file of another's is no danger: it is replaced, never written, and only where the folder allows that.
+void refuse_what_others_laid(const std::string& path) {
+  struct stat found {};
+  struct stat folder {};
+  if (::lstat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode) || S_ISDIR(found.st_mode)) return;
+  if (::stat(parent_of(path).c_str(), &folder) != 0 || (folder.st_mode & S_IWOTH) == 0) return;
+  if (found.st_uid == ::geteuid() || found.st_uid == folder.st_uid) return;
+  throw Error(path, 0,
+              "cannot be written: what is there was laid by another user, in a folder that everyone may write to; "
+              "choose another name");
+}
+
 }  // namespace
 
 std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes) {
@@ -178,12 +191,22 @@ std::string read_file(const std::string& path, Bytes maximum_bytes) {
 
 void AtomicFile::FreeCompressor::operator()(ZSTD_CCtx_s* compressor) const { ZSTD_freeCCtx(compressor); }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(path_) {
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(path_, ignored)) {
-    const std::filesystem::path resolved = std::filesystem::weakly_canonical(path_, ignored);
-    if (!resolved.empty()) target_ = resolved.string();
+std::string file_to_write(const std::string& path) {
+  std::filesystem::path file = path;
+  for (int links = 0; links < 40; ++links) {
+    refuse_what_others_laid(file.string());
+    std::error_code no_link;
+    const std::filesystem::path link = std::filesystem::read_symlink(file, no_link);
+    if (no_link) return file.string();
+    const std::filesystem::path next = file.parent_path() / link;  // `link` alone where it begins at the root
+    // /dev/stdout leads to a link of /proc whose text is no path where it is a pipe.
+    if (std::filesystem::exists(file, no_link) && !std::filesystem::exists(next, no_link)) return file.string();
+    file = next;
   }
+  throw Error(path, 0, "cannot be written: " + reason(ELOOP));
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), target_(file_to_write(path_)) {
   if (path_.ends_with(".zst")) {
     compressor_.reset(ZSTD_createCCtx());
     if (!compressor_) throw Error(path_, 0, "cannot be written: out of memory");

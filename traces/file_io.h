@@ -34,7 +34,8 @@ std::string decompress(std::string bytes, const std::string& name, Bytes maximum
 // A file that appears under its name complete, or not at all: written without a name (beside it under a temporary one
 // where the file system needs names), then synced and put in place by commit(). Without commit() nothing stays. A name
 // that ends in ".zst" is compressed with zstd; the same writes give the same bytes. Links are followed. A name of
-// something that is no regular file (/dev/stdout, a pipe) is written directly.
+// something that is no regular file (/dev/stdout, a pipe) is written directly. Neither is done with what another user
+// laid in a folder that everyone may write to.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -64,6 +65,10 @@ class AtomicFile {
   std::unique_ptr<ZSTD_CCtx_s, FreeCompressor> compressor_;  // null: not compressed
   std::string buffer_;
 };
+
+// The file that is written by this name, which may be a link to it. In a folder that everyone may write to (/tmp),
+// whoever is first has the name: Error if another user laid a link, a pipe or a socket there.
+std::string file_to_write(const std::string& path);
 
 // One AtomicFile with these bytes.
 void write_file(const std::string& path, std::string_view bytes);

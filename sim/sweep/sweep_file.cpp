@@ -20,6 +20,7 @@ namespace tencache {
 namespace {
 
 constexpr Bytes maximum_sweep_file_bytes = 4 * MiB;
+constexpr std::size_t most_of_a_kind = 10'000;  // lists multiply: a small file could ask for any number
 // Of the generator, whose values a machine may fill in.
 const std::vector<std::string> filled_by_machine = {"gpu", "data-parallel", "tensor-parallel", "pipeline-parallel"};
 
@@ -171,9 +172,16 @@ class SweepReader {
     for (const SweepWorkload& other : sweep_.workloads) {
       if (other.name == workload.name) fail_at(where, "two workloads are called '" + workload.name + "'; name them");
     }
+    require_room(where, sweep_.workloads.size(), "workloads");
     workload.line = line_of(where);
     if (workload.name.size() > 200) fail_at(where, "the name of a workload is too long: '" + workload.name + "'");
     sweep_.workloads.push_back(std::move(workload));
+  }
+
+  static void require_room(const YamlValue& where, std::size_t count, const std::string& what) {
+    if (count >= most_of_a_kind) {
+      fail_at(where, "more than " + std::to_string(most_of_a_kind) + " " + what + "; make it several sweeps");
+    }
   }
 
   // All combinations, the last setting's values fastest.
@@ -192,6 +200,7 @@ class SweepReader {
     ++machine_items_;
     const auto add = [&](const std::string& name, const std::string& gpu, const std::string& cpu,
                          const Values& limits) {
+      require_room(item, sweep_.machines.size(), "machines");
       sweep_.machines.push_back({name, gpu, cpu, limits, line_of(item), machine_items_});
     };
     if (item.node.IsScalar()) {
@@ -261,6 +270,7 @@ class SweepReader {
         } catch (const Error& error) {
           fail_at(item, error.what());
         }
+        require_room(item, sweep_.policies.size(), "policies and options");
         sweep_.policies.push_back(std::move(policy));
       });
     }

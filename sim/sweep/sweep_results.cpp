@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -192,7 +193,7 @@ SweepResults read_sweep(const std::string& path) {
 SweepStore::SweepStore(const std::string& path) : path_(path.empty() ? ":memory:" : path) {
   if (!path.empty()) {
     // Not closed before the database is: closing any descriptor of a file drops SQLite's own locks on it.
-    lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    lock_ = open(file_to_write(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock_ < 0) throw Error("cannot write " + path + ": " + std::strerror(errno));
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       close(lock_);

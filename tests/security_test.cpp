@@ -1,0 +1,293 @@
+// Names that others laid, and what others may open: swap files, outputs, temporary files, sockets. Where another user
+// is needed, root plays one; without root those parts are skipped.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "cli/output_files.h"
+#include "core/error.h"
+#include "executor/live_socket.h"
+#include "executor/swap_file.h"
+#include "sim/sweep/sweep_results.h"
+#include "tests/cli_fixture.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr uid_t another = 54321;
+
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Files with all permissions that are asked for.
+class NoUmask {
+ public:
+  NoUmask() : before_(::umask(0)) {}
+  ~NoUmask() { ::umask(before_); }
+  NoUmask(const NoUmask&) = delete;
+  NoUmask& operator=(const NoUmask&) = delete;
+
+ private:
+  mode_t before_;
+};
+
+class Security : public CommandLine {
+ protected:
+  void SetUp() override {
+    CommandLine::SetUp();
+    write_file(path("precious"), "precious");
+    fs::create_directory(path("swap"));
+    fs::create_directory(path("everyones"));
+    ::chmod(path("everyones").c_str(), 01777);
+  }
+  Tier tier() const {
+    Tier tier;
+    tier.name = "nvme";
+    tier.kind = TierKind::nvme;
+    tier.capacity = MiB;
+    tier.granularity = 4096;
+    tier.directories = {path("swap")};
+    return tier;
+  }
+  void expect_precious() const { EXPECT_EQ(content(path("precious")), "precious"); }
+  // As another user, who may enter the folder; its exit code.
+  int as_another(const std::function<int()>& work) const {
+    ::chmod(folder_.c_str(), 0777);
+    ::chmod(path(".").c_str(), 0777);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(::setresuid(another, another, another) == 0 ? work() : 99);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+  }
+};
+
+// ---- Swap files -----------------------------------------------------------------------------------------------------
+
+TEST_F(Security, SwapFilesAreTheirOwnersWhateverTheUmask) {
+  const NoUmask no_umask;
+  for (const bool nameless : {true, false}) {
+    const SwapFiles files(tier(), {.nameless = nameless});
+    struct stat status {};
+    ASSERT_EQ(::fstat(files.descriptor(0), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777u, 0600u);
+    EXPECT_EQ(status.st_nlink, 0u) << "nobody can open it by a name";
+    EXPECT_TRUE(fs::is_empty(path("swap")));
+  }
+}
+
+TEST_F(Security, ALinkOfASwapFilesNameIsNotFollowed) {
+  const std::string name = path("swap/tencache-swap-" + std::to_string(::getpid()) + "-");
+  fs::create_symlink(path("precious"), name + "0");
+  fs::create_symlink(path("made"), name + "1");
+  fs::create_hard_link(path("precious"), name + "2");
+  {
+    SwapFiles files(tier(), {.direct = false, .nameless = false});
+    FileLane lane(files);
+    files.take(0, 0, 4096);
+    alignas(4096) std::byte block[4096]{};
+    EXPECT_TRUE(lane.write(files.blocks(0, 0, 4096), block, [](Bytes) { return true; }));
+  }
+  expect_precious();
+  EXPECT_FALSE(fs::exists(path("made")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("swap")), fs::directory_iterator()), 3);
+}
+
+TEST_F(Security, ALinkInPlaceOfTheFolderIsNotFollowed) {
+  fs::create_directory(path("elsewhere"));
+  fs::remove(path("swap"));
+  fs::create_symlink(path("elsewhere"), path("swap"));
+  for (const bool nameless : {true, false}) {
+    EXPECT_THAT(refusal([&] { SwapFiles files(tier(), {.nameless = nameless}); }),
+                HasSubstr("cannot make a swap file"));
+  }
+}
+
+// ---- Outputs and temporary files ------------------------------------------------------------------------------------
+
+TEST_F(Security, ALinkOfATemporaryNameIsNotFollowed) {
+  const auto lay_and_write = [&](const std::string& output) {
+    for (int i = 0; i < 200; ++i) {
+      fs::create_symlink(path("precious"), output + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(i));
+    }
+    write_file(output, "new");
+    return content(output) == "new" && !fs::is_symlink(output) && content(path("precious")) == "precious";
+  };
+  EXPECT_TRUE(lay_and_write(path("output")));
+  // Without /proc a file without a name cannot be given one: the way of file systems that have no such files.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
+      ::_exit(77);
+    }
+    ::_exit(lay_and_write(path("fallback")) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no namespace of its own";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(Security, OutputsFollowLinksOfTheirUserOnly) {
+  const std::string own = path("everyones/own");
+  fs::create_symlink(path("output"), own);
+  write_file(own, "own");
+  EXPECT_EQ(content(path("output")), "own");
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can lay a link as another";
+
+  const std::string laid = path("everyones/laid");
+  fs::create_symlink(path("precious"), laid);
+  ASSERT_EQ(::lchown(laid.c_str(), another, another), 0);
+  fs::create_symlink(laid, path("to-laid"));
+  const std::string pipe = path("everyones/pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0666), 0);
+  ASSERT_EQ(::chown(pipe.c_str(), another, another), 0);
+  for (const std::string& output : {laid, path("to-laid"), pipe}) {
+    EXPECT_THAT(refusal([&] { write_file(output, "new"); }), HasSubstr("was laid by another user")) << output;
+    EXPECT_THAT(refusal([&] { const SweepStore store(output); }), HasSubstr("was laid by another user")) << output;
+    expect_bad_usage({"import", "trace", path("small.trace.jsonl"), "-o", output}, HasSubstr("laid by another user"));
+  }
+  expect_precious();
+
+  // In a folder that not everyone may write to, its owner knows what is there.
+  fs::create_symlink(path("output"), path("known"));
+  ASSERT_EQ(::lchown(path("known").c_str(), another, another), 0);
+  write_file(path("known"), "known");
+  EXPECT_EQ(content(path("output")), "known");
+}
+
+TEST_F(Security, TemporaryFilesLieInAFolderOfTheirOwner) {
+  const NoUmask no_umask;
+  std::string first_path;
+  {
+    const TemporaryFile first(".json"), second(".json");
+    first_path = first.path();
+    EXPECT_NE(first.path(), second.path());
+    write_file(first.path(), "x");
+    struct stat status {};
+    ASSERT_EQ(::stat(fs::path(first.path()).parent_path().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777u, 0700u);
+    EXPECT_EQ(status.st_uid, ::geteuid());
+  }
+  EXPECT_FALSE(fs::exists(fs::path(first_path).parent_path()));
+}
+
+// ---- The live socket ------------------------------------------------------------------------------------------------
+
+TEST_F(Security, ASocketIsItsOwnersWhateverTheUmask) {
+  const NoUmask no_umask;
+  const LiveServer server(path("socket"));
+  struct stat status {};
+  ASSERT_EQ(::lstat(path("socket").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777u, 0600u);
+}
+
+TEST_F(Security, ALinkInPlaceOfASocketIsNotFollowed) {
+  fs::create_symlink(path("precious"), path("socket"));
+  fs::create_symlink(path("made"), path("dangling"));
+  for (const char* name : {"socket", "dangling"}) {
+    EXPECT_THAT(refusal([&] { const LiveServer server(path(name)); }), HasSubstr("is no socket"));
+    EXPECT_TRUE(fs::is_symlink(path(name)));
+  }
+  EXPECT_FALSE(fs::exists(path("made")));
+  expect_precious();
+}
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return address;
+}
+
+TEST_F(Security, AnotherUserIsNeitherServedNorBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another";
+  LiveServer server(path("socket"));
+  server.publish("secret");
+  const auto received = [&] {  // bytes; 90: refused at the door
+    const int peer = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    const timeval patience{.tv_sec = 10, .tv_usec = 0};
+    ::setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    const sockaddr_un address = address_of(path("socket"));
+    if (::connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return 90;
+    char text[64];
+    return static_cast<int>(std::max<ssize_t>(0, ::recv(peer, text, sizeof text, 0)));
+  };
+  EXPECT_EQ(as_another(received), 90);
+  ::chmod(path("socket").c_str(), 0666);  // even then
+  EXPECT_EQ(as_another(received), 0);
+  EXPECT_EQ(LiveClient(path("socket")).read(), "secret");
+
+  // A socket that another listens on.
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const sockaddr_un address = address_of(path("false"));
+    const int own = ::setresuid(another, another, another) == 0 ? ::socket(AF_UNIX, SOCK_STREAM, 0) : -1;
+    const bool listens = ::bind(own, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+                         ::listen(own, 1) == 0 && ::write(ready[1], "r", 1) == 1;
+    if (listens) ::pause();
+    ::_exit(1);
+  }
+  ::close(ready[1]);
+  char told = 0;
+  EXPECT_EQ(::read(ready[0], &told, 1), 1);
+  EXPECT_THAT(refusal([&] { const LiveClient client(path("false")); }), HasSubstr("is another user's"));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+}
+
+TEST_F(Security, ASocketServesAFew) {
+  LiveServer server(path("socket"));
+  server.publish("head");
+  std::vector<std::unique_ptr<LiveClient>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<LiveClient>(path("socket")));
+  int served = 0;
+  for (const auto& client : clients) served += client->read() == "head" ? 1 : 0;
+  EXPECT_EQ(served, 8);
+}
+
+// What a peer sends is never read: it fills the kernel's buffer and goes no further.
+TEST_F(Security, ASocketListensToNobody) {
+  LiveServer server(path("socket"));
+  const int peer = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const sockaddr_un address = address_of(path("socket"));
+  ASSERT_EQ(::connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  for (int i = 0; i < 500 && server.attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_EQ(server.attached(), 1u);
+  const std::string flood(1 << 20, 'x');
+  ssize_t taken = 0;
+  for (int i = 0; i < 100; ++i) {
+    taken += std::max<ssize_t>(0, ::send(peer, flood.data(), flood.size(), MSG_NOSIGNAL));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, 8 << 20);
+  ::close(peer);
+}
+
+}  // namespace
+}  // namespace tencache

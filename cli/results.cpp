@@ -71,7 +71,7 @@ std::string shortened(std::string text) {
 
 }  // namespace
 
-const Json& member(const Json& object, const std::string& key) {
+const Json& member(const Json& object, std::string_view key) {
   static const Json absent;
   return object.is_object() && object.contains(key) ? object[key] : absent;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/console.h"
@@ -16,7 +17,7 @@ Json read_json(const std::string& file);
 std::vector<Json> results_of(Json document, const std::string& file);
 
 // The object's member; null where it is not there.
-const Json& member(const Json& object, const std::string& key);
+const Json& member(const Json& object, std::string_view key);
 
 // A leaf that differs: a figure, an option, a hash. What one side lacks is null there.
 struct Change {

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "gui/model/chart.h"
@@ -34,9 +36,9 @@ class Tables : public FilesInAFolder {
   }
 };
 
-const DataTable& named(const DataTables& tables, const std::string& name) {
+const DataTable& named(const DataTables& tables, std::string_view name) {
   const auto found = std::ranges::find(tables, name, &DataTable::name);
-  if (found == tables.end()) throw Error("no table " + name);
+  if (found == tables.end()) throw Error("no table " + std::string(name));
   return *found;
 }
 

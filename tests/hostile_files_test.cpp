@@ -116,7 +116,7 @@ TEST_F(HostileFiles, NamesInATraceAreNoPlacesAndNoPrograms) {
     op.name = hostile.names.intern(names[i]);
     op.module = hostile.names.intern(names[i]);
     op.duration_ns = 1'000'000;
-    hostile.add_op(op, {tensors[i]}, {tensors[i]});
+    hostile.add_op(op, std::span(&tensors[i], 1), std::span(&tensors[i], 1));
   }
   write_trace(hostile, path("h.trace.jsonl"));
   const std::set<std::string> before = all_files();

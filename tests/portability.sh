@@ -9,7 +9,7 @@ usage() {
 Usage: tests/portability.sh [OPTIONS] ROW…
 
 Each row is a root of its own, made with debootstrap: packages are installed there by ./dev setup, the last commit of
-this checkout is cloned, built with warnings as errors, and tested by ./dev test --quick. A line of a Markdown table is
+this checkout is cloned, built with warnings as errors, and tested by ./dev test. A line of a Markdown table is
 printed for each. Needs root, network and 10 GB (rows of torch-…: 30 GB).
 
   debian-13       Debian 13 (trixie), everything that ./dev setup installs
@@ -53,7 +53,7 @@ ccache=${ccache:-$roots/ccache}
 
 # What a row is: sets release, setup (a command in the root), options (of CMake), run (what builds and tests).
 describe() {
-  release=bookworm setup='./dev setup' options='' run='./dev test --quick --no-setup'
+  release=bookworm setup='./dev setup' options='' run='./dev test --no-setup'
   case $1 in
     debian-13) release=trixie ;;
     ubuntu-24.04) release=noble ;;

@@ -117,16 +117,22 @@ TensorId LiveRuntime::allocate_in_op(Lock& lock, Bytes bytes) {
   }
   add_to_op(tensor);
   const Nanoseconds asked_ns = machine_->now();
-  tell_engine([&] { engine_->allocate(tensor, asked_ns); });
+  bool given_up = false;
   try {
-    if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
-  } catch (const OutOfMemory& error) {
+    tell_engine([&] { engine_->allocate(tensor, asked_ns); });
     try {
+      if (!engine_->ready()) wait_until(lock, [this] { return engine_->ready(); });
+    } catch (const OutOfMemory& error) {
+      given_up = true;
       give_up(error, std::string(follower_.names()[op_name_]));
-    } catch (...) {
-      destroy(tensor);
-      throw;
     }
+  } catch (...) {  // nobody will let go of it
+    if (given_up) {
+      destroy(tensor);
+    } else {
+      entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
+    }
+    throw;
   }
   op_wait_ns_ += machine_->now() - asked_ns;
   return tensor;

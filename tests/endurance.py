@@ -95,7 +95,7 @@ class Run:
                     self.times.append(now - self.last)
                 self.last = now if self.turn else None
 
-    def wait_until_warm(self, seconds=60):
+    def wait_until_warm(self, seconds=300):
         end = time.monotonic() + seconds
         while self.steps <= WARM_UP_STEPS:
             self.check()

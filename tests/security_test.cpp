@@ -125,14 +125,14 @@ TEST_F(Security, ALinkInPlaceOfTheFolderIsNotFollowed) {
 // ---- Outputs and temporary files ------------------------------------------------------------------------------------
 
 TEST_F(Security, ALinkOfATemporaryNameIsNotFollowed) {
-  const auto lay_and_write = [&](const std::string& output) {
-    for (int i = 0; i < 200; ++i) {
+  const auto lay_and_write = [&](const std::string& output, int names) {  // counted on from one to the next
+    for (int i = 0; i < names; ++i) {
       fs::create_symlink(path("precious"), output + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(i));
     }
     write_file(output, "new");
     return content(output) == "new" && !fs::is_symlink(output) && content(path("precious")) == "precious";
   };
-  EXPECT_TRUE(lay_and_write(path("output")));
+  EXPECT_TRUE(lay_and_write(path("output"), 200));
   // Without /proc a file without a name cannot be given one: the way of file systems that have no such files.
   const pid_t child = ::fork();
   if (child == 0) {
@@ -141,10 +141,11 @@ TEST_F(Security, ALinkOfATemporaryNameIsNotFollowed) {
         ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
       ::_exit(77);
     }
-    ::_exit(lay_and_write(path("fallback")) ? 0 : 1);
+    ::_exit(lay_and_write(path("fallback"), 400) ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no namespace of its own";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
@@ -163,11 +164,13 @@ TEST_F(Security, OutputsFollowLinksOfTheirUserOnly) {
   const std::string pipe = path("everyones/pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0666), 0);
   ASSERT_EQ(::chown(pipe.c_str(), another, another), 0);
+  const int reader = ::open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);  // who writes there need not wait
   for (const std::string& output : {laid, path("to-laid"), pipe}) {
     EXPECT_THAT(refusal([&] { write_file(output, "new"); }), HasSubstr("was laid by another user")) << output;
     EXPECT_THAT(refusal([&] { const SweepStore store(output); }), HasSubstr("was laid by another user")) << output;
     expect_bad_usage({"import", "trace", path("small.trace.jsonl"), "-o", output}, HasSubstr("laid by another user"));
   }
+  ::close(reader);
   expect_precious();
 
   // In a folder that not everyone may write to, its owner knows what is there.

@@ -38,7 +38,8 @@ inline TrainingConfig tiny() {
 }
 
 inline TextData text_for(const TrainingConfig& config) {
-  return TextData(read_text(TENCACHE_SOURCE_DIR "/configs/training/text.txt"), config.batch, config.context, config.seed);
+  return TextData(read_text(TENCACHE_SOURCE_DIR "/configs/training/text.txt"), config.batch, config.context,
+                  config.seed);
 }
 
 class Folder {

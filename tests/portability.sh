@@ -108,7 +108,7 @@ make_root() {  # make_root RELEASE FOLDER
     touch "$base/made"
   fi
   cp -a "$base" "$2"
-  mkdir -p "$2/work"
+  mkdir -p "$2/src"
 }
 
 # Mounts live in a namespace of their own, so that none is left however this ends.
@@ -125,7 +125,7 @@ in_root() {  # in_root FOLDER COMMAND
     [[ -z ${PIP_CERT:-} ]] || cp "$PIP_CERT" "$root/etc/pip-certificates.pem"
     exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
-      ${PIP_CERT:+PIP_CERT=/etc/pip-certificates.pem} bash -euc "cd /work/main; $1"' \
+      ${PIP_CERT:+PIP_CERT=/etc/pip-certificates.pem} bash -euc "cd /src/tencache; $1"' \
     portability "$2"
 }
 
@@ -148,10 +148,10 @@ run_row() {
   mkdir -p "$roots"
   printf '%s: %s\n' "$1" "$log" >&2
   if [[ -d $root ]]; then
-    git -C "$root/work/main" pull -q
+    git -C "$root/src/tencache" pull -q
   else
     make_root "$release" "$root" >"$log" 2>&1 || fail "no root for $release, see $log"
-    git clone -q "$source_folder" "$root/work/main"
+    git clone -q "$source_folder" "$root/src/tencache"
   fi
   if ! in_root "$root" "apt-get update -qq; $setup" >>"$log" 2>&1; then
     result='packages cannot be installed'
@@ -162,7 +162,7 @@ run_row() {
     in_root "$root" "$run" >>"$log" 2>&1 || true
     result=$(tail -n 1 "$log")
   fi
-  printf '| %s | %s | %s | %s |\n' "$1" "$cells" "$(git -C "$root/work/main" rev-parse --short HEAD)" "$result" |
+  printf '| %s | %s | %s | %s |\n' "$1" "$cells" "$(git -C "$root/src/tencache" rev-parse --short HEAD)" "$result" |
     tee -a "$table"
   [[ -n $keep ]] || rm -rf --one-file-system "$root"
 }

@@ -33,12 +33,9 @@ struct Buffer {
   std::byte* data;
 };
 
-// Chunk after chunk of a file of 512 MiB that has been written before. As fio does, over a buffer for each block in
-// flight again and again: memory that caches hold is filled up to a third faster than fresh memory.
-void file(benchmark::State& state, bool write) {
-  Tier tier{"nvme", TierKind::nvme, chunk_count * chunk_bytes, page_bytes, {directory()}};
-  tier.io_block_bytes = static_cast<Bytes>(state.range(0)) * KiB;
-  tier.io_depth = static_cast<std::uint32_t>(state.range(1));
+// Chunk after chunk of a file of 512 MiB that has been written before; blocks go through `buffer_bytes` of memory again
+// and again.
+void move_chunks(benchmark::State& state, const Tier& tier, bool write, Bytes buffer_bytes) {
   SwapFiles files(tier);
   FileLane lane(files);
   const Buffer buffer;
@@ -47,7 +44,7 @@ void file(benchmark::State& state, bool write) {
   for (TensorId chunk = 0; chunk < chunk_count; chunk++) {
     files.take(chunk, 0, chunk_bytes);
     chunks.push_back(files.blocks(chunk, 0, chunk_bytes));
-    for (FileBlock& block : chunks.back()) block.begin %= tier.io_depth * tier.io_block_bytes;
+    for (FileBlock& block : chunks.back()) block.begin %= buffer_bytes;
     lane.write(chunks.back(), buffer.data, go_on);
   }
   std::size_t next = 0;
@@ -57,6 +54,15 @@ void file(benchmark::State& state, bool write) {
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * chunk_bytes));
   state.SetLabel(lane.fallback_reason());
+}
+
+// As fio does, over a buffer for each block in flight: memory that caches hold is filled up to a third faster than
+// fresh memory.
+void file(benchmark::State& state, bool write) {
+  Tier tier{"nvme", TierKind::nvme, chunk_count * chunk_bytes, page_bytes, {directory()}};
+  tier.io_block_bytes = static_cast<Bytes>(state.range(0)) * KiB;
+  tier.io_depth = static_cast<std::uint32_t>(state.range(1));
+  move_chunks(state, tier, write, tier.io_depth * tier.io_block_bytes);
 }
 void file_read(benchmark::State& state) { file(state, false); }
 void file_write(benchmark::State& state) { file(state, true); }
@@ -76,22 +82,7 @@ BENCHMARK(checksum_alone)->Arg(64)->Arg(1024)->Arg(16 * 1024);
 void checked_file(benchmark::State& state, bool write, bool checksums) {
   Tier tier{"nvme", TierKind::nvme, chunk_count * chunk_bytes, page_bytes, {directory()}};
   tier.checksums = checksums;
-  SwapFiles files(tier);
-  FileLane lane(files);
-  const Buffer buffer;
-  const Progress go_on = [](Bytes) { return true; };
-  std::vector<std::vector<FileBlock>> chunks;
-  for (TensorId chunk = 0; chunk < chunk_count; chunk++) {
-    files.take(chunk, 0, chunk_bytes);
-    chunks.push_back(files.blocks(chunk, 0, chunk_bytes));
-    lane.write(chunks.back(), buffer.data, go_on);
-  }
-  std::size_t next = 0;
-  for (auto _ : state) {
-    const std::vector<FileBlock>& blocks = chunks[next++ % chunk_count];
-    write ? lane.write(blocks, buffer.data, go_on) : lane.read(blocks, buffer.data, go_on);
-  }
-  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * chunk_bytes));
+  move_chunks(state, tier, write, chunk_bytes);
 }
 BENCHMARK_CAPTURE(checked_file, read, false, false)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(checked_file, read_checked, false, true)->UseRealTime()->Unit(benchmark::kMillisecond);

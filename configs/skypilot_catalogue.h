@@ -10,7 +10,7 @@
 //  4. Prices of Google's hosts leave the GPUs out: those stand in rows of their own and are added, unless the host's
 //  row
 //     names its GPUs or costs at least what they do alone: then they are in it.
-//  5. An empty price, or 700.0, is a placeholder.
+//  5. An empty price, or 700.0, says that the catalogue has none.
 //  6. Azure's ND96is(r)_H100_v5 is listed with 12 GPUs and has 8.
 //  7. H200, B200 and GH200 are listed with 80 GB.
 //  8. A10 and A10G are two GPUs.

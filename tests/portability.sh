@@ -117,13 +117,13 @@ in_root() {  # in_root FOLDER COMMAND
     mount -t proc proc "$root/proc"
     mount -t sysfs sysfs "$root/sys"
     mount --rbind /dev "$root/dev"
-    mkdir -p "$ccache" "$root/root/.cache/ccache" "$root/usr/local/cuda"
-    mount --bind "$ccache" "$root/root/.cache/ccache"
+    mkdir -p "$ccache" "$root/var/cache/ccache" "$root/usr/local/cuda"
+    mount --bind "$ccache" "$root/var/cache/ccache"
     [[ -z $cuda ]] || mount --bind "$cuda" "$root/usr/local/cuda"
     cp /etc/resolv.conf "$root/etc/"
     find /etc/apt/apt.conf.d -name "*proxy*" -exec cp {} "$root/etc/apt/apt.conf.d/" \;
     [[ -z ${PIP_CERT:-} ]] || cp "$PIP_CERT" "$root/etc/pip-certificates.pem"
-    exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    exec chroot "$root" env -i HOME=/root CCACHE_DIR=/var/cache/ccache LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
       ${PIP_CERT:+PIP_CERT=/etc/pip-certificates.pem} bash -euc "cd /src/tencache; $1"' \
     portability "$2"

@@ -89,11 +89,7 @@ class MlpOffload final : public Policy {
 
   // The engine may drive out what is offloaded, from the GPU all else only with overflow=evict.
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
-    if (overflow_ == "evict" || request.tier != 0) {
-      coldest_victims(request, view, victims);
-    } else {
-      coldest_victims_of(goes_with_optimizer, request, view, victims);
-    }
+    coldest_victims_with_optimizer(overflow_ == "evict", request, view, victims);
   }
 
   std::uint64_t fingerprint() const override { return read_; }

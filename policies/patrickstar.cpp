@@ -25,8 +25,6 @@
 namespace tencache {
 namespace {
 
-bool is_model_data(Role role) { return role == Role::parameter || goes_with_optimizer(role); }
-
 class PatrickStar final : public Policy {
  public:
   explicit PatrickStar(Options& options) {
@@ -113,7 +111,7 @@ class PatrickStar final : public Policy {
       return;
     }
     if (recording_) {
-      coldest_victims_of(is_model_data, request, view, victims);
+      coldest_victims_of(is_model_state, request, view, victims);
     } else {
       ranking_.choose(request, view.memory, victims);
     }
@@ -156,7 +154,7 @@ class PatrickStar final : public Policy {
     for (OpIndex op = 0; op < trace.ops.size(); ++op) {
       for (const Use& use : view.schedule->uses(op)) {
         const Tensor& tensor = trace.tensors[use.tensor];
-        if (!is_model_data(tensor.role)) continue;
+        if (!is_model_state(tensor.role)) continue;
         std::uint32_t& chunk = chunk_of_[use.tensor];
         if (chunk == none) {
           const auto filling = open.find(tensor.role);

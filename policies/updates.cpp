@@ -9,6 +9,8 @@ bool goes_with_optimizer(Role role) {
   return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
 }
 
+bool is_model_state(Role role) { return role == Role::parameter || goes_with_optimizer(role); }
+
 Requirements govern_model_states(bool module_hooks) {
   Requirements r =
       Requirements::governing({Role::parameter, Role::gradient, Role::optimizer_state, Role::master_parameter});
@@ -35,6 +37,15 @@ void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, con
     if (!memory.evictable(chunk, 0) || !may_leave(memory.role(memory.tensor_of(chunk)))) continue;
     victims.push_back(chunk);
     found += memory.footprint(chunk, 0);
+  }
+}
+
+void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, const View& view,
+                                    std::vector<ChunkId>& victims) {
+  if (evict || request.tier != 0) {
+    coldest_victims(request, view, victims);
+  } else {
+    coldest_victims_of(goes_with_optimizer, request, view, victims);
   }
 }
 

@@ -10,7 +10,10 @@ namespace tencache {
 // What leaves the GPU with the optimizer: gradients, optimizer states and master parameters.
 bool goes_with_optimizer(Role role);
 
-// Governs the model's states: these and the parameters.
+// The model's states: these and the parameters.
+bool is_model_state(Role role);
+
+// Governs the model's states.
 Requirements govern_model_states(bool module_hooks);
 
 // Parameters live on the GPU, states that go with the optimizer in `home`, and the step blocks the program until it is
@@ -21,6 +24,11 @@ Layout states_with_optimizer(TierId home, Bytes chunk_bytes, bool evict);
 // `may_leave`.
 void coldest_victims_of(bool (*may_leave)(Role), const RoomRequest& request, const View& view,
                         std::vector<ChunkId>& victims);
+
+// make_room for `states_with_optimizer`: the coldest, but only what goes with the optimizer leaves the GPU without
+// `evict`.
+void coldest_victims_with_optimizer(bool evict, const RoomRequest& request, const View& view,
+                                    std::vector<ChunkId>& victims);
 
 // Whether the op is an update that the CPU can take: one that the trace says may be placed or, recorded on the GPU, one
 // that writes a persistent tensor other than an input.

@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "policies/planning.h"
 #include "policies/policies.h"
+#include "policies/updates.h"
 
 namespace tencache {
 namespace {
@@ -96,10 +97,7 @@ class ZeroInfinity final : public Policy {
   }
 
   void place(const Trace& trace, const MachineSpec&, std::vector<Device>& devices) const override {
-    const auto offloaded = [&](TensorId tensor) {
-      const Role role = trace.tensors[tensor].role;
-      return role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
-    };
+    const auto offloaded = [&](TensorId tensor) { return goes_with_optimizer(trace.tensors[tensor].role); };
     for (OpIndex op = 0; op < trace.ops.size(); ++op) {
       const auto reads = trace.reads(trace.ops[op]), writes = trace.writes(trace.ops[op]);
       if (trace.ops[op].placeable || std::ranges::any_of(reads, offloaded) || std::ranges::any_of(writes, offloaded)) {
@@ -157,17 +155,8 @@ class ZeroInfinity final : public Policy {
     if (request.prefetch && request.tier == 0) return;
     if (overflow_ == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
-      return;
-    }
-    const Residency& memory = view.memory;
-    Bytes found = 0;
-    for (ChunkId chunk = memory.coldest(0); chunk != none && found < request.bytes; chunk = memory.warmer(chunk, 0)) {
-      const Role role = memory.role(memory.tensor_of(chunk));
-      const bool offloaded = role == Role::gradient || role == Role::optimizer_state ||
-                             role == Role::master_parameter || (role == Role::parameter && offload_param_ != "none");
-      if (!offloaded || !memory.evictable(chunk, 0)) continue;
-      victims.push_back(chunk);
-      found += memory.footprint(chunk, 0);
+    } else {
+      coldest_victims_of(offload_param_ == "none" ? goes_with_optimizer : is_model_state, request, view, victims);
     }
   }
 
@@ -325,8 +314,7 @@ class ZeroInfinity final : public Policy {
   }
 
   bool goes_to_nvme(Role role, Bytes bytes) const {
-    const bool offloaded = role == Role::gradient || role == Role::optimizer_state || role == Role::master_parameter;
-    return offloaded && offload_optimizer_ == "nvme" && bytes >= minimum_swap_;
+    return goes_with_optimizer(role) && offload_optimizer_ == "nvme" && bytes >= minimum_swap_;
   }
 
   bool is_first_of_module(const Event& event) const {

@@ -18,7 +18,6 @@
 #include "cli/device.h"
 #include "cli/faults.h"
 #include "cli/policy_library.h"
-#include "cli/prediction.h"
 #include "cli/report.h"
 #include "cli/room.h"
 #include "cli/training_timeline.h"
@@ -30,6 +29,7 @@
 #include "executor/live/recorded_durations.h"
 #include "executor/live/torch_cuda.h"
 #include "executor/live/train.h"
+#include "executor/live/training_report.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "traces/file_io.h"
@@ -57,30 +57,6 @@ struct RecordArguments {
   std::string device = "auto";
   std::uint64_t steps = RecordingOptions{}.steps;
 };
-
-// A result that `tencache replay --json` or a `--predict` wrote before.
-struct GivenPrediction {
-  std::string file, sha256;
-  Json result;
-  std::optional<double> iteration_seconds;  // absent: predicted not to fit
-};
-
-GivenPrediction read_prediction(const TrainArguments& arguments) {
-  GivenPrediction prediction;
-  prediction.file = arguments.prediction;
-  const std::string text = read_file(arguments.prediction);
-  prediction.sha256 = sha256_hex(text);
-  prediction.result = Json::parse(text, nullptr, false);
-  const Json& result = prediction.result;
-  if (!result.is_object() || !result.contains("policy") || !result.contains("iteration_seconds")) {
-    throw Error(arguments.prediction + ": no result of a simulation; write one with `tencache replay --json`");
-  }
-  if (result["policy"] != arguments.policy) {
-    throw Error(arguments.prediction + ": is of policy " + result["policy"].dump() + ", not of " + arguments.policy);
-  }
-  if (result["iteration_seconds"].is_number()) prediction.iteration_seconds = result["iteration_seconds"].get<double>();
-  return prediction;
-}
 
 // Null accelerator: the host. `auto` is the GPU where LibTorch and we can use it and it has the machine's memory.
 TrainingDevice training_device(const std::string& device, const MachineSpec& machine) {
@@ -131,62 +107,6 @@ std::function<void(std::uint64_t, float, Nanoseconds)> step_printer(bool json, s
   };
 }
 
-Json training_json(const TrainingResult& training) {
-  Json seconds = Json::array();
-  for (const Nanoseconds step_ns : training.step_ns) seconds.push_back(to_seconds(step_ns));
-  return {{"parameters", training.parameter_count},
-          {"resumed_steps", training.resumed_steps},
-          {"losses", training.losses},
-          {"step_seconds", std::move(seconds)},
-          {"median_step_seconds", to_seconds(training.median_step_ns())},
-          {"mean_step_seconds", to_seconds(training.mean_step_ns())}};
-}
-
-std::string steps_text(const TrainingResult& training) {
-  const std::size_t steps = training.step_ns.size();
-  return fmt::format("\nstep time: median {}, mean {}{}\n", format_seconds(to_seconds(training.median_step_ns())),
-                     format_seconds(to_seconds(training.mean_step_ns())),
-                     steps > 2 ? fmt::format(" (steps 3 to {})", steps) : std::string());
-}
-
-// What a prediction is compared with: the median step from the third on. The steps before run without the schedule.
-std::optional<double> comparable_seconds(const TrainingResult& training) {
-  if (training.step_ns.size() <= 2) return std::nullopt;
-  return to_seconds(training.median_step_ns());
-}
-
-// `measured`: the run's result, null where there is none.
-Json prediction_json(const GivenPrediction& prediction, const TrainingResult& training, const Json& measured) {
-  Json json = {{"file", prediction.file},
-               {"sha256", prediction.sha256},
-               {"iteration_seconds", nullptr},
-               {"measured_seconds", nullptr},
-               {"error", nullptr},
-               {"comparison", nullptr}};
-  const std::optional<double> seconds = comparable_seconds(training);
-  if (seconds) json["measured_seconds"] = *seconds;
-  if (prediction.iteration_seconds) {
-    json["iteration_seconds"] = *prediction.iteration_seconds;
-    if (seconds) json["error"] = *prediction.iteration_seconds / *seconds - 1;
-    if (seconds && measured.is_object()) {
-      json["comparison"] = comparison_json(prediction.result, measured, seconds);
-    }
-  }
-  json["result"] = prediction.result;
-  return json;
-}
-
-std::string prediction_text(const GivenPrediction& prediction, const TrainingResult& training, const Json& measured) {
-  if (!prediction.iteration_seconds) return "predicted: does not fit\n";
-  const std::optional<double> seconds = comparable_seconds(training);
-  if (!seconds) {
-    return fmt::format("predicted {}; steps are comparable from the third on, so none was\n",
-                       format_seconds(*prediction.iteration_seconds));
-  }
-  return comparison_text(comparison_json(prediction.result, measured, seconds)) +
-         "  the iteration measured is the median step from the third on, all else means over the second half\n";
-}
-
 ExitCode train_without_paging(const TrainArguments& arguments, const TrainingConfig& config, const TextData& data,
                               TrainingOptions options) {
   const TrainingDevice device = training_device(arguments.device, {});
@@ -216,80 +136,6 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
   return ExitCode::done;
 }
 
-double evictions_per_step(const RunResult& result) {
-  return static_cast<double>(result.window.evictions) / static_cast<double>(result.period);
-}
-
-// Of the recording that the prediction was made from, the median of many steps; else of this run's own recorded step,
-// of which a run of less than two steps has none.
-References references_of_run(const Workload& workload, const std::optional<GivenPrediction>& prediction) {
-  const auto predicted = [&](const char* key) {
-    return prediction && prediction->result.contains(key) && prediction->result[key].is_number();
-  };
-  if (predicted("ideal_seconds") && predicted("bound_seconds")) {
-    return {.ideal_seconds = prediction->result["ideal_seconds"].get<double>(),
-            .bound_seconds = prediction->result["bound_seconds"].get<double>(),
-            .bound_term = prediction->result.value("bound_term", "compute")};
-  }
-  return workload.trace.ops.empty() ? References{} : references_of(workload);
-}
-
-// A run that ended for want of memory: of what was under way until then, what is known; the rest is null.
-Json misfit_json(const Workload& workload, const Outcome& outcome, const TrainingResult& training,
-                 const std::optional<GivenPrediction>& prediction, std::uint64_t seed) {
-  const References references = references_of_run(workload, prediction);
-  Json json = result_json(workload, outcome, references);
-  if (references.bound_seconds <= 0) {
-    for (const char* key : {"ideal_seconds", "bound_seconds", "bound_term"}) json[key] = nullptr;
-  }
-  if (workload.trace_sha256.empty()) json["manifest"]["hashes"]["trace"] = nullptr;
-  json["manifest"]["seed"] = seed;
-  json["training"] = training_json(training);
-  json["simulated_events"] = nullptr;
-  json["timing"]["load_seconds"] = nullptr;
-  json["training"]["parameters"] = nullptr;
-  if (training.step_ns.empty()) {
-    for (const char* key : {"median_step_seconds", "mean_step_seconds"}) json["training"][key] = nullptr;
-  }
-  json["memory"] = {{"peak_live_bytes", nullptr},
-                    {"largest_op", nullptr},
-                    {"largest_op_bytes", nullptr},
-                    {"evictions_per_step", nullptr},
-                    {"schedule_deviations", nullptr}};
-  if (prediction) json["prediction"] = prediction_json(*prediction, training, nullptr);
-  return json;
-}
-
-void report(const TrainArguments& arguments, const Workload& workload, const Outcome& outcome,
-            const PagedTraining& paged, const std::optional<GivenPrediction>& prediction, std::uint64_t seed) {
-  const References references = references_of_run(workload, prediction);
-  if (arguments.json) {
-    Json json = result_json(workload, outcome, references);
-    json["manifest"]["seed"] = seed;
-    json["training"] = training_json(paged.training);
-    json["memory"] = {{"peak_live_bytes", paged.peak_live_bytes},
-                      {"largest_op", paged.largest_op},
-                      {"largest_op_bytes", paged.largest_op_bytes},
-                      {"evictions_per_step", evictions_per_step(outcome.result)},
-                      {"schedule_deviations", paged.deviations}};
-    if (prediction) json["prediction"] = prediction_json(*prediction, paged.training, json);
-    print_json(json);
-    return;
-  }
-  std::string text = steps_text(paged.training) + "\n" + result_text(workload, outcome, references);
-  text += fmt::format("  evictions      {:.1f} a step\n", evictions_per_step(outcome.result));
-  text += fmt::format("  needs          {} at once; the largest op, {}, {}\n", format_bytes(paged.peak_live_bytes),
-                      paged.largest_op, format_bytes(paged.largest_op_bytes));
-  if (paged.deviations != 0) {
-    text +=
-        fmt::format("  left the recorded schedule {} times, first in {}\n", paged.deviations, paged.first_deviation);
-  }
-  if (prediction) {
-    text += "\n" + prediction_text(*prediction, paged.training, result_json(workload, outcome, references));
-  }
-  print(text);
-}
-
 // Hours of training are not to end in a file that cannot be written.
 void require_writable(const std::string& file) {
   std::error_code ignored;
@@ -299,9 +145,7 @@ void require_writable(const std::string& file) {
 }
 
 // `saved`: the steps of the last checkpoint.
-ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
-  const TrainingConfig config = read_training_config(arguments.workload.trace);
-  const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+TrainingOptions training_options(const TrainArguments& arguments, const TrainingConfig& config, std::uint64_t& saved) {
   TrainingOptions options;
   options.steps = arguments.steps != 0 ? arguments.steps : static_cast<std::uint64_t>(config.steps);
   if (arguments.checkpoint_every != 0 && arguments.checkpoint.empty()) {
@@ -312,44 +156,66 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
   options.checkpoint_every = arguments.checkpoint_every;
   options.resume = arguments.resume;
   options.on_checkpoint = [&saved](std::uint64_t steps) { saved = steps; };
-  if (arguments.plain) return train_without_paging(arguments, config, data, options);
-  if (arguments.policy.empty() || arguments.workload.machine.empty()) {
-    throw Error("train: --machine and --policy are missing (or --plain for LibTorch alone)");
-  }
+  return options;
+}
 
+// A percentage is of what runs on the device, so it is not known while that is chosen.
+MachineSpec machine_before_percentage(WorkloadOptions options) {
+  if (options.gpu_memory.ends_with('%')) options.gpu_memory.clear();
+  return load_machine(options);
+}
+
+// What will have run: `options` with the machine as it is on this computer. Nothing is recorded yet.
+Workload workload_here(const WorkloadOptions& options, std::uint64_t steps, const TrainingDevice& device) {
+  Workload workload;
+  workload.options = options;
+  workload.options.iterations = steps;
+  workload.machine = with_real_pages(load_machine(options, &workload.machine_sha256), device.accelerator.get());
+  workload.run_options["device"] = device.accelerator != nullptr ? "cuda" : "host";
+  return workload;
+}
+
+// Whoever watches is sent each step as it ends. `forget`: nobody else wants the timeline. All of it outlives the run.
+void let_watch(WatchedTraining& watched, Timeline& timeline, bool forget, LiveOptions& live, TrainingOptions& options) {
+  live.engine.on_iteration = [&, forget](std::uint64_t) { watched.collect(timeline, forget); };  // the engine rests
+  options.on_boundary = [&watched](const LiveRuntime& runtime) {
+    if (runtime.has_recorded()) watched.publish(runtime.program().trace);
+  };
+}
+
+RunResult misfit_after(std::size_t steps, const OutOfMemory& error) {
+  RunResult result;
+  result.fits = false;
+  result.misfit = error.what();
+  result.misfit_op = error.op();
+  result.misfit_bytes = error.bytes_missing();
+  result.iterations = steps;
+  return result;
+}
+
+ExitCode train_with_paging(TrainArguments arguments, const TrainingConfig& config, const TextData& data,
+                           TrainingOptions options) {
   if (!arguments.timeline.empty()) require_writable(arguments.timeline);
   MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
   std::unique_ptr<Policy> by_recording;
   if (!arguments.recording.empty()) by_recording = with_durations_of(read_trace(arguments.recording), *made.policy);
   Policy& policy = by_recording != nullptr ? *by_recording : *made.policy;
   std::optional<GivenPrediction> prediction;
-  if (!arguments.prediction.empty()) prediction = read_prediction(arguments);
-  WorkloadOptions known = arguments.workload;
-  if (known.gpu_memory.ends_with('%')) known.gpu_memory.clear();
-  const TrainingDevice device = training_device(arguments.device, load_machine(known));
+  if (!arguments.prediction.empty()) prediction = read_prediction(arguments.prediction, arguments.policy);
+  const TrainingDevice device = training_device(arguments.device, machine_before_percentage(arguments.workload));
   arguments.workload.gpu_memory = resolve_percentage(arguments.workload.gpu_memory, config, data, device);
-  Workload workload;
-  workload.options = arguments.workload;
-  workload.options.iterations = options.steps;
-  workload.machine =
-      with_real_pages(load_machine(workload.options, &workload.machine_sha256), device.accelerator.get());
-  workload.run_options["device"] = device.accelerator != nullptr ? "cuda" : "host";
-  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
+  Workload workload = workload_here(arguments.workload, options.steps, device);
+  LiveOptions live;
+  live.machine.faults = announce_faults(workload.options, workload.machine);
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory", device.accelerator.get());
-  Timeline timeline;
-  LiveOptions live;
   live.engine.rehearse = rehearse;
-  live.machine.faults = faults;
+  Timeline timeline;
   if (!arguments.timeline.empty() || !arguments.live.empty()) live.engine.timeline = &timeline;
   std::optional<WatchedTraining> watched;
   if (!arguments.live.empty()) {
     watched.emplace(arguments.live, "measured: " + arguments.policy, workload.machine, arguments.predicted_timeline);
-    const bool forget = arguments.timeline.empty();
-    live.engine.on_iteration = [&, forget](std::uint64_t) { watched->collect(timeline, forget); };  // the engine rests
-    options.on_boundary = [&](const LiveRuntime& runtime) {
-      if (runtime.has_recorded()) watched->publish(runtime.program().trace);
-    };
+    let_watch(*watched, timeline, arguments.timeline.empty(), live, options);
   }
 
   Outcome outcome;
@@ -369,11 +235,7 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
     paged = train_paged(config, data, workload.machine, policy, live, options, device);
   } catch (const OutOfMemory& error) {
     if (!arguments.json) throw;
-    outcome.result.fits = false;
-    outcome.result.misfit = error.what();
-    outcome.result.misfit_op = error.op();
-    outcome.result.misfit_bytes = error.bytes_missing();
-    outcome.result.iterations = until_now.step_ns.size();
+    outcome.result = misfit_after(until_now.step_ns.size(), error);
     outcome.seconds = seconds_since(start_ns);
     print_json(misfit_json(workload, outcome, until_now, prediction, config.seed));
     return ExitCode::answer_is_no;
@@ -392,8 +254,23 @@ ExitCode run_training(TrainArguments arguments, std::uint64_t& saved) {
         options.steps > first_named_step ? from_iteration(timeline, first_named_step) : std::move(timeline),
         workload.machine, paged.program.trace);
   }
-  report(arguments, workload, outcome, paged, prediction, config.seed);
+  if (arguments.json) {
+    print_json(paged_training_json(workload, outcome, paged, prediction, config.seed));
+  } else {
+    print(paged_training_text(workload, outcome, paged, prediction));
+  }
   return ExitCode::done;
+}
+
+ExitCode run_training(const TrainArguments& arguments, std::uint64_t& saved) {
+  const TrainingConfig config = read_training_config(arguments.workload.trace);
+  const TextData data(read_text(config.text), config.batch, config.context, config.seed);
+  const TrainingOptions options = training_options(arguments, config, saved);
+  if (arguments.plain) return train_without_paging(arguments, config, data, options);
+  if (arguments.policy.empty() || arguments.workload.machine.empty()) {
+    throw Error("train: --machine and --policy are missing (or --plain for LibTorch alone)");
+  }
+  return train_with_paging(arguments, config, data, options);
 }
 
 // A run that fails says where it can be taken up again.

@@ -186,6 +186,32 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
          comparison_text(comparison_json(prediction->result, result_json(workload, measurement.outcome, references)));
 }
 
+// The options of a run on hardware, for the manifest.
+std::map<std::string, std::string> run_options_of(const RunReplayArguments& arguments, const MachineSpec& machine,
+                                                  const Accelerator* accelerator) {
+  std::map<std::string, std::string> options = {{"scale_bytes", arguments.scale_bytes},
+                                                {"scale_time", arguments.scale_time},
+                                                {"verify", arguments.verify},
+                                                {"device", accelerator != nullptr ? "cuda" : "host"}};
+  for (const Tier& tier : machine.tiers) {
+    for (const std::string& directory : tier.directories) {
+      std::string& all = options["directory"];
+      all += (all.empty() ? "" : ":") + directory;
+    }
+  }
+  return options;
+}
+
+// Before files are worn: what the run will write, after the prediction or, without one, a simulation made for this.
+void announce_writes(const Workload& workload, const RunReplayArguments& arguments,
+                     const std::map<std::string, std::string>& settings, const Prediction* prediction) {
+  const auto of_files = [](const Tier& tier) { return tier.kind == TierKind::nvme; };
+  if (std::ranges::none_of(workload.machine.tiers, of_files)) return;
+  const RunResult expected =
+      prediction != nullptr ? prediction->outcome.result : simulate_policy(workload, arguments.policy, settings).result;
+  state_expected_writes(workload.machine, expected, workload.options.iterations);
+}
+
 ExitCode run_replay(RunReplayArguments arguments) {
   const auto settings = parse_settings(arguments.settings);
   make_policy(arguments.policy, settings);  // complains about names before anything is read or run
@@ -212,17 +238,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
-
-  workload.run_options = {{"scale_bytes", arguments.scale_bytes},
-                          {"scale_time", arguments.scale_time},
-                          {"verify", arguments.verify},
-                          {"device", accelerator != nullptr ? "cuda" : "host"}};
-  for (const Tier& tier : workload.machine.tiers) {
-    for (const std::string& directory : tier.directories) {
-      std::string& all = workload.run_options["directory"];
-      all += (all.empty() ? "" : ":") + directory;
-    }
-  }
+  workload.run_options = run_options_of(arguments, workload.machine, accelerator.get());
 
   std::optional<LiveServer> server;
   if (!arguments.live.empty()) server.emplace(arguments.live);
@@ -233,11 +249,8 @@ ExitCode run_replay(RunReplayArguments arguments) {
     const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
     prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
   }
-  if (std::ranges::any_of(workload.machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
-    const RunResult expected =
-        prediction ? prediction->outcome.result : simulate_policy(workload, arguments.policy, settings).result;
-    state_expected_writes(workload.machine, expected, workload.options.iterations);
-  }
+  const Prediction* given = prediction ? &*prediction : nullptr;
+  announce_writes(workload, arguments, settings, given);
   const References references = prediction ? prediction->references : references_of(workload);
   std::vector<TimelineProcess> processes;
   if (prediction && !predicted.spans.empty()) {
@@ -257,7 +270,6 @@ ExitCode run_replay(RunReplayArguments arguments) {
     // What never ran leaves an older timeline alone.
     if (!processes.empty()) write_chrome_trace(arguments.timeline, processes);
   }
-  const Prediction* given = prediction ? &*prediction : nullptr;
   if (arguments.json) {
     print_json(measurement_json(workload, arguments, measurement, references, given));
   } else {

@@ -161,8 +161,8 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   return words;
 }
 
-ExitCode train(TrainArguments arguments) {
-  const bool predicting = arguments.predict || !arguments.prediction.empty();
+// Options that contradict each other, or are missing.
+void check_options(const TrainArguments& arguments, bool predicting) {
   if (arguments.plain && predicting) throw Error("--plain runs without paging, so there is nothing to predict");
   if (arguments.plain &&
       !(arguments.policy.empty() && arguments.workload.machine.empty() && arguments.settings.empty() &&
@@ -173,15 +173,14 @@ ExitCode train(TrainArguments arguments) {
   if (!arguments.plain && (arguments.policy.empty() || arguments.workload.machine.empty())) {
     throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
   }
-  const auto settings = parse_settings(arguments.settings);
+}
+
+// Complains about names before anything is recorded or run.
+void check_names(const TrainArguments& arguments) {
   std::vector<std::string> not_the_checkpoint = {arguments.config, arguments.workload.trace};
-  // Complains about names before anything is recorded or run.
   if (!arguments.plain) {
-    make_policy(arguments.policy, settings);
+    make_policy(arguments.policy, parse_settings(arguments.settings));
     const std::string machine_file = read_machine(arguments.workload.machine).file;
-    if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
-      arguments.prediction = arguments.timeline + ".prediction.json";
-    }
     const std::vector<std::string> inputs = {arguments.config, arguments.workload.trace, machine_file};
     std::vector<std::string> others = inputs;
     others.push_back(arguments.prediction);
@@ -190,19 +189,18 @@ ExitCode train(TrainArguments arguments) {
     not_the_checkpoint.insert(not_the_checkpoint.end(), {machine_file, arguments.timeline, arguments.prediction});
   }
   check_output("--checkpoint", arguments.checkpoint, not_the_checkpoint);
-  const std::string program = find_torch_program();
-  if (!predicting) {
-    if (!arguments.workload.trace.empty()) throw Error("--trace is for a prediction; give --predict as well");
-    return exit_code_of(run_program(program, train_words(arguments)));
-  }
+}
 
-  const TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
+// What is predicted: the trace of `arguments`, or a recording that is made now and written to `recording`. Settles
+// what percentages and `auto` among the arguments mean.
+Workload workload_to_predict(const std::string& program, const std::string& recording, TrainArguments& arguments) {
   const ConfigHead head = read_config_head(arguments.config);
-  std::shared_ptr<Accelerator> accelerator = training_accelerator(arguments);
+  // Gone at the end: the training program has the GPU's memory for itself.
+  const std::shared_ptr<Accelerator> accelerator = training_accelerator(arguments);
   const bool recorded_now = arguments.workload.trace.empty();
   if (recorded_now) {
-    record_for_prediction(program, arguments.config, arguments.device, recording.path());
-    arguments.workload.trace = recording.path();
+    record_for_prediction(program, arguments.config, arguments.device, recording);
+    arguments.workload.trace = recording;
   }
   arguments.workload.gpu_memory =
       resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace, accelerator.get());
@@ -220,11 +218,16 @@ ExitCode train(TrainArguments arguments) {
   workload.machine = with_real_pages(workload.machine, accelerator.get());
   workload.run_options["device"] = arguments.device;
 #endif
-  accelerator.reset();  // the training program has the GPU's memory for itself
+  return workload;
+}
+
+ExitCode train_and_predict(const std::string& program, TrainArguments arguments) {
+  const TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
+  const Workload workload = workload_to_predict(program, recording.path(), arguments);
   Timeline timeline;
   const bool drawn = !arguments.timeline.empty() || !arguments.live.empty();
   const Prediction prediction =
-      predict(workload, arguments.policy, settings,
+      predict(workload, arguments.policy, parse_settings(arguments.settings),
               arguments.prediction.empty() ? unnamed.path() : arguments.prediction, drawn ? &timeline : nullptr);
   if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
   std::vector<std::string> words = train_words(arguments);
@@ -245,9 +248,18 @@ ExitCode train(TrainArguments arguments) {
   return exit_code_of(code);
 }
 
-}  // namespace
-
-namespace {
+ExitCode train(TrainArguments arguments) {
+  const bool predicting = arguments.predict || !arguments.prediction.empty();
+  check_options(arguments, predicting);
+  if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
+    arguments.prediction = arguments.timeline + ".prediction.json";
+  }
+  check_names(arguments);
+  const std::string program = find_torch_program();
+  if (predicting) return train_and_predict(program, std::move(arguments));
+  if (!arguments.workload.trace.empty()) throw Error("--trace is for a prediction; give --predict as well");
+  return exit_code_of(run_program(program, train_words(arguments)));
+}
 
 void add_training_device_option(CLI::App& command, std::string& device) {
   command

@@ -278,9 +278,76 @@ void add_resource(MachineSpec& machine, FactWriter& facts, const std::string& na
   facts.add("resources." + name + ".bandwidth", source, spread);
 }
 
-std::string sizes_text(const std::vector<Bytes>& sizes, int repetitions) {
-  return "copies of " + format_bytes(sizes.front()) + " to " + format_bytes(sizes.back()) + ", medians of " +
-         std::to_string(repetitions) + ", from submission to completion";
+// The copies that each link is timed with.
+struct CopySizes {
+  std::vector<Bytes> bytes;
+  int repetitions = 0;
+
+  Bytes largest() const { return bytes.back(); }
+  std::string text() const {
+    return "copies of " + format_bytes(bytes.front()) + " to " + format_bytes(largest()) + ", medians of " +
+           std::to_string(repetitions) + ", from submission to completion";
+  }
+};
+
+CopySizes copy_sizes(bool quick) {
+  if (quick) return {{64 * KiB, 1 * MiB, 16 * MiB}, 5};
+  return {{4 * KiB, 64 * KiB, 256 * KiB, 1 * MiB, 4 * MiB, 16 * MiB, 64 * MiB}, 15};
+}
+
+// Copies over each link, over both at once beside computing, and ops: on the lanes that a run has, unpaced.
+void measure_lanes(const CalibrateOptions& options, const CopySizes& sizes,
+                   const std::function<void(const std::string&)>& say, Calibration& result) {
+  const MachineSpec& machine = result.machine;
+  NoBodies bodies;
+  HostMachineOptions host_options;
+  host_options.pace = false;
+  host_options.prefault = true;
+  host_options.accelerator = options.accelerator;
+  HostMachine host(machine, bodies, host_options);
+  for (const TensorId tensor : {first_tensor, second_tensor}) {
+    host.tensor_created(tensor, sizes.largest());
+    for (TierId tier = 0; tier < machine.tiers.size(); tier++) {
+      host.map(tensor, tensor, 0, sizes.largest(), {tier, 0});
+      host.initialise(tensor, tensor, 0, sizes.largest(), {tier, 0});
+    }
+  }
+  CacheFlusher caches;
+  for (LinkId link = 0; link < machine.links.size(); link++) {
+    say("link " + machine.links[link].name + ": " + sizes.text());
+    result.copies.push_back(time_link(host, link, sizes.bytes, sizes.repetitions, caches));
+  }
+  say("both directions at once, beside computing");
+  result.contention =
+      measure_contention(host, sizes.largest() / 4, options.quick, matmul_operations / result.matmul_flops.value,
+                         triad_traffic / result.triad_bytes.value);
+  result.op_round_trip = time_empty_op(host);
+  result.description = host.describe();
+}
+
+// `copies`: by link.
+void set_links(const std::vector<std::vector<CopyTime>>& copies, const CopySizes& sizes, MachineSpec& machine,
+               FactWriter& facts) {
+  for (LinkId link = 0; link < machine.links.size(); link++) {
+    const std::vector<CopyTime>& times = copies[link];
+    const LinkFigures figures = fit_link(times);
+    machine.links[link].bandwidth = figures.bandwidth;
+    machine.links[link].latency_ns = figures.latency_ns;
+    const std::string path = "links." + machine.links[link].name;
+    facts.add(path + ".bandwidth", sizes.text(), times.back().spread);
+    facts.add(path + ".latency", sizes.text(), times.front().spread);
+  }
+}
+
+// What reading and writing at once lose, with the blocks that a run uses.
+void add_resource_of_files(const std::vector<FileRate>& rates, MachineSpec& machine, FactWriter& facts) {
+  const SwapFileOptions usual;
+  const auto as_used = std::find_if(rates.begin(), rates.end(), [&usual](const FileRate& rate) {
+    return rate.block_bytes == usual.block_bytes && rate.queue_depth == usual.queue_depth;
+  });
+  if (as_used == rates.end()) return;
+  add_resource(machine, facts, "files", as_used->mixed.value / (as_used->read.value + as_used->write.value),
+               as_used->mixed.spread, 2, 3, "reads and writes at once against each alone, blocks as in a run");
 }
 
 MeasuredMedian time_adam(const CalibrateOptions& options) {
@@ -342,52 +409,16 @@ Calibration calibrate(const CalibrateOptions& options) {
   };
   Calibration result;
   if (!options.directories.empty()) result.file_bytes = choose_file_bytes(options);
-  const Bytes largest_copy = options.quick ? 16 * MiB : 64 * MiB;
-  const int repetitions = options.quick ? 5 : 15;
-  std::vector<Bytes> sizes = {4 * KiB, 64 * KiB, 256 * KiB, 1 * MiB, 4 * MiB, 16 * MiB, 64 * MiB};
-  if (options.quick) sizes = {64 * KiB, 1 * MiB, 16 * MiB};
-  result.machine = with_real_pages(graph(options, largest_copy), options.accelerator.get());
+  const CopySizes sizes = copy_sizes(options.quick);
+  result.machine = with_real_pages(graph(options, sizes.largest()), options.accelerator.get());
   MachineSpec& machine = result.machine;
   FactWriter facts(machine, options.date);
 
   say("compute: matrix products and memory traffic");
   result.matmul_flops = repeat(time_matmul, matmul_operations, options.quick ? 5 : 100);
   result.triad_bytes = repeat(time_triad, triad_traffic, options.quick ? 3 : 15);
-  {
-    NoBodies bodies;
-    HostMachineOptions host_options;
-    host_options.pace = false;
-    host_options.prefault = true;
-    host_options.accelerator = options.accelerator;
-    HostMachine host(machine, bodies, host_options);
-    for (const TensorId tensor : {first_tensor, second_tensor}) {
-      host.tensor_created(tensor, largest_copy);
-      for (TierId tier = 0; tier < machine.tiers.size(); tier++) {
-        host.map(tensor, tensor, 0, largest_copy, {tier, 0});
-        host.initialise(tensor, tensor, 0, largest_copy, {tier, 0});
-      }
-    }
-    CacheFlusher caches;
-    for (LinkId link = 0; link < machine.links.size(); link++) {
-      say("link " + machine.links[link].name + ": " + sizes_text(sizes, repetitions));
-      result.copies.push_back(time_link(host, link, sizes, repetitions, caches));
-    }
-    say("both directions at once, beside computing");
-    result.contention =
-        measure_contention(host, largest_copy / 4, options.quick, matmul_operations / result.matmul_flops.value,
-                           triad_traffic / result.triad_bytes.value);
-    result.op_round_trip = time_empty_op(host);
-    result.description = host.describe();
-  }
-  for (LinkId link = 0; link < machine.links.size(); link++) {
-    const std::vector<CopyTime>& times = result.copies[link];
-    const LinkFigures figures = fit_link(times);
-    machine.links[link].bandwidth = figures.bandwidth;
-    machine.links[link].latency_ns = figures.latency_ns;
-    const std::string path = "links." + machine.links[link].name, method = sizes_text(sizes, repetitions);
-    facts.add(path + ".bandwidth", method, times.back().spread);
-    facts.add(path + ".latency", method, times.front().spread);
-  }
+  measure_lanes(options, sizes, say, result);
+  set_links(result.copies, sizes, machine, facts);
   add_resource(machine, facts, "copies", result.contention.duplex_factor, result.contention.both.spread, 0, 1,
                "both directions at once against each alone, while a core computes");
 
@@ -401,16 +432,9 @@ Calibration calibrate(const CalibrateOptions& options) {
     result.not_measured.push_back("files: there is no folder for them (--no-files)");
   } else {
     say("files of " + format_bytes(result.file_bytes) + ": by block size and queue depth");
-    Tier files = machine.tiers[2];
+    const Tier files = machine.tiers[2];
     result.files = time_files(files, result.file_bytes, options.quick);
-    const SwapFileOptions usual;
-    const auto as_used = std::find_if(result.files.begin(), result.files.end(), [&usual](const FileRate& rate) {
-      return rate.block_bytes == usual.block_bytes && rate.queue_depth == usual.queue_depth;
-    });
-    if (as_used != result.files.end()) {
-      add_resource(machine, facts, "files", as_used->mixed.value / (as_used->read.value + as_used->write.value),
-                   as_used->mixed.spread, 2, 3, "reads and writes at once against each alone, blocks as in a run");
-    }
+    add_resource_of_files(result.files, machine, facts);
   }
   set_capacities(machine, options, facts);
   if (options.adam_step) {

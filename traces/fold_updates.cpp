@@ -154,11 +154,8 @@ Updates collect(const Trace& trace, const Region& region, Families& families) {
   return updates;
 }
 
-// The folded ops in place of the region's, with all that is around them as it was, and without tensors that no op uses
-// any more.
-Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) {
-  Trace result;
-  result.header = trace.header;
+// Of each tensor, whether the folded trace has it: persistent ones, and those that its ops use.
+std::vector<std::uint8_t> tensors_left(const Trace& trace, const Region& region, const Updates& updates) {
   std::vector<std::uint8_t> used(trace.tensors.size(), 0);
   for (TensorId id = 0; id < trace.tensors.size(); ++id) used[id] = trace.tensors[id].persistent;
   const auto use = [&used](std::span<const TensorId> ids) {
@@ -173,68 +170,111 @@ Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) 
     use(update.reads);
     use(update.writes);
   }
-  std::vector<TensorId> ids(trace.tensors.size(), none);
-  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
-    const Tensor& tensor = trace.tensors[id];
-    if (used[id] != 0) ids[id] = result.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
-  }
-  const auto renumbered = [&ids](std::span<const TensorId> list) {
-    std::vector<TensorId> result(list.size());
-    std::ranges::transform(list, result.begin(), [&ids](TensorId id) { return ids[id]; });
-    return result;
-  };
-  const auto keep = [&](OpIndex index) {
-    Op op = trace.ops[index];
-    op.name = result.names.intern(trace.name(op));
-    op.module = result.names.intern(trace.module(op));
-    op.rendezvous = result.names.intern(trace.names[trace.ops[index].rendezvous]);
-    result.add_op(op, renumbered(trace.reads(trace.ops[index])), renumbered(trace.writes(trace.ops[index])));
-  };
-  for (OpIndex index = 0; index < region.first; ++index) keep(index);
+  return used;
+}
 
+// What the region's ops take together, which its updates share by the bytes that they touch.
+struct Whole {
   Nanoseconds duration_ns = 0, gap_ns = 0;
-  Bytes touched = 0;
   DurationSource source = DurationSource::measured;
-  for (OpIndex index = region.first; index <= region.last; ++index) {
-    duration_ns += trace.ops[index].duration_ns;
-    gap_ns += trace.ops[index].gap_before_ns;
-    if (trace.ops[index].duration_source == DurationSource::modelled) source = DurationSource::modelled;
+  Bytes touched = 0;
+
+  // Cut where the sum of the bytes so far is: nothing is lost in rounding.
+  Nanoseconds share(Nanoseconds whole, Bytes before, Bytes bytes) const {
+    return up_to(whole, before + bytes) - up_to(whole, before);
   }
-  for (const TensorId family : updates.order) touched += updates.of.at(family).touched;
-  // Shares of the whole, cut where the sum of the bytes so far is: nothing is lost in rounding.
-  const auto share = [touched](Nanoseconds whole, Bytes so_far) {
+
+ private:
+  Nanoseconds up_to(Nanoseconds whole, Bytes so_far) const {
     return static_cast<Nanoseconds>(static_cast<double>(whole) * static_cast<double>(so_far) /
                                     static_cast<double>(touched));
-  };
-  Bytes before = 0;
-  std::uint64_t elements = 0;
-  std::int32_t group = 0;
-  for (const TensorId family : updates.order) {
-    const Update& update = updates.of.at(family);
+  }
+};
+
+Whole whole_of(const Trace& trace, const Region& region, const Updates& updates) {
+  Whole whole;
+  for (OpIndex index = region.first; index <= region.last; ++index) {
+    const Op& op = trace.ops[index];
+    whole.duration_ns += op.duration_ns;
+    whole.gap_ns += op.gap_before_ns;
+    if (op.duration_source == DurationSource::modelled) whole.source = DurationSource::modelled;
+  }
+  for (const TensorId family : updates.order) whole.touched += updates.of.at(family).touched;
+  return whole;
+}
+
+// The folded trace while it is made, op by op.
+class FoldedTrace {
+ public:
+  // `left`: tensors_left().
+  FoldedTrace(const Trace& trace, const std::vector<std::uint8_t>& left) : trace_(trace), ids_(left.size(), none) {
+    result_.header = trace.header;
+    for (TensorId id = 0; id < left.size(); ++id) {
+      const Tensor& tensor = trace.tensors[id];
+      if (left[id] != 0)
+        ids_[id] = result_.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
+    }
+  }
+
+  void keep(OpIndex index) {
+    const Op& before = trace_.ops[index];
+    Op op = before;
+    op.name = result_.names.intern(trace_.name(before));
+    op.module = result_.names.intern(trace_.module(before));
+    op.rendezvous = result_.names.intern(trace_.names[before.rendezvous]);
+    result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)));
+  }
+
+  void add(const Update& update, const Whole& whole) {
     const TensorId named = update.parameter != none ? update.parameter : update.writes.front();
+    const std::string name(trace_.name(trace_.tensors[named]));
     std::vector<TensorId> writes = renumbered(update.writes);
     if (update.most_temporary > 0) {
-      writes.push_back(result.add_tensor(trace.name(trace.tensors[named]) + ".update:workspace", update.most_temporary,
-                                         Role::workspace, false));
+      writes.push_back(result_.add_tensor(name + ".update:workspace", update.most_temporary, Role::workspace, false));
     }
     Op op;
-    op.name = result.names.intern("update");
-    const std::string_view name = trace.name(trace.tensors[named]);
-    op.module = result.names.intern(name.substr(0, std::min(name.rfind('.'), name.size())));
+    op.name = result_.names.intern("update");
+    op.module = result_.names.intern(std::string_view(name).substr(0, std::min(name.rfind('.'), name.size())));
     op.phase = Phase::optimizer;
-    op.duration_source = source;
+    op.duration_source = whole.source;
     op.placeable = op.reorderable = true;
-    op.group = group;
-    op.duration_ns = share(duration_ns, before + update.touched) - share(duration_ns, before);
-    op.gap_before_ns = share(gap_ns, before + update.touched) - share(gap_ns, before);
+    op.group = group_;
+    op.duration_ns = whole.share(whole.duration_ns, touched_, update.touched);
+    op.gap_before_ns = whole.share(whole.gap_ns, touched_, update.touched);
     op.bytes = update.touched;
-    result.add_op(op, renumbered(update.reads), writes);
-    before += update.touched;
-    elements += trace.tensors[named].bytes / trace.header.element_bytes();
-    if (elements >= sub_group_elements) ++group, elements = 0;
+    result_.add_op(op, renumbered(update.reads), writes);
+    touched_ += update.touched;
+    elements_ += trace_.tensors[named].bytes / trace_.header.element_bytes();
+    if (elements_ >= sub_group_elements) ++group_, elements_ = 0;
   }
-  for (OpIndex index = region.last + 1; index < trace.ops.size(); ++index) keep(index);
-  return result;
+
+  Trace take() { return std::move(result_); }
+
+ private:
+  std::vector<TensorId> renumbered(std::span<const TensorId> list) const {
+    std::vector<TensorId> result(list.size());
+    std::ranges::transform(list, result.begin(), [this](TensorId id) { return ids_[id]; });
+    return result;
+  }
+
+  const Trace& trace_;
+  std::vector<TensorId> ids_;  // in the folded trace, of each of the trace's tensors
+  Trace result_;
+  // Of the updates so far.
+  Bytes touched_ = 0;
+  std::uint64_t elements_ = 0;  // in the present sub-group
+  std::int32_t group_ = 0;
+};
+
+// The folded ops in place of the region's, with all that is around them as it was, and without tensors that no op uses
+// any more.
+Trace rebuild(const Trace& trace, const Region& region, const Updates& updates) {
+  FoldedTrace folded(trace, tensors_left(trace, region, updates));
+  for (OpIndex index = 0; index < region.first; ++index) folded.keep(index);
+  const Whole whole = whole_of(trace, region, updates);
+  for (const TensorId family : updates.order) folded.add(updates.of.at(family), whole);
+  for (OpIndex index = region.last + 1; index < trace.ops.size(); ++index) folded.keep(index);
+  return folded.take();
 }
 
 }  // namespace

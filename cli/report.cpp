@@ -9,9 +9,6 @@
 
 #include "cli/bound_text.h"
 #include "cli/faults.h"
-#include "cli/policy_library.h"
-#include "configs/gpu_yaml.h"
-#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -32,6 +29,12 @@ std::optional<double> usd_per_million_tokens(const Workload& workload, double it
   const std::optional<double> rate = tokens_per_second(workload, iteration_seconds);
   if (!rate || price.on_demand <= 0 || price.currency != "USD") return std::nullopt;
   return price.on_demand / 3600 / *rate * 1e6;
+}
+
+// " at 1.006 $/h of 2026-07".
+std::string price_text(const Workload& workload) {
+  const PriceFigure& price = workload.price.on_demand;
+  return fmt::format(" at {:.4g} $/h{}", price.value, price.retrieved.empty() ? "" : " of " + price.retrieved);
 }
 
 Json stalls_json(const RunResult& result, bool nanoseconds) {
@@ -130,62 +133,6 @@ Json allocators_json(const MachineSpec& machine, const RunResult& result) {
   }
   return allocators;
 }
-
-}  // namespace
-
-// " at 1.006 $/h of 2026-07".
-std::string price_text(const Workload& workload) {
-  const PriceFigure& price = workload.price.on_demand;
-  return fmt::format(" at {:.4g} $/h{}", price.value, price.retrieved.empty() ? "" : " of " + price.retrieved);
-}
-
-// What an hour of the machine costs, and as of when; null: not known.
-Json price_json(const Workload& workload) {
-  const PriceFigure& price = workload.price.on_demand;
-  if (price.value <= 0) return nullptr;
-  return {{"per_hour", price.value},
-          {"currency", workload.machine.price.currency},
-          {"source", price.source},
-          {"retrieved", price.retrieved},
-          {"confidence", price.confidence}};
-}
-
-Json manifest_json(const Workload& workload, const std::string& policy,
-                   const std::map<std::string, std::string>& resolved) {
-  Json options = Json::object();
-  for (const auto& [key, value] : resolved) options[key] = value;
-  Json run = {{"trace", workload.options.trace},
-              {"recorded_by", workload.trace.header.recorded_by},
-              {"policy", policy.empty() ? Json(nullptr) : Json(policy)},
-              {"machine", workload.options.machine},
-              {"gpu_memory", nullptr},
-              {"cpu_memory", nullptr},
-              {"iterations", nullptr}};
-  if (!workload.options.gpu_memory.empty()) run["gpu_memory"] = workload.options.gpu_memory;
-  if (!workload.options.cpu_memory.empty()) run["cpu_memory"] = workload.options.cpu_memory;
-  for (const auto& [name, value] : workload.options.generate) run["generate"][name] = value;
-  if (!workload.options.limits.empty()) run["limits"] = workload.options.limits;
-  if (workload.options.iterations != 0) run["iterations"] = workload.options.iterations;
-  if (!workload.options.rescale.assume_gpu.empty()) run["assume_gpu"] = workload.options.rescale.assume_gpu;
-  if (workload.options.rescale.no_rescale) run["no_rescale"] = true;
-  if (!workload.options.faults.empty()) run["faults"] = workload.options.faults;
-  for (const auto& [key, value] : workload.run_options) run[key] = value;
-  Json hashes = {{"trace", workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256)},
-                 {"machine", workload.machine_sha256},
-                 {"prices", nullptr}};
-  if (!workload.price.sha256.empty()) hashes["prices"] = workload.price.sha256;
-  if (!workload.options.prices.file.empty()) run["prices"] = workload.options.prices.file;
-  if (!workload.options.prices.prices.empty()) run["price"] = workload.options.prices.prices;
-  if (workload.rescaling) hashes["gpus"] = sha256_of_file(gpu_file());
-  if (const PolicyOrigin origin = origin_of_policy(policy); !origin.file.empty()) {
-    run["policy_library"] = origin.file;
-    hashes["policy_library"] = origin.sha256;
-  }
-  return {{"version", TENCACHE_VERSION},   {"hashes", std::move(hashes)}, {"price", price_json(workload)},
-          {"options", std::move(options)}, {"run", std::move(run)},       {"seed", workload.seed}};
-}
-
-namespace {
 
 // Bound ÷ time. The ideal has memory that the bound does not grant.
 Json efficiency_of(const Outcome& outcome, const References& references) {
@@ -404,21 +351,24 @@ std::string time_bar(const RunResult& result, double longest_seconds, std::size_
   return bar.empty() ? "▏" : bar;
 }
 
-std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
-  const RunResult& result = outcome.result;
-  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
-  std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
+namespace {
+
+std::string notes_text(const Workload& workload, const Outcome& outcome) {
+  std::string text;
   for (const std::string& change : outcome.program.changes) text += fmt::format("  lowered: {}\n", change);
   for (const std::string& note : outcome.result.policy_notes) text += fmt::format("  plan: {}\n", note);
   for (const std::string& note : notes_of(workload)) text += fmt::format("  note: {}\n", note);
   if (const std::string note = deepspeed_note(workload, outcome); !note.empty()) {
     text += fmt::format("  note: {}\n", note);
   }
-  if (!workload.options.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
-  if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
+  return text;
+}
 
+// How long an iteration takes, against the ideal, the bound and, of several ranks, the others'.
+std::string iteration_text(const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
   const double iteration = result.iteration_seconds();
-  text += fmt::format("  iteration      {}", format_seconds(iteration));
+  std::string text = fmt::format("  iteration      {}", format_seconds(iteration));
   if (references.ideal_seconds > 0) {
     text += fmt::format(", {:.3f} × ideal ({})", iteration / references.ideal_seconds,
                         format_seconds(references.ideal_seconds));
@@ -440,9 +390,14 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
       result.steady
           ? fmt::format("  steady         after {} iterations, repeating every {}\n", result.iterations, result.period)
           : fmt::format("  not steady     mean of the last {} of {} iterations\n", result.period, result.iterations);
-  text += fmt::format("  compute        {}, gaps {}\n",
-                      format_seconds(per_iteration_seconds(result, result.window.compute_ns)),
-                      format_seconds(per_iteration_seconds(result, result.window.gap_ns)));
+  return text;
+}
+
+// What an iteration consists of: computing, waiting for each cause, phases.
+std::string attribution_text(const RunResult& result) {
+  std::string text = fmt::format("  compute        {}, gaps {}\n",
+                                 format_seconds(per_iteration_seconds(result, result.window.compute_ns)),
+                                 format_seconds(per_iteration_seconds(result, result.window.gap_ns)));
   std::string stalls;
   for (std::size_t i = 0; i < stall_cause_count; ++i) {
     if (result.window.stall_ns[i] == 0) continue;
@@ -459,6 +414,12 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
     phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, format_seconds(seconds.get<double>()));
   }
   text += fmt::format("  phases         {}\n", phases);
+  return text;
+}
+
+// What moves, and how full each tier gets.
+std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
+  std::string text;
   if (result.window.accesses != 0) {
     text += fmt::format("  GPU hit rate   {:.1f} % of accesses, {:.1f} % of bytes\n",
                         100.0 * static_cast<double>(result.window.hits) / static_cast<double>(result.window.accesses),
@@ -483,8 +444,21 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
         to_string(result.allocators[i]), 100 * allocator["fragmentation"].get<double>(),
         100 * allocator["padding"].get<double>(), allocator["placeless"].get<double>());
   }
-  if (const std::optional<double> rate = tokens_per_second(workload, iteration)) {
-    const std::optional<double> usd = usd_per_million_tokens(workload, iteration);
+  return text;
+}
+
+}  // namespace
+
+std::string result_text(const Workload& workload, const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
+  std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
+  text += notes_text(workload, outcome);
+  if (!workload.options.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
+  if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
+  text += iteration_text(outcome, references) + attribution_text(result) +
+          traffic_text(workload.machine.of_rank(outcome.rank), result);
+  if (const std::optional<double> rate = tokens_per_second(workload, result.iteration_seconds())) {
+    const std::optional<double> usd = usd_per_million_tokens(workload, result.iteration_seconds());
     text += fmt::format("  throughput     {:.1f} tokens/s{}\n", *rate,
                         usd ? fmt::format(", {:.4g} $/1M tokens{}", *usd, price_text(workload)) : std::string());
   }

@@ -58,8 +58,7 @@ std::vector<std::string> notes_of_explained(const Explained& explained) {
 
 std::string cause_name(std::size_t cause) { return std::string(to_string(static_cast<StallCause>(cause))); }
 
-// ---- JSON
-// ---------------------------------------------------------------------------------------------------------------
+// ---- JSON -----------------------------------------------------------------------------------------------------------
 
 Json stalls_json(const StallSeconds& stalls) {
   Json json = Json::object();
@@ -104,22 +103,8 @@ Json costly_json(const std::vector<Costly>& list, std::size_t top, Describe desc
   return json;
 }
 
-Json explanation_json(const Explained& explained) {
-  const Explanation& explanation = explained.explanation;
-  const Trace& program = explained.program();
-  const bool fits = explanation.parts.fits;
-  Json json = {
-      {"policy", explanation.outcome.policy},
-      {"machine", explained.workload.machine.name},
-      {"trace", explained.workload.options.trace},
-      {"fits", fits},
-      {"reason", fits ? Json(nullptr) : Json(explanation.parts.reason)},
-      {"run", parts_json(explanation.parts)},
-      {"ideal_seconds", explained.references.ideal_seconds},
-      {"bound_seconds", explained.references.bound_seconds},
-      {"bound_term", explained.references.bound_term},
-      {"binding", bound_term_json(explained.workload, explained.references.binding, explained.references.bound_rank)},
-      {"causes", causes_json(explanation)}};
+// Causes taken away one after the other.
+Json in_turn_json(const Explanation& explanation) {
   Json steps = Json::array();
   double confirmed = 0;
   for (const ExplainedStep& step : explanation.steps) {
@@ -129,35 +114,38 @@ Json explanation_json(const Explained& explained) {
                      {"iteration_seconds", step.without.seconds}});
     confirmed += step.seconds;
   }
-  json["in_turn"] = {{"steps", std::move(steps)},
-                     {"attributed_seconds", sum_of(explanation.parts.stalls)},
-                     {"confirmed_seconds", confirmed},
-                     {"remainder_seconds", explanation.remainder},
-                     {"refused", nullptr}};
+  Json json = {{"steps", std::move(steps)},
+               {"attributed_seconds", sum_of(explanation.parts.stalls)},
+               {"confirmed_seconds", confirmed},
+               {"remainder_seconds", explanation.remainder},
+               {"refused", nullptr}};
   if (const auto& refused = explanation.refused_step) {
-    json["in_turn"]["refused"] = {
+    json["refused"] = {
         {"cause", to_string(refused->cause)}, {"change", change_text(refused->cause)}, {"reason", refused->reason}};
   }
-  json["ops"] = costly_json(explanation.ops, explained.top, [&](const CostlyOp& op) -> Json {
-    const Op& of = program.ops[op.op];
-    return {{"op", op.op}, {"name", program.name(of)}, {"module", program.module(of)}, {"phase", to_string(of.phase)}};
-  });
-  json["layers"] = costly_json(explanation.layers, explained.top, [](const CostlyLayer& layer) -> Json {
-    return {{"layer", layer.layer}};
-  });
-  json["tensors"] = costly_json(explanation.tensors, explained.top, [&](const CostlyTensor& tensor) -> Json {
-    const Tensor& of = program.tensors[tensor.tensor];
-    Json row = {{"tensor", tensor.tensor},
-                {"name", program.name(of)},
-                {"role", to_string(of.role)},
-                {"bytes", of.bytes},
-                {"gained_without_seconds", nullptr}};
-    if (tensor.without && tensor.without->fits) {
-      row["gained_without_seconds"] = explanation.parts.seconds - tensor.without->seconds;
-    }
-    return row;
-  });
-  json["stalls_of_no_tensor_seconds"] = explanation.without_tensor;
+  return json;
+}
+
+Json op_json(const CostlyOp& op, const Trace& program) {
+  const Op& of = program.ops[op.op];
+  return {{"op", op.op}, {"name", program.name(of)}, {"module", program.module(of)}, {"phase", to_string(of.phase)}};
+}
+
+// `iteration_seconds`: of the run that is explained.
+Json tensor_json(const CostlyTensor& tensor, const Trace& program, double iteration_seconds) {
+  const Tensor& of = program.tensors[tensor.tensor];
+  Json row = {{"tensor", tensor.tensor},
+              {"name", program.name(of)},
+              {"role", to_string(of.role)},
+              {"bytes", of.bytes},
+              {"gained_without_seconds", nullptr}};
+  if (tensor.without && tensor.without->fits) {
+    row["gained_without_seconds"] = iteration_seconds - tensor.without->seconds;
+  }
+  return row;
+}
+
+Json changes_json(const MachineSpec& machine, const Explanation& explanation) {
   Json changes = Json::array();
   for (const ExplainedChange& change : explanation.changes) {
     changes.push_back(
@@ -165,14 +153,40 @@ Json explanation_json(const Explained& explained) {
          {"kind", change.policy ? "policy" : "machine"},
          {"name", change.parameter},
          {"value", change.policy ? Json(nullptr) : Json(change.value)},
-         {"unit", change.policy
-                      ? Json(nullptr)
-                      : Json(to_string(parameter_named(explained.workload.machine, change.parameter).unit()))},
+         {"unit", change.policy ? Json(nullptr) : Json(to_string(parameter_named(machine, change.parameter).unit()))},
          {"fits", change.then.fits},
          {"iteration_seconds", change.then.fits ? Json(change.then.seconds) : Json(nullptr)},
          {"gained_seconds", change.then.fits ? Json(explanation.parts.seconds - change.then.seconds) : Json(nullptr)}});
   }
-  json["changes"] = std::move(changes);
+  return changes;
+}
+
+Json explanation_json(const Explained& explained) {
+  const Explanation& explanation = explained.explanation;
+  const Trace& program = explained.program();
+  const bool fits = explanation.parts.fits;
+  const References& references = explained.references;
+  Json json = {{"policy", explanation.outcome.policy},
+               {"machine", explained.workload.machine.name},
+               {"trace", explained.workload.options.trace},
+               {"fits", fits},
+               {"reason", fits ? Json(nullptr) : Json(explanation.parts.reason)},
+               {"run", parts_json(explanation.parts)},
+               {"ideal_seconds", references.ideal_seconds},
+               {"bound_seconds", references.bound_seconds},
+               {"bound_term", references.bound_term},
+               {"binding", bound_term_json(explained.workload, references.binding, references.bound_rank)},
+               {"causes", causes_json(explanation)},
+               {"in_turn", in_turn_json(explanation)}};
+  json["ops"] = costly_json(explanation.ops, explained.top, [&](const CostlyOp& op) { return op_json(op, program); });
+  json["layers"] = costly_json(explanation.layers, explained.top, [](const CostlyLayer& layer) -> Json {
+    return {{"layer", layer.layer}};
+  });
+  json["tensors"] = costly_json(explanation.tensors, explained.top, [&](const CostlyTensor& tensor) {
+    return tensor_json(tensor, program, explanation.parts.seconds);
+  });
+  json["stalls_of_no_tensor_seconds"] = explanation.without_tensor;
+  json["changes"] = changes_json(explained.workload.machine, explanation);
   json["simulations"] = explanation.simulations;
   json["notes"] = notes_of_explained(explained);
   json["rescaled"] = rescaling_json(explained.workload);
@@ -180,8 +194,7 @@ Json explanation_json(const Explained& explained) {
   return json;
 }
 
-// ---- Text
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Text -----------------------------------------------------------------------------------------------------------
 
 // Below a microsecond is rounding.
 std::string seconds_text(double seconds) { return format_seconds(seconds < 1e-6 ? 0 : seconds); }

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "sim/sweep/cost.h"
 #include "sim/sweep/recommend.h"
+#include "sim/sweep/sweep_costs.h"
 #include "sim/sweep/sweep_file.h"
 #include "sim/sweep/sweep_plan.h"
 #include "sim/sweep/sweep_results.h"

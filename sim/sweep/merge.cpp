@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "sim/sweep/sweep_costs.h"
 #include "sim/sweep/sweep_run.h"
 
 namespace tencache {

@@ -32,11 +32,6 @@ class SweepRunner {
   std::vector<Validated> validated_;
 };
 
-// The costs of one row on its machine, anew: prices are no part of a row's key.
-void add_costs(SweepRow& row, const PlannedMachine& machine, const SweepCostSettings& settings);
-// `on_front` and `ties_with_front`, for each workload among its rows that fit and have a price.
-void mark_fronts(std::vector<SweepRow>& rows);
-
 // What is there of the plan already, when the sweep starts.
 struct SweepResume {
   std::set<std::string> done;  // keys

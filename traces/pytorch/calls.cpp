@@ -64,13 +64,13 @@ bool reads_shape_only(std::string_view name, std::string_view argument) {
   return name == "aten::native_layer_norm_backward" && argument == "bias";
 }
 
-bool is_collective(std::string_view name) {
+bool is_collective_call(std::string_view name) {
   return name == "record_param_comms" || name.starts_with("c10d::") || name.starts_with("_c10d_functional::");
 }
 
-class Finder {
+class CallFinder {
  public:
-  Finder(const ExecutionTrace& trace, const Storages& storages)
+  CallFinder(const ExecutionTrace& trace, const Storages& storages)
       : trace_(trace),
         storages_(storages),
         within_(trace.nodes.size()),
@@ -127,7 +127,7 @@ class Finder {
     op.node = index;
     if (node.compiled) {
       use_compiled(node, op);
-    } else if (is_collective(name)) {
+    } else if (is_collective_call(name)) {
       if (!within.any) use_all(node, op);
     } else if (node.schema == 0) {
       if (!within.any && node.scope == 0 && !name.starts_with("autograd::"))
@@ -328,7 +328,7 @@ class Finder {
 }  // namespace
 
 std::vector<CallOp> find_ops(const ExecutionTrace& trace, const Storages& storages) {
-  return Finder(trace, storages).find();
+  return CallFinder(trace, storages).find();
 }
 
 bool touches_memory(std::string_view name) { return std::ranges::find(untouching, name) == untouching.end(); }

@@ -32,10 +32,10 @@ bool fills_or_copies(std::string_view name) {
   return name == "aten::fill_" || name == "aten::zero_" || name == "aten::copy_" || name == "aten::_foreach_zero_";
 }
 
-class Finder {
+class RoleFinder {
  public:
-  Finder(const ExecutionTrace& trace, const Storages& storages, const std::vector<CallOp>& ops,
-         const std::vector<Part>& parts, const Iteration& iteration)
+  RoleFinder(const ExecutionTrace& trace, const Storages& storages, const std::vector<CallOp>& ops,
+             const std::vector<Part>& parts, const Iteration& iteration)
       : trace_(trace),
         storages_(storages),
         ops_(ops),
@@ -268,7 +268,7 @@ class Finder {
 
 Roles find_roles(const ExecutionTrace& trace, const Storages& storages, const std::vector<CallOp>& ops,
                  const std::vector<Part>& parts, const Iteration& iteration) {
-  return Finder(trace, storages, ops, parts, iteration).find();
+  return RoleFinder(trace, storages, ops, parts, iteration).find();
 }
 
 }  // namespace tencache

@@ -6,9 +6,9 @@
 namespace tencache {
 namespace {
 
-class Finder {
+class StorageFinder {
  public:
-  explicit Finder(const ExecutionTrace& trace) : trace_(trace) { found_.of_ref.resize(trace.refs.size(), none); }
+  explicit StorageFinder(const ExecutionTrace& trace) : trace_(trace) { found_.of_ref.resize(trace.refs.size(), none); }
 
   Storages find() {
     walk(
@@ -133,6 +133,6 @@ class Finder {
 
 }  // namespace
 
-Storages find_storages(const ExecutionTrace& trace) { return Finder(trace).find(); }
+Storages find_storages(const ExecutionTrace& trace) { return StorageFinder(trace).find(); }
 
 }  // namespace tencache

@@ -7,13 +7,15 @@
 #include <random>
 
 #include "core/check.h"
+#include "sim/knob_space.h"
 #include "sim/parallel.h"
 
 namespace tencache {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr std::size_t unset = static_cast<std::size_t>(-1);
+constexpr std::size_t unset = KnobSpace::unset;
+using Point = KnobSpace::Point;
 
 double median(std::vector<double> values) {
   if (values.empty()) return infinite;
@@ -22,18 +24,11 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// A value of each knob, by index; `unset`: the default, where it is none of the knob's values.
-using Point = std::vector<std::size_t>;
-
 class Search {
  public:
   Search(const TuneProblem& problem, const TuneOptions& options)
-      : problem_(problem), options_(options), random_(options.seed) {
-    for (const Knob& knob : problem_.knobs) {
-      defaults_.push_back(index_of(knob, default_of(knob)).value_or(unset));
-      origin_.push_back(defaults_.back() == unset ? 0 : defaults_.back());
-      result_.combinations = std::max(1.0, result_.combinations) * static_cast<double>(knob.values.size());
-    }
+      : problem_(problem), options_(options), space_(problem), random_(options.seed) {
+    result_.combinations = space_.combinations();
   }
 
   TuneResult run() {
@@ -55,7 +50,7 @@ class Search {
       fastest = best_;
       limit_ = options_.budget;
       simplify();
-      limit_ -= std::min(limit_, (changed(points_[result_.best]) + 2) * runs_of_candidate());
+      limit_ -= std::min(limit_, (space_.changed(points_[result_.best]) + 2) * runs_of_candidate());
       look_around();
     }
     collect_untested();
@@ -67,64 +62,12 @@ class Search {
  private:
   std::uint64_t runs_of_candidate() const { return problem_.workloads * problem_.copies; }
 
-  const std::string& default_of(const Knob& knob) const { return problem_.defaults.at(knob.name); }
-
-  // ---- Points and settings.
-
-  bool has_effect(const Knob& knob, const Point& point) const {
-    return std::ranges::all_of(knob.only_with, [&](const auto& condition) {
-      for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
-        if (problem_.knobs[i].name == condition.first && point[i] != unset) {
-          return problem_.knobs[i].values[point[i]] == condition.second;
-        }
-      }
-      const auto fixed = problem_.fixed.find(condition.first);
-      return (fixed == problem_.fixed.end() ? problem_.defaults.at(condition.first) : fixed->second) ==
-             condition.second;
-    });
-  }
-
-  Point without_effectless(Point point) const {
-    const Point original = point;
-    for (std::size_t i = 0; i < point.size(); ++i) {
-      if (!has_effect(problem_.knobs[i], original)) point[i] = defaults_[i];
-    }
-    return point;
-  }
-
-  Settings settings_of(const Point& point) const {
-    Settings settings = problem_.fixed;
-    for (std::size_t i = 0; i < point.size(); ++i) {
-      if (point[i] != unset && point[i] != defaults_[i]) {
-        settings[problem_.knobs[i].name] = problem_.knobs[i].values[point[i]];
-      }
-    }
-    if (problem_.complete) problem_.complete(settings);
-    return settings;
-  }
-
-  std::size_t changed(const Point& point) const {
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < point.size(); ++i) count += point[i] != defaults_[i] ? 1 : 0;
-    return count;
-  }
-
-  std::size_t distance(const Point& point) const {
-    std::size_t sum = 0;
-    for (std::size_t i = 0; i < point.size(); ++i) {
-      if (point[i] == defaults_[i]) continue;
-      const bool far = !problem_.knobs[i].ordered || defaults_[i] == unset || point[i] == unset;
-      sum += far ? 1 : std::max(point[i], defaults_[i]) - std::min(point[i], defaults_[i]);
-    }
-    return sum;
-  }
-
   // ---- Simulations.
 
   void try_defaults() {
     limit_ = std::max<std::uint64_t>(options_.budget, runs_of_candidate() * (1 + problem_.starts.size()));
-    points_.push_back(defaults_);
-    result_.candidates.push_back(blank(defaults_));
+    points_.push_back(space_.defaults());
+    result_.candidates.push_back(blank(space_.defaults()));
     known_[result_.candidates[0].settings] = 0;
     simulate({0}, 0, 1);
     simulate({0}, 1, problem_.copies);
@@ -138,8 +81,8 @@ class Search {
 
   Candidate blank(const Point& point) const {
     Candidate candidate;
-    candidate.settings = settings_of(point);
-    candidate.changed = changed(point);
+    candidate.settings = space_.settings_of(point);
+    candidate.changed = space_.changed(point);
     candidate.seconds.resize(problem_.workloads);
     return candidate;
   }
@@ -149,7 +92,7 @@ class Search {
   void reserve() {
     limit_ = options_.budget;
     if (!std::isfinite(score(best_))) return;
-    const std::uint64_t simpler = 2 * (changed(points_[best_]) + 1);
+    const std::uint64_t simpler = 2 * (space_.changed(points_[best_]) + 1);
     const std::uint64_t rest = std::max<std::uint64_t>(
         std::min(options_.budget / 4, 3 * problem_.knobs.size() * runs_of_candidate()), simpler * runs_of_candidate());
     limit_ = options_.budget - std::min(options_.budget, rest);
@@ -161,8 +104,8 @@ class Search {
     std::vector<std::size_t> indices, fresh;
     if (searching_) reserve();
     for (const Point& wanted : points) {
-      const Point point = without_effectless(wanted);
-      const Settings settings = settings_of(point);
+      const Point point = space_.without_effectless(wanted);
+      const Settings settings = space_.settings_of(point);
       const auto [at, is_new] = known_.emplace(settings, result_.candidates.size());
       if (is_new) {
         if (simulations_ + (fresh.size() + 1) * runs_of_candidate() > limit_) {
@@ -244,7 +187,7 @@ class Search {
   double score(std::size_t index) const {
     if (index == unset) return infinite;
     for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
-      if (points_[index][i] == unset && has_effect(problem_.knobs[i], points_[index])) return infinite;
+      if (points_[index][i] == unset && space_.has_effect(problem_.knobs[i], points_[index])) return infinite;
     }
     return result_.candidates[index].score;
   }
@@ -254,7 +197,7 @@ class Search {
     constexpr double rounding = 1e-9;
     if (score(a) < score(b) * (1 - rounding)) return true;
     if (!(score(a) <= score(b) * (1 + rounding)) || !std::isfinite(score(a))) return false;
-    const auto key = [&](std::size_t i) { return std::pair{changed(points_[i]), distance(points_[i])}; };
+    const auto key = [&](std::size_t i) { return std::pair{space_.changed(points_[i]), space_.distance(points_[i])}; };
     return key(a) < key(b);
   }
 
@@ -263,7 +206,7 @@ class Search {
   std::size_t draw(std::size_t count) { return static_cast<std::size_t>(random_() % count); }
 
   Point random_point() {
-    Point point = origin_;
+    Point point = space_.origin();
     for (std::size_t i = 0; i < point.size(); ++i) point[i] = draw(problem_.knobs[i].values.size());
     return point;
   }
@@ -277,16 +220,7 @@ class Search {
   }
 
   void try_all() {
-    std::vector<Point> all{Point(problem_.knobs.size(), 0)};
-    for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
-      const std::size_t before = all.size();
-      for (std::size_t value = 1; value < problem_.knobs[i].values.size(); ++value) {
-        for (std::size_t j = 0; j < before; ++j) {
-          all.push_back(all[j]);
-          all.back()[i] = value;
-        }
-      }
-    }
+    const std::vector<Point> all = space_.all();
     constexpr std::size_t batch = 64;  // so that progress shows
     for (std::size_t begin = 0; begin < all.size(); begin += batch) {
       const std::size_t end = std::min(all.size(), begin + batch);
@@ -299,7 +233,7 @@ class Search {
     std::vector<Point> points;
     const std::size_t affordable = static_cast<std::size_t>(limit_ / runs_of_candidate() / 5);
     for (std::size_t i = 0; i < std::min(random_starts, affordable); ++i) {
-      points.push_back(i % 2 == 0 ? random_point() : exchanged(origin_, 3));
+      points.push_back(i % 2 == 0 ? random_point() : exchanged(space_.origin(), 3));
     }
     try_points(points);
     // Nothing can be climbed while nothing fits.
@@ -323,7 +257,7 @@ class Search {
   void try_starts() {
     std::vector<Point> points;
     for (const Settings& start : problem_.starts) {
-      Point point = origin_;
+      Point point = space_.origin();
       for (std::size_t i = 0; i < point.size(); ++i) {
         const auto at = start.find(problem_.knobs[i].name);
         if (at == start.end()) continue;
@@ -345,28 +279,15 @@ class Search {
       improved = false;
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draw(i)]);
       for (const std::size_t knob : order) {
-        if (!has_effect(problem_.knobs[knob], points_[current])) continue;
+        if (!space_.has_effect(problem_.knobs[knob], points_[current])) continue;
         const double before = score(current);
-        for (const std::size_t neighbour : try_points(neighbours(points_[current], knob))) {
+        for (const std::size_t neighbour : try_points(space_.neighbours(points_[current], knob))) {
           if (neighbour != unset && better(neighbour, current)) current = neighbour;
         }
         improved = improved || score(current) < before * (1 - options_.tie / 10);
       }
     }
     return current;
-  }
-
-  std::vector<Point> neighbours(const Point& point, std::size_t knob) const {
-    std::vector<Point> list;
-    const std::size_t count = problem_.knobs[knob].values.size(), at = point[knob];
-    for (std::size_t value = 0; value < count; ++value) {
-      const std::size_t steps = value > at ? value - at : at - value;
-      const bool near = !problem_.knobs[knob].ordered || at == unset || steps == 1 || steps == 2 || steps == 4;
-      if (value == at || !near) continue;
-      list.push_back(point);
-      list.back()[knob] = value;
-    }
-    return list;
   }
 
   // ---- What the optimum looks like.
@@ -378,6 +299,7 @@ class Search {
 
   // Ties are counted from the fastest there is, so that they do not add up.
   void simplify() {
+    const Point& defaults = space_.defaults();
     const std::size_t fastest = best_;
     result_.best = fastest;
     if (!std::isfinite(score(fastest))) return;
@@ -385,21 +307,21 @@ class Search {
       simpler = false;
       std::vector<Point> points;
       for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
-        if (points_[result_.best][i] == defaults_[i] || defaults_[i] == unset) continue;
+        if (points_[result_.best][i] == defaults[i] || defaults[i] == unset) continue;
         points.push_back(points_[result_.best]);
-        points.back()[i] = defaults_[i];
+        points.back()[i] = defaults[i];
       }
       std::size_t next = unset, gaining_nothing = 0;
       Point all = points_[result_.best];  // with all changes undone that gain nothing each for itself
       const std::vector<std::size_t> indices = try_points(points);
       for (std::size_t i = 0; i < indices.size(); ++i) {
         const std::size_t index = indices[i];
-        const bool candidate = index != unset && changed(points_[index]) < changed(points_[result_.best]);
+        const bool candidate = index != unset && space_.changed(points_[index]) < space_.changed(points_[result_.best]);
         if (!candidate || !ties_with(fastest, index)) continue;
         if (next == unset || better(index, next)) next = index;
         ++gaining_nothing;
         for (std::size_t knob = 0; knob < all.size(); ++knob) {
-          if (points[i][knob] == defaults_[knob]) all[knob] = defaults_[knob];
+          if (points[i][knob] == defaults[knob]) all[knob] = defaults[knob];
         }
       }
       if (gaining_nothing > 1) {
@@ -409,7 +331,7 @@ class Search {
       simpler = next != unset;
       if (simpler) result_.best = next;
     }
-    const auto key = [&](std::size_t i) { return std::pair{changed(points_[i]), distance(points_[i])}; };
+    const auto key = [&](std::size_t i) { return std::pair{space_.changed(points_[i]), space_.distance(points_[i])}; };
     for (std::size_t i = 0; i < result_.candidates.size(); ++i) {
       if (ties_with(fastest, i) && key(i) < key(result_.best)) result_.best = i;
     }
@@ -422,13 +344,13 @@ class Search {
     for (std::size_t i = 0; i < problem_.knobs.size(); ++i) {
       const Knob& knob = problem_.knobs[i];
       Flatness flatness{.knob = knob.name,
-                        .value = best[i] == unset ? default_of(knob) : knob.values[best[i]],
+                        .value = best[i] == unset ? space_.default_of(knob) : knob.values[best[i]],
                         .steps = {},
-                        .has_effect = has_effect(knob, best)};
+                        .has_effect = space_.has_effect(knob, best)};
       std::vector<std::size_t> values;
       for (std::size_t value = 0; value < knob.values.size() && flatness.has_effect; ++value) {
         const bool step = best[i] != unset && (value + 1 == best[i] || value == best[i] + 1);
-        if (value != best[i] && (step || !knob.ordered || value == defaults_[i])) values.push_back(value);
+        if (value != best[i] && (step || !knob.ordered || value == space_.defaults()[i])) values.push_back(value);
       }
       std::vector<Point> points;
       for (const std::size_t value : values) {
@@ -450,12 +372,13 @@ class Search {
 
   // Where the budget ended before a change of the best was tried without.
   void collect_untested() {
+    const Point& defaults = space_.defaults();
     const Point& best = points_[result_.best];
     for (std::size_t i = 0; i < best.size() && std::isfinite(score(result_.best)); ++i) {
-      if (best[i] == defaults_[i] || defaults_[i] == unset) continue;
+      if (best[i] == defaults[i] || defaults[i] == unset) continue;
       Point without = best;
-      without[i] = defaults_[i];
-      if (!known_.contains(settings_of(without_effectless(without)))) {
+      without[i] = defaults[i];
+      if (!known_.contains(space_.settings_of(space_.without_effectless(without)))) {
         result_.untested.push_back(problem_.knobs[i].name);
       }
     }
@@ -473,14 +396,14 @@ class Search {
       if (i != result_.best && ties_with(result_.best, i)) result_.ties.push_back(i);
     }
     std::ranges::stable_sort(result_.ties, {}, [&](std::size_t i) {
-      return std::pair{changed(points_[i]), distance(points_[i])};
+      return std::pair{space_.changed(points_[i]), space_.distance(points_[i])};
     });
   }
 
   const TuneProblem& problem_;
   const TuneOptions& options_;
+  const KnobSpace space_;
   std::mt19937_64 random_;
-  Point defaults_, origin_;    // the origin: in their place the first value, where the user's leave a default out
   std::vector<Point> points_;  // of each candidate
   std::map<Settings, std::size_t> known_;
   std::size_t best_ = 0;

@@ -12,6 +12,7 @@
 #include "configs/machine_yaml.h"
 #include "configs/model_yaml.h"
 #include "policies/registry.h"
+#include "tests/profiled_program.h"
 #include "traces/generate.h"
 
 namespace tencache {
@@ -36,22 +37,16 @@ Trace llama(const std::string& model, std::uint64_t sequences, std::uint64_t op_
 
 void plan(benchmark::State& state, const Trace& trace, const std::string& policy, const Settings& settings) {
   const MachineSpec machine = read_machine("teraio-h100");
-  const Program program{trace, {}};
-  const Schedule schedule(trace);
-  Residency memory(machine, std::vector<AllocatorSpec>(machine.tiers.size()), 0, false);
-  for (const Tensor& tensor : trace.tensors) memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent);
-  const std::vector<std::uint8_t> dead(trace.tensors.size(), 0);
-  const View view{
-      .machine = machine, .memory = memory, .program = &program, .schedule = &schedule, .dead_flags = &dead};
+  const ProfiledProgram profiled(trace, machine);
   double written = 0;
   for (auto _ : state) {
     const MadePolicy made = make_policy(policy, settings);
     Actions actions;
-    made.policy->on({.kind = EventKind::profile_ready}, view, actions);
+    made.policy->on({.kind = EventKind::profile_ready}, profiled.view, actions);
     state.PauseTiming();
     written = 0;
     for (OpIndex op = 0; op < trace.ops.size(); ++op)
-      made.policy->on({.kind = EventKind::op_issued, .op = op}, view, actions);
+      made.policy->on({.kind = EventKind::op_issued, .op = op}, profiled.view, actions);
     for (const Action& action : actions.list()) {
       if (action.verb == Verb::evict) written += static_cast<double>(trace.tensors[action.tensor].bytes);
     }

@@ -12,6 +12,7 @@
 
 #include "policies/registry.h"
 #include "sim/simulate.h"
+#include "tests/profiled_program.h"
 #include "traces/lower.h"
 
 namespace tencache {
@@ -50,19 +51,13 @@ std::string line_of(const Span& span, const Trace& trace, const MachineSpec& mac
 std::vector<std::string> plan_of(const std::string& policy, const Settings& settings, const Trace& trace,
                                  const MachineSpec& machine) {
   const MadePolicy made = make_policy(policy, settings);
-  const Program program{trace, {}};
-  const Schedule schedule(trace);
-  Residency memory(machine, std::vector<AllocatorSpec>(machine.tiers.size()), 0, false);
-  for (const Tensor& tensor : trace.tensors) memory.add_tensor(tensor.bytes, tensor.role, tensor.persistent);
-  const std::vector<std::uint8_t> dead(trace.tensors.size(), 0);
-  const View view{
-      .machine = machine, .memory = memory, .program = &program, .schedule = &schedule, .dead_flags = &dead};
+  const ProfiledProgram profiled(trace, machine);
   std::vector<std::string> plan;
   Actions actions;
-  made.policy->on({.kind = EventKind::profile_ready}, view, actions);
+  made.policy->on({.kind = EventKind::profile_ready}, profiled.view, actions);
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
     actions.list().clear();
-    made.policy->on({.kind = EventKind::op_issued, .op = op}, view, actions);
+    made.policy->on({.kind = EventKind::op_issued, .op = op}, profiled.view, actions);
     for (const Action& action : actions.list()) {
       plan.push_back(std::to_string(op) + ": " + std::string(to_string(action.verb)) + " " +
                      trace.name(trace.tensors[action.tensor]) +

@@ -145,7 +145,7 @@ void bind_view(py::module_& module) {
           py::arg("link"), "Transfers queued or running on the link.");
 }
 
-void bind_calls(py::module_& module) {
+void bind_event(py::module_& module) {
   using E = EventHandle;
   py::class_<E>(module, "Event", "What happened.")
       .def_property_readonly("kind", [](const E& e) { return std::string(to_string(e.get().kind)); })
@@ -164,7 +164,9 @@ void bind_calls(py::module_& module) {
             return uses;
           },
           "Of op events: (tensor, read, write) each.");
+}
 
+void bind_actions(py::module_& module) {
   using A = ActionsHandle;
   const auto bind = [](py::class_<A>& actions, const char* name, Verb verb, const char* text) {
     actions.def(
@@ -207,7 +209,9 @@ void bind_calls(py::module_& module) {
       },
       py::arg("op"), py::arg("tensor"), py::arg("tier") = 0,
       "Do not start the op while the tensor is on its way to the tier.");
+}
 
+void bind_request(py::module_& module) {
   using R = RequestHandle;
   py::class_<R>(module, "RoomRequest", "Room that is needed.")
       .def_property_readonly("tier", [](const R& r) { return static_cast<int>(r.get().tier); })
@@ -225,7 +229,9 @@ void bind_calls(py::module_& module) {
 void bind_policy_call(py::module_& module) {
   bind_memory(module);
   bind_view(module);
-  bind_calls(module);
+  bind_event(module);
+  bind_actions(module);
+  bind_request(module);
 }
 
 }  // namespace tencache

@@ -55,7 +55,7 @@ std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, 
       }
       TierRow row{&tier, held, demand.peak.bytes - std::min(capacity, demand.peak.bytes), std::nullopt};
       if (const OpIndex op = rounded.first_above(tier.capacity); op != none) row.over = alive_at(trace, op);
-      rows.push_back(std::move(row));
+      rows.push_back(row);
       continue;
     }
     const Bytes before = std::min(capacity, demand.peak.bytes);
@@ -63,7 +63,7 @@ std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, 
     const Bytes held = std::min(capacity, demand.peak.bytes) - before;
     TierRow row{&tier, held, demand.peak.bytes - before - held, std::nullopt};
     if (const OpIndex op = demand.first_above(capacity); op != none) row.over = alive_at(trace, op);
-    rows.push_back(std::move(row));
+    rows.push_back(row);
   }
   return rows;
 }

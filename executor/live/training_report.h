@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/console.h"
 #include "cli/workload.h"
 #include "executor/live/record.h"
 #include "executor/live/train.h"

@@ -1,8 +1,22 @@
 #include "core/residency.h"
 
 #include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "core/units.h"
 
 namespace tencache {
+
+namespace {
+
+// Two to three GiB of bookkeeping on machines of three tiers. Of a program that runs anywhere chunks are fewer by far;
+// a trace may claim tensors of petabytes.
+constexpr Bytes most_chunks = Bytes{1} << 25;
+
+Bytes add_saturated(Bytes a, Bytes b) { return a > ~b ? ~Bytes{0} : a + b; }
+
+}  // namespace
 
 Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec>& allocators, Bytes chunk_bytes,
                      bool unlimited_gpu)
@@ -39,12 +53,16 @@ TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
 }
 
 void Residency::reserve(std::span<const Tensor> tensors) {
-  std::size_t chunks = tensors.size();
-  if (chunk_bytes_ != 0) {
-    chunks = 0;
-    for (const Tensor& tensor : tensors) chunks += (tensor.bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  Bytes chunks = 0, bytes = 0;
+  for (const Tensor& tensor : tensors) {
+    chunks = add_saturated(chunks, chunk_bytes_ == 0 ? 1 : (tensor.bytes - 1) / chunk_bytes_ + 1);
+    bytes = add_saturated(bytes, tensor.bytes);
   }
-  if (chunks >= none) return;  // add_tensor will say so
+  if (chunks > most_chunks) {
+    throw Error("tensors of " + format_bytes(bytes) + " in chunks of " + format_bytes(chunk_bytes_) + " are " +
+                std::to_string(chunks) + " chunks, of which at most " + std::to_string(most_chunks) +
+                " are followed; choose larger chunks (an option of the policy) or a smaller program");
+  }
   tensors_.reserve(tensors.size());
   owners_.reserve(chunks);
   copies_.reserve(chunks * tier_count_);

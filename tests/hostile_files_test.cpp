@@ -62,6 +62,9 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
   machine("tier.yaml", "name: nvme, kind", "  - {name: nvme, kind: nvme, capacity: 1000000TiB, granularity: 4KiB}");
   write("layers.yaml",
         "name: x\nfamily: gpt2\nlayers: 2000000000\nhidden: 64\nheads: 1\nvocabulary: 10\nmax_sequence: 10\n");
+  Trace petabyte = small_trace();
+  petabyte.tensors.front().bytes = Bytes{1} << 50;
+  write_trace(petabyte, path("petabyte.trace.jsonl"));
   std::string numbers = "[1";
   for (int i = 2; i < 3000; ++i) numbers += ", " + std::to_string(i);
   write("sweep.yaml",
@@ -83,6 +86,7 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
       {{"run", "replay", small, "-m", "./tier.yaml", "-p", "lru"}, "make room or lower the tier's capacity"},
       {{"generate", "--model", "./layers.yaml", "--batch", "1", "--seq", "8", "-o", "o.trace.jsonl"},
        "from 1 to 16384"},
+      {{"replay", "petabyte.trace.jsonl", "-m", "small-host", "-p", "deepum"}, "chunks, of which at most"},
       {{"sweep", "sweep.yaml"}, "more than 10000 machines"},
   };
   for (const auto& [words, message] : commands) {

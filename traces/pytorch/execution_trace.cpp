@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 #include "core/error.h"
 #include "traces/pytorch/json_elements.h"
@@ -16,6 +17,31 @@ constexpr std::size_t most_dimensions = 64;
 struct Argument {
   dom::element value, shape, stride;
   std::string_view type;
+};
+
+// A list that goes along with another: absent in some schemas, shorter in some files.
+class ListBeside {
+ public:
+  ListBeside() = default;
+  explicit ListBeside(simdjson::simdjson_result<dom::array> list) {
+    dom::array array;
+    if (std::move(list).get(array)) return;
+    present_ = true;
+    next_ = array.begin();
+    end_ = array.end();
+  }
+  bool present() const { return present_; }
+  // The next element; false where there is none.
+  bool take(dom::element& element) {
+    if (!present_ || next_ == end_) return false;
+    element = *next_;
+    ++next_;
+    return true;
+  }
+
+ private:
+  bool present_ = false;
+  dom::array::iterator next_, end_;
 };
 
 class ExecutionTraceReader {
@@ -115,44 +141,28 @@ class ExecutionTraceReader {
 
   std::uint32_t read_side(dom::object object, const std::string& flat, const std::string& nested) {
     const std::size_t before = trace_.refs.size();
-    dom::array values, shapes, types, strides;
-    bool has_shapes = false, has_types = false, has_strides = false;
+    dom::array values;
+    ListBeside shapes, types, strides;
     if (nested_) {
       dom::object side;
       if (object[nested].get_object().get(side)) fail("without its '" + nested + "'");
       if (side["values"].get_array().get(values)) fail("'" + nested + "' has no list 'values'");
-      has_shapes = !side["shapes"].get_array().get(shapes);
-      has_types = !side["types"].get_array().get(types);
-      has_strides = !side["strides"].get_array().get(strides);
+      shapes = ListBeside(side["shapes"].get_array());
+      types = ListBeside(side["types"].get_array());
+      strides = ListBeside(side["strides"].get_array());
     } else {
       if (object[nested].get_array().get(values)) fail("without its list '" + nested + "'");
-      has_shapes = !object[flat + "_shapes"].get_array().get(shapes);
-      has_types = !object[flat + "_types"].get_array().get(types);
+      shapes = ListBeside(object[flat + "_shapes"].get_array());
+      types = ListBeside(object[flat + "_types"].get_array());
     }
-    auto shape = shapes.begin(), shape_end = shapes.begin();
-    auto type = types.begin(), type_end = types.begin();
-    auto stride = strides.begin(), stride_end = strides.begin();
-    if (has_shapes) shape_end = shapes.end();
-    if (has_types) type_end = types.end();
-    if (has_strides) stride_end = strides.end();
-    if (!has_types) fail("'" + nested + "' has no types, without which tensors cannot be told from numbers");
+    if (!types.present()) fail("'" + nested + "' has no types, without which tensors cannot be told from numbers");
     std::size_t position = 0;
     for (const dom::element value : values) {
       Argument argument{value, {}, {}, {}};
-      bool shaped = false, strided = false;
-      if (has_shapes && shape != shape_end) {
-        argument.shape = *shape;
-        ++shape;
-        shaped = true;
-      }
-      if (has_strides && stride != stride_end) {
-        argument.stride = *stride;
-        ++stride;
-        strided = true;
-      }
-      if (type == type_end) break;
-      if ((*type).get_string().get(argument.type)) argument.type = {};
-      ++type;
+      const bool shaped = shapes.take(argument.shape), strided = strides.take(argument.stride);
+      dom::element type;
+      if (!types.take(type)) break;
+      if (type.get_string().get(argument.type)) argument.type = {};
       if (argument.type.find("Tensor(") != std::string_view::npos) {
         read_argument(argument, shaped, strided, static_cast<std::uint16_t>(std::min<std::size_t>(position, 0xffff)),
                       argument.type.starts_with("Tensor("));
@@ -177,25 +187,13 @@ class ExecutionTraceReader {
 
   void read_list(dom::array items, const Argument& list, bool shaped, bool strided, std::uint16_t index,
                  std::uint32_t& position, std::string_view& types) {
-    dom::array shapes, strides;
-    if (shaped && list.shape.get_array().get(shapes)) shaped = false;
-    if (strided && list.stride.get_array().get(strides)) strided = false;
-    std::size_t at = 0;
-    const std::size_t shape_count = shaped ? shapes.size() : 0, stride_count = strided ? strides.size() : 0;
-    auto shape = shapes.begin(), stride = strides.begin();
+    ListBeside shapes, strides;
+    if (shaped) shapes = ListBeside(list.shape.get_array());
+    if (strided) strides = ListBeside(list.stride.get_array());
     for (const dom::element item : items) {
       dom::array inner;
       Argument argument{item, {}, {}, types};
-      const bool has_shape = at < shape_count, has_stride = at < stride_count;
-      if (has_shape) {
-        argument.shape = *shape;
-        ++shape;
-      }
-      if (has_stride) {
-        argument.stride = *stride;
-        ++stride;
-      }
-      ++at;
+      const bool has_shape = shapes.take(argument.shape), has_stride = strides.take(argument.stride);
       if (item.get_array().get(inner)) continue;
       std::string_view device;
       if (inner.size() == 6 && !inner.at(5).get_string().get(device)) {

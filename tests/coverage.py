@@ -18,13 +18,15 @@ LIMITS = {"core": 95, "policies": 95, "sim": 95, "traces": 95, "executor": 85, "
 
 
 def measured(build):
-    with tempfile.NamedTemporaryFile(suffix=".json") as summary:
+    with tempfile.TemporaryDirectory() as folder:
+        summary = os.path.join(folder, "summary.json")
         # Lines that the compiler made nothing of are not counted; a check of an invariant that holds is.
-        subprocess.run(["gcovr", "--root", ROOT, "--object-directory", build, "--json-summary", summary.name,
+        subprocess.run(["gcovr", "--root", ROOT, "--object-directory", build, "--json-summary", summary,
                         "--exclude-unreachable-branches", "--gcov-ignore-parse-errors",
                         *[f"--filter={os.path.join(ROOT, folder)}/" for folder in LIMITS], build],
                        check=True, stdout=subprocess.DEVNULL)
-        return [(file["filename"], file["line_covered"], file["line_total"]) for file in json.load(summary)["files"]]
+        with open(summary, encoding="utf-8") as file:
+            return [(each["filename"], each["line_covered"], each["line_total"]) for each in json.load(file)["files"]]
 
 
 def main():

@@ -26,7 +26,7 @@ namespace {
 
 constexpr Bytes maximum_catalogue_bytes = 512 * MiB;
 
-struct ImportArguments {
+struct PriceImportArguments {
   std::string file, output, cloud, region, retrieved;
   bool json = false;
 };
@@ -107,7 +107,7 @@ void check_date(const char* option, const std::string& text) {
   throw Error(std::string(option) + ": '" + text + "' is no date; write it as YYYY-MM-DD");
 }
 
-std::string cloud_of(const ImportArguments& arguments) {
+std::string cloud_of(const PriceImportArguments& arguments) {
   constexpr const char* clouds[] = {"aws", "azure", "gcp", "lambda"};
   for (const char* cloud : clouds) {
     if (arguments.cloud == cloud) return cloud;
@@ -121,7 +121,7 @@ std::string cloud_of(const ImportArguments& arguments) {
   throw Error("which cloud " + arguments.file + " is of does not show in its folder's name; say --cloud");
 }
 
-ExitCode import_catalogue(const ImportArguments& arguments) {
+ExitCode import_catalogue(const PriceImportArguments& arguments) {
   check_output("--output", arguments.output, {arguments.file});
   CatalogueOptions options{.file = arguments.file,
                            .cloud = cloud_of(arguments),
@@ -190,7 +190,7 @@ void add_prices_command(CLI::App& app, Command& chosen) {
   import->require_subcommand(1);
   import->footer("Examples:\n  tencache prices import skypilot ~/.sky/catalogs/v7/aws/vms.csv -o prices.yaml");
   CLI::App* skypilot = import->add_subcommand("skypilot", "From SkyPilot's vms.csv of a cloud");
-  auto arguments = std::make_shared<ImportArguments>();
+  auto arguments = std::make_shared<PriceImportArguments>();
   skypilot->add_option("FILE", arguments->file, "A vms.csv")->required();
   skypilot->add_option("--output,-o", arguments->output, "The price table to write (.yaml)")->required();
   refuse_empty(

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/console.h"
+#include "cli/output_files.h"
 #include "traces/csv_import.h"
 #include "traces/trace_file.h"
 
@@ -20,6 +21,11 @@ struct ImportArguments {
 };
 
 ExitCode import(const ImportArguments& arguments) {
+  std::vector<std::string> inputs = arguments.files;
+  for (const char* name : {"/ops.csv", "/tensors.csv"}) {
+    for (const char* packed : {"", ".gz", ".zst"}) inputs.push_back(arguments.files.front() + name + packed);
+  }
+  check_output("--output", arguments.output, inputs);
   CsvImportOptions options = arguments.csv;
   options.ops_file = arguments.files.front();
   if (arguments.files.size() == 2) options.tensors_file = arguments.files.back();

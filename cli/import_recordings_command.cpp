@@ -5,6 +5,7 @@
 
 #include "cli/console.h"
 #include "cli/import_command.h"
+#include "cli/output_files.h"
 #include "configs/gpu_yaml.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/execution_trace.h"
@@ -76,6 +77,7 @@ ExitCode finish(ImportedTrace& imported, const RecordingArguments& arguments) {
 }
 
 ExitCode import_execution_trace(const RecordingArguments& arguments) {
+  check_output("--output", arguments.output, arguments.files);
   PytorchImportOptions options;
   options.execution_trace = arguments.files.front();
   if (arguments.files.size() == 2) options.kineto = arguments.files.back();
@@ -99,6 +101,7 @@ ExitCode import_execution_trace(const RecordingArguments& arguments) {
 }
 
 ExitCode import_kineto_trace(const RecordingArguments& arguments) {
+  check_output("--output", arguments.output, arguments.files);
   KinetoImportOptions options;
   options.file = arguments.files.front();
   if (arguments.iteration >= 0) options.iteration = arguments.iteration;
@@ -112,6 +115,7 @@ ExitCode import_kineto_trace(const RecordingArguments& arguments) {
 }
 
 ExitCode import_chakra_trace(const RecordingArguments& arguments) {
+  check_output("--output", arguments.output, arguments.files);
   ChakraImportOptions options;
   options.files = arguments.files;
   options.model = arguments.model;
@@ -125,6 +129,7 @@ ExitCode import_chakra_trace(const RecordingArguments& arguments) {
 }
 
 ExitCode rewrite_trace(const RecordingArguments& arguments) {
+  check_output("--output", arguments.output, arguments.files);
   ImportedTrace imported;
   imported.trace = read_trace(arguments.files.front());
   if (!arguments.gpu.empty()) {

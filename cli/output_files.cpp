@@ -11,6 +11,15 @@
 #include "traces/file_io.h"
 
 namespace tencache {
+namespace {
+
+// Absolute first: of a relative name without an existing part weakly_canonical() leaves "./".
+std::filesystem::path canonical(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+}
+
+}  // namespace
 
 void check_output(const std::string& option, const std::string& path, const std::vector<std::string>& others) {
   if (path.empty()) return;
@@ -19,8 +28,7 @@ void check_output(const std::string& option, const std::string& path, const std:
   const bool special = fs::exists(path, ignored) && fs::is_other(path, ignored);
   for (const std::string& other : others) {
     if (other.empty() || special) continue;
-    const bool same = fs::weakly_canonical(path, ignored) == fs::weakly_canonical(other, ignored) ||
-                      fs::equivalent(path, other, ignored);
+    const bool same = canonical(path) == canonical(other) || fs::equivalent(path, other, ignored);
     if (same) throw Error(option + ": " + path + " is another file of this command; give it a name of its own");
   }
   if (special) {  // opening a pipe would wake its reader

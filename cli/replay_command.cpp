@@ -29,9 +29,10 @@ ExitCode replay(const ReplayArguments& arguments) {
   Workload workload = load_workload(arguments.workload);
   const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   note_samples(workload, arguments.sampling);
-  check_output("--timeline", arguments.timeline, {arguments.workload.trace, workload.machine.file});
-  check_output("--decisions", arguments.decisions,
-               {arguments.workload.trace, workload.machine.file, arguments.timeline});
+  std::vector<std::string> others = input_files(arguments.workload);
+  check_output("--timeline", arguments.timeline, others);
+  others.push_back(arguments.timeline);
+  check_output("--decisions", arguments.decisions, others);
   Timeline timeline;
   std::vector<Timeline> other_timelines;  // of ranks 1, 2, …
   std::optional<DecisionLog> decisions;

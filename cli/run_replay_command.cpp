@@ -222,9 +222,10 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
     arguments.prediction = arguments.timeline + ".prediction.json";
   }
-  const std::string machine_file = load_machine(arguments.workload).file;
-  check_output("--timeline", arguments.timeline, {arguments.workload.trace, machine_file, arguments.prediction});
-  check_output("--prediction", arguments.prediction, {arguments.workload.trace, machine_file});
+  std::vector<std::string> others = input_files(arguments.workload);
+  check_output("--timeline", arguments.timeline, others);
+  others.push_back(arguments.timeline);
+  check_output("--prediction", arguments.prediction, others);
   if (arguments.workload.iterations == 0) arguments.workload.iterations = default_iterations;
   Workload workload = load_workload(arguments.workload);
   if (scale_bytes != 1 || scale_time != 1) {

@@ -309,8 +309,10 @@ Chart chart_of(const Analysed& analysed) {
 }
 
 ExitCode sensitivity(const SensitivityArguments& arguments) {
-  check_output("--csv", arguments.csv, {arguments.workload.trace, arguments.svg});
-  check_output("--svg", arguments.svg, {arguments.workload.trace, arguments.csv});
+  std::vector<std::string> others = input_files(arguments.workload);
+  check_output("--csv", arguments.csv, others);
+  others.push_back(arguments.csv);
+  check_output("--svg", arguments.svg, others);
   if (arguments.over.size() > 2) throw Error("--over: at most two figures at once");
   SensitivityRequest request;
   request.policies = policies_named(arguments.policies);

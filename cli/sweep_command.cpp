@@ -98,18 +98,32 @@ SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
   return plan;
 }
 
+// As of WorkloadOptions.
+std::vector<std::string> input_files(const SweepPlan& plan, const PriceChoice& prices) {
+  std::vector<std::string> files = loaded_policy_libraries();
+  files.insert(files.end(), {plan.file.file, prices.file});
+  for (const SweepWorkload& workload : plan.file.workloads) {
+    files.push_back(workload.trace_file);
+    for (const auto& [name, value] : workload.settings) {
+      if (name == "model") files.push_back(find_model_file(value));
+    }
+  }
+  for (const PlannedMachine& machine : plan.machines) {
+    files.push_back(machine.spec.file);
+    files.insert(files.end(), machine.spec.base_files.begin(), machine.spec.base_files.end());
+  }
+  return files;
+}
+
 ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
   if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
-  check_output("--output", arguments.output, {arguments.file, arguments.csv});
-  check_output("--csv", arguments.csv, {arguments.file, arguments.output});
   const SweepTools with = tools(arguments.prices);
   const SweepPlan plan = plan_of(arguments, with);
   for (const std::string& warning : plan.warnings) remark(warning);
-  std::vector<std::string> inputs = {arguments.prices.file};
-  for (const SweepWorkload& workload : plan.file.workloads) inputs.push_back(workload.trace_file);
-  for (const MachineVariant& machine : plan.file.machines) inputs.push_back(machine.machine);
-  check_output("--output", arguments.output, inputs);
-  check_output("--csv", arguments.csv, inputs);
+  std::vector<std::string> others = input_files(plan, arguments.prices);
+  check_output("--output", arguments.output, others);
+  others.push_back(arguments.output);
+  check_output("--csv", arguments.csv, others);
   SweepStore store(arguments.output);
   const SweepResume resumed = resume(plan, store);
   if (!resumed.done.empty()) {

@@ -177,18 +177,17 @@ void check_options(const TrainArguments& arguments, bool predicting) {
 
 // Complains about names before anything is recorded or run.
 void check_names(const TrainArguments& arguments) {
-  std::vector<std::string> not_the_checkpoint = {arguments.config, arguments.workload.trace};
+  std::vector<std::string> others = {arguments.config};
   if (!arguments.plain) {
     make_policy(arguments.policy, parse_settings(arguments.settings));
-    const std::string machine_file = read_machine(arguments.workload.machine).file;
-    const std::vector<std::string> inputs = {arguments.config, arguments.workload.trace, machine_file};
-    std::vector<std::string> others = inputs;
-    others.push_back(arguments.prediction);
-    check_output("--timeline", arguments.timeline, others);
-    check_output("--prediction", arguments.prediction, inputs);
-    not_the_checkpoint.insert(not_the_checkpoint.end(), {machine_file, arguments.timeline, arguments.prediction});
+    const std::vector<std::string> inputs = input_files(arguments.workload);
+    others.insert(others.end(), inputs.begin(), inputs.end());
   }
-  check_output("--checkpoint", arguments.checkpoint, not_the_checkpoint);
+  check_output("--checkpoint", arguments.checkpoint, others);  // may be that of --resume
+  others.insert(others.end(), {arguments.checkpoint, arguments.resume});
+  check_output("--timeline", arguments.timeline, others);
+  others.push_back(arguments.timeline);
+  check_output("--prediction", arguments.prediction, others);
 }
 
 // What is predicted: the trace of `arguments`, or a recording that is made now and written to `recording`. Settles

@@ -120,11 +120,12 @@ void check_configurations(const TuneArguments& arguments, const std::string& pol
 }
 
 void check_outputs(const TuneArguments& arguments) {
-  std::vector<std::string> others = arguments.request.traces;
-  for (const auto& [option, path] : {std::pair{"--csv", arguments.csv},
-                                     {"--deepspeed", arguments.deepspeed},
-                                     {"--fsdp", arguments.fsdp},
-                                     {"--accelerate", arguments.accelerate}}) {
+  std::vector<std::string> others = input_files(arguments.request.workload);
+  others.insert(others.end(), arguments.request.traces.begin(), arguments.request.traces.end());
+  check_output("--deepspeed", arguments.deepspeed, others);
+  others.insert(others.end(), {arguments.deepspeed, arguments.request.from_deepspeed});  // may be the same
+  for (const auto& [option, path] :
+       {std::pair{"--csv", arguments.csv}, {"--fsdp", arguments.fsdp}, {"--accelerate", arguments.accelerate}}) {
     check_output(option, path, others);
     others.push_back(path);
   }

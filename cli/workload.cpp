@@ -12,6 +12,7 @@
 #include "cli/policy_library.h"
 #include "configs/machine_overrides.h"
 #include "configs/machine_yaml.h"
+#include "configs/model_yaml.h"
 #include "core/error.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
@@ -134,6 +135,17 @@ MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
   override_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
   for (const std::string& limit : options.limits) limit_link(machine, "--limit " + limit, limit);
   return machine;
+}
+
+std::vector<std::string> input_files(const WorkloadOptions& options) {
+  const MachineSpec machine = read_machine(options.machine_at.empty() ? options.machine : options.machine_at);
+  std::vector<std::string> files = machine.base_files;
+  files.insert(files.end(), {machine.file, options.trace, options.trace_at, options.prices.file});
+  for (const auto& [name, value] : options.generate) {
+    if (name == "model") files.push_back(find_model_file(value));
+  }
+  for (const std::string& library : loaded_policy_libraries()) files.push_back(library);
+  return files;
 }
 
 namespace {

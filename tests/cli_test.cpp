@@ -54,6 +54,52 @@ TEST_F(CommandLine, EveryCommandHasHelp) {
   EXPECT_THAT(run({"--version"}).out, ::testing::MatchesRegex("tencache [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
+// Whatever a command reads, it does not write over: no matter through which option or which other file it comes.
+TEST_F(CommandLine, NoOutputIsAnInputOrAnotherOutput) {
+  const std::string shipped = TENCACHE_SOURCE_DIR "/configs/";
+  fs::copy(shipped + "models/gpt2.yaml", path("gm.yaml"));
+  fs::copy(shipped + "machines/small-host.yaml", path("base.yaml"));
+  fs::copy(shipped + "prices/aws.yaml", path("prices.yaml"));
+  write_file(path("derived.yaml"), "name: derived\nbase: ./base.yaml\n");
+  write_file(path("ds.json"),
+             R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"},
+"offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})");
+  write_file(path("sweep.yaml"),
+             "name: x\nworkloads: [{generate: {model: ./gm.yaml, batch: 1, seq: 64}}]\n"
+             "machines: [./derived.yaml]\npolicies: [lru]\n");
+  const std::vector<std::string> model = {"--model", "./gm.yaml", "--batch", "1", "--seq", "64"};
+  const std::vector<std::string> trace = {"small.trace.jsonl"}, lru = {"-p", "lru"}, base = {"-m", "base.yaml"},
+                                 derived = {"-m", "derived.yaml"}, over = {"--over", "pcie=1GB/s,2GB/s"};
+  const auto expect_refused = [&](const std::vector<std::vector<std::string>>& parts) {
+    std::vector<std::string> words;
+    for (const auto& part : parts) words.insert(words.end(), part.begin(), part.end());
+    const std::string output = words.back();
+    const std::string before = fs::exists(path(output)) ? content(path(output)) : "";
+    expect_bad_usage(words, HasSubstr(": " + output + " is another file of this command"));
+    EXPECT_EQ(fs::exists(path(output)) ? content(path(output)) : "", before);
+  };
+  expect_refused({{"replay"}, model, base, lru, {"--timeline", "gm.yaml"}});
+  expect_refused({{"replay"}, trace, base, lru, {"--prices", "prices.yaml", "--timeline", "prices.yaml"}});
+  expect_refused({{"replay"}, trace, derived, lru, {"--timeline", "base.yaml"}});
+  expect_refused({{"replay"}, trace, base, lru, {"--timeline", "./n1", "--decisions", "n1"}});
+  expect_refused({{"sensitivity"}, model, base, lru, over, {"--csv", "gm.yaml"}});
+  expect_refused({{"sensitivity"}, trace, derived, lru, over, {"--csv", "base.yaml"}});
+  expect_refused({{"sensitivity"}, trace, base, lru, over, {"--csv", "n1", "--svg", "./n1"}});
+  expect_refused({{"tune"}, model, base, lru, {"--csv", "gm.yaml"}});
+  expect_refused({{"tune"}, trace, base, lru, {"--csv", "base.yaml"}});
+  expect_refused({{"tune"}, trace, base, {"--from-deepspeed", "ds.json", "--csv", "ds.json"}});
+  expect_refused({{"sweep", "sweep.yaml", "--csv", "gm.yaml"}});
+  expect_refused({{"sweep", "sweep.yaml", "-o", "base.yaml"}});
+  expect_refused({{"import", "trace", "small.trace.jsonl", "--strip-names", "-o", "small.trace.jsonl"}});
+  expect_refused({{"import", "kineto", "ds.json", "-o", "ds.json"}});
+  expect_refused({{"import", "chakra", "ds.json", "-o", "ds.json"}});
+  expect_refused({{"import", "pytorch", "ds.json", "-o", "ds.json"}});
+  write_file(path("ops.csv"), "op\n");
+  expect_refused({{"import", "csv", ".", "-o", "ops.csv"}});
+  if (run({"run", "replay", "--help"}).out.find("Not part of this build") != std::string::npos) return;
+  expect_refused({{"run", "replay"}, model, derived, lru, {"--timeline", "base.yaml"}});
+}
+
 TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   const std::string trace = path("small.trace.jsonl");
   expect_bad_usage({}, HasSubstr("import, info, replay, compare"));

@@ -61,6 +61,13 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
   EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
 }
 
+TEST_F(Programs, AScreenshotIsNotWrittenOverWhatItShows) {
+  write_file(path("r.png"), "{}");
+  EXPECT_EQ(run(path("r.png") + " --screenshot " + path("./r.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("is another file of this command"));
+  EXPECT_EQ(read_file(path("r.png")), "{}");
+}
+
 TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
   if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
   if (std::string(TENCACHE_WITH_EXECUTOR_TEXT) != "1") GTEST_SKIP() << "no executor in this build";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/output_files.h"
+#include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "gui/shell/app.h"
 #include "gui/shell/headless.h"
@@ -12,6 +14,9 @@ namespace tencache::gui {
 namespace {
 
 ExitCode take_screenshot(const GuiOptions& options) {
+  std::vector<std::string> inputs = options.files;
+  if (!options.machine.empty()) inputs.push_back(read_machine(options.machine).file);
+  check_output("--screenshot", options.screenshot, inputs);
   const auto [width, height] = parse_picture_size(options.size);
   Headless headless(width, height);
   // A display of 4K is looked at from as far as one of 1280×720, more or less.

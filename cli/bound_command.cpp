@@ -55,10 +55,10 @@ std::string windows_text(const Trace& trace, const std::vector<BoundWindow>& win
                   shown < windows.size() ? fmt::format("{} of {}", shown, windows.size()) : std::string("all"));
   for (std::size_t i = 0; i < shown; ++i) {
     const BoundWindow& window = windows[i];
-    text +=
-        fmt::format("  ops {} ({}) to {} ({}), {}: {}, compute {}; {}\n", window.first,
-                    trace.name(trace.ops[window.first]), window.last, trace.name(trace.ops[window.last]), window.term,
-                    format_seconds(window.seconds), format_seconds(window.compute_seconds), crossing_text(window));
+    text += fmt::format("  ops {} ({}) to {} ({}), {}: {}, compute {}; {}\n", window.first,
+                        printable(trace.name(trace.ops[window.first])), window.last,
+                        printable(trace.name(trace.ops[window.last])), window.term, format_seconds(window.seconds),
+                        format_seconds(window.compute_seconds), crossing_text(window));
   }
   return text;
 }
@@ -67,7 +67,7 @@ std::string bound_text(const Workload& workload, const Bound& bound) {
   const MachineSpec& machine = workload.machine.of_rank(bound.rank);
   const Trace& trace = workload.trace;
   std::string text = fmt::format("{} on {}\n", trace_title(workload), machine_title(workload));
-  if (!bound.misfit.empty()) text += fmt::format("  fits under no policy: {}\n", bound.misfit);
+  if (!bound.misfit.empty()) text += fmt::format("  fits under no policy: {}\n", printable(bound.misfit));
   text += fmt::format("  no policy is faster than {} an iteration; what binds: {}\n", format_seconds(bound.seconds),
                       bound.term);
   text += fmt::format("  that is {}\n", binding_text(workload, bound.binding, bound.rank));

@@ -36,8 +36,8 @@ std::string binding_text(const Workload& workload, const BoundTerm& binding, std
   if (binding.windows.empty()) return text;
   const Trace& trace = workload.trace;
   const BoundWindow& window = binding.windows.front();
-  text += fmt::format(", from op {} ({}) to {} ({}): {}", window.first, trace.name(trace.ops[window.first]),
-                      window.last, trace.name(trace.ops[window.last]), crossing_text(window));
+  text += fmt::format(", from op {} ({}) to {} ({}): {}", window.first, printable(trace.name(trace.ops[window.first])),
+                      window.last, printable(trace.name(trace.ops[window.last])), crossing_text(window));
   if (binding.windows.size() > 1) text += fmt::format("; and {} more such windows", binding.windows.size() - 1);
   return text;
 }

@@ -175,7 +175,7 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     if (!result.fits) {
       const std::string reason = "does not fit: " + result.misfit;
       table.add_wide(outcome.policy, reason, table_width);
-      if (columns_of(reason) + 20 > table_width) remarks += outcome.policy + ": " + result.misfit + "\n";
+      if (columns_of(reason) + 20 > table_width) remarks += outcome.policy + ": " + printable(result.misfit) + "\n";
       continue;
     }
     const double hits = result.window.accesses == 0

@@ -13,10 +13,14 @@ using Json = nlohmann::ordered_json;
 
 // The document of --json. Throws Error if stdout cannot take it.
 void print_json(const Json& document);
-// Text on stdout, as it is. Throws Error if stdout cannot take it.
+// Text on stdout, its lines each as printable() gives it. Throws Error if stdout cannot take it.
 void print(std::string_view text);
-// One line on stderr.
+// One line on stderr, as printable() gives it.
 void remark(std::string_view text);
+
+// Text of others, such as a name in a trace, as part of a line: what a terminal would obey (control characters, the end
+// of a line among them, and those that turn the direction of writing) and what is no UTF-8 become \xNN or \u{NNNN}.
+std::string printable(std::string_view text);
 
 // A line on stderr that is written over and over, only where stderr is a terminal.
 class ProgressLine {
@@ -32,7 +36,8 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-// Columns as wide as their widest cell; all but the first and the last aligned right. A row may be shorter.
+// Columns as wide as their widest cell, each as printable() gives it; all but the first and the last aligned right. A
+// row may be shorter.
 class Table {
  public:
   explicit Table(std::vector<std::string> header);

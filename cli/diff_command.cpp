@@ -103,7 +103,7 @@ ExitCode diff(const std::string& file_a, const std::string& file_b, bool json) {
   } else if (same) {
     print(fmt::format("the same: {} result{}\n", equal, equal == 1 ? "" : "s"));
   } else {
-    print(fmt::format("A: {}\nB: {}\n\n{}{}", file_a, file_b, text,
+    print(fmt::format("A: {}\nB: {}\n\n{}{}", printable(file_a), printable(file_b), text,
                       equal == 0 ? std::string() : fmt::format("\nthe same: {} more\n", equal)));
   }
   return same ? ExitCode::done : ExitCode::answer_is_no;

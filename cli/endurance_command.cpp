@@ -105,7 +105,7 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
 std::string endurance_text(const EnduranceArguments& arguments, const Workload& workload, const Outcome& outcome,
                            const std::vector<TierWear>& wears) {
   std::string text = fmt::format("{} on {} under {}\n", trace_title(workload), machine_title(workload), outcome.policy);
-  if (!outcome.result.fits) return text + "  does not fit: " + outcome.result.misfit + "\n";
+  if (!outcome.result.fits) return text + "  does not fit: " + printable(outcome.result.misfit) + "\n";
   const double seconds = outcome.result.iteration_seconds();
   text +=
       fmt::format("  iteration {}, {:.0f} a day\n\n", format_seconds(seconds), arguments.wear.duty * 86'400 / seconds);

@@ -285,7 +285,10 @@ std::string steps_text(const Explanation& explanation) {
 }
 
 std::string shortened(const std::string_view text, std::size_t width) {
-  return text.size() <= width ? std::string(text) : "…" + std::string(text.substr(text.size() - width + 1));
+  if (text.size() <= width) return std::string(text);
+  std::string_view end = text.substr(text.size() - width + 1);
+  while (!end.empty() && columns_of(end.substr(0, 1)) == 0) end.remove_prefix(1);  // not in the middle of a character
+  return "…" + std::string(end);
 }
 
 std::string costly_text(const Explained& explained) {
@@ -346,7 +349,7 @@ std::string explanation_text(const Explained& explained) {
   const TimeParts& parts = explanation.parts;
   std::string text = fmt::format("{} on {} under {}\n", trace_title(explained.workload),
                                  machine_title(explained.workload), explanation.outcome.policy);
-  if (!parts.fits) return text + "  does not fit: " + parts.reason + "; see `tencache fit`\n";
+  if (!parts.fits) return text + "  does not fit: " + printable(parts.reason) + "; see `tencache fit`\n";
   if (!explanation.outcome.ranks.empty()) text += fmt::format("  of rank {}, the slowest\n", explanation.outcome.rank);
   text += fmt::format("  iteration {} = compute {} + gaps {} + stalls {}\n", format_seconds(parts.seconds),
                       format_seconds(parts.compute), format_seconds(parts.gaps), format_seconds(sum_of(parts.stalls)));

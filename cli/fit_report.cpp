@@ -92,7 +92,7 @@ Json demand_json(const Trace& trace, const MachineSpec& machine, const Demand& d
 
 std::string at_op(const Trace& trace, const BytesAtOp& bytes) {
   if (bytes.op == none) return "";
-  return fmt::format(" at op {} ({})", bytes.op, trace.name(trace.ops[bytes.op]));
+  return fmt::format(" at op {} ({})", bytes.op, printable(trace.name(trace.ops[bytes.op])));
 }
 
 std::string roles_text(const BytesAtOp& bytes) {

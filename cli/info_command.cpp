@@ -72,20 +72,20 @@ Json info_json(const std::string& file, const Trace& trace, const TraceSummary& 
   return json;
 }
 
-std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : printable(text); }
 
 std::string op_bytes_text(const Trace& trace, Bytes bytes, OpIndex op) {
   return op == none ? format_bytes(bytes)
-                    : fmt::format("{}, at op {} ({})", format_bytes(bytes), op, trace.name(trace.ops[op]));
+                    : fmt::format("{}, at op {} ({})", format_bytes(bytes), op, printable(trace.name(trace.ops[op])));
 }
 
 std::string info_text(const std::string& file, const Trace& trace, const TraceSummary& summary) {
   const TraceHeader& header = summary.header;
   const auto number = [](std::uint64_t value) { return value == 0 ? std::string("unknown") : std::to_string(value); };
-  std::string text = fmt::format("{}\n", file);
+  std::string text = fmt::format("{}\n", printable(file));
   text += fmt::format("  model          {}, batch {}, sequence length {}, {}\n", or_unknown(header.model),
                       number(header.batch), number(header.sequence_length),
-                      header.precision.empty() ? "unknown precision" : header.precision);
+                      header.precision.empty() ? "unknown precision" : printable(header.precision));
   text += fmt::format("  recorded       on {}, by {}\n", or_unknown(header.hardware), or_unknown(header.recorded_by));
   text += fmt::format("  ops            {} in {} modules\n", summary.op_count, summary.module_count);
   for (const Phase phase : phases) {

@@ -325,7 +325,7 @@ std::string trace_title(const Workload& workload) {
   std::string title =
       header.model.empty() ? std::filesystem::path(workload.options.trace).filename().string() : header.model;
   if (header.batch != 0) title += fmt::format(", batch {}", header.batch);
-  return title;
+  return printable(title);
 }
 
 std::string main_stall(const RunResult& result) {
@@ -454,7 +454,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
   text += notes_text(workload, outcome);
   if (!workload.options.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
-  if (!result.fits) return text + fmt::format("  does not fit: {}\n", result.misfit);
+  if (!result.fits) return text + fmt::format("  does not fit: {}\n", printable(result.misfit));
   text += iteration_text(outcome, references) + attribution_text(result) +
           traffic_text(workload.machine.of_rank(outcome.rank), result);
   if (const std::optional<double> rate = tokens_per_second(workload, result.iteration_seconds())) {

@@ -244,8 +244,8 @@ std::string title_of_document(const Json& document) {
   if (!is_repeatable(document)) return title_of(document);
   const Json &name = member(document["manifest"]["command"], "name"), &machine = member(document, "machine");
   const Json& on = machine.is_string() ? machine : member(member(document, "sweep"), "name");
-  return fmt::format("{} {} {}", name.get<std::string>(), machine.is_string() ? "on" : "of",
-                     on.is_string() ? on.get<std::string>() : std::string("?"));
+  return printable(fmt::format("{} {} {}", name.get<std::string>(), machine.is_string() ? "on" : "of",
+                               on.is_string() ? on.get<std::string>() : std::string("?")));
 }
 
 // A table of all would bury what it is about.

@@ -65,7 +65,7 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
     std::string note = fmt::format(
         "durations are modelled: rescaled from {} to {} by roofline in {}, {:.3f} of the GPU's time "
         "(docs/rescaling.md)",
-        rescaling->from, rescaling->to, rescaling->precision, rescaling->factor);
+        printable(rescaling->from), printable(rescaling->to), rescaling->precision, rescaling->factor);
     if (rescaling->guessed != 0) {
       note += fmt::format("; {} of {} GPU ops say no flops and were taken for arithmetic by their time",
                           rescaling->guessed, rescaling->ops);
@@ -74,7 +74,8 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
   }
   if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
   if (!workload.options.rescale.no_rescale) return {};
-  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", recorded_on, gpu)};
+  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", printable(recorded_on),
+                      printable(gpu))};
 }
 
 }  // namespace

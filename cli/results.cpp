@@ -131,7 +131,8 @@ Json change_json(const Change& change) {
 }
 
 std::string title_of(const Json& result) {
-  return fmt::format("{} on {}, {}", text_of(result, "policy"), text_of(result, "machine"), text_of(result, "trace"));
+  return printable(
+      fmt::format("{} on {}, {}", text_of(result, "policy"), text_of(result, "machine"), text_of(result, "trace")));
 }
 
 std::string changes_text(const std::vector<Change>& changes, const std::string& name_of_a,

@@ -101,7 +101,7 @@ std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
     case KneeState::never_fits:
       break;
   }
-  return fmt::format("{}, however large: {}", cell(line.unlimited), line.unlimited.reason);
+  return fmt::format("{}, however large: {}", cell(line.unlimited), printable(line.unlimited.reason));
 }
 
 std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
@@ -211,9 +211,9 @@ std::string analysis_text(const Analysed& analysed) {
     // The reason of the value that comes nearest; where none fits, the line above has it.
     const auto misfit = std::find_if(line.points.rbegin(), line.points.rend(), [](const auto& p) { return !p.fits; });
     if (misfit == line.points.rend() || line.knee_state == KneeState::never_fits) continue;
-    text +=
-        fmt::format("{}{} with {} of {}: {}\n", line.policy, where,
-                    format_parameter(analysed.parameter(), misfit->value), analysed.parameter().name, misfit->reason);
+    text += fmt::format("{}{} with {} of {}: {}\n", line.policy, where,
+                        format_parameter(analysed.parameter(), misfit->value), analysed.parameter().name,
+                        printable(misfit->reason));
   }
   text += fmt::format("Nothing gained: no larger value, nor no limit at all, is more than {} faster.\n",
                       analysed.tolerance());

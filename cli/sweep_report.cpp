@@ -334,7 +334,7 @@ std::string reasons_text(const std::vector<SweepRow>& rows) {
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text = fmt::format("{} of {} do not fit, or are refused:\n", misfits, all);
   for (std::size_t i = 0; i < std::min(most_reasons, sorted.size()); ++i) {
-    text += fmt::format("  {:>6}  {}\n", sorted[i].first, sorted[i].second);
+    text += fmt::format("  {:>6}  {}\n", sorted[i].first, printable(sorted[i].second));
   }
   if (sorted.size() > most_reasons) text += fmt::format("  and {} other reasons\n", sorted.size() - most_reasons);
   return text;

@@ -177,7 +177,7 @@ std::string times_text(const Tuned& tuned) {
                 : fmt::format("{} the defaults{}.\n", gain_text(best.score),
                               tuned.workloads.size() > 1 ? " (geometric mean)" : "");
   } else {
-    text += fmt::format("The defaults do not fit: {}.\n", standard.misfit);
+    text += fmt::format("The defaults do not fit: {}.\n", printable(standard.misfit));
   }
   return text;
 }
@@ -198,7 +198,7 @@ std::string ties_and_misfits(const Tuned& tuned) {
   if (misfits != 0) {
     text += fmt::format("{} of {} candidates do not fit, such as\n", misfits, result.candidates.size());
     for (std::size_t i = 0; i < std::min(reasons_shown, reasons.size()); ++i) {
-      text += fmt::format("  {} × {}\n", reasons[i].second, reasons[i].first);
+      text += fmt::format("  {} × {}\n", reasons[i].second, printable(reasons[i].first));
     }
   }
   return text;

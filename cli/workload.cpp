@@ -198,7 +198,7 @@ std::string machine_title(const Workload& workload) {
     if (link == machine.links.end()) continue;
     changes.push_back(link->name + " at most " + format_bandwidth(link->bandwidth));
   }
-  return machine.name + (changes.empty() ? "" : " with " + join(changes));
+  return printable(machine.name) + (changes.empty() ? "" : " with " + join(changes));
 }
 
 RunLimits limits_of(const WorkloadOptions& options) {

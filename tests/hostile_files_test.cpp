@@ -190,5 +190,69 @@ TEST_F(HostileFiles, NoLibraryIsLoadedButThoseOfTheCommandLine) {
   EXPECT_FALSE(fs::exists(path("loaded")));
 }
 
+// ---- Terminals ------------------------------------------------------------------------------------------------------
+
+// Nothing of a file is obeyed by a terminal, and no name makes a line of its own.
+TEST_F(HostileFiles, NamesAndErrorsAreNothingThatTerminalsObey) {
+  const std::string evil = "\x1b]0;evil\x07\x7f\xc2\x9b\xe2\x80\xae\nforged\r", no_utf8 = evil + "\x9b\x8d";
+  const auto expect_tame = [&](const std::vector<std::string>& words) {
+    SCOPED_TRACE(words[0] + " " + words[words.size() - 1]);
+    const Answer answer = run(words);
+    for (const std::string& text : {answer.out, answer.err}) {
+      for (const char* obeyed : {"\x1b", "\x07", "\x7f", "\xc2\x9b", "\xe2\x80\xae", "\x9b\x8d", "\r", "\nforged"}) {
+        EXPECT_THAT(text, Not(HasSubstr(obeyed)));
+      }
+      EXPECT_FALSE(text.starts_with("forged"));
+    }
+    return answer;
+  };
+  const Trace plain = small_trace();
+  Trace trace;
+  trace.header = plain.header;
+  trace.header.model = trace.header.hardware = trace.header.precision = trace.header.recorded_by = "x" + evil;
+  for (const Tensor& tensor : plain.tensors) {
+    trace.add_tensor(std::string(plain.name(tensor)) + evil, tensor.bytes, tensor.role, tensor.persistent);
+  }
+  for (const Op& one : plain.ops) {
+    Op op = one;
+    op.name = trace.names.intern(std::string(plain.name(one)) + evil);
+    op.module = trace.names.intern(std::string(plain.module(one)) + evil);
+    trace.add_op(op, plain.reads(one), plain.writes(one));
+  }
+  write_trace(trace, path("evil.trace.jsonl"));
+  const auto on = [](std::vector<std::string> words, const std::vector<std::string>& more = {}) {
+    words.insert(words.end(), {"evil.trace.jsonl", "-m", "small-host", "--no-rescale"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  EXPECT_THAT(expect_tame({"info", "evil.trace.jsonl"}).out,
+              HasSubstr(R"(x\x1b]0;evil\x07\x7f\u{9b}\u{202e}\x0aforged\x0d)"));
+  for (const char* memory : {"16MiB", "5MiB"}) {
+    EXPECT_THAT(expect_tame(on({"replay"}, {"-p", "lru", "--gpu-memory", memory})).out, HasSubstr(R"(\x0aforged)"));
+    expect_tame(on({"compare"}, {"-p", "lru,on-demand", "--gpu-memory", memory}));
+    expect_tame(on({"fit"}, {"-p", "lru", "--gpu-memory", memory}));
+    expect_tame(on({"explain"}, {"-p", "lru", "--gpu-memory", memory}));
+    expect_tame(on({"endurance"}, {"-p", "lru", "--gpu-memory", memory}));
+    expect_tame(on({"bound"}, {"--gpu-memory", memory}));
+    expect_tame(on({"tune"}, {"-p", "lru", "--gpu-memory", memory}));
+    expect_tame(on({"sensitivity"}, {"-p", "lru", "--gpu-memory", memory, "--over", "pcie=1GB/s,2GB/s"}));
+  }
+  write(no_utf8, "{}");
+  machine("m.yaml", "name: small-host", R"(name: "m\e]0;evil\a\nforged")");
+  write("keys.yaml", "\"name\\e]0;evil\\a\": x\n");
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"info", no_utf8},
+           {"report", no_utf8, "-o", "o.html"},
+           {"replay", "small.trace.jsonl", "-m", "./keys.yaml", "-p", "lru"},
+           {"replay", "small.trace.jsonl", "-m", "./m.yaml", "-p", "lru"},
+           {"replay", "small.trace.jsonl", "-m", no_utf8, "-p", "lru"},
+           {"replay", "small.trace.jsonl", "-m", "small-host", "-p", no_utf8},
+           {"replay", "small.trace.jsonl", "-m", "small-host", "-p", "lru", "--set", "a=" + no_utf8},
+           {"replay", "--" + no_utf8},
+           {no_utf8}}) {
+    EXPECT_EQ(expect_tame(words).code, 2);
+  }
+}
+
 }  // namespace
 }  // namespace tencache

@@ -1,8 +1,8 @@
 // `tencache-gui`: what `tencache gui` starts.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 
+#include "cli/console.h"
 #include "cli/output_files.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
@@ -33,7 +33,7 @@ ExitCode take_screenshot(const GuiOptions& options) {
   std::vector<std::string> errors = app.session().errors();
   const SimulatedPointer simulated = app.session().simulated();
   if (simulated != nullptr && !simulated->fits) errors.push_back(app.session().message());
-  for (const std::string& error : errors) std::fprintf(stderr, "tencache: %s\n", error.c_str());
+  for (const std::string& error : errors) remark("tencache: " + error);
   return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
 }
 
@@ -60,10 +60,10 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(tencache::gui::run(argc, argv));
   } catch (const tencache::Error& error) {
-    std::fprintf(stderr, "tencache: %s\n", error.what());
+    tencache::remark(std::string("tencache: ") + error.what());
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "tencache: %s\n", error.what());
+    tencache::remark(std::string("tencache: ") + error.what());
     return static_cast<int>(tencache::ExitCode::bad_usage);
   }
 }

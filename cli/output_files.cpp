@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "core/error.h"
 #include "traces/file_io.h"
@@ -17,6 +22,48 @@ namespace {
 std::filesystem::path canonical(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+}
+
+// What a signal that ends the program is to remove; one that finds no place here may stay behind.
+struct Remembered {
+  std::atomic<bool> there = false;
+  std::string file, folder;
+};
+std::array<Remembered, 8> remembered;
+std::mutex of_remembered;
+
+// Calls nothing but what a signal handler may.
+void remove_and_end(int signal) {
+  for (const Remembered& one : remembered) {
+    if (!one.there) continue;
+    ::unlink(one.file.c_str());
+    ::rmdir(one.folder.c_str());
+  }
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void remember(const std::string& file, const std::string& folder) {
+  const std::lock_guard lock(of_remembered);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    // Whoever ignores a signal or has a handler of their own, such as Python, goes on.
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
+      std::signal(signal, remove_and_end);
+    }
+  }
+  const auto place = std::ranges::find_if(remembered, [](const Remembered& one) { return !one.there; });
+  if (place == remembered.end()) return;
+  place->file = file;
+  place->folder = folder;
+  place->there = true;
+}
+
+void forget(const std::string& file) {
+  const std::lock_guard lock(of_remembered);
+  for (Remembered& one : remembered) {
+    if (one.there && one.file == file) one.there = false;
+  }
 }
 
 }  // namespace
@@ -42,7 +89,8 @@ void check_output(const std::string& option, const std::string& path, const std:
   }
 }
 
-TemporaryFile::TemporaryFile(const std::string& suffix) {
+std::string TemporaryFile::path() {
+  if (!path_.empty()) return path_;
   std::error_code error;
   std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   if (error) folder = "/tmp";
@@ -51,12 +99,17 @@ TemporaryFile::TemporaryFile(const std::string& suffix) {
     throw Error(fmt::format("{}: no folder for temporary files can be made there: {}; make room or set TMPDIR",
                             folder.string(), std::strerror(errno)));
   }
-  path_ = std::filesystem::path(own) / ("tencache" + suffix);
+  folder_ = own;
+  path_ = own + "/tencache" + suffix_;
+  remember(path_, folder_);
+  return path_;
 }
 
 TemporaryFile::~TemporaryFile() {
+  if (path_.empty()) return;
   std::error_code ignored;
-  std::filesystem::remove_all(path_.parent_path(), ignored);
+  std::filesystem::remove_all(folder_, ignored);
+  forget(path_);
 }
 
 }  // namespace tencache

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tencache {
@@ -11,17 +12,18 @@ namespace tencache {
 // inputs and its other outputs, of which empty ones are none. An existing file stays as it is. An empty `path` is fine.
 void check_output(const std::string& option, const std::string& path, const std::vector<std::string>& others);
 
-// A name in a folder of its own among the temporary files, which only its owner may enter; goes with this object.
+// A name in a folder of its own among the temporary files, which only its owner may enter: made when the name is first
+// asked for, gone with this object, and with the program where SIGINT, SIGTERM or SIGHUP ends it.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& suffix);
+  explicit TemporaryFile(std::string suffix) : suffix_(std::move(suffix)) {}
   ~TemporaryFile();
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::string path() const { return path_.string(); }
+  std::string path();
 
  private:
-  std::filesystem::path path_;
+  std::string suffix_, folder_, path_;
 };
 
 }  // namespace tencache

@@ -245,8 +245,8 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (!arguments.live.empty()) server.emplace(arguments.live);
   Timeline predicted, measured;
   std::optional<Prediction> prediction;
-  const TemporaryFile unnamed(".prediction.json");
   if (predicting) {
+    TemporaryFile unnamed(".prediction.json");
     const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
     prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
   }

@@ -66,7 +66,7 @@ void record_for_prediction(const std::string& program, const std::string& config
 
 // Puts the predicted events before the measured ones, as the first process.
 void add_predicted_timeline(const std::string& measured_file, const TimelineProcess& predicted) {
-  const TemporaryFile predicted_file(".timeline.json");
+  TemporaryFile predicted_file(".timeline.json");
   write_chrome_trace(predicted_file.path(), {predicted});
   Json joined = Json::parse(read_file(predicted_file.path()));
   Json measured = Json::parse(read_file(measured_file));
@@ -192,14 +192,14 @@ void check_names(const TrainArguments& arguments) {
 
 // What is predicted: the trace of `arguments`, or a recording that is made now and written to `recording`. Settles
 // what percentages and `auto` among the arguments mean.
-Workload workload_to_predict(const std::string& program, const std::string& recording, TrainArguments& arguments) {
+Workload workload_to_predict(const std::string& program, TemporaryFile& recording, TrainArguments& arguments) {
   const ConfigHead head = read_config_head(arguments.config);
   // Gone at the end: the training program has the GPU's memory for itself.
   const std::shared_ptr<Accelerator> accelerator = training_accelerator(arguments);
   const bool recorded_now = arguments.workload.trace.empty();
   if (recorded_now) {
-    record_for_prediction(program, arguments.config, arguments.device, recording);
-    arguments.workload.trace = recording;
+    arguments.workload.trace = recording.path();
+    record_for_prediction(program, arguments.config, arguments.device, arguments.workload.trace);
   }
   arguments.workload.gpu_memory =
       resolve_percentage(arguments.workload.gpu_memory, arguments.workload.trace, accelerator.get());
@@ -221,8 +221,8 @@ Workload workload_to_predict(const std::string& program, const std::string& reco
 }
 
 ExitCode train_and_predict(const std::string& program, TrainArguments arguments) {
-  const TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
-  const Workload workload = workload_to_predict(program, recording.path(), arguments);
+  TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
+  const Workload workload = workload_to_predict(program, recording, arguments);
   Timeline timeline;
   const bool drawn = !arguments.timeline.empty() || !arguments.live.empty();
   const Prediction prediction =
@@ -235,7 +235,7 @@ ExitCode train_and_predict(const std::string& program, TrainArguments arguments)
                                   .timeline = &timeline,
                                   .machine = &workload.machine,
                                   .trace = &prediction.outcome.program.trace};
-  const TemporaryFile predicted_file(".timeline.json");
+  TemporaryFile predicted_file(".timeline.json");
   if (!arguments.live.empty() && !timeline.spans.empty()) {
     write_chrome_trace(predicted_file.path(), {predicted});
     words.insert(words.end(), {"--predicted-timeline", predicted_file.path()});

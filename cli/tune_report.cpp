@@ -142,7 +142,14 @@ std::string flatness_table(const Tuned& tuned) {
     table.add({flatness.knob, flatness.value, tuned.defaults.at(flatness.knob), join(steps)});
   }
   std::string text = table.text() + "= a tie";
-  if (unknown) text += ", ? not simulated: the budget was spent";
+  const Candidate& standard = tuned.standard();
+  const bool spent =
+      tuned.result.simulations + standard.seconds.size() * standard.seconds.front().size() > tuned.request.budget;
+  if (unknown) {
+    text += spent ? ", ? not simulated: the budget is spent; raise --budget"
+                  : ", ? not simulated: the rest of the budget is kept for trying each change of a better one without; "
+                    "raise --budget";
+  }
   text += '\n';
   if (!without_effect.empty()) text += "Without effect here: " + join(without_effect) + ".\n";
   return text;
@@ -253,10 +260,12 @@ std::string tune_text(const Tuned& tuned) {
   const TuneResult& result = tuned.result;
   // A start that --over leaves out is none of the combinations.
   const bool outside = static_cast<double>(result.candidates.size()) > static_cast<double>(result.combinations);
-  std::string text = fmt::format("{} on {}: {} candidates of {:.3g}{}{}, {} simulations\n", tuned.request.policy,
-                                 machine_title(tuned.workloads.front()), result.candidates.size() - (outside ? 1 : 0),
-                                 result.combinations, result.exhaustive ? " (all)" : "",
-                                 outside ? " and the start" : "", result.simulations);
+  const std::size_t candidates = result.candidates.size() - (outside ? 1 : 0);
+  std::string text =
+      fmt::format("{} on {}: {} candidate{} of {:.3g}{}{}, {} simulation{}\n", tuned.request.policy,
+                  machine_title(tuned.workloads.front()), candidates, candidates == 1 ? "" : "s", result.combinations,
+                  result.exhaustive ? " (all)" : "", outside ? " and the start" : "", result.simulations,
+                  result.simulations == 1 ? "" : "s");
   if (tuned.request.jitter > 0) {
     text += fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",
                         result.candidates.front().seconds.front().size(), 100 * tuned.request.jitter);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/console.h"
+#include "cli/policy_library.h"
 #include "policies/registry.h"
 #include "sim/deepspeed_memory.h"
 #include "traces/jitter.h"
@@ -266,6 +267,8 @@ std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::
   if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(options.rescale.assume_gpu);
   if (options.rescale.no_rescale) command += " --no-rescale";
   if (options.iterations != 0) command += fmt::format(" --iterations {}", options.iterations);
+  const std::string library = origin_of_policy(tuned.request.policy).file;
+  if (!library.empty()) command += " --policy-library " + quoted_word(library);
   command += " --policy " + quoted_word(tuned.request.policy);
   for (const auto& [name, value] : candidate.settings) command += " --set " + quoted_word(name + "=" + value);
   return command;

@@ -20,8 +20,9 @@ Json count_json(const std::string& text) {
   return static_cast<std::uint64_t>(number);
 }
 
-// Where nothing says what pageable memory costs, pinning is the base's choice, if there is room for it.
-void write_pinning(const Settings& resolved, const TrainingShape& shape, const std::string& name, Json& offload,
+// Where nothing says what pageable memory costs, pinning is the base's choice, if there is room for it; else it is
+// asked for, and the answer is true.
+bool write_pinning(const Settings& resolved, const TrainingShape& shape, const std::string& name, Json& offload,
                    std::vector<std::string>& remarks) {
   if (!shape.why_not_pinned.empty()) {
     offload["pin_memory"] = false;
@@ -29,13 +30,16 @@ void write_pinning(const Settings& resolved, const TrainingShape& shape, const s
     offload["pin_memory"] = resolved.at("pin_memory") == "true";
   } else if (!offload.contains("pin_memory")) {
     offload["pin_memory"] = true;
+    return true;
   } else if (offload["pin_memory"] == false) {
     remarks.push_back(name + ".pin_memory is false, as it was; the machine has pinned memory only, which is faster");
   }
+  return false;
 }
 
 void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stages, std::vector<std::string>& remarks) {
   const auto is_nvme = [&](std::string_view section) { return resolved.at(std::string(section)) == "nvme"; };
+  std::string pinned;  // sections, whatever the settings say
   for (const std::string_view section : {param, optimizer}) {
     const std::string name(section), device = resolved.at(name);
     if (device == "none") {
@@ -44,7 +48,11 @@ void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stag
     }
     stages[name]["device"] = device;
     if (device == "nvme" && !stages[name].contains("nvme_path")) stages[name]["nvme_path"] = default_nvme_path;
-    write_pinning(resolved, shape, name, stages[name], remarks);
+    if (write_pinning(resolved, shape, name, stages[name], remarks)) pinned += (pinned.empty() ? "" : " and ") + name;
+  }
+  if (!pinned.empty() && resolved.at("pin_memory") == "false") {
+    remarks.push_back("pin_memory of " + pinned +
+                      " is written as true: the machine file does not say what memory that is not pinned costs");
   }
   for (const UsedKey& used : used_keys) {
     const std::string section(used.section), key(used.key), value = resolved.at(std::string(used.option));

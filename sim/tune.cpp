@@ -50,7 +50,7 @@ class Search {
       fastest = best_;
       limit_ = options_.budget;
       simplify();
-      limit_ -= std::min(limit_, (space_.changed(points_[result_.best]) + 2) * runs_of_candidate());
+      limit_ -= std::min(limit_, space_.changed(points_[result_.best]) * runs_of_candidate());
       look_around();
     }
     collect_untested();

@@ -251,13 +251,15 @@ TEST(DeepSpeedConfig, KeepsTheBatchAndThePinningOfTheFileItStartsFrom) {
   EXPECT_EQ(json["zero_optimization"]["offload_optimizer"]["pin_memory"], true);
   EXPECT_THAT(written.remarks, ElementsAre("train_micro_batch_size_per_gpu stays 2; the trace has 8",
                                            "gradient_accumulation_steps stays 16; the trace has 1",
-                                           HasSubstr("offload_param.pin_memory is false, as it was")));
+                                           HasSubstr("offload_param.pin_memory is false, as it was"),
+                                           HasSubstr("pin_memory of offload_optimizer is written as true")));
 
   // The whole batch alone says it, too.
   const WrittenConfig whole = write_deepspeed_config("zero-infinity", settings, {.micro_batch = 8, .shards = 2},
                                                      Json{{"train_batch_size", 32}});
   EXPECT_FALSE(Json::parse(whole.text).contains("train_micro_batch_size_per_gpu"));
-  EXPECT_THAT(whole.remarks, ElementsAre("train_batch_size stays 32; the trace has 16"));
+  EXPECT_THAT(whole.remarks, ElementsAre("train_batch_size stays 32; the trace has 16",
+                                         HasSubstr("pin_memory of offload_param and offload_optimizer is written")));
 }
 
 TEST(DeepSpeedConfig, AsksForNoPinningWhereThereIsNoRoom) {
@@ -276,7 +278,9 @@ TEST(DeepSpeedConfig, AsksForNoPinningWhereThereIsNoRoom) {
 TEST(DeepSpeedConfig, SaysWhatItCannotExpress) {
   const Settings settings = resolved("zero-infinity", {{"overflow", "evict"}});
   EXPECT_THAT(write_deepspeed_config("zero-infinity", settings, {}).remarks,
-              ElementsAre(HasSubstr("add train_micro_batch_size_per_gpu"), HasSubstr("overflow=evict has no key")));
+              ElementsAre(HasSubstr("add train_micro_batch_size_per_gpu"),
+                          HasSubstr("pin_memory of offload_param and offload_optimizer is written as true"),
+                          HasSubstr("overflow=evict has no key")));
   EXPECT_THAT([] { write_deepspeed_config("lru", {}, {}); },
               ThrowsMessage<Error>(HasSubstr("none that DeepSpeed has")));
   const WrittenConfig offload = write_deepspeed_config("zero-offload", resolved("zero-offload", {}), {});
@@ -388,7 +392,7 @@ TEST_F(TuneDeepSpeed, AsksForNoPinningWhereThereIsNoRoom) {
     const Answer answer = run(words);
     EXPECT_EQ(answer.code, 0) << answer.err;
     EXPECT_THAT(answer.err, HasSubstr(reason));
-    EXPECT_EQ(answer.err.find("pin_memory") == std::string::npos, reason.empty()) << answer.err;
+    EXPECT_EQ(answer.err.find("pin_memory is false") == std::string::npos, reason.empty()) << answer.err;
     const nlohmann::json zero = nlohmann::json::parse(content(path("d.json")))["zero_optimization"];
     EXPECT_EQ(zero["offload_param"]["pin_memory"], zero["offload_optimizer"]["pin_memory"]);
     return zero["offload_param"]["pin_memory"].get<bool>();

@@ -1,5 +1,6 @@
 // Policies from shared libraries, from end to end: the example of the documentation, and libraries that are refused.
 #include "tests/cli_fixture.h"
+#include "traces/file_io.h"
 
 namespace tencache {
 namespace {
@@ -43,6 +44,17 @@ TEST_F(CommandLine, AResultOfALibraryIsReproducedOnlyWhereTheLibraryIsNamed) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("result.json"), HasSubstr("if you trust it, add --policy-library /")));
   EXPECT_EQ(run({"reproduce", "result.json", "--policy-library", library("look_ahead")}).code, 0);
+}
+
+TEST_F(CommandLine, TheCommandThatTuningPrintsNamesTheLibrary) {
+  const Answer tuned = run({"tune", path("small.trace.jsonl"), "-m", "small-host", "-p", "look-ahead", "--over",
+                            "ahead=1,2,4", "--policy-library", library("look_ahead")});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  const std::size_t at = tuned.out.find("tencache replay ");
+  ASSERT_NE(at, std::string::npos) << tuned.out;
+  const std::string words = tuned.out.substr(at + std::string("tencache ").size());
+  write_file(path("replay.sh"), "exec " + program + " " + words);
+  EXPECT_EQ(run({path("replay.sh")}, "/bin/sh").code, 0) << words;
 }
 
 TEST_F(CommandLine, WithoutTheLibraryThePolicyIsUnknown) {

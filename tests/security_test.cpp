@@ -184,7 +184,7 @@ TEST_F(Security, TemporaryFilesLieInAFolderOfTheirOwner) {
   const NoUmask no_umask;
   std::string first_path;
   {
-    const TemporaryFile first(".json"), second(".json");
+    TemporaryFile first(".json"), second(".json");
     first_path = first.path();
     EXPECT_NE(first.path(), second.path());
     write_file(first.path(), "x");
@@ -194,6 +194,36 @@ TEST_F(Security, TemporaryFilesLieInAFolderOfTheirOwner) {
     EXPECT_EQ(status.st_uid, ::geteuid());
   }
   EXPECT_FALSE(fs::exists(fs::path(first_path).parent_path()));
+}
+
+TEST_F(Security, TemporaryFilesGoWithTheProgram) {
+  fs::create_directory(path("tmp"));
+  for (const int signal : {0, SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setenv("TMPDIR", path("tmp").c_str(), 1);
+      TemporaryFile unused(".json");
+      if (!fs::is_empty(path("tmp"))) ::_exit(1);
+      TemporaryFile used(".json"), earlier(".json");
+      {
+        TemporaryFile gone(".json");
+        write_file(gone.path(), "x");
+      }
+      earlier.path();
+      write_file(used.path(), "x");
+      if (signal != 0) ::kill(::getpid(), signal);
+      ::_exit(std::distance(fs::directory_iterator(path("tmp")), fs::directory_iterator()) == 2 ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (signal == 0) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+      for (const auto& left : fs::directory_iterator(path("tmp"))) fs::remove_all(left);
+    } else {
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << signal;
+      EXPECT_TRUE(fs::is_empty(path("tmp"))) << signal;
+    }
+  }
 }
 
 // ---- The live socket ------------------------------------------------------------------------------------------------

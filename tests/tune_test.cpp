@@ -129,6 +129,18 @@ TEST(Tune, KeepsToTheBudgetAndSimulatesNothingTwice) {
   }
 }
 
+// No more is kept than trying each change of the best without would take.
+TEST(Tune, LeavesNothingUnknownThatTheBudgetAllows) {
+  for (const std::uint64_t budget : {1, 2, 3, 5, 8, 12, 20, 30, 60}) {
+    const TuneResult result = tune(large_problem(), {.budget = budget});
+    bool unknown = false;
+    for (const Flatness& flatness : result.flatness) {
+      for (const Flatness::Step& step : flatness.steps) unknown = unknown || !step.known;
+    }
+    EXPECT_TRUE(!unknown || result.simulations + result.candidates[result.best].changed >= budget) << budget;
+  }
+}
+
 // However small the budget, what the best changes was tried without, or is named.
 TEST(Tune, NamesChangesThatItDidNotTryWithout) {
   for (const std::uint64_t budget : {3, 5, 8, 12, 20, 30, 60}) {
@@ -513,6 +525,15 @@ TEST_F(TuneCommand, TheCommandItPrintsIsQuotedForAShell) {
   const Answer answer = run({"tune", "a $trace.jsonl", "-m", "m.yaml", "-p", "layer-streaming", "--budget", "1"});
   ASSERT_EQ(answer.code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("tencache replay 'a $trace.jsonl' --machine m.yaml --policy"));
+}
+
+TEST_F(TuneCommand, WhatIsLeftOfTheBudgetIsSpent) {
+  const Answer three = run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "3"});
+  EXPECT_THAT(three.out, HasSubstr(": 3 candidates of 48, 3 simulations\n"));
+  const Answer two = run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "2"});
+  EXPECT_THAT(two.out, HasSubstr("? not simulated: the budget is spent; raise --budget\n"));
+  const Answer one = run({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "lru", "--budget", "1"});
+  EXPECT_THAT(one.out, HasSubstr(": 1 candidate of 48, 1 simulation\n"));
 }
 
 TEST_F(TuneCommand, WhereNothingFitsTheAnswerIsNo) {

@@ -161,6 +161,8 @@ int run_command_line(int argc, const char* const* argv) {
     return report("this computer has not enough memory for that", ExitCode::bad_usage);
   } catch (const std::exception& error) {
     return report(error.what(), ExitCode::bad_usage);
+  } catch (...) {  // by code that is not ours
+    return report("a policy of --policy-library threw what is no std::exception", ExitCode::bad_usage);
   }
 }
 

@@ -29,35 +29,55 @@ Enum choose(const std::string& text, std::size_t count, const char* what) {
   throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + valid);
 }
 
-Layout layout_from(const py::dict& values, const MachineSpec& machine) {
+// In a message, however long it is.
+std::string shown(const py::handle value) {
+  constexpr std::size_t most = 80;
+  const std::string text = py::repr(value);
+  return text.size() <= most ? text : text.substr(0, most) + "…";
+}
+
+// `rule`: "Lru.make_room must return chunk numbers".
+template <typename T>
+T converted(const py::handle value, const std::string& rule) {
+  try {
+    return py::cast<T>(value);
+  } catch (const py::cast_error&) {
+    throw Error(rule + ", not " + shown(value));
+  }
+}
+
+// `method`: "Lru.layout", for messages; so below.
+Layout layout_from(const py::dict& values, const MachineSpec& machine, const std::string& method) {
   Layout layout;
   for (const auto& [key, value] : values) {
-    const std::string name = py::cast<std::string>(key);
+    const std::string name = converted<std::string>(key, method + ": a key must be a str");
+    const std::string rule = method + ": " + name + " must be ";
     if (name == "chunk_bytes") {
-      layout.chunk_bytes = py::cast<Bytes>(value);
+      layout.chunk_bytes = converted<Bytes>(value, rule + "a number of bytes from 0");
     } else if (name == "exclusive_copies") {
-      layout.exclusive_copies = py::cast<bool>(value);
+      layout.exclusive_copies = converted<bool>(value, rule + "a bool");
     } else if (name == "promote") {
-      layout.promote = py::cast<bool>(value);
+      layout.promote = converted<bool>(value, rule + "a bool");
     } else if (name == "use_touches") {
-      layout.use_touches = py::cast<bool>(value);
+      layout.use_touches = converted<bool>(value, rule + "a bool");
     } else if (name == "free_dead") {
-      const std::string text = py::cast<std::string>(value);
+      const std::string text = converted<std::string>(value, rule + "a str");
       constexpr std::array<std::string_view, 3> valid = {"now", "when_victim", "never"};
       const auto found = std::find(valid.begin(), valid.end(), text);
       if (found == valid.end()) throw Error("free_dead: unknown '" + text + "'; valid are now, when_victim, never");
       layout.free_dead = static_cast<FreeDead>(found - valid.begin());
     } else if (name == "blocking_step") {
-      layout.blocking_step = py::cast<bool>(value);
+      layout.blocking_step = converted<bool>(value, rule + "a bool");
     } else if (name == "fallback_eviction") {
-      layout.fallback_eviction = py::cast<bool>(value);
+      layout.fallback_eviction = converted<bool>(value, rule + "a bool");
     } else if (name == "initial") {
-      for (const auto& [role, tier] : py::cast<std::map<std::string, std::size_t>>(value)) {
+      const auto tiers = converted<std::map<std::string, std::size_t>>(value, rule + "a dict of tiers by role");
+      for (const auto& [role, tier] : tiers) {
         if (tier >= machine.tiers.size()) throw Error("initial: tier " + std::to_string(tier) + " does not exist");
         layout.initial[static_cast<std::size_t>(choose<Role>(role, role_count, "initial"))] = static_cast<TierId>(tier);
       }
     } else {
-      throw Error("layout: unknown key '" + name +
+      throw Error(method + ": unknown key '" + name +
                   "'; valid are chunk_bytes, exclusive_copies, promote, use_touches, free_dead, blocking_step, "
                   "fallback_eviction, initial");
     }
@@ -65,19 +85,20 @@ Layout layout_from(const py::dict& values, const MachineSpec& machine) {
   return layout;
 }
 
-Requirements requirements_from(const py::dict& values) {
+Requirements requirements_from(const py::dict& values, const std::string& method) {
   Requirements requirements;
   for (const auto& [key, value] : values) {
-    const std::string name = py::cast<std::string>(key);
+    const std::string name = converted<std::string>(key, method + ": a key must be a str");
     if (name == "governed") {
       requirements.governed.fill(false);
-      for (const std::string& role : py::cast<std::vector<std::string>>(value)) {
+      for (const std::string& role :
+           converted<std::vector<std::string>>(value, method + ": governed must be a list of roles")) {
         requirements.governed[static_cast<std::size_t>(choose<Role>(role, role_count, "governed"))] = true;
       }
     } else if (name == "module_hooks") {
-      requirements.module_hooks = py::cast<bool>(value);
+      requirements.module_hooks = converted<bool>(value, method + ": module_hooks must be a bool");
     } else {
-      throw Error("requirements: unknown key '" + name + "'; valid are governed, module_hooks");
+      throw Error(method + ": unknown key '" + name + "'; valid are governed, module_hooks");
     }
   }
   return requirements;
@@ -94,6 +115,7 @@ class PythonPolicy final : public Policy {
     const py::object base = py::module_::import("tencache").attr("Policy");
     const py::object type = py::type::of(self_);
     const auto overrides = [&](const char* name) { return !type.attr(name).is(base.attr(name)); };
+    name_ = py::cast<std::string>(type.attr("__qualname__"));
     if (overrides("on")) on_ = self_.attr("on");
     if (overrides("make_room")) make_room_ = self_.attr("make_room");
     if (overrides("fingerprint")) fingerprint_ = self_.attr("fingerprint");
@@ -122,15 +144,15 @@ class PythonPolicy final : public Policy {
 
   Requirements requirements() const override {
     const py::gil_scoped_acquire gil;
-    const py::object answer = self_.attr("requirements")();
-    return answer.is_none() ? Requirements() : requirements_from(answer);
+    const std::optional<py::dict> answer = dict_of(self_.attr("requirements")(), "requirements");
+    return answer ? requirements_from(*answer, name_ + ".requirements") : Requirements();
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     const py::gil_scoped_acquire gil;
     if (!call_->machine) call_->machine = machine_dict(machine);
-    const py::object answer = self_.attr("layout")(call_->machine, program_of(program));
-    return answer.is_none() ? Layout() : layout_from(answer, machine);
+    const std::optional<py::dict> answer = dict_of(self_.attr("layout")(call_->machine, program_of(program)), "layout");
+    return answer ? layout_from(*answer, machine, name_ + ".layout") : Layout();
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
@@ -144,7 +166,7 @@ class PythonPolicy final : public Policy {
     if (!make_room_) return Policy::make_room(request, view, victims);
     const py::gil_scoped_acquire gil;
     const Present during(*call_, {.view = &view, .request = &request});
-    for (const py::handle chunk : py::iter(make_room_(request_, view_))) victims.push_back(py::cast<ChunkId>(chunk));
+    append(make_room_(request_, view_), "make_room must return chunk numbers", victims);
   }
 
   std::uint64_t fingerprint() const override {
@@ -158,9 +180,7 @@ class PythonPolicy final : public Policy {
 
   void notes(std::vector<std::string>& notes) const override {
     const py::gil_scoped_acquire gil;
-    for (const std::string& note : py::cast<std::vector<std::string>>(py::list(self_.attr("notes")()))) {
-      notes.push_back(note);
-    }
+    append(self_.attr("notes")(), "notes must return sentences", notes);
   }
 
  private:
@@ -192,6 +212,19 @@ class PythonPolicy final : public Policy {
     Parts before_;
   };
 
+  // What a method returned.
+  std::optional<py::dict> dict_of(const py::object& answer, const char* method) const {
+    if (answer.is_none()) return std::nullopt;
+    if (py::isinstance<py::dict>(answer)) return py::dict(answer);
+    throw Error(name_ + "." + method + " must return a dict or None, not " + shown(answer));
+  }
+  template <typename T>
+  void append(const py::object& answer, const char* rule, std::vector<T>& values) const {
+    const std::string whole_rule = name_ + "." + rule;
+    if (!py::isinstance<py::iterable>(answer)) throw Error(whole_rule + ", not " + shown(answer));
+    for (const py::handle value : py::iter(answer)) values.push_back(converted<T>(value, whole_rule));
+  }
+
   py::object program_of(const Program* program) const {
     if (program == nullptr) return py::none();
     call_->program = std::make_shared<PythonTrace>(PythonTrace{program->trace});
@@ -200,6 +233,7 @@ class PythonPolicy final : public Policy {
 
   py::object self_, on_, make_room_, fingerprint_;
   py::object view_, event_, actions_, request_;
+  std::string name_;  // of the class
   std::array<bool, event_kind_count> heard_{};
   std::shared_ptr<PolicyCall> call_;
 };
@@ -208,14 +242,15 @@ class PythonPolicy final : public Policy {
 std::unique_ptr<Policy> make(const py::object& type, Options& options) {
   const py::gil_scoped_acquire gil;
   py::dict values;
-  for (const auto& [key, value] : py::cast<py::dict>(type.attr("options"))) {
-    const std::string name = py::cast<std::string>(key);
+  for (const auto& [key, value] : converted<py::dict>(type.attr("options"), "options must be a dict")) {
+    const std::string name = converted<std::string>(key, "options: a name must be a str");
+    const std::string rule = "options: the default of '" + name + "' must be a bool, an int of 0 or more, or a float";
     if (py::isinstance<py::bool_>(value)) {
       bool flag = py::cast<bool>(value);
       options.flag(name, flag, "");
       values[key] = flag;
     } else if (py::isinstance<py::int_>(value)) {
-      std::uint64_t number = py::cast<std::uint64_t>(value);
+      std::uint64_t number = converted<std::uint64_t>(value, rule);
       options.number(name, number, "", "");
       values[key] = number;
     } else if (py::isinstance<py::float_>(value)) {
@@ -223,7 +258,7 @@ std::unique_ptr<Policy> make(const py::object& type, Options& options) {
       options.real(name, real, "", "");
       values[key] = real;
     } else {
-      throw Error("options: the default of '" + name + "' must be a bool, an int of 0 or more, or a float");
+      throw Error(rule + ", not " + shown(value));
     }
   }
   py::object self = type.attr("__new__")(type);
@@ -239,6 +274,8 @@ void register_class(const std::string& name, const std::string& summary, py::obj
     const py::gil_scoped_acquire gil;
     delete object;
   });
+  Options trial(name);
+  make(*kept, trial);  // a class that cannot be made is refused: every command makes one of each that is registered
   register_policy({name, summary, "Python", [kept](Options& options) { return make(*kept, options); }},
                   "Python class " + py::cast<std::string>(kept->attr("__qualname__")));
 }

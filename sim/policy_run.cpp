@@ -1,5 +1,7 @@
 #include "sim/policy_run.h"
 
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "core/error.h"
@@ -11,6 +13,19 @@
 
 namespace tencache {
 namespace {
+
+void simulate_one(const Trace& trace, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
+                  Outcome& outcome, const Recorders& recorders) {
+  outcome.program = lower(trace, policy, machine);
+  EngineOptions options;
+  options.timeline = recorders.timeline;
+  options.on_decision = recorders.on_decision;
+  options.on_iteration = recorders.on_iteration;
+  options.rehearse = recorders.rehearse;
+  SimulatedFaults faults{.plan = recorders.faults};
+  outcome.result = simulate(outcome.program, machine, policy, limits, std::move(options), &faults);
+  outcome.faults = faults.counts;
+}
 
 void simulate_several(const Trace& trace, const MachineSpec& whole, const std::map<std::string, std::string>& settings,
                       const RunLimits& limits, Outcome& outcome, const Recorders& recorders) {
@@ -58,26 +73,39 @@ void simulate_several(const Trace& trace, const MachineSpec& whole, const std::m
 
 }  // namespace
 
+void naming_policy(const std::string& policy, const std::function<void()>& call) {
+  const auto fail = [&policy](const std::string& what) {
+    throw PolicyFailure("policy '" + policy + "' failed: " + what);
+  };
+  try {
+    call();
+  } catch (const Error&) {
+    throw;
+  } catch (const PolicyFailure&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    fail(error.what());
+  } catch (const std::logic_error& error) {
+    fail(error.what());
+  } catch (const std::bad_alloc&) {
+    fail("this computer has not enough memory; are its chunks very small (chunk_bytes)?");
+  }
+}
+
 Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const RunLimits& limits,
                    const Recorders& recorders) {
-  MadePolicy made = make_policy(policy, settings);
   Outcome outcome;
   outcome.policy = policy;
-  outcome.options = std::move(made.options);
-  if (rank_count(trace) > 1) {
-    simulate_several(trace, machine, settings, limits, outcome, recorders);
-  } else {
-    outcome.program = lower(trace, *made.policy, machine);
-    EngineOptions options;
-    options.timeline = recorders.timeline;
-    options.on_decision = recorders.on_decision;
-    options.on_iteration = recorders.on_iteration;
-    options.rehearse = recorders.rehearse;
-    SimulatedFaults faults{.plan = recorders.faults};
-    outcome.result = simulate(outcome.program, machine, *made.policy, limits, std::move(options), &faults);
-    outcome.faults = faults.counts;
-  }
+  naming_policy(policy, [&] {
+    MadePolicy made = make_policy(policy, settings);
+    outcome.options = std::move(made.options);
+    if (rank_count(trace) > 1) {
+      simulate_several(trace, machine, settings, limits, outcome, recorders);
+    } else {
+      simulate_one(trace, machine, *made.policy, limits, outcome, recorders);
+    }
+  });
   return outcome;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -45,9 +46,16 @@ struct Recorders {
   const FaultPlan* faults = nullptr;  // that disturbs the run
 };
 
+// What a policy's code threw and is no Error, with the policy's name before it.
+class PolicyFailure : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+// Calls what asks a policy. Throws PolicyFailure in place of std::runtime_error, std::logic_error and std::bad_alloc.
+void naming_policy(const std::string& policy, const std::function<void()>& call);
+
 // Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Nothing is kept between
 // calls: threads may call it at once. Throws Error for an unknown policy or option, or if the machine lacks what the
-// policy needs, or ranks.
+// policy needs, or ranks; PolicyFailure.
 Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const RunLimits& limits,
                    const Recorders& recorders = {});

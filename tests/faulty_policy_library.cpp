@@ -1,5 +1,7 @@
-// Policy libraries that must be refused, one a definition; `marker` leaves a file where it is loaded.
+// Policy libraries that must be refused, one a definition; `marker` leaves a file where it is loaded, the policies of
+// `throwing` fail while they run.
 #include <fstream>
+#include <stdexcept>
 
 #include "policies/policy_library.h"
 
@@ -17,6 +19,18 @@ extern "C" int not_the_function() { return sizeof(Nothing); }
 #elif defined(FAULT_marker)
 [[maybe_unused]] const bool loaded = std::ofstream("loaded").is_open();
 TENCACHE_POLICY_LIBRARY({"marker", "was loaded", "", tencache::make_policy_of<Nothing>})
+#elif defined(FAULT_throwing)
+template <bool number>
+class Throwing final : public tencache::Policy {
+ public:
+  explicit Throwing(tencache::Options&) {}
+  void on(const tencache::Event&, const tencache::View&, tencache::Actions&) override {
+    if (number) throw 42;
+    throw std::runtime_error("boom");
+  }
+};
+TENCACHE_POLICY_LIBRARY({"throws-text", "fails", "", tencache::make_policy_of<Throwing<false>>},
+                        {"throws-number", "fails", "", tencache::make_policy_of<Throwing<true>>})
 #elif defined(FAULT_taken_name)
 TENCACHE_POLICY_LIBRARY({"fine", "its first policy is", "", tencache::make_policy_of<Nothing>},
                         {"lru", "there is one", "", tencache::make_policy_of<Nothing>})

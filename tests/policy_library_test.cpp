@@ -77,6 +77,23 @@ TEST_F(CommandLine, UnfitLibrariesAreRefusedWithTheReason) {
   refused(library("faulty_bad_name"), HasSubstr("named 'all'"));
 }
 
+TEST_F(CommandLine, WhatALibrarysPolicyThrowsNamesIt) {
+  for (const char* command : {"replay", "compare", "explain"}) {
+    const auto with = [&](const char* policy) {
+      return std::vector<std::string>{command,
+                                      path("small.trace.jsonl"),
+                                      "-m",
+                                      "small-host",
+                                      "-p",
+                                      policy,
+                                      "--policy-library",
+                                      library("faulty_throwing")};
+    };
+    expect_bad_usage(with("throws-text"), HasSubstr("tencache: policy 'throws-text' failed: boom"));
+    expect_bad_usage(with("throws-number"), HasSubstr("threw what is no std::exception"));
+  }
+}
+
 // The page shows the code that the tests build.
 TEST(WritingAPolicy, ShowsTheExampleAsItIs) {
   const std::string root = TENCACHE_SOURCE_DIR;

@@ -132,6 +132,44 @@ class PolicyTest(unittest.TestCase):
         with self.assertRaisesRegex(tencache.Error, "governed: unknown 'weights'"):
             tencache.replay(SAMPLE, "g10-a100", BadRequirements, **TIGHT)
 
+    def test_a_class_that_cannot_be_made_is_not_registered(self):
+        class BadOption(tencache.Policy):
+            options = {"b": [1]}
+
+        class NegativeOption(tencache.Policy):
+            options = {"b": -1}
+
+        class BadInit(tencache.Policy):
+            def __init__(self):
+                raise KeyError("told to fail")
+
+        for bad, error, message in (
+            (BadOption, tencache.Error, r"the default of 'b' must be .*, not \[1\]"),
+            (NegativeOption, tencache.Error, "the default of 'b' must be .*, not -1"),
+            (BadInit, KeyError, "told to fail"),
+        ):
+            for _ in range(2):
+                with self.assertRaisesRegex(error, message):
+                    tencache.replay(SAMPLE, "g10-a100", bad, **TIGHT)
+            self.assertNotIn("bad", "".join(policy["name"] for policy in tencache.policies()))
+        self.assertIn("lru", [row["policy"] for row in tencache.compare(SAMPLE, "g10-a100", ["lru"], **TIGHT)])
+
+    def test_wrong_answers_name_class_and_method(self):
+        def raises(message, **methods):
+            bad = type("Bad", (tencache.Policy,), {name: lambda *_, value=value: value for name, value in methods.items()})
+            with self.assertRaisesRegex(tencache.Error, message):
+                tencache.replay(SAMPLE, "g10-a100", bad, **TIGHT)
+
+        raises("Bad.make_room must return chunk numbers, not 'x'", make_room=["x"])
+        raises("Bad.make_room must return chunk numbers, not 1000000000000", make_room=[10**12])
+        raises("Bad.make_room must return chunk numbers, not None", make_room=None)
+        raises("Bad.layout: chunk_bytes must be a number of bytes from 0, not -5", layout={"chunk_bytes": -5})
+        raises("Bad.layout: promote must be a bool, not 'yes'", layout={"promote": "yes"})
+        raises("Bad.layout: unknown key 'chunks'", layout={"chunks": 1})
+        raises(r"Bad.layout must return a dict or None, not \[\]", layout=[])
+        raises("Bad.requirements must return a dict or None, not 1", requirements=1)
+        raises("Bad.notes must return sentences, not 1", notes=[1])
+
     def test_what_it_sees(self):
         seen = {}
 

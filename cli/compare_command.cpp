@@ -138,6 +138,25 @@ std::string cpu_wait_lines(const std::vector<Outcome>& outcomes) {
   return line.empty() ? "" : text + line + ".\n";
 }
 
+std::string misfit_text(const Outcome& outcome) { return "does not fit: " + outcome.result.misfit; }
+
+// Below the table, whole: the reasons that do not fit into their rows, each once.
+std::string cut_misfits(const std::vector<Outcome>& outcomes) {
+  std::size_t first_column = columns_of("(bound)");
+  for (const Outcome& outcome : outcomes) first_column = std::max(first_column, columns_of(outcome.policy));
+  std::vector<std::pair<std::string, std::vector<std::string>>> policies_by_reason;
+  for (const Outcome& outcome : outcomes) {
+    const std::string reason = printable(outcome.result.misfit);
+    if (outcome.result.fits || first_column + 2 + columns_of(misfit_text(outcome)) <= table_width) continue;
+    auto at = std::ranges::find(policies_by_reason, reason, [](const auto& entry) { return entry.first; });
+    if (at == policies_by_reason.end()) at = policies_by_reason.insert(at, {reason, {}});
+    at->second.push_back(outcome.policy);
+  }
+  std::string text;
+  for (const auto& [reason, policies] : policies_by_reason) text += join(policies) + ": " + reason + "\n";
+  return text;
+}
+
 // `intervals`: one an outcome, nullptr where there is none.
 std::string table(const Workload& workload, const std::vector<Outcome>& outcomes, const References& references,
                   const Intervals& sampled, const std::vector<const Interval*>& intervals) {
@@ -173,9 +192,7 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
     const Outcome& outcome = outcomes[i];
     const RunResult& result = outcome.result;
     if (!result.fits) {
-      const std::string reason = "does not fit: " + result.misfit;
-      table.add_wide(outcome.policy, reason, table_width);
-      if (columns_of(reason) + 20 > table_width) remarks += outcome.policy + ": " + printable(result.misfit) + "\n";
+      table.add_wide(outcome.policy, misfit_text(outcome), table_width);
       continue;
     }
     const double hits = result.window.accesses == 0
@@ -188,6 +205,7 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
          time_bar(result, longest, with_intervals ? bar_width_with_intervals : bar_width)},
         interval, result.iteration_seconds());
   }
+  remarks += cut_misfits(outcomes);
   if (with_cost) {
     const std::string& date = workload.price.on_demand.retrieved;
     remarks += fmt::format("Cost at {:.4g} {}/h on demand{}.\n", price.on_demand, currency,

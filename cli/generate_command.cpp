@@ -12,6 +12,7 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/output_files.h"
+#include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
 #include "traces/generate.h"
@@ -130,7 +131,11 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   }
   options.clip = choose<Clip>("clip", arguments.clip, parse_clip, clip_names());
   options.sub_group = count("sub-group", arguments.sub_group);
-  if (!arguments.launch_gap.empty()) options.launch_gap_ns = parse_duration(arguments.launch_gap);
+  try {
+    if (!arguments.launch_gap.empty()) options.launch_gap_ns = parse_duration(arguments.launch_gap);
+  } catch (const Error& error) {
+    throw Error(std::string("--launch-gap: ") + error.what());
+  }
   options.lora_rank = count("lora-rank", arguments.lora_rank);
   options.lora_targets = split(arguments.lora_targets);
   options.quantise_bits = count("quantise", arguments.quantise);
@@ -254,7 +259,8 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command
       .add_option(
           "--clip", a.clip,
-          "Gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
+          clip_names() +
+              ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
       ->capture_default_str();
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();
@@ -364,7 +370,8 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
   add_generate_options(*command, a);
-  command->add_option("--output,-o", a.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
+  refuse_empty(command->add_option("--output,-o", a.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)"))
+      ->required();
   command->add_flag("--json", a.json, "What was generated as JSON");
   command->footer(
       "What is emitted and where the figures come from: docs/workloads.md.\n\nExamples:\n"

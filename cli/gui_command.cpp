@@ -15,7 +15,7 @@
 namespace tencache {
 namespace {
 
-constexpr int least_side = 320, most_side = 16384;
+constexpr int least_side = 320, most_side = 8192;
 
 // Beside this program, in ../libexec/tencache or in the build tree.
 std::string find_gui_program() {
@@ -74,8 +74,10 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
       ->capture_default_str();
   command.add_option("--scale", options.scale, "Of letters and distances (default: as the display asks for)")
       ->check(finite_range(0.5, 4));
-  refuse_empty(command.add_option("--screenshot", options.screenshot,
-                                  "Draw into this PNG file and end; needs no display, only EGL"));
+  command.add_option("--screenshot", options.screenshot, "Draw into this PNG file and end; needs no display, only EGL")
+      ->check([](const std::string& file) {
+        return std::string(file.ends_with(".png") ? "" : "is a PNG file; let its name end in .png");
+      });
   command.add_option("--size", options.size, "Of the picture or the window, WIDTHxHEIGHT")->capture_default_str();
 }
 

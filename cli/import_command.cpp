@@ -7,6 +7,7 @@
 
 #include "cli/console.h"
 #include "cli/output_files.h"
+#include "cli/workload.h"
 #include "traces/csv_import.h"
 #include "traces/trace_file.h"
 
@@ -63,7 +64,8 @@ void add_import_command(CLI::App& app, Command& chosen) {
                   "A folder with ops.csv and tensors.csv, or these two files (also .gz, .zst)")
       ->required()
       ->expected(1, 2);
-  csv->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")->required();
+  refuse_empty(csv->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)"))
+      ->required();
   csv->add_option("--size-column", arguments->csv.size_column, "The column of the tensors' file that holds their sizes")
       ->capture_default_str();
   csv->add_option("--model", arguments->csv.model, "What was recorded (default: the folder's name)");

@@ -6,6 +6,7 @@
 #include "cli/console.h"
 #include "cli/import_command.h"
 #include "cli/output_files.h"
+#include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/execution_trace.h"
@@ -53,7 +54,8 @@ ImportProgress progress_line(const std::string& what) {
 }
 
 void add_common(CLI::App* command, RecordingArguments& arguments) {
-  command->add_option("--output,-o", arguments.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
+  refuse_empty(
+      command->add_option("--output,-o", arguments.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)"))
       ->required();
   command->add_option("--model", arguments.model, "What was recorded (default: the file's name)");
   const auto add_count = [command](const char* name, std::int64_t& count, const char* description) {
@@ -172,7 +174,8 @@ void add_trace(CLI::App& group, Command& chosen) {
   CLI::App* trace = group.add_subcommand("trace", "A trace written again, with modelled durations or without names");
   auto arguments = std::make_shared<RecordingArguments>();
   trace->add_option("FILE", arguments->files, "A trace of TenCache's")->required()->expected(1);
-  trace->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)")
+  refuse_empty(
+      trace->add_option("--output,-o", arguments->output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)"))
       ->required();
   trace->add_flag("--strip-names", arguments->strip_names,
                   "Neutral names for tensors, ops, modules and the model, to share the trace");

@@ -5,6 +5,7 @@
 
 #include "cli/command_line.h"
 #include "cli/report.h"
+#include "cli/workload.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
 
@@ -126,7 +127,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   };
   CLI::App* command = app.add_subcommand("info", "What is in a trace");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("TRACE", arguments->trace, "Trace file")->required();
+  refuse_empty(command->add_option("TRACE", arguments->trace, "Trace file"))->required();
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
       "Ops by phase, tensors by role, the bytes alive at once, and the least GPU memory with which it can run.\n\n"

@@ -28,13 +28,15 @@ std::int64_t tool_clock_ns() {
 double seconds_since(std::int64_t start_ns) { return static_cast<double>(tool_clock_ns() - start_ns) * 1e-9; }
 
 void add_machine_options(CLI::App& command, WorkloadOptions& options) {
-  command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model");
+  refuse_empty(
+      command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"));
   add_machine_choice_options(command, options);
   add_model_options(command, options.generate);
 }
 
 void add_machine_choice_options(CLI::App& command, WorkloadOptions& options) {
-  command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file")
+  refuse_empty(
+      command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file"))
       ->required();
   refuse_empty(
       command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
@@ -171,9 +173,9 @@ Workload load_workload(const WorkloadOptions& options) {
   if (options.generate.empty()) {
     if (options.trace.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
     const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
-    workload.trace_sha256 = sha256_of_file(file);
     FoldedUpdates folded;
     workload.trace = read_trace_to_simulate(file, &folded);
+    workload.trace_sha256 = sha256_of_file(file);
     if (folded.kernels > 0) remark("note: " + folded.to_string());
   } else {
     if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
@@ -251,6 +253,7 @@ std::vector<std::string> policies_named(const std::string& list) {
   while (begin <= list.size()) {
     const std::size_t comma = std::min(list.find(',', begin), list.size());
     const std::string name = list.substr(begin, comma - begin);
+    if (name.empty()) throw Error("'" + list + "' has an empty name; write policies with one comma between them");
     if (name == "bound") throw Error("'bound' is no policy: the lower bound is a row of every table; see also `bound`");
     if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
       throw Error("unknown policy '" + name + "'; valid names are " + join(valid) + ", or all");

@@ -178,7 +178,7 @@ LiveServer::LiveServer(const std::string& path, std::size_t most_kept_bytes) try
   s.accept();
   s.thread = std::thread([&s] { s.context.run(); });
 } catch (const boost::system::system_error& error) {
-  throw Error(path, 0, std::string("cannot listen on this socket: ") + error.what());
+  throw Error(path, 0, std::string("cannot listen on this socket: ") + error.code().message());
 }
 
 LiveServer::~LiveServer() {

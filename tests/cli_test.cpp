@@ -114,13 +114,23 @@ TEST_F(CommandLine, BadUsageListsWhatIsValid) {
       {"replay", trace, "-m", "small-host", "-p", "ideal", "--fast"},
       AllOf(HasSubstr("unknown option '--fast'"), HasSubstr("--machine, --gpu-memory"), HasSubstr("--timeline")));
   expect_bad_usage({"policies", "all"}, HasSubstr("all"));
+  expect_bad_usage({"replay", "", "-m", "small-host", "-p", "ideal"}, HasSubstr("TRACE: must not be empty"));
+  expect_bad_usage({"replay", trace, "-m", "", "-p", "ideal"}, HasSubstr("--machine: must not be empty"));
+  expect_bad_usage({"info", ""}, HasSubstr("TRACE: must not be empty"));
+  expect_bad_usage({"generate", "--model", "gpt2", "--batch", "1", "-o", ""}, HasSubstr("--output: must not be empty"));
+  expect_bad_usage({"generate", "--model", "gpt2", "--batch", "1", "-o", "o", "--launch-gap", "x"},
+                   HasSubstr("--launch-gap: not a time: 'x'"));
+  expect_bad_usage({"import", "trace", trace, "-o", ""}, HasSubstr("--output: must not be empty"));
+  expect_bad_usage({"import", "csv", "nonexist", "-o", "o"}, HasSubstr("nonexist: cannot be read: No such file"));
+  expect_bad_usage({"report", path("."), "-o", "o.html"}, HasSubstr("is a directory; name a file"));
   expect_bad_usage({"replay", trace, "-m", "small-hots", "-p", "ideal"},
                    AllOf(HasSubstr("'small-hots'"), HasSubstr("g10-a100, ")));
   expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "idle"},
                    AllOf(HasSubstr("'idle'"), HasSubstr("ideal, on-demand"), HasSubstr("zero-offload")));
   expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,idle"},
                    AllOf(HasSubstr("'idle'"), HasSubstr("on-demand"), HasSubstr("all")));
-  expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,"}, HasSubstr("unknown policy ''"));
+  expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "ideal,"},
+                   HasSubstr("'ideal,' has an empty name"));
   expect_bad_usage({"compare", trace, "-m", "small-host", "--policies", "bound"}, HasSubstr("'bound' is no policy"));
   expect_bad_usage({"replay", trace, "-m", "small-host", "-p", "on-demand", "--set", "victims=lru"},
                    AllOf(HasSubstr("'victims'"), HasSubstr("victim, free_dead")));

@@ -59,6 +59,10 @@ TEST_F(Programs, ScreenshotsNeedNoDisplay) {
               HasSubstr("valid names are timeline, memory, what-if, comparison, sensitivity, cost, browser, table"));
   EXPECT_EQ(run("--size 10x10 --screenshot " + path("b.png")), 2);
   EXPECT_THAT(errors(), HasSubstr("WIDTHxHEIGHT"));
+  EXPECT_EQ(run("--size 16384x800 --screenshot " + path("b.png")), 2);
+  EXPECT_THAT(errors(), HasSubstr("each from 320 to 8192"));
+  EXPECT_EQ(run("--screenshot " + path("b.jpg")), 2);
+  EXPECT_THAT(errors(), HasSubstr("is a PNG file; let its name end in .png"));
 }
 
 TEST_F(Programs, AScreenshotIsNotWrittenOverWhatItShows) {

@@ -50,6 +50,15 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
     for (int i = 0; i < 32; ++i) bomb.write(zeros);
     bomb.commit();
   }
+  {
+    AtomicFile bomb(path("blank.trace.jsonl.zst"));  // the same of an object that never ends
+    const std::string blanks(64 << 20, ' ');
+    bomb.write("{");
+    for (int i = 0; i < 32; ++i) bomb.write(blanks);
+    bomb.commit();
+  }
+  write("zeros.trace.jsonl", "");
+  fs::resize_file(path("zeros.trace.jsonl"), std::uintmax_t{7} << 30);
   write("deep.json", std::string(3'000'000, '['));
   write("deep.yaml", std::string(200'000, '['));
   std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x]\n";
@@ -76,7 +85,10 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> commands = {
       {{"info", "many.trace.jsonl"}, "it takes a whole number from 0 to 4294967294"},
       {{"info", "more.trace.jsonl"}, "the file has 0; lines were lost or added"},
-      {{"info", "bomb.trace.jsonl.zst"}, "does not fit into this computer's memory"},
+      {{"info", "bomb.trace.jsonl.zst"}, "bomb.trace.jsonl.zst:1: not a JSON object"},
+      {{"info", "zeros.trace.jsonl"}, "zeros.trace.jsonl:1: not a JSON object"},
+      {{"replay", "zeros.trace.jsonl", "-m", "small-host", "-p", "lru"}, "zeros.trace.jsonl:1: not a JSON object"},
+      {{"info", "blank.trace.jsonl.zst"}, "does not fit into this computer's memory"},
       {{"info", "deep.json"}, "not a JSON object"},
       {{"import", "pytorch", "deep.json", "-o", "o.trace.jsonl"}, "nested deeper than 64 levels"},
       {{"report", "deep.json", "-o", "o.html"}, "begins as JSON and is none"},

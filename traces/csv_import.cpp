@@ -340,6 +340,8 @@ Trace import_csv(const CsvImportOptions& options, std::vector<std::string>* note
   if (std::filesystem::is_directory(ops_file, ignored)) ops_file = find_file(ops_file, "ops");
   const std::filesystem::path parent = std::filesystem::path(ops_file).parent_path();
   std::string tensors_file = options.tensors_file;
+  if (!std::filesystem::exists(ops_file, ignored))
+    throw Error(ops_file, 0, "cannot be read: No such file or directory");
   if (tensors_file.empty()) tensors_file = find_file(parent.empty() ? "." : parent, "tensors");
 
   Importer importer(options, ops_file, tensors_file);

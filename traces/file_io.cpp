@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -22,6 +23,7 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::size_t head_bytes = std::size_t{64} << 10;
 constexpr int zstd_level = 3;
 
 std::string reason(int error_number) { return std::strerror(error_number); }
@@ -39,7 +41,8 @@ std::string reason(int error_number) { return std::strerror(error_number); }
 // A string that grows while it is filled, up to a maximum.
 class Output {
  public:
-  Output(const std::string& name, Bytes maximum_bytes, std::size_t first_guess) : name_(name), maximum_(maximum_bytes) {
+  Output(const std::string& name, Bytes maximum_bytes, std::size_t first_guess, const HeadCheck& check = {})
+      : name_(name), maximum_(maximum_bytes), check_(check) {
     resize(std::max<std::size_t>(first_guess, 4096));
   }
   char* data() { return bytes_.data() + used_; }
@@ -47,10 +50,12 @@ class Output {
   void advance(std::size_t count) {
     used_ += count;
     if (used_ > maximum_) refuse_size(name_, maximum_);
+    if (check_ && used_ >= head_bytes) std::exchange(check_, {})({bytes_.data(), head_bytes});
     if (room() == 0) resize(bytes_.size() * 2);
   }
   // Leaves the padding behind the content as zeros.
   std::string finish() {
+    if (check_) check_({bytes_.data(), used_});
     resize(used_ + read_padding_bytes);
     std::fill(bytes_.begin() + static_cast<std::ptrdiff_t>(used_), bytes_.end(), '\0');
     bytes_.resize(used_);
@@ -70,6 +75,7 @@ class Output {
 
   const std::string& name_;
   Bytes maximum_;
+  HeadCheck check_;
   std::string bytes_;
   std::size_t used_ = 0;
 };
@@ -80,8 +86,9 @@ bool is_zstd(std::string_view bytes) { return bytes.starts_with("\x28\xb5\x2f\xf
 // Room for the decompressed content: what such data usually need, so that a false promise cannot exhaust the memory.
 std::size_t first_guess(std::size_t compressed_bytes) { return compressed_bytes * 8; }
 
-std::string decompress_gzip(std::string_view bytes, const std::string& name, Bytes maximum_bytes) {
-  Output output(name, maximum_bytes, first_guess(bytes.size()));
+std::string decompress_gzip(std::string_view bytes, const std::string& name, Bytes maximum_bytes,
+                            const HeadCheck& check) {
+  Output output(name, maximum_bytes, first_guess(bytes.size()), check);
   z_stream stream{};
   if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) refuse_memory(name);
   const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
@@ -110,8 +117,9 @@ std::string decompress_gzip(std::string_view bytes, const std::string& name, Byt
   }
 }
 
-std::string decompress_zstd(std::string_view bytes, const std::string& name, Bytes maximum_bytes) {
-  Output output(name, maximum_bytes, first_guess(bytes.size()));
+std::string decompress_zstd(std::string_view bytes, const std::string& name, Bytes maximum_bytes,
+                            const HeadCheck& check) {
+  Output output(name, maximum_bytes, first_guess(bytes.size()), check);
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (!stream) refuse_memory(name);
   ZSTD_inBuffer input{bytes.data(), bytes.size(), 0};
@@ -139,7 +147,7 @@ struct Descriptor {
   }
 };
 
-std::string read_raw(const std::string& path, Bytes maximum_bytes) {
+std::string read_raw(const std::string& path, Bytes maximum_bytes, const HeadCheck& check) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.number < 0) throw Error(path, 0, "cannot be read: " + reason(errno));
   struct stat status {};
@@ -147,6 +155,11 @@ std::string read_raw(const std::string& path, Bytes maximum_bytes) {
   if (S_ISDIR(status.st_mode)) throw Error(path, 0, "is a directory; name a file");
   const std::size_t size = S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : block_bytes;
   if (size > maximum_bytes && S_ISREG(status.st_mode)) refuse_size(path, maximum_bytes);
+  if (check && S_ISREG(status.st_mode)) {
+    std::string head(std::min(size, head_bytes), '\0');
+    head.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(file.number, head.data(), head.size(), 0))));
+    if (!is_gzip(head) && !is_zstd(head)) check(head);
+  }
   Output output(path, maximum_bytes, size + read_padding_bytes);
   while (true) {
     const ssize_t count = ::read(file.number, output.data(), output.room());
@@ -179,14 +192,14 @@ void refuse_what_others_laid(const std::string& path) {
 
 }  // namespace
 
-std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes) {
-  if (is_gzip(bytes)) return decompress_gzip(bytes, name, maximum_bytes);
-  if (is_zstd(bytes)) return decompress_zstd(bytes, name, maximum_bytes);
+std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes, const HeadCheck& check) {
+  if (is_gzip(bytes)) return decompress_gzip(bytes, name, maximum_bytes, check);
+  if (is_zstd(bytes)) return decompress_zstd(bytes, name, maximum_bytes, check);
   return bytes;
 }
 
-std::string read_file(const std::string& path, Bytes maximum_bytes) {
-  return decompress(read_raw(path, maximum_bytes), path, maximum_bytes);
+std::string read_file(const std::string& path, Bytes maximum_bytes, const HeadCheck& check) {
+  return decompress(read_raw(path, maximum_bytes, check), path, maximum_bytes, check);
 }
 
 void AtomicFile::FreeCompressor::operator()(ZSTD_CCtx_s* compressor) const { ZSTD_freeCCtx(compressor); }
@@ -403,6 +416,8 @@ std::string sha256_hex(std::string_view bytes) {
   return hash.hex_digest();
 }
 
-std::string sha256_of_file(const std::string& path) { return sha256_hex(read_raw(path, default_maximum_file_bytes)); }
+std::string sha256_of_file(const std::string& path) {
+  return sha256_hex(read_raw(path, default_maximum_file_bytes, {}));
+}
 
 }  // namespace tencache

@@ -468,7 +468,13 @@ Trace read_padded(const std::string& text, const std::string& name) {
 }  // namespace
 
 Trace read_trace(const std::string& path, Bytes maximum_bytes) {
-  return read_padded(read_file(path, maximum_bytes), path);
+  const auto check = [&path](std::string_view head) {
+    const std::size_t first = head.find_first_not_of(" \t\r\n");
+    if (first != head.npos && head[first] != '{') {
+      throw Error(path, 1, "not a JSON object; a trace has one JSON object a line");
+    }
+  };
+  return read_padded(read_file(path, maximum_bytes, check), path);
 }
 
 Trace parse_trace(std::string_view text, const std::string& name) {

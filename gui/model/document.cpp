@@ -24,6 +24,8 @@ namespace {
 // The first kilobytes, unpacked.
 std::string head_of(const std::string& path) {
   constexpr std::size_t head_bytes = 64 * KiB;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw Error(path, 0, "is a directory; name a file");
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) throw Error(path, 0, "cannot be opened; does it exist, and may you read it?");
   std::string head(head_bytes, '\0');

@@ -488,8 +488,8 @@ TEST(Gpus, AreAllThere) {
     names.push_back(gpu.name);
     for (const Fact& fact : gpu.facts) EXPECT_FALSE(fact.source.empty()) << gpu.name << " " << fact.path;
   }
-  EXPECT_THAT(names, ElementsAre("v100-16g", "v100-32g", "t4", "a10", "a10g", "l4", "l40s", "a100-40g", "a100-80g",
-                                 "h100", "h100-nvl", "gh200", "h200", "b200"));
+  EXPECT_THAT(names, ElementsAre("v100-16g", "v100-32g", "t4", "a10", "a10g", "l4", "l40s", "rtx-3090", "rtx-a5000",
+                                 "rtx-4090", "a100-40g", "a100-80g", "h100", "h100-nvl", "gh200", "h200", "b200"));
   try {
     read_gpu("rtx");
     FAIL();

@@ -5,7 +5,7 @@
 
 Copies the tree, builds `core_mutation_test` (every test that drives core/, in one program), then for each of `count`
 lines drawn with the seed: applies one operator to the line, compiles, runs the program until its first failure. A
-mutant is caught when a test fails, crashes or takes ten times as long as the whole run did; lines that do not compile
+mutant is caught when a test fails, crashes or takes four times as long as the whole run did; lines that do not compile
 are drawn again. What survives is printed with the change, to be looked at: it needs a test, or means the same.
 
 Operators: a comparison turned or moved by one, + and - and the logical connectives exchanged, a condition negated, a
@@ -124,7 +124,7 @@ def main():
         with open(path, "w", encoding="utf-8") as handle:
             handle.write("\n".join(lines))
         compiled = run(compile_all) == 0
-        status = run(tests, 10 * whole_run + 10) if compiled else None
+        status = run(tests, 4 * whole_run + 10) if compiled else None
         with open(path, "w", encoding="utf-8") as handle:
             handle.write(original)
         if not compiled:

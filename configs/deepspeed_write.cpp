@@ -41,7 +41,8 @@ void write_keys(const Settings& resolved, const TrainingShape& shape, Json& stag
   const auto is_nvme = [&](std::string_view section) { return resolved.at(std::string(section)) == "nvme"; };
   std::string pinned;  // sections, whatever the settings say
   for (const std::string_view section : {param, optimizer}) {
-    const std::string name(section), device = resolved.at(name);
+    const std::string name(section);
+    const std::string& device = resolved.at(name);
     if (device == "none") {
       stages.erase(name);
       continue;

@@ -1,6 +1,10 @@
 // Rules that were broken once: each case is the smallest that showed it.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "core/error.h"
 #include "tests/auditor_machine.h"
 #include "tests/small_cases.h"
@@ -168,22 +172,50 @@ TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
   EXPECT_EQ(result.window.padding_byte_ns[0], 0U);
 }
 
-class FailingOps final : public Machine {
+class OtherMachine : public Machine {
  public:
-  explicit FailingOps(Machine& inner) : inner_(inner) {}
+  explicit OtherMachine(Machine& inner) : inner_(inner) {}
   Fence submit(const CopyCommand& copy, Fence after, Tag tag) override { return inner_.submit(copy, after, tag); }
   Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
   Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
   void cancel(Fence fence) override { inner_.cancel(fence); }
   Nanoseconds now() const override { return inner_.now(); }
-  bool wait(Completion& completion) override {
-    const bool any = inner_.wait(completion);
-    completion.status = CompletionStatus::failed;
-    return any;
-  }
+  bool wait(Completion& completion) override { return inner_.wait(completion); }
 
  private:
   Machine& inner_;
+};
+
+class FailingOps final : public OtherMachine {
+ public:
+  using OtherMachine::OtherMachine;
+  bool wait(Completion& completion) override {
+    const bool any = OtherMachine::wait(completion);
+    completion.status = CompletionStatus::failed;
+    return any;
+  }
+};
+
+// Refuses the first requests for room.
+class RefusingRoom final : public OtherMachine {
+ public:
+  RefusingRoom(Machine& inner, int refusals) : OtherMachine(inner), left_(refusals) {}
+  void map(TensorId, ChunkId, Bytes, Bytes, Place) override {
+    if (left_ > 0 && left_-- > 0) throw Error("no room just now");
+  }
+
+ private:
+  int left_;
+};
+
+class KnowingUrgency final : public OtherMachine {
+ public:
+  using OtherMachine::OtherMachine;
+  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
+    urgent[copy.tensor] = copy.urgent;
+    return OtherMachine::submit(copy, after, tag);
+  }
+  std::map<TensorId, bool> urgent;
 };
 
 TEST(EngineRulesTest, AFailedOpIsAnError) {
@@ -196,6 +228,91 @@ TEST(EngineRulesTest, AFailedOpIsAnError) {
   FailingOps failing(simulated);
   Engine engine(machine, failing, policy, &program);
   EXPECT_THROW(engine.run({}), Error);
+}
+
+// Thrice in a row is too often (engine.h); twice is not.
+TEST(EngineRulesTest, RoomThatIsRefusedIsAskedForAgain) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+  add_op(trace, 50, {}, {a});
+  const Program program{trace, {}};
+  const MachineSpec machine = small_machine(100);
+  for (const int refusals : {2, 3}) {
+    ScriptedPolicy policy(whole_tensors());
+    SimMachine simulated(machine);
+    RefusingRoom refusing(simulated, refusals);
+    Engine engine(machine, refusing, policy, &program);
+    try {
+      EXPECT_TRUE(engine.run({.max_iterations = 2, .until_steady = false}).fits);
+      EXPECT_EQ(refusals, 2);
+    } catch (const Error& error) {
+      EXPECT_EQ(refusals, 3) << error.what();
+      EXPECT_NE(std::string(error.what()).find("refused 3 times in a row: no room just now"), std::string::npos);
+    }
+  }
+}
+
+// What an op waits for is urgent on its link, what was merely asked for is not.
+TEST(EngineRulesTest, MachinesAreToldWhatIsUrgent) {
+  Trace trace;
+  const TensorId demanded = trace.add_tensor("demanded", 50, Role::parameter, true);
+  const TensorId wished = trace.add_tensor("wished", 50, Role::parameter, true);
+  add_op(trace, 500, {demanded}, {});
+  add_op(trace, 50, {wished}, {});
+  const Program program{trace, {}};
+  const MachineSpec machine = small_machine(100);
+  ScriptedPolicy policy(whole_tensors(), [wished](const Event& event, const View&, Actions& actions) {
+    if (event.kind == EventKind::op_issued && event.op == 0) actions.fetch(wished);
+  });
+  SimMachine simulated(machine);
+  KnowingUrgency knowing(simulated);
+  Engine engine(machine, knowing, policy, &program);
+  ASSERT_TRUE(engine.run({.max_iterations = 1, .until_steady = false}).fits);
+  EXPECT_EQ(knowing.urgent, (std::map<TensorId, bool>{{demanded, true}, {wished, false}}));
+}
+
+// What is not there is neither evicted nor dropped, and the policy is told each time; to fetch what is there is no
+// fault.
+TEST(EngineRulesTest, WhatCannotBeDoneIsRefused) {
+  Trace trace;
+  const TensorId here = trace.add_tensor("here", 50, Role::parameter, true);
+  const TensorId elsewhere = trace.add_tensor("elsewhere", 50, Role::parameter, true);
+  add_op(trace, 50, {here}, {});
+  add_op(trace, 50, {here}, {});
+  std::vector<Refusal> refusals;
+  const SmallRun run =
+      run_small(small_machine(50), trace, 1, whole_tensors(), [&](const Event& event, const View&, Actions& actions) {
+        if (event.kind == EventKind::refused) refusals.push_back(event.refusal);
+        if (event.kind != EventKind::op_issued || event.op != 1) return;
+        actions.fetch(here);
+        actions.evict(elsewhere);
+        actions.drop(elsewhere);
+      });
+  EXPECT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_EQ(refusals, std::vector<Refusal>(2, Refusal::stale));
+  EXPECT_EQ(run.result.window.refusals, 2U);
+}
+
+// From the second iteration on both parameters are there as it begins; the result is of the second half of four.
+TEST(EngineRulesTest, TensorsHeldAreThoseOfTheWindow) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 40, Role::parameter, true);
+  const TensorId b = trace.add_tensor("b", 40, Role::parameter, true);
+  add_op(trace, 50, {a, b}, {});
+  const SmallRun run = run_small(small_machine(100), trace, 4);
+  ASSERT_EQ(run.result.period, 2U);
+  EXPECT_EQ(run.result.window.tensors, 4U);
+  EXPECT_EQ(run.result.window.tensors_held, 4U);
+}
+
+// Buffers of which there are none stage nothing.
+TEST(EngineRulesTest, ATierNeedsAWayToTheGpu) {
+  MachineSpec machine = small_machine(100, true);
+  machine.links[2] = make_link("read", 2, 1);
+  machine.staging = {.tier = 1, .count = 0, .bytes = 10};
+  EXPECT_THROW(machine.validate(), Error);
+  machine.staging.count = 1;
+  EXPECT_NO_THROW(machine.validate());
 }
 
 class KeepsForPrefetches final : public Policy {

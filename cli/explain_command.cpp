@@ -379,7 +379,7 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   const Workload workload = load_workload(arguments.workload);
   request.trace = &workload.trace;
   request.machine = &workload.machine;
-  request.limits = limits_of(workload.options);
+  request.limits = limits_of(workload.options.iterations);
   request.tensors_confirmed = arguments.top;
   const std::int64_t start = tool_clock_ns();
   Explanation explanation;

@@ -108,7 +108,7 @@ std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& wo
     Verdict& verdict = verdicts[i / tiers.size()];
     Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
     minimum.bytes = minimum_capacity(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                     limits_of(workload.options), verdict.outcome.result.fits);
+                                     limits_of(workload.options.iterations), verdict.outcome.result.fits);
     step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
   });
   if (tiers.size() < 2) return verdicts;
@@ -122,7 +122,7 @@ std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& wo
     Verdict& verdict = *helpless[i / tiers.size()];
     Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
     minimum.joint = joint_minimum(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                  limits_of(workload.options));
+                                  limits_of(workload.options.iterations));
   });
   return verdicts;
 }

@@ -111,7 +111,7 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
     stream->emptied();
   };
   Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
-  naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.options)); });
+  naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.options.iterations)); });
   if (stream) watching.server->publish(stream->next() + TimelineStream::end);
   outcome.seconds = seconds_since(start);
   outcome.faults = machine.fault_counts();

@@ -333,7 +333,7 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
   if (!settings.empty()) simulate_policy(workload, request.policies.front(), settings);  // a wrong option is bad usage
   request.trace = &workload.trace;
   request.machine = &workload.machine;
-  request.limits = limits_of(workload.options);
+  request.limits = limits_of(workload.options.iterations);
   request.policies.emplace_back(bound_line);
   request.tolerance = arguments.tolerance_percent / 100;
   const std::int64_t start = tool_clock_ns();

@@ -100,7 +100,8 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
   }
   try {
     const Trace& trace = copies.empty() ? what.trace : copies[workload][copy];
-    const Outcome outcome = simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options));
+    const Outcome outcome =
+        simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options.iterations));
     if (!outcome.result.fits) return {.misfit = outcome.result.misfit};
     // Gradients that wait are in the peak and in the bucket: at most the bucket too much.
     const Tier& gpu = machine.tiers.front();

@@ -116,7 +116,7 @@ class ValidationReader {
   }
 
   Settings settings(const YamlValue& value, const std::string& path) const {
-    if (!value.node.IsMap()) fail_at(value, path + ": expected a map of options, found " + describe(value));
+    if (!value.node.IsMap()) fail_at(value, path + ": expected a map of options, found " + describe(value.node));
     Settings result;
     for (const auto& entry : value.node) {
       const std::string key = text({entry.first, value.file}, path);

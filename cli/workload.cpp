@@ -203,15 +203,6 @@ std::string machine_title(const Workload& workload) {
   return printable(machine.name) + (changes.empty() ? "" : " with " + join(changes));
 }
 
-RunLimits limits_of(const WorkloadOptions& options) {
-  RunLimits limits;
-  if (options.iterations != 0) {
-    limits.max_iterations = options.iterations;
-    limits.until_steady = false;
-  }
-  return limits;
-}
-
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
   return simulate_policy(workload, workload.machine, policy, settings, recorders);
@@ -219,7 +210,7 @@ Outcome simulate_policy(const Workload& workload, const std::string& policy,
 
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(workload.trace, machine, policy, settings, limits_of(workload.options), recorders);
+  return simulate_policy(workload.trace, machine, policy, settings, limits_of(workload.options.iterations), recorders);
 }
 
 Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
@@ -284,7 +275,7 @@ std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSp
 }
 
 References references_of(const Workload& workload) {
-  return references_of(workload.trace, workload.machine, limits_of(workload.options));
+  return references_of(workload.trace, workload.machine, limits_of(workload.options.iterations));
 }
 
 }  // namespace tencache

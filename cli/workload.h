@@ -79,7 +79,6 @@ MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = n
 // All files that the command reads for `options`, with those that they build on: what none of its outputs may be
 // (cli/output_files.h). Throws Error where the machine or the model is not to be found.
 std::vector<std::string> input_files(const WorkloadOptions& options);
-RunLimits limits_of(const WorkloadOptions& options);
 // Of --pinned-limit: "64GiB", or "50%" of the CPU memory of so many ranks together; none: an empty text. Throws Error.
 std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks);
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "configs/shipped_files.h"
+#include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "traces/file_io.h"
 
@@ -18,11 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Bytes maximum_file_bytes = 4 * MiB;
-
-std::uint64_t line_of(const YAML::Node& node) {
-  const int line = node.Mark().line;
-  return line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1;
-}
 
 class GpuReader {
  public:
@@ -56,9 +52,7 @@ class GpuReader {
     for (const auto& entry : node) {
       const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
       if (std::find(valid.begin(), valid.end(), key) == valid.end()) {
-        std::string names;
-        for (const std::string& name : valid) names += (names.empty() ? "" : ", ") + name;
-        fail(entry.first, "unknown key '" + key + "' in " + what + "; valid keys are " + names);
+        fail(entry.first, "unknown key '" + key + "' in " + what + "; valid keys are " + join_names(valid));
       }
       if (std::find(seen.begin(), seen.end(), key) != seen.end()) fail(entry.first, "key '" + key + "' stands twice");
       seen.push_back(key);

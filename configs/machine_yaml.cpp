@@ -377,7 +377,7 @@ class MachineReader {
     auto source = std::make_unique<Source>(Source{file, node});
     const YamlValue root{source->root, &source->file};
     if (!source->root.IsMap())
-      fail_at(root, "expected a map with the keys of a machine, found " + tencache::describe(root));
+      fail_at(root, "expected a map with the keys of a machine, found " + tencache::describe(root.node));
     sources_.push_back(std::move(source));
     const auto base = YamlMap({root}, "a machine", machine_keys).get("base");
     if (!base) return;

@@ -5,6 +5,7 @@
 
 #include "configs/model_fields.h"
 #include "configs/shipped_files.h"
+#include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "traces/file_io.h"
@@ -14,24 +15,6 @@ namespace {
 
 constexpr Bytes maximum_model_file_bytes = 4 * MiB;
 constexpr std::uint64_t maximum_count = 1'000'000'000'000'000;
-
-std::uint64_t line_of(const YAML::Node& node) {
-  const int line = node.Mark().line;
-  return line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1;
-}
-
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
-std::string describe(const YAML::Node& node) {
-  return node.IsMap()        ? "a map"
-         : node.IsSequence() ? "a list"
-         : node.IsScalar()   ? "'" + node.Scalar() + "'"
-                             : "nothing";
-}
 
 constexpr ModelFamily families[] = {ModelFamily::bert,  ModelFamily::bloom,   ModelFamily::falcon, ModelFamily::gpt2,
                                     ModelFamily::llama, ModelFamily::mixtral, ModelFamily::opt,    ModelFamily::vit};
@@ -43,7 +26,7 @@ ModelFamily family_of(const ModelFields& fields) {
     if (to_string(family) == wanted) return family;
     names.push_back(to_string(family));
   }
-  fields.fail("family", "unknown family '" + wanted + "'; valid are " + join(names));
+  fields.fail("family", "unknown family '" + wanted + "'; valid are " + join_names(names));
 }
 
 bool is_name(const std::string& text) {
@@ -155,7 +138,7 @@ void ModelFields::only(const std::vector<std::string>& valid, const std::string&
     const std::string& key = entry.first.Scalar();
     if (std::find(valid.begin(), valid.end(), key) != valid.end()) continue;
     throw Error(file_, line_of(entry.first),
-                "unknown key '" + key + "' in " + what + "; valid keys are " + join(valid));
+                "unknown key '" + key + "' in " + what + "; valid keys are " + join_names(valid));
   }
 }
 

@@ -29,28 +29,32 @@ std::optional<YamlValue> find(const YamlValue& map, const std::string& key) {
 
 // The name of a list's element; its other keys are checked where it is read.
 std::string element_name(const YamlValue& element, const std::string& path) {
-  if (!element.node.IsMap()) fail_at(element, path + ": expected a map, found " + describe(element));
+  if (!element.node.IsMap()) fail_at(element, path + ": expected a map, found " + describe(element.node));
   const auto name = find(element, "name");
   if (!name) fail_at(element, path + ": key 'name' is missing");
-  if (!name->node.IsScalar()) fail_at(*name, path + ".name: expected text, found " + describe(*name));
+  if (!name->node.IsScalar()) fail_at(*name, path + ".name: expected text, found " + describe(name->node));
   return name->node.Scalar();
 }
 
 }  // namespace
 
 void fail_at(const YamlValue& value, const std::string& message) {
-  const int line = value.node.Mark().line;
-  throw Error(*value.file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, message);
+  throw Error(*value.file, line_of(value.node), message);
 }
 
-std::string describe(const YamlValue& value) {
-  switch (value.node.Type()) {
+std::uint64_t line_of(const YAML::Node& node) {
+  const int line = node.Mark().line;
+  return line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1;
+}
+
+std::string describe(const YAML::Node& node) {
+  switch (node.Type()) {
     case YAML::NodeType::Map:
       return "a map";
     case YAML::NodeType::Sequence:
       return "a list";
     case YAML::NodeType::Scalar:
-      return "'" + value.node.Scalar() + "'";
+      return "'" + node.Scalar() + "'";
     default:
       return "nothing";
   }
@@ -66,12 +70,12 @@ YamlMap::YamlMap(std::vector<YamlValue> layers, std::string what, const std::vec
     : layers_(std::move(layers)), what_(std::move(what)) {
   for (const YamlValue& layer : layers_) {
     if (!layer.node.IsMap()) {
-      fail_at(layer, what_ + ": expected a map with keys of " + join_names(valid) + ", found " + describe(layer));
+      fail_at(layer, what_ + ": expected a map with keys of " + join_names(valid) + ", found " + describe(layer.node));
     }
     std::vector<std::string> seen;
     for (const auto& entry : layer.node) {
       const YamlValue key{entry.first, layer.file};
-      if (!key.node.IsScalar()) fail_at(key, what_ + ": a key is " + describe(key));
+      if (!key.node.IsScalar()) fail_at(key, what_ + ": a key is " + describe(key.node));
       const std::string& text = key.node.Scalar();
       if (std::find(valid.begin(), valid.end(), text) == valid.end()) {
         fail_at(key, "unknown key '" + text + "' in " + what_ + "; valid keys are " + join_names(valid));
@@ -129,7 +133,7 @@ std::vector<std::vector<YamlValue>> YamlMap::elements(const std::string& key) co
     std::vector<std::string> seen;
     for (const auto& entry : layer->node) {
       const YamlValue name{entry.first, layer->file}, changes{entry.second, layer->file};
-      if (!name.node.IsScalar()) fail_at(name, key + ": a key is " + describe(name));
+      if (!name.node.IsScalar()) fail_at(name, key + ": a key is " + describe(name.node));
       if (std::find(seen.begin(), seen.end(), name.node.Scalar()) != seen.end()) {
         fail_at(name, "key '" + name.node.Scalar() + "' stands twice");
       }
@@ -150,12 +154,12 @@ std::vector<std::vector<YamlValue>> YamlMap::elements(const std::string& key) co
 }
 
 void each_item(const YamlValue& value, const std::string& path, const std::function<void(const YamlValue&)>& read_one) {
-  if (!value.node.IsSequence()) fail_at(value, path + ": expected a list, found " + describe(value));
+  if (!value.node.IsSequence()) fail_at(value, path + ": expected a list, found " + describe(value.node));
   for (const YAML::Node& item : value.node) read_one({item, value.file});
 }
 
 std::string FigureReader::text(const YamlValue& value, const std::string& path) const {
-  if (!value.node.IsScalar()) fail_at(value, path + ": expected text, found " + describe(value));
+  if (!value.node.IsScalar()) fail_at(value, path + ": expected text, found " + describe(value.node));
   return value.node.Scalar();
 }
 
@@ -179,7 +183,7 @@ std::size_t FigureReader::choice(const YamlValue& value, const std::string& path
 // Returns the plain value and keeps where it comes from.
 YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) {
   if (!value.node.IsMap()) {
-    if (!value.node.IsScalar()) fail_at(value, path + ": expected a value, found " + describe(value));
+    if (!value.node.IsScalar()) fail_at(value, path + ": expected a value, found " + describe(value.node));
     return value;
   }
   const YamlMap keys({value}, path, {"value", "source", "retrieved", "confidence", "spread"});
@@ -194,7 +198,7 @@ YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) 
     if (fact.spread > 10) fail_at(*spread, path + ".spread: above 10, which leaves nothing known of the figure");
   }
   const YamlValue plain = keys.require("value");
-  if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain));
+  if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain.node));
   facts_.push_back(std::move(fact));
   return plain;
 }

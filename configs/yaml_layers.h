@@ -24,8 +24,10 @@ struct YamlValue {
 
 // Throws Error at the value's file and line.
 [[noreturn]] void fail_at(const YamlValue& value, const std::string& message);
+// Counted from 1; 0 where a node has none.
+std::uint64_t line_of(const YAML::Node& node);
 // "a map", "a list", "'text'", "nothing".
-std::string describe(const YamlValue& value);
+std::string describe(const YAML::Node& node);
 // "a, b, c", or "none".
 std::string join_names(const std::vector<std::string>& names);
 

@@ -18,6 +18,9 @@ namespace tencache {
 using TensorId = std::uint32_t;
 using OpIndex = std::uint32_t;
 using NameId = std::uint32_t;
+// Of a nanosecond, byte or flop count that a file gives, and of the sum of each over a trace: readers refuse more, so
+// that sums of a few never overflow 64 bits.
+inline constexpr std::uint64_t largest_quantity = std::uint64_t{1} << 61;
 inline constexpr std::uint32_t none = 0xffff'ffff;  // "no such id", for every 32-bit id
 
 enum class Role : std::uint8_t { parameter, gradient, activation, optimizer_state, master_parameter, input, workspace };

@@ -281,24 +281,10 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   return self.trace.add_op(op, reads, writes);
 }
 
-}  // namespace
+using TraceClass = py::class_<PythonTrace, std::shared_ptr<PythonTrace>>;
 
-void bind_trace(py::module_& module) {
-  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, name, role, persistent);
-  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, group, rank, phase,
-                       device, duration_source, placeable, reorderable);
-  module.attr("ROLES") = names_of<Role>(role_count);
-  module.attr("PHASES") = names_of<Phase>(phase_count);
-  module.attr("DEVICES") = names_of<Device>(device_count);
-  module.attr("DURATION_SOURCES") = names_of<DurationSource>(duration_source_count);
-  module.attr("TENSOR_DTYPE") = py::dtype::of<TensorRow>();
-  module.attr("OP_DTYPE") = py::dtype::of<OpRow>();
-
-  py::class_<PythonTrace, std::shared_ptr<PythonTrace>> trace(
-      module, "Trace", py::dynamic_attr(),
-      "One steady training iteration: ops that read and write tensors, each named by its index. Arrays are copies; "
-      "assign them to change the trace.");
-  trace.attr("__module__") = "tencache";
+// From a file, from arrays, op by op.
+void bind_making(TraceClass& trace) {
   trace.def(py::init([](const py::kwargs& header) {
               auto made = std::make_shared<PythonTrace>();
               set_header(*made, header);
@@ -320,7 +306,6 @@ void bind_trace(py::module_& module) {
         write_trace(self.trace, path);
       },
       py::arg("path"));
-  trace.def_readonly("_revision", &PythonTrace::revision);
   trace.def_static("from_arrays", &from_arrays, py::arg("header"), py::arg("names"), py::arg("tensors"), py::arg("ops"),
                    py::arg("reads"), py::arg("writes"),
                    "A trace from what `header`, `names`, `tensors`, `ops`, `reads` and `writes` of another give. "
@@ -343,6 +328,10 @@ void bind_trace(py::module_& module) {
   trace.def(
       "validate", [](const PythonTrace& self) { self.trace.validate(); },
       "Raises Error where the trace cannot be run: no ops, a tensor of 0 bytes, a tensor read before it is written.");
+}
+
+void bind_contents(TraceClass& trace) {
+  trace.def_readonly("_revision", &PythonTrace::revision);
   trace.def_property("header", &header_of, &set_header, "A dict: model, batch, sequence_length, precision, …; a copy.");
   trace.def_property(
       "tensors", [](const PythonTrace& self) { return rows_of<TensorRow>(self.trace.tensors); }, &set_tensors,
@@ -389,6 +378,28 @@ void bind_trace(py::module_& module) {
     return "<tencache.Trace of " + (self.trace.header.model.empty() ? "a model" : self.trace.header.model) + ": " +
            std::to_string(self.trace.ops.size()) + " ops, " + std::to_string(self.trace.tensors.size()) + " tensors>";
   });
+}
+
+}  // namespace
+
+void bind_trace(py::module_& module) {
+  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, name, role, persistent);
+  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, group, rank, phase,
+                       device, duration_source, placeable, reorderable);
+  module.attr("ROLES") = names_of<Role>(role_count);
+  module.attr("PHASES") = names_of<Phase>(phase_count);
+  module.attr("DEVICES") = names_of<Device>(device_count);
+  module.attr("DURATION_SOURCES") = names_of<DurationSource>(duration_source_count);
+  module.attr("TENSOR_DTYPE") = py::dtype::of<TensorRow>();
+  module.attr("OP_DTYPE") = py::dtype::of<OpRow>();
+
+  TraceClass trace(
+      module, "Trace", py::dynamic_attr(),
+      "One steady training iteration: ops that read and write tensors, each named by its index. Arrays are copies; "
+      "assign them to change the trace.");
+  trace.attr("__module__") = "tencache";
+  bind_making(trace);
+  bind_contents(trace);
 }
 
 }  // namespace tencache

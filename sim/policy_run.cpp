@@ -92,6 +92,11 @@ void naming_policy(const std::string& policy, const std::function<void()>& call)
   }
 }
 
+RunLimits limits_of(std::uint64_t iterations) {
+  if (iterations == 0) return {};
+  return {.max_iterations = iterations, .until_steady = false};
+}
+
 Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                    const std::map<std::string, std::string>& settings, const RunLimits& limits,
                    const Recorders& recorders) {

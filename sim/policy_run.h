@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -52,6 +53,9 @@ class PolicyFailure : public std::runtime_error {
 };
 // Calls what asks a policy. Throws PolicyFailure in place of std::runtime_error, std::logic_error and std::bad_alloc.
 void naming_policy(const std::string& policy, const std::function<void()>& call);
+
+// That many iterations; 0: until the steady state recurs.
+RunLimits limits_of(std::uint64_t iterations);
 
 // Lowers and simulates; the ranks of a trace of several each with a policy object of their own. Nothing is kept between
 // calls: threads may call it at once. Throws Error for an unknown policy or option, or if the machine lacks what the

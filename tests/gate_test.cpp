@@ -86,5 +86,16 @@ TEST(GateTest, AHostRunKeepsTheRulesAndIsDecidedAgain) {
   EXPECT_GT(verified, 1000U);
 }
 
+TEST(GateTest, TheFirstDifferenceIsNamed) {
+  const Decision fetch{.kind = Decision::Kind::fetch, .from = 1, .to = 0, .chunk = 4, .why = {}};
+  const Decision drop{.kind = Decision::Kind::drop, .from = 0, .chunk = 4, .why = {}};
+  EXPECT_EQ(first_difference({fetch, drop}, {fetch, drop}), "");
+  EXPECT_EQ(first_difference({fetch, drop}, {drop, drop}),
+            "decision 0: logged '" + describe(fetch) + "', replayed '" + describe(drop) + "'");
+  EXPECT_EQ(first_difference({fetch, drop}, {fetch, fetch}),
+            "decision 1: logged '" + describe(drop) + "', replayed '" + describe(fetch) + "'");
+  EXPECT_EQ(first_difference({fetch, drop}, {fetch}), "2 decisions logged, 1 replayed");
+}
+
 }  // namespace
 }  // namespace tencache

@@ -13,8 +13,6 @@ namespace tencache {
 namespace {
 
 constexpr std::size_t no_column = CsvTable::no_column;
-// Sums over a trace stay within 64 bits as long as each value and each sum is below.
-constexpr std::uint64_t largest_quantity = std::uint64_t{1} << 61;
 
 struct RoleName {
   std::string_view name;
@@ -69,9 +67,9 @@ bool is_kept_by_role(Role role) {
   return role == Role::parameter || role == Role::optimizer_state || role == Role::master_parameter;
 }
 
-class Importer {
+class CsvImporter {
  public:
-  Importer(const CsvImportOptions& options, std::string ops_file, std::string tensors_file)
+  CsvImporter(const CsvImportOptions& options, std::string ops_file, std::string tensors_file)
       : options_(options), tensors_(tensors_file, options.maximum_bytes), ops_(ops_file, options.maximum_bytes) {}
 
   Trace run() {
@@ -344,7 +342,7 @@ Trace import_csv(const CsvImportOptions& options, std::vector<std::string>* note
     throw Error(ops_file, 0, "cannot be read: No such file or directory");
   if (tensors_file.empty()) tensors_file = find_file(parent.empty() ? "." : parent, "tensors");
 
-  Importer importer(options, ops_file, tensors_file);
+  CsvImporter importer(options, ops_file, tensors_file);
   Trace trace = importer.run();
   TraceHeader& header = trace.header;
   header.model = options.model.empty()

@@ -19,8 +19,6 @@ static_assert(read_padding_bytes >= simdjson::SIMDJSON_PADDING);
 
 constexpr int supported_format_version = 1;
 constexpr std::uint64_t largest_tensor_bytes = std::uint64_t{1} << 50;
-// Each quantity, and the sum of each over the trace, stays below: sums of a few never overflow 64 bits.
-constexpr std::uint64_t largest_quantity = std::uint64_t{1} << 61;
 
 constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required keys is longer
 

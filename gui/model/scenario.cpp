@@ -72,11 +72,6 @@ bool same_program(const Trace& a, const Trace& b) {
   return same_names(a.ops, b.ops) && same_names(a.tensors, b.tensors);
 }
 
-RunLimits limits_of(const Scenario& scenario) {
-  if (scenario.iterations == 0) return {};
-  return {.max_iterations = scenario.iterations, .until_steady = false};
-}
-
 // What asks now and then whether to stop. A planner that simulates takes longer than all else: its simulations are
 // where it can be stopped. `stop` outlives it.
 Recorders stoppable(const Stop& stop) {
@@ -100,14 +95,14 @@ RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& 
   Recorders recorders = stoppable(stop);
   engine.on_iteration = std::move(recorders.on_iteration);
   engine.rehearse = std::move(recorders.rehearse);
-  return simulate(program, scenario.machine, policy, limits_of(scenario), std::move(engine));
+  return simulate(program, scenario.machine, policy, limits_of(scenario.iterations), std::move(engine));
 }
 
 // The figures alone, of any number of ranks.
 RunResult simulate_figures(const Scenario& scenario, const Stop& stop) {
   if (rank_count(*scenario.trace) > 1) {
     return tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                     limits_of(scenario), stoppable(stop))
+                                     limits_of(scenario.iterations), stoppable(stop))
         .result;
   }
   Program program;
@@ -134,7 +129,7 @@ void simulate_several_ranks(const Scenario& scenario, const std::string& title, 
   recorders.timeline = &first;
   recorders.other_timelines = &others;
   Outcome outcome = tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                              limits_of(scenario), recorders);
+                                              limits_of(scenario.iterations), recorders);
   simulated.result = outcome.result;
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     RunPointer run =

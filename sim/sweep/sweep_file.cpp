@@ -254,7 +254,7 @@ class SweepReader {
     });
     std::vector<std::pair<std::string, Values>> options;
     if (const auto value = keys.get("options")) {
-      if (!value->node.IsMap()) fail_at(*value, "options: expected a map, found " + describe(*value));
+      if (!value->node.IsMap()) fail_at(*value, "options: expected a map, found " + describe(value->node));
       for (const auto& entry : value->node) {
         options.emplace_back(entry.first.Scalar(), texts({entry.second, value->file}, entry.first.Scalar()));
       }

@@ -111,15 +111,6 @@ SweepRow common_row(const SweepWorkload& workload, const PlannedTrace& planned, 
   return row;
 }
 
-RunLimits limits_of(const SweepFile& file) {
-  RunLimits limits;
-  if (file.iterations != 0) {
-    limits.max_iterations = file.iterations;
-    limits.until_steady = false;
-  }
-  return limits;
-}
-
 // Another memory size, a slower link, another GPU: nothing like it was measured.
 bool unlike_measured(const SweepRow& row, const MadeTrace& trace) {
   return !row.gpu_memory.empty() || !row.cpu_memory.empty() || !row.limits.empty() || !row.rescaled_from.empty() ||
@@ -263,7 +254,7 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
   const PlannedTrace& planned = plan_.traces[unit.trace];
   const PlannedMachine& machine = plan_.machines[unit.machine];
   SweepRow common = common_row(plan_.file.workloads[planned.workload], planned, machine);
-  const RunLimits limits = limits_of(plan_.file);
+  const RunLimits limits = limits_of(plan_.file.iterations);
   std::shared_ptr<const MadeTrace> trace;
   std::optional<References> references;
   const Validated* validated = nullptr;

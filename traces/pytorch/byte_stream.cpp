@@ -17,7 +17,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::size_t block_bytes = std::size_t{1} << 18;
+constexpr std::size_t member_block_bytes = std::size_t{1} << 18;
 constexpr std::size_t tar_block = 512;
 
 // Gives back what was read ahead to recognise the format.
@@ -59,7 +59,7 @@ class Gunzip : public ByteSource {
       if (stream_.avail_in == 0 && !refill()) {
         throw Error(name_, 0, "the gzip data end too early; the file was cut short: copy or download it again");
       }
-      const std::size_t room = std::min(size - done, block_bytes);
+      const std::size_t room = std::min(size - done, member_block_bytes);
       stream_.next_out = reinterpret_cast<Bytef*>(buffer + done);
       stream_.avail_out = static_cast<uInt>(room);
       const int result = inflate(&stream_, Z_NO_FLUSH);
@@ -106,7 +106,7 @@ class Gunzip : public ByteSource {
   std::unique_ptr<ByteSource> below_;
   std::string name_;
   z_stream stream_{};
-  std::vector<char> input_ = std::vector<char>(block_bytes);
+  std::vector<char> input_ = std::vector<char>(member_block_bytes);
   bool ended_ = false;
 };
 
@@ -142,7 +142,7 @@ class Unzstd : public ByteSource {
   std::unique_ptr<ByteSource> below_;
   std::string name_;
   std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream_;
-  std::vector<char> bytes_ = std::vector<char>(block_bytes);
+  std::vector<char> bytes_ = std::vector<char>(member_block_bytes);
   ZSTD_inBuffer input_{nullptr, 0, 0};
   bool inside_frame_ = false;
 };

@@ -28,9 +28,9 @@ bool only_views(std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-class Importer {
+class KinetoImporter {
  public:
-  Importer(const KinetoWindow& window, bool has_shapes) : window_(window), has_shapes_(has_shapes) {}
+  KinetoImporter(const KinetoWindow& window, bool has_shapes) : window_(window), has_shapes_(has_shapes) {}
 
   ImportedTrace run() {
     gpu_ = !window_.work.empty();
@@ -331,7 +331,7 @@ ImportedTrace import_kineto(const KinetoImportOptions& options) {
   std::string evidence;
   const KinetoIteration& iteration = choose_iteration(found, options.iteration, options.file, evidence);
   const KinetoWindow window = read_kineto_window(options.file, iteration, options.progress);
-  ImportedTrace imported = Importer(window, !window.input_bytes.empty()).run();
+  ImportedTrace imported = KinetoImporter(window, !window.input_bytes.empty()).run();
   imported.notes.insert(imported.notes.begin(),
                         "iteration: " + evidence + ", " + format_duration(iteration.end_ns - iteration.begin_ns));
   TraceHeader& header = imported.trace.header;

@@ -1,0 +1,157 @@
+// How the engine goes on: completions, all that can start after one, and a standstill, which lifts what blocks itself or
+// ends the run.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/engine.h"
+#include "core/engine_tags.h"
+#include "core/error.h"
+
+namespace tencache {
+
+void Engine::handle(const Completion& completion) {
+  // A live program may have called, at a later time, before the completion was looked at.
+  advance_time(std::max(completion.end_ns, now_));
+  ++counters_.completions;
+  log_input(Input::Kind::completion, [&](Input& input) { input.completion = completion; });
+  const std::uint64_t value = tag_value(completion.tag);
+  switch (tag_kind(completion.tag)) {
+    case TagKind::transfer:
+      copies_waited_ = runs_an_op() ? 0 : copies_waited_ + 1;
+      complete_transfer(static_cast<TransferId>(value), completion);
+      break;
+    case TagKind::op: {
+      const std::uint8_t lane = static_cast<std::uint8_t>(value & 0xff);
+      if (completion.status != CompletionStatus::done) throw_op_failed(lane);
+      computed(lane, completion.start_ns, completion.end_ns);
+      break;
+    }
+    case TagKind::gap: {
+      Lane& lane = lanes_[value];
+      lane.gap_pending = false;
+      lane.gap_done = true;
+      break;
+    }
+  }
+  pump();
+  finish_if_done();
+}
+
+void Engine::pump() {
+  bool progress = true;
+  while (progress && !finished_) {
+    progress = false;
+    for (std::uint8_t lane = 0; lane < lane_count; ++lane) progress |= advance_lane(lane);
+    const std::uint64_t enqueued = enqueued_;  // victims' way out may be a link that had its turn
+    for (LinkId link = 0; link < spec_.links.size(); ++link) {
+      if (queues_[link].length > 0) progress |= start_transfers(link);
+    }
+    progress |= enqueued_ != enqueued;
+  }
+}
+
+bool Engine::runs_an_op() const {
+  for (const Lane& lane : lanes_) {
+    for (const ActiveOp& op : lane.active) {
+      if (op.started && !(lane.waiting && &op == &lane.active.back())) return true;
+    }
+    if (lane.gap_pending) return true;
+  }
+  return false;
+}
+
+// Nothing is under way although the program is not over. Lifts what can be lifted; false if the op can never start.
+bool Engine::standstill() {
+  const auto moving = [this, before = commands_] {
+    if (commands_ > before || transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
+    for (const Lane& lane : lanes_) {
+      for (const ActiveOp& op : lane.active) {
+        // An external one runs in the program, which waits; one that meets others may wait for them.
+        if (op.started && op.computed_ns < 0 && !op.external && !op.meets) return true;
+      }
+    }
+    return finished_;
+  };
+  ++epoch_;
+  pump();
+  if (moving()) return true;
+  const Because because(*this, {.reason = Reason::standstill});
+  for (Lane& lane : lanes_) {
+    if (!lane.waiting) continue;
+    lift_what_it_waits_for(lane);
+    lane.active.back().holds.clear();
+  }
+  ++epoch_;
+  pump();
+  if (moving()) return true;
+  ++epoch_;
+  start_behind_blocked();
+  pump();
+  return moving();
+}
+
+// Wanted, but left in its place in the queue: the op's chunks, then what is to leave its tier.
+void Engine::lift_what_it_waits_for(const Lane& lane) {
+  for (const Use& use : lane.active.back().uses) {
+    if (use.tensor == none) continue;
+    const ChunkId begin = memory_.first_chunk(use.tensor);
+    for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk) {
+      if (const TransferId id = find_transfer(chunk, lane.tier); id != none && !transfers_[id].in_flight) lift(id);
+    }
+  }
+  for (const Queue& queue : queues_) {
+    for (TransferId id = queue.first[normal]; id != none;) {
+      const TransferId next = transfers_[id].next;
+      if (transfers_[id].purpose == Purpose::evict && transfers_[id].from == lane.tier) lift(id);
+      id = next;
+    }
+  }
+}
+
+void Engine::check_progress() {
+  log_input(Input::Kind::check);
+  if (waiting() && !standstill() && waiting()) throw_out_of_memory();
+}
+
+void Engine::throw_op_failed(std::uint8_t lane) {
+  const OpIndex op = lanes_[lane].active.front().op;
+  const bool known = op != none && program_ != nullptr;
+  throw Error("op " +
+              (known ? "'" + program_->trace.name(program_->trace.ops[op]) + "'" : std::string("of the program")) +
+              " failed on the machine" + reason_of_failure(machine_) + "; what it should have written is lost");
+}
+
+void Engine::throw_out_of_memory() {
+  for (std::uint8_t index = 0; index < lane_count; ++index) {
+    const Lane& lane = lanes_[index];
+    if (!lane.waiting) continue;
+    const ActiveOp& op = lane.active.back();
+    const Tier& tier = spec_.tiers[lane.tier];
+    Bytes needs = 0;
+    for (const Use& use : op.uses) {
+      if (use.tensor == none) continue;
+      const ChunkId begin = memory_.first_chunk(use.tensor);
+      for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk)
+        needs += memory_.footprint(chunk, lane.tier);
+    }
+    const Bytes free = memory_.free(lane.tier);
+    const Bytes missing = op.room_needed > free ? op.room_needed - free : op.room_needed;
+    const std::string name(op.op != none && program_ != nullptr ? program_->trace.name(program_->trace.ops[op.op])
+                                                                : "unscheduled op");
+    std::string message = "out of memory: op '" + name + "'" +
+                          (op.op != none ? " (op " + std::to_string(op.op) + ")" : std::string()) + " needs " +
+                          format_bytes(needs) + " in tier '" + tier.name + "' of " +
+                          format_bytes(memory_.capacity(lane.tier)) + "; " + format_bytes(missing) + " are missing";
+    if (needs <= memory_.capacity(lane.tier)) {
+      message += " because nothing else can leave:";
+      for (TierId other = 0; other < memory_.tier_count(); ++other) {
+        message += " " + spec_.tiers[other].name + " " + format_bytes(memory_.used(other)) + " of " +
+                   format_bytes(memory_.capacity(other)) + " used" + (other + 1u < memory_.tier_count() ? "," : "");
+      }
+    }
+    throw OutOfMemory(message, name, missing);
+  }
+  check_failed("an op waits where the program stands still", __FILE__, __LINE__);
+}
+
+}  // namespace tencache

@@ -126,6 +126,20 @@ TEST(FoldUpdates, AFusedKernelHasTwoStatesOfEachParameter) {
   EXPECT_EQ(Ids(reads.begin(), reads.end()), (Ids{0, 1, 2, 3}));
 }
 
+TEST(FoldUpdates, AnUpdateMayBeginWithATemporary) {
+  AdamTrace made;
+  for (const std::size_t i : {0u, 1u}) {
+    const Ids noise = made.temporaries({made.parameters[i]});
+    made.op("randn_like", Phase::optimizer, {}, noise);
+    made.op("add_", Phase::optimizer, {made.parameters[i]}, {made.parameters[i]}, {made.gradients[i], noise[0]});
+  }
+  const FoldedUpdates folded = fold_updates(made.trace);
+  EXPECT_EQ(folded.updates, 2u);
+  const Op& last = made.trace.ops.back();
+  EXPECT_EQ(made.trace.module(last), "b");
+  EXPECT_EQ(made.trace.writes(last)[0], made.parameters[1]);
+}
+
 TEST(FoldUpdates, WhatIsUpdatesAlreadyStays) {
   AdamTrace made;
   made.step(made.parameters, made.gradients, made.first, made.second);

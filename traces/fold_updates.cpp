@@ -132,10 +132,11 @@ Updates collect(const Trace& trace, const Region& region, Families& families) {
     const auto visit = [&](std::span<const TensorId> ids, std::vector<TensorId> Update::*list) {
       for (const TensorId id : ids) {
         if (temporary(id)) continue;
-        const auto [entry, added] = updates.of.try_emplace(families.of(id));
-        if (added) updates.order.push_back(entry->first);
-        add_once(entry->second.*list, id);
-        if (trace.tensors[id].role == Role::parameter && entry->second.parameter == none) entry->second.parameter = id;
+        const TensorId family = families.of(id);
+        Update& update = updates.of[family];  // may be there for its temporaries
+        if (update.reads.empty() && update.writes.empty()) updates.order.push_back(family);
+        add_once(update.*list, id);
+        if (trace.tensors[id].role == Role::parameter && update.parameter == none) update.parameter = id;
       }
     };
     visit(trace.reads(op), &Update::reads);

@@ -51,13 +51,14 @@ TrainingShape shape_of(const Workload& workload) {
   shape.precision = header.precision;
   shape.ranks = rank_count(workload.trace);
   shape.shards = shards_of(workload.trace);
+  shape.data_parallel = data_parallel_ranks(workload.trace);
   for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
   const std::string micro_batches = " --micro-batches ";
   if (const std::size_t at = header.recorded_by.find(micro_batches); at != std::string::npos) {
     const std::string& made = header.recorded_by;
     std::from_chars(made.data() + at + micro_batches.size(), made.data() + made.size(), shape.accumulation);
   }
-  const std::uint64_t parts = std::max<std::uint64_t>(1, shape.accumulation) * std::max<std::uint64_t>(1, shape.shards);
+  const std::uint64_t parts = std::max<std::uint64_t>(1, shape.accumulation) * shape.data_parallel;
   shape.micro_batch = header.batch % parts == 0 ? header.batch / parts : 0;
   return shape;
 }

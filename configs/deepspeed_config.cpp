@@ -259,9 +259,9 @@ class Reader {
   // ---- What they mean.
 
   void read_stage(Json& stages) {
-    const auto stage = stages.contains("stage") ? count_of("stage", stages["stage"]) : std::nullopt;
+    const std::uint64_t stage = stages.contains("stage") ? count_of("stage", stages["stage"]).value_or(0) : 0;
     const std::string states = device(stages, optimizer), params = device(stages, param);
-    if (stage.value_or(0) == 3) {
+    if (stage == 3) {
       config_.policy = "zero-infinity";
       config_.settings["offload_param"] = params;
       if (states == "none") {
@@ -274,6 +274,10 @@ class Reader {
     }
     if (states == "none") {
       fail("offloads nothing: zero_optimization needs stage 3, or offload_optimizer with stage 1 or 2");
+    }
+    if (stage != 1 && stage != 2) {
+      fail("stage of zero_optimization is " + (stages.contains("stage") ? stages["stage"].dump() : "missing") +
+           "; write 1, 2 or 3: without ZeRO nothing is offloaded");
     }
     config_.policy = "zero-offload";
     if (states == "nvme") warn("stage 1 and 2 offload the optimizer to CPU memory: 'nvme' is taken as 'cpu'");

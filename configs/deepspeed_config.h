@@ -39,6 +39,7 @@ struct TrainingShape {
   std::uint64_t micro_batch = 0;  // a rank's; 0: unknown
   std::uint64_t accumulation = 1;
   std::uint64_t ranks = 1, shards = 1;
+  std::uint64_t data_parallel = 1;  // ranks that share the batch
   bool pageable =
       false;  // the machine says what memory that is not pinned costs; else the base says pin_memory, or true
   std::string why_not_pinned = {};  // then pin_memory is false, whatever else would be written; a part of a sentence

@@ -92,14 +92,19 @@ void write_batch(const TrainingShape& shape, Json& document, std::vector<std::st
   compare(micro, shape.micro_batch);
   compare(accumulation, shape.accumulation);
   // Depends on the ranks: where the others are there, they say it.
-  if (!document.contains(micro)) compare(whole, shape.micro_batch * shape.accumulation * shape.shards);
+  if (!document.contains(micro)) compare(whole, shape.micro_batch * shape.accumulation * shape.data_parallel);
 }
 
 void write_shape(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
-  if (shape.precision == "bf16" || shape.precision == "fp16") {
-    document.erase(shape.precision == "bf16" ? "fp16" : "bf16");
-    if (!document.contains(shape.precision)) document[shape.precision] = Json::object();
-    document[shape.precision]["enabled"] = true;
+  const std::string& precision = shape.precision;
+  if (precision == "bf16" || precision == "fp16" || precision == "fp32") {
+    for (const char* other : {"bf16", "bfloat16", "fp16"}) {
+      if (precision != other) document.erase(other);
+    }
+  }
+  if (precision == "bf16" || precision == "fp16") {
+    if (!document.contains(precision)) document[precision] = Json::object();
+    document[precision]["enabled"] = true;
   }
   write_batch(shape, document, remarks);
 }

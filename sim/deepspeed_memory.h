@@ -37,6 +37,8 @@ struct DeepSpeedMemory {
 
 // Ranks that each parameter is split over, as `generate` says it in the trace.
 std::uint64_t shards_of(const Trace& trace);
+// Ranks that share the batch, whatever of the model they split.
+std::uint64_t data_parallel_ranks(const Trace& trace);
 // A rank's part, where ranks differ in the mean.
 ModelShape model_shape(const Trace& trace);
 

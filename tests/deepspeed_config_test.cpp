@@ -162,6 +162,10 @@ TEST(DeepSpeedConfig, SaysWhatIsWrong) {
   expect("[1]", "is no map of keys");
   expect("{}", "offloads nothing");
   expect(R"({"zero_optimization": {"stage": 1}})", "offloads nothing");
+  const std::string offload = R"("offload_optimizer": {"device": "cpu"}}})";
+  expect(R"({"zero_optimization": {)" + offload, "stage of zero_optimization is missing; write 1, 2 or 3");
+  expect(R"({"zero_optimization": {"stage": 0, )" + offload, "stage of zero_optimization is 0; write 1, 2 or 3");
+  expect(R"({"zero_optimization": {"stage": 7, )" + offload, "stage of zero_optimization is 7; write 1, 2 or 3");
   expect(R"({"zero_optimization": {"stage": 3, "sub_group_size": "many"}})", "'sub_group_size' is \"many\"; write a");
   expect(R"({"zero_optimization": {"stage": 3, "sub_group_size": -1}})", "write a whole number");
   expect(R"({"zero_optimization": {"stage": 3, "sub_group_size": 1.5}})", "write a whole number");
@@ -255,11 +259,24 @@ TEST(DeepSpeedConfig, KeepsTheBatchAndThePinningOfTheFileItStartsFrom) {
                                            HasSubstr("pin_memory of offload_optimizer is written as true")));
 
   // The whole batch alone says it, too.
-  const WrittenConfig whole = write_deepspeed_config("zero-infinity", settings, {.micro_batch = 8, .shards = 2},
+  const WrittenConfig whole = write_deepspeed_config("zero-infinity", settings, {.micro_batch = 8, .data_parallel = 2},
                                                      Json{{"train_batch_size", 32}});
   EXPECT_FALSE(Json::parse(whole.text).contains("train_micro_batch_size_per_gpu"));
   EXPECT_THAT(whole.remarks, ElementsAre("train_batch_size stays 32; the trace has 16",
                                          HasSubstr("pin_memory of offload_param and offload_optimizer is written")));
+}
+
+TEST(DeepSpeedConfig, OnlyThePrecisionOfTheTraceStays) {
+  const Json start = Json::parse(R"({"bf16": {"enabled": true}, "fp16": {"enabled": false, "loss_scale": 1024}})");
+  const auto precisions = [&](const char* precision) {
+    const Settings settings = resolved("zero-infinity", {});
+    const Json written =
+        Json::parse(write_deepspeed_config("zero-infinity", settings, {.precision = precision}, start).text);
+    return Json{written.value("bf16", Json()), written.value("fp16", Json())}.dump();
+  };
+  EXPECT_EQ(precisions("fp32"), "[null,null]");
+  EXPECT_EQ(precisions("fp16"), R"([null,{"enabled":true,"loss_scale":1024}])");
+  EXPECT_EQ(precisions(""), R"([{"enabled":true},{"enabled":false,"loss_scale":1024}])");
 }
 
 TEST(DeepSpeedConfig, AsksForNoPinningWhereThereIsNoRoom) {
@@ -403,6 +420,17 @@ TEST_F(TuneDeepSpeed, AsksForNoPinningWhereThereIsNoRoom) {
   EXPECT_FALSE(pinned({"--pinned-limit", "1000MiB"}, "take 1.00 GiB of 1000.00 MiB allowed"));
   expect_bad_usage({"tune", "small.trace.jsonl", "-m", "m.yaml", "-p", "zero-infinity", "--pinned-limit", "half"},
                    HasSubstr("--pinned-limit half: give a size"));
+}
+
+// A batch of 8 over two ranks, which split the parameters under stage 3 only.
+TEST_F(TuneDeepSpeed, TheMicroBatchIsOfOneRankWhateverTheStage) {
+  for (const auto& [stage, policy] : {std::pair{"2", "zero-offload"}, {"3", "zero-infinity"}}) {
+    const Answer answer =
+        run({"tune", "--model", "gpt2", "--batch", "8", "--seq", "64", "--data-parallel", "2", "--zero", stage, "-m",
+             "g5.12xlarge", "-p", policy, "--deepspeed", "d.json", "--budget", "1"});
+    ASSERT_EQ(answer.code, 0) << answer.err;
+    EXPECT_EQ(nlohmann::json::parse(content(path("d.json")))["train_micro_batch_size_per_gpu"], 4) << stage;
+  }
 }
 
 TEST_F(TuneDeepSpeed, AStartDoesNotWidenWhatTheUserRestricts) {

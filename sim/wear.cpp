@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "core/check.h"
 
@@ -12,8 +13,8 @@ constexpr double seconds_a_day = 86'400, days_a_year = 365;
 
 bool written_by(const Link& link, TierId tier) { return link.to == tier; }
 
-// Whether all ranks write to the same SSDs.
-bool shared_by_ranks(const MachineSpec& machine, TierId tier) {
+// Ranks with the same number write to the same SSDs; none: this rank's own.
+std::uint32_t shared_ssds(const MachineSpec& machine, TierId tier) {
   for (const Link& link : machine.links) {
     if (!written_by(link, tier)) continue;
     for (const std::uint8_t resource : link.uses) {
@@ -21,11 +22,18 @@ bool shared_by_ranks(const MachineSpec& machine, TierId tier) {
         const bool uses = std::find(other.uses.begin(), other.uses.end(), resource) != other.uses.end();
         return !uses || other.to == tier || other.from == tier;
       });
-      if (storage_only && machine.resources[resource].shared != none) return true;
+      if (storage_only && machine.resources[resource].shared != none) return machine.resources[resource].shared;
     }
   }
-  return false;
+  return none;
 }
+
+// The SSDs that so many ranks write to, of all arrays together, and their capacity.
+struct Ssds {
+  std::uint32_t devices = 0;
+  double capacity = 0;
+  bool known = true;  // the capacity
+};
 
 std::uint32_t devices_of(const MachineSpec& machine, TierId tier) {
   auto devices = static_cast<std::uint32_t>(std::max<std::size_t>(1, machine.tiers[tier].directories.size()));
@@ -33,6 +41,25 @@ std::uint32_t devices_of(const MachineSpec& machine, TierId tier) {
     if (written_by(link, tier)) devices = std::max(devices, link.devices);
   }
   return devices;
+}
+
+Ssds ssds_of(const MachineSpec& machine, TierId tier, std::size_t ranks) {
+  Ssds ssds;
+  std::set<std::uint32_t> arrays;  // that ranks share
+  std::uint32_t count = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::uint32_t shared = shared_ssds(machine.of_rank(rank), tier);
+    if (shared == none || arrays.insert(shared).second) ++count;
+  }
+  ssds.devices = devices_of(machine, tier) * count;
+  // With the parts of ranks that the trace leaves idle.
+  for (std::size_t rank = 0; rank < std::max(ranks, machine.rank_count()); ++rank) {
+    if (rank >= ranks && !arrays.contains(shared_ssds(machine.of_rank(rank), tier))) continue;
+    const Bytes own = machine.of_rank(rank).tiers[tier].capacity;
+    ssds.known = ssds.known && own < unlimited;
+    ssds.capacity += static_cast<double>(own);
+  }
+  return ssds;
 }
 
 double written_per_iteration(const RunResult& result, const MachineSpec& machine, TierId tier) {
@@ -77,23 +104,16 @@ std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine
   const double iteration_seconds = outcome.result.iteration_seconds();
   for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
     if (machine.tiers[tier].kind != TierKind::nvme || is_parallel_file_system(machine.tiers[tier])) continue;
-    double bytes = 0, capacity = 0;
+    double bytes = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
       bytes += written_per_iteration(result, machine.of_rank(rank), tier);
     }
-    // The machine's, ranks that the trace leaves idle included, where they share it.
-    bool known = true;
-    const bool shared = shared_by_ranks(machine, tier);
-    for (std::size_t rank = 0; rank < (shared ? machine.rank_count() : ranks); ++rank) {
-      const Bytes own = machine.of_rank(rank).tiers[tier].capacity;
-      known = known && own < unlimited;
-      capacity += static_cast<double>(own);
-    }
+    const Ssds ssds = ssds_of(machine, tier, ranks);
     TierWear wear;
     wear.tier = machine.tiers[tier].name;
-    wear.devices = devices_of(machine, tier) * (shared ? 1 : static_cast<std::uint32_t>(ranks));
-    wear.capacity = known ? static_cast<Bytes>(capacity / wear.devices) : 0;
+    wear.devices = ssds.devices;
+    wear.capacity = ssds.known ? static_cast<Bytes>(ssds.capacity / wear.devices) : 0;
     wear.bytes_per_iteration = bytes / wear.devices;
     wear.bytes_per_day =
         wear.bytes_per_iteration * options.write_amplification * options.duty * seconds_a_day / iteration_seconds;

@@ -149,6 +149,18 @@ TEST(Wear, AddsUpRanksThatShareAnArray) {
   EXPECT_EQ(wear.devices, 1u);
   EXPECT_EQ(wear.capacity, 1'000'000'000'000u);
   EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, 2 * written);
+  // Of two such pairs the trace uses one; of two ranks in two pairs both.
+  MachineSpec pairs = box;
+  pairs.other_ranks = {other, other, other};
+  pairs.other_ranks[1].resources[0].shared = pairs.other_ranks[2].resources[0].shared = 1;
+  const TierWear one = wear_of(run_policy(trace, pairs, "lru", {}, {}), pairs, {})[0];
+  EXPECT_EQ(one.devices, 1u);
+  EXPECT_EQ(one.capacity, 1'000'000'000'000u);
+  std::swap(pairs.other_ranks[0], pairs.other_ranks[1]);
+  const TierWear both = wear_of(run_policy(trace, pairs, "lru", {}, {}), pairs, {})[0];
+  EXPECT_EQ(both.devices, 2u);
+  EXPECT_EQ(both.capacity, 1'000'000'000'000u);
+  EXPECT_DOUBLE_EQ(both.bytes_per_iteration, written);
   // Arrays of their own.
   MachineSpec apart = box;
   apart.resources[0].shared = apart.other_ranks[0].resources[0].shared = none;

@@ -249,12 +249,15 @@ class ValidationReader {
     if (figure) read_figure(keys, row);
     if (const auto value = keys.get("fails")) {
       row.kind = RowKind::fails;
+      if (row.of == ideal_system) fail_at(*value, "rows.fails: ideal is no system that could");
       row.of = system(*value, "rows.fails");
       row.name = row.of + " runs out of memory";
     }
     if (const auto value = keys.get("order")) {
       row.kind = RowKind::order;
       each_item(*value, "rows.order", [&](const YamlValue& v) { row.order.push_back(system(v, "rows.order")); });
+      const bool ideal_alone = std::ranges::all_of(row.order, [](const auto& name) { return name == ideal_system; });
+      if (ideal_alone) fail_at(*value, "rows.order: ideal is compared with a system");
       if (row.order.size() < 2) fail_at(*value, "rows.order: name at least two systems, the fastest first");
       for (const std::string& name : row.order) row.name += (row.name.empty() ? "" : " < ") + name;
     }
@@ -280,10 +283,10 @@ class ValidationReader {
   void read_figure(const YamlMap& keys, ValidationRow& row) {
     row.of = system(keys.require("of"), "rows.of");
     if (const auto value = keys.get("over")) row.over = system(*value, "rows.over");
-    row.metric_text = "seconds";
-    if (const auto value = keys.get("metric")) read_metric(*value, row);
     if (row.of == ideal_system && (row.over.empty() || row.over == ideal_system)) {
       fail_at(keys.top(), "ideal is compared with a system: of: ideal, over: a system");
+    row.metric_text = "seconds";
+    if (const auto value = keys.get("metric")) read_metric(*value, row);
     }
     row.published = published(keys.require("published"));
     row.name = row.of + (row.over.empty() ? "" : " ÷ " + row.over);

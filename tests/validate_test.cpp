@@ -116,6 +116,10 @@ TEST(ValidationFile, RefusesWhatItDoesNotKnowWithItsLine) {
   EXPECT_THAT(complaint_of("{order: [A, B], fitted: true}"), HasSubstr("'fitted' belongs to a row with 'of'"));
   EXPECT_THAT(complaint_of("{order: [A]}"), HasSubstr("at least two"));
   EXPECT_THAT(complaint_of("{of: ideal, published: 1}"), HasSubstr("ideal is compared with a system"));
+  EXPECT_THAT(complaint_of("{of: ideal, metric: bytes.h2d, published: 1}"),
+              HasSubstr("t.yaml:14: ideal is compared with a system"));
+  EXPECT_THAT(complaint_of("{order: [ideal, ideal]}"), HasSubstr("t.yaml:14: rows.order: ideal is compared"));
+  EXPECT_THAT(complaint_of("{fails: ideal}"), HasSubstr("t.yaml:14: rows.fails: ideal is no system"));
   EXPECT_THAT(complaint_of("{of: A, published: 1, workload: u}"), HasSubstr("workload: unknown 'u'; valid are w, v"));
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text = file_of("{of: A, published: 1}");

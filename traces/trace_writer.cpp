@@ -111,8 +111,10 @@ class Writer {
   void text(std::string_view name, std::string_view value) {
     key(name);
     out_ += '"';
-    const bool plain = std::all_of(value.begin(), value.end(),
-                                   [](char c) { return c >= ' ' && c != '"' && c != '\\' && c != '\x7f'; });
+    const bool plain = std::all_of(value.begin(), value.end(), [](char c) {
+      const auto byte = static_cast<unsigned char>(c);  // a char has no sign on ARM
+      return byte >= 0x20 && byte < 0x7f && c != '"' && c != '\\';
+    });
     if (plain) {
       out_ += value;
     } else {

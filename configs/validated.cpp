@@ -61,7 +61,9 @@ std::vector<Validated> read_validated() {
 
 std::string_view kind_of_trace(std::string_view recorded_by) {
   if (recorded_by.starts_with("tencache generate")) return "generated";
-  if (recorded_by.starts_with("tencache record")) return "recorded";
+  for (const std::string_view recorder : {"tencache record", "tencache_recorder"}) {  // its own, and Python's
+    if (recorded_by.starts_with(recorder)) return "recorded";
+  }
   return recorded_by.starts_with("import") ? "imported" : "";
 }
 

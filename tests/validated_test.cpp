@@ -61,6 +61,14 @@ TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
   EXPECT_EQ(text_of("mlp-offload", "mlp-offload", "mlp-offload-40b"), "extrapolated");
 }
 
+TEST(Validated, TellsHowATraceWasMade) {
+  EXPECT_EQ(kind_of_trace("tencache generate --model gpt2"), "generated");
+  EXPECT_EQ(kind_of_trace("tencache record --config tiny.yaml"), "recorded");
+  EXPECT_EQ(kind_of_trace("tencache_recorder, PyTorch 2.5.1"), "recorded");
+  EXPECT_EQ(kind_of_trace("import csv"), "imported");
+  EXPECT_EQ(kind_of_trace("by hand"), "");
+}
+
 TEST(Validated, CountsForTheSameMachineAndKindOfTrace) {
   const std::vector<Validated> list = read_validated();
   const Validated* found = validated_for(list, "10cache-l40s", "tencache generate --model opt-6.7b");

@@ -17,6 +17,7 @@
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
 #include "configs/shipped_files.h"
+#include "core/parse_number.h"
 #include "sim/sweep/merge.h"
 #include "sim/sweep/ranks.h"
 #include "sim/sweep/sweep_run.h"
@@ -74,7 +75,7 @@ std::string time_text(double seconds) {
 // Whether anything fits.
 ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   const auto said = results.about.find("budget_usd_per_hour");
-  const double budget = said == results.about.end() ? 0 : std::stod(said->second);
+  const double budget = said == results.about.end() ? 0 : parse_number(said->second).value_or(0);
   if (!arguments.csv.empty()) write_file(arguments.csv, sweep_csv(results.rows));
   if (arguments.json) {
     print_json(sweep_json(results, budget, arguments.shard));

@@ -16,6 +16,7 @@
 #include "cli/prediction.h"
 #include "cli/torch_program.h"
 #include "configs/machine_yaml.h"
+#include "core/parse_number.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 #include "traces/summary.h"
@@ -105,9 +106,8 @@ ConfigHead read_config_head(const std::string& path) {
 // "50%" of the bytes that the recorded step has alive at once; other sizes stay as they are.
 std::string resolve_percentage(const std::string& size, const std::string& trace_file, const Accelerator* accelerator) {
   if (!size.ends_with('%')) return size;
-  char* end = nullptr;
-  const double percent = std::strtod(size.c_str(), &end);
-  if (end != size.c_str() + size.size() - 1 || !(percent > 0 && percent <= 1000)) {
+  const double percent = parse_number(std::string_view(size).substr(0, size.size() - 1)).value_or(0);
+  if (!(percent > 0 && percent <= 1000)) {
     throw Error("--gpu-memory: '" + size + "' is no size and no percentage, such as 24MiB or 50%");
   }
 #ifdef TENCACHE_WITH_EXECUTOR

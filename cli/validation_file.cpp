@@ -1,8 +1,6 @@
 #include "cli/validation_file.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 
 #include "configs/machine_node.h"
@@ -11,6 +9,7 @@
 #include "configs/yaml_layers.h"
 #include "core/check.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 
@@ -249,16 +248,16 @@ class ValidationReader {
     if (figure) read_figure(keys, row);
     if (const auto value = keys.get("fails")) {
       row.kind = RowKind::fails;
-      if (row.of == ideal_system) fail_at(*value, "rows.fails: ideal is no system that could");
       row.of = system(*value, "rows.fails");
+      if (row.of == ideal_system) fail_at(*value, "rows.fails: ideal is no system that could");
       row.name = row.of + " runs out of memory";
     }
     if (const auto value = keys.get("order")) {
       row.kind = RowKind::order;
       each_item(*value, "rows.order", [&](const YamlValue& v) { row.order.push_back(system(v, "rows.order")); });
+      if (row.order.size() < 2) fail_at(*value, "rows.order: name at least two systems, the fastest first");
       const bool ideal_alone = std::ranges::all_of(row.order, [](const auto& name) { return name == ideal_system; });
       if (ideal_alone) fail_at(*value, "rows.order: ideal is compared with a system");
-      if (row.order.size() < 2) fail_at(*value, "rows.order: name at least two systems, the fastest first");
       for (const std::string& name : row.order) row.name += (row.name.empty() ? "" : " < ") + name;
     }
     if (const auto value = keys.get("name")) row.name = text(*value, "rows.name");
@@ -285,9 +284,9 @@ class ValidationReader {
     if (const auto value = keys.get("over")) row.over = system(*value, "rows.over");
     if (row.of == ideal_system && (row.over.empty() || row.over == ideal_system)) {
       fail_at(keys.top(), "ideal is compared with a system: of: ideal, over: a system");
+    }
     row.metric_text = "seconds";
     if (const auto value = keys.get("metric")) read_metric(*value, row);
-    }
     row.published = published(keys.require("published"));
     row.name = row.of + (row.over.empty() ? "" : " ÷ " + row.over);
     if (row.metric != Metric::seconds) row.name += ", " + row.metric_text;
@@ -353,12 +352,11 @@ class ValidationReader {
   static double number(const YamlValue& value, const std::string& text) {
     const bool percent = text.ends_with("%");
     const std::string digits = percent ? trimmed(text.substr(0, text.size() - 1)) : text;
-    double result = 0;
-    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
-    if (error != std::errc() || rest != digits.data() + digits.size() || !std::isfinite(result) || result <= 0) {
+    const std::optional<double> result = parse_number(digits);
+    if (!result || *result <= 0) {
       fail_at(value, "rows.published: '" + text + "' is not a number above 0; write 2.54, 4469/1758, 83.9 % or 0.9..1");
     }
-    return percent ? result / 100 : result;
+    return percent ? *result / 100 : *result;
   }
 
   std::string file_;

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <tuple>
 
@@ -14,6 +13,7 @@
 #include "configs/machine_yaml.h"
 #include "configs/model_yaml.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
@@ -88,10 +88,8 @@ CLI::Validator finite_range(double least, double most) {
   const std::string range = fmt::format("in [{:g} - {:g}]", least, most);
   return CLI::Validator(
       [least, most, range](std::string& text) {
-        double value = 0;
-        const char* const last = text.data() + text.size();
-        const auto [end, error] = std::from_chars(text.data(), last, value);
-        const bool valid = error == std::errc() && end == last && value >= least && value <= most;
+        const std::optional<double> value = parse_number(text);
+        const bool valid = value && *value >= least && *value <= most;
         return valid ? std::string() : fmt::format("Value {} not {}", text, range);
       },
       "FLOAT " + range, "");
@@ -259,17 +257,16 @@ std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSp
   if (text.empty()) return std::nullopt;
   try {
     if (text.back() != '%') return parse_bytes(text);
-    std::size_t used = 0;
-    const double percent = std::stod(text, &used);
+    const double percent = parse_number(std::string_view(text).substr(0, text.size() - 1)).value_or(0);
     const TierId cpu = machine.tier_of(Device::cpu);
-    if (used + 1 == text.size() && percent > 0 && percent <= 100 && cpu != no_tier) {
+    if (percent > 0 && percent <= 100 && cpu != no_tier) {
       double capacity = 0;
       for (std::size_t rank = 0; rank < std::min(ranks, machine.rank_count()); ++rank) {
         capacity += static_cast<double>(machine.of_rank(rank).tiers[cpu].capacity);
       }
       return static_cast<Bytes>(capacity * percent / 100);
     }
-  } catch (const std::exception&) {
+  } catch (const Error&) {
   }
   throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
 }

@@ -3,7 +3,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -11,6 +10,7 @@
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -145,17 +145,9 @@ class GpuReader {
   }
 
   static double positive(const std::string& text) {
-    std::size_t used = 0;
-    double value = 0;
-    try {
-      value = std::stod(text, &used);
-    } catch (const std::exception&) {
-      used = std::string::npos;
-    }
-    if (used != text.size() || !std::isfinite(value) || value <= 0) {
-      throw Error("'" + text + "' is no number above 0");
-    }
-    return value;
+    const std::optional<double> value = parse_number(text);
+    if (!value || *value <= 0) throw Error("'" + text + "' is no number above 0");
+    return *value;
   }
 
   const std::string& file_;

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "configs/shipped_files.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 namespace {
@@ -27,11 +27,10 @@ std::string validated_file() {
 // "11.4 %"; none: "none".
 std::optional<double> share(const YAML::Node& node) {
   const auto text = node.as<std::string>();
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
   if (text == "none") return std::nullopt;
-  if (std::string_view(end) != " %") throw YAML::Exception(node.Mark(), "expected a percentage such as 11.4 %");
-  return value / 100;
+  const std::optional<double> value = parse_number(std::string_view(text).substr(0, text.rfind(" %")));
+  if (!value || !text.ends_with(" %")) throw YAML::Exception(node.Mark(), "expected a percentage such as 11.4 %");
+  return *value / 100;
 }
 
 }  // namespace

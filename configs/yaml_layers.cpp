@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace tencache {
 namespace {
@@ -258,12 +258,9 @@ std::uint32_t FigureReader::count(const YamlValue& value, const std::string& pat
 double FigureReader::positive_number(const YamlValue& value, const std::string& path) {
   const YamlValue plain = figure(value, path);
   const std::string& digits = plain.node.Scalar();
-  double result = 0;
-  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result);
-  if (error != std::errc() || rest != digits.data() + digits.size() || !std::isfinite(result) || result <= 0) {
-    fail_at(plain, path + ": '" + digits + "' is not a number above 0, such as 1.5e9");
-  }
-  return result;
+  const std::optional<double> result = parse_number(digits);
+  if (!result || *result <= 0) fail_at(plain, path + ": '" + digits + "' is not a number above 0, such as 1.5e9");
+  return *result;
 }
 
 std::vector<Fact> FigureReader::take_facts() {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,36 +20,38 @@ constexpr std::array deterministic_folders = {"core", "policies", "sim"};
 
 // A name that ends in "(" is a function and is banned only where it is called; the others are banned anywhere.
 // Each counts as a whole word: "wait_time(" and "operand(" do not match.
-constexpr std::array banned_names = {"system_clock",
-                                     "steady_clock",
-                                     "high_resolution_clock",
-                                     "utc_clock",
-                                     "file_clock",
-                                     "random_device",
-                                     "default_random_engine",
-                                     "time(",
-                                     "clock(",
-                                     "gettimeofday",
-                                     "clock_gettime",
-                                     "timespec_get",
-                                     "__rdtsc",
-                                     "_rdtsc",
-                                     "rdtscp",
-                                     "__builtin_ia32_rdtsc",
-                                     "rand(",
-                                     "srand",
-                                     "rand_r",
-                                     "random(",
-                                     "srandom",
-                                     "drand48",
-                                     "lrand48",
-                                     "mrand48",
-                                     "getrandom",
-                                     "getentropy",
-                                     "arc4random",
-                                     "sleep_for",
-                                     "sleep_until",
-                                     "this_thread"};
+constexpr auto banned_names = std::to_array<std::string_view>({"system_clock",
+                                                               "steady_clock",
+                                                               "high_resolution_clock",
+                                                               "utc_clock",
+                                                               "file_clock",
+                                                               "random_device",
+                                                               "default_random_engine",
+                                                               "time(",
+                                                               "clock(",
+                                                               "gettimeofday",
+                                                               "clock_gettime",
+                                                               "timespec_get",
+                                                               "__rdtsc",
+                                                               "_rdtsc",
+                                                               "rdtscp",
+                                                               "__builtin_ia32_rdtsc",
+                                                               "rand(",
+                                                               "srand",
+                                                               "rand_r",
+                                                               "random(",
+                                                               "srandom",
+                                                               "drand48",
+                                                               "lrand48",
+                                                               "mrand48",
+                                                               "getrandom",
+                                                               "getentropy",
+                                                               "arc4random",
+                                                               "sleep_for",
+                                                               "sleep_until",
+                                                               "this_thread"});
+// They read "1.5" as 1 where a host program, such as Python, has set a locale with decimal commas: parse_number().
+constexpr auto names_of_the_locale = std::to_array<std::string_view>({"stod", "stof", "strtod", "strtof", "atof"});
 
 bool is_word(char character) {
   return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
@@ -94,10 +97,10 @@ std::string without_comments_and_literals(std::string_view text) {
 }
 
 // "line: name" of every banned name in a source text.
-std::vector<std::string> banned_in(std::string_view source) {
+std::vector<std::string> banned_in(std::string_view source, std::span<const std::string_view> names = banned_names) {
   const std::string code = without_comments_and_literals(source);
   std::vector<std::string> findings;
-  for (const std::string_view banned : banned_names) {
+  for (const std::string_view banned : names) {
     const bool function = banned.back() == '(';
     const std::string_view word = function ? banned.substr(0, banned.size() - 1) : banned;
     for (std::size_t at = code.find(word); at != std::string::npos; at = code.find(word, at + 1)) {
@@ -136,21 +139,30 @@ TEST(TidyTest, SeesCodeAfterCommentsLiteralsAndDigitSeparators) {
   EXPECT_THAT(banned_in("\"a\\\\\"; rand();\n// b\nsrand(1);"), testing::ElementsAre("1: rand", "3: srand"));
 }
 
+void expect_none_of(std::span<const std::string_view> names, const char* folder, const char* complaint) {
+  std::size_t files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(std::filesystem::path(TENCACHE_SOURCE_DIR) / folder)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".h" && extension != ".cpp") continue;
+    ++files;
+    std::ifstream stream(entry.path(), std::ios::binary);
+    ASSERT_TRUE(stream) << entry.path();
+    const std::string source((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    EXPECT_THAT(banned_in(source, names), testing::IsEmpty()) << entry.path().string() << complaint;
+  }
+  EXPECT_GT(files, 0U) << "no source in " << folder << ": was the folder moved?";
+}
+
 TEST(TidyTest, DeterministicFoldersReadNoClockAndNoGlobalRandomness) {
-  const std::filesystem::path root = TENCACHE_SOURCE_DIR;
   for (const char* folder : deterministic_folders) {
-    std::size_t files = 0;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".h" && extension != ".cpp") continue;
-      ++files;
-      std::ifstream stream(entry.path(), std::ios::binary);
-      ASSERT_TRUE(stream) << entry.path();
-      const std::string source((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-      EXPECT_THAT(banned_in(source), testing::IsEmpty())
-          << entry.path().string() << " names a clock or global randomness; take time and seeds as arguments";
-    }
-    EXPECT_GT(files, 0U) << "no source in " << folder << ": was the folder moved?";
+    expect_none_of(banned_names, folder, " names a clock or global randomness; take time and seeds as arguments");
+  }
+}
+
+TEST(TidyTest, NumbersAreReadWhateverTheLocale) {
+  for (const char* folder : {"cli", "configs", "core", "executor", "gui", "policies", "python", "sim", "traces"}) {
+    expect_none_of(names_of_the_locale, folder, " reads a number as the locale says; use parse_number()");
   }
 }
 

@@ -23,6 +23,7 @@
 #include "cli/training_timeline.h"
 #include "cli/workload.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "executor/host_machine.h"
 #include "executor/live/programs.h"
 #include "executor/live/record.h"
@@ -77,10 +78,8 @@ TrainingDevice training_device(const std::string& device, const MachineSpec& mac
 std::string resolve_percentage(const std::string& size, const TrainingConfig& config, const TextData& data,
                                const TrainingDevice& device) {
   if (!size.ends_with('%')) return size;
-  const std::string digits = size.substr(0, size.size() - 1);
-  char* end = nullptr;
-  const double percent = std::strtod(digits.c_str(), &end);
-  if (digits.empty() || *end != '\0' || !(percent > 0 && percent <= 1000)) {
+  const double percent = parse_number(std::string_view(size).substr(0, size.size() - 1)).value_or(0);
+  if (!(percent > 0 && percent <= 1000)) {
     throw Error("--gpu-memory: '" + size +
                 "' is no size and no percentage of the program's peak, such as 24MiB or 50%");
   }

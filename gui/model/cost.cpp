@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "sim/sweep/cost.h"
 
 namespace tencache::gui {
@@ -26,7 +27,11 @@ void read(const Json& json, std::optional<Value>& field) {
 void read(const std::string& text, std::string& field) { field = text; }
 void read(const std::string& text, bool& field) { field = text == "true" || text == "1"; }
 void read(const std::string& text, std::uint64_t& field) { field = std::stoull(text); }
-void read(const std::string& text, double& field) { field = std::stod(text); }
+void read(const std::string& text, double& field) {
+  const std::optional<double> number = parse_number(text);
+  if (!number) throw std::invalid_argument("no number");
+  field = *number;
+}
 template <typename Value>
 void read(const std::string& text, std::optional<Value>& field) {
   if (!text.empty()) read(text, field.emplace());
@@ -80,7 +85,7 @@ std::vector<SweepRow> read_sweep_rows(const DataTable& table, const std::string&
       const std::string text = table.raw(i, table.find_column(name));
       try {
         read(text, field);
-      } catch (const std::logic_error&) {  // of std::stod
+      } catch (const std::logic_error&) {  // std::stoull throws them too
         throw Error(file, 0, fmt::format("row {}: '{}' is no {}", i + 1, text, name));
       }
     });

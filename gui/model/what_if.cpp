@@ -12,6 +12,7 @@
 #include "cli/console.h"
 #include "cli/generate_command.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "policies/registry.h"
 
 namespace tencache::gui {
@@ -49,7 +50,7 @@ void add_batch(std::vector<Knob>& knobs, const TraceHeader& header) {
   if (!settings || header.batch == 0) return;
   double step = 1;
   for (const auto& [name, value] : *settings) {
-    if (name == "micro-batches" || name == "data-parallel") step *= std::strtod(value.c_str(), nullptr);
+    if (name == "micro-batches" || name == "data-parallel") step *= parse_number(value).value_or(1);
   }
   const auto batch = static_cast<double>(header.batch);
   add(knobs, Kind::batch, "batch", "Batch", batch, 8);

@@ -12,6 +12,7 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/output_files.h"
+#include "cli/shell_words.h"
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
@@ -213,15 +214,13 @@ ExitCode run_generate(const GenerateArguments& arguments) {
   return ExitCode::done;
 }
 
-// The options as given, for `reproduce`; a value that a shell would take apart is quoted.
+// The options as given, for `reproduce`.
 std::string command_text(const CLI::App& command) {
   std::string text = "tencache generate";
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || name == "--output" || name == "--json") continue;
-    const std::string value = join(option->results());
-    const bool plain = value.find_first_of(" '\"\\$`&|;<>()*?!#~") == std::string::npos;
-    text += " " + name + " " + (plain ? value : "'" + value + "'");
+    text += " " + name + " " + quoted_word(join(option->results()));
   }
   return text;
 }
@@ -329,7 +328,7 @@ GenerateOptions parse_settings_of(const GenerateSettings& settings) {
   arguments.command = "tencache generate";
   std::vector<std::string> words;  // CLI11 takes them from the back
   for (const auto& [name, value] : settings) {
-    arguments.command += " --" + name + " " + value;
+    arguments.command += " --" + name + " " + quoted_word(value);
     words.insert(words.begin(), "--" + name + "=" + value);
   }
   try {
@@ -349,14 +348,7 @@ void check_generate_settings(const GenerateSettings& settings) { check_generate_
 std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
   constexpr std::string_view command = "tencache generate ";
   if (!recorded_by.starts_with(command)) return std::nullopt;
-  std::vector<std::string> words;
-  for (std::size_t at = command.size(); at < recorded_by.size();) {  // as command_text wrote it
-    const bool quoted = recorded_by[at] == '\'';
-    if (quoted) ++at;
-    const std::size_t end = std::min(recorded_by.find(quoted ? '\'' : ' ', at), recorded_by.size());
-    words.push_back(recorded_by.substr(at, end - at));
-    at = recorded_by.find_first_not_of(' ', std::min(end + 1, recorded_by.size()));
-  }
+  const std::vector<std::string> words = shell_words(std::string_view(recorded_by).substr(command.size()));
   GenerateSettings settings;
   for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
     if (!words[i].starts_with("--")) return std::nullopt;

@@ -7,6 +7,7 @@
 
 #include "cli/console.h"
 #include "cli/policy_library.h"
+#include "cli/shell_words.h"
 #include "policies/registry.h"
 #include "sim/deepspeed_memory.h"
 #include "traces/jitter.h"
@@ -114,18 +115,6 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
   } catch (const Error& error) {
     return {.misfit = error.what()};
   }
-}
-
-// For a shell, which takes a space, a `$` and the like for its own unless it is quoted.
-std::string quoted_word(const std::string& word) {
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-+=./:,@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::ranges::all_of(word, is_plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
 }
 
 // The start with values that --over leaves out: simulated beside the search, so that it is never the best.

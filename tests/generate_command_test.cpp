@@ -1,4 +1,6 @@
 // `tencache generate` as a command: what it writes and prints, that its own record makes it again, and bad usage.
+#include "cli/generate_command.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/shell_words.h"
 #include "tests/generate_cases.h"
 #include "tests/in_process.h"
 #include "traces/trace_file.h"
@@ -120,4 +123,26 @@ TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
 }
 
 }  // namespace
+TEST_F(GenerateCommand, ARecordReadsAsTheSettingsWhateverTheirNames) {
+  for (const std::string name : {"my models/o'pt.yaml", "plain.yaml", "a\\b $HOME.yaml"}) {
+    fs::create_directories(fs::path(path(name)).parent_path());
+    fs::copy_file(std::string(TENCACHE_SOURCE_DIR) + "/configs/models/gpt2.yaml", path(name));
+    const GenerateSettings settings{{"model", path(name)}, {"batch", "1"}, {"seq", "16"}};
+    EXPECT_EQ(generate_settings_of(generate_trace(settings).header.recorded_by), settings);
+    // The command itself records the same.
+    const std::string file = path("t.trace.jsonl");
+    ASSERT_EQ(run_in_process({"generate", "--model", path(name), "--batch", "1", "--seq", "16", "-o", file}).code, 0);
+    EXPECT_EQ(generate_settings_of(read_trace(file).header.recorded_by), settings);
+  }
+}
+
+TEST(ShellWords, AreReadAsTheyWereQuoted) {
+  const std::vector<std::string> words{"a", "", "b c", "it's", "$x\\", "''", "ü"};
+  std::string line;
+  for (const std::string& word : words) line += quoted_word(word) + "  ";
+  EXPECT_EQ(shell_words(line), words);
+  EXPECT_EQ(quoted_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(quoted_word("uniform:64:512"), "uniform:64:512");
+}
+
 }  // namespace tencache

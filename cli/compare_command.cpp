@@ -288,6 +288,7 @@ void add_compare_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("compare", "Simulate a trace under several policies: a table, best first");
   auto arguments = std::make_shared<CompareArguments>();
   add_workload_options(*command, arguments->workload);
+  add_price_options(*command, arguments->workload.prices);
   command->add_option("--policies,-p,--policy", arguments->policies, "Names separated by commas, or all")
       ->capture_default_str();
   add_sample_options(*command, arguments->sampling);

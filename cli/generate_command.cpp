@@ -132,10 +132,15 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   }
   options.clip = choose<Clip>("clip", arguments.clip, parse_clip, clip_names());
   options.sub_group = count("sub-group", arguments.sub_group);
-  try {
-    if (!arguments.launch_gap.empty()) options.launch_gap_ns = parse_duration(arguments.launch_gap);
-  } catch (const Error& error) {
-    throw Error(std::string("--launch-gap: ") + error.what());
+  const auto parsed = [](const char* option, const std::string& text, const auto& parse) {
+    try {
+      return parse(text);
+    } catch (const Error& error) {
+      throw Error(fmt::format("--{}: {}", option, error.what()));
+    }
+  };
+  if (!arguments.launch_gap.empty()) {
+    options.launch_gap_ns = parsed("launch-gap", arguments.launch_gap, parse_duration);
   }
   options.lora_rank = count("lora-rank", arguments.lora_rank);
   options.lora_targets = split(arguments.lora_targets);
@@ -147,7 +152,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   options.gradient_reduction = choose<GradientReduction>("gradient-reduction", arguments.gradient_reduction,
                                                          parse_gradient_reduction, gradient_reduction_names());
   if (!arguments.interconnect.empty()) {
-    options.interconnect = parse_bandwidth(arguments.interconnect);
+    options.interconnect = parsed("interconnect", arguments.interconnect, parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
   }
   options.command = arguments.command;

@@ -69,8 +69,9 @@ void add_common(CLI::App* command, RecordingArguments& arguments) {
 }
 
 void add_iteration(CLI::App* command, RecordingArguments& arguments) {
-  command->add_option("--iteration", arguments.iteration,
-                      "Which iteration: N of ProfilerStep#N, else counted from 0 (default: the last complete one)");
+  whole_number(command->add_option(
+      "--iteration", arguments.iteration,
+      "Which iteration: N of ProfilerStep#N, else counted from 0 (default: the last complete one)"));
 }
 
 ExitCode finish(ImportedTrace& imported, const RecordingArguments& arguments) {
@@ -203,8 +204,9 @@ void add_import_recordings(CLI::App& group, Command& chosen) {
   pytorch->add_option("--assume-gpu,--gpu", arguments->gpu,
                       "Durations by this GPU's roofline where the recording has none");
   pytorch->add_flag("--as-recorded", arguments->as_recorded, as_recorded_text);
-  pytorch->add_option("--kineto-iteration", arguments->kineto_iteration,
-                      "Which iteration of the Kineto trace (default: the same one, else the last complete one)");
+  whole_number(
+      pytorch->add_option("--kineto-iteration", arguments->kineto_iteration,
+                          "Which iteration of the Kineto trace (default: the same one, else the last complete one)"));
   pytorch->add_option("--nodes", arguments->nodes, "The iteration as ids of its first and last node: 120-4711");
   pytorch->footer(
       "docs/import.md says what is known from a recording and what is inferred.\n\nExamples:\n"

@@ -97,6 +97,7 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("replay", "Simulate a trace on a machine under one policy");
   auto arguments = std::make_shared<ReplayArguments>();
   add_workload_options(*command, arguments->workload);
+  add_price_options(*command, arguments->workload.prices);
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
   add_settings_option(*command, arguments->settings);
   add_sample_options(*command, arguments->sampling);

@@ -287,6 +287,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
       run.add_subcommand("replay", "Replay a trace on this computer's GPU, memory and files, and verify every tensor");
   auto arguments = std::make_shared<RunReplayArguments>();
   add_workload_options(*command, arguments->workload);
+  add_price_options(*command, arguments->workload.prices);
   command->get_option("--iterations")
       ->description(fmt::format("Iterations, the second half of which is the result (default {})", default_iterations));
   command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();

@@ -72,7 +72,6 @@ void add_price_options(CLI::App& command, PriceChoice& prices) {
 void add_workload_options(CLI::App& command, WorkloadOptions& options) {
   add_machine_options(command, options);
   add_iterations_option(command, options);
-  add_price_options(command, options.prices);
   add_policy_library_option(command);
 }
 

@@ -46,7 +46,7 @@ void add_machine_options(CLI::App& command, WorkloadOptions& options);
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits);
 // --prices FILE, --price TYPE=USD any number of times
 void add_price_options(CLI::App& command, PriceChoice& prices);
-// The same as add_machine_options and [--iterations] [--prices] [--price]
+// The same as add_machine_options and [--iterations] [--policy-library]
 void add_workload_options(CLI::App& command, WorkloadOptions& options);
 // Of a floating-point option: a number from `least` to `most`, and no NaN, which CLI::Range lets pass.
 CLI::Validator finite_range(double least, double most);

@@ -113,6 +113,9 @@ TEST_F(CommandLine, BadUsageListsWhatIsValid) {
   expect_bad_usage(
       {"replay", trace, "-m", "small-host", "-p", "ideal", "--fast"},
       AllOf(HasSubstr("unknown option '--fast'"), HasSubstr("--machine, --gpu-memory"), HasSubstr("--timeline")));
+  expect_bad_usage({"fit", trace, "-m", "small-host", "--price", "small-host=3"},
+                   HasSubstr("unknown option '--price'"));
+  expect_bad_usage({"import", "kineto", trace, "-o", "o", "--iteration", "-7"}, HasSubstr("'-7' is no whole number"));
   expect_bad_usage({"policies", "all"}, HasSubstr("all"));
   expect_bad_usage({"replay", "", "-m", "small-host", "-p", "ideal"}, HasSubstr("TRACE: must not be empty"));
   expect_bad_usage({"replay", trace, "-m", "", "-p", "ideal"}, HasSubstr("--machine: must not be empty"));

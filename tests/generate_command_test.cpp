@@ -116,13 +116,13 @@ TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
   expect_refused(gpt2 + " --seq-distribution uniform:1:3", "exclude each other");
   expect_refused(gpt2 + " --tensor-parallel 5", "5 does not divide the 12 heads");
   expect_refused(gpt2 + " --interconnect 0", "--interconnect: must be above 0");
+  expect_refused(gpt2 + " --interconnect 3", "--interconnect: '3' has no unit");
   expect_refused("--model vit-base-patch16-224 --batch 4 --head lm", "has no language-model head");
   const InProcessAnswer folder = run(gpt2 + " -o " + path("none/x.trace.jsonl"));
   EXPECT_EQ(folder.code, 2);
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
-}  // namespace
 TEST_F(GenerateCommand, ARecordReadsAsTheSettingsWhateverTheirNames) {
   for (const std::string name : {"my models/o'pt.yaml", "plain.yaml", "a\\b $HOME.yaml"}) {
     fs::create_directories(fs::path(path(name)).parent_path());
@@ -145,4 +145,5 @@ TEST(ShellWords, AreReadAsTheyWereQuoted) {
   EXPECT_EQ(quoted_word("uniform:64:512"), "uniform:64:512");
 }
 
+}  // namespace
 }  // namespace tencache

@@ -147,17 +147,12 @@ std::vector<std::string> input_files(const WorkloadOptions& options) {
   return files;
 }
 
-namespace {
-
-// For the machine's GPU unless another is named.
 Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
   const bool named =
       std::any_of(settings.begin(), settings.end(), [](const auto& entry) { return entry.first == "gpu"; });
   if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
   return generate_trace(settings);
 }
-
-}  // namespace
 
 Workload load_workload(const WorkloadOptions& options) {
   const std::int64_t start = tool_clock_ns();

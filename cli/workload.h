@@ -74,6 +74,8 @@ struct Workload {
 // A model is generated for the machine's GPU unless --gpu names one. Throws Error that says which file or size is
 // wrong.
 Workload load_workload(const WorkloadOptions& options);
+// For the machine's GPU unless the settings name another.
+Trace generate_for(GenerateSettings settings, const MachineSpec& machine);
 // The machine of `options` alone; sets its SHA-256 if asked for.
 MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
 // All files that the command reads for `options`, with those that they build on: what none of its outputs may be

@@ -91,6 +91,15 @@ Scenario generated_scenario() {
   return scenario;
 }
 
+TEST(WhatIfModel, TheTraceOfAModelIsGeneratedAgain) {
+  const Json run = {{"trace", "tencache generate --model gpt2 --batch 1 --seq 64 --gpu a10g"},
+                    {"machine", "g5.xlarge"},
+                    {"generate", {{"model", "gpt2"}, {"batch", "1"}, {"seq", "64"}}}};
+  const Scenario scenario = scenario_of({{"policy", "lru"}, {"manifest", {{"run", run}}}}, "c.json");
+  EXPECT_EQ(scenario.trace->header.recorded_by, run["trace"]);
+  EXPECT_EQ(scenario.trace_name, "gpt2");
+}
+
 TEST(WhatIfModel, TheBatchOfAGeneratedTraceIsAKnob) {
   WhatIf what_if(generated_scenario());
   ASSERT_EQ(what_if.knobs().back().kind, Knob::Kind::batch);

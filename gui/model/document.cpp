@@ -9,6 +9,7 @@
 #include "cli/workload.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
+#include "configs/shipped_files.h"
 #include "core/error.h"
 #include "gui/model/cost.h"
 #include "gui/model/timeline_database.h"
@@ -68,6 +69,17 @@ std::string found(const std::string& path, const std::string& result_file) {
   if (fs::exists(beside)) return beside.string();
   const fs::path same_folder = fs::path(result_file).parent_path() / fs::path(path).filename();
   return fs::exists(same_folder) ? same_folder.string() : path;
+}
+
+// What was simulated, of a result's manifest.run: read or generated again.
+Trace trace_of(const Json& run, const MachineSpec& machine, const std::string& result_file) {
+  if (!run.contains("generate")) return read_trace_to_simulate(found(text_of(run, "trace"), result_file));
+  GenerateSettings settings;
+  for (const auto& [name, value] : run["generate"].items()) {
+    const std::string text = text_of(run["generate"], name.c_str());
+    settings.emplace_back(name, name == "model" && is_config_path(text) ? found(text, result_file) : text);
+  }
+  return generate_for(std::move(settings), machine);
 }
 
 // What commands print with --json, and logs of one object a line.
@@ -176,7 +188,6 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
   const Json& manifest = result.at("manifest");
   const Json run = manifest.contains("run") ? manifest["run"] : Json::object();
   WorkloadOptions options;
-  options.trace = found(text_of(run, "trace"), result_file);
   options.machine = text_of(run, "machine");
   options.gpu_memory = text_of(run, "gpu_memory");
   options.cpu_memory = text_of(run, "cpu_memory");
@@ -196,8 +207,9 @@ Scenario scenario_of(const Json& result, const std::string& result_file) {
   scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
                      scenario.scale_bytes != 1 || scenario.scale_time != 1;
   scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
-  set_trace(scenario, read_trace_to_simulate(options.trace));
-  scenario.trace_name = std::filesystem::path(options.trace).filename().string();
+  set_trace(scenario, trace_of(run, scenario.machine, result_file));
+  scenario.trace_name = run.contains("generate") ? scenario.trace->header.model
+                                                 : std::filesystem::path(text_of(run, "trace")).filename().string();
   if (manifest.contains("options") && manifest["options"].is_object()) {
     for (const auto& [key, value] : manifest["options"].items()) {
       if (value.is_string()) scenario.options[key] = value.get<std::string>();

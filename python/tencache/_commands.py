@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import weakref
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from . import _core
@@ -32,18 +33,29 @@ _folder: Optional[str] = None
 _files = 0
 
 
-def _new_file(suffix: str) -> str:
-    """A name in a folder that goes with the process."""
-    global _folder, _files
-    with _lock:
-        if _folder is None:
-            _folder = tempfile.mkdtemp(prefix="tencache-")
-            atexit.register(shutil.rmtree, _folder, True)
-        _files += 1
-        return os.path.join(_folder, f"{_files}{suffix}")
+class _TemporaryFile:
+    """A file that goes with the last reference to it: a call in another thread may still read it."""
+
+    def __init__(self, suffix: str) -> None:
+        global _folder, _files
+        with _lock:
+            if _folder is None:
+                _folder = tempfile.mkdtemp(prefix="tencache-")
+                atexit.register(shutil.rmtree, _folder, True)
+            _files += 1
+            self._name = os.path.join(_folder, f"{_files}{suffix}")
+        weakref.finalize(self, _remove, self._name, os.getpid())
+
+    def __fspath__(self) -> str:
+        return self._name
 
 
-def _identity(path: str) -> tuple:
+def _remove(name: str, owner: int) -> None:
+    if os.getpid() == owner:  # and not in a process that was forked off
+        pathlib.Path(name).unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple:
     found = os.stat(path)
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -73,35 +85,32 @@ def save(trace: _core.Trace, path: Path) -> None:
     trace._save(os.fspath(path))
 
 
-def _file_of(trace: TraceLike) -> str:
-    """The file that has the trace: the one it was read from, unless either has changed; else one made for it."""
+def _file_of(trace: TraceLike) -> Path:
+    """The file that has the trace: the one it was read from, unless either has changed; else one made for it.
+
+    The caller keeps what it gets for as long as the file is needed.
+    """
     if not isinstance(trace, _core.Trace):
         return os.fspath(trace)
-    name, identity, revision = getattr(trace, "_file", ("", None, -1))
-    if revision == trace._revision and os.path.isfile(name) and _identity(name) == identity:
-        return name
-    revision = trace._revision
-    name = _new_file(".trace.jsonl")
-    trace._save(name)
-    _forget(trace)
-    trace._file = trace._own_file = (name, _identity(name), revision)
-    return name
+    with trace.__dict__.setdefault("_making", threading.Lock()):
+        file, identity, revision = getattr(trace, "_file", ("", None, -1))
+        if revision == trace._revision and os.path.isfile(file) and _identity(file) == identity:
+            return file
+        revision = trace._revision
+        file = _TemporaryFile(".trace.jsonl")
+        trace._save(os.fspath(file))
+        trace._file = (file, _identity(file), revision)
+        return file
 
 
-def _forget(trace: _core.Trace) -> None:
-    """Removes the file that was made for an earlier state of the trace."""
-    old = getattr(trace, "_own_file", None)
-    if old is not None:
-        pathlib.Path(old[0]).unlink(missing_ok=True)
-
-
-def _machine_of(machine: Machine) -> str:
+def _machine_of(machine: Machine) -> Path:
+    """The machine's name or file: one made for it, as long as the caller keeps it, if it is a dict."""
     if not isinstance(machine, Mapping):
         return os.fspath(machine)
-    name = _new_file(".yaml")
-    with open(name, "w", encoding="utf-8") as file:
+    made = _TemporaryFile(".yaml")
+    with open(made, "w", encoding="utf-8") as file:
         json.dump(machine, file)  # which is YAML too
-    return name
+    return made
 
 
 def _text(value: Any) -> str:
@@ -145,10 +154,10 @@ def command(name: str, *arguments: Any, **options: Any) -> Any:
     stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for KEY=VALUE ones (such
     as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is a result.
     """
-    words = [*name.split(), *(_file_of(one) if isinstance(one, _core.Trace) else _text(one) for one in arguments)]
+    files = [_file_of(one) if isinstance(one, _core.Trace) else one for one in arguments]
     if "machine" in options:
         options["machine"] = _machine_of(options["machine"])
-    output, _ = _run([*words, *_words(options), "--json"])
+    output, _ = _run([*name.split(), *map(_text, files), *_words(options), "--json"])
     return json.loads(output)
 
 
@@ -165,9 +174,10 @@ def simulate(
     **others: Any,
 ) -> tuple[dict, list[_core.Timeline]]:
     """`replay` with its timelines, one a rank."""
-    words = ["replay", _file_of(trace), "--policy=" + name_of(policy), "--machine=" + _machine_of(machine)]
-    words += _words({"set": options, "gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit})
-    output, timelines = _run([*words, *_words({"iterations": iterations, **others}), "--json"], keep_timelines=True)
+    file, ours = _file_of(trace), {"policy": name_of(policy), "machine": _machine_of(machine), "set": options}
+    ours |= {"gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit}
+    words = ["replay", _text(file), *_words(ours), *_words({"iterations": iterations, **others}), "--json"]
+    output, timelines = _run(words, keep_timelines=True)
     return json.loads(output), timelines
 
 
@@ -321,11 +331,8 @@ def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] 
 
 def import_trace(format: str, *files: Path, **options: Any) -> _core.Trace:
     """A trace from recordings of other tools: format "csv" or another of `tencache import`. Notes go to the logger."""
-    name = _new_file(".trace.jsonl")
-    try:
-        result = command("import " + format, *files, output=name, **options)
-        for note in result.get("notes", []):
-            _log.info("%s", note)
-        return _core.Trace._load(name)
-    finally:
-        pathlib.Path(name).unlink(missing_ok=True)
+    made = _TemporaryFile(".trace.jsonl")
+    result = command("import " + format, *files, output=made, **options)
+    for note in result.get("notes", []):
+        _log.info("%s", note)
+    return _core.Trace._load(os.fspath(made))

@@ -23,8 +23,7 @@ class Error(ValueError): ...
 Accesses = Tuple[NDArray[np.int64], NDArray[np.uint32]]
 
 class Trace:
-    _file: Tuple[str, Any, int]  # of _commands.py: the file that has it, what it was then, and the revision
-    _own_file: Tuple[str, Any, int]
+    _file: Tuple[Any, Any, int]  # of _commands.py: the file that has it, what it was then, and the revision
     @property
     def _revision(self) -> int: ...
     @staticmethod

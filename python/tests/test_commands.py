@@ -15,6 +15,7 @@ import unittest
 import numpy as np
 
 import tencache
+from tencache import _commands
 
 SOURCE = os.environ["TENCACHE_SOURCE_DIR"]
 PROGRAM = os.environ["TENCACHE_PROGRAM"]
@@ -79,6 +80,42 @@ class CommandsTest(unittest.TestCase):
             loaded = tencache.load(path)
             tencache.save(tencache.generate(model="gpt2", batch=1, seq=128, gpu="a10g"), path)
             self.assertEqual(tencache.info(loaded)["ops"]["count"], len(trace.ops))
+
+    def test_temporary_files_go_with_what_uses_them(self):
+        trace = tencache.generate(model="gpt2", batch=1, seq=16, gpu="a10g")
+        used = _commands._file_of(trace)  # as by a call that is still running
+        ops = trace.ops
+        ops["duration_ns"] *= 2
+        trace.ops = ops
+        made = _commands._file_of(trace)
+        self.assertNotEqual(os.fspath(used), os.fspath(made))
+        self.assertTrue(os.path.exists(used))
+        names = [os.fspath(used), os.fspath(made)]
+        del used, made
+        self.assertEqual([os.path.exists(name) for name in names], [False, True])
+        machine = {"name": "own", "base": "g5.xlarge"}
+        before = os.listdir(os.path.dirname(names[1]))
+        tencache.replay(trace, machine, "ideal")
+        tencache.info(trace)
+        self.assertEqual(os.listdir(os.path.dirname(names[1])), before)
+        del trace
+        self.assertFalse(os.path.exists(names[1]))
+
+    def test_threads_share_a_traces_file(self):
+        trace = tencache.generate(model="gpt2", batch=1, seq=16, gpu="a10g")
+        together = threading.Barrier(4)
+
+        def file_of(index):
+            together.wait()
+            files[index] = _commands._file_of(trace)
+
+        files = [None] * 4
+        threads = [threading.Thread(target=file_of, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len({os.fspath(file) for file in files}), 1)
 
     def test_lists_bound_fit_info_and_explain(self):
         self.assertEqual(tencache.policies(), printed("policies"))

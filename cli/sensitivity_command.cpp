@@ -12,6 +12,7 @@
 #include "cli/repeat.h"
 #include "cli/report.h"
 #include "sim/sensitivity.h"
+#include "traces/csv_table.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -221,13 +222,6 @@ std::string analysis_text(const Analysed& analysed) {
   return text;
 }
 
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string result = "\"";
-  for (const char letter : text) result += letter == '"' ? std::string("\"\"") : std::string(1, letter);
-  return result + "\"";
-}
-
 std::string analysis_csv(const Analysed& analysed) {
   const auto unit = [](const SensitivityAxis& axis) {
     return fmt::format("{}_{}", axis.parameter.name, to_string(axis.parameter.unit()));
@@ -240,7 +234,7 @@ std::string analysis_csv(const Analysed& analysed) {
       csv += fmt::format("{},{},{}", kind, line.policy, with_value ? fmt::format("{}", point.value) : std::string());
       if (line.second_value) csv += fmt::format(",{}", *line.second_value);
       csv += fmt::format(",{},{},{}\n", point.fits, point.fits ? fmt::format("{}", point.seconds) : std::string(),
-                         quoted(point.fits ? std::string() : point.reason));
+                         csv_field(point.fits ? std::string() : point.reason));
     };
     for (const SensitivityPoint& point : line.points) row("point", point, true);
     row("unlimited", line.unlimited, false);

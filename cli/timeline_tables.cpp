@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "traces/csv_table.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -171,13 +172,6 @@ void insert_timeline(Database& database, std::uint64_t run, const Timeline& time
     occupancy.row(run, sample.time_ns, std::uint64_t{sample.tier}, Id{sample.tensor}, to_string(sample.role),
                   sample.used, sample.change);
   }
-}
-
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string result = "\"";
-  for (const char c : text) result += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return result + "\"";
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "cli/policy_library.h"
 #include "cli/report.h"
 #include "cli/tune_run.h"
+#include "traces/csv_table.h"
 
 namespace tencache {
 namespace {
@@ -307,9 +308,7 @@ std::string tune_csv(const Tuned& tuned) {
     }
     const Settings all = tuned.resolved(candidate);
     for (const std::string& name : names) text += fmt::format(",{}", all.at(name));
-    std::string reason;
-    for (const char c : candidate.misfit) reason.append(c == '"' ? 2 : 1, c);
-    text += reason.empty() ? ",\n" : fmt::format(",\"{}\"\n", reason);
+    text += fmt::format(",{}\n", csv_field(candidate.misfit));
   }
   return text;
 }

@@ -153,4 +153,12 @@ void CsvTable::read_field(std::string& field) {
   newlines_in_row_ += static_cast<std::uint64_t>(std::count(field.begin(), field.end(), '\n'));
 }
 
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted(1, '"');
+  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  quoted += '"';
+  return quoted;
+}
+
 }  // namespace tencache

@@ -56,4 +56,7 @@ class CsvTable {
   std::vector<std::string> fields_;
 };
 
+// A text as a field of such a file, quoted where it must be.
+std::string csv_field(std::string_view text);
+
 }  // namespace tencache

@@ -8,18 +8,16 @@
 #include <map>
 #include <numeric>
 
+#include "cli/results.h"
 #include "configs/validated.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
 #include "policies/registry.h"
+#include "traces/csv_table.h"
 
 namespace tencache::gui {
 namespace {
 
-const Json& member(const Json& object, const char* key) {
-  static const Json absent;
-  return object.is_object() && object.contains(key) ? object[key] : absent;
-}
 double number(const Json& value) { return value.is_number() ? value.get<double>() : 0; }
 std::string text(const Json& value) { return value.is_string() ? value.get<std::string>() : ""; }
 std::optional<double> optional_number(const Json& value) {

@@ -7,6 +7,7 @@
 
 #include "gui/model/browse.h"
 #include "gui/model/comparison.h"
+#include "traces/csv_table.h"
 
 namespace tencache::gui {
 namespace {
@@ -139,16 +140,6 @@ const char* label_of(Role role) {
   static const char* const labels[] = {"parameters",        "gradients", "activations", "optimizer state",
                                        "master parameters", "inputs",    "workspace"};
   return labels[static_cast<std::size_t>(role)];
-}
-
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"') result += '"';
-    result += c;
-  }
-  return result + "\"";
 }
 
 std::string duration_text(Nanoseconds duration) {

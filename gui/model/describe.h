@@ -47,8 +47,6 @@ std::string seconds_text(double seconds);
 std::string lower_case(std::string_view text);
 // For ticks, whose figures are round: "2 s" of "2.000 s", "0.1 GB/s" of "0.10 GB/s", "0" of "0 ns".
 std::string round_figure(std::string text);
-// A field of a CSV file (RFC 4180).
-std::string csv_field(std::string_view text);
 // "12.3 %".
 std::string percent(double share);
 // With enough digits for differences of `step_ns` to show: "12.34 ms".

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "traces/csv_table.h"
 #include "traces/file_io.h"
 
 namespace tencache {
@@ -150,13 +151,7 @@ std::uint64_t table_count(sqlite3* database, const std::string& path) {
 std::string no_results_file(const std::string& path) { return path + " is no results file of a sweep"; }
 
 struct CsvCell {
-  std::string operator()(const std::string& text) const {
-    if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-    std::string quoted(1, '"');
-    for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
-    quoted += '"';
-    return quoted;
-  }
+  std::string operator()(const std::string& text) const { return csv_field(text); }
   std::string operator()(bool value) const { return value ? "true" : "false"; }
   std::string operator()(std::uint64_t value) const { return fmt::format("{}", value); }
   template <typename T>

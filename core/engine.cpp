@@ -251,6 +251,7 @@ void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
     }
     room_taken(index, op, chunk);
     memory_.commit(chunk, tier);
+    if (op.external && !op.started) memory_.set_unwritten(chunk, tier, true);  // the op may yet be abandoned
     decide(Decision::Kind::allocate, chunk, no_tier, tier);
     op.lateness = {.asked_ns = op.issued_ns,
                    .room_ns = now_,
@@ -299,6 +300,8 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
     return true;
   }
   op.started = true;
+  copies_waited_ = 0;
+  for (const ChunkId chunk : op.outputs) memory_.set_unwritten(chunk, lane.tier, false);
   if (index == 1 && updates_begun_ns_ < 0 && op.op != none && program_ != nullptr &&
       program_->trace.ops[op.op].phase == Phase::optimizer) {
     updates_begun_ns_ = now_;
@@ -446,6 +449,7 @@ void Engine::remove_if_gone(TensorId tensor) {
     }
   }
   doomed_[tensor] = 0;
+  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) failures_.erase(chunk);
   if (tensor < to_program_.size() && to_program_[tensor] != none) {
     if (to_memory_[to_program_[tensor]] == tensor) to_memory_[to_program_[tensor]] = none;
     to_program_[tensor] = none;

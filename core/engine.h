@@ -83,7 +83,9 @@ class Engine {
   void finish_period(std::size_t first_boundary);
   // Iterations done.
   std::uint64_t iteration() const { return iteration_; }
-  // A hash of everything that decides what happens next, but for the machine; times relative to `now`.
+  // A hash of what decides what happens next, but for the machine: residency in its order, transfers, lanes, the
+  // policy's fingerprint; times relative to `now`. Left out: the order of queues, and priority and purpose of what is
+  // in them.
   std::uint64_t state_hash(Nanoseconds now) const;
 
   // ---- Intercepted program. `now` is the time of the call. After `begin` and `allocate` the caller waits, feeding

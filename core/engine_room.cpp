@@ -22,7 +22,7 @@ void Engine::reclaim(TierId tier, Bytes bytes) {
     const ChunkId next = memory_.warmer(chunk, tier);
     if (!memory_.valid(chunk, 0)) return;
     const Copy& copy = memory_.copy(chunk, tier);
-    if (memory_.evictable(chunk, tier) && copy.readers == 0) {
+    if (memory_.evictable(chunk, tier) && copy.readers == 0 && can_drop(chunk, tier)) {
       decide(Decision::Kind::drop, chunk, tier, no_tier);
       drop_copy(chunk, tier);
     }

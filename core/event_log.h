@@ -52,7 +52,7 @@ struct Input {
   Bytes bytes = 0;                               // create
   Role role = Role::activation;                  // create, role
   bool persistent = false;                       // create
-  std::uint8_t lane = 0;                         // begin, task, end
+  std::uint8_t lane = 0;                         // task
   OpIndex op = none;                             // begin, task
   NameId module = 0;                             // module_begin, module_end
   Nanoseconds duration_ns = 0;                   // task, waited

@@ -191,6 +191,7 @@ std::string to_string(const FaultPlan& plan) {
     if (kind == FaultKind::slow_link) text += ":" + std::to_string(plan.slow_factor) + "x";
     if (kind == FaultKind::device_gone && !plan.gone_tier.empty()) text += ":" + plan.gone_tier;
   }
+  if (text.find(',') == std::string::npos) text += ",copy_error=0";  // a seed alone is a mixture
   return text;
 }
 

@@ -2,8 +2,9 @@
 // executor/host_machine.h (threads, mapped memory, files).
 //
 // Asynchronous: `submit` and `execute` return at once with a fence; `wait` delivers completions, one at a time.
-// The engine never hands a link more than `copies_in_flight` transfers, so that urgent ones overtake in its own queues.
-// Threading: all calls come from one thread at a time (the engine's); `wait` alone may block.
+// The engine hands a link no more transfers than `copies_in_flight`, or than hide its latency (Link::queue_depth), so
+// that urgent ones overtake in its own queues. Threading: all calls come from one thread at a time (the engine's);
+// `wait` alone may block.
 #pragma once
 
 #include <cstdint>

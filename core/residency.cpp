@@ -104,6 +104,7 @@ void Residency::release(ChunkId chunk, TierId tier) {
   if (was_valid) unlink(chunk, tier);
   if (c.evicting) set_evicting(chunk, tier, false);
   c.state = CopyState::absent;
+  c.unwritten = false;
   allocators_[tier]->release(c.offset, rounded(bytes_of(chunk), tier));
   c.offset = 0;
   if (tier == 0 && was_valid) rank_copies_below(chunk, false);  // they are the only ones now

@@ -29,11 +29,12 @@ enum class CopyState : std::uint8_t {
 struct Copy {
   std::uint64_t offset = 0;
   ChunkId colder = none, warmer = none;
-  std::uint16_t pins = 0;    // ops that run or wait with this copy
-  std::uint8_t readers = 0;  // transfers in flight that read it
-  std::uint8_t writers = 0;  // ops that run or wait and will write it: no source for a transfer
+  std::uint16_t pins = 0;     // ops that run or wait with this copy
+  std::uint16_t writers = 0;  // ops that run or wait and will write it: no source for a transfer
+  std::uint8_t readers = 0;   // transfers in flight that read it
   CopyState state = CopyState::absent;
-  bool evicting = false;  // a transfer that will free this room is queued or in flight
+  bool evicting = false;   // a transfer that will free this room is queued or in flight
+  bool unwritten = false;  // valid, but an op of a live program waits to write it: the value is where it was
 };
 
 class Residency {
@@ -90,7 +91,7 @@ class Residency {
   bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).state == CopyState::valid; }
   bool valid_elsewhere(ChunkId chunk, TierId tier) const {
     for (TierId other = 0; other < tier_count_; ++other) {
-      if (other != tier && valid(chunk, other)) return true;
+      if (other != tier && valid(chunk, other) && !copy(chunk, other).unwritten) return true;
     }
     return false;
   }
@@ -118,6 +119,7 @@ class Residency {
   void condemn(ChunkId chunk, TierId tier);  // valid or reserved -> condemned
   void touch(ChunkId chunk, TierId tier);    // used: now the warmest
   void set_evicting(ChunkId chunk, TierId tier, bool evicting);
+  void set_unwritten(ChunkId chunk, TierId tier, bool unwritten) { mutable_copy(chunk, tier).unwritten = unwritten; }
   void pin(ChunkId chunk, TierId tier) { ++mutable_copy(chunk, tier).pins; }
   void unpin(ChunkId chunk, TierId tier) {
     TENCACHE_CHECK(copy(chunk, tier).pins > 0);

@@ -172,20 +172,6 @@ TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
   EXPECT_EQ(result.window.padding_byte_ns[0], 0U);
 }
 
-class OtherMachine : public Machine {
- public:
-  explicit OtherMachine(Machine& inner) : inner_(inner) {}
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override { return inner_.submit(copy, after, tag); }
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
-  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
-  void cancel(Fence fence) override { inner_.cancel(fence); }
-  Nanoseconds now() const override { return inner_.now(); }
-  bool wait(Completion& completion) override { return inner_.wait(completion); }
-
- private:
-  Machine& inner_;
-};
-
 class FailingOps final : public OtherMachine {
  public:
   using OtherMachine::OtherMachine;
@@ -446,7 +432,6 @@ TEST(EngineRulesTest, OverlappedArrivalsAreForSimulationsOnly) {
   EXPECT_THROW(Engine(machine, real, policy, &program), Error);
 }
 
-// Times are 64-bit nanoseconds: what would not fit is refused, not wrapped around.
 // The policy holds the op while x is on its way, and copies it to and fro for ever. Without a limit the run never ends.
 TEST(EngineRulesTest, APolicyThatKeepsCopyingCannotHoldAnOpForEver) {
   Trace trace;
@@ -467,6 +452,32 @@ TEST(EngineRulesTest, APolicyThatKeepsCopyingCannotHoldAnOpForEver) {
   EXPECT_GT(run.result.window.refusals, 0U);
 }
 
+// Every op waits for a copy, and no copy ends while an op runs: that is no annoyance, however often it happens.
+TEST(EngineRulesTest, PatienceEndsWithTheOpThatWaited) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  const TensorId y = trace.add_tensor("y", 100, Role::parameter, true);
+  add_op(trace, 50, {x}, {});
+  add_op(trace, 50, {y}, {});
+  const SmallRun run = run_small(small_machine(100), trace, 600, whole_tensors(),
+                                 [x, y](const Event& event, const View&, Actions& actions) {
+                                   if (event.kind == EventKind::op_ready) actions.fetch(event.op == 0 ? x : y);
+                                 });
+  EXPECT_TRUE(run.result.fits) << run.result.misfit;
+  EXPECT_EQ(run.transfers.size(), 1200U);
+  EXPECT_EQ(run.result.window.refusals, 0U);
+}
+
+TEST(EngineRulesTest, AsManyOpsWriteATensorAsAreIssuedAhead) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  for (int i = 0; i < 300; ++i) add_op(trace, 1, {}, {x});
+  MachineSpec machine = small_machine(100);
+  machine.issue_ahead = 300;
+  EXPECT_TRUE(run_small(machine, trace, 2).result.fits);
+}
+
+// Times are 64-bit nanoseconds: what would not fit is refused, not wrapped around.
 TEST(EngineRulesTest, TimesBeyondTheClockAreErrors) {
   Trace trace;
   const TensorId a = trace.add_tensor("a", 50, Role::parameter, true);

@@ -32,7 +32,10 @@ TEST(FaultPlanTest, WhatIsWrittenIsReadAgain) {
       "short_read=1,torn_write=0.25,disk_full=60%";
   EXPECT_EQ(to_string(parse_fault_plan(all)), all);
   EXPECT_EQ(to_string(parse_fault_plan("delay=0.5:1500us")), "seed=1,delay=0.5:1500us");
-  EXPECT_EQ(to_string(parse_fault_plan("seed=3,disk_full=100%")), "seed=3");
+  for (const char* nothing : {"seed=3,disk_full=100%", "seed=3,copy_error=0"}) {  // and no mixture when read again
+    EXPECT_EQ(to_string(parse_fault_plan(nothing)), "seed=3,copy_error=0");
+    EXPECT_EQ(to_string(parse_fault_plan(to_string(parse_fault_plan(nothing)))), "seed=3,copy_error=0");
+  }
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     const std::string mixture = to_string(parse_fault_plan("seed=" + std::to_string(seed)));
     ASSERT_EQ(to_string(parse_fault_plan(mixture)), mixture) << "seed " << seed;

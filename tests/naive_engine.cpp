@@ -227,6 +227,7 @@ bool Naive::try_start(std::size_t index) {
   if (!running.holds.empty() && !out_of_patience()) return false;
   lane.waiting = false;
   running.started = true;
+  copies_waited_ = 0;
   tell({.kind = EventKind::op_ready,
         .device = index == 0 ? Device::gpu : Device::cpu,
         .op = running.op,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "core/machine.h"
 #include "sim/sim_machine.h"
 
 namespace tencache {
@@ -139,5 +140,20 @@ inline SmallRun run_small(const MachineSpec& machine, const Trace& trace, std::u
   }
   return run;
 }
+
+// To derive machines from that do one thing differently.
+class OtherMachine : public Machine {
+ public:
+  explicit OtherMachine(Machine& inner) : inner_(inner) {}
+  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override { return inner_.submit(copy, after, tag); }
+  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
+  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
+  void cancel(Fence fence) override { inner_.cancel(fence); }
+  Nanoseconds now() const override { return inner_.now(); }
+  bool wait(Completion& completion) override { return inner_.wait(completion); }
+
+ private:
+  Machine& inner_;
+};
 
 }  // namespace tencache

@@ -314,14 +314,15 @@ bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
     statistics_.extents += 1 + (mapping.more == nullptr ? 0 : mapping.more->size());
   } else {
     let_go(address, parked);  // chunks of other sizes would overlap
-    parked.clear();
   }
   if (parked.empty()) parked_.erase(entry);
   return fits;
 }
 
-void ChunkMemory::let_go(std::byte* address, const std::vector<Mapping>& parked) {
-  for (const Mapping& mapping : parked) {
+// The system may refuse (`protect` throws): what was let go by then is parked no more.
+void ChunkMemory::let_go(std::byte* address, std::vector<Mapping>& parked) {
+  for (; !parked.empty(); parked.pop_back()) {
+    const Mapping& mapping = parked.back();
     protect(address + mapping.begin, mapping.bytes);
     parked_bytes_ -= pages_of(mapping);
     --parked_count_;
@@ -330,7 +331,7 @@ void ChunkMemory::let_go(std::byte* address, const std::vector<Mapping>& parked)
 }
 
 void ChunkMemory::let_go_of_parked() {
-  for (const auto& [address, parked] : parked_) let_go(address, parked);
+  for (auto& [address, parked] : parked_) let_go(address, parked);
   parked_.clear();
 }
 

@@ -101,7 +101,7 @@ class ChunkMemory final : public TierMemory {
   void park(std::byte* address, Mapping mapping);
   // Takes over what is parked at exactly this place; false if there is none, and nothing is parked at the address then.
   bool adopt(std::byte* address, Mapping& mapping);
-  void let_go(std::byte* address, const std::vector<Mapping>& parked);
+  void let_go(std::byte* address, std::vector<Mapping>& parked);
   void let_go_of_parked();
   Bytes used() const { return pages_.used() - parked_bytes_; }
   void check_memory_left();

@@ -59,24 +59,36 @@ HostMachine::HostMachine(const MachineSpec& spec, OpBodies& bodies, Options opti
     faults_.emplace(*options_.faults, spec_);
     options_.files.faults = *options_.faults;
   }
-  build_tiers();
-  build_staging();
-  build_lanes();
+  try {
+    build_tiers();
+    build_staging();
+    build_lanes();
+  } catch (...) {
+    close();
+    throw;
+  }
   report_fallback();
 }
 
-HostMachine::~HostMachine() {
+HostMachine::~HostMachine() { close(); }
+
+void HostMachine::close() {
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     stopped_ = true;
     for (auto& [fence, pending] : pending_) pending.work->cancelled = true;
     for (const auto& lane : links_) lane->wake.notify_all();
-    for (const auto& lane : op_lanes_) lane->wake.notify_all();
+    for (const auto& lane : op_lanes_) {
+      if (lane != nullptr) lane->wake.notify_all();
+    }
     arrived_.notify_all();
   }
-  for (const auto& lane : links_) lane->thread.join();
-  for (const auto& lane : op_lanes_) lane->thread.join();
+  const auto join = [](Lane* lane) {  // nullptr, or without a thread, where the constructor failed
+    if (lane != nullptr && lane->thread.joinable()) lane->thread.join();
+  };
+  for (const auto& lane : links_) join(lane.get());
+  for (const auto& lane : op_lanes_) join(lane.get());
   if (staging_pinned_) options_.accelerator->unpin(staging_);
   if (staging_ != nullptr) ::munmap(staging_, staging_stride_ * spec_.staging.count);
 }
@@ -162,7 +174,6 @@ void HostMachine::build_lanes() {
     op_lanes_[i] = std::make_unique<Lane>();
     op_lanes_[i]->op_lane = i;
   }
-  // Nothing throws from here on: threads must be joined.
   for (const auto& lane : links_) lane->thread = std::thread([this, at = lane.get()] { serve(*at); });
   for (const auto& lane : op_lanes_) lane->thread = std::thread([this, at = lane.get()] { serve(*at); });
 }

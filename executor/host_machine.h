@@ -166,6 +166,7 @@ class HostMachine final : public Machine {
   void build_tiers();
   void build_staging();
   void build_lanes();
+  void close();
   void report_fallback() const;
   Fence enqueue(Lane& lane, Work& work, Fence after);
   void block(Work& work, Fence by);

@@ -101,14 +101,17 @@ SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
   if (tier.directories.empty()) {
     throw Error("tier '" + tier.name + "': no directories for its files; add 'directories' to the machine's tier");
   }
-  for (const std::string& directory : tier.directories) open(tier, directory);
+  // Pages, dealt out: the shares add up to the capacity, which the engine counts on.
+  const Bytes pages = tier.capacity / granularity_, files = tier.directories.size();
+  for (Bytes i = 0; i < files; ++i) {
+    open(tier, tier.directories[i], (pages / files + (i < pages % files ? 1 : 0)) * granularity_);
+  }
 }
 
-void SwapFiles::open(const Tier& tier, const std::string& directory) {
+void SwapFiles::open(const Tier& tier, const std::string& directory, Bytes share) {
   bool direct = options_.direct;
   FileDescriptor descriptor = open_nameless(directory, direct, options_.nameless);
   const Bytes free_bytes = room_on_disk(descriptor.get());
-  Bytes share = tier.capacity / tier.directories.size();
   if (tier.capacity >= unlimited) share = free_bytes;
   if (share < sector_bytes || share > free_bytes) {
     throw Error("directory '" + directory + "': " + format_bytes(free_bytes) + " free, and tier '" + tier.name +
@@ -160,6 +163,16 @@ bool SwapFiles::take_piece(std::uint32_t index, Bytes bytes, Slot& slot) {
   return true;
 }
 
+// No file has room for all of a stripe: what is left in one. Returns the bytes, 0 when all are full.
+Bytes SwapFiles::take_rest(Bytes bytes, Slot& slot) {
+  for (std::uint32_t index = 0; index < files_.size(); ++index) {
+    const ExtentAllocator& room = files_[index].room;
+    const Bytes rest = std::min(bytes, room.capacity() - room.used());
+    if (rest != 0 && take_piece(index, rest, slot)) return rest;
+  }
+  return 0;
+}
+
 void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(bytes != 0);
   Slot slot;
@@ -173,13 +186,16 @@ void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
            !take_piece(static_cast<std::uint32_t>((next_file_ + tries) % files_.size()), part, slot)) {
       tries++;
     }
-    if (tries == files_.size()) {
+    if (tries < files_.size()) {
+      next_file_ = (next_file_ + tries + 1) % files_.size();
+      taken += part;
+    } else if (const Bytes rest = take_rest(part, slot); rest != 0) {
+      taken += rest;
+    } else {
       free_slot(slot);
       if (!full_disk_.empty()) throw Error(full_disk_);
       throw OutOfMemory("tier '" + name_ + "': no room in its files for " + format_bytes(bytes), "", bytes);
     }
-    next_file_ = (next_file_ + tries + 1) % files_.size();
-    taken += part;
   }
   if (checksums_) {
     // Blocks end with their extents: each has at most one that is shorter.

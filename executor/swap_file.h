@@ -96,9 +96,10 @@ class SwapFiles {
     std::vector<Piece> pieces;                   // in the order of the chunk
     std::unique_ptr<std::uint64_t[]> checksums;  // of its blocks, in this order
   };
-  void open(const Tier& tier, const std::string& directory);
+  void open(const Tier& tier, const std::string& directory, Bytes share);
   int reserve(File& file, Bytes end);
   bool take_piece(std::uint32_t file, Bytes bytes, Slot& slot);
+  Bytes take_rest(Bytes bytes, Slot& slot);
   void free_slot(const Slot& slot);
 
   std::string name_;

@@ -381,6 +381,19 @@ TEST_F(SwapFileTest, NoRoomToReserveIsAnErrorAndTakesNothing) {
   later.take(1, 0, 4 * MiB);
 }
 
+// What the engine counts on is there to the last page, however it falls into the files.
+TEST_F(SwapFileTest, AllOfTheCapacityCanBeTaken) {
+  tier_.capacity = 5 * MiB + 4096;
+  SwapFiles files(tier_);
+  for (TensorId tensor = 0; tensor < 5; ++tensor) files.take(tensor, 0, MiB);
+  files.take(5, 0, 4096);
+  EXPECT_EQ(files.used_bytes(), tier_.capacity);
+  Bytes in_blocks = 0;
+  for (const FileBlock& block : files.blocks(4, 0, MiB)) in_blocks += block.bytes;
+  EXPECT_EQ(in_blocks, MiB);
+  EXPECT_THROW(files.take(6, 0, 4096), OutOfMemory);
+}
+
 TEST_F(SwapFileTest, AFullDiskLeavesItsBlocksToTheOthers) {
   const std::string small = tier_.directories[0];
   if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||

@@ -100,9 +100,13 @@ void require_same_program(const std::string& path, const TrainingConfig& config,
 
 }  // namespace
 
+void check_checkpoint_name(const std::string& path) {
+  if (path.ends_with(".zst")) throw Error(path, 0, "checkpoints are not compressed; choose a name without .zst");
+}
+
 void write_checkpoint(const std::string& path, const TrainingConfig& config, const std::string& text_sha256,
                       const Checkpoint& checkpoint, LiveRuntime* runtime) {
-  if (path.ends_with(".zst")) throw Error(path, 0, "checkpoints are not compressed; choose a name without .zst");
+  check_checkpoint_name(path);
   const Json header = {{"format", format_name},
                        {"version", format_version},
                        {"program", identity(config, text_sha256)},

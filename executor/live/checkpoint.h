@@ -27,6 +27,8 @@ struct Checkpoint {
   std::vector<std::pair<std::string, torch::Tensor>> tensors;
 };
 
+// Throws Error for a name that means something else: .zst is read as compressed.
+void check_checkpoint_name(const std::string& path);
 // With a runtime, call both under its ThreadGuard, between two steps. `text_sha256` is the training text's.
 // Throws Error when the file cannot be written; a file of that name is then as it was.
 void write_checkpoint(const std::string& path, const TrainingConfig& config, const std::string& text_sha256,

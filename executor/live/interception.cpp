@@ -355,13 +355,6 @@ at::Tensor bring_back(LiveRuntime&, const at::Tensor& tensor) {
   return copy;
 }
 
-void announce_backward(LiveRuntime& runtime, const std::string& module, const at::Tensor& input,
-                       const at::Tensor& output) {
-  if (!input.requires_grad() || !output.requires_grad()) return;
-  output.register_hook([&runtime, module](const at::Tensor&) { runtime.module_begin(module); });
-  input.register_hook([&runtime](const at::Tensor&) { runtime.module_end(); });
-}
-
 void set_audit(bool on) {
   const std::lock_guard lock(findings_mutex);
   if (on) findings.clear();

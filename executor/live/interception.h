@@ -71,12 +71,6 @@ class PinnedTensors {
 // A plain copy in LibTorch's own memory, which outlives the runtime. For results and checkpoints.
 at::Tensor bring_back(LiveRuntime& runtime, const at::Tensor& tensor);
 
-// Announces a module's backward pass: it begins when the gradient of `output` is there and ends when that of `input`
-// is. Call it in forward, with the module's first input and last output. Tensors that need no gradient announce
-// nothing.
-void announce_backward(LiveRuntime& runtime, const std::string& module, const at::Tensor& input,
-                       const at::Tensor& output);
-
 // ---- Audit: finds ops that write an argument which their schema says they only read (results would be silently wrong
 // when the tensor is evicted without being written back). Slow; run it once per workload.
 struct AuditFinding {

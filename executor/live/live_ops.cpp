@@ -161,6 +161,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     throw;
   }
   op_lingers_ = !inside_op;
+  if (op_lingers_) changed_.notify_all();  // a thread that waits for its turn ends it
   return {tensor, machine_->address(tensor, 0)};
 }
 

@@ -150,7 +150,10 @@ TrainingOptions training_options(const TrainArguments& arguments, const Training
   if (arguments.checkpoint_every != 0 && arguments.checkpoint.empty()) {
     throw Error("--checkpoint-every has no meaning without --checkpoint");
   }
-  if (!arguments.checkpoint.empty()) require_writable(arguments.checkpoint);
+  if (!arguments.checkpoint.empty()) {
+    check_checkpoint_name(arguments.checkpoint);
+    require_writable(arguments.checkpoint);
+  }
   options.checkpoint = arguments.checkpoint;
   options.checkpoint_every = arguments.checkpoint_every;
   options.resume = arguments.resume;
@@ -248,10 +251,11 @@ ExitCode train_with_paging(TrainArguments arguments, const TrainingConfig& confi
   workload.trace = paged.recorded;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
   if (!arguments.timeline.empty()) {
-    write_measured_timeline(
-        arguments.timeline, "measured: " + arguments.policy,
-        options.steps > first_named_step ? from_iteration(timeline, first_named_step) : std::move(timeline),
-        workload.machine, paged.program.trace);
+    write_measured_timeline(arguments.timeline, "measured: " + arguments.policy,
+                            paged.training.step_ns.size() > first_named_step
+                                ? from_iteration(timeline, first_named_step)
+                                : std::move(timeline),
+                            workload.machine, paged.program.trace);
   }
   if (arguments.json) {
     print_json(paged_training_json(workload, outcome, paged, prediction, config.seed));

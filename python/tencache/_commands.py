@@ -103,14 +103,20 @@ def _file_of(trace: TraceLike) -> Path:
         return file
 
 
+_machine_files: dict[str, _TemporaryFile] = {}  # by content; small, and kept for `reproduce`
+
+
 def _machine_of(machine: Machine) -> Path:
-    """The machine's name or file: one made for it, as long as the caller keeps it, if it is a dict."""
+    """The machine's name or file: one made for it, one only of each content, if it is a dict."""
     if not isinstance(machine, Mapping):
         return os.fspath(machine)
-    made = _TemporaryFile(".yaml")
-    with open(made, "w", encoding="utf-8") as file:
-        json.dump(machine, file)  # which is YAML too
-    return made
+    content = json.dumps(machine)  # which is YAML too
+    if content not in _machine_files:
+        made = _TemporaryFile(".yaml")
+        with open(made, "w", encoding="utf-8") as file:
+            file.write(content)
+        _machine_files.setdefault(content, made)
+    return _machine_files[content]
 
 
 def _text(value: Any) -> str:

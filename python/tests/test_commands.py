@@ -94,10 +94,12 @@ class CommandsTest(unittest.TestCase):
         del used, made
         self.assertEqual([os.path.exists(name) for name in names], [False, True])
         machine = {"name": "own", "base": "g5.xlarge"}
+        result = tencache.replay(trace, machine, "ideal")
         before = os.listdir(os.path.dirname(names[1]))
-        tencache.replay(trace, machine, "ideal")
+        tencache.replay(trace, dict(machine), "ideal")
         tencache.info(trace)
         self.assertEqual(os.listdir(os.path.dirname(names[1])), before)
+        self.assertTrue(os.path.exists(result["manifest"]["run"]["machine"]), "for `reproduce`")
         del trace
         self.assertFalse(os.path.exists(names[1]))
 

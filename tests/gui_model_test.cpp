@@ -456,8 +456,10 @@ TEST(SessionModel, TheSampleOpensAndStalls) {
   EXPECT_TRUE(session.simulated()->fits) << session.simulated()->reason;
   EXPECT_GT(session.simulated()->bound_seconds, 0);
   EXPECT_THAT(headline(session, 0), HasSubstr("stalls"));
-  EXPECT_GT(session.simulated()->samples, 0u);  // its machine's figures are uncertain
-  EXPECT_LT(session.simulated()->low_seconds, session.simulated()->high_seconds);
+  // Its machine's figures are uncertain.
+  const bool quick = session.simulated()->took_seconds * interval_samples <= most_interval_seconds;
+  EXPECT_EQ(session.simulated()->samples, quick ? interval_samples : 0u);
+  EXPECT_EQ(session.simulated()->low_seconds < session.simulated()->high_seconds, quick);
   session.what_if->policy = "no such policy";
   session.rerun();
   session.wait();

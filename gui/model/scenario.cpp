@@ -45,11 +45,8 @@ class StoppablePolicy : public ForwardingPolicy {
 
 // Longer than a person sees as one with the movement of the hand.
 constexpr double long_planning_seconds = 0.03;
-constexpr std::size_t interval_samples = 20;
 constexpr int simulating_niceness = 6;
 constexpr std::uint64_t old_plan_iterations = 2;  // it stands in for less than a second
-// Beyond that the wait for an interval is not worth it.
-constexpr double most_interval_seconds = 5;
 
 // Of the calling thread: what a computer's other work does not change.
 double processor_seconds() {

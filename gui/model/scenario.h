@@ -19,6 +19,10 @@
 
 namespace tencache::gui {
 
+// An interval comes of so many simulations, unless they would take longer than it is worth.
+inline constexpr std::size_t interval_samples = 20;
+inline constexpr double most_interval_seconds = 5;
+
 struct Scenario {
   std::shared_ptr<const Trace> trace;
   std::string trace_name;

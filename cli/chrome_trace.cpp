@@ -1,5 +1,7 @@
 #include "cli/chrome_trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -260,9 +262,7 @@ class ProcessWriter {
     const Nanoseconds duration = span.end_ns - span.start_ns;
     if (duration > 0) {
       const double gigabytes = static_cast<double>(span.bytes) / static_cast<double>(duration);
-      std::array<char, 32> text{};
-      std::snprintf(text.data(), text.size(), "%.3f", gigabytes);
-      output_.raw(",\"GB/s\":").raw(text.data());
+      output_.raw(",\"GB/s\":").raw(fmt::format("{:.3f}", gigabytes));  // a point in every locale
     }
     output_.raw(",\"from\":").string(tier_name(span.from)).raw(",\"to\":").string(tier_name(span.to));
     output_.raw(span.urgent ? ",\"urgent\":true" : ",\"urgent\":false").raw(",\"asked by\":");

@@ -96,7 +96,7 @@ TEST(WhatIfModel, TheTraceOfAModelIsGeneratedAgain) {
                     {"machine", "g5.xlarge"},
                     {"generate", {{"model", "gpt2"}, {"batch", "1"}, {"seq", "64"}}}};
   const Scenario scenario = scenario_of({{"policy", "lru"}, {"manifest", {{"run", run}}}}, "c.json");
-  EXPECT_EQ(scenario.trace->header.recorded_by, run["trace"]);
+  EXPECT_EQ(scenario.trace->header.recorded_by, run["trace"].get<std::string>());
   EXPECT_EQ(scenario.trace_name, "gpt2");
 }
 

@@ -19,7 +19,7 @@ void measure(benchmark::State& state, const Trace& trace, const MachineSpec& mac
   for (auto _ : state) {
     const MadePolicy made = make_policy("on-demand", settings);
     const Program program = lower(trace, *made.policy, machine);
-    const RunResult result = simulate(program, machine, *made.policy, {.max_iterations = 3, .until_steady = false});
+    RunResult result = simulate(program, machine, *made.policy, {.max_iterations = 3, .until_steady = false});
     if (!result.fits) state.SkipWithError(result.misfit.c_str());
     completions += result.simulated_events;
     benchmark::DoNotOptimize(result.window.time_ns);

@@ -77,7 +77,7 @@ std::string obstacle_to_pinning(const TuneArguments& arguments, const Tuned& tun
     const auto memory = deepspeed_memory(tuned.request.policy, resolved, tuned.models[w]);
     const std::size_t ranks = rank_count(tuned.workloads[w].trace);
     const auto limit = parse_pinned_limit(arguments.pinned_limit, tuned.machine(), ranks);
-    const std::string why =
+    std::string why =
         memory ? why_not_pinned(*memory, tuned.machine(), limit ? std::optional(*limit / ranks) : std::nullopt) : "";
     if (!why.empty()) return why;
   }

@@ -621,7 +621,8 @@ class RecorderTest(unittest.TestCase):
             # By number and interface: a computer need not know its own name.
             environment = dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"], RANK=str(rank), WORLD_SIZE="2",
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000),
-                               GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+                               GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
+                               USE_LIBUV="0")  # Debian's PyTorch is built without
             command = [sys.executable, "-W", "ignore", "-m", "tencache_recorder", "-o", self.path, script]
             processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
         for rank, process in enumerate(processes):

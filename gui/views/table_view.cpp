@@ -103,8 +103,9 @@ void TableView::draw_toolbar(const std::vector<DocumentPointer>& documents, cons
   }
   ImGui::SameLine();
   ImGui::SetNextItemWidth(theme.px(280));
-  if (typed('/')) ImGui::SetKeyboardFocusHere();
+  const bool wanted = typed('/');
   if (ImGui::InputTextWithHint("##filter", "filter: words, column=text, column>1  (/)", &filter_)) select_rows();
+  if (wanted) ImGui::SetKeyboardFocusHere(-1);
   ImGui::SameLine();
   ImGui::TextDisabled("%zu of %zu rows", rows_.size(), table().row_count());
   ImGui::SameLine(0, theme.px(18));

@@ -141,8 +141,9 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
 void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
   if (session.search_text() != search_) search_ = session.search_text();
   ImGui::SetNextItemWidth(theme.px(260));
-  if (typed('/')) ImGui::SetKeyboardFocusHere();
+  const bool wanted = typed('/');
   if (ImGui::InputTextWithHint("##search", "search ops, modules, tensors  (/)", &search_)) session.search(search_);
+  if (wanted) ImGui::SetKeyboardFocusHere(-1);  // asked for before the item, ImGui 1.90 does not give it
   if (ImGui::IsItemDeactivated() && ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Enter))) {
     session.select_next_match(1);
   }

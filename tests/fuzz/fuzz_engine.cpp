@@ -32,14 +32,15 @@ Settings random_settings(Random& random, const std::string& policy) {
 
 void run(const RandomCase& made, bool trouble) {
   std::unique_ptr<Policy> policy;
+  Layout layout;
   try {
     policy = made.make();
+    layout = policy->layout(made.machine, &made.program);
   } catch (const Error&) {
-    return;  // options that do not go together
+    return;  // options that do not go together, or with this machine
   }
   SimMachine simulated(made.machine);
   TroubleMachine troubled(simulated, made.seed);
-  const Layout layout = policy->layout(made.machine, &made.program);
   AuditorMachine auditor(trouble ? static_cast<Machine&>(troubled) : simulated, made.machine, made.program.trace,
                          layout);
   std::string violation;

@@ -129,7 +129,9 @@ void make_iterations(KinetoIterations& found, Nanoseconds first, Nanoseconds las
   if (updates.empty()) found.all.push_back({first, last, 0, false, false});
 }
 
+// `properties`: empty where the file has none, of which simdjson would copy 0 bytes from nowhere.
 std::string first_device_name(std::string_view properties) {
+  if (properties.empty()) return "";
   dom::parser parser;
   dom::element element;
   dom::array devices;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <type_traits>
 
 #include "tests/small_cases.h"
 
@@ -200,6 +201,33 @@ TEST(ClosedFormTest, FirstIterationAgainstTheNext) {
   const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
   add_op(trace, 50, {a}, {});
   EXPECT_EQ(run_small(small_machine(1000), trace, 3).result.iteration_ns, (std::vector<Nanoseconds>{150, 50, 50}));
+}
+
+// What an iteration reports is the difference of two states, of every counter.
+TEST(ClosedFormTest, AnIterationIsTheDifferenceOfItsBoundaries) {
+  const auto each = [](auto& c, auto&& visit) {
+    for (auto* value : {&c.time_ns, &c.compute_ns, &c.gap_ns, &c.cpu_compute_ns, &c.cpu_wait_compute_ns}) visit(*value);
+    for (auto* value : {&c.accesses, &c.hits, &c.tensors, &c.tensors_held, &c.completions, &c.refusals,
+                        &c.fallback_evictions, &c.evictions, &c.access_bytes, &c.hit_bytes}) {
+      visit(*value);
+    }
+    for (auto& value : c.stall_ns) visit(value);
+    for (auto& value : c.phase_ns) visit(value);
+    for (auto& value : c.link_bytes) visit(value);
+    for (auto& value : c.link_busy_ns) visit(value);
+    for (auto* tiers : {&c.occupancy_byte_ns, &c.free_byte_ns, &c.scattered_byte_ns, &c.padding_byte_ns}) {
+      for (auto& value : *tiers) visit(value);
+    }
+    for (auto& value : c.placeless) visit(value);
+  };
+  Counters begin, end;
+  int number = 0;
+  each(begin, [&](auto& value) { value = static_cast<std::remove_reference_t<decltype(value)>>(++number); });
+  number = 0;
+  each(end, [&](auto& value) { value = static_cast<std::remove_reference_t<decltype(value)>>(3 * ++number); });
+  const Counters difference = end - begin;
+  number = 0;
+  each(difference, [&](const auto& value) { EXPECT_EQ(static_cast<int>(value), 2 * ++number); });
 }
 
 // The last iteration ends with its ops: a prefetch that nobody needs is not waited for.

@@ -1,6 +1,7 @@
 // The engine as a live program drives it, on a simulated machine: what is left after it was told that memory is out.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "core/error.h"
@@ -25,9 +26,9 @@ class FailingCopies final : public OtherMachine {
 
 class LiveProgram {
  public:
-  explicit LiveProgram(const MachineSpec& spec)
+  explicit LiveProgram(const MachineSpec& spec, ScriptedPolicy::Script script = {})
       : spec_(spec),
-        policy_(whole_tensors()),
+        policy_(whole_tensors(), std::move(script)),
         simulated_(spec_),
         machine(simulated_),
         engine(spec_, machine, policy_, nullptr) {}
@@ -82,6 +83,142 @@ TEST(EngineLiveTest, WhatAnAbandonedOpWouldHaveOverwrittenIsStillThere) {
   EXPECT_THROW(program.wait(), OutOfMemory);
   program.engine.abandon(program.machine.now());
   for (const TensorId tensor : {a, x}) EXPECT_NO_THROW(program.run({{tensor, true, false}})) << tensor;
+}
+
+// An op that runs asks for one output more than there is room for, and goes on without it.
+TEST(EngineLiveTest, AnAllocationThatIsGivenUpLeavesNothingBehind) {
+  LiveProgram program(small(100, 200));
+  const TensorId a = program.create(100), b = program.create(100);
+  program.begin({{a, false, true}});
+  program.wait();
+  program.engine.allocate(b, program.machine.now());
+  EXPECT_THROW(program.wait(), OutOfMemory);
+  program.engine.abandon(program.machine.now());
+  program.engine.end(program.machine.now());
+  program.run({{b, false, true}});
+  program.run({{a, true, false}});
+  program.run({{b, true, false}});
+}
+
+TEST(EngineLiveTest, WhatARunningOpHasMayBeDestroyed) {
+  LiveProgram program(small(200, 400));
+  const TensorId a = program.make(50), b = program.create(50);
+  program.begin({{a, true, false}, {b, false, true}});
+  program.wait();
+  for (const TensorId tensor : {a, b}) program.engine.destroy(tensor, program.machine.now());
+  program.engine.end(program.machine.now());
+  EXPECT_EQ(program.engine.memory().used(0), 0);
+  // Those that get their numbers may leave when others need the room.
+  const TensorId c = program.make(50), d = program.make(50), x = program.make(200);
+  for (const TensorId tensor : {c, d, x}) program.run({{tensor, true, false}});
+}
+
+// A policy's wish at an announcement is on its way before the program goes on.
+TEST(EngineLiveTest, WhatAnAnnouncementBringsAboutBeginsAtOnce) {
+  using Announce = std::function<void(Engine&, Nanoseconds)>;
+  TensorId a = none, y = none;
+  const std::vector<std::pair<EventKind, Announce>> cases{
+      {EventKind::module_begin, [](Engine& engine, Nanoseconds now) { engine.module_begin(0, now); }},
+      {EventKind::module_end, [](Engine& engine, Nanoseconds now) { engine.module_end(0, now); }},
+      {EventKind::schedule_deviated, [](Engine& engine, Nanoseconds now) { engine.schedule_deviated(now); }},
+      {EventKind::iteration_begin, [](Engine& engine, Nanoseconds now) { engine.iteration_boundary(now); }},
+      {EventKind::tensor_freed, [&y](Engine& engine, Nanoseconds now) { engine.destroy(y, now); }}};
+  for (const auto& [kind, announce] : cases) {
+    bool asked = false;
+    LiveProgram program(small(200, 400), [&, kind = kind](const Event& event, const View&, Actions& actions) {
+      if (event.kind == kind && asked) actions.fetch(a);
+    });
+    a = program.make(150), y = program.make(50);
+    const TensorId x = program.make(150);
+    program.engine.destroy(x, program.machine.now());
+    asked = true;
+    announce(program.engine, program.machine.now());
+    Completion completion;
+    EXPECT_TRUE(program.machine.wait(completion)) << static_cast<int>(kind);
+    program.engine.handle(completion);
+    EXPECT_TRUE(program.engine.memory().resident(a, 0)) << static_cast<int>(kind);
+  }
+}
+
+TEST(EngineLiveTest, RoomForAnAllocationIsMadeAtOnce) {
+  LiveProgram program(small(150, 400));
+  program.make(100);
+  const TensorId a = program.create(50), b = program.create(100);
+  program.begin({{a, false, true}});
+  program.wait();
+  program.engine.allocate(b, program.machine.now());
+  Completion completion;
+  ASSERT_TRUE(program.machine.wait(completion)) << "what lies in the way leaves";
+  program.engine.handle(completion);
+  EXPECT_TRUE(program.engine.ready());
+}
+
+TEST(EngineLiveTest, WaitingForTasksIsTheOptimizers) {
+  LiveProgram program(small(100, 200));
+  program.engine.iteration_boundary(0);
+  program.engine.waited_for_tasks(10, 30);
+  const Counters& counters = program.engine.counters();
+  EXPECT_EQ(counters.gap_ns, 10);
+  EXPECT_EQ(counters.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 20);
+  EXPECT_EQ(counters.time_ns, 30);
+}
+
+TEST(EngineLiveTest, WhatIsPinnedStays) {
+  LiveProgram program(small(100, 200));
+  const TensorId a = program.make(100), x = program.create(100);
+  program.engine.pin(a);
+  program.begin({{x, false, true}});
+  EXPECT_THROW(program.wait(), OutOfMemory);
+  program.engine.abandon(program.machine.now());
+  program.engine.unpin(a);
+  program.run({{x, false, true}});
+  EXPECT_FALSE(program.engine.memory().resident(a, 0));
+}
+
+// An op that turns out to write what it was to read: the copy that others kept is not what there is any more.
+TEST(EngineLiveTest, AWriteThatBecomesKnownLateIsOne) {
+  for (const bool late : {false, true}) {
+    LiveProgram program(small(100, 300));
+    const TensorId a = program.make(100), x = program.make(100);  // a leaves, its copy stays behind when it comes back
+    program.begin({{a, true, false}});
+    program.wait();
+    if (late) program.engine.late_write(a);
+    program.engine.end(program.machine.now());
+    const Bytes before = program.engine.counters().link_bytes[1];
+    program.run({{x, true, false}});
+    EXPECT_EQ(program.engine.counters().link_bytes[1] - before, late ? 100 : 0);
+  }
+}
+
+// Whoever announces reads the clock before it is its turn: what is older than the engine's time happens now.
+TEST(EngineLiveTest, AnAnnouncementMayBeLate) {
+  for (const bool late : {false, true}) {
+    LiveProgram program(small(1000, 1000));
+    Engine& engine = program.engine;
+    TensorId a = none, b = none;
+    Nanoseconds time = 1000;
+    engine.module_begin(0, time);
+    const std::vector<std::function<void(Nanoseconds)>> calls{
+        [&](Nanoseconds now) { a = engine.create(100, Role::activation, false, now); },
+        [&](Nanoseconds now) { b = engine.create(100, Role::activation, false, now); },
+        [&](Nanoseconds now) { engine.iteration_boundary(now); },
+        [&](Nanoseconds now) { engine.module_begin(0, now); },
+        [&](Nanoseconds now) {
+          engine.begin(none, std::vector<Use>{{a, false, true}}, now);
+        },
+        [&](Nanoseconds now) { engine.allocate(b, now); },
+        [&](Nanoseconds now) { engine.end(now); },
+        [&](Nanoseconds now) { engine.module_end(0, now); },
+        [&](Nanoseconds now) { engine.waited_for_tasks(now, now); },
+        [&](Nanoseconds now) { engine.schedule_deviated(now); },
+        [&](Nanoseconds now) { engine.abandon(now); },
+        [&](Nanoseconds now) { engine.destroy(a, now); },
+        [&](Nanoseconds now) { engine.iteration_boundary(now); }};
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      calls[i](late ? 10 : ++time);
+      EXPECT_EQ(engine.counters().time_ns, time) << i;
+    }
+  }
 }
 
 // A tensor that is new has no failures behind it, though it has the number of one that had.

@@ -104,6 +104,14 @@ TEST(FaultPlanTest, AMistakeIsNamed) {
               testing::ThrowsMessage<Error>(HasSubstr("'box' has no tier 'ssd'; its tiers are gpu, cpu")));
 }
 
+TEST(FaultPlanTest, AFullDiskIsAShareOfItsCapacity) {
+  const FaultPlan half = parse_fault_plan("disk_full=50%");
+  EXPECT_EQ(half.disk_room(1000), 500);
+  EXPECT_EQ(half.disk_room(151), 75);
+  EXPECT_EQ(half.disk_room(unlimited), unlimited) << "of no end there is no half";
+  EXPECT_EQ(parse_fault_plan("disk_full=100%").disk_room(151), 151);
+}
+
 // Whoever asks, in whichever order, gets the same answer; as often as the probability says.
 TEST(FaultPlanTest, DrawsAreAFunctionOfSeedKindAndIndex) {
   constexpr std::uint64_t count = 100'000;

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Mutation testing of core/: breaks one line at a time and looks whether a test notices.
 
-    tests/mutate.py [--count 100] [--seed 1] [--build build/mutate] [--json F] [--list]
+    tests/mutate.py [--count 100] [--seed 1] [--build build/mutate] [--json F] [--again F] [--list]
 
 Copies the tree, builds `core_mutation_test` (every test that drives core/, in one program), then for each of `count`
 lines drawn with the seed: applies one operator to the line, compiles, runs the program until its first failure. A
 mutant is caught when a test fails, crashes or takes four times as long as the whole run did; lines that do not compile
-are drawn again. What survives is printed with the change, to be looked at: it needs a test, or means the same.
+are drawn again. What survives is printed with the change, to be looked at: it needs a test, or means the same. --again
+tries those that survived in an earlier run's --json once more.
 
 Operators: a comparison turned or moved by one, + and - and the logical connectives exchanged, a condition negated, a
 literal 0 or 1 exchanged, true and false exchanged, a statement without a value left out, std::min and std::max
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "mutate"), help="folder of the copy and its build")
     parser.add_argument("--files", nargs="*", help="source files (default: core/*.cpp)")
     parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument("--again", metavar="F", help="only what survived in this file of an earlier --json")
     parser.add_argument("--list", action="store_true", help="only say how many mutants there are")
     options = parser.parse_args()
 
@@ -92,6 +94,10 @@ def main():
     if options.list:
         return 0
     random.Random(options.seed).shuffle(everything)
+    if options.again:
+        with open(options.again, encoding="utf-8") as handle:
+            wanted = {(m["file"], m["original"], m["mutant"]) for m in json.load(handle)["mutants"] if not m["caught"]}
+        everything = [m for m in everything if (m[0], m[2].strip(), m[3].strip()) in wanted]
 
     source, build = os.path.join(options.build, "source"), os.path.join(options.build, "build")
     shutil.rmtree(source, ignore_errors=True)
@@ -102,7 +108,8 @@ def main():
             os.makedirs(os.path.dirname(os.path.join(source, name)), exist_ok=True)
             shutil.copy2(os.path.join(ROOT, name), os.path.join(source, name))
     compile_all = ["cmake", "--build", build, "--target", "core_mutation_test"]
-    subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1",
+    subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=None",
+                    "-DCMAKE_CXX_FLAGS=-O1 -D_GLIBCXX_ASSERTIONS",
                     "-DTENCACHE_TORCH=OFF", "-DTENCACHE_CUDA=OFF", "-DTENCACHE_GUI=OFF", "-DTENCACHE_PYTHON=OFF",
                     "-DTENCACHE_BENCH=OFF", "-DTENCACHE_WERROR=OFF"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(compile_all, check=True, stdout=subprocess.DEVNULL)

@@ -5,6 +5,14 @@
 #include "core/engine.h"
 
 namespace tencache {
+namespace {
+
+void erase_entry(auto& deferred, OpIndex op, auto id) {
+  const auto [begin, end] = deferred.equal_range(op);
+  deferred.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+}
+
+}  // namespace
 
 Engine::TransferId Engine::new_transfer(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority) {
   TransferId id;
@@ -89,8 +97,7 @@ void Engine::withdraw(TransferId id) {
   if (t.queued) {
     dequeue(id);
   } else {
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+    erase_entry(deferred_, t.not_before, id);
   }
   if (t.hop > 0) free_staging(t);
   const bool destination_taken = t.purpose != Purpose::fetch || t.hop > 0;
@@ -106,8 +113,7 @@ void Engine::promote(TransferId id) {
   if (layout_.promote) {
     lift(id);
   } else if (!t.queued && !t.in_flight) {  // deferred: it takes its place in the queue, but waits no longer for its op
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+    erase_entry(deferred_, t.not_before, id);
     enqueue(id, false);
   }
 }
@@ -122,8 +128,7 @@ void Engine::lift(TransferId id) {
   if (t.queued) {
     dequeue(id);
   } else {
-    const auto [begin, end] = deferred_.equal_range(t.not_before);
-    deferred_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+    erase_entry(deferred_, t.not_before, id);
   }
   t.priority = urgent;
   enqueue(id, false);

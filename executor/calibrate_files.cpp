@@ -1,19 +1,17 @@
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <exception>
-#include <memory>
-#include <new>
 #include <thread>
 
 #include "executor/calibrate.h"
+#include "executor/chunk_memory.h"
 #include "executor/clock.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
 namespace {
 
-constexpr Bytes segment_bytes = 32 * MiB;  // one sample of a rate
+constexpr Bytes sample_bytes = 32 * MiB;  // of a rate
 
 // The blocks of a segment, none larger than `block_bytes`.
 std::vector<FileBlock> split(const std::vector<FileBlock>& blocks, Bytes block_bytes) {
@@ -32,18 +30,6 @@ std::vector<FileBlock> split(const std::vector<FileBlock>& blocks, Bytes block_b
 
 bool go_on(Bytes) { return true; }
 
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using AlignedBuffer = std::unique_ptr<std::byte, Free>;
-
-AlignedBuffer aligned_buffer() {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(4 * KiB, segment_bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  std::fill_n(memory, segment_bytes, std::byte{0x5a});
-  return AlignedBuffer(memory);
-}
-
 // One thread's reads or writes, segment after segment, from one end of the files to the other and round again.
 class Stream {
  public:
@@ -54,19 +40,19 @@ class Stream {
         write_(write),
         at_(begin),
         lane_(files, queue_depth),
-        buffer_(aligned_buffer()) {}
+        buffer_(aligned_buffer(sample_bytes, std::byte{0x5a})) {}
 
   // Moves the next segment; returns its bytes per second.
   double move() {
-    const std::vector<FileBlock> blocks = split(files_.blocks(measured_tensor, at_, segment_bytes), block_bytes_);
-    at_ = at_ + 2 * segment_bytes > bytes_ ? 0 : at_ + segment_bytes;
+    const std::vector<FileBlock> blocks = split(files_.blocks(measured_tensor, at_, sample_bytes), block_bytes_);
+    at_ = at_ + 2 * sample_bytes > bytes_ ? 0 : at_ + sample_bytes;
     const Nanoseconds start_ns = clock_ns();
     if (write_) {
       lane_.write(blocks, buffer_.get(), go_on);
     } else {
       lane_.read(blocks, buffer_.get(), go_on);
     }
-    return static_cast<double>(segment_bytes) * 1e9 /
+    return static_cast<double>(sample_bytes) * 1e9 /
            static_cast<double>(std::max<Nanoseconds>(clock_ns() - start_ns, 1));
   }
 
@@ -109,7 +95,7 @@ MeasuredMedian mixed_rate(Stream& reader, Stream& writer, Nanoseconds time_ns) {
     }
     other.join();
     if (failure || own_failure) std::rethrow_exception(failure ? failure : own_failure);
-    rates.push_back(static_cast<double>(moved * segment_bytes) * 1e9 / static_cast<double>(clock_ns() - start_ns));
+    rates.push_back(static_cast<double>(moved * sample_bytes) * 1e9 / static_cast<double>(clock_ns() - start_ns));
   }
   return measured_median(std::move(rates));
 }
@@ -117,15 +103,15 @@ MeasuredMedian mixed_rate(Stream& reader, Stream& writer, Nanoseconds time_ns) {
 }  // namespace
 
 std::vector<FileRate> time_files(const Tier& tier, Bytes bytes, bool quick) {
-  bytes = std::max<Bytes>(bytes / segment_bytes, 4) * segment_bytes;
+  bytes = std::max<Bytes>(bytes / sample_bytes, 4) * sample_bytes;
   Tier measured = tier;
-  measured.capacity = bytes + segment_bytes * tier.directories.size();
+  measured.capacity = bytes + sample_bytes * tier.directories.size();
   SwapFiles files(measured);
-  for (Bytes begin = 0; begin < bytes; begin += segment_bytes) files.take(measured_tensor, begin, segment_bytes);
+  for (Bytes begin = 0; begin < bytes; begin += sample_bytes) files.take(measured_tensor, begin, sample_bytes);
   const SwapFileOptions usual = files.options();
   {
     Stream first(files, bytes, usual.block_bytes, usual.queue_depth, true, 0);
-    for (Bytes begin = 0; begin < bytes; begin += segment_bytes) first.move();  // blocks that exist can be read
+    for (Bytes begin = 0; begin < bytes; begin += sample_bytes) first.move();  // blocks that exist can be read
   }
   std::vector<Bytes> blocks = {64 * KiB, 256 * KiB, usual.block_bytes};
   std::vector<std::uint32_t> depths = {1, usual.queue_depth, 16};
@@ -135,7 +121,7 @@ std::vector<FileRate> time_files(const Tier& tier, Bytes bytes, bool quick) {
   for (const Bytes block : blocks) {
     for (const std::uint32_t depth : depths) {
       Stream reader(files, bytes, block, depth, false, 0);
-      Stream writer(files, bytes, block, depth, true, bytes / segment_bytes / 2 * segment_bytes);
+      Stream writer(files, bytes, block, depth, true, bytes / sample_bytes / 2 * sample_bytes);
       FileRate& rate = rates.emplace_back();
       rate.block_bytes = block;
       rate.queue_depth = depth;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <new>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -42,6 +43,13 @@ auto find(auto& mappings, Bytes begin) {
 
 }  // namespace
 
+AlignedBuffer aligned_buffer(Bytes bytes, std::byte content) {
+  const Bytes rounded = round_up(bytes, page_bytes);
+  AlignedBuffer buffer(static_cast<std::byte*>(::operator new[](rounded, std::align_val_t{page_bytes})));
+  std::fill_n(buffer.get(), rounded, content);
+  return buffer;
+}
+
 Bytes available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string key;
@@ -56,7 +64,7 @@ Bytes available_memory() {
 ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Options options)
     : name_(std::move(name)),
       granularity_(granularity),
-      options_(options),
+      options_(std::move(options)),
       pages_(capacity, granularity),
       memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)) {
   TENCACHE_CHECK(granularity % page_bytes == 0);

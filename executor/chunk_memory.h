@@ -19,8 +19,10 @@
 // Threading: as tier_memory.h says.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +37,14 @@
 namespace tencache {
 
 inline constexpr Bytes page_bytes = 4096;
+
+struct AlignedDelete {
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_bytes}); }
+};
+using AlignedBuffer = std::unique_ptr<std::byte[], AlignedDelete>;
+
+// Whole pages, aligned to one, as O_DIRECT wants them; filled with `content`, so that they are there.
+AlignedBuffer aligned_buffer(Bytes bytes, std::byte content);
 
 struct ChunkMemoryOptions {
   bool addressed = false;  // the caller gives offsets (best fit, fixed buffers, …); otherwise pages come from anywhere

@@ -7,28 +7,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
 
 #include "core/check.h"
 #include "core/error.h"
 #include "executor/clock.h"
 
 namespace tencache {
-namespace {
-
-struct AlignedDelete {
-  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_bytes}); }
-};
-using AlignedBuffer = std::unique_ptr<std::byte[], AlignedDelete>;
-
-AlignedBuffer aligned_buffer(Bytes bytes) {
-  const Bytes rounded = round_up(bytes, page_bytes);
-  AlignedBuffer buffer(static_cast<std::byte*>(::operator new[](rounded, std::align_val_t{page_bytes})));
-  std::memset(buffer.get(), 0, rounded);
-  return buffer;
-}
-
-}  // namespace
 
 void OpBodies::initialise(TensorId /*tensor*/, Bytes /*begin*/, std::span<std::byte> content) {
   std::memset(content.data(), 0, content.size());
@@ -233,7 +217,7 @@ void HostMachine::initialise(TensorId tensor, ChunkId /*chunk*/, Bytes begin, By
     bodies_.initialise(tensor, begin, {tier.memory->address(tensor) + begin, bytes});
     return;
   }
-  const AlignedBuffer buffer = aligned_buffer(bytes);
+  const AlignedBuffer buffer = aligned_buffer(bytes, std::byte{0});
   bodies_.initialise(tensor, begin, {buffer.get(), bytes});
   if (tier.on_accelerator()) {
     transfer_directly(tensor, begin, place.tier, buffer.get(), bytes, true);
@@ -271,7 +255,7 @@ std::vector<std::byte> HostMachine::content(TensorId tensor, Bytes begin, Bytes 
     return result;
   }
   const SwapFiles& from = *tiers_[tier].files;
-  const AlignedBuffer buffer = aligned_buffer(bytes);
+  const AlignedBuffer buffer = aligned_buffer(bytes, std::byte{0});
   FileLane lane(from);
   lane.read(from.blocks(tensor, begin, bytes), buffer.get(), [](Bytes) { return true; });
   std::memcpy(result.data(), buffer.get(), bytes);

@@ -41,11 +41,11 @@ double run(std::vector<std::string> words) {
 
 // `machine`: a file, in configs/machines unless the path is absolute.
 void replay(benchmark::State& state, const std::string& trace, const std::string& machine, const std::string& policy) {
+  const std::string program = TENCACHE_BINARY_DIR "/cli/tencache";
   const std::filesystem::path machine_folder = TENCACHE_SOURCE_DIR "/configs/machines";
   double peak_bytes = 0;
   for (auto _ : state) {
-    const double bytes = run({TENCACHE_BINARY_DIR "/cli/tencache", "replay", trace, "--machine",
-                              machine_folder / machine, "--policy", policy});
+    const double bytes = run({program, "replay", trace, "--machine", machine_folder / machine, "--policy", policy});
     if (bytes < 0) state.SkipWithError("tencache replay failed");
     peak_bytes = std::max(peak_bytes, bytes);
   }

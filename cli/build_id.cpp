@@ -27,7 +27,7 @@ std::string id_in_notes(const char* at, const char* end) {
     std::memcpy(&note, at, sizeof note);
     const char* name = at + sizeof note;
     const char* description = name + padded(note.n_namesz);
-    if (note.n_type == NT_GNU_BUILD_ID && std::string_view(name, note.n_namesz) == std::string_view("GNU", 4)) {
+    if (note.n_type == NT_GNU_BUILD_ID && std::string_view(name, note.n_namesz) == std::string_view("GNU\0", 4)) {
       std::string id;
       for (std::size_t i = 0; i < note.n_descsz; ++i) {
         id += fmt::format("{:02x}", static_cast<unsigned char>(description[i]));

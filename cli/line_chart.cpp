@@ -131,9 +131,9 @@ class Drawing {
     svg += text_at(left, 41, chart_.subtitle, "start", " fill=\"#555\"");
     svg += legend(lines, legend_y, columns);
     for (std::size_t i = 0; i < chart_.panels.size(); ++i) {
-      svg += fmt::format("<g transform=\"translate({:.1f} {:.1f})\">\n",
-                         static_cast<double>(i % panels_a_row) * panel_width,
-                         head + static_cast<double>(i / panels_a_row) * panel_height);
+      const std::size_t column = i % panels_a_row, row = i / panels_a_row;
+      svg += fmt::format("<g transform=\"translate({:.1f} {:.1f})\">\n", static_cast<double>(column) * panel_width,
+                         head + static_cast<double>(row) * panel_height);
       svg += panel(chart_.panels[i]) + "</g>\n";
     }
     svg += text_at(left, height - 12, chart_.note, "start", " fill=\"#555\" font-size=\"11\"");
@@ -147,7 +147,8 @@ class Drawing {
     std::string svg;
     const auto a_row = static_cast<std::size_t>(legend_columns(columns));
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      const double x = left + static_cast<double>(i % a_row) * 160, at = y + 18 * static_cast<double>(i / a_row);
+      const std::size_t column = i % a_row, row = i / a_row;
+      const double x = left + static_cast<double>(column) * 160, at = y + 18 * static_cast<double>(row);
       svg += line_at(x, at, x + 26, at, style(lines[i], i).c_str());
       if (!lines[i].reference) svg += marker(i, x + 13, at, colour(lines[i], i));
       svg += text_at(x + 32, at + 4, lines[i].name, "start");

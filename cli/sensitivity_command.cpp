@@ -106,7 +106,7 @@ std::string state_text(const Analysed& analysed, const SensitivityLine& line) {
 }
 
 std::string knee_text(const Analysed& analysed, const SensitivityLine& line) {
-  const std::string text = state_text(analysed, line);
+  std::string text = state_text(analysed, line);
   if (line.knee_state != KneeState::found ||
       !slower_without_limit(line.knee, line.unlimited, analysed.request.tolerance)) {
     return text;

@@ -197,7 +197,7 @@ YamlValue FigureReader::figure(const YamlValue& value, const std::string& path) 
     fact.spread = positive_number(*spread, path + ".spread");
     if (fact.spread > 10) fail_at(*spread, path + ".spread: above 10, which leaves nothing known of the figure");
   }
-  const YamlValue plain = keys.require("value");
+  YamlValue plain = keys.require("value");
   if (!plain.node.IsScalar()) fail_at(plain, path + ".value: expected a value, found " + describe(plain.node));
   facts_.push_back(std::move(fact));
   return plain;

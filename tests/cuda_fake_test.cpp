@@ -90,7 +90,7 @@ TEST_F(FakeCudaTest, SaysWhatIsMissing) {
   const auto open = [](const FakeCudaOptions& options, const std::string& fails = "", int ordinal = 0) {
     FakeCudaDriver driver(options);
     if (!fails.empty()) driver.fail(fails, CUDA_ERROR_UNKNOWN);
-    const std::string message = message_of([&] { CudaDevice device(driver.table(), ordinal); });
+    std::string message = message_of([&] { CudaDevice device(driver.table(), ordinal); });
     EXPECT_EQ(leftovers(driver), "") << message;
     return message;
   };
@@ -237,7 +237,7 @@ TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
     HostMachine machine(machine_spec, bodies, options);
     Engine engine(machine_spec, machine, *policy.policy, &program, {});
     driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, calls);
-    const std::string message = message_of([&] { engine.run({.max_iterations = 3, .until_steady = false}); });
+    std::string message = message_of([&] { engine.run({.max_iterations = 3, .until_steady = false}); });
     EXPECT_EQ(driver.misuse(), "") << function;
     return message;
   };
@@ -475,7 +475,7 @@ std::shared_ptr<Accelerator> test_accelerator(std::string&) {
 }
 
 std::string test_accelerator_leftovers() {
-  const std::string left = leftovers(*list_driver);
+  std::string left = leftovers(*list_driver);
   list_driver.reset();
   return left;
 }

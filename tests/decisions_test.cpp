@@ -41,7 +41,7 @@ std::string log_of(const Trace& trace, const std::string& file, std::uint64_t* c
   EXPECT_TRUE(result.fits) << result.misfit;
   log.commit();
   if (count != nullptr) *count = log.count();
-  const std::string bytes = read_file(path);
+  std::string bytes = read_file(path);
   std::filesystem::remove(path);
   return bytes;
 }

@@ -237,7 +237,7 @@ Planned run_planned(const Program& program, const MachineSpec& machine, std::uin
   options.rehearse = [&](const Program& p, const MachineSpec& m, Policy& candidate, std::uint64_t most) {
     planned.of_others += typeid(candidate) == typeid(*policy) ? 0 : 1;
     ++planned.rehearsals;
-    const Rehearsal told = rehearse(p, m, candidate, most);
+    Rehearsal told = rehearse(p, m, candidate, most);
     planned.events += told.events;
     return told;
   };

@@ -18,7 +18,7 @@
 namespace tencache {
 namespace {
 
-std::string padded(std::string text, std::size_t width, bool left) {
+std::string padded(const std::string& text, std::size_t width, bool left) {
   const std::string blanks(width > text.size() ? width - text.size() : 0, ' ');
   return left ? blanks + text : text + blanks;
 }
@@ -108,7 +108,7 @@ GoldenRun run_golden(const std::string& name, const Settings& settings, const Tr
   GoldenRun run;
   run.result = simulate(program, machine, *made.policy, {.max_iterations = 8, .until_steady = true},
                         {.timeline = &run.timeline, .log = nullptr, .on_iteration = {}});
-  std::string title = name;
+  std::string title = name;  // NOLINT(performance-unnecessary-copy-initialization): changed below
   for (const auto& [option, value] : settings) title += " " + option + "=" + value;
   run.text = render(run, program, machine, title);
   return run;

@@ -48,8 +48,8 @@ MachineSpec tiny_machine(Bytes gpu_bytes) {
 }
 
 // The last iteration, in which the steady state shows.
-void expect_last_iteration(const std::string& golden, GoldenRun run, const Program& program, const MachineSpec& machine,
-                           const std::string& title) {
+void expect_last_iteration(const std::string& golden, const GoldenRun& run, const Program& program,
+                           const MachineSpec& machine, const std::string& title) {
   ASSERT_TRUE(run.result.fits) << run.result.misfit;
   ASSERT_TRUE(run.result.steady);
   expect_golden(golden, render(run, program, machine, title, run.result.iterations - 1));
@@ -103,8 +103,7 @@ TEST(GoldenTimelineTest, TwoRanksUnderZeroInfinity) {
   GoldenRun run;
   run.result = std::move(result.ranks[0]);
   run.timeline = std::move(timelines[0]);
-  expect_last_iteration("timeline_ranks_zero_infinity", std::move(run), programs[0], machine,
-                        "zero-infinity, rank 0 of 2");
+  expect_last_iteration("timeline_ranks_zero_infinity", run, programs[0], machine, "zero-infinity, rank 0 of 2");
 }
 
 }  // namespace

@@ -23,8 +23,6 @@ extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }  //
 namespace tencache::gui {
 namespace {
 
-using ::testing::HasSubstr;
-
 // ---- What is drawn --------------------------------------------------------------------------------------------------
 
 TEST_F(Dashboard, TimelineShowsLanesColoursAndFigures) {

@@ -209,7 +209,7 @@ TEST_F(HostileFiles, NamesAndErrorsAreNothingThatTerminalsObey) {
   const std::string evil = "\x1b]0;evil\x07\x7f\xc2\x9b\xe2\x80\xae\nforged\r", no_utf8 = evil + "\x9b\x8d";
   const auto expect_tame = [&](const std::vector<std::string>& words) {
     SCOPED_TRACE(words[0] + " " + words[words.size() - 1]);
-    const Answer answer = run(words);
+    Answer answer = run(words);
     for (const std::string& text : {answer.out, answer.err}) {
       for (const char* obeyed : {"\x1b", "\x07", "\x7f", "\xc2\x9b", "\xe2\x80\xae", "\x9b\x8d", "\r", "\nforged"}) {
         EXPECT_THAT(text, Not(HasSubstr(obeyed)));

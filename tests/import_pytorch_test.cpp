@@ -25,7 +25,6 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 const std::string mm = "aten::mm(Tensor self, Tensor mat2) -> Tensor";
 const std::string empty = "aten::empty.memory_format(SymInt[] size) -> Tensor";

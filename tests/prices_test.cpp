@@ -91,7 +91,7 @@ MachineSpec apply(const PriceChoice& choice, MachineSpec machine, PriceUsed* use
 }
 
 std::string write_table(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "tencache_prices_test_" + std::to_string(getpid()) + ".yaml";
+  std::string path = ::testing::TempDir() + "tencache_prices_test_" + std::to_string(getpid()) + ".yaml";
   std::FILE* file = std::fopen(path.c_str(), "w");
   std::fputs((head + text).c_str(), file);
   std::fclose(file);

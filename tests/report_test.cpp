@@ -18,7 +18,7 @@ using testing::Not;
 
 std::string page_of(const std::vector<DocumentPointer>& documents, const std::string& title = "") {
   std::vector<std::string> errors;
-  const std::string page = report_page(documents, title, errors);
+  std::string page = report_page(documents, title, errors);
   EXPECT_THAT(errors, testing::IsEmpty());
   return page;
 }

@@ -69,7 +69,7 @@ bool is_kept_by_role(Role role) {
 
 class CsvImporter {
  public:
-  CsvImporter(const CsvImportOptions& options, std::string ops_file, std::string tensors_file)
+  CsvImporter(const CsvImportOptions& options, const std::string& ops_file, const std::string& tensors_file)
       : options_(options), tensors_(tensors_file, options.maximum_bytes), ops_(ops_file, options.maximum_bytes) {}
 
   Trace run() {

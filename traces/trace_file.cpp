@@ -416,7 +416,7 @@ class Reader {
     if (value.get_array().get(array)) fail_value(value, key, "a list of tensor ids");
     for (auto next : array) {
       json::value element;
-      check(std::move(next).get(element));
+      check(std::move(next).get(element));  // NOLINT(performance-move-const-arg): asked for by simdjson
       std::uint64_t id = 0;
       if (element.get_uint64().get(id)) fail_value(element, key, "a list of tensor ids, which are whole numbers");
       if (id >= trace_.tensors.size()) {

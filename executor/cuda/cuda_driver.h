@@ -51,6 +51,7 @@ namespace tencache {
 
 // Members have the names of the functions; cuda.h renames some of them (cuMemAlloc is cuMemAlloc_v2), here as there.
 struct CudaDriver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): no declarator could have them
 #define TENCACHE_CUDA_MEMBER(function) decltype(&::function) function = nullptr;
   TENCACHE_CUDA_FUNCTIONS(TENCACHE_CUDA_MEMBER)
 #undef TENCACHE_CUDA_MEMBER

@@ -361,7 +361,7 @@ std::string belief(const Session& session, std::size_t run) {
   if (measured == nullptr || !predicts(session, run, *measured)) {
     const SimulatedPointer simulated = session.simulated();
     if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
-    const std::string validity = validity_of(session, *simulated);
+    std::string validity = validity_of(session, *simulated);
     if (simulated->bound_seconds == 0) return validity;
     return fmt::format("{}; {}{:.3f} × ideal, {:.3f} × bound ({})", validity, interval_of(*simulated),
                        simulated->iteration_seconds() / simulated->ideal_seconds,

@@ -85,7 +85,7 @@ std::string merged_columns(std::optional<StallCause> link, const VisibleTrack& v
 }
 
 std::string span_title(const Run& run, const Span& span) {
-  const std::string time = duration_text(span.end_ns - span.start_ns);
+  std::string time = duration_text(span.end_ns - span.start_ns);
   switch (span.kind) {
     case SpanKind::op:
       return std::string(run.op_name(span.op)) + ", " + time;

@@ -75,7 +75,7 @@ Headless::Headless(int width, int height) : context_(std::make_unique<Context>()
                                     {ImGuiKey_Y, 'Y'},
                                     {ImGuiKey_Z, 'Z'},
                                     {ImGuiKey_Space, ' '}}) {
-    io.KeyMap[key] = letter;
+    io.KeyMap[key] = static_cast<unsigned char>(letter);
   }
 #endif
   ImGui_ImplOpenGL3_Init("#version 330");

@@ -144,7 +144,7 @@ ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot
 ImU32 paler(const Theme& theme, ImU32 color) { return mixed(color, theme.lane, 0.45f); }
 
 ImU32 with_alpha(ImU32 color, float alpha) {
-  const auto a = static_cast<ImU32>(std::clamp(alpha, 0.0f, 1.0f) * 255.0f + 0.5f);
+  const auto a = static_cast<ImU32>(std::lround(std::clamp(alpha, 0.0f, 1.0f) * 255.0f));
   return (color & ~IM_COL32_A_MASK) | (a << IM_COL32_A_SHIFT);
 }
 
@@ -152,7 +152,7 @@ ImU32 mixed(ImU32 a, ImU32 b, float share_of_b) {
   ImU32 color = 0;
   for (int shift = 0; shift < 32; shift += 8) {
     const auto of_a = static_cast<float>((a >> shift) & 255), of_b = static_cast<float>((b >> shift) & 255);
-    color |= static_cast<ImU32>(of_a + (of_b - of_a) * share_of_b + 0.5f) << shift;
+    color |= static_cast<ImU32>(std::lround(of_a + (of_b - of_a) * share_of_b)) << shift;
   }
   return color;
 }

@@ -234,7 +234,7 @@ class Planner {
   }
 
   // Places what is wrong with a workload at the line of the setting that the message names.
-  [[noreturn]] void refuse(const SweepWorkload& workload, std::string message) const {
+  [[noreturn]] void refuse(const SweepWorkload& workload, const std::string& message) const {
     std::uint64_t line = workload.line;
     std::size_t longest = 0;
     for (const auto& [setting, at] : workload.setting_lines) {

@@ -56,10 +56,10 @@ ImportedTrace import_rank(const ChakraImportOptions& options, const std::string&
           (chakra.other_nodes > 0 ? ", " + std::to_string(chakra.other_nodes) + " without a call or a duration" : ""),
       chakra.kernels > 0 ? "an op's time is that of its kernels" : "no kernels: an op's time is its own on the host",
       "there are no start times: ops follow each other without gaps",
-      "there are no annotations: the whole file is one iteration, another thread than the first call's is the backward "
-      "pass, what follows it is the optimizer's step",
-      "what is not in the file (calls within calls, gradients' accumulation) leaves no trace: "
-      "a call that was left out may have written what is read as an input"};
+      ("there are no annotations: the whole file is one iteration, another thread than the first call's is the "
+       "backward pass, what follows it is the optimizer's step"),
+      ("what is not in the file (calls within calls, gradients' accumulation) leaves no trace: "
+       "a call that was left out may have written what is read as an input")};
   notes.insert(notes.end(), roles.evidence.begin(), roles.evidence.end());
   imported.notes.insert(imported.notes.begin(), notes.begin(), notes.end());
   imported.trace.header.recorded_by = "import chakra (roles inferred: " + roles.summary + ")";

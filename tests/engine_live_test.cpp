@@ -68,6 +68,13 @@ class LiveProgram {
   Engine engine;
 };
 
+Program one_op() {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 150, Role::activation, false);
+  add_op(trace, 50, {}, {a});
+  return {std::move(trace), {}};
+}
+
 MachineSpec small(Bytes gpu, Bytes cpu) {
   MachineSpec spec = small_machine(gpu);
   spec.tiers[1].capacity = cpu;
@@ -116,12 +123,14 @@ TEST(EngineLiveTest, WhatARunningOpHasMayBeDestroyed) {
 // A policy's wish at an announcement is on its way before the program goes on.
 TEST(EngineLiveTest, WhatAnAnnouncementBringsAboutBeginsAtOnce) {
   using Announce = std::function<void(Engine&, Nanoseconds)>;
+  const Program profile = one_op();
   TensorId a = none, y = none;
   const std::vector<std::pair<EventKind, Announce>> cases{
       {EventKind::module_begin, [](Engine& engine, Nanoseconds now) { engine.module_begin(0, now); }},
       {EventKind::module_end, [](Engine& engine, Nanoseconds now) { engine.module_end(0, now); }},
       {EventKind::schedule_deviated, [](Engine& engine, Nanoseconds now) { engine.schedule_deviated(now); }},
       {EventKind::iteration_begin, [](Engine& engine, Nanoseconds now) { engine.iteration_boundary(now); }},
+      {EventKind::profile_ready, [&](Engine& engine, Nanoseconds now) { engine.set_profile(profile, {a}, {0}, now); }},
       {EventKind::tensor_freed, [&y](Engine& engine, Nanoseconds now) { engine.destroy(y, now); }}};
   for (const auto& [kind, announce] : cases) {
     bool asked = false;
@@ -192,6 +201,7 @@ TEST(EngineLiveTest, AWriteThatBecomesKnownLateIsOne) {
 
 // Whoever announces reads the clock before it is its turn: what is older than the engine's time happens now.
 TEST(EngineLiveTest, AnAnnouncementMayBeLate) {
+  const Program profile = one_op();
   for (const bool late : {false, true}) {
     LiveProgram program(small(1000, 1000));
     Engine& engine = program.engine;
@@ -211,6 +221,8 @@ TEST(EngineLiveTest, AnAnnouncementMayBeLate) {
         [&](Nanoseconds now) { engine.module_end(0, now); },
         [&](Nanoseconds now) { engine.waited_for_tasks(now, now); },
         [&](Nanoseconds now) { engine.schedule_deviated(now); },
+        [&](Nanoseconds now) { engine.set_profile(profile, {a}, {0}, now); },
+        [&](Nanoseconds now) { engine.task(1, none, 0, {}, 5, now); },
         [&](Nanoseconds now) { engine.abandon(now); },
         [&](Nanoseconds now) { engine.destroy(a, now); },
         [&](Nanoseconds now) { engine.iteration_boundary(now); }};

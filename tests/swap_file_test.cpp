@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "core/error.h"
 #include "executor/xxh64.h"
@@ -66,7 +67,7 @@ struct Buffer {
 const Progress go_on = [](Bytes) { return true; };
 
 void round_trip(const Tier& tier, SwapFileOptions options) {
-  SwapFiles files(tier, options);
+  SwapFiles files(tier, std::move(options));
   FileLane writer(files), reader(files);
   Buffer out(5 * MiB), in(5 * MiB);
   for (TensorId tensor = 0; tensor < 4; tensor++) {

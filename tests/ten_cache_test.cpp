@@ -73,11 +73,10 @@ TEST(TenCacheBuffersTest, ASmallDivisorIsNoOverflow) {
 TEST(TenCacheTest, SharesOutOfRangeAreNamed) {
   for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
            {"gpu_share", "0"}, {"cpu_share", "0"}, {"states_share", "0"}, {"states_share", "1.01"}}) {
-    EXPECT_THAT(
-        [&] {
-          make_policy("10cache", {{option, value}});
-        },
-        ThrowsMessage<Error>(AllOf(HasSubstr("option " + option), HasSubstr("above 0"))));
+    EXPECT_THAT(([&, option = option, value = value] {
+                  make_policy("10cache", {{option, value}});
+                }),
+                ThrowsMessage<Error>(AllOf(HasSubstr("option " + option), HasSubstr("above 0"))));
   }
 }
 

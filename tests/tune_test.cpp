@@ -37,7 +37,7 @@ TuneProblem problem_of(std::vector<Knob> knobs, std::function<double(const Setti
   TuneProblem problem;
   for (const Knob& knob : knobs) problem.defaults.emplace(knob.name, "0");
   problem.knobs = std::move(knobs);
-  problem.measure = [seconds](const Settings& settings, std::size_t, std::size_t) {
+  problem.measure = [seconds = std::move(seconds)](const Settings& settings, std::size_t, std::size_t) {
     const double value = seconds(settings);
     return Measured{.seconds = value, .misfit = std::isfinite(value) ? "" : "too large"};
   };

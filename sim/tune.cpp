@@ -34,8 +34,8 @@ class Search {
   TuneResult run() {
     try_defaults();
     try_starts();
-    const auto affordable = static_cast<double>(options_.budget / runs_of_candidate());
-    result_.exhaustive = result_.combinations <= affordable;
+    const auto affordable = options_.budget / runs_of_candidate();
+    result_.exhaustive = result_.combinations <= static_cast<double>(affordable);
     if (result_.exhaustive) {
       try_all();
     } else {

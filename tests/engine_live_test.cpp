@@ -131,6 +131,15 @@ TEST(EngineLiveTest, WhatAnAnnouncementBringsAboutBeginsAtOnce) {
       {EventKind::schedule_deviated, [](Engine& engine, Nanoseconds now) { engine.schedule_deviated(now); }},
       {EventKind::iteration_begin, [](Engine& engine, Nanoseconds now) { engine.iteration_boundary(now); }},
       {EventKind::profile_ready, [&](Engine& engine, Nanoseconds now) { engine.set_profile(profile, {a}, {0}, now); }},
+      {EventKind::op_issued,
+       [&y](Engine& engine, Nanoseconds now) {
+         engine.begin(none, std::vector<Use>{{y, true, false}}, now);
+       }},
+      {EventKind::op_done,
+       [&y](Engine& engine, Nanoseconds now) {
+         engine.begin(none, std::vector<Use>{{y, true, false}}, now);
+         engine.end(now);
+       }},
       {EventKind::tensor_freed, [&y](Engine& engine, Nanoseconds now) { engine.destroy(y, now); }}};
   for (const auto& [kind, announce] : cases) {
     bool asked = false;

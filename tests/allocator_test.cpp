@@ -21,6 +21,7 @@ TEST(AllocatorTest, ExactKnowsOnlyTheSum) {
 TEST(AllocatorTest, BestFitTakesTheSmallestHole) {
   const auto allocator = make_allocator({AllocatorKind::best_fit, {}}, 100);
   for (const Bytes bytes : {30, 20, 20, 30}) ASSERT_TRUE(allocator->allocate(bytes, false));
+  EXPECT_EQ(allocator->largest_free(), 0U);
   allocator->release(0, 30);
   allocator->release(50, 20);
   EXPECT_FALSE(allocator->has_room(31));

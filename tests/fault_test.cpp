@@ -46,9 +46,13 @@ TEST(FaultPlanTest, AMixtureHasEveryKindSometimes) {
   FaultCounts mixtures{};
   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     const FaultPlan plan = parse_fault_plan("seed=" + std::to_string(seed));
+    std::uint64_t kinds = 0;
     for (std::size_t kind = 0; kind < fault_kind_count; ++kind) {
-      mixtures[kind] += plan.has(static_cast<FaultKind>(kind)) ? 1 : 0;
+      const bool has = plan.has(static_cast<FaultKind>(kind));
+      mixtures[kind] += has ? 1 : 0;
+      kinds += has ? 1 : 0;
     }
+    EXPECT_GT(kinds, 0U) << "seed " << seed;
   }
   for (std::size_t kind = 0; kind < fault_kind_count; ++kind) {
     EXPECT_GT(mixtures[kind], 80U) << to_string(static_cast<FaultKind>(kind));

@@ -32,8 +32,8 @@ EXCHANGES = [
     (r"(?<=[ (])0(?=[,;) ])", "1"), (r"(?<=[ (])1(?=[,;) ])", "0"), (r"\bif \((?!.*\bconst\b)", "if (!("),
     (r"^(\s+)(?!return|break|continue|delete|throw|const|auto|using|static|case|default)[a-z_.>\[\]()-]+\([^=]*\);$", ""),
 ]
-LEFT_ALONE = re.compile(r"^\s*(//|#|namespace|using |template|static_assert|TENCACHE_CHECK|case |default:|throw |\}$|$)"
-                        r"|std::to_string|Error\(|\"|operator|for \(const|reserve\(")
+LEFT_ALONE = re.compile(r"^\s*(//|#|namespace|using |template|static_assert|case |default:|throw |\}$|$)"
+                        r"|TENCACHE_CHECK|std::to_string|Error\(|\"|operator|for \(const|reserve\(")
 
 
 def mutants_of(path):

@@ -18,6 +18,7 @@
 #include <fstream>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "executor/calibrate.h"
@@ -173,7 +174,7 @@ TEST_F(HostMachineTest, WithoutPacingTheLinkRunsFree) {
 
 void round_trip(const MachineSpec& spec, HostMachineOptions options) {
   NotingBodies bodies;
-  HostMachine machine(spec, bodies, options);
+  HostMachine machine(spec, bodies, std::move(options));
   constexpr Bytes bytes = 3 * MiB + 12'345;
   machine.tensor_created(0, bytes);
   for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0});

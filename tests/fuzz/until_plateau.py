@@ -6,7 +6,8 @@
 Needs the fuzzers (cmake --preset fuzz && cmake --build --preset fuzz). Each runs, from what earlier runs found
 (BUILD/found/READER) and the corpus, until fewer than one in a hundred of the edges that it covers (libFuzzer's `cov:`)
 are new since half of its time, and at least --least seconds; or for --most seconds, which is no plateau and said so.
-Prints a line of a Markdown table for each. A finding is left as BUILD/found/READER/crash-… (timeout-…, oom-…) and makes the exit code 1.
+Prints a line of a Markdown table for each. A finding is left as BUILD/found/READER/crash-… (timeout-…, oom-…) and
+makes the exit code 1. A run that begins with what earlier ones found is sooner at such a plateau.
 """
 import argparse
 import concurrent.futures

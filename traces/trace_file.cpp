@@ -197,7 +197,8 @@ class Reader {
   template <std::size_t n>
   std::size_t find_key(json::field& field, const Keys<n>& keys) const {
     std::string_view name;
-    check(field.unescaped_key().get(name));
+    // Through a result, as a field's own function asks for another argument in some versions of simdjson (3.6).
+    check(simdjson::simdjson_result<json::field>(json::field(field)).unescaped_key().get(name));
     for (std::size_t key = 0; key < n; ++key) {
       if (keys.names[key] == name) return key;
     }

@@ -14,6 +14,7 @@ literal 0 or 1 exchanged, true and false exchanged, a statement without a value 
 exchanged. Comments, declarations of interfaces, checks of invariants and messages are left alone.
 """
 import argparse
+import filecmp
 import json
 import os
 import random
@@ -34,6 +35,23 @@ EXCHANGES = [
 ]
 LEFT_ALONE = re.compile(r"^\s*(//|#|namespace|using |template|static_assert|case |default:|throw |\}$|$)"
                         r"|TENCACHE_CHECK|std::to_string|Error\(|\"|operator|for \(const|reserve\(")
+
+
+def copy_tree(into):
+    """Copies what git knows of, and only what differs: a mutant that an interrupted run left there is newer than its
+    original, and would stay in the build if times were copied too."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            check=True, stdout=subprocess.PIPE).stdout
+    wanted = {name for name in listed.decode().split("\0") if name and os.path.isfile(os.path.join(ROOT, name))}
+    for folder, _, names in os.walk(into):
+        for name in names:
+            if os.path.relpath(os.path.join(folder, name), into) not in wanted:
+                os.remove(os.path.join(folder, name))
+    for name in wanted:
+        original, copy = os.path.join(ROOT, name), os.path.join(into, name)
+        if not os.path.isfile(copy) or not filecmp.cmp(original, copy, shallow=False):
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy(original, copy)
 
 
 def mutants_of(path):
@@ -100,13 +118,7 @@ def main():
         everything = [m for m in everything if (m[0], m[2].strip(), m[3].strip()) in wanted]
 
     source, build = os.path.join(options.build, "source"), os.path.join(options.build, "build")
-    shutil.rmtree(source, ignore_errors=True)
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                            check=True, stdout=subprocess.PIPE).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        if os.path.isfile(os.path.join(ROOT, name)):
-            os.makedirs(os.path.dirname(os.path.join(source, name)), exist_ok=True)
-            shutil.copy2(os.path.join(ROOT, name), os.path.join(source, name))
+    copy_tree(source)
     compile_all = ["cmake", "--build", build, "--target", "core_mutation_test"]
     subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=None",
                     "-DCMAKE_CXX_FLAGS=-O1 -D_GLIBCXX_ASSERTIONS",

@@ -9,7 +9,7 @@ namespace tencache {
 // ---- Intercepted program --------------------------------------------------------------------------------------------
 
 TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   const TensorId tensor = memory_.add_tensor(bytes, role, persistent);
   if (tensor >= dead_.size()) {
     const std::size_t count = tensor + std::size_t{1};
@@ -32,7 +32,7 @@ TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now
 }
 
 void Engine::destroy(TensorId tensor, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::destroy, [&](Input& input) { input.tensor = tensor; });
   for (Lane& lane : lanes_) {
     for (ActiveOp& op : lane.active) {
@@ -56,7 +56,7 @@ void Engine::destroy(TensorId tensor, Nanoseconds now) {
 }
 
 void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::begin, [&](Input& input) {
     input.op = op_index;
     input.uses.assign(uses.begin(), uses.end());
@@ -73,7 +73,7 @@ void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now)
 }
 
 void Engine::allocate(TensorId tensor, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::allocate, [&](Input& input) { input.tensor = tensor; });
   Lane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
@@ -92,7 +92,7 @@ void Engine::allocate(TensorId tensor, Nanoseconds now) {
 }
 
 void Engine::end(Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::end);
   TENCACHE_CHECK(ready());
   finish(0, now_, now_);
@@ -101,7 +101,7 @@ void Engine::end(Nanoseconds now) {
 
 void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
                   Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::task, [&](Input& input) {
     input.lane = lane;
     input.op = op;
@@ -114,7 +114,7 @@ void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> u
 }
 
 void Engine::waited_for_tasks(Nanoseconds since, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::waited, [&](Input& input) { input.duration_ns = now_ - since; });
   TENCACHE_CHECK(lanes_[0].active.empty());
   account_gap(0, std::min(since, now_), none, true);
@@ -122,21 +122,21 @@ void Engine::waited_for_tasks(Nanoseconds since, Nanoseconds now) {
 }
 
 void Engine::module_begin(NameId module, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::module_begin, [&](Input& input) { input.module = module; });
   emit({.kind = EventKind::module_begin, .op = position_, .module = module});
   pump();
 }
 
 void Engine::module_end(NameId module, Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::module_end, [&](Input& input) { input.module = module; });
   emit({.kind = EventKind::module_end, .op = position_, .module = module});
   pump();
 }
 
 void Engine::iteration_boundary(Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::boundary);
   if (boundaries_.empty()) {  // what came before is preparation
     lanes_[0].idle_since_ns = now_;
@@ -154,7 +154,7 @@ void Engine::iteration_boundary(Nanoseconds now) {
 
 void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
                          Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::profile, [&](Input& input) {
     input.profile = std::make_shared<LoggedProfile>(LoggedProfile{program, to_memory, to_program});
   });
@@ -179,7 +179,7 @@ void Engine::set_program_tensor(TensorId memory_tensor, TensorId program_tensor)
 }
 
 void Engine::schedule_deviated(Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::deviated);
   position_ = none;
   deviated_ = true;
@@ -227,7 +227,7 @@ void Engine::late_write(TensorId tensor) {
 }
 
 void Engine::abandon(Nanoseconds now) {
-  advance_time(std::max(now, now_));
+  advance_time(now);
   log_input(Input::Kind::abandon);
   const bool op_alone = lanes_[0].waiting && lanes_[0].active.back().external;
   for (std::uint8_t index = 0; index < (op_alone ? 1 : lane_count); ++index) {
@@ -271,7 +271,7 @@ void Engine::abandon_waiting(std::uint8_t index) {
   op.uses = op.own_uses;
   op.outputs.clear();
   op.next_output = 0;
-  op.stranded.clear();
+  TENCACHE_CHECK(op.stranded.empty());  // an allocation has nothing to fetch
   op.write_waits.clear();
   op.missing = 0;
   op.ready_ns = now_;

@@ -10,8 +10,7 @@
 namespace tencache {
 
 void Engine::handle(const Completion& completion) {
-  // A live program may have called, at a later time, before the completion was looked at.
-  advance_time(std::max(completion.end_ns, now_));
+  advance_time(completion.end_ns);
   ++counters_.completions;
   log_input(Input::Kind::completion, [&](Input& input) { input.completion = completion; });
   const std::uint64_t value = tag_value(completion.tag);

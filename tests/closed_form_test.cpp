@@ -168,6 +168,19 @@ TEST(ClosedFormTest, CpuOpsRunBesideTheGpu) {
   EXPECT_EQ(run.result.window.compute_ns, 60);
 }
 
+// The CPU rests for 30 ns between its two ops: of the 180 ns that the GPU waits for it, it computes 50 and 100.
+TEST(ClosedFormTest, OfWaitingForTheCpuItsComputingIsCounted) {
+  Trace trace;
+  const TensorId x = trace.add_tensor("x", 100, Role::parameter, true);
+  add_op(trace, 100, {x}, {x}, Device::cpu);
+  add_op(trace, 100, {x}, {x}, Device::cpu, 30);
+  add_op(trace, 50, {}, {});
+  add_op(trace, 10, {x}, {});
+  const SmallRun run = run_small(small_machine(1000), trace);
+  EXPECT_EQ(stall(run.result, StallCause::cpu_optimizer), 180);
+  EXPECT_EQ(run.result.window.cpu_wait_compute_ns, 150);
+}
+
 // Reads alone count: the first misses 100 bytes, the second hits them, the write is none.
 TEST(ClosedFormTest, HitRates) {
   Trace trace;

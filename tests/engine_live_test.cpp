@@ -10,10 +10,13 @@
 namespace tencache {
 namespace {
 
-// The next copies fail.
-class FailingCopies final : public OtherMachine {
+// The next copies fail, or there are no pages.
+class FailingMachine final : public OtherMachine {
  public:
   using OtherMachine::OtherMachine;
+  void map(TensorId, ChunkId, Bytes, Bytes, Place) override {
+    if (no_pages) throw Error("no pages");
+  }
   bool wait(Completion& completion) override {
     const bool any = OtherMachine::wait(completion);
     if (any && completion.status == CompletionStatus::done && failures > 0 && failures-- > 0) {
@@ -22,6 +25,7 @@ class FailingCopies final : public OtherMachine {
     return any;
   }
   int failures = 0;
+  bool no_pages = false;
 };
 
 class LiveProgram {
@@ -64,7 +68,7 @@ class LiveProgram {
   SimMachine simulated_;
 
  public:
-  FailingCopies machine;
+  FailingMachine machine;
   Engine engine;
 };
 
@@ -105,6 +109,53 @@ TEST(EngineLiveTest, AnAllocationThatIsGivenUpLeavesNothingBehind) {
   program.run({{b, false, true}});
   program.run({{a, true, false}});
   program.run({{b, true, false}});
+}
+
+// Room that an op waited for is the prefetches' again as soon as the op is given up, not when something else is over.
+TEST(EngineLiveTest, WhatWaitedBehindAnAbandonedOpBeginsAtOnce) {
+  TensorId a = none;
+  bool asked = false;
+  LiveProgram program(small(200, 400), [&](const Event& event, const View&, Actions& actions) {
+    if (event.kind == EventKind::op_issued && asked) actions.fetch(a);
+  });
+  a = program.make(50);
+  const TensorId x = program.make(150), b = program.create(150);
+  program.run({{x, true, false}});
+  program.engine.pin(x);
+  const TensorId y = program.make(50);  // a leaves
+  ASSERT_FALSE(program.engine.memory().resident(a, 0));
+  program.engine.destroy(y, program.machine.now());
+  asked = true;
+  program.begin({{b, false, true}});
+  asked = false;
+  const Nanoseconds given_up = program.machine.now();
+  program.engine.abandon(given_up);
+  Completion completion;
+  ASSERT_TRUE(program.machine.wait(completion));
+  EXPECT_EQ(completion.start_ns, given_up);
+  program.engine.handle(completion);
+  EXPECT_TRUE(program.engine.memory().resident(a, 0));
+}
+
+TEST(EngineLiveTest, RoomWithoutPagesIsNotTaken) {
+  LiveProgram program(small(100, 200));
+  const TensorId a = program.create(100);
+  program.machine.no_pages = true;
+  EXPECT_THROW(program.begin({{a, false, true}}), Error);
+  EXPECT_EQ(program.engine.memory().used(0), 0);
+  program.machine.no_pages = false;
+  program.engine.abandon(program.machine.now());
+  program.run({{a, false, true}});
+}
+
+// Evictions that nobody can take are none, also where they are counted.
+TEST(EngineLiveTest, EvictionsWithoutAPlaceToGoAreNotCounted) {
+  LiveProgram program(small(100, 50));
+  program.make(60);
+  const TensorId b = program.create(60);
+  program.begin({{b, false, true}});
+  EXPECT_THROW(program.wait(), OutOfMemory);
+  EXPECT_EQ(program.engine.counters().fallback_evictions, 0);
 }
 
 TEST(EngineLiveTest, WhatARunningOpHasMayBeDestroyed) {
@@ -179,6 +230,21 @@ TEST(EngineLiveTest, WaitingForTasksIsTheOptimizers) {
   EXPECT_EQ(counters.gap_ns, 10);
   EXPECT_EQ(counters.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)], 20);
   EXPECT_EQ(counters.time_ns, 30);
+}
+
+// y is on the CPU: x has to leave, then y comes, 100 ns each, and then the op computes until the program says so.
+TEST(EngineLiveTest, WaitingForContentIsNoComputing) {
+  LiveProgram program(small(100, 200));
+  const TensorId y = program.make(100);
+  program.make(100);
+  const Counters before = program.engine.counters();
+  program.begin({{y, true, false}});
+  program.wait();
+  program.engine.end(program.machine.now() + 5);
+  const Counters passed = program.engine.counters() - before;
+  EXPECT_EQ(passed.stall_ns[static_cast<std::size_t>(StallCause::d2h)], 100);
+  EXPECT_EQ(passed.stall_ns[static_cast<std::size_t>(StallCause::h2d)], 100);
+  EXPECT_EQ(passed.compute_ns, 5);
 }
 
 TEST(EngineLiveTest, WhatIsPinnedStays) {

@@ -35,6 +35,54 @@ TEST(EngineRulesTest, ATensorRebornAheadIsNotFreed) {
   }
 }
 
+// a is needed no more after op 1, whether its room goes at once or with the next victim; a new iteration revives it.
+TEST(EngineRulesTest, PoliciesSeeWhatIsDead) {
+  for (const FreeDead free_dead : {FreeDead::now, FreeDead::when_victim}) {
+    Trace trace;
+    const TensorId a = trace.add_tensor("a", 100, Role::activation, false);
+    add_op(trace, 50, {}, {a});
+    add_op(trace, 50, {a}, {});
+    add_op(trace, 50, {}, {});
+    Layout layout = whole_tensors();
+    layout.free_dead = free_dead;
+    std::vector<bool> dead;  // when an op is ready
+    run_small(small_machine(150), trace, 2, layout, [&](const Event& event, const View& view, Actions&) {
+      if (event.kind == EventKind::op_ready) dead.push_back(view.dead(a));
+    });
+    EXPECT_EQ(dead, (std::vector<bool>{false, false, true, false, false, true}));
+  }
+}
+
+// Clocks of real machines do not begin at 0 with the program.
+class StartedLongAgo final : public OtherMachine {
+ public:
+  using OtherMachine::OtherMachine;
+  Nanoseconds now() const override { return OtherMachine::now() + before; }
+  bool wait(Completion& completion) override {
+    const bool any = OtherMachine::wait(completion);
+    completion.start_ns += before;
+    completion.end_ns += before;
+    return any;
+  }
+  static constexpr Nanoseconds before = 12345;
+};
+
+TEST(EngineRulesTest, WhatWasBeforeTheProgramCountsForNothing) {
+  Trace trace;
+  const TensorId a = trace.add_tensor("a", 100, Role::parameter, true);
+  add_op(trace, 50, {a}, {});
+  const Program program{trace, {}};
+  const MachineSpec machine = small_machine(150);
+  ScriptedPolicy policy(whole_tensors());
+  SimMachine simulated(machine);
+  StartedLongAgo late(simulated);
+  Engine engine(machine, late, policy, &program);
+  const RunResult result = engine.run({.max_iterations = 2, .until_steady = false});
+  EXPECT_EQ(result.iteration_ns, (std::vector<Nanoseconds>{150, 50}));
+  EXPECT_EQ(engine.counters().gap_ns, 0);
+  EXPECT_EQ(engine.counters().compute_ns, 100);
+}
+
 // p and q are written only, and wait for a's room: fetching them is not the policy's affair. a leaves until 180 + 50.
 TEST(EngineRulesTest, AFetchOfAWaitingOpsOutputIsRefused) {
   Trace trace;

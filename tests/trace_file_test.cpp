@@ -393,16 +393,20 @@ TEST_F(Files, DamagedCompressionIsAnError) {
   for (int i = 0; i < 2000; ++i) text += static_cast<char>('a' + random() % 20);
   write_file(path("a.zst"), text);
   for (const std::string& packed : {raw(path("a.zst")), gzip(text)}) {
-    EXPECT_EQ(decompress(packed, "a"), text);
+    const auto read = [&](const std::string& bytes) {
+      std::ofstream(path("b"), std::ios::binary | std::ios::trunc) << bytes;
+      return read_file(path("b"));
+    };
+    EXPECT_EQ(read(packed), text);
     for (std::size_t size = 4; size < packed.size(); ++size) {
-      EXPECT_THROW(decompress(packed.substr(0, size), "a"), Error) << size;
+      EXPECT_THROW(read(packed.substr(0, size)), Error) << size;
     }
-    EXPECT_THROW(decompress(packed + "tail", "a"), Error);
+    EXPECT_THROW(read(packed + "tail"), Error);
     for (std::size_t position = 0; position < packed.size(); ++position) {
       std::string damaged = packed;
       damaged[position] = static_cast<char>(damaged[position] ^ 0x10);
       try {
-        decompress(damaged, "a");
+        read(damaged);
       } catch (const Error&) {
         continue;
       }

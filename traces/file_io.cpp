@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "traces/byte_source.h"
 
 namespace tencache {
 namespace {
@@ -41,8 +41,7 @@ std::string reason(int error_number) { return std::strerror(error_number); }
 // A string that grows while it is filled, up to a maximum.
 class Output {
  public:
-  Output(const std::string& name, Bytes maximum_bytes, std::size_t first_guess, const HeadCheck& check = {})
-      : name_(name), maximum_(maximum_bytes), check_(check) {
+  Output(const std::string& name, Bytes maximum_bytes, std::size_t first_guess) : name_(name), maximum_(maximum_bytes) {
     resize(std::max<std::size_t>(first_guess, 4096));
   }
   char* data() { return bytes_.data() + used_; }
@@ -50,12 +49,10 @@ class Output {
   void advance(std::size_t count) {
     used_ += count;
     if (used_ > maximum_) refuse_size(name_, maximum_);
-    if (check_ && used_ >= head_bytes) std::exchange(check_, {})({bytes_.data(), head_bytes});
     if (room() == 0) resize(bytes_.size() * 2);
   }
   // Leaves the padding behind the content as zeros.
   std::string finish() {
-    if (check_) check_({bytes_.data(), used_});
     resize(used_ + read_padding_bytes);
     std::fill(bytes_.begin() + static_cast<std::ptrdiff_t>(used_), bytes_.end(), '\0');
     bytes_.resize(used_);
@@ -75,100 +72,9 @@ class Output {
 
   const std::string& name_;
   Bytes maximum_;
-  HeadCheck check_;
   std::string bytes_;
   std::size_t used_ = 0;
 };
-
-bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
-bool is_zstd(std::string_view bytes) { return bytes.starts_with("\x28\xb5\x2f\xfd"); }
-
-// Room for the decompressed content: what such data usually need, so that a false promise cannot exhaust the memory.
-std::size_t first_guess(std::size_t compressed_bytes) { return compressed_bytes * 8; }
-
-std::string decompress_gzip(std::string_view bytes, const std::string& name, Bytes maximum_bytes,
-                            const HeadCheck& check) {
-  Output output(name, maximum_bytes, first_guess(bytes.size()), check);
-  z_stream stream{};
-  if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) refuse_memory(name);
-  const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
-  std::size_t consumed = 0;
-  while (true) {
-    const std::size_t offered = std::min(bytes.size() - consumed, block_bytes);
-    const std::size_t room = std::min(output.room(), block_bytes);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + consumed));
-    stream.avail_in = static_cast<uInt>(offered);
-    stream.next_out = reinterpret_cast<Bytef*>(output.data());
-    stream.avail_out = static_cast<uInt>(room);
-    const int result = inflate(&stream, Z_NO_FLUSH);
-    consumed += offered - stream.avail_in;
-    output.advance(room - stream.avail_out);
-    if (result == Z_STREAM_END) {
-      if (consumed == bytes.size()) return output.finish();
-      if (!is_gzip(bytes.substr(consumed)))
-        throw Error(name, 0, "something else follows the gzip data; the file is damaged");
-      inflateReset(&stream);  // gzip files may be concatenated
-    } else if (result == Z_BUF_ERROR && consumed == bytes.size()) {
-      throw Error(name, 0, "the gzip data end too early; the file was cut short");
-    } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      throw Error(name, 0,
-                  "the gzip data are corrupt" + (stream.msg ? " (" + std::string(stream.msg) + ")" : std::string()));
-    }
-  }
-}
-
-std::string decompress_zstd(std::string_view bytes, const std::string& name, Bytes maximum_bytes,
-                            const HeadCheck& check) {
-  Output output(name, maximum_bytes, first_guess(bytes.size()), check);
-  const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
-  if (!stream) refuse_memory(name);
-  ZSTD_inBuffer input{bytes.data(), bytes.size(), 0};
-  while (true) {
-    const std::size_t consumed_before = input.pos;
-    ZSTD_outBuffer out{output.data(), output.room(), 0};
-    const std::size_t result = ZSTD_decompressStream(stream.get(), &out, &input);
-    if (ZSTD_isError(result)) {
-      throw Error(name, 0, "the zstd data are corrupt (" + std::string(ZSTD_getErrorName(result)) + ")");
-    }
-    output.advance(out.pos);
-    if (input.pos < input.size) continue;
-    if (result == 0) return output.finish();  // at the end of a frame
-    if (out.pos == 0 && input.pos == consumed_before) {
-      throw Error(name, 0, "the zstd data end too early; the file was cut short");
-    }
-  }
-}
-
-// Closes on every way out.
-struct Descriptor {
-  int number;
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-};
-
-std::string read_raw(const std::string& path, Bytes maximum_bytes, const HeadCheck& check) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.number < 0) throw Error(path, 0, "cannot be read: " + reason(errno));
-  struct stat status {};
-  if (::fstat(file.number, &status) != 0) throw Error(path, 0, "cannot be read: " + reason(errno));
-  if (S_ISDIR(status.st_mode)) throw Error(path, 0, "is a directory; name a file");
-  const std::size_t size = S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : block_bytes;
-  if (size > maximum_bytes && S_ISREG(status.st_mode)) refuse_size(path, maximum_bytes);
-  if (check && S_ISREG(status.st_mode)) {
-    std::string head(std::min(size, head_bytes), '\0');
-    head.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::pread(file.number, head.data(), head.size(), 0))));
-    if (!is_gzip(head) && !is_zstd(head)) check(head);
-  }
-  Output output(path, maximum_bytes, size + read_padding_bytes);
-  while (true) {
-    const ssize_t count = ::read(file.number, output.data(), output.room());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw Error(path, 0, "cannot be read: " + reason(errno));
-    if (count == 0) return output.finish();
-    output.advance(static_cast<std::size_t>(count));
-  }
-}
 
 constexpr const char* own_descriptors = "/proc/self/fd/";
 
@@ -192,14 +98,18 @@ void refuse_what_others_laid(const std::string& path) {
 
 }  // namespace
 
-std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes, const HeadCheck& check) {
-  if (is_gzip(bytes)) return decompress_gzip(bytes, name, maximum_bytes, check);
-  if (is_zstd(bytes)) return decompress_zstd(bytes, name, maximum_bytes, check);
-  return bytes;
-}
-
 std::string read_file(const std::string& path, Bytes maximum_bytes, const HeadCheck& check) {
-  return decompress(read_raw(path, maximum_bytes, check), path, maximum_bytes, check);
+  auto file = std::make_unique<FileSource>(path);
+  const std::uint64_t file_bytes = file->file_bytes();
+  if (file_bytes > maximum_bytes) refuse_size(path, maximum_bytes);
+  std::unique_ptr<ByteSource> source = std::move(file);
+  const bool compressed = decompress(source, path);
+  if (check) check(peek(source, head_bytes));
+  // What compressed files usually need, so that a false promise of theirs cannot exhaust the memory.
+  const Bytes expected = compressed ? std::min<Bytes>(file_bytes * 8, maximum_bytes) : file_bytes;
+  Output output(path, maximum_bytes, expected + read_padding_bytes);
+  while (const std::size_t count = source->read(output.data(), output.room())) output.advance(count);
+  return output.finish();
 }
 
 void AtomicFile::FreeCompressor::operator()(ZSTD_CCtx_s* compressor) const { ZSTD_freeCCtx(compressor); }
@@ -336,8 +246,10 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put in place", errno);
   temporary_.clear();
   // The content is safe already; a directory that cannot be synced (some network file systems) is no failure.
-  const Descriptor parent{::open(parent_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (parent.number >= 0) ::fsync(parent.number);
+  const int parent = ::open(parent_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) return;
+  ::fsync(parent);
+  ::close(parent);
 }
 
 void write_file(const std::string& path, std::string_view bytes) {
@@ -417,7 +329,14 @@ std::string sha256_hex(std::string_view bytes) {
 }
 
 std::string sha256_of_file(const std::string& path) {
-  return sha256_hex(read_raw(path, default_maximum_file_bytes, {}));
+  FileSource file(path);
+  std::string block(block_bytes, '\0');
+  Sha256 hash;
+  while (const std::size_t count = file.read(block.data(), block.size())) {
+    hash.update({block.data(), count});
+    if (file.consumed_bytes() > default_maximum_file_bytes) refuse_size(path, default_maximum_file_bytes);
+  }
+  return hash.hex_digest();
 }
 
 }  // namespace tencache

@@ -28,14 +28,10 @@ using HeadCheck = std::function<void(std::string_view head)>;
 
 // The content of a file, pipe or device, decompressed if its first bytes say gzip or zstd (whatever its name).
 // The capacity of the result is at least its size plus read_padding_bytes. `check`, if there is one, sees the head of
-// the content before there is memory for all of it.
+// the content before there is memory for all of it. Data that are cut short, corrupt, or followed by something else are
+// errors.
 std::string read_file(const std::string& path, Bytes maximum_bytes = default_maximum_file_bytes,
                       const HeadCheck& check = {});
-
-// The same for bytes in memory; `name` is for messages. Bytes that are not compressed come back as they are. Data that
-// are cut short, corrupt, or followed by something else are errors.
-std::string decompress(std::string bytes, const std::string& name, Bytes maximum_bytes = default_maximum_file_bytes,
-                       const HeadCheck& check = {});
 
 // A file that appears under its name complete, or not at all: written without a name (beside it under a temporary one
 // where the file system needs names), then synced and put in place by commit(). Without commit() nothing stays. A name

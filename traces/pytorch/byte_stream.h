@@ -1,5 +1,5 @@
-// The bytes of a recording as they are read: gzip and zstd are recognised by content and decompressed on the fly, and
-// of a tar archive the one member is read that holds a recording. Memory does not grow with the file.
+// The bytes of a recording as they are read, decompressed (traces/byte_source.h); of a tar archive the one member is
+// read that holds a recording.
 //
 // Throws Error with the file's name and what to do about it. Not shared between threads.
 #pragma once
@@ -11,37 +11,27 @@
 #include <string>
 #include <string_view>
 
-namespace tencache {
+#include "traces/byte_source.h"
 
-class ByteSource {
- public:
-  virtual ~ByteSource() = default;
-  // Up to `size` bytes, fewer only at the end; 0: the end.
-  virtual std::size_t read(char* buffer, std::size_t size) = 0;
-};
+namespace tencache {
 
 class ByteStream {
  public:
   // `member_ending` (".json", ".et"): of a tar archive's members the first whose name ends so. An archive without one
   // is an error that lists what it has.
   ByteStream(const std::string& path, std::string_view member_ending);
-  ~ByteStream();
-  ByteStream(const ByteStream&) = delete;
-  ByteStream& operator=(const ByteStream&) = delete;
 
-  std::size_t read(char* buffer, std::size_t size);
+  std::size_t read(char* buffer, std::size_t size) { return source_->read(buffer, size); }
   // For messages: the path, and of an archive its member, "a.tar.gz(a.json)".
   const std::string& name() const { return name_; }
   // Of the file as it lies on disk, for a display of progress. The size is 0 where it is not known (a pipe).
-  std::uint64_t consumed_bytes() const;
-  std::uint64_t file_bytes() const { return file_bytes_; }
+  std::uint64_t consumed_bytes() const { return file_->consumed_bytes(); }
+  std::uint64_t file_bytes() const { return file_->file_bytes(); }
 
  private:
-  class File;
   std::string name_;
-  std::uint64_t file_bytes_ = 0;
-  File* file_ = nullptr;  // at the bottom of source_
   std::unique_ptr<ByteSource> source_;
+  FileSource* file_ = nullptr;  // at the bottom of source_
 };
 
 // Called from time to time while a recording is read: bytes consumed of bytes in all (0: unknown).

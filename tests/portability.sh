@@ -67,7 +67,8 @@ describe() {
     torch-*)
       release=noble
       setup+=" && $(declare -f install_torch) && install_torch ${1#torch-}"
-      options='-DCMAKE_PREFIX_PATH=/opt/torch/cmake -DTENCACHE_PYTHON=OFF' ;;
+      options='-DCMAKE_PREFIX_PATH=$(/opt/venv/bin/python -c "import torch; print(torch.utils.cmake_prefix_path)")'
+      options+=' -DTENCACHE_PYTHON=OFF' ;;
   esac
 }
 
@@ -84,11 +85,10 @@ install_torch() {
     *) parts=("cuda-toolkit[nvcc,crt,nvvm,cccl,cudart,curand]==$version.*") ;;
   esac
   /opt/venv/bin/pip install -q --no-compile "${parts[@]}"
-  mkdir -p /opt/cuda /opt/torch
+  mkdir -p /opt/cuda
   cp -rs "$site"/nvidia/*/* /opt/cuda/
   for library in /opt/cuda/lib/*.so.*; do ln -sf "$(basename "$library")" "${library%%.so.*}.so"; done
   ln -sfn lib /opt/cuda/lib64
-  ln -sfn "$site/torch/share/cmake" /opt/torch/cmake
 }
 
 make_root() {  # make_root RELEASE FOLDER

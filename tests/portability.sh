@@ -86,7 +86,7 @@ install_torch() {
   esac
   /opt/venv/bin/pip install -q --no-compile "${parts[@]}"
   mkdir -p /opt/cuda
-  cp -rs "$site"/nvidia/*/* /opt/cuda/
+  cp -rsf "$site"/nvidia/*/* /opt/cuda/
   for library in /opt/cuda/lib/*.so.*; do ln -sf "$(basename "$library")" "${library%%.so.*}.so"; done
   ln -sfn lib /opt/cuda/lib64
 }

@@ -20,7 +20,7 @@ TEST(AllocatorTest, ExactKnowsOnlyTheSum) {
 // Holes of 30 at 0 and of 20 at 50: the smaller one that fits is taken; freed neighbours become one hole.
 TEST(AllocatorTest, BestFitTakesTheSmallestHole) {
   const auto allocator = make_allocator({AllocatorKind::best_fit, {}}, 100);
-  for (const Bytes bytes : {30, 20, 20, 30}) ASSERT_TRUE(allocator->allocate(bytes, false));
+  for (const Bytes bytes : {30U, 20U, 20U, 30U}) ASSERT_TRUE(allocator->allocate(bytes, false));
   EXPECT_EQ(allocator->largest_free(), 0U);
   allocator->release(0, 30);
   allocator->release(50, 20);

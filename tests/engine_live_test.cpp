@@ -209,6 +209,7 @@ TEST(EngineLiveTest, WhatAnAnnouncementBringsAboutBeginsAtOnce) {
   }
 }
 
+// In the middle of an op; what it waits is no computing.
 TEST(EngineLiveTest, RoomForAnAllocationIsMadeAtOnce) {
   LiveProgram program(small(150, 400));
   program.make(100);
@@ -220,6 +221,9 @@ TEST(EngineLiveTest, RoomForAnAllocationIsMadeAtOnce) {
   ASSERT_TRUE(program.machine.wait(completion)) << "what lies in the way leaves";
   program.engine.handle(completion);
   EXPECT_TRUE(program.engine.ready());
+  program.engine.end(program.machine.now() + 5);
+  EXPECT_EQ(program.engine.counters().stall_ns[static_cast<std::size_t>(StallCause::d2h)], 100);
+  EXPECT_EQ(program.engine.counters().compute_ns, 5);
 }
 
 TEST(EngineLiveTest, WaitingForTasksIsTheOptimizers) {

@@ -233,9 +233,10 @@ struct Planned {
 Planned run_planned(const Program& program, const MachineSpec& machine, std::uint64_t plan_events) {
   Planned planned;
   const auto policy = make_policy("foresight", {{"chunk", "100"}, {"plan_events", std::to_string(plan_events)}}).policy;
+  const Policy& own = *policy;
   EngineOptions options;
   options.rehearse = [&](const Program& p, const MachineSpec& m, Policy& candidate, std::uint64_t most) {
-    planned.of_others += typeid(candidate) == typeid(*policy) ? 0 : 1;
+    planned.of_others += typeid(candidate) == typeid(own) ? 0 : 1;
     ++planned.rehearsals;
     Rehearsal told = rehearse(p, m, candidate, most);
     planned.events += told.events;

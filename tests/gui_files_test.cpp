@@ -212,7 +212,7 @@ TEST_F(Files, ARunOfWhichPiecesWereLostBeginsAnew) {
   const gui::Run whole(measured);
   const std::vector<std::string> pieces = pieces_of(measured, true);
   TimelineParser parser("socket");
-  for (const std::size_t i : {0, 1, 3}) parser.feed(pieces[i]);
+  for (const std::size_t i : {0U, 1U, 3U}) parser.feed(pieces[i]);
   const std::vector<Recording> seen = parser.snapshot(1'000'000);
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_THAT(seen[0].title, HasSubstr("its beginning was not received"));

@@ -371,7 +371,7 @@ TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
 
 // The marks of a search, at once where there is little to look through, else a little later.
 TEST(SessionModel, MarksAreTheSpansThatMatch) {
-  for (const std::uint64_t iterations : {1, 800}) {
+  for (const std::uint64_t iterations : {1U, 800U}) {
     Recording recording = simulate_recording("predicted: on-demand");
     const std::vector<Span> once = recording.timeline.spans;
     const Nanoseconds end = once.back().end_ns;

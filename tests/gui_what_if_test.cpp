@@ -311,7 +311,7 @@ TEST(SimulatorThread, WhatWasQuickIsSimulatedAtOnce) {
   scenario.machine = gui_machine();
   scenario.policy = "on-demand";
   Simulator simulator;
-  for (const std::uint64_t faster : {1, 2, 3}) {
+  for (const std::uint64_t faster : {1U, 2U, 3U}) {
     scenario.machine.links[0].bandwidth = faster * gui_machine().links[0].bandwidth;
     simulator.request(scenario);
     simulator.wait();

@@ -110,7 +110,7 @@ float first_wrong_value(LiveRuntime& runtime, int weights, int steps, int failin
 
 TEST(LiveRuntimeTest, UpdatesBesideTheProgramComputeTheSameValues) {
   for (const char* name : {"on-demand", "lru", "foresight", "zero-offload", "deep-optimizer-states", "mlp-offload"}) {
-    for (const std::uint64_t room : {4, 6, 40}) {
+    for (const std::uint64_t room : {4U, 6U, 40U}) {
       SCOPED_TRACE(std::string(name) + " with room for " + std::to_string(room));
       const auto make = [name] {
         const bool gives_up = std::string(name).ends_with("offload") || std::string(name) == "deep-optimizer-states";

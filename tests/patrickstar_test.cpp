@@ -22,7 +22,7 @@ Trace nine_kernels() {
   for (const char* name : {"a0", "a1", "b0", "b1", "c0", "c1"}) {
     parameters.push_back(trace.add_tensor(name, 50, Role::parameter, true));
   }
-  for (const std::size_t i : {0, 1, 2, 3, 4, 5, 0, 2, 4}) add_op(trace, 100, {parameters[i]}, {});
+  for (const std::size_t i : {0U, 1U, 2U, 3U, 4U, 5U, 0U, 2U, 4U}) add_op(trace, 100, {parameters[i]}, {});
   return trace;
 }
 
@@ -60,10 +60,10 @@ TEST(PatrickStarTest, TheFirstUpdatesStayOnTheGpuWhereThereIsMargin) {
     s.push_back(trace.add_tensor(std::string("s") + layer, 100, Role::optimizer_state, true));
   }
   using Tensors = std::vector<TensorId>;
-  for (const std::size_t i : {0, 1}) {
+  for (const std::size_t i : {0U, 1U}) {
     trace.add_op(make_op(trace, "b" + std::to_string(i), "", Phase::backward, 100), Tensors{p[i]}, Tensors{g[i]});
   }
-  for (const std::size_t i : {0, 1}) {
+  for (const std::size_t i : {0U, 1U}) {
     trace.add_op(make_op(trace, "u" + std::to_string(i), "", Phase::optimizer, 100), Tensors{p[i], g[i], s[i]},
                  Tensors{p[i], s[i]});
   }

@@ -129,7 +129,7 @@ TEST(SimMachineTest, ACopyReachesAsManyDevicesAsItHasStripes) {
   spec.links[0].devices = 4;
   spec.links[0].stripe_bytes = 100;
   SimMachine machine(spec);
-  for (const Bytes bytes : {100, 150, 1000}) machine.submit(copy(0, bytes), 0, 1);
+  for (const Bytes bytes : {100U, 150U, 1000U}) machine.submit(copy(0, bytes), 0, 1);
   EXPECT_EQ(ends_of(machine, 3), (std::vector<Nanoseconds>{100, 100 + 75, 175 + 250}));
 }
 

@@ -73,7 +73,7 @@ TuneProblem large_problem() {
 
 TEST(Tune, FindsTheOptimumOfManyKnobsAndLeavesTheRestAtTheirDefaults) {
   const TuneProblem problem = large_problem();
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
     const TuneResult result = tune(problem, {.budget = 400, .seed = seed});
     EXPECT_FALSE(result.exhaustive);
     EXPECT_THAT(result.candidates[result.best].settings,
@@ -110,7 +110,7 @@ TEST(Tune, TheSameForASeedWhateverTheNumberOfThreads) {
 }
 
 TEST(Tune, KeepsToTheBudgetAndSimulatesNothingTwice) {
-  for (const std::uint64_t budget : {1, 7, 50, 301}) {
+  for (const std::uint64_t budget : {1U, 7U, 50U, 301U}) {
     TuneProblem problem = large_problem();
     const auto measure = problem.measure;
     std::mutex mutex;
@@ -131,7 +131,7 @@ TEST(Tune, KeepsToTheBudgetAndSimulatesNothingTwice) {
 
 // No more is kept than trying each change of the best without would take.
 TEST(Tune, LeavesNothingUnknownThatTheBudgetAllows) {
-  for (const std::uint64_t budget : {1, 2, 3, 5, 8, 12, 20, 30, 60}) {
+  for (const std::uint64_t budget : {1U, 2U, 3U, 5U, 8U, 12U, 20U, 30U, 60U}) {
     const TuneResult result = tune(large_problem(), {.budget = budget});
     bool unknown = false;
     for (const Flatness& flatness : result.flatness) {
@@ -143,7 +143,7 @@ TEST(Tune, LeavesNothingUnknownThatTheBudgetAllows) {
 
 // However small the budget, what the best changes was tried without, or is named.
 TEST(Tune, NamesChangesThatItDidNotTryWithout) {
-  for (const std::uint64_t budget : {3, 5, 8, 12, 20, 30, 60}) {
+  for (const std::uint64_t budget : {3U, 5U, 8U, 12U, 20U, 30U, 60U}) {
     TuneProblem problem = large_problem();
     std::mutex mutex;
     std::set<Settings> seen;
@@ -171,7 +171,7 @@ TEST(Tune, NamesChangesThatItDidNotTryWithout) {
 TEST(Tune, NothingThatWasSimulatedIsFasterThanTheBest) {
   const TuneProblem problem = large_problem();
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    for (const std::uint64_t budget : {20, 30, 40, 60, 80}) {
+    for (const std::uint64_t budget : {20U, 30U, 40U, 60U, 80U}) {
       const TuneOptions options{.budget = budget, .seed = seed};
       const TuneResult result = tune(problem, options);
       const double best = result.candidates[result.best].score;

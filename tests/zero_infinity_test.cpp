@@ -23,8 +23,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
-constexpr Nanoseconds cpu_update_ns = 200;
-
 // Nine ops in three modules: f0 f1 f2 (150 ns each), b2 b1 b0 (300), and on the CPU u0 u1 u2 (200). Module i has a
 // parameter p, a gradient g and a state s of 100 bytes: 25 elements of fp32. f(i) and b(i) read p(i), b(i) writes g(i),
 // u(i) reads p(i), g(i), s(i) and writes p(i), s(i).

@@ -251,6 +251,26 @@ TEST(EngineLiveTest, WaitingForContentIsNoComputing) {
   EXPECT_EQ(passed.compute_ns, 5);
 }
 
+// An update on the CPU waits for the op that has its tensor, and for no other.
+TEST(EngineLiveTest, TasksWaitForOpsThatUseTheirTensors) {
+  for (const bool same : {false, true}) {
+    LiveProgram program(small(1000, 1000));
+    const TensorId a = program.make(100), b = program.make(100);
+    program.begin({{a, true, false}});
+    program.wait();
+    const std::vector<Use> uses{{same ? a : b, true, true}};
+    program.engine.task(1, none, 0, uses, 5, program.machine.now());
+    const auto finish = [&program] {
+      for (Completion completion; program.machine.wait(completion);) program.engine.handle(completion);
+    };
+    finish();
+    EXPECT_EQ(program.engine.counters().cpu_compute_ns, same ? 0 : 5);
+    program.engine.end(program.machine.now());
+    finish();
+    EXPECT_EQ(program.engine.counters().cpu_compute_ns, 5);
+  }
+}
+
 TEST(EngineLiveTest, WhatIsPinnedStays) {
   LiveProgram program(small(100, 200));
   const TensorId a = program.make(100), x = program.create(100);

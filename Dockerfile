@@ -16,7 +16,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
       $([ "$TORCH" = ON ] && echo libtorch-dev) \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
-RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTENCACHE_TORCH=$TORCH -DTENCACHE_TESTS=OFF \
+RUN cmake -S /src --preset release -B /build -DTENCACHE_TORCH=$TORCH -DTENCACHE_TESTS=OFF \
       -DTENCACHE_BENCH=OFF -DTENCACHE_PYTHON=OFF -DTENCACHE_MPI=OFF \
     && cmake --build /build && cd /build && cpack -G DEB && mkdir /packages && mv ./*.deb /packages
 

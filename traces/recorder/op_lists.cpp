@@ -112,6 +112,8 @@ constexpr std::string_view uninitialised[] = {
 };
 
 constexpr std::string_view opaque_composites[] = {
+    "aten::quantile",  // since some 2.x, as the next
+    "aten::nanquantile",
     "aten::ctc_loss",
     "aten::tensor_split",
     "aten::repeat_interleave",

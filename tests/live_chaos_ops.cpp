@@ -179,6 +179,7 @@ void pooling(Session& session) {
   backward_and_keep(session, loss, {x});
   const auto pooled = F::max_pool2d_with_indices(x.detach(), F::MaxPool2dFuncOptions(2));
   session.keep(F::max_unpool2d(std::get<0>(pooled), std::get<1>(pooled), F::MaxUnpool2dFuncOptions(2)));
+  session.keep(torch::max_pool1d(x.detach().flatten(2), 3));
 }
 
 void resampling(Session& session) {
@@ -245,6 +246,10 @@ void random_numbers(Session& session) {
   Tensor w = torch::empty({40, 30});
   session.keep(nn::init::orthogonal_(w));
   session.keep(nn::init::kaiming_normal_(w));
+  Tensor directions = torch::zeros({3, 30}, torch::kLong);
+  torch::_sobol_engine_initialize_state_(directions, 3);
+  const Tensor start = torch::zeros({3}, torch::kLong);
+  session.keep(std::get<0>(torch::_sobol_engine_draw(start, 8, directions, 3, 0, torch::kFloat)));
 }
 
 void types_and_copies(Session& session) {

@@ -114,6 +114,14 @@ constexpr std::string_view uninitialised[] = {
 constexpr std::string_view opaque_composites[] = {
     "aten::quantile",  // since some 2.x, as the next
     "aten::nanquantile",
+    "aten::max_pool1d",  // where no gradient is wanted
+    "aten::_sobol_engine_draw",
+    "aten::_sobol_engine_ff_",
+    "aten::_sobol_engine_scramble_",
+    "aten::_sobol_engine_initialize_state_",
+    "aten::_rowwise_prune",
+    "aten::_saturate_weight_to_fp16",
+    "aten::choose_qparams_optimized",
     "aten::ctc_loss",
     "aten::tensor_split",
     "aten::repeat_interleave",
@@ -125,6 +133,8 @@ constexpr std::string_view opaque_composites[] = {
     "aten::rnn_relu",
     "aten::quantized_lstm_cell",
     "aten::quantized_gru_cell",
+    "aten::quantized_rnn_relu_cell",
+    "aten::quantized_rnn_tanh_cell",
     "aten::_pad_packed_sequence",
     "aten::_pack_padded_sequence_backward",
     "aten::sparse_coo_tensor",

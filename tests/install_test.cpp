@@ -30,7 +30,8 @@ TEST_F(Installed, FindsItsFilesWhereItWasMovedTo) {
                  "--policies", "lru,g10", "--gpu-memory", "1300MiB", "--no-rescale", "--json"});
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_GE(table.json().size(), 3u);
-  for (const char* file : {"gpus.yaml", "validated.yaml", "models/gpt2-xl.yaml", "sweeps/ten-thousand.yaml"}) {
+  for (const char* file : {"gpus.yaml", "validated.yaml", "models/gpt2-xl.yaml", "sweeps/ten-thousand.yaml",
+                           "training/gpt-tiny.yaml", "training/text.txt"}) {
     EXPECT_TRUE(fs::exists(machines.parent_path() / file)) << file;
   }
   EXPECT_TRUE(fs::is_directory(machines.parent_path() / "prices"));

@@ -32,12 +32,14 @@ std::vector<std::string> config_folders(const std::string& kind) {
     return {folder.string()};
   }
   std::vector<std::string> folders;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!installed_configs().empty()) {
+  if (installed_configs().empty()) {
+    std::error_code error;
+    const fs::path program = fs::read_symlink("/proc/self/exe", error);
+    fs::path prefix = program.parent_path().parent_path();              // of bin/tencache
+    if (prefix.filename() == "libexec") prefix = prefix.parent_path();  // of libexec/tencache/tencache-torch
+    if (!error) folders.push_back((prefix / "share" / "tencache" / "configs" / kind).string());
+  } else {
     folders.push_back((fs::path(installed_configs()) / kind).string());
-  } else if (!error) {
-    folders.push_back((program.parent_path().parent_path() / "share" / "tencache" / "configs" / kind).string());
   }
   folders.push_back((fs::path(TENCACHE_CONFIGS_OF_THE_SOURCE_TREE) / kind).string());
   return folders;

@@ -12,8 +12,11 @@ class Installed : public CommandLine {
   void SetUp() override {
     CommandLine::SetUp();
     const std::string build = TENCACHE_BINARY_DIR;
-    const Answer done = run({"--install", build, "--prefix", path("first"), "--component", "tencache"}, TENCACHE_CMAKE);
-    ASSERT_EQ(done.code, 0) << done.err;
+    for (const char* component : {"tencache", "torch"}) {
+      const Answer done =
+          run({"--install", build, "--prefix", path("first"), "--component", component}, TENCACHE_CMAKE);
+      ASSERT_EQ(done.code, 0) << done.err;
+    }
     fs::rename(path("first"), path("moved"));
     setenv("HOME", path("home").c_str(), 1);
   }
@@ -30,11 +33,19 @@ TEST_F(Installed, FindsItsFilesWhereItWasMovedTo) {
                  "--policies", "lru,g10", "--gpu-memory", "1300MiB", "--no-rescale", "--json"});
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_GE(table.json().size(), 3u);
-  for (const char* file : {"gpus.yaml", "validated.yaml", "models/gpt2-xl.yaml", "sweeps/ten-thousand.yaml",
-                           "training/gpt-tiny.yaml", "training/text.txt"}) {
+  for (const char* file : {"gpus.yaml", "validated.yaml", "models/gpt2-xl.yaml", "sweeps/ten-thousand.yaml"}) {
     EXPECT_TRUE(fs::exists(machines.parent_path() / file)) << file;
   }
   EXPECT_TRUE(fs::is_directory(machines.parent_path() / "prices"));
+}
+
+TEST_F(Installed, TrainsWhereItWasMovedTo) {
+  if (!fs::exists(path("moved/libexec/tencache/tencache-torch"))) GTEST_SKIP() << "this build has no LibTorch";
+  const fs::path configs = path("moved/share/tencache/configs");
+  fs::copy_file(configs / "machines/demo-small-gpu.yaml", configs / "machines/only-here.yaml");
+  const std::string training = configs / "training/gpt-tiny.yaml";
+  const Answer trained = installed({"run", "train", training, "-m", "only-here", "-p", "10cache", "--steps", "2"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
 }
 
 TEST_F(Installed, BringsManualPagesCompletionAndDocuments) {

@@ -1,7 +1,5 @@
-// How the engine goes on: completions, all that can start after one, and a standstill, which lifts what blocks itself or
-// ends the run.
-#include <algorithm>
-
+// How the engine goes on: completions, all that can start after one, and a standstill, which lifts what blocks itself
+// or ends the run.
 #include "core/check.h"
 #include "core/engine.h"
 #include "core/engine_tags.h"

@@ -112,9 +112,9 @@ constexpr std::string_view uninitialised[] = {
 };
 
 constexpr std::string_view opaque_composites[] = {
-    "aten::quantile",  // since some 2.x, as the next
-    "aten::nanquantile",
-    "aten::max_pool1d",  // where no gradient is wanted
+    "aten::quantile",     // in 2.15
+    "aten::nanquantile",  // likewise
+    "aten::max_pool1d",   // where no gradient is wanted
     "aten::_sobol_engine_draw",
     "aten::_sobol_engine_ff_",
     "aten::_sobol_engine_scramble_",

@@ -92,6 +92,11 @@ class Killer:
             return True
         return False
 
+    def lacks_torch(self, words):
+        """Whether the command cannot run for want of tencache-torch."""
+        return b"tencache-torch" in subprocess.run([self.program, *words], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                                   stderr=subprocess.PIPE).stderr
+
     def expect_only(self, names, when):
         found = set(os.listdir(self.folder)) - {"swap"}
         if not found <= names:
@@ -132,8 +137,7 @@ class Killer:
         shutil.copy(os.path.join(ROOT, "configs", "training", "text.txt"), self.path("text.txt"))
         base = ["run", "train", "train.yaml", "-m", "small-host", "-p", "on-demand", "--gpu-memory", "60%",
                 "--cpu-memory", "1MiB", "--directory", self.swap, "--device", "host"]
-        if subprocess.run([self.program, *base, "--steps", "1"], cwd=self.folder, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE).stderr.find(b"tencache-torch") >= 0:
+        if self.lacks_torch([*base, "--steps", "1"]):
             print("training: skipped, tencache-torch is not there")
             return
         seconds = self.run([*base, "--checkpoint", "alone.checkpoint", "--checkpoint-every", "1"])
@@ -186,6 +190,13 @@ def main():
             Work("calibrate", ["calibrate", "--quick", "-o", "m.yaml"], "m.yaml", same=False,
                  whole=["compare", sample, "-m", "m.yaml", "--policies", "lru"]),
         ]
+        record = Work("record", ["record", os.path.join(ROOT, "configs", "training", "gpt-tiny.yaml"), "--device", "host",
+                                 "--steps", "2", "-o", "r.trace.jsonl.zst"], "r.trace.jsonl.zst", same=False,
+                      whole=["info", "r.trace.jsonl.zst"])
+        if killer.lacks_torch(record.words):
+            print("record: skipped, tencache-torch is not there")
+        else:
+            works.append(record)
         try:
             for work in works:
                 before = killer.kills

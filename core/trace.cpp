@@ -11,8 +11,14 @@ namespace tencache {
 namespace {
 
 constexpr std::array<std::string_view, role_count> role_texts{
-    "parameter", "gradient", "activation", "optimizer_state", "master_parameter", "input", "workspace"};
-constexpr std::array<std::string_view, 4> phase_texts{"forward", "loss", "backward", "optimizer"};
+    "parameter", "gradient",  "activation", "optimizer_state", "master_parameter",
+    "input",     "workspace", "kv_cache",   "expert"};
+constexpr std::array<std::string_view, phase_count> phase_texts{"forward",   "loss",    "backward",
+                                                                "optimizer", "prefill", "decode"};
+constexpr std::array<std::string_view, kernel_kind_count> kernel_kind_texts{
+    "unknown", "matmul", "attention", "attention_backward", "elementwise", "norm", "reduction", "copy",
+    "gather",  "optimizer", "collective"};
+constexpr std::array<std::string_view, 5> attention_kernel_texts{"", "flash1", "flash2", "flash3", "cudnn"};
 constexpr std::array<std::string_view, 2> device_texts{"gpu", "cpu"};
 constexpr std::array<std::string_view, 2> source_texts{"measured", "modelled"};
 constexpr Bytes largest_tensor = Bytes{1} << 50;
@@ -54,6 +60,20 @@ std::uint64_t hash_of(std::string_view text) {
 
 }  // namespace
 
+std::string_view to_string(KernelKind kind) { return kernel_kind_texts[static_cast<std::size_t>(kind)]; }
+std::string_view to_string(AttentionKernel kernel) { return attention_kernel_texts[static_cast<std::size_t>(kernel)]; }
+std::optional<KernelKind> parse_kernel_kind(std::string_view text) {
+  return parse_enum<KernelKind>(text, kernel_kind_texts);
+}
+std::optional<AttentionKernel> parse_attention_kernel(std::string_view text) {
+  return text.empty() ? std::nullopt : parse_enum<AttentionKernel>(text, attention_kernel_texts);
+}
+std::string kernel_kind_names() { return join(kernel_kind_texts); }
+std::string attention_kernel_names() { return join(attention_kernel_texts).substr(2); }
+std::size_t shape_size(KernelKind kind) {
+  if (kind == KernelKind::matmul) return 4;
+  return kind == KernelKind::attention || kind == KernelKind::attention_backward ? 6 : 0;
+}
 std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }
 std::string_view to_string(Phase phase) { return phase_texts[static_cast<std::size_t>(phase)]; }
 std::string_view to_string(Device device) { return device_texts[static_cast<std::size_t>(device)]; }
@@ -101,8 +121,20 @@ void NamePool::resize_slots(std::size_t count) {
   }
 }
 
+KernelId KernelPool::intern(const Kernel& kernel) {
+  const auto [found, added] = ids_.try_emplace(kernel, static_cast<KernelId>(kernels_.size()));
+  if (added) kernels_.push_back(kernel);
+  return found->second;
+}
+
+std::uint32_t Trace::add_detail(const OpDetail& detail) {
+  if (detail == OpDetail{}) return 0;
+  if (details.size() == 1 || details.back() != detail) details.push_back(detail);
+  return static_cast<std::uint32_t>(details.size() - 1);
+}
+
 TensorId Trace::add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent) {
-  tensors.push_back({names.intern(name), bytes, role, persistent});
+  tensors.push_back({names.intern(name), bytes, role, persistent, 0});
   return static_cast<TensorId>(tensors.size() - 1);
 }
 

@@ -4,7 +4,9 @@
 // ten million ops stay within a few hundred megabytes. The file format is in traces/trace_file.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,12 +25,49 @@ using NameId = std::uint32_t;
 inline constexpr std::uint64_t largest_quantity = std::uint64_t{1} << 61;
 inline constexpr std::uint32_t none = 0xffff'ffff;  // "no such id", for every 32-bit id
 
-enum class Role : std::uint8_t { parameter, gradient, activation, optimizer_state, master_parameter, input, workspace };
-inline constexpr int role_count = 7;
-enum class Phase : std::uint8_t { forward, loss, backward, optimizer };
-inline constexpr std::size_t phase_count = 4;
+enum class Role : std::uint8_t {
+  parameter,
+  gradient,
+  activation,
+  optimizer_state,
+  master_parameter,
+  input,
+  workspace,
+  kv_cache,  // keys and values of earlier tokens
+  expert     // a parameter that only some tokens use
+};
+inline constexpr int role_count = 9;
+enum class Phase : std::uint8_t { forward, loss, backward, optimizer, prefill, decode };
+inline constexpr std::size_t phase_count = 6;
 enum class Device : std::uint8_t { gpu, cpu };
 enum class DurationSource : std::uint8_t { measured, modelled };
+
+// What a kernel computes, as far as its time depends on it (traces/kernel_model.h).
+enum class KernelKind : std::uint8_t {
+  unknown,
+  matmul,              // shape: batch, m, n, k
+  attention,           // fused; shape: batch, heads, key-value heads, queries, keys, head dimension
+  attention_backward,  // the same
+  elementwise,         // contiguous in, contiguous out
+  norm,                // a row at a time: layer norm, RMS norm, softmax
+  reduction,           // over rows: gradients of biases
+  copy,                // with a change of layout: transposes, concatenation
+  gather,              // embeddings and their gradients
+  optimizer,           // updates of parameters, many tensors at once
+  collective           // between ranks
+};
+inline constexpr std::size_t kernel_kind_count = 11;
+// The generation of a fused attention kernel; its share of the peak differs by more than two.
+enum class AttentionKernel : std::uint8_t { unspecified, flash1, flash2, flash3, cudnn };
+
+std::string_view to_string(KernelKind kind);
+std::string_view to_string(AttentionKernel kernel);
+std::optional<KernelKind> parse_kernel_kind(std::string_view text);
+std::optional<AttentionKernel> parse_attention_kernel(std::string_view text);  // not "unspecified"
+std::string kernel_kind_names();
+std::string attention_kernel_names();  // without "unspecified"
+// Numbers that the shape of a kernel of this kind has: 4 for products, 6 for attention, else 0.
+std::size_t shape_size(KernelKind kind);
 
 std::string_view to_string(Role role);
 std::string_view to_string(Phase phase);
@@ -78,6 +117,41 @@ struct Tensor {
   Bytes bytes = 0;
   Role role = Role::activation;
   bool persistent = false;  // keeps its content from one iteration to the next
+  Bytes stored_bytes = 0;   // in tiers other than the GPU's, where it is kept in another format; 0: `bytes`
+};
+
+// What an op launches. Few ops differ in it, so that each distinct one stands once in Trace::kernels.
+struct Kernel {
+  KernelKind kind = KernelKind::unknown;
+  AttentionKernel attention = AttentionKernel::unspecified;
+  bool causal = false;         // attention
+  std::uint32_t launches = 1;  // kernels one after the other, whose traffic Op::bytes sums up
+  std::array<std::uint64_t, 6> shape{};
+
+  auto operator<=>(const Kernel&) const = default;
+};
+using KernelId = std::uint32_t;
+
+// Distinct kernels; ids are dense and in order of first appearance. Id 0 is a kernel of unknown kind.
+class KernelPool {
+ public:
+  KernelPool() { intern({}); }
+  KernelId intern(const Kernel& kernel);
+  const Kernel& operator[](KernelId id) const { return kernels_[id]; }
+  std::size_t size() const { return kernels_.size(); }
+
+ private:
+  std::vector<Kernel> kernels_;
+  std::map<Kernel, KernelId> ids_;
+};
+
+// What only few traces say of an op: those of inference.
+struct OpDetail {
+  std::uint32_t step = 0;            // of the generation: which token, from 0
+  OpIndex revealed_by = none;        // the op that decides whether this one runs at all (an expert's router)
+  Nanoseconds cpu_duration_ns = 0;   // if a policy places it there; 0: not known
+
+  bool operator==(const OpDetail&) const = default;
 };
 
 struct Op {
@@ -98,10 +172,11 @@ struct Op {
   std::uint64_t first_access = 0;  // into Trace::accesses: reads, then writes
   std::uint32_t read_count = 0;
   std::uint32_t write_count = 0;
+  KernelId kernel = 0;       // into Trace::kernels
+  std::uint32_t detail = 0;  // into Trace::details; 0: none
 };
 
 struct TraceHeader {
-  int format_version = 1;
   std::string model;
   std::uint64_t batch = 0;            // 0: unknown
   std::uint64_t sequence_length = 0;  // 0: unknown
@@ -119,6 +194,8 @@ struct Trace {
   std::vector<Tensor> tensors;
   std::vector<Op> ops;
   std::vector<TensorId> accesses;
+  KernelPool kernels;
+  std::vector<OpDetail> details{OpDetail{}};
 
   std::span<const TensorId> reads(const Op& op) const { return {accesses.data() + op.first_access, op.read_count}; }
   std::span<const TensorId> writes(const Op& op) const {
@@ -127,8 +204,12 @@ struct Trace {
   std::string_view name(const Op& op) const { return names[op.name]; }
   std::string_view module(const Op& op) const { return names[op.module]; }
   std::string_view name(const Tensor& tensor) const { return names[tensor.name]; }
+  const Kernel& kernel(const Op& op) const { return kernels[op.kernel]; }
+  const OpDetail& detail(const Op& op) const { return details[op.detail]; }
 
   TensorId add_tensor(std::string_view name, Bytes bytes, Role role, bool persistent);
+  // The detail's number for Op::detail; ops that follow each other with the same detail share it.
+  std::uint32_t add_detail(const OpDetail& detail);
   // Sets the op's access range, in the order given. The ids must exist.
   OpIndex add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes);
 

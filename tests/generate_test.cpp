@@ -476,7 +476,7 @@ TEST(Roofline, TakesTheLargerOfArithmeticAndTraffic) {
   const Roofline roofline(gpu, Precision::fp16);
   EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1'000'000'000, 8), 100 + 2'000'000);  // 1e9 / 5e11
   EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1, 8000), 100 + 10'000);              // 8000 / 8e8
-  EXPECT_EQ(roofline.kernel_ns(KernelKind::vector, 1'000'000'000, 8000), 100 + 10'000);
+  EXPECT_EQ(roofline.kernel_ns(KernelKind::elementwise, 1'000'000'000, 8000), 100 + 10'000);
   EXPECT_EQ(roofline.collective_ns(2000), 7 + 1000);
   EXPECT_EQ(roofline.collective_ns(2000, 1'000'000'000), 7 + 2000);
   EXPECT_THROW(Roofline(gpu, Precision::bf16), Error);

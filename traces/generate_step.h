@@ -35,7 +35,7 @@ struct Parameter {
 
 // What an op costs. `bytes` 0: the sum over its accesses.
 struct Cost {
-  KernelKind kind = KernelKind::vector;
+  KernelKind kind = KernelKind::elementwise;
   Count flops = 0;
   Bytes bytes = 0;
 };

@@ -42,7 +42,7 @@ Roofline::Roofline(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)) {
 
 Nanoseconds Roofline::kernel_ns(KernelKind kind, std::uint64_t flops, Bytes bytes) const {
   double seconds = static_cast<double>(bytes) / bandwidth_;
-  if (kind != KernelKind::vector) {
+  if (kind != KernelKind::elementwise) {
     const double rate = kind == KernelKind::matmul ? matmul_flops_ : attention_flops_;
     seconds = std::max(seconds, static_cast<double>(flops) / rate);
   }

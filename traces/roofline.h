@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/machine_spec.h"
+#include "core/trace.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -35,8 +36,6 @@ struct GpuSpec {
   Nanoseconds collective_latency_ns = 0;  // of every collective and send
   std::vector<Fact> facts;
 };
-
-enum class KernelKind : std::uint8_t { matmul, attention, vector };
 
 class Roofline {
  public:

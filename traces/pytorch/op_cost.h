@@ -14,7 +14,7 @@
 namespace tencache {
 
 struct OpCost {
-  KernelKind kind = KernelKind::vector;
+  KernelKind kind = KernelKind::elementwise;
   Precision precision = Precision::fp32;
   std::uint64_t flops = 0;
   Bytes bytes = 0;

@@ -12,16 +12,28 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<Phase, 4> phases{Phase::forward, Phase::loss, Phase::backward, Phase::optimizer};
+// What training has is listed always, what only inference has where it is there.
+bool listed(Phase phase, const TraceSummary& summary) {
+  const auto& ops = summary.ops[static_cast<std::size_t>(phase)];
+  return phase <= Phase::optimizer || ops[0].count + ops[1].count > 0;
+}
+bool listed(Role role, const TraceSummary& summary) {
+  return role <= Role::workspace || summary.tensors[static_cast<std::size_t>(role)].count > 0;
+}
 
-Json header_json(const TraceHeader& header) {
+Json header_json(const Trace& trace) {
+  const TraceHeader& header = trace.header;
   const auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
   const auto number = [](std::uint64_t value) { return value == 0 ? Json(nullptr) : Json(value); };
-  return {{"format_version", header.format_version}, {"model", text(header.model)},
-          {"batch", number(header.batch)},           {"sequence_length", number(header.sequence_length)},
-          {"precision", text(header.precision)},     {"hardware", text(header.hardware)},
-          {"recorded_by", text(header.recorded_by)}};
+  Json json = {{"format_version", format_version(trace)}, {"model", text(header.model)},
+               {"batch", number(header.batch)},           {"sequence_length", number(header.sequence_length)},
+               {"precision", text(header.precision)},     {"hardware", text(header.hardware)},
+               {"recorded_by", text(header.recorded_by)}};
+  if (!header.stack.empty()) json["stack"] = header.stack;
+  return json;
 }
+
+Json ops_json(const TraceSummary::Ops& ops) { return {{"count", ops.count}, {"seconds", to_seconds(ops.duration_ns)}}; }
 
 Json tensors_json(const TraceSummary::Tensors& tensors) { return {{"count", tensors.count}, {"bytes", tensors.bytes}}; }
 
@@ -37,21 +49,32 @@ Json info_json(const std::string& file, const Trace& trace, const TraceSummary& 
   Json json;
   json["trace"] = file;
   json["sha256"] = sha256_of_file(file);
-  json["header"] = header_json(summary.header);
+  json["header"] = header_json(trace);
   Json by_phase = Json::object();
-  for (const Phase phase : phases) {
+  for (std::size_t i = 0; i < phase_count; ++i) {
+    const auto phase = static_cast<Phase>(i);
+    if (!listed(phase, summary)) continue;
     Json by_device = Json::object();
     for (const Device device : {Device::gpu, Device::cpu}) {
-      const TraceSummary::Ops& ops = summary.ops[static_cast<std::size_t>(phase)][static_cast<std::size_t>(device)];
-      by_device[std::string(to_string(device))] = {{"count", ops.count}, {"seconds", to_seconds(ops.duration_ns)}};
+      by_device[std::string(to_string(device))] = ops_json(summary.ops[i][static_cast<std::size_t>(device)]);
     }
     by_phase[std::string(to_string(phase))] = std::move(by_device);
   }
   json["ops"] = {{"count", summary.op_count}, {"by_phase", std::move(by_phase)}};
+  if (summary.kernels_known()) {
+    Json by_kernel = Json::object();
+    for (std::size_t i = 0; i < kernel_kind_count; ++i) {
+      if (summary.kernels[i].count == 0) continue;
+      by_kernel[std::string(to_string(static_cast<KernelKind>(i)))] = ops_json(summary.kernels[i]);
+    }
+    json["ops"]["by_kernel"] = std::move(by_kernel);
+  }
+  if (summary.step_count > 0) json["steps"] = summary.step_count;
   json["modules"] = summary.module_count;
   json["ranks"] = summary.rank_count;
   Json by_role = Json::object();
   for (int role = 0; role < role_count; ++role) {
+    if (!listed(static_cast<Role>(role), summary)) continue;
     by_role[std::string(to_string(static_cast<Role>(role)))] =
         tensors_json(summary.tensors[static_cast<std::size_t>(role)]);
   }
@@ -88,15 +111,26 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
                       number(header.batch), number(header.sequence_length),
                       header.precision.empty() ? "unknown precision" : printable(header.precision));
   text += fmt::format("  recorded       on {}, by {}\n", or_unknown(header.hardware), or_unknown(header.recorded_by));
+  if (!header.stack.empty()) text += fmt::format("  stack          {}\n", printable(header.stack));
   text += fmt::format("  ops            {} in {} modules\n", summary.op_count, summary.module_count);
-  for (const Phase phase : phases) {
+  for (std::size_t phase = 0; phase < phase_count; ++phase) {
     for (const Device device : {Device::gpu, Device::cpu}) {
-      const TraceSummary::Ops& ops = summary.ops[static_cast<std::size_t>(phase)][static_cast<std::size_t>(device)];
+      const TraceSummary::Ops& ops = summary.ops[phase][static_cast<std::size_t>(device)];
       if (ops.count == 0) continue;
-      text += fmt::format("    {:<12} {} ops on the {}, {}\n", to_string(phase), ops.count, to_string(device),
+      text += fmt::format("    {:<12} {} ops on the {}, {}\n", to_string(static_cast<Phase>(phase)), ops.count,
+                          to_string(device), format_duration(ops.duration_ns));
+    }
+  }
+  if (summary.kernels_known()) {
+    text += "  kernels\n";
+    for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
+      const TraceSummary::Ops& ops = summary.kernels[kind];
+      if (ops.count == 0) continue;
+      text += fmt::format("    {:<18} {} ops, {}\n", to_string(static_cast<KernelKind>(kind)), ops.count,
                           format_duration(ops.duration_ns));
     }
   }
+  if (summary.step_count > 0) text += fmt::format("  steps          {}\n", summary.step_count);
   text += fmt::format("  compute        {}, gaps {}; {:.0f} % measured\n", format_duration(summary.compute_ns),
                       format_duration(summary.gap_ns), 100 * summary.measured_share());
   text += fmt::format("  tensors        {}, {}\n", summary.tensor_count, format_bytes(summary.tensor_bytes));
@@ -130,7 +164,8 @@ void add_info_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("TRACE", arguments->trace, "Trace file"))->required();
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
-      "Ops by phase, tensors by role, the bytes alive at once, and the least GPU memory with which it can run.\n\n"
+      "Ops by phase, and by kernel where the trace has kernels, tensors by role, the bytes alive at once, and the "
+      "least GPU memory with which it can run.\n\n"
       "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {

@@ -164,6 +164,13 @@ class Actions {
 
 // ---- Questions. -----------------------------------------------------------------------------------------------------
 
+template <typename T>
+constexpr std::array<T, role_count> for_every_role(T value) {
+  std::array<T, role_count> values{};
+  values.fill(value);
+  return values;
+}
+
 struct Requirements {
   // Only these roles are counted.
   static Requirements governing(std::initializer_list<Role> roles) {
@@ -173,7 +180,7 @@ struct Requirements {
     return r;
   }
 
-  std::array<bool, role_count> governed = {true, true, true, true, true, true, true};  // counted in the hit rate
+  std::array<bool, role_count> governed = for_every_role(true);  // counted in the hit rate
   bool module_hooks = false;  // the system works through hooks of the framework: each module call costs host time
 };
 
@@ -198,8 +205,8 @@ struct Layout {
   std::array<bool, max_tiers> allocate_each{};  // copies into the tier take fresh memory, at the machine's cost
   bool fallback_eviction =
       true;  // where the policy names no victims the engine takes the coldest; false: out of memory
-  std::array<TierId, role_count> initial = {no_tier, no_tier, no_tier, no_tier, no_tier, no_tier, no_tier};
-  // where persistent tensors of a role start; no_tier: the machine says
+  // Where persistent tensors of a role start; no_tier: the machine says.
+  std::array<TierId, role_count> initial = for_every_role(no_tier);
 };
 
 struct RoomRequest {

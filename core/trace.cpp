@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "core/check.h"
@@ -10,15 +11,16 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, role_count> role_texts{
-    "parameter", "gradient",  "activation", "optimizer_state", "master_parameter",
-    "input",     "workspace", "kv_cache",   "expert"};
+constexpr std::array<std::string_view, role_count> role_texts{"parameter",       "gradient",         "activation",
+                                                              "optimizer_state", "master_parameter", "input",
+                                                              "workspace",       "kv_cache",         "expert"};
 constexpr std::array<std::string_view, phase_count> phase_texts{"forward",   "loss",    "backward",
                                                                 "optimizer", "prefill", "decode"};
 constexpr std::array<std::string_view, kernel_kind_count> kernel_kind_texts{
-    "unknown", "matmul", "attention", "attention_backward", "elementwise", "norm", "reduction", "copy",
-    "gather",  "optimizer", "collective"};
-constexpr std::array<std::string_view, 5> attention_kernel_texts{"", "flash1", "flash2", "flash3", "cudnn"};
+    "unknown",   "matmul", "attention", "attention_backward", "elementwise", "norm",
+    "reduction", "copy",   "gather",    "optimizer",          "collective"};
+constexpr std::array<std::string_view, attention_kernel_count> attention_kernel_texts{"", "flash1", "flash2", "flash3",
+                                                                                      "cudnn"};
 constexpr std::array<std::string_view, 2> device_texts{"gpu", "cpu"};
 constexpr std::array<std::string_view, 2> source_texts{"measured", "modelled"};
 constexpr Bytes largest_tensor = Bytes{1} << 50;
@@ -31,8 +33,7 @@ std::optional<Enum> parse_enum(std::string_view text, const std::array<std::stri
   return std::nullopt;
 }
 
-template <std::size_t n>
-std::string join(const std::array<std::string_view, n>& texts) {
+std::string join(std::span<const std::string_view> texts) {
   std::string all;
   for (std::string_view text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
   return all;
@@ -58,21 +59,39 @@ std::uint64_t hash_of(std::string_view text) {
   return hash * 0xbf58'476d'1ce4'e5b9;
 }
 
+// Empty if the kernel is as its kind demands.
+std::string mistake_in(const Kernel& kernel) {
+  const std::size_t numbers = shape_size(kernel.kind);
+  for (std::size_t i = 0; i < kernel.shape.size(); ++i) {
+    if (kernel.shape[i] > largest_shape_number) return "a number above 2^40 in its shape; give the true size";
+    if (i >= numbers && kernel.shape[i] != 0) {
+      return "more than the " + std::to_string(numbers) + " numbers that the shape of a kernel of kind '" +
+             to_string(kernel.kind) + "' has; leave the others out";
+    }
+  }
+  if (kernel.launches == 0) return "a kernel that is launched 0 times; give 1 or more";
+  if (!is_attention(kernel.kind) && (kernel.causal || kernel.attention != AttentionKernel::unspecified)) {
+    return "a causal mask or an attention kernel, but its kernel is not of a kind of attention; leave them out";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string_view to_string(KernelKind kind) { return kernel_kind_texts[static_cast<std::size_t>(kind)]; }
 std::string_view to_string(AttentionKernel kernel) { return attention_kernel_texts[static_cast<std::size_t>(kernel)]; }
 std::optional<KernelKind> parse_kernel_kind(std::string_view text) {
-  return parse_enum<KernelKind>(text, kernel_kind_texts);
+  const std::optional<KernelKind> kind = parse_enum<KernelKind>(text, kernel_kind_texts);
+  return kind == KernelKind::unknown ? std::nullopt : kind;
 }
 std::optional<AttentionKernel> parse_attention_kernel(std::string_view text) {
   return text.empty() ? std::nullopt : parse_enum<AttentionKernel>(text, attention_kernel_texts);
 }
-std::string kernel_kind_names() { return join(kernel_kind_texts); }
-std::string attention_kernel_names() { return join(attention_kernel_texts).substr(2); }
+std::string kernel_kind_names() { return join(std::span(kernel_kind_texts).subspan(1)); }
+std::string attention_kernel_names() { return join(std::span(attention_kernel_texts).subspan(1)); }
 std::size_t shape_size(KernelKind kind) {
   if (kind == KernelKind::matmul) return 4;
-  return kind == KernelKind::attention || kind == KernelKind::attention_backward ? 6 : 0;
+  return is_attention(kind) ? 6 : 0;
 }
 std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }
 std::string_view to_string(Phase phase) { return phase_texts[static_cast<std::size_t>(phase)]; }
@@ -122,9 +141,10 @@ void NamePool::resize_slots(std::size_t count) {
 }
 
 KernelId KernelPool::intern(const Kernel& kernel) {
+  if (last_ < kernels_.size() && kernels_[last_] == kernel) return last_;
   const auto [found, added] = ids_.try_emplace(kernel, static_cast<KernelId>(kernels_.size()));
   if (added) kernels_.push_back(kernel);
-  return found->second;
+  return last_ = found->second;
 }
 
 std::uint32_t Trace::add_detail(const OpDetail& detail) {
@@ -158,11 +178,28 @@ void Trace::validate(const std::string& file, std::span<const std::uint64_t> lin
                       " bytes; a tensor has between 1 byte and 1 PiB");
     }
   }
-  std::vector<bool> written(tensors.size(), false);
+  std::vector<bool> written(tensors.size(), false), right(kernels.size(), false);
   for (OpIndex i = 0; i < ops.size(); ++i) {
     const Op& op = ops[i];
     if (op.duration_ns < 0 || op.gap_before_ns < 0) {
       throw Error(file, line(i), "op '" + name(op) + "' has a negative duration or gap");
+    }
+    if (op.kernel >= kernels.size() || op.detail >= details.size()) {
+      throw Error(file, line(i), "op '" + name(op) + "' names a kernel or a detail that does not exist");
+    }
+    if (!right[op.kernel]) {
+      const std::string mistake = mistake_in(kernel(op));
+      if (!mistake.empty()) throw Error(file, line(i), "op '" + name(op) + "' has " + mistake);
+      right[op.kernel] = true;
+    }
+    if (op.detail != 0) {
+      const OpDetail& more = detail(op);
+      if (more.revealed_by != none && more.revealed_by >= i) {
+        throw Error(file, line(i),
+                    "op '" + name(op) + "' is revealed by op " + std::to_string(more.revealed_by) +
+                        ", which does not come before it; name an earlier op");
+      }
+      if (more.cpu_duration_ns < 0) throw Error(file, line(i), "op '" + name(op) + "' has a negative time on the CPU");
     }
     for (TensorId id : reads(op)) {
       if (id >= tensors.size())

@@ -59,12 +59,14 @@ enum class KernelKind : std::uint8_t {
 inline constexpr std::size_t kernel_kind_count = 11;
 // The generation of a fused attention kernel; its share of the peak differs by more than two.
 enum class AttentionKernel : std::uint8_t { unspecified, flash1, flash2, flash3, cudnn };
+inline constexpr std::size_t attention_kernel_count = 5;
 
 std::string_view to_string(KernelKind kind);
 std::string_view to_string(AttentionKernel kernel);
+// Neither parses the values that stand for "not known": files and callers leave those out.
 std::optional<KernelKind> parse_kernel_kind(std::string_view text);
-std::optional<AttentionKernel> parse_attention_kernel(std::string_view text);  // not "unspecified"
-std::string kernel_kind_names();
+std::optional<AttentionKernel> parse_attention_kernel(std::string_view text);
+std::string kernel_kind_names();       // without "unknown"
 std::string attention_kernel_names();  // without "unspecified"
 // Numbers that the shape of a kernel of this kind has: 4 for products, 6 for attention, else 0.
 std::size_t shape_size(KernelKind kind);
@@ -130,6 +132,10 @@ struct Kernel {
 
   auto operator<=>(const Kernel&) const = default;
 };
+inline constexpr std::uint64_t largest_shape_number = std::uint64_t{1} << 40;
+inline bool is_attention(KernelKind kind) {
+  return kind == KernelKind::attention || kind == KernelKind::attention_backward;
+}
 using KernelId = std::uint32_t;
 
 // Distinct kernels; ids are dense and in order of first appearance. Id 0 is a kernel of unknown kind.
@@ -143,13 +149,14 @@ class KernelPool {
  private:
   std::vector<Kernel> kernels_;
   std::map<Kernel, KernelId> ids_;
+  KernelId last_ = 0;  // ops that follow each other often launch the same kernel
 };
 
 // What only few traces say of an op: those of inference.
 struct OpDetail {
-  std::uint32_t step = 0;            // of the generation: which token, from 0
-  OpIndex revealed_by = none;        // the op that decides whether this one runs at all (an expert's router)
-  Nanoseconds cpu_duration_ns = 0;   // if a policy places it there; 0: not known
+  std::uint32_t step = 0;           // of the generation: which token, from 0
+  OpIndex revealed_by = none;       // the op that decides whether this one runs at all (an expert's router)
+  Nanoseconds cpu_duration_ns = 0;  // if a policy places it there; 0: not known
 
   bool operator==(const OpDetail&) const = default;
 };
@@ -183,6 +190,7 @@ struct TraceHeader {
   std::string precision;              // "fp32", "bf16", …; empty: unknown
   std::string hardware;               // what the durations were measured on, or modelled for; empty: unknown
   std::string recorded_by;            // how it was made
+  std::string stack;                  // the software whose kernels the durations are modelled for; empty: unknown
   // Of a parameter in `precision`: 4 for fp32 and where it is unknown, else 2. Systems that count in elements need it.
   Bytes element_bytes() const { return precision == "fp16" || precision == "bf16" ? 2 : 4; }
   std::uint64_t tokens_per_iteration() const { return batch * sequence_length; }
@@ -214,7 +222,8 @@ struct Trace {
   OpIndex add_op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes);
 
   // Throws Error when the trace cannot be run: no ops, a tensor of 0 bytes or above 1 PiB, an id that does not exist,
-  // a tensor that is not persistent and is read before any write. `line_of_op`, if given, places the error.
+  // a tensor that is not persistent and is read before any write, an op that is revealed by itself or a later one, a
+  // kernel whose shape or attributes do not go with its kind. `line_of_op`, if given, places the error.
   void validate(const std::string& file = "trace", std::span<const std::uint64_t> line_of_op = {}) const;
 };
 

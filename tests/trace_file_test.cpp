@@ -128,6 +128,18 @@ TEST(TraceFile, TakesKeysInAnyOrderAndDefaultsForTheRest) {
   EXPECT_EQ(trace.header.batch, 0u);
 }
 
+Kernel random_kernel(std::mt19937_64& random) {
+  Kernel kernel;
+  kernel.kind = static_cast<KernelKind>(random() % kernel_kind_count);
+  for (std::size_t i = 0; i < shape_size(kernel.kind); ++i) kernel.shape[i] = random() % 4;
+  if (is_attention(kernel.kind)) {
+    kernel.causal = random() % 2 != 0;
+    kernel.attention = static_cast<AttentionKernel>(random() % attention_kernel_count);
+  }
+  kernel.launches = 1 + static_cast<std::uint32_t>(random() % 2);
+  return kernel;
+}
+
 // A random trace with names of all kinds and numbers up to the limits.
 Trace random_trace(std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -146,13 +158,14 @@ Trace random_trace(std::uint64_t seed) {
     trace.add_tensor(names[below(names.size())], below(4) == 0 ? Bytes{1} << 50 : 1 + below(1000),
                      static_cast<Role>(below(role_count)), true);
   }
+  for (Tensor& tensor : trace.tensors) tensor.stored_bytes = below(3);
   const std::size_t op_count = 1 + below(20);
   for (std::size_t i = 0; i < op_count; ++i) {
     Op op;
     op.name = trace.names.intern(names[below(names.size())]);
     op.module = trace.names.intern(names[below(names.size())]);
     op.group = static_cast<std::int32_t>(below(3)) - 1;
-    op.phase = static_cast<Phase>(below(4));
+    op.phase = static_cast<Phase>(below(phase_count));
     op.device = static_cast<Device>(below(2));
     op.duration_source = static_cast<DurationSource>(below(2));
     op.placeable = below(2) != 0;
@@ -163,6 +176,12 @@ Trace random_trace(std::uint64_t seed) {
     op.gap_before_ns = static_cast<Nanoseconds>(below(1000));
     op.flops = below(std::uint64_t{1} << 55);
     op.bytes = below(std::uint64_t{1} << 55);
+    op.kernel = trace.kernels.intern(random_kernel(random));
+    if (below(2) == 0) {
+      op.detail = trace.add_detail({.step = static_cast<std::uint32_t>(below(3)),
+                                    .revealed_by = i == 0 || below(2) == 0 ? none : static_cast<OpIndex>(below(i)),
+                                    .cpu_duration_ns = static_cast<Nanoseconds>(below(3))});
+    }
     std::vector<TensorId> reads(below(5)), writes(below(5));
     for (TensorId& id : reads) id = static_cast<TensorId>(below(tensor_count));
     for (TensorId& id : writes) id = static_cast<TensorId>(below(tensor_count));
@@ -182,6 +201,8 @@ TEST(TraceFile, WritesWhatItReadsByteForByte) {
       ASSERT_EQ(again.name(again.ops[i]), trace.name(trace.ops[i]));
       ASSERT_EQ(again.ops[i].duration_ns, trace.ops[i].duration_ns);
       ASSERT_EQ(again.ops[i].flops, trace.ops[i].flops);
+      ASSERT_EQ(again.kernel(again.ops[i]), trace.kernel(trace.ops[i]));
+      ASSERT_EQ(again.detail(again.ops[i]), trace.detail(trace.ops[i]));
     }
   }
 }
@@ -204,7 +225,7 @@ TEST(TraceFile, ReplacesBytesThatAreNotUtf8) {
 TEST(TraceFile, ReadsFilesOfVersionOne) {
   const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-1.trace.jsonl";
   const Trace trace = read_trace(file);
-  EXPECT_EQ(trace.header.format_version, 1);
+  EXPECT_EQ(format_version(trace), 1);
   EXPECT_EQ(trace.header.model, "two-rank-toy");
   EXPECT_EQ(trace.header.batch * trace.header.sequence_length, 512u);
   ASSERT_EQ(trace.tensors.size(), 7u);
@@ -222,12 +243,187 @@ TEST(TraceFile, ReadsFilesOfVersionOne) {
   EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
 }
 
+// The same for version 2, with every key, role, phase and kind of value that it has added.
+TEST(TraceFile, ReadsFilesOfVersionTwo) {
+  const std::string file = TENCACHE_SOURCE_DIR "/tests/data/version-2.trace.jsonl";
+  const Trace trace = read_trace(file);
+  EXPECT_EQ(format_version(trace), 2);
+  EXPECT_EQ(trace.header.stack, "vllm 0.9");
+  ASSERT_EQ(trace.tensors.size(), 4u);
+  EXPECT_EQ(trace.tensors[0].stored_bytes, 1152u);
+  EXPECT_EQ(trace.tensors[1].role, Role::kv_cache);
+  EXPECT_EQ(trace.tensors[1].stored_bytes, 0u);
+  EXPECT_EQ(trace.tensors[2].role, Role::expert);
+  ASSERT_EQ(trace.ops.size(), 6u);
+  EXPECT_EQ(trace.ops[0].phase, Phase::prefill);
+  EXPECT_EQ(trace.ops[5].phase, Phase::decode);
+  const auto kernel = [&](OpIndex op) { return trace.kernel(trace.ops[op]); };
+  const auto detail = [&](OpIndex op) { return trace.detail(trace.ops[op]); };
+  EXPECT_EQ(kernel(0), (Kernel{.kind = KernelKind::matmul, .shape = {1, 16, 64, 64}}));
+  EXPECT_EQ(kernel(1), (Kernel{.kind = KernelKind::attention,
+                               .attention = AttentionKernel::flash2,
+                               .causal = true,
+                               .shape = {1, 8, 2, 16, 16, 8}}));
+  EXPECT_EQ(kernel(2), (Kernel{.kind = KernelKind::reduction, .launches = 3}));
+  EXPECT_EQ(kernel(5), Kernel{});
+  EXPECT_EQ(detail(0), OpDetail{});
+  EXPECT_EQ(detail(2), (OpDetail{.step = 1}));
+  EXPECT_EQ(detail(3), (OpDetail{.step = 1, .revealed_by = 2, .cpu_duration_ns = 9000}));
+  EXPECT_EQ(format_trace(trace), read_file(file, 1 << 20));
+}
+
+// `tiny` as a file of version 2, with one piece of its text replaced by another.
+std::string newer(const std::string& piece = "", const std::string& replacement = "") {
+  std::string text = with("\"format_version\":1", "\"format_version\":2");
+  const std::size_t position = text.find(piece);
+  EXPECT_NE(position, std::string::npos) << piece;
+  return text.replace(position, piece.size(), replacement);
+}
+
+// `tiny` of version 2 with more keys in its second op, mm_back.
+std::string with_keys(const std::string& keys) { return newer("\"reads\":[1,0]", keys + ",\"reads\":[1,0]"); }
+
+TEST(TraceFile, WritesTheOldestVersionThatHasAllKeys) {
+  EXPECT_EQ(format_trace(parse_trace(newer(), "t")), tiny);
+  const std::vector<std::string> defaults{"\"launches\":1", "\"step\":0", "\"cpu_duration_ns\":0"};
+  for (const std::string& key : defaults) EXPECT_EQ(format_trace(parse_trace(with_keys(key), "t")), tiny) << key;
+  for (const std::string size : {"0", "100"}) {  // of 100 bytes
+    const std::string text = newer("\"persistent\":true}", "\"persistent\":true,\"stored_bytes\":" + size + "}");
+    EXPECT_EQ(format_trace(parse_trace(text, "t")), tiny) << size;
+  }
+  const std::vector<std::string> more{
+      newer("\"recorded_by\":\"hand\"", "\"recorded_by\":\"hand\",\"stack\":\"torch 2.9\""),
+      newer("\"persistent\":true}", "\"persistent\":true,\"stored_bytes\":26}"),
+      newer("\"parameter\"", "\"expert\""),
+      newer("\"activation\"", "\"kv_cache\""),
+      newer("\"forward\"", "\"prefill\""),
+      newer("\"backward\"", "\"decode\""),
+      with_keys("\"kernel\":\"matmul\",\"shape\":[0,1,2,1099511627776]"),
+      with_keys(
+          "\"kernel\":\"attention_backward\",\"shape\":[1,2,3,4,5,6],\"causal\":true,\"attention_kernel\":\"cudnn\""),
+      with_keys("\"kernel\":\"elementwise\",\"launches\":4294967295"),
+      with_keys("\"launches\":2"),
+      with_keys("\"step\":4294967295"),
+      with_keys("\"revealed_by\":0"),
+      with_keys("\"cpu_duration_ns\":12")};
+  for (const std::string& text : more) EXPECT_EQ(format_trace(parse_trace(text, "t")), text);
+  for (std::size_t kind = 1; kind < kernel_kind_count; ++kind) {
+    if (shape_size(static_cast<KernelKind>(kind)) != 0) continue;
+    const std::string text = with_keys("\"kernel\":\"" + std::string(to_string(static_cast<KernelKind>(kind))) + "\"");
+    EXPECT_EQ(format_trace(parse_trace(text, "t")), text);
+  }
+  for (const std::string attention : {"flash1", "flash2", "flash3"}) {
+    const std::string text =
+        with_keys("\"kernel\":\"attention\",\"shape\":[1,2,3,4,5,6],\"attention_kernel\":\"" + attention + "\"");
+    EXPECT_EQ(format_trace(parse_trace(text, "t")), text);
+  }
+}
+
+TEST(TraceFile, VersionOneHasNothingOfVersionTwo) {
+  const auto message = [](const std::string& line, const std::string& what) {
+    return "t:" + line + ": the " + what +
+           " needs format version 2, but the header says version 1; write \"format_version\":2 there";
+  };
+  EXPECT_EQ(error_of(with("\"recorded_by\"", "\"stack\":\"x\",\"recorded_by\"")), message("1", "key 'stack'"));
+  EXPECT_EQ(error_of(with("\"format_version\":1,", "\"stack\":\"x\",\"format_version\":1,")),
+            message("1", "key 'stack'"));
+  EXPECT_EQ(error_of(with("\"persistent\":true}", "\"persistent\":true,\"stored_bytes\":100}")),
+            message("2", "key 'stored_bytes'"));
+  EXPECT_EQ(error_of(with("\"parameter\"", "\"kv_cache\"")), message("2", "role 'kv_cache'"));
+  EXPECT_EQ(error_of(with("\"activation\"", "\"expert\"")), message("3", "role 'expert'"));
+  EXPECT_EQ(error_of(with("\"forward\"", "\"prefill\"")), message("5", "phase 'prefill'"));
+  EXPECT_EQ(error_of(with("\"backward\"", "\"decode\"")), message("6", "phase 'decode'"));
+  for (const std::string key :
+       {"kernel", "shape", "causal", "attention_kernel", "launches", "step", "revealed_by", "cpu_duration_ns"}) {
+    EXPECT_EQ(error_of(with("\"reads\":[1,0]", "\"" + key + "\":1,\"reads\":[1,0]")),
+              message("6", "key '" + key + "'"));
+  }
+}
+
+TEST(TraceFile, RefusesKernelsThatCannotBe) {
+  const auto error = [](const std::string& keys) { return error_of(with_keys(keys)); };
+  const std::string matmul = "\"kernel\":\"matmul\"", attention = "\"kernel\":\"attention\"";
+  EXPECT_EQ(error("\"kernel\":\"gemm\""),
+            "t:6: unknown kernel 'gemm'; it is one of matmul, attention, attention_backward, elementwise, norm, "
+            "reduction, copy, gather, optimizer, collective");
+  EXPECT_THAT(error("\"kernel\":\"unknown\""), HasSubstr("t:6: unknown kernel 'unknown'; it is one of matmul"));
+  EXPECT_EQ(error(matmul), "t:6: 'shape' is missing; a kernel of kind 'matmul' takes 4: batch, m, n, k");
+  EXPECT_EQ(error(matmul + ",\"shape\":[1,2,3]"),
+            "t:6: 'shape' has 3 numbers; a kernel of kind 'matmul' takes 4: batch, m, n, k");
+  EXPECT_EQ(error("\"shape\":[1,2,3,4]," + attention),
+            "t:6: 'shape' has 4 numbers; a kernel of kind 'attention' takes 6: batch, heads, key-value heads, queries, "
+            "keys, head dimension");
+  EXPECT_EQ(error(attention + ",\"shape\":[1,2,3,4,5,6,7]"),
+            "t:6: 'shape' has more than 6 numbers; no kernel has more");
+  EXPECT_EQ(error(matmul + ",\"shape\":[1,2,3,1099511627777]"),
+            "t:6: 'shape' is 1099511627777; it takes a whole number from 0 to 1099511627776");
+  EXPECT_THAT(error(matmul + ",\"shape\":[1,2,3,-4]"), HasSubstr("t:6: 'shape' is -4; it takes a whole number"));
+  EXPECT_THAT(error(matmul + ",\"shape\":4"), HasSubstr("t:6: 'shape' is 4; it takes a list of whole numbers"));
+  for (const std::string other : {"", "\"kernel\":\"norm\","}) {
+    EXPECT_EQ(error(other + "\"shape\":[]"),
+              "t:6: 'shape' is for the kernels matmul, attention and attention_backward; leave it out of others");
+    EXPECT_EQ(error(other + "\"causal\":false"),
+              "t:6: 'causal' is for the kernels attention and attention_backward; leave it out of others");
+    EXPECT_EQ(error(other + "\"attention_kernel\":\"flash2\""),
+              "t:6: 'attention_kernel' is for the kernels attention and attention_backward; leave it out of others");
+  }
+  EXPECT_THAT(error("\"attention_kernel\":\"\""),
+              HasSubstr("t:6: unknown attention_kernel ''; it is one of flash1, flash2, flash3, cudnn"));
+  EXPECT_THAT(error("\"causal\":1"), HasSubstr("t:6: 'causal' is 1; it takes true or false"));
+  for (const std::string launches : {"0", "4294967296"}) {
+    EXPECT_EQ(error("\"launches\":" + launches),
+              "t:6: 'launches' is " + launches + "; it takes a whole number from 1 to 4294967295");
+  }
+  EXPECT_THAT(error("\"step\":4294967296"), HasSubstr("t:6: 'step' is 4294967296; it takes a whole number"));
+  for (const std::string op : {"1", "2", "4294967294"}) {
+    EXPECT_EQ(error("\"revealed_by\":" + op), "t:6: 'revealed_by' is " + op + "; it takes the id of an earlier op");
+  }
+  EXPECT_THAT(error("\"cpu_duration_ns\":-1"), HasSubstr("t:6: 'cpu_duration_ns' is -1"));
+  EXPECT_EQ(error_of(newer("\"persistent\":true}", "\"persistent\":true,\"stored_bytes\":1125899906842625}")),
+            "t:2: 'stored_bytes' is 1125899906842625; it takes a whole number from 0 to 1125899906842624");
+  EXPECT_THAT(error("\"cpu_duration_ns\":2305843009213693952"), HasSubstr("no error"));
+}
+
+// What no file can say, but a program that makes traces can.
+TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
+  const auto error = [](auto change) -> std::string {
+    Trace trace = parse_trace(tiny, "t");
+    change(trace);
+    try {
+      trace.validate("t");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto with_kernel = [&](const Kernel& kernel) {
+    return error([&](Trace& trace) { trace.ops[1].kernel = trace.kernels.intern(kernel); });
+  };
+  const auto with_detail = [&](const OpDetail& detail) {
+    return error([&](Trace& trace) { trace.ops[1].detail = trace.add_detail(detail); });
+  };
+  EXPECT_EQ(with_kernel({.kind = KernelKind::matmul, .shape = {1, 2, 3, 4}}), "no error");
+  EXPECT_EQ(with_kernel({.kind = KernelKind::matmul, .shape = {1, 2, 3, 4, 5}}),
+            "t: op 'mm_back' has more than the 4 numbers that the shape of a kernel of kind 'matmul' has; leave the "
+            "others out");
+  EXPECT_EQ(with_kernel({.kind = KernelKind::attention, .shape = {(std::uint64_t{1} << 40) + 1}}),
+            "t: op 'mm_back' has a number above 2^40 in its shape; give the true size");
+  EXPECT_THAT(with_kernel({.launches = 0}), HasSubstr("has a kernel that is launched 0 times"));
+  EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .causal = true}), HasSubstr("has a causal mask"));
+  EXPECT_EQ(with_detail({.revealed_by = 0}), "no error");
+  EXPECT_EQ(with_detail({.revealed_by = 1}),
+            "t: op 'mm_back' is revealed by op 1, which does not come before it; name an earlier op");
+  EXPECT_THAT(with_detail({.cpu_duration_ns = -1}), HasSubstr("negative time on the CPU"));
+  EXPECT_THAT(error([](Trace& trace) { trace.ops[0].kernel = 1; }), HasSubstr("a kernel or a detail that does not"));
+  EXPECT_THAT(error([](Trace& trace) { trace.ops[0].detail = 1; }), HasSubstr("a kernel or a detail that does not"));
+}
+
 // Whatever else a later version says in its header, the version is what the message is about.
 TEST(TraceFile, SaysThatAFileIsOfALaterVersion) {
-  EXPECT_EQ(
-      error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":2,\"shards\":8")),
-      "t:1: format version 2 is not supported; this program reads version 1: read it with the TenCache that wrote "
-      "it, or a newer one");
+  EXPECT_EQ(error_of(with("\"format_version\":1,\"model\":\"tiny\"", "\"format_version\":3,\"shards\":8")),
+            "t:1: format version 3 is not supported; this program reads versions 1 to 2: read it with the TenCache "
+            "that wrote "
+            "it, or a newer one");
 }
 
 TEST(TraceFile, NamesTheLineOfBadInput) {
@@ -244,8 +440,8 @@ TEST(TraceFile, NamesTheLineOfBadInput) {
   EXPECT_THAT(error_of(with(op_lines, op_lines + tensor_lines)), HasSubstr("t:8: a tensor after the first op"));
   EXPECT_THAT(error_of(with("\"kind\":\"op\"", "\"kind\":\"opus\"")),
               HasSubstr("t:5: unknown kind 'opus'; it is header, tensor or op"));
-  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":2")),
-              HasSubstr("t:1: format version 2 is not supported"));
+  EXPECT_THAT(error_of(with("\"format_version\":1", "\"format_version\":3")),
+              HasSubstr("t:1: format version 3 is not supported"));
   EXPECT_THAT(error_of(with("\"format_version\":1,", "")),
               HasSubstr("t:1: missing 'format_version'; the keys are kind, format_version, model"));
   EXPECT_THAT(error_of(with("\"flops\":7", "\"flop\":7")),

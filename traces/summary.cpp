@@ -32,6 +32,12 @@ class Pass {
     auto& of_kind = summary_.ops[static_cast<std::size_t>(op.phase)][static_cast<std::size_t>(op.device)];
     ++of_kind.count;
     of_kind.duration_ns += op.duration_ns;
+    auto& of_kernel = summary_.kernels[static_cast<std::size_t>(trace_.kernel(op).kind)];
+    ++of_kernel.count;
+    of_kernel.duration_ns += op.duration_ns;
+    if (const std::uint64_t step = trace_.detail(op).step; step > 0) {
+      summary_.step_count = std::max(summary_.step_count, step + 1);
+    }
     summary_.compute_ns += op.duration_ns;
     summary_.gap_ns += op.gap_before_ns;
     if (op.duration_source == DurationSource::measured) summary_.measured_ns += op.duration_ns;

@@ -21,9 +21,11 @@ struct TraceSummary {
   TraceHeader header;  // provenance
 
   std::uint64_t op_count = 0;
-  std::array<std::array<Ops, 2>, 4> ops;  // [phase][device]
-  std::uint64_t module_count = 0;         // distinct names, without "none"
-  std::uint64_t rank_count = 0;           // highest rank + 1
+  std::array<std::array<Ops, 2>, phase_count> ops;  // [phase][device]
+  std::array<Ops, kernel_kind_count> kernels;       // [kind]
+  std::uint64_t step_count = 0;                     // highest step + 1; 0: no op has a step
+  std::uint64_t module_count = 0;                   // distinct names, without "none"
+  std::uint64_t rank_count = 0;                     // highest rank + 1
 
   std::uint64_t tensor_count = 0;
   Bytes tensor_bytes = 0;
@@ -50,6 +52,7 @@ struct TraceSummary {
   std::uint64_t flops = 0;      // 0: unknown
   Bytes traffic_bytes = 0;      // of the kernels; 0: unknown
 
+  bool kernels_known() const { return kernels[static_cast<std::size_t>(KernelKind::unknown)].count < op_count; }
   // 0 … 1; 1 where there is no compute time at all.
   double measured_share() const {
     return compute_ns == 0 ? 1.0 : static_cast<double>(measured_ns) / static_cast<double>(compute_ns);

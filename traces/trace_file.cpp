@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "traces/trace_line.h"
 
 namespace tencache {
 namespace {
@@ -17,86 +18,24 @@ namespace json = simdjson::ondemand;
 
 static_assert(read_padding_bytes >= simdjson::SIMDJSON_PADDING);
 
-constexpr int supported_format_version = 1;
 constexpr std::uint64_t largest_tensor_bytes = std::uint64_t{1} << 50;
 
 constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required keys is longer
-
-// The keys of a kind of line, in the order the writer gives them.
-template <std::size_t n>
-struct Keys {
-  std::array<std::string_view, n> names;
-  std::uint32_t required;  // a bit a key
-
-  std::string list() const {
-    std::string all;
-    for (std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-    return all;
-  }
-};
-
-namespace header_key {
-enum : std::size_t {
-  kind,
-  format_version,
-  model,
-  batch,
-  sequence_length,
-  precision,
-  hardware,
-  recorded_by,
-  tensor_count,
-  op_count,
-  count
-};
-}
-constexpr Keys<header_key::count> header_keys{{"kind", "format_version", "model", "batch", "sequence_length",
-                                               "precision", "hardware", "recorded_by", "tensor_count", "op_count"},
-                                              1u << header_key::kind | 1u << header_key::format_version};
-
-namespace tensor_key {
-enum : std::size_t { kind, id, name, bytes, role, persistent, count };
-}
-constexpr Keys<tensor_key::count> tensor_keys{{"kind", "id", "name", "bytes", "role", "persistent"}, 0b111111};
-
-namespace op_key {
-enum : std::size_t {
-  kind,
-  id,
-  name,
-  phase,
-  device,
-  module,
-  duration_ns,
-  duration_source,
-  gap_before_ns,
-  flops,
-  bytes,
-  group,
-  placeable,
-  reorderable,
-  rank,
-  rendezvous,
-  reads,
-  writes,
-  count
-};
-}
-constexpr Keys<op_key::count> op_keys{
-    {"kind", "id", "name", "phase", "device", "module", "duration_ns", "duration_source", "gap_before_ns", "flops",
-     "bytes", "group", "placeable", "reorderable", "rank", "rendezvous", "reads", "writes"},
-    1u << op_key::kind | 1u << op_key::id | 1u << op_key::name | 1u << op_key::phase | 1u << op_key::device |
-        1u << op_key::duration_ns | 1u << op_key::duration_source | 1u << op_key::reads | 1u << op_key::writes};
 
 enum class Kind { header, tensor, op };
 
 std::string device_names() { return "gpu, cpu"; }
 std::string duration_source_names() { return "measured, modelled"; }
 
-class Reader {
+// The numbers of a kernel's shape, for messages.
+std::string shape_names(KernelKind kind) {
+  return kind == KernelKind::matmul ? "batch, m, n, k" : "batch, heads, key-value heads, queries, keys, head dimension";
+}
+
+class Reader : TraceLine {
  public:
   Reader(std::string_view padded_text, std::size_t readable, const std::string& file)
-      : text_(padded_text), readable_(readable), file_(file) {}
+      : TraceLine(file), text_(padded_text), readable_(readable), file_(file) {}
 
   Trace read() {
     if (text_.empty()) throw Error(file_, 0, "is empty; a trace begins with a line of kind 'header'");
@@ -104,7 +43,7 @@ class Reader {
       const void* newline = std::memchr(text_.data() + begin, '\n', text_.size() - begin);
       const std::size_t end =
           newline ? static_cast<std::size_t>(static_cast<const char*>(newline) - text_.data()) : text_.size();
-      ++line_;
+      ++number_in_file;
       read_line(begin, end - begin);
       begin = end + 1;
     }
@@ -113,21 +52,6 @@ class Reader {
   }
 
  private:
-  // Messages quote the file, which may hold anything; they stay on one line.
-  [[noreturn]] void fail(std::string message) const {
-    std::replace_if(
-        message.begin(), message.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-    throw Error(file_, line_, message);
-  }
-
-  [[noreturn]] void fail_json(simdjson::error_code error) const {
-    fail("not valid JSON (" + std::string(simdjson::error_message(error)) + "); the file is damaged or was cut short");
-  }
-
-  void check(simdjson::error_code error) const {
-    if (error != simdjson::SUCCESS) fail_json(error);
-  }
-
   void read_line(std::size_t begin, std::size_t size) {
     if (size == 0) fail("the line is empty; a trace has one JSON object a line");
     if (size > parser_.capacity()) check(parser_.allocate(std::max<std::size_t>(2 * size, 4096)));
@@ -169,81 +93,6 @@ class Reader {
     return result;
   }
 
-  // Calls read(key index, value) for each key of the object; unknown, repeated and missing keys are errors.
-  template <std::size_t n, typename Read>
-  std::uint32_t each_field(json::object& object, const Keys<n>& keys, Read read) {
-    std::uint32_t seen = 0;
-    std::size_t expected = 0;  // keys mostly come in the writer's order
-    for (auto next : object) {
-      json::field field;
-      check(std::move(next).get(field));
-      std::size_t key = expected;
-      if (key >= n || !field.key().unsafe_is_equal(keys.names[key])) key = find_key(field, keys);
-      if (seen >> key & 1) fail("the key '" + std::string(keys.names[key]) + "' stands twice");
-      seen |= 1u << key;
-      expected = key + 1;
-      read(key, field.value());
-    }
-    if (const std::uint32_t missing = keys.required & ~seen) {
-      std::string names;
-      for (std::size_t key = 0; key < n; ++key) {
-        if (missing >> key & 1) names += (names.empty() ? "'" : ", '") + std::string(keys.names[key]) + "'";
-      }
-      fail("missing " + names + "; the keys are " + keys.list());
-    }
-    return seen;
-  }
-
-  template <std::size_t n>
-  std::size_t find_key(json::field& field, const Keys<n>& keys) const {
-    std::string_view name;
-    // Through a result, as a field's own function asks for another argument in some versions of simdjson (3.6).
-    check(simdjson::simdjson_result<json::field>(json::field(field)).unescaped_key().get(name));
-    for (std::size_t key = 0; key < n; ++key) {
-      if (keys.names[key] == name) return key;
-    }
-    fail("unknown key '" + std::string(name) + "'; the keys are " + keys.list());
-  }
-
-  // What the file has instead of the right value, for a message. Damaged text is reported as such.
-  [[noreturn]] void fail_value(json::value& value, std::string_view key, const std::string& wanted) const {
-    std::string_view token = value.raw_json_token();
-    while (!token.empty() && (token.back() == ' ' || token.back() == '\n' || token.back() == '\r'))
-      token.remove_suffix(1);
-    fail("'" + std::string(key) + "' is " + std::string(token.substr(0, 40)) + "; it takes " + wanted);
-  }
-
-  std::string_view text(json::value& value, std::string_view key) const {
-    std::string_view result;
-    const simdjson::error_code error = value.get_string().get(result);
-    if (error == simdjson::INCORRECT_TYPE) fail_value(value, key, "a text");
-    check(error);
-    return result;
-  }
-
-  std::uint64_t number(json::value& value, std::string_view key, std::uint64_t smallest, std::uint64_t largest) const {
-    std::uint64_t result = 0;
-    if (value.get_uint64().get(result) || result < smallest || result > largest) {
-      fail_value(value, key, "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest));
-    }
-    return result;
-  }
-
-  bool truth(json::value& value, std::string_view key) const {
-    bool result = false;
-    if (value.get_bool().get(result)) fail_value(value, key, "true or false");
-    return result;
-  }
-
-  template <typename Enum>
-  Enum choice(json::value& value, std::string_view key, std::optional<Enum> (*parse)(std::string_view),
-              std::string (*names)()) const {
-    const std::string_view name = text(value, key);
-    const std::optional<Enum> result = parse(name);
-    if (!result) fail("unknown " + std::string(key) + " '" + std::string(name) + "'; it is one of " + names());
-    return *result;
-  }
-
   // Ids say nothing that the order of the lines does not, but a gap shows lost or reordered lines.
   void check_id(json::value& value, std::size_t expected, std::string_view kind) const {
     if (number(value, "id", 0, none - 1) != expected) {
@@ -258,18 +107,17 @@ class Reader {
   }
 
   void read_header(json::object& object) {
-    if (line_ != 1) fail("a second header; a trace has one, on its first line");
+    if (number_in_file != 1) fail("a second header; a trace has one, on its first line");
     using namespace header_key;
     TraceHeader& header = trace_.header;
     const std::uint32_t seen = each_field(object, header_keys, [&](std::size_t key, json::value value) {
       const std::string_view name = header_keys.names[key];
       switch (key) {
-        case format_version:
-          header.format_version = static_cast<int>(number(value, name, 1, 1'000'000));
-          if (header.format_version != supported_format_version) {
-            fail("format version " + std::to_string(header.format_version) +
-                 " is not supported; this program reads version " + std::to_string(supported_format_version) +
-                 ": read it with the TenCache that wrote it, or a newer one");
+        case header_key::format_version:
+          version = static_cast<int>(number(value, name, 1, 1'000'000));
+          if (version > newest_trace_version) {
+            fail("format version " + std::to_string(version) + " is not supported; this program reads versions 1 to " +
+                 std::to_string(newest_trace_version) + ": read it with the TenCache that wrote it, or a newer one");
           }
           break;
         case model:
@@ -290,6 +138,9 @@ class Reader {
         case recorded_by:
           header.recorded_by = text(value, name);
           break;
+        case stack:
+          header.stack = text(value, name);
+          break;
         case tensor_count:
           tensor_count_ = number(value, name, 0, none - 1);
           break;
@@ -309,12 +160,13 @@ class Reader {
   }
 
   void read_tensor(json::object& object) {
-    if (line_ == 1) fail("a tensor before the header; the first line of a trace is the header");
+    if (number_in_file == 1) fail("a tensor before the header; the first line of a trace is the header");
     if (!trace_.ops.empty()) fail("a tensor after the first op; all tensors come before all ops");
     using namespace tensor_key;
     Bytes size = 0;
     Role tensor_role = Role::activation;
     bool keeps = false;
+    Bytes stored = 0;
     std::string_view tensor_name;
     each_field(object, tensor_keys, [&](std::size_t key, json::value value) {
       const std::string_view key_name = tensor_keys.names[key];
@@ -329,24 +181,32 @@ class Reader {
           size = number(value, key_name, 1, largest_tensor_bytes);
           break;
         case role:
-          tensor_role = choice<Role>(value, key_name, parse_role, role_names);
+          tensor_role = versioned_choice<Role>(value, key_name, parse_role, role_names);
           break;
         case persistent:
           keeps = truth(value, key_name);
+          break;
+        case stored_bytes:
+          stored = number(value, key_name, 0, largest_tensor_bytes);
           break;
         default:
           break;
       }
     });
     add_to_total(total_bytes_, size, "sizes of the tensors");
-    trace_.add_tensor(tensor_name, size, tensor_role, keeps);
+    add_to_total(total_stored_bytes_, stored, "stored sizes of the tensors");
+    const TensorId added = trace_.add_tensor(tensor_name, size, tensor_role, keeps);
+    if (stored != size) trace_.tensors[added].stored_bytes = stored;
   }
 
   void read_op(json::object& object) {
-    if (line_ == 1) fail("an op before the header; the first line of a trace is the header");
+    if (number_in_file == 1) fail("an op before the header; the first line of a trace is the header");
     using namespace op_key;
     Op op;
-    each_field(object, op_keys, [&](std::size_t key, json::value value) {
+    Kernel launched;
+    std::size_t numbers = 0;  // of its shape
+    OpDetail more;
+    const std::uint32_t seen = each_field(object, op_keys, [&](std::size_t key, json::value value) {
       const std::string_view key_name = op_keys.names[key];
       switch (key) {
         case id:
@@ -356,7 +216,7 @@ class Reader {
           op.name = trace_.names.intern(text(value, key_name));
           break;
         case phase:
-          op.phase = choice<Phase>(value, key_name, parse_phase, phase_names);
+          op.phase = versioned_choice<Phase>(value, key_name, parse_phase, phase_names);
           break;
         case device:
           op.device = choice<Device>(value, key_name, parse_device, device_names);
@@ -394,6 +254,31 @@ class Reader {
         case rendezvous:
           op.rendezvous = trace_.names.intern(text(value, key_name));
           break;
+        case kernel:
+          launched.kind = choice<KernelKind>(value, key_name, parse_kernel_kind, kernel_kind_names);
+          break;
+        case shape:
+          numbers = read_shape(value, key_name, launched.shape);
+          break;
+        case causal:
+          launched.causal = truth(value, key_name);
+          break;
+        case attention_kernel:
+          launched.attention = choice<AttentionKernel>(value, key_name, parse_attention_kernel, attention_kernel_names);
+          break;
+        case launches:
+          launched.launches = static_cast<std::uint32_t>(number(value, key_name, 1, 0xffff'ffff));
+          break;
+        case step:
+          more.step = static_cast<std::uint32_t>(number(value, key_name, 0, 0xffff'ffff));
+          break;
+        case revealed_by:
+          more.revealed_by = static_cast<OpIndex>(number(value, key_name, 0, none - 1));
+          if (more.revealed_by >= trace_.ops.size()) fail_value(value, key_name, "the id of an earlier op");
+          break;
+        case cpu_duration_ns:
+          more.cpu_duration_ns = static_cast<Nanoseconds>(number(value, key_name, 0, largest_quantity));
+          break;
         case reads:
           read_ids(value, key_name, reads_);
           break;
@@ -404,11 +289,53 @@ class Reader {
           break;
       }
     });
+    if ((seen & of_kernel) != 0) {
+      check_kernel(launched, numbers, seen);
+      op.kernel = trace_.kernels.intern(launched);
+    }
+    if ((seen & of_detail) != 0) {
+      add_to_total(total_cpu_ns_, static_cast<std::uint64_t>(more.cpu_duration_ns), "times on the CPU");
+      op.detail = trace_.add_detail(more);
+    }
     add_to_total(total_ns_, static_cast<std::uint64_t>(op.duration_ns), "durations");
     add_to_total(total_ns_, static_cast<std::uint64_t>(op.gap_before_ns), "durations and gaps");
     add_to_total(total_flops_, op.flops, "flops");
     add_to_total(total_traffic_, op.bytes, "bytes of the ops");
     trace_.add_op(op, reads_, writes_);
+  }
+
+  // Returns how many numbers it has.
+  std::size_t read_shape(json::value& value, std::string_view key, std::array<std::uint64_t, 6>& shape) const {
+    json::array array;
+    if (value.get_array().get(array)) fail_value(value, key, "a list of whole numbers");
+    std::size_t count = 0;
+    for (auto next : array) {
+      json::value element;
+      check(std::move(next).get(element));  // NOLINT(performance-move-const-arg): asked for by simdjson
+      if (count == shape.size()) fail("'shape' has more than 6 numbers; no kernel has more");
+      shape[count++] = number(element, key, 0, largest_shape_number);
+    }
+    return count;
+  }
+
+  // What the keys of a kernel demand of each other.
+  void check_kernel(const Kernel& kernel, std::size_t numbers, std::uint32_t seen) const {
+    const auto has = [seen](std::size_t key) { return (seen >> key & 1) != 0; };
+    const std::size_t wanted = shape_size(kernel.kind);
+    if (has(op_key::shape) && wanted == 0) {
+      fail("'shape' is for the kernels matmul, attention and attention_backward; leave it out of others");
+    }
+    if (numbers != wanted) {
+      fail((has(op_key::shape) ? "'shape' has " + std::to_string(numbers) + " numbers" : "'shape' is missing") +
+           "; a kernel of kind '" + std::string(to_string(kernel.kind)) + "' takes " + std::to_string(wanted) + ": " +
+           shape_names(kernel.kind));
+    }
+    for (const std::size_t key : {op_key::causal, op_key::attention_kernel}) {
+      if (has(key) && !is_attention(kernel.kind)) {
+        fail("'" + std::string(op_keys.names[key]) +
+             "' is for the kernels attention and attention_backward; leave it out of others");
+      }
+    }
   }
 
   void read_ids(json::value& value, std::string_view key, std::vector<TensorId>& ids) const {
@@ -450,12 +377,12 @@ class Reader {
   std::string_view text_;
   std::size_t readable_;
   const std::string& file_;
-  std::uint64_t line_ = 0;
   mutable json::parser parser_;
   Trace trace_;
   std::vector<TensorId> reads_, writes_;
   bool has_tensor_count_ = false, has_op_count_ = false;
   std::uint64_t tensor_count_ = 0, op_count_ = 0;
+  std::uint64_t total_stored_bytes_ = 0, total_cpu_ns_ = 0;
   std::uint64_t total_bytes_ = 0, total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
 };
 

@@ -6,9 +6,12 @@
 
 #include "core/check.h"
 #include "traces/trace_file.h"
+#include "traces/trace_line.h"
 
 namespace tencache {
 namespace {
+
+bool has_stored_bytes(const Tensor& tensor) { return tensor.stored_bytes != 0 && tensor.stored_bytes != tensor.bytes; }
 
 // Writes lines into a string that `flush` empties from time to time.
 template <typename Flush>
@@ -27,13 +30,14 @@ class Writer {
   void write_header() {
     const TraceHeader& header = trace_.header;
     out_ += "{\"kind\":\"header\"";
-    number("format_version", header.format_version);
+    number("format_version", format_version(trace_));
     text("model", header.model);
     number("batch", header.batch);
     number("sequence_length", header.sequence_length);
     text("precision", header.precision);
     text("hardware", header.hardware);
     text("recorded_by", header.recorded_by);
+    if (!header.stack.empty()) text("stack", header.stack);
     number("tensor_count", trace_.tensors.size());
     number("op_count", trace_.ops.size());
     end_line();
@@ -47,6 +51,7 @@ class Writer {
     number("bytes", tensor.bytes);
     text("role", to_string(tensor.role));
     truth("persistent", tensor.persistent);
+    if (has_stored_bytes(tensor)) number("stored_bytes", tensor.stored_bytes);
     end_line();
   }
 
@@ -68,9 +73,25 @@ class Writer {
     if (op.reorderable) truth("reorderable", true);
     if (op.rank != 0) number("rank", op.rank);
     if (op.rendezvous != 0) text("rendezvous", trace_.names[op.rendezvous]);
-    ids("reads", trace_.reads(op));
-    ids("writes", trace_.writes(op));
+    if (op.kernel != 0) write_kernel(trace_.kernel(op));
+    if (op.detail != 0) write_detail(trace_.detail(op));
+    list("reads", trace_.reads(op));
+    list("writes", trace_.writes(op));
     end_line();
+  }
+
+  void write_kernel(const Kernel& kernel) {
+    if (kernel.kind != KernelKind::unknown) text("kernel", to_string(kernel.kind));
+    if (const std::size_t numbers = shape_size(kernel.kind)) list("shape", std::span(kernel.shape).first(numbers));
+    if (kernel.causal) truth("causal", true);
+    if (kernel.attention != AttentionKernel::unspecified) text("attention_kernel", to_string(kernel.attention));
+    if (kernel.launches != 1) number("launches", kernel.launches);
+  }
+
+  void write_detail(const OpDetail& detail) {
+    if (detail.step != 0) number("step", detail.step);
+    if (detail.revealed_by != none) number("revealed_by", detail.revealed_by);
+    if (detail.cpu_duration_ns != 0) number("cpu_duration_ns", detail.cpu_duration_ns);
   }
 
   void key(std::string_view name) {
@@ -98,12 +119,13 @@ class Writer {
     out_ += value ? "true" : "false";
   }
 
-  void ids(std::string_view name, std::span<const TensorId> list) {
+  template <typename Integer, std::size_t size>
+  void list(std::string_view name, std::span<const Integer, size> values) {
     key(name);
     out_ += '[';
-    for (std::size_t i = 0; i < list.size(); ++i) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
       if (i != 0) out_ += ',';
-      digits(list[i]);
+      digits(values[i]);
     }
     out_ += ']';
   }
@@ -157,6 +179,18 @@ class Writer {
 };
 
 }  // namespace
+
+int format_version(const Trace& trace) {
+  const auto newer_tensor = [](const Tensor& tensor) {
+    return !is_of_version_1(tensor.role) || has_stored_bytes(tensor);
+  };
+  const auto newer_op = [&](const Op& op) {
+    return !is_of_version_1(op.phase) || trace.kernel(op) != Kernel{} || trace.detail(op) != OpDetail{};
+  };
+  const bool newer = !trace.header.stack.empty() || std::ranges::any_of(trace.tensors, newer_tensor) ||
+                     std::ranges::any_of(trace.ops, newer_op);
+  return newer ? 2 : 1;
+}
 
 void write_trace(const Trace& trace, const std::string& path) {
   AtomicFile file(path);

@@ -179,6 +179,8 @@ struct Whole {
   Nanoseconds duration_ns = 0, gap_ns = 0;
   DurationSource source = DurationSource::measured;
   Bytes touched = 0;
+  bool kernels_known = false;  // of at least one of the ops
+  std::uint32_t step = 0;      // of the first op
 
   // Cut where the sum of the bytes so far is: nothing is lost in rounding.
   Nanoseconds share(Nanoseconds whole, Bytes before, Bytes bytes) const {
@@ -194,11 +196,13 @@ struct Whole {
 
 Whole whole_of(const Trace& trace, const Region& region, const Updates& updates) {
   Whole whole;
+  whole.step = trace.detail(trace.ops[region.first]).step;
   for (OpIndex index = region.first; index <= region.last; ++index) {
     const Op& op = trace.ops[index];
     whole.duration_ns += op.duration_ns;
     whole.gap_ns += op.gap_before_ns;
     if (op.duration_source == DurationSource::modelled) whole.source = DurationSource::modelled;
+    if (trace.kernel(op).kind != KernelKind::unknown) whole.kernels_known = true;
   }
   for (const TensorId family : updates.order) whole.touched += updates.of.at(family).touched;
   return whole;
@@ -208,12 +212,15 @@ Whole whole_of(const Trace& trace, const Region& region, const Updates& updates)
 class FoldedTrace {
  public:
   // `left`: tensors_left().
-  FoldedTrace(const Trace& trace, const std::vector<std::uint8_t>& left) : trace_(trace), ids_(left.size(), none) {
+  FoldedTrace(const Trace& trace, const std::vector<std::uint8_t>& left)
+      : trace_(trace), ids_(left.size(), none), index_(trace.ops.size(), none) {
     result_.header = trace.header;
+    result_.kernels = trace.kernels;
     for (TensorId id = 0; id < left.size(); ++id) {
       const Tensor& tensor = trace.tensors[id];
-      if (left[id] != 0)
-        ids_[id] = result_.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
+      if (left[id] == 0) continue;
+      ids_[id] = result_.add_tensor(trace.name(tensor), tensor.bytes, tensor.role, tensor.persistent);
+      result_.tensors[ids_[id]].stored_bytes = tensor.stored_bytes;
     }
   }
 
@@ -223,7 +230,13 @@ class FoldedTrace {
     op.name = result_.names.intern(trace_.name(before));
     op.module = result_.names.intern(trace_.module(before));
     op.rendezvous = result_.names.intern(trace_.names[before.rendezvous]);
-    result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)));
+    OpDetail detail = trace_.detail(before);
+    if (detail.revealed_by != none) {
+      const OpIndex revealing = index_[detail.revealed_by];
+      detail.revealed_by = revealing != none ? revealing : last_update_;
+    }
+    op.detail = result_.add_detail(detail);
+    index_[index] = result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)));
   }
 
   void add(const Update& update, const Whole& whole) {
@@ -243,7 +256,9 @@ class FoldedTrace {
     op.duration_ns = whole.share(whole.duration_ns, touched_, update.touched);
     op.gap_before_ns = whole.share(whole.gap_ns, touched_, update.touched);
     op.bytes = update.touched;
-    result_.add_op(op, renumbered(update.reads), writes);
+    if (whole.kernels_known) op.kernel = result_.kernels.intern({.kind = KernelKind::optimizer});
+    op.detail = result_.add_detail({.step = whole.step});
+    last_update_ = result_.add_op(op, renumbered(update.reads), writes);
     touched_ += update.touched;
     elements_ += trace_.tensors[named].bytes / trace_.header.element_bytes();
     if (elements_ >= sub_group_elements) ++group_, elements_ = 0;
@@ -259,7 +274,9 @@ class FoldedTrace {
   }
 
   const Trace& trace_;
-  std::vector<TensorId> ids_;  // in the folded trace, of each of the trace's tensors
+  std::vector<TensorId> ids_;   // in the folded trace, of each of the trace's tensors
+  std::vector<OpIndex> index_;  // in the folded trace, of each of the trace's ops; none: folded, or still to come
+  OpIndex last_update_ = none;  // what a folded op has revealed, the updates together do
   Trace result_;
   // Of the updates so far.
   Bytes touched_ = 0;

@@ -109,12 +109,29 @@ std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const Ma
   return order;
 }
 
+// After the ops were put into this order.
+void renumber_revealing(Trace& trace, const std::vector<OpIndex>& order) {
+  if (trace.details.size() == 1) return;
+  std::vector<OpIndex> now(order.size());
+  for (OpIndex i = 0; i < order.size(); ++i) now[order[i]] = i;
+  for (OpDetail& detail : trace.details) {
+    if (detail.revealed_by != none) detail.revealed_by = now[detail.revealed_by];
+  }
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const OpIndex revealing = trace.detail(trace.ops[i]).revealed_by;
+    if (revealing == none || revealing < i) continue;
+    throw Error("the policy orders op '" + trace.name(trace.ops[i]) + "' before op '" +
+                trace.name(trace.ops[revealing]) + "', which decides whether it runs; mark neither as reorderable");
+  }
+}
+
 void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
   std::set<std::int32_t> ordered;
   const std::vector<OpIndex> order = order_of(trace, policy, machine, ordered);
   if (ordered.empty()) return;
   const std::vector<Op> recorded = trace.ops;
   std::ranges::transform(order, trace.ops.begin(), [&recorded](OpIndex op) { return recorded[op]; });
+  renumber_revealing(trace, order);
   changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
 }
 

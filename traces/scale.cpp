@@ -40,7 +40,15 @@ void scale_trace(Trace& trace, double bytes_factor, double time_factor) {
   const auto scaled_time = [time_factor](Nanoseconds time_ns) {
     return time_factor == 1 ? time_ns : static_cast<Nanoseconds>(static_cast<double>(time_ns) * time_factor);
   };
-  for (Tensor& tensor : trace.tensors) tensor.bytes = std::max<Bytes>(1, scaled_bytes(tensor.bytes));
+  for (Tensor& tensor : trace.tensors) {
+    tensor.bytes = std::max<Bytes>(1, scaled_bytes(tensor.bytes));
+    if (tensor.stored_bytes != 0) tensor.stored_bytes = std::max<Bytes>(1, scaled_bytes(tensor.stored_bytes));
+  }
+  for (OpDetail& detail : trace.details) {  // 0 would mean "not known"
+    if (detail.cpu_duration_ns != 0) {
+      detail.cpu_duration_ns = std::max<Nanoseconds>(1, scaled_time(detail.cpu_duration_ns));
+    }
+  }
   for (Op& op : trace.ops) {
     op.bytes = scaled_bytes(op.bytes);
     op.duration_ns = scaled_time(op.duration_ns);

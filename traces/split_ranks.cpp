@@ -41,6 +41,7 @@ std::vector<Trace> split_ranks(Trace trace) {
   for (Trace& rank : ranks) {
     rank.header = trace.header;
     rank.names = trace.names;
+    rank.kernels = trace.kernels;
   }
   for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
     Trace& rank = ranks[first_user[tensor] == none ? 0 : trace.ops[first_user[tensor]].rank];
@@ -52,10 +53,24 @@ std::vector<Trace> split_ranks(Trace trace) {
     renumbered.clear();
     for (const TensorId tensor : tensors) renumbered.push_back(id[tensor]);
   };
-  for (const Op& op : trace.ops) {
+  std::vector<OpIndex> index(trace.ops.size());  // within the rank
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    Op op = trace.ops[i];
+    Trace& rank = ranks[op.rank];
+    OpDetail detail = trace.detail(op);
+    if (detail.revealed_by != none) {
+      const Op& revealing = trace.ops[detail.revealed_by];
+      if (revealing.rank != op.rank) {
+        throw Error("op '" + trace.name(op) + "' of rank " + std::to_string(op.rank) + " is revealed by op '" +
+                    trace.name(revealing) + "' of rank " + std::to_string(revealing.rank) +
+                    "; name an op of the same rank, for instance the receiving end of the transfer");
+      }
+      detail.revealed_by = index[detail.revealed_by];
+    }
+    op.detail = rank.add_detail(detail);
     renumber(trace.reads(op), reads);
     renumber(trace.writes(op), writes);
-    ranks[op.rank].add_op(op, reads, writes);
+    index[i] = rank.add_op(op, reads, writes);
   }
   for (std::size_t rank = 0; rank < count; ++rank) {
     if (ranks[rank].ops.empty()) {
@@ -77,10 +92,12 @@ bool alike(const Op& a, const Op& b) {
 
 bool alike(const Trace& a, const Trace& b) {
   const auto same_tensor = [](const Tensor& x, const Tensor& y) {
-    return x.bytes == y.bytes && x.role == y.role && x.persistent == y.persistent;
+    return x.bytes == y.bytes && x.role == y.role && x.persistent == y.persistent && x.stored_bytes == y.stored_bytes;
   };
   return a.accesses == b.accesses && std::ranges::equal(a.tensors, b.tensors, same_tensor) &&
-         std::ranges::equal(a.ops, b.ops, [](const Op& x, const Op& y) { return alike(x, y); });
+         std::ranges::equal(a.ops, b.ops, [&](const Op& x, const Op& y) {
+           return alike(x, y) && a.kernel(x) == b.kernel(y) && a.detail(x) == b.detail(y);
+         });
 }
 
 }  // namespace

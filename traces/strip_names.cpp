@@ -32,12 +32,15 @@ Trace strip_names(const Trace& trace) {
   stripped.header = trace.header;
   stripped.header.model = "model";
   stripped.header.recorded_by = "names stripped";
+  stripped.kernels = trace.kernels;
+  stripped.details = trace.details;
   std::array<std::size_t, role_count> numbers{};
   for (const Tensor& tensor : trace.tensors) {
     std::string name(to_string(tensor.role));
     name += '.';
     name += std::to_string(numbers[static_cast<std::size_t>(tensor.role)]++);
-    stripped.add_tensor(name, tensor.bytes, tensor.role, tensor.persistent);
+    const TensorId id = stripped.add_tensor(name, tensor.bytes, tensor.role, tensor.persistent);
+    stripped.tensors[id].stored_bytes = tensor.stored_bytes;
   }
   Numbers ops(stripped.names), modules(stripped.names), keys(stripped.names);
   for (const Op& recorded : trace.ops) {

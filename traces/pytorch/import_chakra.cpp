@@ -69,9 +69,11 @@ ImportedTrace import_rank(const ChakraImportOptions& options, const std::string&
 // The ops and tensors of another rank, after those that are there.
 void append_rank(Trace& trace, const Trace& other, std::uint16_t rank) {
   const auto first = static_cast<TensorId>(trace.tensors.size());
+  const auto first_op = static_cast<OpIndex>(trace.ops.size());
   for (const Tensor& tensor : other.tensors) {
-    trace.add_tensor("rank" + std::to_string(rank) + "." + other.name(tensor), tensor.bytes, tensor.role,
-                     tensor.persistent);
+    const TensorId id = trace.add_tensor("rank" + std::to_string(rank) + "." + other.name(tensor), tensor.bytes,
+                                         tensor.role, tensor.persistent);
+    trace.tensors[id].stored_bytes = tensor.stored_bytes;
   }
   std::vector<TensorId> reads, writes;
   for (const Op& recorded : other.ops) {
@@ -82,6 +84,10 @@ void append_rank(Trace& trace, const Trace& other, std::uint16_t rank) {
     Op op = recorded;
     op.name = trace.names.intern(other.name(recorded));
     op.module = trace.names.intern(other.module(recorded));
+    op.kernel = trace.kernels.intern(other.kernel(recorded));
+    OpDetail detail = other.detail(recorded);
+    if (detail.revealed_by != none) detail.revealed_by += first_op;
+    op.detail = trace.add_detail(detail);
     op.rank = rank;
     trace.add_op(op, reads, writes);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "gui/model/browse.h"
 #include "gui/model/comparison.h"
@@ -132,13 +133,15 @@ const char* label_of(StallCause cause) {
 }
 
 const char* label_of(Phase phase) {
-  static const char* const labels[] = {"forward", "loss", "backward", "optimizer"};
+  static const char* const labels[] = {"forward", "loss", "backward", "optimizer", "prefill", "decode"};
+  static_assert(std::size(labels) == phase_count);
   return labels[static_cast<std::size_t>(phase)];
 }
 
 const char* label_of(Role role) {
-  static const char* const labels[] = {"parameters",        "gradients", "activations", "optimizer state",
-                                       "master parameters", "inputs",    "workspace"};
+  static const char* const labels[] = {"parameters", "gradients", "activations", "optimizer state", "master parameters",
+                                       "inputs",     "workspace", "KV cache",    "experts"};
+  static_assert(std::size(labels) == role_count);
   return labels[static_cast<std::size_t>(role)];
 }
 

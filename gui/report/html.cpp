@@ -72,7 +72,8 @@ constexpr std::array colours = {
     Colour{"faint", "#5a636e", "#9aa4b0"},      Colour{"accent", "#0072b2", "#56b4e9"},
     Colour{"error", "#b33a00", "#ff8a4c"},      Colour{"p0", "#56b4e9", "#56b4e9"},
     Colour{"p1", "#7a55f0", "#7a55f0"},         Colour{"p2", "#0072b2", "#0072b2"},
-    Colour{"p3", "#009e73", "#009e73"},         Colour{"gap", "#b9bfc7", "#59626d"},
+    Colour{"p3", "#009e73", "#009e73"},         Colour{"p4", "#964b00", "#964b00"},
+    Colour{"p5", "#f0c387", "#f0c387"},         Colour{"gap", "#b9bfc7", "#59626d"},
     Colour{"c0", "#d55e00", "#d55e00"},         Colour{"c1", "#e69f00", "#e69f00"},
     Colour{"c2", "#cc79a7", "#cc79a7"},         Colour{"c3", "#8e4d95", "#8e4d95"},
     Colour{"c4", "#f0e442", "#f0e442"},         Colour{"c5", "#30353b", "#f2f2f2"},
@@ -80,6 +81,7 @@ constexpr std::array colours = {
     Colour{"r1", "#e69f00", "#e69f00"},         Colour{"r2", "#56b4e9", "#56b4e9"},
     Colour{"r3", "#009e73", "#009e73"},         Colour{"r4", "#90c856", "#90c856"},
     Colour{"r5", "#cc79a7", "#cc79a7"},         Colour{"r6", "#b9bfc7", "#59626d"},
+    Colour{"r7", "#7a55f0", "#7a55f0"},         Colour{"r8", "#d55e00", "#d55e00"},
     Colour{"busy", "#4c8fc0", "#4c8fc0"},
 };
 

@@ -196,6 +196,7 @@ std::string trace_section(const Document& document) {
   }
   fact("precision", header.precision);
   fact("durations of", header.hardware);
+  fact("kernels of", header.stack);
   fact("made by", header.recorded_by);
   fact("ops", fmt::format("{}, {} of computing and {} between them", summary.op_count,
                           duration_text(summary.compute_ns), duration_text(summary.gap_ns)));

@@ -14,7 +14,7 @@ constexpr ImU32 rgb(unsigned value) { return IM_COL32((value >> 16) & 255, (valu
 // Okabe and Ito.
 constexpr ImU32 orange = rgb(0xe69f00), sky_blue = rgb(0x56b4e9), bluish_green = rgb(0x009e73), yellow = rgb(0xf0e442),
                 blue = rgb(0x0072b2), vermillion = rgb(0xd55e00), reddish_purple = rgb(0xcc79a7);
-constexpr ImU32 violet = rgb(0x7a55f0);  // not theirs
+constexpr ImU32 violet = rgb(0x7a55f0), brown = rgb(0x964b00), sand = rgb(0xf0c387);  // not theirs
 
 ImVec4 vec(ImU32 color) { return ImGui::ColorConvertU32ToFloat4(color); }
 
@@ -40,7 +40,7 @@ Theme make_theme(bool light, float scale) {
   theme.cursor = light ? rgb(0x333a42) : rgb(0xd9dee5);
   theme.range = light ? rgb(0x0072b2) : rgb(0x56b4e9);
   theme.ghost = light ? rgb(0x6b7480) : rgb(0x9aa4b0);
-  theme.phases = {sky_blue, violet, blue, bluish_green};
+  theme.phases = {sky_blue, violet, blue, bluish_green, brown, sand};
   theme.causes = {vermillion,
                   orange,
                   reddish_purple,
@@ -48,7 +48,8 @@ Theme make_theme(bool light, float scale) {
                   yellow,
                   light ? rgb(0x30353b) : rgb(0xf2f2f2),
                   light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
-  theme.roles = {blue, orange, sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f), reddish_purple, theme.gap};
+  theme.roles = {blue,           orange,    sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f),
+                 reddish_purple, theme.gap, violet,   vermillion};
   theme.series = {orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0x30353b) : yellow};
   return theme;
 }

@@ -15,6 +15,7 @@ namespace {
 Json bytes_json(const Trace& trace, const BytesAtOp& bytes) {
   Json by_role = Json::object();
   for (std::size_t role = 0; role < role_count; ++role) {
+    if (bytes.by_role[role] == 0 && static_cast<Role>(role) > Role::workspace) continue;  // of inference only
     by_role[std::string(to_string(static_cast<Role>(role)))] = bytes.by_role[role];
   }
   Json json = {{"bytes", bytes.bytes}, {"op", nullptr}, {"name", nullptr}, {"by_role", std::move(by_role)}};

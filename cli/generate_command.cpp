@@ -201,6 +201,7 @@ ExitCode run_generate(const GenerateArguments& arguments) {
     Json by_role = Json::object();
     for (int role = 0; role < role_count; ++role) {
       const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+      if (tensors.count == 0 && static_cast<Role>(role) > Role::workspace) continue;  // roles of inference only
       by_role[std::string(to_string(static_cast<Role>(role)))] = {{"count", tensors.count}, {"bytes", tensors.bytes}};
     }
     print_json({{"trace", arguments.output},

@@ -54,9 +54,14 @@ Json phases_json(const RunResult& result) {
   const auto seconds = [&](Phase phase) {
     return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(phase)]);
   };
-  return {{"forward", seconds(Phase::forward) + seconds(Phase::loss)},
-          {"backward", seconds(Phase::backward)},
-          {"optimizer", seconds(Phase::optimizer)}};
+  Json json = {{"forward", seconds(Phase::forward) + seconds(Phase::loss)},
+               {"backward", seconds(Phase::backward)},
+               {"optimizer", seconds(Phase::optimizer)}};
+  for (const Phase of_inference : {Phase::prefill, Phase::decode}) {
+    if (result.window.phase_ns[static_cast<std::size_t>(of_inference)] == 0) continue;
+    json[std::string(to_string(of_inference))] = seconds(of_inference);
+  }
+  return json;
 }
 
 // Exact: compute + gaps + stalls = time, in nanoseconds over the whole window.

@@ -1,98 +1,14 @@
 // Traces as arrays: copies out, checked copies in, so that no array can outlive or break a trace.
+#include <algorithm>
 #include <array>
 
 #include "core/error.h"
 #include "python/bindings.h"
+#include "python/trace_rows.h"
 #include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
-
-constexpr std::size_t device_count = 2, duration_source_count = 2;
-
-struct TensorRow {
-  std::uint64_t bytes;
-  std::uint32_t name;
-  std::uint8_t role;
-  bool persistent;
-};
-
-struct OpRow {
-  std::int64_t duration_ns, gap_before_ns;
-  std::uint64_t flops, bytes;
-  std::uint32_t name, module, rendezvous;
-  std::int32_t group;
-  std::uint16_t rank;
-  std::uint8_t phase, device, duration_source;
-  bool placeable, reorderable;
-};
-
-template <typename T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-void check_below(std::uint64_t value, std::uint64_t count, const char* what, std::size_t row) {
-  if (value < count) return;
-  throw Error("row " + std::to_string(row) + ": " + what + " " + std::to_string(value) + " does not exist; there are " +
-              std::to_string(count));
-}
-
-template <typename T>
-void check_line(const Column<T>& array, const char* name) {
-  if (array.ndim() != 1) throw Error(std::string(name) + ": must have one dimension");
-}
-
-TensorRow row_of(const Tensor& tensor) {
-  return {tensor.bytes, tensor.name, static_cast<std::uint8_t>(tensor.role), tensor.persistent};
-}
-
-OpRow row_of(const Op& op) {
-  return {op.duration_ns,
-          op.gap_before_ns,
-          op.flops,
-          op.bytes,
-          op.name,
-          op.module,
-          op.rendezvous,
-          op.group,
-          op.rank,
-          static_cast<std::uint8_t>(op.phase),
-          static_cast<std::uint8_t>(op.device),
-          static_cast<std::uint8_t>(op.duration_source),
-          op.placeable,
-          op.reorderable};
-}
-
-Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index) {
-  check_below(row.name, names.size(), "name", index);
-  check_below(row.role, role_count, "role", index);
-  return {row.name, row.bytes, static_cast<Role>(row.role), row.persistent};
-}
-
-// All but the accesses.
-Op op_of(const OpRow& row, const NamePool& names, std::size_t index) {
-  check_below(row.name, names.size(), "name", index);
-  check_below(row.module, names.size(), "module", index);
-  check_below(row.rendezvous, names.size(), "rendezvous", index);
-  check_below(row.phase, phase_count, "phase", index);
-  check_below(row.device, device_count, "device", index);
-  check_below(row.duration_source, duration_source_count, "duration_source", index);
-  Op op;
-  op.name = row.name;
-  op.module = row.module;
-  op.rendezvous = row.rendezvous;
-  op.group = row.group;
-  op.phase = static_cast<Phase>(row.phase);
-  op.device = static_cast<Device>(row.device);
-  op.duration_source = static_cast<DurationSource>(row.duration_source);
-  op.placeable = row.placeable;
-  op.reorderable = row.reorderable;
-  op.rank = row.rank;
-  op.duration_ns = row.duration_ns;
-  op.gap_before_ns = row.gap_before_ns;
-  op.flops = row.flops;
-  op.bytes = row.bytes;
-  return op;
-}
 
 template <typename Row, typename Items>
 py::array rows_of(const Items& items) {
@@ -124,7 +40,7 @@ void set_ops(PythonTrace& self, const Column<OpRow>& rows) {
   }
   std::vector<Op> ops;
   for (std::size_t i = 0; i < self.trace.ops.size(); ++i) {
-    Op op = op_of(rows.data()[i], self.trace.names, i);
+    Op op = op_of(rows.data()[i], self.trace, i);
     op.first_access = self.trace.ops[i].first_access;
     op.read_count = self.trace.ops[i].read_count;
     op.write_count = self.trace.ops[i].write_count;
@@ -154,6 +70,7 @@ py::dict header_of(const PythonTrace& self) {
   result["precision"] = to_text(header.precision);
   result["hardware"] = to_text(header.hardware);
   result["recorded_by"] = to_text(header.recorded_by);
+  result["stack"] = to_text(header.stack);
   return result;
 }
 
@@ -173,9 +90,11 @@ void set_header(PythonTrace& self, const py::dict& values) {
       header.hardware = py::cast<std::string>(value);
     } else if (name == "recorded_by") {
       header.recorded_by = py::cast<std::string>(value);
+    } else if (name == "stack") {
+      header.stack = py::cast<std::string>(value);
     } else {
       throw Error("header: unknown key '" + name +
-                  "'; valid are model, batch, sequence_length, precision, hardware, recorded_by");
+                  "'; valid are model, batch, sequence_length, precision, hardware, recorded_by, stack");
     }
   }
   self.trace.header = std::move(header);
@@ -220,7 +139,9 @@ struct Lists {
 
 std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vector<std::string>& names,
                                          const Column<TensorRow>& tensors, const Column<OpRow>& ops,
-                                         const py::object& reads, const py::object& writes) {
+                                         const py::object& reads, const py::object& writes,
+                                         const std::optional<Column<KernelRow>>& kernels,
+                                         const std::optional<Column<DetailRow>>& details) {
   auto made = std::make_shared<PythonTrace>();
   set_header(*made, header);
   Trace& trace = made->trace;
@@ -229,36 +150,62 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
     throw Error("names: '" + names[i] + "' has index " + std::to_string(i) +
                 (i == 0 ? ", which is for \"\"" : ", and came before"));
   }
+  if (kernels) take_kernels(trace, *kernels);
+  if (details) take_details(trace, *details);
   check_line(tensors, "tensors");
   check_line(ops, "ops");
   const auto tensor_count = static_cast<std::size_t>(tensors.size()), op_count = static_cast<std::size_t>(ops.size());
   for (std::size_t i = 0; i < tensor_count; ++i) trace.tensors.push_back(tensor_of(tensors.data()[i], trace.names, i));
   const Lists read(reads, "reads", op_count, tensor_count), write(writes, "writes", op_count, tensor_count);
   for (std::size_t i = 0; i < op_count; ++i) {
-    trace.add_op(op_of(ops.data()[i], trace.names, i), read.of(i), write.of(i));
+    trace.add_op(op_of(ops.data()[i], trace, i), read.of(i), write.of(i));
   }
   return made;
 }
 
 template <typename Enum>
 Enum parse(const std::string& text, std::optional<Enum> (*parser)(std::string_view), const char* what,
-           std::size_t count) {
+           std::size_t count, std::size_t first = 0) {
   if (const std::optional<Enum> value = parser(text)) return *value;
   std::string valid;
-  for (std::size_t i = 0; i < count; ++i) valid += (i == 0 ? "" : ", ") + to_string(static_cast<Enum>(i));
+  for (std::size_t i = first; i < count; ++i) valid += (i == first ? "" : ", ") + to_string(static_cast<Enum>(i));
   throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + valid);
 }
 
-TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent) {
+TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent,
+                    Bytes stored_bytes) {
+  const TensorId id = self.trace.add_tensor(name, bytes, parse(role, parse_role, "role", role_count), persistent);
+  self.trace.tensors[id].stored_bytes = stored_bytes;
   ++self.revision;
-  return self.trace.add_tensor(name, bytes, parse(role, parse_role, "role", role_count), persistent);
+  return id;
+}
+
+// The texts are empty where that is not known.
+Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shape, bool causal,
+                 const std::string& attention_kernel, std::uint32_t launches) {
+  Kernel kernel;
+  if (!kind.empty()) kernel.kind = parse(kind, parse_kernel_kind, "kernel", kernel_kind_count, 1);
+  if (!attention_kernel.empty()) {
+    kernel.attention = parse(attention_kernel, parse_attention_kernel, "attention_kernel", attention_kernel_count, 1);
+  }
+  kernel.causal = causal;
+  kernel.launches = launches;
+  if (shape.size() != shape_size(kernel.kind)) {
+    throw Error("shape: has " + std::to_string(shape.size()) + " numbers; a kernel of kind '" + to_string(kernel.kind) +
+                "' takes " + std::to_string(shape_size(kernel.kind)));
+  }
+  std::ranges::copy(shape, kernel.shape.begin());
+  return kernel;
 }
 
 OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<TensorId>& reads,
                const std::vector<TensorId>& writes, Nanoseconds duration_ns, const std::string& phase,
                const std::string& device, const std::string& duration_source, const std::string& module,
                Nanoseconds gap_before_ns, std::uint64_t flops, Bytes bytes, std::int32_t group, bool placeable,
-               bool reorderable, std::uint16_t rank, const std::string& rendezvous) {
+               bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
+               const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
+               std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
+               Nanoseconds cpu_duration_ns) {
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
@@ -277,6 +224,9 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.gap_before_ns = gap_before_ns;
   op.flops = flops;
   op.bytes = bytes;
+  op.kernel = self.trace.kernels.intern(kernel_of(kernel, shape, causal, attention_kernel, launches));
+  if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
+  op.detail = self.trace.add_detail({step, revealed_by.value_or(none), cpu_duration_ns});
   ++self.revision;
   return self.trace.add_op(op, reads, writes);
 }
@@ -291,7 +241,7 @@ void bind_making(TraceClass& trace) {
               return made;
             }),
             "An empty trace; keywords are the header's: model, batch, sequence_length, precision, hardware, "
-            "recorded_by.");
+            "recorded_by, stack.");
   trace.def_static(
       "_load",
       [](const std::string& path) {
@@ -307,16 +257,20 @@ void bind_making(TraceClass& trace) {
       },
       py::arg("path"));
   trace.def_static("from_arrays", &from_arrays, py::arg("header"), py::arg("names"), py::arg("tensors"), py::arg("ops"),
-                   py::arg("reads"), py::arg("writes"),
-                   "A trace from what `header`, `names`, `tensors`, `ops`, `reads` and `writes` of another give. "
-                   "names[0] is ''.");
+                   py::arg("reads"), py::arg("writes"), py::arg("kernels") = py::none(),
+                   py::arg("details") = py::none(),
+                   "A trace from what `header`, `names`, `tensors`, `ops`, `reads` and `writes` of another give, and "
+                   "`kernels` and `details` if its ops have any. names[0] is ''.");
   trace.def("add_tensor", &add_tensor, py::arg("name"), py::arg("bytes"), py::arg("role"),
-            py::arg("persistent") = false, "Appends a tensor; returns its id.");
+            py::arg("persistent") = false, py::arg("stored_bytes") = 0, "Appends a tensor; returns its id.");
   trace.def("add_op", &add_op, py::arg("name"), py::kw_only(), py::arg("reads"), py::arg("writes"),
             py::arg("duration_ns"), py::arg("phase"), py::arg("device") = "gpu",
             py::arg("duration_source") = "measured", py::arg("module") = "", py::arg("gap_before_ns") = 0,
             py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
-            py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "",
+            py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
+            py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
+            py::arg("attention_kernel") = "", py::arg("launches") = 1, py::arg("step") = 0,
+            py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
             "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
@@ -335,11 +289,27 @@ void bind_contents(TraceClass& trace) {
   trace.def_property("header", &header_of, &set_header, "A dict: model, batch, sequence_length, precision, …; a copy.");
   trace.def_property(
       "tensors", [](const PythonTrace& self) { return rows_of<TensorRow>(self.trace.tensors); }, &set_tensors,
-      "A structured array: bytes, name (an index of `names`), role (of ROLES), persistent.");
+      "A structured array: bytes, name (an index of `names`), role (of ROLES), persistent, stored_bytes (0: bytes).");
   trace.def_property(
       "ops", [](const PythonTrace& self) { return rows_of<OpRow>(self.trace.ops); }, &set_ops,
       "A structured array: duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous (indices of `names`), "
-      "group, rank, phase (of PHASES), device (of DEVICES), duration_source, placeable, reorderable.");
+      "kernel (of `kernels`), detail (of `details`), group, rank, phase (of PHASES), device (of DEVICES), "
+      "duration_source, placeable, reorderable.");
+  trace.def_property_readonly(
+      "kernels",
+      [](const PythonTrace& self) {
+        std::vector<KernelRow> rows;
+        for (std::size_t i = 0; i < self.trace.kernels.size(); ++i) {
+          rows.push_back(row_of(self.trace.kernels[static_cast<KernelId>(i)]));
+        }
+        return to_array(rows);
+      },
+      "A structured array: kind (of KERNELS), shape, causal, attention (of ATTENTION_KERNELS), launches. Row 0 is that "
+      "of ops whose kernel is not known.");
+  trace.def_property_readonly(
+      "details", [](const PythonTrace& self) { return rows_of<DetailRow>(self.trace.details); },
+      "A structured array: step, revealed_by (an op, or NONE), cpu_duration_ns (0: not known). Row 0 is that of ops "
+      "of which no more is known.");
   trace.def_property_readonly(
       "reads", [](const PythonTrace& self) { return accesses(self, &Trace::reads); },
       "(offsets, tensor ids): op i reads ids[offsets[i]:offsets[i + 1]], in access order.");
@@ -383,13 +353,19 @@ void bind_contents(TraceClass& trace) {
 }  // namespace
 
 void bind_trace(py::module_& module) {
-  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, name, role, persistent);
-  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, group, rank, phase,
-                       device, duration_source, placeable, reorderable);
+  PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
+  PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
+                       rank, phase, device, duration_source, placeable, reorderable);
+  PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal);
+  PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);
   module.attr("ROLES") = names_of<Role>(role_count);
   module.attr("PHASES") = names_of<Phase>(phase_count);
   module.attr("DEVICES") = names_of<Device>(device_count);
   module.attr("DURATION_SOURCES") = names_of<DurationSource>(duration_source_count);
+  module.attr("KERNELS") = names_of<KernelKind>(kernel_kind_count);
+  module.attr("ATTENTION_KERNELS") = names_of<AttentionKernel>(attention_kernel_count);
+  module.attr("KERNEL_DTYPE") = py::dtype::of<KernelRow>();
+  module.attr("DETAIL_DTYPE") = py::dtype::of<DetailRow>();
   module.attr("TENSOR_DTYPE") = py::dtype::of<TensorRow>();
   module.attr("OP_DTYPE") = py::dtype::of<OpRow>();
 

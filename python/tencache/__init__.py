@@ -10,9 +10,13 @@ Results are dicts with the fields that the `tencache` command prints with --json
 """
 
 from ._core import (
+    ATTENTION_KERNELS,
+    DETAIL_DTYPE,
     DEVICES,
     DURATION_SOURCES,
     EVENT_KINDS,
+    KERNEL_DTYPE,
+    KERNELS,
     NONE,
     OP_DTYPE,
     PHASES,
@@ -51,9 +55,13 @@ from ._commands import (
 from ._policy import Policy
 
 __all__ = [
+    "ATTENTION_KERNELS",
+    "DETAIL_DTYPE",
     "DEVICES",
     "DURATION_SOURCES",
     "EVENT_KINDS",
+    "KERNELS",
+    "KERNEL_DTYPE",
     "NONE",
     "OP_DTYPE",
     "PHASES",

@@ -66,7 +66,19 @@ def _from_arrays(*arrays: Any) -> _core.Trace:
 
 copyreg.pickle(
     _core.Trace,
-    lambda trace: (_from_arrays, (trace.header, trace.names, trace.tensors, trace.ops, trace.reads, trace.writes)),
+    lambda trace: (
+        _from_arrays,
+        (
+            trace.header,
+            trace.names,
+            trace.tensors,
+            trace.ops,
+            trace.reads,
+            trace.writes,
+            trace.kernels,
+            trace.details,
+        ),
+    ),
 )
 
 

@@ -12,11 +12,15 @@ ROLES: Tuple[str, ...]
 PHASES: Tuple[str, ...]
 DEVICES: Tuple[str, ...]
 DURATION_SOURCES: Tuple[str, ...]
+KERNELS: Tuple[str, ...]
+ATTENTION_KERNELS: Tuple[str, ...]
 EVENT_KINDS: Tuple[str, ...]
 SPAN_KINDS: Tuple[str, ...]
 STALL_CAUSES: Tuple[str, ...]
 TENSOR_DTYPE: np.dtype
 OP_DTYPE: np.dtype
+KERNEL_DTYPE: np.dtype
+DETAIL_DTYPE: np.dtype
 
 class Error(ValueError): ...
 
@@ -38,6 +42,7 @@ class Trace:
         precision: str = ...,
         hardware: str = ...,
         recorded_by: str = ...,
+        stack: str = ...,
     ) -> None: ...
     @staticmethod
     def from_arrays(
@@ -47,8 +52,12 @@ class Trace:
         ops: NDArray[np.void],
         reads: Accesses,
         writes: Accesses,
+        kernels: Optional[NDArray[np.void]] = None,
+        details: Optional[NDArray[np.void]] = None,
     ) -> "Trace": ...
-    def add_tensor(self, name: str, bytes: int, role: str, persistent: bool = False) -> int: ...
+    def add_tensor(
+        self, name: str, bytes: int, role: str, persistent: bool = False, stored_bytes: int = 0
+    ) -> int: ...
     def add_op(
         self,
         name: str,
@@ -68,6 +77,14 @@ class Trace:
         reorderable: bool = False,
         rank: int = 0,
         rendezvous: str = "",
+        kernel: str = "",
+        shape: Sequence[int] = (),
+        causal: bool = False,
+        attention_kernel: str = "",
+        launches: int = 1,
+        step: int = 0,
+        revealed_by: Optional[int] = None,
+        cpu_duration_ns: int = 0,
     ) -> int: ...
     def name_id(self, text: str) -> int: ...
     def validate(self) -> None: ...
@@ -78,6 +95,10 @@ class Trace:
     def reads(self) -> Accesses: ...
     @property
     def writes(self) -> Accesses: ...
+    @property
+    def kernels(self) -> NDArray[np.void]: ...
+    @property
+    def details(self) -> NDArray[np.void]: ...
     @property
     def names(self) -> List[str]: ...
     @property

@@ -16,6 +16,7 @@
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
+#include "configs/stack_yaml.h"
 #include "traces/generate.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
@@ -26,6 +27,8 @@ namespace {
 struct GenerateArguments {
   std::string model, gpu = "h100", output;
   std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
+  std::string stack = "eager", loss, communication;
+  double predicted_tokens = 1;
   std::string attention = "flash", dropout = "family", clip = "on", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
@@ -117,7 +120,23 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   }
   options.optimizer = choose<Optimizer>("optimizer", arguments.optimizer, parse_optimizer, optimizer_names());
   options.recompute = choose<Recompute>("recompute", arguments.recompute, parse_recompute, recompute_names());
-  options.attention = choose<AttentionKind>("attention", arguments.attention, parse_attention, attention_names());
+  options.stack = choose<Stack>("stack", arguments.stack, parse_stack, stack_names());
+  options.stack_figures = read_stack_figures();
+  if (const auto kernel = parse_attention_kernel(arguments.attention)) {
+    options.attention_kernel = *kernel;
+  } else {
+    options.attention = choose<AttentionKind>("attention", arguments.attention, parse_attention,
+                                              attention_names() + ", " + attention_kernel_names());
+  }
+  if (!arguments.loss.empty()) options.loss = choose<LossKind>("loss", arguments.loss, parse_loss, loss_names());
+  if (!(arguments.predicted_tokens > 0 && arguments.predicted_tokens <= 1)) {
+    throw Error(fmt::format("--predicted-tokens: {} is no share above 0 and up to 1", arguments.predicted_tokens));
+  }
+  options.predicted_tokens = arguments.predicted_tokens;
+  if (!arguments.communication.empty()) {
+    options.communication =
+        choose<Communication>("communication", arguments.communication, parse_communication, communication_names());
+  }
   options.dropout = choose<Dropout>("dropout", arguments.dropout, parse_dropout, dropout_names());
   options.batch = count("batch", arguments.batch);
   options.micro_batches = count("micro-batches", arguments.micro_batches);
@@ -259,7 +278,24 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
       .add_option("--recompute", a.recompute, "Activations computed again in the backward pass: " + recompute_names())
       ->capture_default_str();
   command.add_option("--head", a.head, "lm or classification (default: the model's usual one)");
-  command.add_option("--attention", a.attention, attention_names())->capture_default_str();
+  command
+      .add_option("--stack", a.stack,
+                  "Software whose kernels run between the products: " + stack_names() + " (docs/workloads.md)")
+      ->capture_default_str();
+  command
+      .add_option("--attention", a.attention,
+                  attention_names() + "; or a fused kernel by its generation: " + attention_kernel_names() +
+                      " (flash: what stack and GPU have)")
+      ->capture_default_str();
+  command.add_option("--loss", a.loss,
+                     "How cross entropy is computed: " + loss_names() + " (default: full for eager, else fused)");
+  command
+      .add_option("--predicted-tokens", a.predicted_tokens,
+                  "Share of the tokens that a language model's head computes; BERT's masked ones are 0.15")
+      ->capture_default_str();
+  command.add_option("--communication", a.communication,
+                     "Software between data-parallel ranks, which hides part of its collectives: " +
+                         communication_names() + " (default: ddp without ZeRO, else fsdp)");
   command.add_option("--dropout", a.dropout, dropout_names() + " (family: as published)")->capture_default_str();
   command
       .add_option(
@@ -269,7 +305,7 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
       ->capture_default_str();
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();
-  command.add_option("--launch-gap", a.launch_gap, "Idle time before each kernel, such as 5us (default: the GPU's)");
+  command.add_option("--launch-gap", a.launch_gap, "Idle time before each op, such as 5us (default: until the host has issued it)");
   command.add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen")
       ->check([](const std::string& text) {
         return std::string(

@@ -8,6 +8,7 @@
 #include "cli/output_files.h"
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
+#include "configs/stack_yaml.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/execution_trace.h"
 #include "traces/pytorch/import_kineto.h"
@@ -25,6 +26,8 @@ struct RecordingArguments {
   std::int64_t iteration = -1, kineto_iteration = -1, batch = 0, sequence_length = 0;
   bool as_recorded = false, strip_names = false, json = false;
 };
+
+Nanoseconds eager_launch_ns() { return read_stack_figures().launch_ns[static_cast<std::size_t>(Stack::eager)]; }
 
 // "120-4711" as ids of nodes.
 void parse_nodes(const std::string& text, IterationChoice& choice) {
@@ -92,7 +95,10 @@ ExitCode import_execution_trace(const RecordingArguments& arguments) {
   if (arguments.kineto_iteration >= 0) options.kineto_iteration = arguments.kineto_iteration;
   options.progress = progress_line("the recording");
   try {
-    if (!arguments.gpu.empty()) options.gpu = read_gpu(arguments.gpu);
+    if (!arguments.gpu.empty()) {
+      options.gpu = read_gpu(arguments.gpu);
+      options.launch_ns = eager_launch_ns();
+    }
     if (!arguments.nodes.empty()) parse_nodes(arguments.nodes, options.iteration);
   } catch (const Error&) {
     read_execution_trace(options.execution_trace, options.progress);  // what is wrong with the file is said first
@@ -137,8 +143,8 @@ ExitCode rewrite_trace(const RecordingArguments& arguments) {
   imported.trace = read_trace(arguments.files.front());
   if (!arguments.gpu.empty()) {
     const GpuSpec gpu = read_gpu(arguments.gpu);
-    model_durations(imported.trace, gpu);
-    imported.notes.push_back("durations are the roofline's of the " + gpu.name + ", gaps its launch gap");
+    model_durations(imported.trace, gpu, eager_launch_ns());
+    imported.notes.push_back("durations are modelled for the " + gpu.name + ", gaps for a host that issues eager PyTorch's kernels");
   }
   return finish(imported, arguments);
 }

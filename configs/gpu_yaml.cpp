@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "configs/kernel_yaml.h"
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
@@ -18,11 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes maximum_file_bytes = 4 * MiB;
+constexpr Bytes maximum_gpu_file_bytes = 4 * MiB;
 
 class GpuReader {
  public:
-  explicit GpuReader(const std::string& file) : file_(file) {}
+  // `folder` of the kernels' constants; empty: they are left out.
+  GpuReader(const std::string& file, const std::string& folder) : file_(file), folder_(folder) {}
 
   std::vector<GpuSpec> read(const YAML::Node& root) {
     check_map(root, "the file", {"defaults", "gpus"});
@@ -34,6 +36,7 @@ class GpuReader {
       GpuSpec gpu = defaults;
       read_keys(node, "a GPU", gpu);
       check_complete(node, gpu);
+      read_kernels_of(node, gpu);
       const bool known = std::any_of(gpus.begin(), gpus.end(), [&](const GpuSpec& g) { return g.name == gpu.name; });
       if (known) fail(node, "GPU '" + gpu.name + "' stands twice");
       gpus.push_back(std::move(gpu));
@@ -86,12 +89,6 @@ class GpuReader {
     const auto tflops = [](double GpuSpec::*member) {
       return [member](GpuSpec& g, const std::string& text) { g.*member = positive(text) * 1e12; };
     };
-    const auto share = [](double GpuSpec::*member) {
-      return [member](GpuSpec& g, const std::string& text) {
-        g.*member = positive(text);
-        if (g.*member > 1) throw Error("'" + text + "' is no share; it must be at most 1");
-      };
-    };
     const auto time = [](Nanoseconds GpuSpec::*member) {
       return [member](GpuSpec& g, const std::string& text) { g.*member = parse_duration(text); };
     };
@@ -107,14 +104,14 @@ class GpuReader {
         {"fp16_tflops", tflops(&GpuSpec::fp16_flops)},
         {"bf16_tflops", tflops(&GpuSpec::bf16_flops)},
         {"fp32_tflops", tflops(&GpuSpec::fp32_flops)},
-        {"matmul_efficiency", share(&GpuSpec::matmul_efficiency)},
-        {"attention_efficiency", share(&GpuSpec::attention_efficiency)},
-        {"memory_efficiency", share(&GpuSpec::memory_efficiency)},
-        {"kernel_overhead", time(&GpuSpec::kernel_overhead_ns)},
-        {"launch_gap", time(&GpuSpec::launch_gap_ns)},
+        {"cache", [](GpuSpec& g, const std::string& text) { g.cache = parse_bytes(text); }},
+        {"multiprocessors",
+         [](GpuSpec& g, const std::string& text) { g.multiprocessors = static_cast<std::uint32_t>(positive(text)); }},
+        {"attention", [](GpuSpec& g, const std::string& text) { g.attention = attention_kernel(text); }},
+        {"fused_attention", [](GpuSpec& g, const std::string& text) { g.fused_attention = attention_kernel(text); }},
         {"interconnect", bandwidth(&GpuSpec::interconnect)},
         {"collective_latency", time(&GpuSpec::collective_latency_ns)}};
-    std::vector<std::string> keys{"name"};
+    std::vector<std::string> keys{"name", "kernels"};
     for (const auto& [key, set] : setters) keys.push_back(key);
     check_map(node, what, keys);
     for (const auto& entry : node) {
@@ -122,6 +119,11 @@ class GpuReader {
       if (key == "name") {
         if (!entry.second.IsScalar()) fail(entry.second, "name: expected text");
         gpu.name = entry.second.Scalar();
+        continue;
+      }
+      if (key == "kernels") {
+        if (!entry.second.IsScalar()) fail(entry.second, "kernels: expected the name of a file of configs/kernels");
+        gpu.kernels.name = entry.second.Scalar();
         continue;
       }
       const std::string value = figure(entry.second, key, gpu);
@@ -141,7 +143,29 @@ class GpuReader {
     require(gpu.memory > 0, "memory");
     require(gpu.memory_bandwidth > 0, "memory_bandwidth");
     require(gpu.fp32_flops > 0, "fp32_tflops");
+    require(gpu.cache > 0, "cache");
+    require(gpu.multiprocessors > 0, "multiprocessors");
+    require(!gpu.kernels.name.empty(), "kernels");
     require(gpu.interconnect > 0, "interconnect");
+  }
+
+  // GPUs of one chip share them.
+  void read_kernels_of(const YAML::Node& node, GpuSpec& gpu) {
+    if (folder_.empty()) return;
+    const auto [found, added] = kernels_.try_emplace(gpu.kernels.name);
+    if (added) {
+      std::error_code ignored;
+      if (!fs::exists(fs::path(folder_) / (gpu.kernels.name + ".yaml"), ignored)) {
+        fail(node, "GPU '" + gpu.name + "': kernels '" + gpu.kernels.name + "' is no file of " + folder_);
+      }
+      found->second = read_kernels(folder_, gpu.kernels.name);
+    }
+    gpu.kernels = found->second;
+  }
+
+  static AttentionKernel attention_kernel(const std::string& text) {
+    if (const auto kernel = parse_attention_kernel(text)) return *kernel;
+    throw Error("unknown kernel '" + text + "'; valid are " + attention_kernel_names());
   }
 
   static double positive(const std::string& text) {
@@ -151,13 +175,15 @@ class GpuReader {
   }
 
   const std::string& file_;
+  const std::string folder_;
+  std::map<std::string, KernelConstants> kernels_;
 };
 
 }  // namespace
 
-std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file) {
+std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file, const std::string& kernels) {
   try {
-    return GpuReader(file).read(YAML::Load(std::string(text)));
+    return GpuReader(file, kernels).read(YAML::Load(std::string(text)));
   } catch (const YAML::Exception& error) {
     const int line = error.mark.line;
     throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
@@ -177,7 +203,7 @@ std::string gpu_file() {
 
 std::vector<GpuSpec> list_gpus() {
   const std::string path = gpu_file();
-  return parse_gpus(read_file(path, maximum_file_bytes), path);
+  return parse_gpus(read_file(path, maximum_gpu_file_bytes), path, kernel_folder());
 }
 
 GpuSpec read_gpu(const std::string& name) {

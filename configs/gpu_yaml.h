@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "traces/roofline.h"
+#include "traces/gpu_spec.h"
 
 namespace tencache {
 
@@ -18,7 +18,7 @@ std::vector<GpuSpec> list_gpus();
 // The shipped file: beside the folder of machines. Throws Error where it is not to be found.
 std::string gpu_file();
 
-// The same from text; `file` is for messages.
-std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file);
+// The same from text; `file` is for messages, `kernels` the folder of the kernels' constants (empty: left out).
+std::vector<GpuSpec> parse_gpus(std::string_view text, const std::string& file, const std::string& kernels = "");
 
 }  // namespace tencache

@@ -62,6 +62,10 @@ void read_gpt2(ModelDescription& model, const ModelFields& fields) {
   model.max_sequence = fields.has("n_positions") || fields.has("max_position_embeddings")
                            ? fields.count_of({"n_positions", "max_position_embeddings"})
                            : 1024;
+  // Hugging Face's "gelu_new" is composed of eight ops; "gelu" and "gelu_pytorch_tanh" are one kernel.
+  if (fields.text("activation_function").value_or("gelu_new") == "gelu_new") {
+    model.activation = Activation::gelu_composed;
+  }
   refuse(fields, "add_cross_attention", true);
 }
 

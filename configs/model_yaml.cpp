@@ -29,7 +29,7 @@ ModelFamily family_of(const ModelFields& fields) {
   fields.fail("family", "unknown family '" + wanted + "'; valid are " + join_names(names));
 }
 
-bool is_name(const std::string& text) {
+bool is_model_name(const std::string& text) {
   return !text.empty() && text.size() <= 64 && std::isalnum(static_cast<unsigned char>(text.front())) != 0 &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
            return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '_' || c == '-' || c == '.';
@@ -74,7 +74,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   std::vector<std::string> valid = {"name", "aliases", "family"};
   for (const Count& count : counts) valid.push_back(count.key);
   for (const Flag& flag : flags) valid.push_back(flag.key);
-  valid.push_back("source");
+  valid.insert(valid.end(), {"activation", "source"});
   fields.only(valid, "a model");
 
   model.family = family_of(fields);
@@ -84,7 +84,7 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   model.name = *name;
   model.aliases = fields.texts("aliases").value_or(std::vector<std::string>());
   for (const std::string& alias : model.aliases) {
-    if (!is_name(alias)) fields.fail("aliases", "aliases: '" + alias + "' is no name");
+    if (!is_model_name(alias)) fields.fail("aliases", "aliases: '" + alias + "' is no name");
   }
   model.source = fields.text("source").value_or("");
   fields.count_of({"layers"});
@@ -95,6 +95,11 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
   }
   for (const Flag& flag : flags) {
     if (const auto value = fields.flag(flag.key)) flag.value = *value;
+  }
+  if (const auto activation = fields.text("activation")) {
+    const auto known = parse_activation(*activation);
+    if (!known) fields.fail("activation", "activation: unknown '" + *activation + "'; valid are " + activation_names());
+    model.activation = *known;
   }
   if (!fields.has("attention_output_bias")) model.attention_output_bias = model.attention_bias;
   complete(model, fields);
@@ -202,6 +207,7 @@ void set_family_defaults(ModelDescription& model) {
   switch (model.family) {
     case ModelFamily::bloom:
       model.embedding_norm = true;
+      model.activation = Activation::gelu_bloom;
       break;
     case ModelFamily::falcon:
       model.attention_bias = model.feed_forward_bias = false;
@@ -211,6 +217,7 @@ void set_family_defaults(ModelDescription& model) {
     case ModelFamily::llama:
     case ModelFamily::mixtral:
       model.gated = true;
+      model.activation = Activation::silu;
       model.attention_bias = model.feed_forward_bias = model.norm_bias = model.tied_embeddings = false;
       break;
     case ModelFamily::bert:
@@ -223,6 +230,8 @@ void set_family_defaults(ModelDescription& model) {
       model.channels = 3;
       break;
     case ModelFamily::opt:
+      model.activation = Activation::relu;
+      break;
     case ModelFamily::gpt2:
       break;
   }
@@ -230,7 +239,7 @@ void set_family_defaults(ModelDescription& model) {
 
 void complete(ModelDescription& model, const ModelFields& fields) {
   const bool gated = model.family == ModelFamily::llama || model.family == ModelFamily::mixtral;
-  if (!is_name(model.name)) {
+  if (!is_model_name(model.name)) {
     fields.fail("name", "name: '" + model.name +
                             "' is no name; write up to 64 lower-case letters, digits, '_', '-' and '.', a letter or "
                             "digit first");

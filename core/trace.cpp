@@ -91,6 +91,7 @@ std::string kernel_kind_names() { return join(std::span(kernel_kind_texts).subsp
 std::string attention_kernel_names() { return join(std::span(attention_kernel_texts).subspan(1)); }
 std::size_t shape_size(KernelKind kind) {
   if (kind == KernelKind::matmul) return 4;
+  if (kind == KernelKind::collective) return 1;
   return is_attention(kind) ? 6 : 0;
 }
 std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }

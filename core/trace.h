@@ -54,7 +54,7 @@ enum class KernelKind : std::uint8_t {
   copy,                // with a change of layout: transposes, concatenation
   gather,              // embeddings and their gradients
   optimizer,           // updates of parameters, many tensors at once
-  collective           // between ranks
+  collective           // between ranks; shape: how many
 };
 inline constexpr std::size_t kernel_kind_count = 11;
 // The generation of a fused attention kernel; its share of the peak differs by more than two.
@@ -68,7 +68,7 @@ std::optional<KernelKind> parse_kernel_kind(std::string_view text);
 std::optional<AttentionKernel> parse_attention_kernel(std::string_view text);
 std::string kernel_kind_names();       // without "unknown"
 std::string attention_kernel_names();  // without "unspecified"
-// Numbers that the shape of a kernel of this kind has: 4 for products, 6 for attention, else 0.
+// How many numbers the shape of a kernel of this kind has; 0: it has none.
 std::size_t shape_size(KernelKind kind);
 
 std::string_view to_string(Role role);
@@ -127,6 +127,7 @@ struct Kernel {
   KernelKind kind = KernelKind::unknown;
   AttentionKernel attention = AttentionKernel::unspecified;
   bool causal = false;         // attention
+  bool unaligned = false;      // matmul: rows that do not begin at multiples of 16 bytes, which tensor cores read slowly
   std::uint32_t launches = 1;  // kernels one after the other, whose traffic Op::bytes sums up
   std::array<std::uint64_t, 6> shape{};
 

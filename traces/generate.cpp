@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "traces/generate_rank.h"
+#include "traces/host_issue.h"
 
 namespace tencache {
 namespace {
@@ -14,6 +15,9 @@ constexpr std::array<std::string_view, 5> optimizer_texts{"adamw", "sgd", "adafa
 constexpr std::array<std::string_view, 3> recompute_texts{"none", "block", "selective"};
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
 constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
+constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
+constexpr std::array<std::string_view, 3> loss_texts{"full", "chunked", "fused"};
+constexpr std::array<std::string_view, 4> communication_texts{"ddp", "fsdp", "deepspeed", "serial"};
 constexpr std::array<std::string_view, 3> clip_texts{"off", "on", "early"};
 constexpr std::array<std::string_view, 2> gradient_reduction_texts{"reduce-scatter", "all-reduce"};
 
@@ -200,6 +204,11 @@ std::string_view to_string(Optimizer optimizer) { return optimizer_texts[static_
 std::string_view to_string(Recompute recompute) { return recompute_texts[static_cast<std::size_t>(recompute)]; }
 std::string_view to_string(AttentionKind attention) { return attention_texts[static_cast<std::size_t>(attention)]; }
 std::string_view to_string(Dropout dropout) { return dropout_texts[static_cast<std::size_t>(dropout)]; }
+std::string_view to_string(Stack stack) { return stack_texts[static_cast<std::size_t>(stack)]; }
+std::string_view to_string(LossKind loss) { return loss_texts[static_cast<std::size_t>(loss)]; }
+std::string_view to_string(Communication communication) {
+  return communication_texts[static_cast<std::size_t>(communication)];
+}
 std::string_view to_string(Clip clip) { return clip_texts[static_cast<std::size_t>(clip)]; }
 std::string_view to_string(GradientReduction reduction) {
   return gradient_reduction_texts[static_cast<std::size_t>(reduction)];
@@ -210,6 +219,14 @@ std::optional<AttentionKind> parse_attention(std::string_view text) {
   return parse_name<AttentionKind>(text, attention_texts);
 }
 std::optional<Dropout> parse_dropout(std::string_view text) { return parse_name<Dropout>(text, dropout_texts); }
+std::optional<Stack> parse_stack(std::string_view text) { return parse_name<Stack>(text, stack_texts); }
+std::optional<LossKind> parse_loss(std::string_view text) { return parse_name<LossKind>(text, loss_texts); }
+std::optional<Communication> parse_communication(std::string_view text) {
+  return parse_name<Communication>(text, communication_texts);
+}
+std::string stack_names() { return list(stack_texts); }
+std::string loss_names() { return list(loss_texts); }
+std::string communication_names() { return list(communication_texts); }
 std::string optimizer_names() { return list(optimizer_texts); }
 std::string recompute_names() { return list(recompute_texts); }
 std::string attention_names() { return list(attention_texts); }
@@ -223,7 +240,7 @@ std::string dropout_names() { return list(dropout_texts); }
 
 void check_generate_options(const GenerateOptions& options) {
   check(options);
-  [[maybe_unused]] const Roofline computes_in(options.gpu, options.precision);
+  [[maybe_unused]] const KernelModel computes_in(options.gpu, options.precision);
   if (options.lora_rank != 0 && !options.lora_targets.empty()) {
     check_lora_targets(options, parameters_of(options.model, options.head));
   }
@@ -241,7 +258,12 @@ Trace generate(const GenerateOptions& given) {
     const std::uint64_t side = options.model.image_size / options.model.patch_size;
     options.sequence_lengths = {side * side + 1};
   }
-  const Roofline roofline(options.gpu, options.precision);
+  if (!options.loss) options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
+  if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::fsdp;
+  if (options.attention_kernel == AttentionKernel::unspecified) {
+    options.attention_kernel = options.stack == Stack::fused ? options.gpu.fused_attention : options.gpu.attention;
+  }
+  const KernelModel model(options.gpu, options.precision);
 
   Trace trace;
   std::uint64_t length_sum = 0;
@@ -254,13 +276,19 @@ Trace generate(const GenerateOptions& given) {
   header.precision = to_string(options.precision);
   header.hardware = "modelled: " + options.gpu.name;
   header.recorded_by = options.command;
+  header.stack = to_string(options.stack);
 
   const std::uint64_t ranks = options.data_parallel * options.tensor_parallel * options.pipeline_parallel;
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
     const auto progress = [&](double share) {
       if (options.progress) options.progress((static_cast<double>(rank) + share) / static_cast<double>(ranks));
     };
-    generator::emit_rank(trace, options, shapes, roofline, rank, progress);
+    generator::emit_rank(trace, options, shapes, model, rank, progress);
+  }
+  if (options.launch_gap_ns) {
+    for (Op& op : trace.ops) op.gap_before_ns = *options.launch_gap_ns;
+  } else {
+    issue(trace, options.stack_figures.launch_ns[static_cast<std::size_t>(options.stack)]);
   }
   trace.validate();
   return trace;

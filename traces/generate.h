@@ -6,6 +6,7 @@
 // a later op reads, nothing else. docs/workloads.md says what each kind of model emits and where the figures come from.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -15,7 +16,7 @@
 
 #include "core/trace.h"
 #include "traces/model.h"
-#include "traces/roofline.h"
+#include "traces/kernel_model.h"
 
 namespace tencache {
 
@@ -24,6 +25,14 @@ enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mi
 // materialised attention run again (Korthikanti et al. 2022).
 enum class Recompute : std::uint8_t { none, block, selective };
 enum class AttentionKind : std::uint8_t { flash, materialised };
+// Whose kernels run between the products (traces/generate_stack.h).
+enum class Stack : std::uint8_t { eager, compiled, fused };
+// full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
+// time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
+enum class LossKind : std::uint8_t { full, chunked, fused };
+// Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
+// kernels leaves exposed stands in configs/stacks.yaml.
+enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };
 // family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
 // embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
 enum class Dropout : std::uint8_t { family, none, hidden, all };
@@ -39,6 +48,9 @@ std::string_view to_string(Optimizer optimizer);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(AttentionKind attention);
 std::string_view to_string(Dropout dropout);
+std::string_view to_string(Stack stack);
+std::string_view to_string(LossKind loss);
+std::string_view to_string(Communication communication);
 std::string_view to_string(Clip clip);
 std::string_view to_string(GradientReduction reduction);
 // nullopt for an unknown name.
@@ -46,6 +58,9 @@ std::optional<Optimizer> parse_optimizer(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<AttentionKind> parse_attention(std::string_view text);
 std::optional<Dropout> parse_dropout(std::string_view text);
+std::optional<Stack> parse_stack(std::string_view text);
+std::optional<LossKind> parse_loss(std::string_view text);
+std::optional<Communication> parse_communication(std::string_view text);
 std::optional<Clip> parse_clip(std::string_view text);
 std::optional<GradientReduction> parse_gradient_reduction(std::string_view text);
 // "adamw, sgd, …": for messages that list the valid names.
@@ -53,8 +68,18 @@ std::string optimizer_names();
 std::string recompute_names();
 std::string attention_names();
 std::string dropout_names();
+std::string stack_names();
+std::string loss_names();
+std::string communication_names();
 std::string clip_names();
 std::string gradient_reduction_names();
+
+// What is known of stacks, each figure with its source; read by configs/stack_yaml.h.
+struct StackFigures {
+  std::array<Nanoseconds, 3> launch_ns{};     // host time of a kernel, by Stack
+  std::array<double, 4> exposed{0, 0, 0, 1};  // share of collectives that kernels do not hide, by Communication
+  std::vector<Fact> facts;
+};
 
 struct GenerateOptions {
   ModelDescription model;
@@ -64,7 +89,12 @@ struct GenerateOptions {
   std::optional<Precision> gradient_precision;  // default: `precision`
   Optimizer optimizer = Optimizer::adamw;
   Recompute recompute = Recompute::none;
+  Stack stack = Stack::eager;
+  StackFigures stack_figures;
   AttentionKind attention = AttentionKind::flash;
+  AttentionKernel attention_kernel = AttentionKernel::unspecified;  // of flash: as stack and GPU have it
+  std::optional<LossKind> loss;  // default: full for the eager stack, fused for the others
+  double predicted_tokens = 1;   // share of the tokens that a language model's head computes (BERT: the masked ones)
   Dropout dropout = Dropout::family;
 
   std::uint64_t batch = 1;          // sequences an iteration, over all ranks and micro-batches
@@ -74,7 +104,8 @@ struct GenerateOptions {
 
   Clip clip = Clip::on;
   std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)
-  std::optional<Nanoseconds> launch_gap_ns;  // default: the GPU's
+  // Idle time before every op; default: until the host has issued it (traces/host_issue.h).
+  std::optional<Nanoseconds> launch_gap_ns;
 
   std::uint64_t lora_rank = 0;            // 0: all parameters are trained
   std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones
@@ -83,7 +114,8 @@ struct GenerateOptions {
   std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
   int zero = 0;  // stage 0 … 3 of ZeRO over the data-parallel ranks
   GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
-  BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
+  std::optional<Communication> communication;  // default: ddp without ZeRO, else fsdp
+  BytesPerSecond interconnect = 0;             // between ranks, one direction; 0: the GPU's
 
   std::string command;                         // for TraceHeader::recorded_by
   std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty

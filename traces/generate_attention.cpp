@@ -17,11 +17,38 @@ TensorId LayerOps::attention(Layer& layer, const MicroBatch& micro, TensorId x, 
     state.q = norm(layer.query_norm, state.q, tokens * local_heads_, state.query_norm);
     state.k = norm(layer.key_norm, state.k, tokens * local_key_value_heads_, state.key_norm);
   }
-  if (rotary_) step_.op("rotary", layer.attention_module, {}, {state.q, state.k}, {state.q, state.k});
+  if (rotary_) rotate(layer.attention_module, tokens, state);
   core_attention(layer, micro, state, state.core);
   const TensorId y = linear(layer.attention_output, state.core.context, tokens, state.output);
   collectives_.all_reduce(Group::tensor, layer.attention_module, y);
   return y;
+}
+
+// Composed of ops that each write a new tensor, or in place.
+void LayerOps::rotate(const Module& module, Count tokens, AttentionState& state) {
+  const Count queries = tokens * local_heads_ * model_.head_dimension;
+  const Count keys = tokens * local_key_value_heads_ * model_.head_dimension;
+  TensorId q = state.q, k = state.k;
+  if (kernels_.eager()) {
+    q = step_.activation(module, "rotated_query", queries);
+    k = step_.activation(module, "rotated_key", keys);
+  }
+  step_.op("rotary", module, kernels_.rotary(queries + keys), {state.q, state.k}, {q, k});
+  state.q = q;
+  state.k = k;
+}
+
+// The fused kernel's work; a causal one skips the half above the diagonal.
+Cost LayerOps::flash(KernelKind kind, const MicroBatch& micro) const {
+  const Count scores = micro.tokens() * micro.length * local_heads_;
+  const Count product = 2 * scores * model_.head_dimension * (causal_ ? 1 : 2);
+  // Backward five products instead of two: the scores are computed again.
+  return {.kernel = {.kind = kind,
+                     .attention = step_.options.attention_kernel,
+                     .causal = causal_,
+                     .shape = {micro.sequences, local_heads_, local_key_value_heads_, micro.length, micro.length,
+                               model_.head_dimension}},
+          .flops = kind == KernelKind::attention ? product : 5 * product / 2};
 }
 
 void LayerOps::core_attention(Layer& layer, const MicroBatch& micro, const AttentionState& qkv,
@@ -29,36 +56,36 @@ void LayerOps::core_attention(Layer& layer, const MicroBatch& micro, const Atten
   const Module& module = layer.attention_module;
   const Count dimension = model_.head_dimension;
   const Count scores = micro.tokens() * micro.length * local_heads_;
-  const Count product = 2 * scores * dimension;
+  const Count sequences = micro.sequences * local_heads_, length = micro.length;
   state.context = step_.activation(module, "context", micro.tokens() * local_heads_ * dimension);
   if (step_.options.attention == AttentionKind::flash) {
     state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * local_heads_ * 4, Role::activation);
-    // A causal kernel skips the half above the diagonal.
-    step_.op("flash_attention", module, {KernelKind::attention, causal_ ? product : 2 * product}, {qkv.q, qkv.k, qkv.v},
+    step_.op("flash_attention", module, flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
              {state.context, state.log_sum_exp});
     return;
   }
   const TensorId raw = step_.activation(module, "scores", scores);
-  step_.op("attention_scores", module, {KernelKind::matmul, product}, {qkv.q, qkv.k}, {raw});
+  step_.op("attention_scores", module, matmul(sequences, length, length, dimension, {dimension, length}),
+           {qkv.q, qkv.k}, {raw});
   state.weights = step_.activation(module, "weights", scores);
-  step_.op("softmax", module, {}, {raw}, {state.weights});
+  step_.op("softmax", module, kernels_.softmax(scores), {raw}, {state.weights});
   state.dropped = state.weights;
   if (attention_dropout_) {
     state.mask = step_.tensor(module, "weights_dropout_mask", scores, Role::activation);
     state.dropped = step_.activation(module, "weights_dropout", scores);
-    step_.op("dropout", module, {}, {state.weights}, {state.dropped, state.mask});
+    step_.op("dropout", module, kernels_.dropout(scores), {state.weights}, {state.dropped, state.mask});
   }
-  step_.op("attention_values", module, {KernelKind::matmul, product}, {state.dropped, qkv.v}, {state.context});
+  step_.op("attention_values", module, matmul(sequences, length, dimension, length, {length, dimension}),
+           {state.dropped, qkv.v}, {state.context});
 }
 
 void LayerOps::core_attention_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state,
                                        TensorId d_context, TensorId dq, TensorId dk, TensorId dv) {
   const Module& module = layer.attention_module;
   const Count scores = micro.tokens() * micro.length * local_heads_;
-  const Count product = 2 * scores * model_.head_dimension;
+  const Count sequences = micro.sequences * local_heads_, length = micro.length, dimension = model_.head_dimension;
   if (step_.options.attention == AttentionKind::flash) {
-    // Five products instead of four: the scores are computed again.
-    step_.op("flash_attention_backward", module, {KernelKind::attention, causal_ ? 5 * product / 2 : 5 * product},
+    step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro),
              {d_context, state.q, state.k, state.v, state.core.context, state.core.log_sum_exp}, {dq, dk, dv});
     return;
   }
@@ -68,17 +95,18 @@ void LayerOps::core_attention_backward(Layer& layer, const MicroBatch& micro, co
     core_attention(layer, micro, state, core);
   }
   TensorId d_weights = step_.gradient(module, "weights_grad", scores);
-  step_.op("attention_values_backward", module, {KernelKind::matmul, 2 * product}, {d_context, core.dropped, state.v},
-           {d_weights, dv});
+  // Two products each; of the same work, so that one shape stands for both.
+  step_.op("attention_values_backward", module, matmul(2 * sequences, length, length, dimension, {dimension, length}),
+           {d_context, core.dropped, state.v}, {d_weights, dv});
   if (attention_dropout_) {
     const TensorId before = step_.gradient(module, "weights_dropout_grad", scores);
-    step_.op("dropout_backward", module, {}, {d_weights, core.mask}, {before});
+    step_.op("dropout_backward", module, kernels_.dropout(scores), {d_weights, core.mask}, {before});
     d_weights = before;
   }
   const TensorId d_scores = step_.gradient(module, "scores_grad", scores);
-  step_.op("softmax_backward", module, {}, {d_weights, core.weights}, {d_scores});
+  step_.op("softmax_backward", module, kernels_.softmax_backward(scores), {d_weights, core.weights}, {d_scores});
   // With one tensor for query, key and value, their gradients are one as well, whose last third is there already.
-  step_.op("attention_scores_backward", module, {KernelKind::matmul, 2 * product},
+  step_.op("attention_scores_backward", module, matmul(2 * sequences, length, dimension, length, {length, dimension}),
            {d_scores, state.q, state.k, dq == dv ? dv : TensorId{none}}, {dq, dk});
 }
 
@@ -97,7 +125,15 @@ void LayerOps::attention_backward(Layer& layer, const MicroBatch& micro, Attenti
     dv = step_.gradient(module, "value_grad", tokens * local_key_value_heads_ * dimension);
   }
   core_attention_backward(layer, micro, state, d_context, dq, dk, dv);
-  if (rotary_) step_.op("rotary_backward", module, {}, {dq, dk}, {dq, dk});
+  if (layer.query_key_value && kernels_.concatenates()) {
+    const TensorId parts = dq;
+    dq = dk = dv = step_.gradient(module, "query_key_value_joined_grad", tokens * layer.query_key_value.out);
+    step_.op("concatenate", module, kernels_.concatenate(tokens * layer.query_key_value.out), {parts}, {dq});
+  }
+  if (rotary_) {
+    const Count rotated = tokens * (local_heads_ + local_key_value_heads_) * dimension;
+    step_.op("rotary_backward", module, kernels_.rotary_backward(rotated), {dq, dk}, {dq, dk});
+  }
   if (layer.query_norm) {
     dq = norm_backward(layer.query_norm, state.query_norm, dq, none, tokens * local_heads_, true);
     dk = norm_backward(layer.key_norm, state.key_norm, dk, none, tokens * local_key_value_heads_, true);

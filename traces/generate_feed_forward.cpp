@@ -11,14 +11,25 @@ TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, Fe
   if (block.gate) {
     state.gate_out = linear(block.gate, x, tokens, state.gate);
     state.up_out = linear(block.up, x, tokens, state.up);
-    state.activated = step_.activation(module, "activated", elements);
-    step_.op("silu", module, {}, {state.gate_out}, {state.activated});
     inner = step_.activation(module, "product", elements);
-    step_.op("multiply", module, {}, {state.activated, state.up_out}, {inner});
+    if (kernels_.eager()) {
+      state.activated = step_.activation(module, "activated", elements);
+      step_.op("silu", module, kernels_.activation(Activation::silu, elements), {state.gate_out}, {state.activated});
+      step_.op("multiply", module, kernels_.gate(elements), {state.activated, state.up_out}, {inner});
+    } else {
+      step_.op("swiglu", module, kernels_.gate(elements), {state.gate_out, state.up_out}, {inner});
+    }
   } else {
     state.up_out = linear(block.up, x, tokens, state.up);
     inner = step_.activation(module, "activated", elements);
-    step_.op(model_.family == ModelFamily::opt ? "relu" : "gelu", module, {}, {state.up_out}, {inner});
+    state.kept.clear();
+    for (int i = 0; i < kernels_.kept_by(model_.activation); ++i) {
+      state.kept.push_back(step_.activation(module, "activation_kept", elements));
+    }
+    std::vector<TensorId> writes{inner};
+    writes.insert(writes.end(), state.kept.begin(), state.kept.end());
+    step_.op(to_string(model_.activation), module, kernels_.activation(model_.activation, elements),
+             std::span<const TensorId>(&state.up_out, 1), std::span<const TensorId>(writes));
     state.activated = inner;
   }
   return linear(block.down, inner, tokens, state.down);
@@ -30,19 +41,29 @@ void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState&
   TensorId d_inner = none;
   linear_backward(block.down, state.down, dy, tokens, &d_inner);
   if (block.gate) {
-    const TensorId d_activated = step_.gradient(module, "activated_grad", elements);
     const TensorId d_up = step_.gradient(module, "up_grad", elements);
-    step_.op("multiply_backward", module, {}, {d_inner, state.activated, state.up_out}, {d_activated, d_up});
     const TensorId d_gate = step_.gradient(module, "gate_grad", elements);
-    step_.op("silu_backward", module, {}, {d_activated, state.gate_out}, {d_gate});
+    if (kernels_.eager()) {
+      const TensorId d_activated = step_.gradient(module, "activated_grad", elements);
+      step_.op("multiply_backward", module, kernels_.gate_backward(elements),
+               {d_inner, state.activated, state.up_out}, {d_activated, d_up});
+      step_.op("silu_backward", module, kernels_.activation_backward(Activation::silu, elements),
+               {d_activated, state.gate_out}, {d_gate});
+    } else {
+      step_.op("swiglu_backward", module, kernels_.gate_backward(elements), {d_inner, state.gate_out, state.up_out},
+               {d_gate, d_up});
+    }
     linear_backward(block.up, state.up, d_up, tokens, dx);
     linear_backward(block.gate, state.gate, d_gate, tokens, dx);
   } else {
-    // ReLU needs its result only, which the next layer keeps anyway; GELU its input.
-    const bool relu = model_.family == ModelFamily::opt;
+    // ReLU needs its result only, which the next layer keeps anyway; the others their input.
+    const bool relu = model_.activation == Activation::relu;
     const TensorId d_up = step_.gradient(module, "up_grad", elements);
-    step_.op(relu ? "relu_backward" : "gelu_backward", module, {}, {d_inner, relu ? state.activated : state.up_out},
-             {d_up});
+    std::vector<TensorId> reads{d_inner, relu ? state.activated : state.up_out};
+    reads.insert(reads.end(), state.kept.begin(), state.kept.end());
+    step_.op(to_string(model_.activation) + "_backward", module,
+             kernels_.activation_backward(model_.activation, elements), std::span<const TensorId>(reads),
+             std::span<const TensorId>(&d_up, 1));
     linear_backward(block.up, state.up, d_up, tokens, dx);
   }
 }
@@ -57,13 +78,13 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
   const TensorId logits = linear(layer.router, x, tokens, state.router);
   state.weights = step_.activation(module, "router_weights", tokens * count);
-  step_.op("softmax_top_k", module, {}, {logits}, {state.weights});
+  step_.op("softmax_top_k", module, {.kernel = {.kind = KernelKind::norm}}, {logits}, {state.weights});
   std::vector<TensorId> inputs(count);
   for (Count i = 0; i < count; ++i) {
     inputs[i] = step_.activation(layer.experts[i].up.module, "input", capacity * hidden);
   }
   const TensorId sources[] = {x, state.weights};
-  step_.op("permute", module, {}, std::span<const TensorId>(sources), std::span<const TensorId>(inputs));
+  step_.op("permute", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(sources), std::span<const TensorId>(inputs));
   state.outputs.clear();
   state.experts.resize(count);
   for (Count i = 0; i < count; ++i) {
@@ -73,7 +94,7 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   std::vector<TensorId> parts = state.outputs;
   parts.push_back(state.weights);
   const TensorId results[] = {combined};
-  step_.op("combine", module, {}, std::span<const TensorId>(parts), std::span<const TensorId>(results));
+  step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts), std::span<const TensorId>(results));
   return combined;
 }
 
@@ -88,7 +109,7 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
   const std::vector<TensorId> d_outputs = writes;
   const TensorId d_weights = step_.gradient(module, "router_weights_grad", tokens * count);
   writes.push_back(d_weights);
-  step_.op("combine_backward", module, {}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  step_.op("combine_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
   reads.assign(1, state.weights);
   for (Count i = count; i-- > 0;) {
     TensorId d_input = none;
@@ -101,10 +122,10 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
     reads.push_back(*dx);
   }
   writes.assign(1, *dx);
-  step_.op("permute_backward", module, {}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  step_.op("permute_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
   collectives_.all_reduce(Group::tensor, module, *dx);
   const TensorId d_logits = step_.gradient(module, "router_logits_grad", tokens * count);
-  step_.op("softmax_top_k_backward", module, {}, {d_weights, state.weights}, {d_logits});
+  step_.op("softmax_top_k_backward", module, {.kernel = {.kind = KernelKind::norm}}, {d_weights, state.weights}, {d_logits});
   linear_backward(layer.router, state.router, d_logits, tokens, dx);
 }
 

@@ -1,5 +1,7 @@
 #include "traces/generate_layers.h"
 
+#include <cmath>
+
 #include "core/check.h"
 
 namespace tencache::generator {
@@ -8,6 +10,7 @@ LayerOps::LayerOps(Step& step, Collectives& collectives, const ModelDescription&
     : step_(step),
       collectives_(collectives),
       model_(model),
+      kernels_(step.options.stack, step.options.precision),
       local_heads_(model.heads / step.options.tensor_parallel),
       local_key_value_heads_(std::max<Count>(1, model.key_value_heads / step.options.tensor_parallel)) {
   const ModelFamily family = model.family;
@@ -37,57 +40,87 @@ TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState&
   state.input = x;
   const TensorId weight = weight_for(linear);
   const TensorId y = step_.activation(linear.module, linear.label, tokens * linear.out);
-  step_.op(linear.label, linear.module, {KernelKind::matmul, 2 * tokens * linear.in * linear.out},
+  step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
            {x, weight, linear.bias ? linear.bias->value : none}, {y});
   if (linear.lora_a == nullptr) return y;
   const Count rank = step_.options.lora_rank;
   state.lora_hidden = step_.activation(linear.module, linear.label + ".lora", tokens * rank);
-  step_.op(linear.label + "_lora_a", linear.module, {KernelKind::matmul, 2 * tokens * linear.in * rank},
+  step_.op(linear.label + "_lora_a", linear.module, matmul(1, tokens, rank, linear.in, {linear.in, rank}),
            {x, linear.lora_a->value}, {state.lora_hidden});
-  step_.op(linear.label + "_lora_b", linear.module, {KernelKind::matmul, 2 * tokens * rank * linear.out},
+  step_.op(linear.label + "_lora_b", linear.module, matmul(1, tokens, linear.out, rank, {rank, linear.out}),
            {state.lora_hidden, linear.lora_b->value, y}, {y});
   return y;
 }
 
-void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx) {
+void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx,
+                               bool parts) {
   const Module& module = linear.module;
-  const auto input_gradient = [&](std::string_view suffix, TensorId upstream, TensorId weight, Count flops) {
-    const TensorId before = *dx;
-    if (*dx == none) *dx = step_.gradient(module, linear.label + ".input_grad", tokens * linear.in);
-    step_.op(linear.label + std::string(suffix), module, {KernelKind::matmul, flops}, {upstream, weight, before},
-             {*dx});
+  // Eager PyTorch computes what is added to a gradient by itself, and adds it; others let the product accumulate.
+  const auto product = [&](std::string_view suffix, const Cost& cost, std::initializer_list<TensorId> reads,
+                           TensorId result, bool accumulates) {
+    const std::string name = linear.label + std::string(suffix);
+    if (!accumulates) {
+      step_.op(name, module, cost, reads, {result});
+    } else if (kernels_.eager() || parts) {
+      const TensorId part = step_.tensor(module, name + ".part", step_.bytes(result), Role::gradient);
+      step_.op(name, module, cost, reads, {part});
+      step_.op("add", module, {.bytes = 3 * step_.bytes(result)}, {result, part}, {result});
+    } else {
+      std::vector<TensorId> all(reads);
+      all.push_back(result);
+      step_.op(name, module, cost, std::span<const TensorId>(all), std::span<const TensorId>(&result, 1));
+    }
   };
-  const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, Parameter* bias, TensorId input,
-                                   TensorId upstream, Count flops) {
+  // From the gradient of what is `k` wide.
+  const auto input_gradient = [&](std::string_view suffix, TensorId upstream, TensorId weight, Count k) {
+    const bool accumulates = *dx != none;
+    if (!accumulates) *dx = step_.gradient(module, linear.label + ".input_grad", tokens * linear.in);
+    product(suffix, matmul(1, tokens, linear.in, k, {k, linear.in}), {upstream, weight}, *dx, accumulates);
+  };
+  const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, TensorId input, TensorId upstream,
+                                   Count rows, Count columns) {
     const Step::GradientUse dw = step_.gradient_of(weight);
-    const Step::GradientUse db = bias ? step_.gradient_of(*bias) : Step::GradientUse{};
-    step_.op(linear.label + std::string(suffix), module, {KernelKind::matmul, flops},
-             {input, upstream, dw.read, db.read}, {dw.tensor, db.tensor});
+    const Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
+    if (parts && dw.read == none) step_.op("clear", module, {.bytes = step_.bytes(dw.tensor)}, {}, {dw.tensor});
+    product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none);
   };
-  const Count product = 2 * tokens * linear.in * linear.out;
   if (linear.lora_a != nullptr) {
     const Count rank = step_.options.lora_rank;
-    const Count wide = 2 * tokens * rank * linear.out, narrow = 2 * tokens * rank * linear.in;
-    weight_gradient("_lora_b_backward_weight", *linear.lora_b, nullptr, state.lora_hidden, dy, wide);
+    weight_gradient("_lora_b_backward_weight", *linear.lora_b, state.lora_hidden, dy, linear.out, rank);
     const TensorId d_hidden = step_.gradient(module, linear.label + ".lora_grad", tokens * rank);
-    step_.op(linear.label + "_lora_b_backward_input", module, {KernelKind::matmul, wide}, {dy, linear.lora_b->value},
-             {d_hidden});
-    weight_gradient("_lora_a_backward_weight", *linear.lora_a, nullptr, state.input, d_hidden, narrow);
-    if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, narrow);
+    step_.op(linear.label + "_lora_b_backward_input", module, matmul(1, tokens, rank, linear.out, {linear.out, rank}),
+             {dy, linear.lora_b->value}, {d_hidden});
+    weight_gradient("_lora_a_backward_weight", *linear.lora_a, state.input, d_hidden, rank, linear.in);
+    if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank);
   }
   if (linear.weight->trainable) {
-    weight_gradient("_backward_weight", *linear.weight, linear.bias, state.input, dy, product);
+    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in);
+    if (linear.bias != nullptr) {
+      const Step::GradientUse db = step_.gradient_of(*linear.bias);
+      const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
+      step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});
+    }
   }
-  if (dx != nullptr) input_gradient("_backward_input", dy, weight_for(linear), product);
+  if (dx != nullptr) input_gradient("_backward_input", dy, weight_for(linear), linear.out);
 }
 
 // ---- Normalisation, dropout and residuals. --------------------------------------------------------------------------
 // The statistics of a normalisation (a mean and a deviation a token) are left out, as in the literature's closed form.
 
 TensorId LayerOps::norm(Norm& norm, TensorId x, Count rows, NormState& state) {
+  const bool root_mean_square = norm.bias == nullptr;
+  const Count elements = rows * norm.weight->elements();
   state.input = x;
-  const TensorId y = step_.activation(norm.module, "output", rows * norm.weight->elements());
-  step_.op("norm", norm.module, {}, {x, norm.weight->value, norm.bias ? norm.bias->value : none}, {y});
+  const TensorId y = step_.activation(norm.module, "output", elements);
+  TensorId in_fp32 = none;
+  if (kernels_.composes_norm(root_mean_square)) {
+    if (kernels_.casts()) {
+      state.input = in_fp32 = step_.tensor(norm.module, "input_fp32", 4 * elements, Role::activation);
+    }
+    state.normalised = step_.activation(norm.module, "normalised", elements);
+  }
+  step_.op("norm", norm.module, kernels_.norm(root_mean_square, elements),
+           {x, norm.weight->value, norm.bias ? norm.bias->value : none}, {y, in_fp32, state.normalised});
   return y;
 }
 
@@ -98,9 +131,10 @@ TensorId LayerOps::norm_backward(Norm& norm, const NormState& state, TensorId dy
   if (norm.weight->trainable) dw = step_.gradient_of(*norm.weight);
   if (norm.bias && norm.bias->trainable) db = step_.gradient_of(*norm.bias);
   if (!input_gradient && dw.tensor == none) return none;
-  const TensorId dx =
-      input_gradient ? step_.gradient(norm.module, "input_grad", rows * norm.weight->elements()) : TensorId{none};
-  step_.op("norm_backward", norm.module, {}, {dy, state.input, norm.weight->value, residual, dw.read, db.read},
+  const Count elements = rows * norm.weight->elements();
+  const TensorId dx = input_gradient ? step_.gradient(norm.module, "input_grad", elements) : TensorId{none};
+  step_.op("norm_backward", norm.module, kernels_.norm_backward(norm.bias == nullptr, residual != none, elements),
+           {dy, state.input, state.normalised, norm.weight->value, residual, dw.read, db.read},
            {dx, dw.tensor, db.tensor});
   return dx;
 }
@@ -111,14 +145,15 @@ TensorId LayerOps::dropout_add(const Module& module, std::string_view label, Ten
   const Count elements = tokens * model_.hidden;
   if (hidden_dropout_) mask = step_.tensor(module, std::string(label) + ".dropout_mask", elements, Role::activation);
   const TensorId sum = step_.activation(module, std::string(label) + ".residual", elements);
-  step_.op(hidden_dropout_ ? "dropout_add" : "add", module, {}, {out, residual, extra}, {sum, mask});
+  step_.op(hidden_dropout_ ? "dropout_add" : "add", module,
+           kernels_.residual(extra == none ? 2 : 3, hidden_dropout_, elements), {out, residual, extra}, {sum, mask});
   return sum;
 }
 
 TensorId LayerOps::dropout_backward(const Module& module, TensorId dy, TensorId mask, Count elements) {
   if (mask == none) return dy;
   const TensorId dx = step_.gradient(module, "dropout.input_grad", elements);
-  step_.op("dropout_backward", module, {}, {dy, mask}, {dx});
+  step_.op("dropout_backward", module, kernels_.dropout(elements), {dy, mask}, {dx});
   return dx;
 }
 
@@ -232,7 +267,7 @@ TensorId LayerOps::embed(Embedding& embedding, const MicroBatch& micro, TensorId
     const Count width = embedding.tokens->columns;
     x = step_.activation(module, "embedding", tokens * width);
     // Only the rows of these tokens are read, not the table.
-    step_.op("embed_tokens", module, {.bytes = tokens * (2 * width * e + 8)}, {embedding.tokens->value, ids}, {x});
+    step_.op("embed_tokens", module, {.kernel = {.kind = KernelKind::gather}, .bytes = tokens * (2 * width * e + 8)}, {embedding.tokens->value, ids}, {x});
     collectives_.all_reduce(Group::tensor, module, x);
     if (embedding.projection) x = linear(embedding.projection, x, tokens, state.projection);
     for (Parameter* table : {embedding.positions, embedding.token_types}) {
@@ -247,7 +282,7 @@ TensorId LayerOps::embed(Embedding& embedding, const MicroBatch& micro, TensorId
   if (!hidden_dropout_) return x;
   state.mask = step_.tensor(module, "dropout_mask", tokens * hidden, Role::activation);
   const TensorId dropped = step_.activation(module, "dropout", tokens * hidden);
-  step_.op("dropout", module, {}, {x}, {dropped, state.mask});
+  step_.op("dropout", module, kernels_.dropout(tokens * hidden), {x}, {dropped, state.mask});
   return dropped;
 }
 
@@ -277,20 +312,32 @@ void LayerOps::embed_backward(Embedding& embedding, const MicroBatch& micro, con
   // A new gradient is cleared as a whole, then the rows of these tokens are added.
   const Step::GradientUse use = step_.gradient_of(*embedding.tokens);
   const Bytes rows = tokens * embedding.tokens->columns * (e + 2 * step_.gradient_element_bytes()) + 8 * tokens;
-  step_.op("embed_tokens_backward", module, {.bytes = rows + (use.read == none ? step_.bytes(use.tensor) : 0)},
+  step_.op("embed_tokens_backward", module,
+           {.kernel = {.kind = KernelKind::gather}, .bytes = rows + (use.read == none ? step_.bytes(use.tensor) : 0)},
            {dx, state.ids, use.read}, {use.tensor});
 }
 
 // ---- Head and loss. -------------------------------------------------------------------------------------------------
 
+// Rows that the head computes: every token, those that are predicted, or one of a sequence (the class token, or what
+// BERT's pooler takes).
+Count LayerOps::head_rows(const MicroBatch& micro) const {
+  if (step_.options.head != Head::language_model) return causal_ ? micro.tokens() : micro.sequences;
+  const double share = step_.options.predicted_tokens;
+  return std::max<Count>(1, static_cast<Count>(std::llround(share * static_cast<double>(micro.tokens()))));
+}
+
 void LayerOps::head(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state) {
   state.labels = labels;
-  const Count tokens = micro.tokens();
+  const Count tokens = micro.tokens(), rows = head_rows(micro);
   const bool language_model = step_.options.head == Head::language_model;
-  const bool first_token = !language_model && !causal_;  // the class token, or what BERT's pooler takes
-  const Count rows = first_token ? micro.sequences : tokens;
   if (head.final_norm) x = norm(head.final_norm, x, tokens, state.final_norm);
   if (head.projection) x = linear(head.projection, x, tokens, state.projection);
+  if (language_model && rows < tokens) {
+    const TensorId predicted = step_.activation(head.module, "predicted", rows * model_.hidden);
+    step_.op("gather", head.module, rows_of(rows, model_.hidden), {x, labels}, {predicted});
+    x = predicted;
+  }
   if (head.transform) {
     x = linear(head.transform, x, rows, state.transform);
     state.transform_out = x;
@@ -303,32 +350,73 @@ void LayerOps::head(ModelHead& head, const MicroBatch& micro, TensorId x, Tensor
   const TensorId logits = linear(head.output, x, rows, state.output);
   const Phase phase = step_.phase;
   step_.phase = Phase::loss;
-  // In fp32: what the loss keeps. Decoders classify by the last token, the others' scores are not looked at.
-  const Count scored = language_model ? rows : micro.sequences;
-  state.log_probabilities =
-      step_.tensor(head.module, "log_probabilities", scored * head.output.out * 4, Role::activation);
-  const TensorId loss = step_.tensor(head.module, "loss", 4, Role::activation);
-  if (language_model && head.output.weight->split) {
-    // Each rank has its part of the vocabulary: the largest score, the sum and the label's score go around.
-    const TensorId sums = step_.tensor(head.module, "vocabulary_sums", 3 * 4 * scored, Role::workspace);
-    step_.op("vocabulary_sums", head.module, {}, {logits, labels}, {sums});
-    collectives_.all_reduce(Group::tensor, head.module, sums);
-    step_.op("cross_entropy", head.module, {}, {logits, labels, sums}, {state.log_probabilities, loss});
-  } else {
-    step_.op("cross_entropy", head.module, {}, {logits, labels}, {state.log_probabilities, loss});
-  }
+  // Decoders classify by the last token, the others' scores are not looked at.
+  cross_entropy(head, language_model ? rows : micro.sequences, logits, state);
   step_.phase = phase;
 }
 
+// What the loss keeps: full the logarithms of all probabilities (decoders in fp32, BERT in the model's precision), the
+// others the logits and a number a row.
+void LayerOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadState& state) {
+  const Bytes e = kernels_.element_bytes();
+  const Count scores = rows * head.output.out;
+  const LossKind kind = *step_.options.loss;
+  const TensorId loss = step_.tensor(head.module, "loss", 4, Role::activation);
+  TensorId sums = none;
+  if (step_.options.head == Head::language_model && head.output.weight->split) {
+    // Each rank has its part of the vocabulary: the largest score, the sum and the label's score go around.
+    sums = step_.tensor(head.module, "vocabulary_sums", 3 * 4 * rows, Role::workspace);
+    step_.op("vocabulary_sums", head.module, {}, {logits, state.labels}, {sums});
+    collectives_.all_reduce(Group::tensor, head.module, sums);
+  }
+  if (kind != LossKind::full) {
+    state.scores = logits;
+    state.log_sum_exp = step_.tensor(head.module, "log_sum_exp", 4 * rows, Role::activation);
+    TensorId chunk = none;
+    if (kind == LossKind::chunked) chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
+    step_.op("cross_entropy", head.module, kernels_.chunked_loss(kind, scores, false), {logits, state.labels, sums},
+             {state.log_sum_exp, loss, chunk});
+    return;
+  }
+  const bool casts = kernels_.casts() && causal_;
+  const Bytes number = casts ? 4 : e;
+  state.scores = step_.tensor(head.module, "log_probabilities", scores * number, Role::activation);
+  TensorId upcast = none;
+  if (casts) upcast = step_.tensor(head.module, "logits_fp32", 4 * scores, Role::workspace);
+  const Cost cost{.kernel = {.kind = KernelKind::elementwise, .launches = casts ? 4u : 2u},
+                  .bytes = scores * (2 * number + (casts ? e + 4 : 0))};
+  step_.op("cross_entropy", head.module, cost, {logits, state.labels, sums}, {state.scores, loss, upcast});
+}
+
+TensorId LayerOps::cross_entropy_backward(ModelHead& head, Count rows, const HeadState& state) {
+  const Bytes e = kernels_.element_bytes();
+  const Count scores = rows * head.output.out;
+  const LossKind kind = *step_.options.loss;
+  if (kind != LossKind::full) {
+    TensorId chunk = none;
+    if (kind == LossKind::chunked) chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
+    step_.op("cross_entropy_backward", head.module, kernels_.chunked_loss(kind, scores, true),
+             {state.scores, state.labels, state.log_sum_exp}, {state.scores, chunk});
+    return state.scores;
+  }
+  const bool casts = kernels_.casts() && causal_;
+  const Bytes number = casts ? 4 : e;
+  const TensorId d_logits = step_.gradient(head.module, "logits_grad", scores);
+  // The gradient of the log-probabilities and, before the cast back, that of the logits; never all three at once.
+  const TensorId between =
+      step_.tensor(head.module, "logits_grad_fp32", (casts ? 8 - e : e) * scores, Role::workspace);
+  const Cost cost{.kernel = {.kind = KernelKind::elementwise, .launches = casts ? 4u : 3u},
+                  .bytes = scores * (4 * number + (casts ? e + 4 : 0))};
+  step_.op("cross_entropy_backward", head.module, cost, {state.scores, state.labels}, {d_logits, between});
+  return d_logits;
+}
+
 TensorId LayerOps::head_backward(ModelHead& head, const MicroBatch& micro, const HeadState& state) {
-  const Count tokens = micro.tokens();
+  const Count tokens = micro.tokens(), rows = head_rows(micro);
   const bool language_model = step_.options.head == Head::language_model;
-  const bool first_token = !language_model && !causal_;
-  const Count rows = first_token ? micro.sequences : tokens;
-  const TensorId d_logits = step_.gradient(head.module, "logits_grad", rows * head.output.out);
-  step_.op("cross_entropy_backward", head.module, {}, {state.log_probabilities, state.labels}, {d_logits});
+  const TensorId d_logits = cross_entropy_backward(head, rows, state);
   TensorId dx = none;
-  linear_backward(head.output, state.output, d_logits, rows, &dx);
+  linear_backward(head.output, state.output, d_logits, rows, &dx, *step_.options.loss == LossKind::chunked);
   if (head.output.weight->split) collectives_.all_reduce(Group::tensor, head.module, dx);
   if (head.transform) {
     if (head.transform_norm) dx = norm_backward(head.transform_norm, state.transform_norm, dx, none, rows, true);
@@ -338,16 +426,16 @@ TensorId LayerOps::head_backward(ModelHead& head, const MicroBatch& micro, const
     dx = none;
     linear_backward(head.transform, state.transform, d_transform, rows, &dx);
   }
+  if (rows < tokens) {
+    // The other tokens' gradients are zero.
+    const TensorId all = step_.gradient(head.module, "input_grad", tokens * model_.hidden);
+    step_.op("scatter", head.module, rows_of(tokens, model_.hidden), {dx}, {all});
+    dx = all;
+  }
   if (head.projection) {
     TensorId wide = none;
     linear_backward(head.projection, state.projection, dx, tokens, &wide);
     dx = wide;
-  }
-  if (first_token) {
-    // The other tokens' gradients are zero.
-    const TensorId all = step_.gradient(head.module, "input_grad", tokens * model_.hidden);
-    step_.op("scatter", head.module, {}, {dx}, {all});
-    dx = all;
   }
   if (head.final_norm) dx = norm_backward(head.final_norm, state.final_norm, dx, none, tokens, true);
   return dx;

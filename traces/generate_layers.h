@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "traces/generate_parallel.h"
+#include "traces/generate_stack.h"
 #include "traces/generate_step.h"
 
 namespace tencache::generator {
@@ -87,6 +88,7 @@ struct LinearState {
 };
 struct NormState {
   TensorId input = none;
+  TensorId normalised = none;  // before the weight, where the stack keeps it
 };
 struct CoreAttentionState {
   TensorId weights = none, mask = none, dropped = none, log_sum_exp = none, context = none;
@@ -100,6 +102,7 @@ struct AttentionState {
 struct FeedForwardState {
   LinearState gate, up, down;
   TensorId gate_out = none, activated = none, up_out = none;
+  std::vector<TensorId> kept;  // by a composed activation
   Count tokens = 0;
 };
 struct ExpertsState {
@@ -123,7 +126,9 @@ struct EmbeddingState {
   NormState norm;
 };
 struct HeadState {
-  TensorId labels = none, log_probabilities = none;
+  TensorId labels = none;
+  TensorId scores = none;  // what the loss keeps: log-probabilities, or the logits
+  TensorId log_sum_exp = none;
   NormState final_norm, transform_norm;
   LinearState projection, transform, output;
   TensorId transform_out = none;
@@ -148,8 +153,9 @@ class LayerOps {
  private:
   // generate_layers.cpp
   TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state);
-  // Adds to *dx in place, or makes it; dx null: not wanted.
-  void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx);
+  // Adds to *dx in place, or makes it; dx null: not wanted. `parts`: the weight's gradient is made piece by piece.
+  void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx,
+                       bool parts = false);
   TensorId weight_for(Linear& linear);
   // `rows`, each as wide as the norm's weight, are normalised each by itself.
   TensorId norm(Norm& norm, TensorId x, Count rows, NormState& state);
@@ -158,10 +164,21 @@ class LayerOps {
   TensorId dropout_add(const Module& module, std::string_view label, TensorId out, TensorId residual, TensorId extra,
                        Count tokens, TensorId& mask);
   TensorId dropout_backward(const Module& module, TensorId dy, TensorId mask, Count elements);
+  Count head_rows(const MicroBatch& micro) const;
+  // Picks or spreads rows of a matrix.
+  Cost rows_of(Count rows, Count width) const {
+    return {.kernel = {.kind = KernelKind::gather}, .bytes = 2 * rows * width * step_.element_bytes()};
+  }
+  // Of an eighth of the rows, in fp32.
+  static Bytes loss_chunk(Count scores) { return (4 * scores + 7) / 8; }
+  void cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadState& state);
+  TensorId cross_entropy_backward(ModelHead& head, Count rows, const HeadState& state);
 
   // generate_attention.cpp
   TensorId attention(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state);
   void attention_backward(Layer& layer, const MicroBatch& micro, AttentionState& state, TensorId dy, TensorId* dx);
+  void rotate(const Module& module, Count tokens, AttentionState& state);
+  Cost flash(KernelKind kind, const MicroBatch& micro) const;
   void core_attention(Layer& layer, const MicroBatch& micro, const AttentionState& qkv, CoreAttentionState& state);
   void core_attention_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
                                TensorId dq, TensorId dk, TensorId dv);
@@ -176,6 +193,7 @@ class LayerOps {
   Step& step_;
   Collectives& collectives_;
   const ModelDescription& model_;
+  StackKernels kernels_;
   Count local_heads_, local_key_value_heads_;
   bool hidden_dropout_ = false, attention_dropout_ = false, causal_ = true, rotary_ = false;
 };

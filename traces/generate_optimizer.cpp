@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "traces/generate_stack.h"
+
 namespace tencache::generator {
 namespace {
 
@@ -80,6 +82,7 @@ OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters
 void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
   step_.phase = Phase::optimizer;
   const TensorId coefficient = step_.options.clip != Clip::off ? emit_clip(collectives) : none;
+  const StackKernels kernels(step_.options.stack, step_.options.precision);
   std::vector<TensorId> reads, writes;
   for (const Entry& entry : entries_) {
     const Parameter& parameter = *entry.parameter;
@@ -98,10 +101,11 @@ void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
     reads.insert(reads.end(), entry.states.begin(), entry.states.end());
     writes.insert(writes.end(), entry.states.begin(), entry.states.end());
     writes.push_back(parameter.stored);
-    Cost cost;
+    Cost cost{.kernel = {.kind = KernelKind::optimizer}};
     const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
     for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
     for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+    cost = kernels.update(cost.bytes, parameter.shard_elements, step_.options.optimizer);
     // A slice is changed in place.
     if (entry.master != none && stored < step_.bytes(parameter.stored)) reads.push_back(parameter.stored);
     Op op = step_.kernel(to_string(step_.options.optimizer), module, cost);
@@ -117,7 +121,8 @@ void OptimizerTensors::emit_norm(Entry& entry) {
   const Parameter& parameter = *entry.parameter;
   const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
   entry.norm = step_.tensor(step_.module(parameter.name), "grad_norm", 4, Role::workspace);
-  Op op = step_.kernel("grad_norm", step_.module(parameter.module), {.bytes = step_.bytes(gradient) + 4});
+  Op op = step_.kernel("grad_norm", step_.module(parameter.module),
+                       {.kernel = {.kind = KernelKind::reduction}, .bytes = step_.bytes(gradient) + 4});
   op.group = parameter.group;
   op.placeable = step_.phase == Phase::optimizer;
   step_.op(op, std::span<const TensorId>(&gradient, 1), std::span<const TensorId>(&entry.norm, 1));

@@ -1,6 +1,7 @@
 #include "traces/generate_parallel.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tencache::generator {
 
@@ -40,11 +41,19 @@ std::string Collectives::key(Group group) {
   return key + " #" + text(counts_[static_cast<std::size_t>(group)]++);
 }
 
+Op Collectives::collective_op(std::string_view name, const Module& module, Count ranks, Bytes moved) {
+  Op op = step_.kernel(name, module, {.kernel = {.kind = KernelKind::collective, .shape = {ranks}}, .bytes = moved});
+  op.duration_ns = step_.model().collective_ns(ranks, moved, step_.options.interconnect);
+  return op;
+}
+
 void Collectives::collective(Group group, std::string_view name, const Module& module, std::span<const TensorId> reads,
                              std::span<const TensorId> writes, Bytes moved) {
-  Op op = step_.kernel(name, module, {});
-  op.bytes = moved;
-  op.duration_ns = step_.roofline().collective_ns(moved, step_.options.interconnect);
+  Op op = collective_op(name, module, size(group), moved);
+  if (group == Group::data) {
+    const auto software = static_cast<std::size_t>(*step_.options.communication);
+    op.duration_ns = std::llround(step_.options.stack_figures.exposed[software] * static_cast<double>(op.duration_ns));
+  }
   op.rendezvous = step_.intern(key(group));
   step_.op(op, reads, writes);
 }
@@ -79,9 +88,7 @@ void Collectives::reduce_scatter(Group group, const Module& module, std::span<co
 void Collectives::exchange(Count first, const std::string& occurrence, std::string_view name, const Module& module,
                            TensorId out, TensorId in) {
   const Bytes moved = std::max(step_.bytes(out), step_.bytes(in));  // both directions at once
-  Op op = step_.kernel(name, module, {});
-  op.bytes = moved;
-  op.duration_ns = step_.roofline().collective_ns(moved, step_.options.interconnect);
+  Op op = collective_op(name, module, 2, moved);
   op.rendezvous = step_.intern("pipeline " + std::to_string(position_.tensor) + "," + std::to_string(position_.data) +
                                " " + std::to_string(first) + "-" + std::to_string(first + 1) + " " + occurrence);
   const TensorId outs[] = {out}, ins[] = {in};

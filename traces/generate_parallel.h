@@ -47,6 +47,8 @@ class Collectives {
                 TensorId in);
 
  private:
+  // With its duration where nothing hides it.
+  Op collective_op(std::string_view name, const Module& module, Count ranks, Bytes moved);
   void collective(Group group, std::string_view name, const Module& module, std::span<const TensorId> reads,
                   std::span<const TensorId> writes, Bytes moved);
   std::string key(Group group);

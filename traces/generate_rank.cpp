@@ -12,11 +12,11 @@ namespace {
 class RankProgram {
  public:
   RankProgram(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
-              const Roofline& roofline, Count rank, const std::function<void(double)>& progress)
+              const KernelModel& kernels, Count rank, const std::function<void(double)>& progress)
       : options_(options),
         progress_(progress),
         position_(RankPosition::of(rank, options)),
-        step_(trace, options, roofline, static_cast<std::uint16_t>(rank)),
+        step_(trace, options, kernels, static_cast<std::uint16_t>(rank)),
         collectives_(step_, position_),
         ops_(step_, collectives_, options.model),
         model_(build_rank_model(step_, options.model, shapes, position_)),
@@ -278,14 +278,14 @@ void RankProgram::finish_gradients() {
 }  // namespace
 
 void emit_rank(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
-               const Roofline& roofline, Count rank, const std::function<void(double)>& progress) {
-  RankProgram(trace, options, shapes, roofline, rank, progress).run();
+               const KernelModel& kernels, Count rank, const std::function<void(double)>& progress) {
+  RankProgram(trace, options, shapes, kernels, rank, progress).run();
 }
 
 std::vector<std::string> linear_labels(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
   Trace scratch;
-  const Roofline roofline(options.gpu, options.precision);
-  Step step(scratch, options, roofline, 0);
+  const KernelModel kernels(options.gpu, options.precision);
+  Step step(scratch, options, kernels, 0);
   const RankModel model = build_rank_model(step, options.model, shapes, {});
   std::vector<std::string> labels;
   const auto add = [&](const Linear& linear) {

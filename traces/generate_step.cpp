@@ -26,15 +26,23 @@ Step::GradientUse Step::gradient_of(Parameter& parameter) {
   return {parameter.gradient, none};
 }
 
-Op Step::kernel(std::string_view name, const Module& module, Cost cost) const {
+Op Step::kernel(std::string_view name, const Module& module, const Cost& cost) {
   Op op;
   op.name = trace_.names.intern(name);
   op.module = module.id;
+  op.kernel = trace_.kernels.intern(cost.kernel);
   op.duration_source = DurationSource::modelled;
-  op.duration_ns = roofline_.kernel_ns(cost.kind, cost.flops, cost.bytes);
-  op.gap_before_ns = launch_gap_ns_;
   op.flops = cost.flops;
   op.bytes = cost.bytes;
+  if (cost.kernel.kind != KernelKind::matmul) {
+    op.duration_ns = model_.duration_ns(cost.kernel, cost.flops, cost.bytes);
+    return op;
+  }
+  // By far the dearest to find out; every layer has the same.
+  matmul_ns_.resize(std::max<std::size_t>(matmul_ns_.size(), op.kernel + std::size_t{1}), 0);
+  Nanoseconds& known = matmul_ns_[op.kernel];
+  if (known == 0) known = model_.duration_ns(cost.kernel, cost.flops, cost.bytes);
+  op.duration_ns = known;
   return op;
 }
 

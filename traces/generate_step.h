@@ -35,10 +35,19 @@ struct Parameter {
 
 // What an op costs. `bytes` 0: the sum over its accesses.
 struct Cost {
-  KernelKind kind = KernelKind::elementwise;
+  Kernel kernel{.kind = KernelKind::elementwise};
   Count flops = 0;
   Bytes bytes = 0;
 };
+
+// `batch` products of m × k by k × n. `contiguous`: the lengths of the rows in memory of all three matrices; tensor
+// cores want multiples of 16 bytes.
+inline Cost matmul(Count batch, Count m, Count n, Count k, std::initializer_list<Count> contiguous) {
+  Cost cost{.kernel = {.kind = KernelKind::matmul, .shape = {batch, m, n, k}}, .flops = 2 * batch * m * n * k};
+  constexpr Count numbers = 8;  // of 16 bits
+  for (const Count row : contiguous) cost.kernel.unaligned = cost.kernel.unaligned || row % numbers != 0;
+  return cost;
+}
 
 // A module's name with its id in the trace.
 struct Module {
@@ -49,14 +58,13 @@ struct Module {
 // Writes tensors and ops of one rank into the trace.
 class Step {
  public:
-  Step(Trace& trace, const GenerateOptions& options, const Roofline& roofline, std::uint16_t rank)
+  Step(Trace& trace, const GenerateOptions& options, const KernelModel& model, std::uint16_t rank)
       : options(options),
         trace_(trace),
-        roofline_(roofline),
+        model_(model),
         rank_(rank),
         element_(bytes_of(options.precision)),
-        gradient_element_(bytes_of(options.gradient_precision.value_or(options.precision))),
-        launch_gap_ns_(options.launch_gap_ns.value_or(roofline.gpu().launch_gap_ns)) {}
+        gradient_element_(bytes_of(options.gradient_precision.value_or(options.precision))) {}
 
   Module module(const std::string& name) { return {name, trace_.names.intern(name)}; }
   TensorId tensor(const Module& module, std::string_view suffix, Bytes bytes, Role role);
@@ -87,10 +95,10 @@ class Step {
   // The same for a finished op: only rank, phase and accesses are set here.
   void op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes);
   // An op of the GPU with its duration.
-  Op kernel(std::string_view name, const Module& module, Cost cost) const;
+  Op kernel(std::string_view name, const Module& module, const Cost& cost);
   NameId intern(std::string_view text) { return trace_.names.intern(text); }
   Bytes bytes(TensorId id) const { return id == none ? 0 : trace_.tensors[id].bytes; }
-  const Roofline& roofline() const { return roofline_; }
+  const KernelModel& model() const { return model_; }
   Bytes element_bytes() const { return element_; }
   Bytes gradient_element_bytes() const { return gradient_element_; }
 
@@ -99,10 +107,10 @@ class Step {
 
  private:
   Trace& trace_;
-  const Roofline& roofline_;
+  const KernelModel& model_;
   std::uint16_t rank_;
   Bytes element_, gradient_element_;
-  Nanoseconds launch_gap_ns_;
+  std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
   std::string name_;  // reused
   std::vector<TensorId> reads_, writes_;
 };

@@ -1,5 +1,7 @@
 #include "traces/model.h"
 
+#include <array>
+
 #include "core/error.h"
 
 namespace tencache {
@@ -301,6 +303,27 @@ std::string to_string(ModelFamily family) {
 }
 
 std::string to_string(Head head) { return head == Head::language_model ? "lm" : "classification"; }
+
+namespace {
+constexpr std::array<std::string_view, 5> activation_texts{"relu", "gelu", "gelu_composed", "gelu_bloom", "silu"};
+}
+
+std::string to_string(Activation activation) {
+  return std::string(activation_texts[static_cast<std::size_t>(activation)]);
+}
+
+std::optional<Activation> parse_activation(std::string_view text) {
+  for (std::size_t i = 0; i < activation_texts.size(); ++i) {
+    if (activation_texts[i] == text) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
+}
+
+std::string activation_names() {
+  std::string names;
+  for (const std::string_view text : activation_texts) names += (names.empty() ? "" : ", ") + std::string(text);
+  return names;
+}
 
 std::string problem_of(const ModelDescription& model) {
   struct Range {

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tencache {
@@ -14,6 +16,13 @@ namespace tencache {
 // How a family names and arranges its parameters.
 enum class ModelFamily : std::uint8_t { opt, bloom, falcon, gpt2, llama, mixtral, bert, vit };
 enum class Head : std::uint8_t { language_model, classification };
+
+// Of the feed-forward block. gelu: one kernel; gelu_composed: of eight ops, as Hugging Face's "gelu_new"; gelu_bloom: of
+// nine that keep their input only. Stacks other than eager run each as one kernel.
+enum class Activation : std::uint8_t { relu, gelu, gelu_composed, gelu_bloom, silu };
+std::string to_string(Activation activation);
+std::optional<Activation> parse_activation(std::string_view text);
+std::string activation_names();
 
 struct ModelDescription {
   std::string name;                  // as on Hugging Face, lower case, without the owner: "opt-6.7b"
@@ -34,6 +43,7 @@ struct ModelDescription {
   std::uint64_t experts = 0, experts_per_token = 0;            // 0: dense
   std::uint64_t labels = 2;                                    // of the classification head
   std::uint64_t image_size = 0, patch_size = 0, channels = 0;  // ViT
+  Activation activation = Activation::gelu;
   bool gated = false;  // feed-forward with gate, up and down projections (SwiGLU)
   bool attention_bias = true, feed_forward_bias = true;
   bool attention_output_bias = true;  // llama: of the last of its four projections (Qwen2 has biases on the others)

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "traces/host_issue.h"
 
 namespace tencache {
 namespace {
@@ -41,9 +42,19 @@ bool fused_attention(std::string_view name) {
   return name.find("flash") != std::string_view::npos || name.find("scaled_dot_product") != std::string_view::npos;
 }
 
-KernelKind kind_of(const Trace& trace, const Op& op, std::uint64_t flops) {
-  if (flops == 0) return KernelKind::elementwise;
-  return fused_attention(trace.name(op)) ? KernelKind::attention : KernelKind::matmul;
+// What the trace says that the op launches or, where it does not, what its flops and its name say.
+Kernel kernel_of(const Trace& trace, const Op& op, std::uint64_t flops) {
+  Kernel kernel = trace.kernel(op);
+  if (kernel.kind != KernelKind::unknown) return kernel;
+  kernel.kind = flops == 0                       ? KernelKind::elementwise
+                : fused_attention(trace.name(op)) ? KernelKind::attention
+                                                  : KernelKind::matmul;
+  return kernel;
+}
+
+// Between how many ranks a collective goes, where the trace says.
+std::uint64_t ranks_of(const Trace& trace, const Op& op) {
+  return std::max<std::uint64_t>(trace.kernel(op).shape[0], 2);
 }
 
 Precision precision_of(const Trace& trace) {
@@ -60,12 +71,15 @@ class Rescaler {
 
   // The op's time on the second GPU ÷ on the first.
   double ratio(const Trace& trace, const Op& op) {
-    if (op.rendezvous != 0) return quotient(to_.collective_ns(op.bytes), from_.collective_ns(op.bytes));
+    if (op.rendezvous != 0) {
+      const std::uint64_t ranks = ranks_of(trace, op);
+      return quotient(to_.collective_ns(ranks, op.bytes), from_.collective_ns(ranks, op.bytes));
+    }
     const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
     std::uint64_t flops = op.flops;
     if (flops == 0 && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
-    const KernelKind kind = kind_of(trace, op, flops);
-    return quotient(to_.kernel_ns(kind, flops, bytes), from_.kernel_ns(kind, flops, bytes));
+    const Kernel kernel = kernel_of(trace, op, flops);
+    return quotient(to_.duration_ns(kernel, flops, bytes), from_.duration_ns(kernel, flops, bytes));
   }
   std::uint64_t guessed() const { return guessed_; }
 
@@ -77,16 +91,18 @@ class Rescaler {
   // 0: its memory traffic explains its time.
   std::uint64_t guessed_flops(const Op& op, Bytes bytes) {
     const auto duration = static_cast<double>(op.duration_ns);
-    if (duration <= explained_by_memory * static_cast<double>(from_.kernel_ns(KernelKind::elementwise, 0, bytes))) return 0;
+    const Kernel elementwise{.kind = KernelKind::elementwise};
+    if (duration <= explained_by_memory * static_cast<double>(from_.duration_ns(elementwise, 0, bytes))) return 0;
     ++guessed_;
-    // Found by the roofline itself: what so many flops take grows in proportion.
+    // Found by the model itself: what so many flops take grows in proportion.
     constexpr std::uint64_t many = 1'000'000'000'000'000;
-    const auto overhead = static_cast<double>(from_.gpu().kernel_overhead_ns);
-    const double many_ns = static_cast<double>(from_.kernel_ns(KernelKind::matmul, many, 0)) - overhead;
-    return static_cast<std::uint64_t>((duration - overhead) / many_ns * static_cast<double>(many));
+    const Kernel matmul{.kind = KernelKind::matmul};
+    const auto start = static_cast<double>(from_.duration_ns(matmul, 1, 0));
+    const double many_ns = static_cast<double>(from_.duration_ns(matmul, many, 0)) - start;
+    return static_cast<std::uint64_t>(std::max(duration - start, 1.0) / many_ns * static_cast<double>(many));
   }
 
-  Roofline from_, to_;
+  KernelModel from_, to_;
   std::uint64_t guessed_ = 0;
 };
 
@@ -126,16 +142,16 @@ Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to) {
   return rescaling;
 }
 
-void model_durations(Trace& trace, const GpuSpec& gpu) {
-  const Roofline roofline(gpu, precision_on(gpu, precision_of(trace)));
+void model_durations(Trace& trace, const GpuSpec& gpu, Nanoseconds launch_ns) {
+  const KernelModel model(gpu, precision_on(gpu, precision_of(trace)));
   for (Op& op : trace.ops) {
     if (op.device != Device::gpu) continue;
     const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
-    op.duration_ns = op.rendezvous != 0 ? roofline.collective_ns(bytes)
-                                        : roofline.kernel_ns(kind_of(trace, op, op.flops), op.flops, bytes);
-    op.gap_before_ns = gpu.launch_gap_ns;
+    op.duration_ns = op.rendezvous != 0 ? model.collective_ns(ranks_of(trace, op), bytes)
+                                        : model.duration_ns(kernel_of(trace, op, op.flops), op.flops, bytes);
     op.duration_source = DurationSource::modelled;
   }
+  issue(trace, launch_ns);
   trace.header.hardware = "modelled: " + gpu.name;
 }
 

@@ -1,5 +1,5 @@
 // Durations of a trace carried over from the GPU that they were recorded on (or modelled for) to another one, by the
-// roofline model (traces/roofline.h): each op takes its duration times the ratio of its time by the roofline of the one
+// kernel model (traces/kernel_model.h): each op takes its duration times the ratio of its time by the roofline of the one
 // GPU to that of the other, so that what the recording knows beyond a roofline stays in it.
 //
 // The rules, op by op:
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "traces/roofline.h"
+#include "traces/kernel_model.h"
 
 namespace tencache {
 
@@ -41,7 +41,7 @@ Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to);
 // Durations of a trace that has none, such as of a model recorded without its memory: each GPU op takes its time by the
 // GPU's roofline (rules 2 to 5, an op without flops is elementwise) with the GPU's launch gap before it. All become
 // `modelled`, and the header's hardware "modelled: GPU". Throws Error as rescale does.
-void model_durations(Trace& trace, const GpuSpec& gpu);
+void model_durations(Trace& trace, const GpuSpec& gpu, Nanoseconds launch_ns);
 
 // The GPU of the list that the header's hardware names: "l40s", "modelled: l40s", or as its driver calls it ("NVIDIA
 // H200", "Tesla V100-SXM2-16GB"): the one all of whose parts are there. nullptr: none, or several equally well.

@@ -14,7 +14,7 @@
 
 #include "core/trace.h"
 #include "traces/pytorch/byte_stream.h"
-#include "traces/roofline.h"
+#include "traces/gpu_spec.h"
 
 namespace tencache {
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "traces/host_issue.h"
 #include "traces/pytorch/join.h"
 
 namespace tencache {
@@ -51,6 +52,7 @@ ImportedTrace import_pytorch(const PytorchImportOptions& options) {
   header.recorded_by = std::string("import pytorch (execution trace") + (joined ? " and Kineto trace" : "") +
                        ", schema " + recording.schema + "; " + iterations.evidence +
                        "; roles inferred: " + roles.summary + ")";
+  if (!joined) issue(imported.trace, options.launch_ns);  // recorded gaps hold all of the host's time
   imported.trace.validate(recording.file);
   return imported;
 }

@@ -19,6 +19,7 @@ struct PytorchImportOptions {
   // For durations by roofline, of those ops that the Kineto trace has no time for. Without it and without a Kineto
   // trace the import is an error.
   std::optional<GpuSpec> gpu;
+  Nanoseconds launch_ns = 0;  // of the host, for a kernel (configs/stacks.yaml)
   std::string model;         // empty: the file's name
   bool as_recorded = false;  // keep what only a first step does (traces/pytorch/to_trace.h)
   std::uint64_t batch = 0, sequence_length = 0;

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "traces/pytorch/calls.h"
-#include "traces/roofline.h"
+#include "traces/kernel_model.h"
 
 namespace tencache {
 

@@ -142,16 +142,16 @@ class Maker {
     return positions;
   }
 
-  Roofline& roofline(Precision precision) {
-    const auto found = rooflines_.find(precision);
-    if (found != rooflines_.end()) return found->second;
+  KernelModel& model(Precision precision) {
+    const auto found = models_.find(precision);
+    if (found != models_.end()) return found->second;
     GpuSpec gpu = *in_.gpu;
     // What a GPU does not compute in, it computes in fp32.
     if ((precision == Precision::fp16 && gpu.fp16_flops <= 0) ||
         (precision == Precision::bf16 && gpu.bf16_flops <= 0)) {
       precision = Precision::fp32;
     }
-    return rooflines_.try_emplace(precision, gpu, precision).first->second;
+    return models_.try_emplace(precision, gpu, precision).first->second;
   }
 
   void set_times() {
@@ -175,9 +175,7 @@ class Maker {
     if (in_.measured != nullptr) ++unmatched_;
     if (in_.gpu == nullptr || piece.device == Device::cpu) return;
     const OpCost cost = cost_of(recording_, in_.storages, *piece.call);
-    piece.duration_ns = roofline(cost.precision).kernel_ns(cost.kind, cost.flops, cost.bytes);
-    // The recorded gaps hold all of the host's time.
-    if (in_.measured == nullptr) piece.gap_ns = in_.gpu->launch_gap_ns;
+    piece.duration_ns = model(cost.precision).duration_ns({.kind = cost.kind}, cost.flops, cost.bytes);
   }
 
   // A call's time over its pieces, by their memory traffic.
@@ -353,7 +351,7 @@ class Maker {
   std::vector<bool> initialised_;    // by storage: a state created on first use that was given its first content
   std::unordered_map<std::uint32_t, std::uint32_t> born_at_;
   std::array<std::uint64_t, role_count> ordinals_{};
-  std::map<Precision, Roofline> rooflines_;
+  std::map<Precision, KernelModel> models_;
   std::vector<TensorId> reads_, writes_;
   std::array<std::uint64_t, 3> flops_{};
   bool gpu_recording_ = false;

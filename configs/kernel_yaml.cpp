@@ -1,0 +1,285 @@
+#include "configs/kernel_yaml.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+#include <filesystem>
+#include <functional>
+
+#include "configs/shipped_files.h"
+#include "configs/yaml_layers.h"
+#include "core/error.h"
+#include "core/parse_number.h"
+#include "traces/csv_table.h"
+#include "traces/file_io.h"
+
+namespace tencache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Bytes maximum_kernel_file_bytes = 16 * MiB;
+
+// Figures of one section of the file.
+class Section {
+ public:
+  Section(const YamlValue& value, const std::string& what, std::vector<std::string> keys)
+      : map_({value}, what, with_source(std::move(keys))), what_(what) {
+    text("source");
+    const std::string confidence = text("confidence");
+    if (confidence != "published" && confidence != "measured" && confidence != "estimated") {
+      fail_at(map_.require("confidence"), what + ": confidence '" + confidence +
+                                              "'; valid are published, measured, estimated");
+    }
+  }
+
+  std::string text(const std::string& key) const {
+    const YamlValue value = map_.require(key);
+    if (!value.node.IsScalar()) fail_at(value, what_ + ": " + key + " is " + describe(value.node) + "; expected text");
+    return value.node.Scalar();
+  }
+  bool has(const std::string& key) const { return map_.get(key).has_value(); }
+  YamlValue value(const std::string& key) const { return map_.require(key); }
+  double number(const std::string& key, double least, double most) const {
+    const std::optional<double> value = parse_number(text(key));
+    if (!value || *value < least || *value > most) {
+      fail_at(map_.require(key), what_ + ": " + key + " '" + text(key) + "' is not a number from " + shown(least) +
+                                     " to " + shown(most));
+    }
+    return *value;
+  }
+  template <typename Parse>
+  auto parsed(const std::string& key, Parse parse) const {
+    try {
+      return parse(text(key));
+    } catch (const Error& error) {
+      fail_at(map_.require(key), what_ + ": " + key + ": " + error.what());
+    }
+  }
+  double nanoseconds(const std::string& key) const {
+    return static_cast<double>(parsed(key, [](const std::string& t) { return parse_duration(t); }));
+  }
+
+ private:
+  static std::string shown(double number) {
+    std::string text = std::to_string(number);
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+    return text;
+  }
+  static std::vector<std::string> with_source(std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"source", "licence", "confidence"});
+    return keys;
+  }
+  YamlMap map_;
+  std::string what_;
+};
+
+void read_matmul(const YamlValue& value, MatmulConstants& constants) {
+  const Section section(value, "matmul",
+                        {"start", "share", "half_tile", "quarter_tile", "depth", "tail", "memory_share", "cache_share",
+                         "split_start", "unaligned_share"});
+  constexpr double any = 10;
+  constants.start_ns = section.nanoseconds("start");
+  constants.share = section.number("share", 0.01, 1);
+  constants.half_tile = section.number("half_tile", 0.01, any);
+  constants.quarter_tile = section.number("quarter_tile", 0.01, any);
+  constants.depth = section.number("depth", 0, 1e5);
+  constants.tail = section.number("tail", 0, 1);
+  constants.memory_share = section.number("memory_share", 0.01, 1);
+  constants.cache_share = section.number("cache_share", 0.01, any);
+  constants.split_start_ns = section.nanoseconds("split_start");
+  constants.unaligned_share = section.number("unaligned_share", 0.001, 1);
+}
+
+AttentionConstants read_attention(const YamlValue& value) {
+  const Section section(value, "attention",
+                        {"kernel", "head_dimension", "start", "share", "depth", "tail", "memory_share", "cache_share",
+                         "backward"});
+  AttentionConstants constants;
+  const auto kernel = parse_attention_kernel(section.text("kernel"));
+  if (!kernel) {
+    fail_at(section.value("kernel"), "attention: unknown kernel '" + section.text("kernel") + "'; valid are " +
+                                         attention_kernel_names());
+  }
+  constants.kernel = *kernel;
+  constants.head_dimension = static_cast<std::uint64_t>(section.number("head_dimension", 1, 4096));
+  constants.start_ns = section.nanoseconds("start");
+  constants.share = section.number("share", 0.001, 1);
+  constants.depth = section.number("depth", 0, 1e5);
+  constants.tail = section.number("tail", 0, 100);
+  constants.memory_share = section.has("memory_share") ? section.number("memory_share", 0.01, 1) : 1;
+  constants.cache_share = section.has("cache_share") ? section.number("cache_share", 0.01, 10) : 1;
+  constants.backward = section.number("backward", 0.1, 10);
+  return constants;
+}
+
+CollectiveConstants read_collective(const YamlValue& value) {
+  const Section section(value, "collectives", {"ranks", "bandwidth", "latency", "root"});
+  CollectiveConstants constants;
+  constants.ranks = static_cast<std::uint64_t>(section.number("ranks", 2, 65535));
+  constants.bandwidth = section.parsed("bandwidth", [](const std::string& text) { return parse_bandwidth(text); });
+  if (constants.bandwidth == 0) fail_at(section.value("bandwidth"), "collectives: bandwidth must be above 0");
+  constants.latency_ns = static_cast<Nanoseconds>(section.nanoseconds("latency"));
+  constants.ns_a_root_byte = section.has("root") ? section.number("root", 0, 1e6) : 0;
+  return constants;
+}
+
+// A number by kind of kernel.
+void read_kinds(const YamlValue& value, const std::string& what, double most,
+                std::array<double, kernel_kind_count>& numbers) {
+  std::vector<std::string> names;
+  for (std::size_t i = 1; i < kernel_kind_count; ++i) names.emplace_back(to_string(static_cast<KernelKind>(i)));
+  const Section section(value, what, names);
+  for (const std::string& name : names) {
+    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = section.number(name, 0, most);
+  }
+}
+
+struct File {
+  KernelConstants constants;
+  std::string table;  // empty: none
+};
+
+File parse_file(const std::string& text, const std::string& file) {
+  File result;
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);
+  } catch (const YAML::Exception& error) {
+    const int line = error.mark.line;
+    throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
+  }
+  const YamlMap map({{root, &file}}, "a chip's kernels",
+                    {"name", "measured", "table", "matmul", "attention", "kernel_start", "sustained", "bandwidth_share",
+                     "error", "collectives"});
+  const auto scalar = [&](const char* key) {
+    const YamlValue value = map.require(key);
+    if (!value.node.IsScalar()) fail_at(value, std::string(key) + " is " + describe(value.node) + "; expected text");
+    return value.node.Scalar();
+  };
+  KernelConstants& constants = result.constants;
+  constants.name = scalar("name");
+  const std::string measured = scalar("measured");
+  if (measured != "true" && measured != "false") {
+    fail_at(map.require("measured"), "measured: '" + measured + "'; valid are true, false");
+  }
+  constants.measured = measured == "true";
+  if (map.get("table")) result.table = scalar("table");
+  read_matmul(map.require("matmul"), constants.matmul);
+  each_item(map.require("attention"), "attention",
+            [&](const YamlValue& item) { constants.attention.push_back(read_attention(item)); });
+  const Section start(map.require("kernel_start"), "kernel_start", {"value"});
+  constants.start_ns = static_cast<Nanoseconds>(start.nanoseconds("value"));
+  const Section sustained(map.require("sustained"), "sustained", {"value"});
+  constants.sustained = sustained.number("value", 0.1, 1);
+  read_kinds(map.require("bandwidth_share"), "bandwidth_share", 2, constants.bandwidth_share);
+  if (constants.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
+    fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
+  }
+  read_kinds(map.require("error"), "error", 10, constants.error);
+  if (const auto collectives = map.get("collectives")) {
+    each_item(*collectives, "collectives",
+              [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });
+  }
+  return result;
+}
+
+// "8x20x4x1536x1536x128".
+void read_shape(const CsvTable& table, std::string_view text, Kernel& kernel) {
+  const std::size_t wanted = shape_size(kernel.kind);
+  std::size_t count = 0;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end && count < wanted) {
+    const auto [rest, error] = std::from_chars(at, end, kernel.shape[count]);
+    if (error != std::errc() || kernel.shape[count] == 0 || kernel.shape[count] > (std::uint64_t{1} << 40)) break;
+    ++count;
+    at = rest;
+    if (at != end && *at++ != 'x') break;
+  }
+  if (at != end || count != wanted) {
+    table.fail("shape '" + std::string(text) + "' of a " + std::string(to_string(kernel.kind)) + "; it takes " +
+               std::to_string(wanted) + " numbers with x between them");
+  }
+}
+
+std::vector<MeasuredKernel> read_table(const std::string& path) {
+  CsvTable table(path, maximum_kernel_file_bytes);
+  const std::vector<std::string> names{"kind", "shape", "causal", "attention_kernel", "bytes", "time_ns", "set"};
+  std::vector<std::size_t> columns;
+  for (const std::string& name : names) {
+    columns.push_back(table.find(name));
+    if (columns.back() == CsvTable::no_column) {
+      throw Error(path, 1, "column '" + name + "' is missing; a table of kernels has " + join_names(names));
+    }
+  }
+  std::vector<MeasuredKernel> rows;
+  while (table.next_row()) {
+    MeasuredKernel row;
+    const auto kind = parse_kernel_kind(table.field(columns[0]));
+    if (!kind) {
+      table.fail("unknown kind '" + std::string(table.field(columns[0])) + "'; valid are " + kernel_kind_names());
+    }
+    row.kernel.kind = *kind;
+    read_shape(table, table.field(columns[1]), row.kernel);
+    row.kernel.causal = table.field(columns[2]) == "1";
+    if (!table.field(columns[3]).empty()) {
+      const auto attention = parse_attention_kernel(table.field(columns[3]));
+      if (!attention) {
+        table.fail("unknown attention_kernel '" + std::string(table.field(columns[3])) + "'; valid are " +
+                   attention_kernel_names());
+      }
+      row.kernel.attention = *attention;
+    }
+    row.bytes = table.number(columns[4], Bytes{1} << 50, true);
+    row.time_ns = static_cast<Nanoseconds>(table.number(columns[5], std::uint64_t{1} << 50));
+    if (row.time_ns == 0) table.fail("time_ns is 0; a kernel takes at least a nanosecond (is the unit right?)");
+    const std::string_view set = table.field(columns[6]);
+    if (set != "fit" && set != "judge") table.fail("unknown set '" + std::string(set) + "'; valid are fit, judge");
+    row.judge = set == "judge";
+    rows.push_back(row);
+  }
+  if (rows.empty()) throw Error(path, 0, "has no rows");
+  return rows;
+}
+
+}  // namespace
+
+KernelConstants parse_kernels(const std::string& text, const std::string& file) {
+  return parse_file(text, file).constants;
+}
+
+std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name) {
+  const std::string path = (fs::path(folder) / (name + ".yaml")).string();
+  const std::string table = parse_file(read_file(path, maximum_kernel_file_bytes), path).table;
+  if (table.empty()) return {};
+  return read_table((fs::path(folder) / table).string());
+}
+
+KernelConstants read_kernels(const std::string& folder, const std::string& name) {
+  const std::string path = (fs::path(folder) / (name + ".yaml")).string();
+  File file = parse_file(read_file(path, maximum_kernel_file_bytes), path);
+  if (file.constants.name != name) {
+    throw Error(path, 0, "is of '" + file.constants.name + "'; the file is named after its chip");
+  }
+  if (file.table.empty()) return std::move(file.constants);
+  for (const MeasuredKernel& row : read_table((fs::path(folder) / file.table).string())) {
+    if (row.judge || row.kernel.kind != KernelKind::matmul) continue;
+    const auto& shape = row.kernel.shape;
+    file.constants.measured_matmuls.push_back({shape[0] * shape[1], shape[2], shape[3], row.time_ns});
+  }
+  return std::move(file.constants);
+}
+
+std::string kernel_folder() {
+  std::string looked;
+  for (const std::string& folder : config_folders("kernels")) {
+    std::error_code ignored;
+    if (fs::is_directory(folder, ignored)) return folder;
+    looked += (looked.empty() ? "" : ", ") + folder;
+  }
+  throw Error("the folder of kernels' constants is not to be found; looked for " + looked);
+}
+
+}  // namespace tencache

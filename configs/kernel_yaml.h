@@ -1,0 +1,33 @@
+// The files of configs/kernels: how well kernels use a chip, by what was measured on it. One YAML file a chip with the
+// constants and their sources, and beside it a table of measured times, whose rows are of two sets: the constants and
+// the model's corrections come from `fit`, `judge` only says how far off they are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "traces/gpu_spec.h"
+
+namespace tencache {
+
+// A row of a table.
+struct MeasuredKernel {
+  Kernel kernel;
+  Bytes bytes = 0;  // memory traffic, of kernels without a shape
+  Nanoseconds time_ns = 0;
+  bool judge = false;
+};
+
+// From `folder` / `name`.yaml and the table that it names. Throws Error with file and line.
+KernelConstants read_kernels(const std::string& folder, const std::string& name);
+
+// The whole table of `name`; empty where the chip has none.
+std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name);
+
+// The same from text, without the table; `file` is for messages.
+KernelConstants parse_kernels(const std::string& text, const std::string& file);
+
+// The shipped folder. Throws Error where it is not to be found.
+std::string kernel_folder();
+
+}  // namespace tencache

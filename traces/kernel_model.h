@@ -1,0 +1,61 @@
+// The time that a kernel takes on a GPU, by what it computes and on which shape. One model for generated traces,
+// recordings without times and durations that are carried over to another GPU.
+//
+//   matmul      tiles on multiprocessors, wave by wave, beside the memory's traffic; where measured times of such
+//               products are at hand, corrected by those of the nearest shapes
+//   attention   share of the peak by generation of the kernel, head dimension and length (Dao et al. 2022 to 2024)
+//   the others  memory traffic over the share of the bandwidth that kernels of the kind reach
+//
+// and a fixed time of every kernel. A matmul whose shape is not known is the larger of its arithmetic over the peak's
+// share and its traffic over the bandwidth's (the roofline, Williams et al. 2009). docs/workloads.md has the sources
+// of the constants and what the model was held against.
+#pragma once
+
+#include <cstdint>
+
+#include "core/trace.h"
+#include "traces/gpu_spec.h"
+
+namespace tencache {
+
+class KernelModel {
+ public:
+  // Throws Error if the GPU has no such precision.
+  KernelModel(GpuSpec gpu, Precision precision);
+
+  // Of everything that an op launches. `flops` and `bytes` are its sums.
+  Nanoseconds duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const;
+  // `bytes` cross this rank's link to the other `ranks` - 1; `bandwidth` 0: the GPU's own interconnect.
+  Nanoseconds collective_ns(std::uint64_t ranks, Bytes bytes, BytesPerSecond bandwidth = 0) const;
+  // Whether the shape lies beyond those that the GPU was measured at, or nothing was measured.
+  bool extrapolates(const Kernel& kernel) const;
+  // Median error of times of this kind, as found on shapes that nothing was fitted on.
+  double error_of(KernelKind kind) const { return gpu_.kernels.error[static_cast<std::size_t>(kind)]; }
+
+  const GpuSpec& gpu() const { return gpu_; }
+  Precision precision() const { return precision_; }
+
+ private:
+  struct Nearest {
+    double log_correction = 0;
+    double distance = 0;  // to the nearest, in doublings of m, n, k
+  };
+  // Without correction.
+  double matmul_seconds(double batch, double m, double n, double k, bool unaligned) const;
+  double attention_seconds(const Kernel& kernel, double flops, double bytes) const;
+  const AttentionConstants* attention_constants(AttentionKernel kernel, std::uint64_t dimension) const;
+  Nearest nearest(double m, double n, double k) const;
+  double bandwidth_of(KernelKind kind) const;
+
+  // A measured product: where it lies, and the logarithm of measured ÷ modelled.
+  struct Point {
+    std::array<double, 3> at;
+    double log_ratio;
+  };
+  GpuSpec gpu_;
+  Precision precision_;
+  double peak_ = 0;
+  std::vector<Point> points_;  // of 16-bit precisions
+};
+
+}  // namespace tencache

@@ -172,7 +172,7 @@ File parse_file(const std::string& text, const std::string& file) {
   const Section start(map.require("kernel_start"), "kernel_start", {"value"});
   constants.start_ns = static_cast<Nanoseconds>(start.nanoseconds("value"));
   const Section sustained(map.require("sustained"), "sustained", {"value"});
-  constants.sustained = sustained.number("value", 0.1, 1);
+  constants.sustained = sustained.number("value", 0.1, 1.2);
   read_kinds(map.require("bandwidth_share"), "bandwidth_share", 2, constants.bandwidth_share);
   if (constants.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");

@@ -50,13 +50,14 @@ enum class KernelKind : std::uint8_t {
   attention_backward,  // the same
   elementwise,         // contiguous in, contiguous out
   norm,                // a row at a time: layer norm, RMS norm, softmax
+  norm_backward,       // of PyTorch's own layer norm, whose sums over rows are slow
   reduction,           // over rows: gradients of biases
   copy,                // with a change of layout: transposes, concatenation
   gather,              // embeddings and their gradients
   optimizer,           // updates of parameters, many tensors at once
   collective           // between ranks; shape: how many
 };
-inline constexpr std::size_t kernel_kind_count = 11;
+inline constexpr std::size_t kernel_kind_count = 12;
 // The generation of a fused attention kernel; its share of the peak differs by more than two.
 enum class AttentionKernel : std::uint8_t { unspecified, flash1, flash2, flash3, cudnn };
 inline constexpr std::size_t attention_kernel_count = 5;

@@ -26,7 +26,8 @@ Cost StackKernels::norm_backward(bool root_mean_square, bool residual, Count ele
   // The gradient of the input, and the sums for weight and bias over all rows, in two steps.
   const bool joined = !eager();
   const Bytes sum = residual ? (joined ? 1 : 3) : 0;
-  return cost(KernelKind::norm, residual && !joined ? 4 : 3, elements * (5 + sum) * e);
+  return cost(joined ? KernelKind::norm : KernelKind::norm_backward, residual && !joined ? 4 : 3,
+              elements * (5 + sum) * e);
 }
 
 Cost StackKernels::activation(Activation activation, Count elements) const {

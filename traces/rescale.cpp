@@ -77,7 +77,8 @@ class Rescaler {
   // 0: its memory traffic explains its time.
   std::uint64_t guessed_flops(const Op& op, Bytes bytes) {
     const auto duration = static_cast<double>(op.duration_ns);
-    if (duration <= explained_by_memory * static_cast<double>(from_.kernel_ns(KernelKind::elementwise, 0, bytes))) return 0;
+    if (duration <= explained_by_memory * static_cast<double>(from_.kernel_ns(KernelKind::elementwise, 0, bytes)))
+      return 0;
     ++guessed_;
     // Found by the roofline itself: what so many flops take grows in proportion.
     constexpr std::uint64_t many = 1'000'000'000'000'000;

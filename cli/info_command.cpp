@@ -164,7 +164,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("TRACE", arguments->trace, "Trace file"))->required();
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
-      "Ops by phase, and by kernel where the trace has kernels, tensors by role, the bytes alive at once, and the "
+      "Ops by phase and (if the trace has kernels) by kernel, tensors by role, the bytes alive at once, and the "
       "least GPU memory with which it can run.\n\n"
       "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
   command->callback([arguments, &chosen] {

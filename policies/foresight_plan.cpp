@@ -166,7 +166,7 @@ class Estimate {
     const Bytes capacity = machine_.tiers[0].capacity / 20 * 19;
     const std::vector<std::uint8_t> away = spilled(seen, capacity);
     Moved moved = moved_by(seen, away);
-    std::array<double, 4> phases{};
+    std::array<double, phase_count> phases{};
     std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU in the forward pass, after so much compute
     for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
       if (devices[op] == Device::cpu) continue;
@@ -176,13 +176,13 @@ class Estimate {
       }
       taken += seconds_of(op, Device::gpu);
     }
-    const std::array<double, 4> compute = phases;
+    const std::array<double, phase_count> compute = phases;
     const auto stretch = [&](std::size_t phase) { return compute[phase] > 0 ? phases[phase] / compute[phase] : 1; };
     const TierId host = machine_.tier_of(Device::cpu);
     const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
     const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
     // Links that a pass leaves idle work for the updates before and after it.
-    const auto shift = [&](Phase idle, std::array<Bytes, 4>& bytes, double bandwidth) {
+    const auto shift = [&](Phase idle, std::array<Bytes, phase_count>& bytes, double bandwidth) {
       Bytes& of_updates = bytes[static_cast<std::size_t>(Phase::optimizer)];
       const std::size_t pass = static_cast<std::size_t>(idle);
       const double left = std::max(0.0, phases[pass] * bandwidth - static_cast<double>(bytes[pass]));

@@ -36,7 +36,7 @@ struct Moved {
   Bytes all_up() const { return up[0] + up[1] + up[2] + up[3]; }
   Bytes all_down() const { return down[0] + down[1] + down[2] + down[3]; }
 
-  std::array<Bytes, 4> up{}, down{};  // by phase: of the op that needs it, and of the op that wrote it
+  std::array<Bytes, phase_count> up{}, down{};  // by phase: of the op that needs it, and of the op that wrote it
 };
 Moved moved_by(const Seen& seen, const std::vector<std::uint8_t>& spilled);
 

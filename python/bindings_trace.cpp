@@ -209,6 +209,8 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
+  if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
+  const Kernel launched = kernel_of(kernel, shape, causal, attention_kernel, launches);
   Op op;
   op.name = self.trace.names.intern(name);
   op.module = self.trace.names.intern(module);
@@ -224,8 +226,7 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.gap_before_ns = gap_before_ns;
   op.flops = flops;
   op.bytes = bytes;
-  op.kernel = self.trace.kernels.intern(kernel_of(kernel, shape, causal, attention_kernel, launches));
-  if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
+  op.kernel = self.trace.kernels.intern(launched);
   op.detail = self.trace.add_detail({step, revealed_by.value_or(none), cpu_duration_ns});
   ++self.revision;
   return self.trace.add_op(op, reads, writes);

@@ -423,6 +423,34 @@ TEST_F(CommandLine, ImportOfRecordings) {
   EXPECT_FALSE(std::filesystem::exists(path("no.trace.jsonl")));
 }
 
+TEST_F(CommandLine, InfoShowsKernelsAndStepsWhereTheTraceHasThem) {
+  const Json training = run({"info", "small.trace.jsonl", "--json"}).json();
+  EXPECT_EQ(training["header"]["format_version"], 1);
+  for (const char* key : {"prefill", "decode"}) EXPECT_FALSE(training["ops"]["by_phase"].contains(key));
+  for (const char* key : {"kv_cache", "expert"}) EXPECT_FALSE(training["tensors"]["by_role"].contains(key));
+  EXPECT_FALSE(training["ops"].contains("by_kernel") || training.contains("steps"));
+  EXPECT_FALSE(training["header"].contains("stack"));
+
+  const std::string newer = TENCACHE_SOURCE_DIR "/tests/data/version-2.trace.jsonl";
+  const Json info = run({"info", newer, "--json"}).json();
+  EXPECT_EQ(info["header"]["format_version"], 2);
+  EXPECT_EQ(info["header"]["stack"], "vllm 0.9");
+  EXPECT_EQ(info["steps"], 2);
+  EXPECT_EQ(info["ops"]["by_phase"]["decode"]["gpu"]["count"], 3);
+  EXPECT_EQ(info["tensors"]["by_role"]["expert"]["bytes"], 16384);
+  const Json& kernels = info["ops"]["by_kernel"];
+  EXPECT_EQ(kernels.size(), 4u);
+  EXPECT_EQ(kernels["matmul"]["count"], 2);
+  EXPECT_DOUBLE_EQ(kernels["matmul"]["seconds"].get<double>(), 1.6e-6);
+  EXPECT_EQ(kernels["unknown"]["count"], 1);
+  EXPECT_THAT(run({"info", newer}).out,
+              AllOf(HasSubstr("stack          vllm 0.9"), HasSubstr("matmul             2 ops, 1.60 us"),
+                    HasSubstr("steps          2"), HasSubstr("kv_cache         1, 8.00 KiB")));
+  const Json phases = run({"replay", newer, "-m", "small-host", "-p", "on-demand", "--json"}).json()["phase_seconds"];
+  EXPECT_DOUBLE_EQ(phases["prefill"].get<double>(), 2.4e-6);
+  EXPECT_TRUE(phases.contains("decode"));
+}
+
 TEST_F(CommandLine, InfoListingsAndImport) {
   const Json info = run({"info", "small.trace.jsonl", "--json"}).json();
   EXPECT_EQ(info["ops"]["count"], 6);

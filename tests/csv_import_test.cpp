@@ -88,6 +88,24 @@ TEST_F(CsvImport, ReadsTheSmallestPair) {
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("1 tensor read before any op writes")));
 }
 
+TEST_F(CsvImport, KeepsCachesAndExpertsOfInference) {
+  const Trace trace = import_pair(
+      "id,phase,kernel,time_ms,inputs,outputs\n"
+      "0,prefill,Attention,0.5,,0\n"
+      "1,decode,MatMul,1,0 1,2\n",
+      "id,role,bytes\n"
+      "0,kv_cache,100\n"
+      "1,expert,100\n"
+      "2,act,100\n");
+  EXPECT_EQ(trace.ops[0].phase, Phase::prefill);
+  EXPECT_EQ(trace.ops[1].phase, Phase::decode);
+  EXPECT_EQ(trace.tensors[0].role, Role::kv_cache);
+  EXPECT_TRUE(trace.tensors[0].persistent);
+  EXPECT_EQ(trace.tensors[1].role, Role::expert);
+  EXPECT_TRUE(trace.tensors[1].persistent);
+  EXPECT_FALSE(trace.tensors[2].persistent);
+}
+
 TEST_F(CsvImport, ReadsOptionalColumnsInAnyOrderAndIgnoresUnknownOnes) {
   const Trace trace = import_pair(
       "outputs,inputs,colour,time_ms,op,phase,id,layer,device,gap_before_ms,flops,bytes\r\n"

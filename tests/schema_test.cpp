@@ -139,21 +139,24 @@ TEST(Schema, TraceLines) {
   checked.refused(Json::parse(R"({"kind":"header","format_version":3})"), no_line);
   std::istringstream newer(read_file(TENCACHE_SOURCE_DIR "/tests/data/version-2.trace.jsonl"));
   for (std::string line; std::getline(newer, line);) checked.valid(Json::parse(line));
-  for (const char* kernel : {"elementwise", "norm", "reduction", "copy", "gather", "optimizer", "collective"}) {
-    checked.valid(changed(op, "kernel", kernel));
-    checked.refused(changed(changed(op, "kernel", kernel), "shape", {1, 2, 3, 4}), no_line);
+  const Json least = Json::parse(  // the complaint has the op in it, and is cut
+      R"({"kind":"op","id":0,"name":"a","phase":"decode","device":"gpu","duration_ns":5,)"
+      R"("duration_source":"modelled","reads":[],"writes":[]})");
+  for (const char* kernel : {"elementwise", "norm", "norm_backward", "reduction", "copy", "gather", "optimizer", "collective"}) {
+    checked.valid(changed(least, "kernel", kernel));
+    checked.refused(changed(changed(least, "kernel", kernel), "shape", {1, 2, 3, 4}), no_line);
   }
-  const Json matmul = changed(changed(op, "kernel", "matmul"), "shape", {1, 2, 3, 4});
-  const Json attention = changed(changed(op, "kernel", "attention_backward"), "shape", {1, 2, 3, 4, 5, 6});
+  const Json matmul = changed(changed(least, "kernel", "matmul"), "shape", {1, 2, 3, 4});
+  const Json attention = changed(changed(least, "kernel", "attention_backward"), "shape", {1, 2, 3, 4, 5, 6});
   checked.valid(changed(matmul, "launches", 2));
   checked.valid(changed(attention, "causal", true));
   checked.valid(changed(attention, "attention_kernel", "cudnn"));
-  checked.valid(changed(op, "launches", 7));
-  checked.refused(changed(op, "kernel", "matmul"), no_line);
-  checked.refused(changed(op, "kernel", "unknown"), no_line);
-  checked.refused(changed(op, "shape", {1, 2, 3, 4}), no_line);
-  checked.refused(changed(op, "causal", true), no_line);
-  checked.refused(changed(op, "launches", 0), no_line);
+  checked.valid(changed(least, "launches", 7));
+  checked.refused(changed(least, "kernel", "matmul"), no_line);
+  checked.refused(changed(least, "kernel", "unknown"), no_line);
+  checked.refused(changed(least, "shape", {1, 2, 3, 4}), no_line);
+  checked.refused(changed(least, "causal", true), no_line);
+  checked.refused(changed(least, "launches", 0), no_line);
   checked.refused(changed(matmul, "shape", {1, 2, 3}), no_line);
   checked.refused(changed(matmul, "shape", {1, 2, 3, 1ull << 41}), no_line);
   checked.refused(changed(matmul, "attention_kernel", "flash2"), no_line);

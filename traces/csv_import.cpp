@@ -64,7 +64,8 @@ std::optional<Phase> find_phase(std::string_view name) {
 }
 
 bool is_kept_by_role(Role role) {
-  return role == Role::parameter || role == Role::optimizer_state || role == Role::master_parameter;
+  return role == Role::parameter || role == Role::optimizer_state || role == Role::master_parameter ||
+         role == Role::kv_cache || role == Role::expert;
 }
 
 class CsvImporter {

@@ -25,7 +25,30 @@ def step():
 
 
 def arrays_of(trace):
-    return trace.header, trace.names, trace.tensors, trace.ops, trace.reads, trace.writes
+    return (
+        trace.header,
+        trace.names,
+        trace.tensors,
+        trace.ops,
+        trace.reads,
+        trace.writes,
+        trace.kernels,
+        trace.details,
+    )
+
+
+def generation():
+    """An expert that a router reveals, with all that format version 2 has."""
+    trace = tencache.Trace(model="by hand", stack="vllm 0.9")
+    kv = trace.add_tensor("kv", 2048, "kv_cache", persistent=True)
+    expert = trace.add_tensor("e", 4096, "expert", persistent=True, stored_bytes=1152)
+    shape = [1, 8, 2, 16, 16, 64]
+    trace.add_op("attention", reads=[kv], writes=[], duration_ns=1, phase="prefill", kernel="attention", shape=shape,
+                 causal=True, attention_kernel="flash2")
+    trace.add_op("router", reads=[kv], writes=[], duration_ns=2, phase="decode", launches=3, step=1)
+    trace.add_op("expert", reads=[expert], writes=[], duration_ns=3, phase="decode", kernel="matmul",
+                 shape=[1, 1, 64, 128], step=1, revealed_by=1, cpu_duration_ns=90)
+    return trace
 
 
 class TraceTest(unittest.TestCase):
@@ -54,6 +77,62 @@ class TraceTest(unittest.TestCase):
         self.assertEqual([a.tolist() for a in trace.reads], [[0, 1, 3, 5], [0, 0, 1, 0, 2]])
         self.assertEqual([a.tolist() for a in trace.writes], [[0, 1, 2, 3], [1, 2, 0]])
         trace.validate()
+
+    def test_kernels_and_details_are_what_was_added(self):
+        trace = generation()
+        self.assertEqual(trace.header["stack"], "vllm 0.9")
+        self.assertEqual(trace.tensors["stored_bytes"].tolist(), [0, 1152])
+        kernels = trace.kernels[trace.ops["kernel"]]
+        self.assertEqual([tencache.KERNELS[k] for k in kernels["kind"]], ["attention", "unknown", "matmul"])
+        self.assertEqual(kernels["shape"].tolist(), [[1, 8, 2, 16, 16, 64], [0] * 6, [1, 1, 64, 128, 0, 0]])
+        self.assertEqual(kernels["causal"].tolist(), [True, False, False])
+        self.assertEqual([tencache.ATTENTION_KERNELS[k] for k in kernels["attention"]], ["flash2", "", ""])
+        self.assertEqual(kernels["launches"].tolist(), [1, 3, 1])
+        details = trace.details[trace.ops["detail"]]
+        self.assertEqual(details["step"].tolist(), [0, 1, 1])
+        self.assertEqual(details["revealed_by"].tolist(), [tencache.NONE, tencache.NONE, 1])
+        self.assertEqual(details["cpu_duration_ns"].tolist(), [0, 0, 90])
+        trace.validate()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "t.trace.jsonl")
+            tencache.save(trace, path)
+            self.assert_same(trace, tencache.load(path))
+            self.assertEqual(tencache.info(trace)["steps"], 2)
+        self.assert_same(trace, tencache.Trace.from_arrays(*arrays_of(trace)))
+        self.assert_same(trace, pickle.loads(pickle.dumps(trace)))
+        ops = trace.ops
+        ops["kernel"][1] = 0
+        trace.ops = ops
+        self.assertEqual(trace.kernels[trace.ops["kernel"]]["launches"].tolist(), [1, 1, 1])
+
+    def test_broken_kernels_and_details_are_errors(self):
+        trace = generation()
+
+        def add(**more):
+            trace.add_op("x", reads=[], writes=[], duration_ns=1, phase="decode", **more)
+
+        with self.assertRaisesRegex(tencache.Error, "kernel: unknown 'gemm'; valid are matmul, attention, "):
+            add(kernel="gemm")
+        with self.assertRaisesRegex(tencache.Error, "attention_kernel: unknown 'flash9'; valid are flash1, "):
+            add(kernel="attention", attention_kernel="flash9", shape=[1] * 6)
+        with self.assertRaisesRegex(tencache.Error, "shape: has 3 numbers; a kernel of kind 'matmul' takes 4"):
+            add(kernel="matmul", shape=[1, 2, 3])
+        with self.assertRaisesRegex(tencache.Error, "revealed_by 3 does not exist"):
+            add(revealed_by=3)
+        self.assertEqual(len(trace.ops), 3)
+        for field in ("kernel", "detail"):
+            ops = trace.ops
+            ops[field][2] = 9
+            with self.assertRaisesRegex(tencache.Error, f"row 2: {field} 9 does not exist"):
+                trace.ops = ops
+        arrays = list(arrays_of(trace))
+        with self.assertRaisesRegex(tencache.Error, "row 0: kernel 1 does not exist"):
+            tencache.Trace.from_arrays(*arrays[:6])
+        with self.assertRaisesRegex(tencache.Error, "kernels: row 0 is for ops without a kernel"):
+            tencache.Trace.from_arrays(*arrays[:6], kernels=arrays[6][1:])
+        with self.assertRaisesRegex(tencache.Error, "details: row 0 is for ops without a detail"):
+            tencache.Trace.from_arrays(*arrays[:7], details=arrays[7][1:])
+        self.assert_same(trace, generation())
 
     def test_a_saved_trace_loads_as_the_same_arrays(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -90,9 +169,9 @@ class TraceTest(unittest.TestCase):
             ops[field][1] = value
             with self.assertRaisesRegex(tencache.Error, "row 1: " + words):
                 trace.ops = ops
-        with self.assertRaisesRegex(tencache.Error, "role 7"):
+        with self.assertRaisesRegex(tencache.Error, "role 9"):
             tensors = trace.tensors
-            tensors["role"][0] = 7
+            tensors["role"][0] = 9
             trace.tensors = tensors
         with self.assertRaisesRegex(tencache.Error, "ops: the trace has 3, these are 2"):
             trace.ops = trace.ops[:2]
@@ -106,7 +185,7 @@ class TraceTest(unittest.TestCase):
         trace.validate()
 
     def test_broken_lists_of_accesses_are_errors(self):
-        header, names, tensors, ops, (offsets, ids), writes = arrays_of(step())
+        header, names, tensors, ops, (offsets, ids), writes, _, _ = arrays_of(step())
         wrong = [(offsets[:-1], ids), (offsets + 1, ids), (offsets[::-1], ids), (offsets, ids[:-1])]
         for reads in wrong:
             with self.assertRaisesRegex(tencache.Error, "reads: write"):

@@ -78,7 +78,7 @@ class Section {
 void read_matmul(const YamlValue& value, MatmulConstants& constants) {
   const Section section(value, "matmul",
                         {"start", "share", "half_tile", "quarter_tile", "depth", "tail", "memory_share", "cache_share",
-                         "split_start", "unaligned_share"});
+                         "split_start", "unaligned_share", "fp32_share"});
   constexpr double any = 10;
   constants.start_ns = section.nanoseconds("start");
   constants.share = section.number("share", 0.01, 1);
@@ -90,6 +90,7 @@ void read_matmul(const YamlValue& value, MatmulConstants& constants) {
   constants.cache_share = section.number("cache_share", 0.01, any);
   constants.split_start_ns = section.nanoseconds("split_start");
   constants.unaligned_share = section.number("unaligned_share", 0.001, 1);
+  constants.fp32_share = section.has("fp32_share") ? section.number("fp32_share", 0.01, 2) : 1;
 }
 
 AttentionConstants read_attention(const YamlValue& value) {

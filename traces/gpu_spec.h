@@ -31,6 +31,7 @@ struct MatmulConstants {
   double memory_share = 1;       // of the memory's bandwidth
   double cache_share = 1;        // the same where all operands fit into the L2 cache
   double split_start_ns = 0;     // of adding up what tiles split in depth have made
+  double fp32_share = 1;         // what fp32 products reach of their peak ÷ what 16-bit ones reach of theirs
   double unaligned_share = 0.2;  // of the peak, where rows do not begin at multiples of 16 bytes
 };
 

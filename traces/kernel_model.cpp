@@ -105,13 +105,14 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
   const double traffic =
       bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
-  if (unaligned) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
+  const double precision_share = precision_ == Precision::fp32 ? c.fp32_share : 1;
+  if (unaligned && precision_ != Precision::fp32) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
 
   const auto processors = static_cast<double>(gpu_.multiprocessors);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
     const double count = batch * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
-    const double rate = c.share * rate_of(tile, c) * peak_ / processors;
+    const double rate = c.share * precision_share * rate_of(tile, c) * peak_ / processors;
     for (const double split : splits) {
       const double waves = count * split / processors;
       const double charged = std::max(1.0, waves + (std::ceil(waves) - waves) * c.tail);

@@ -27,7 +27,7 @@ namespace {
 struct GenerateArguments {
   std::string model, gpu = "h100", output;
   std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
-  std::string stack = "eager", loss, communication;
+  std::string stack = "eager", update = "after", loss, communication;
   double predicted_tokens = 1;
   std::string attention = "flash", dropout = "family", clip = "on", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
@@ -122,6 +122,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   options.recompute = choose<Recompute>("recompute", arguments.recompute, parse_recompute, recompute_names());
   options.stack = choose<Stack>("stack", arguments.stack, parse_stack, stack_names());
   options.stack_figures = read_stack_figures();
+  options.update = choose<Update>("update", arguments.update, parse_update, update_names());
   if (const auto kernel = parse_attention_kernel(arguments.attention)) {
     options.attention_kernel = *kernel;
   } else {
@@ -302,6 +303,11 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
           "--clip", a.clip,
           clip_names() +
               ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete")
+      ->capture_default_str();
+  command
+      .add_option("--update", a.update,
+                  update_names() + " the backward pass; fused: each block's parameters as soon as their gradients are "
+                                   "there, which are freed (needs --clip off)")
       ->capture_default_str();
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();

@@ -16,6 +16,7 @@ constexpr std::array<std::string_view, 3> recompute_texts{"none", "block", "sele
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
 constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
 constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
+constexpr std::array<std::string_view, 2> update_texts{"after", "fused"};
 constexpr std::array<std::string_view, 3> loss_texts{"full", "chunked", "fused"};
 constexpr std::array<std::string_view, 4> communication_texts{"ddp", "fsdp", "deepspeed", "serial"};
 constexpr std::array<std::string_view, 3> clip_texts{"off", "on", "early"};
@@ -167,6 +168,12 @@ void check(const GenerateOptions& o) {
   check_batch(o);
   check_sequences(o);
   check_lora(o);
+  if (o.update == Update::fused && o.clip != Clip::off) {
+    refuse("update", "fused has no norm of all gradients to clip by; give --clip off as well");
+  }
+  if (o.update == Update::fused && o.data_parallel > 1 && o.zero < 3 && o.zero > 0) {
+    refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
+  }
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
@@ -219,6 +226,9 @@ std::optional<AttentionKind> parse_attention(std::string_view text) {
   return parse_name<AttentionKind>(text, attention_texts);
 }
 std::optional<Dropout> parse_dropout(std::string_view text) { return parse_name<Dropout>(text, dropout_texts); }
+std::string_view to_string(Update update) { return update_texts[static_cast<std::size_t>(update)]; }
+std::optional<Update> parse_update(std::string_view text) { return parse_name<Update>(text, update_texts); }
+std::string update_names() { return list(update_texts); }
 std::optional<Stack> parse_stack(std::string_view text) { return parse_name<Stack>(text, stack_texts); }
 std::optional<LossKind> parse_loss(std::string_view text) { return parse_name<LossKind>(text, loss_texts); }
 std::optional<Communication> parse_communication(std::string_view text) {

@@ -36,6 +36,9 @@ enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };
 // family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
 // embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
 enum class Dropout : std::uint8_t { family, none, hidden, all };
+// When parameters are updated. fused: each block's as soon as its gradients are complete, which are then freed (LOMO,
+// torchtune's optimizer in backward).
+enum class Update : std::uint8_t { after, fused };
 // Of gradients by their global norm, a barrier before the updates. on: after the backward pass (PyTorch's
 // clip_grad_norm_); early: the norm of each gradient as soon as it is complete (DeepSpeed).
 enum class Clip : std::uint8_t { off, on, early };
@@ -51,6 +54,7 @@ std::string_view to_string(Dropout dropout);
 std::string_view to_string(Stack stack);
 std::string_view to_string(LossKind loss);
 std::string_view to_string(Communication communication);
+std::string_view to_string(Update update);
 std::string_view to_string(Clip clip);
 std::string_view to_string(GradientReduction reduction);
 // nullopt for an unknown name.
@@ -61,6 +65,7 @@ std::optional<Dropout> parse_dropout(std::string_view text);
 std::optional<Stack> parse_stack(std::string_view text);
 std::optional<LossKind> parse_loss(std::string_view text);
 std::optional<Communication> parse_communication(std::string_view text);
+std::optional<Update> parse_update(std::string_view text);
 std::optional<Clip> parse_clip(std::string_view text);
 std::optional<GradientReduction> parse_gradient_reduction(std::string_view text);
 // "adamw, sgd, …": for messages that list the valid names.
@@ -71,6 +76,7 @@ std::string dropout_names();
 std::string stack_names();
 std::string loss_names();
 std::string communication_names();
+std::string update_names();
 std::string clip_names();
 std::string gradient_reduction_names();
 
@@ -103,6 +109,7 @@ struct GenerateOptions {
   std::vector<std::uint64_t> sequence_lengths;
 
   Clip clip = Clip::on;
+  Update update = Update::after;
   std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)
   // Idle time before every op; default: until the host has issued it (traces/host_issue.h).
   std::optional<Nanoseconds> launch_gap_ns;

@@ -1,6 +1,7 @@
 #include "traces/generate_optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "traces/generate_stack.h"
 
@@ -82,39 +83,50 @@ OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters
 void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
   step_.phase = Phase::optimizer;
   const TensorId coefficient = step_.options.clip != Clip::off ? emit_clip(collectives) : none;
-  const StackKernels kernels(step_.options.stack, step_.options.precision);
-  std::vector<TensorId> reads, writes;
-  for (const Entry& entry : entries_) {
-    const Parameter& parameter = *entry.parameter;
-    const Module module = step_.module(parameter.module);
-    const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
-    // Under ZeRO-1 and -2 the rank updates its part of a parameter that it has as a whole.
-    reads.assign({gradient});
-    if (coefficient != none) reads.push_back(coefficient);
-    writes.clear();
-    if (entry.master != none) {
-      reads.push_back(entry.master);
-      writes.push_back(entry.master);
-    } else {
-      reads.push_back(parameter.stored);
-    }
-    reads.insert(reads.end(), entry.states.begin(), entry.states.end());
-    writes.insert(writes.end(), entry.states.begin(), entry.states.end());
-    writes.push_back(parameter.stored);
-    Cost cost{.kernel = {.kind = KernelKind::optimizer}};
-    const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
-    for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
-    for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
-    cost = kernels.update(cost.bytes, parameter.shard_elements, step_.options.optimizer);
-    // A slice is changed in place.
-    if (entry.master != none && stored < step_.bytes(parameter.stored)) reads.push_back(parameter.stored);
-    Op op = step_.kernel(to_string(step_.options.optimizer), module, cost);
-    op.group = parameter.group;
-    op.placeable = true;
-    op.reorderable = true;
-    step_.op(op, reads, writes);
-  }
+  for (Entry& entry : entries_) emit_update(entry, coefficient);
   if (gather_parameters) emit_gather(collectives);
+}
+
+void OptimizerTensors::emit_fused(std::span<Parameter* const> parameters) {
+  if (step_.options.update != Update::fused) return;
+  const Phase phase = std::exchange(step_.phase, Phase::optimizer);
+  for (Entry& entry : entries_) {
+    const bool wanted = std::find(parameters.begin(), parameters.end(), entry.parameter) != parameters.end();
+    if (wanted) emit_update(entry, none);
+  }
+  step_.phase = phase;
+}
+
+void OptimizerTensors::emit_update(Entry& entry, TensorId coefficient) {
+  if (std::exchange(entry.updated, true)) return;
+  const StackKernels kernels(step_.options.stack, step_.options.precision);
+  const Parameter& parameter = *entry.parameter;
+  const Module module = step_.module(parameter.module);
+  const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+  // Under ZeRO-1 and -2 the rank updates its part of a parameter that it has as a whole.
+  std::vector<TensorId> reads{gradient}, writes;
+  if (coefficient != none) reads.push_back(coefficient);
+  if (entry.master != none) {
+    reads.push_back(entry.master);
+    writes.push_back(entry.master);
+  } else {
+    reads.push_back(parameter.stored);
+  }
+  reads.insert(reads.end(), entry.states.begin(), entry.states.end());
+  writes.insert(writes.end(), entry.states.begin(), entry.states.end());
+  writes.push_back(parameter.stored);
+  Cost cost{.kernel = {.kind = KernelKind::optimizer}};
+  const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
+  for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+  for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+  cost = kernels.update(cost.bytes, parameter.shard_elements, step_.options.optimizer);
+  // A slice is changed in place.
+  if (entry.master != none && stored < step_.bytes(parameter.stored)) reads.push_back(parameter.stored);
+  Op op = step_.kernel(to_string(step_.options.optimizer), module, cost);
+  op.group = parameter.group;
+  op.placeable = true;
+  op.reorderable = true;
+  step_.op(op, reads, writes);
 }
 
 void OptimizerTensors::emit_norm(Entry& entry) {

@@ -25,7 +25,9 @@ class OptimizerTensors {
   // Clip::early: the norms of these parameters' gradients, which are complete. Those that are not asked for come with
   // the step.
   void emit_norms(std::span<Parameter* const> parameters);
-  // `gather_parameters`: ZeRO-1 and -2, where each rank updates a part of what all have.
+  // Update::fused: the updates of these parameters, whose gradients are complete.
+  void emit_fused(std::span<Parameter* const> parameters);
+  // The updates that are left. `gather_parameters`: ZeRO-1 and -2, where each rank updates a part of what all have.
   void emit(Collectives& collectives, bool gather_parameters);
 
  private:
@@ -34,7 +36,9 @@ class OptimizerTensors {
     TensorId master;
     std::vector<TensorId> states;
     TensorId norm = none;
+    bool updated = false;
   };
+  void emit_update(Entry& entry, TensorId coefficient);
   void emit_norm(Entry& entry);
   TensorId emit_clip(Collectives& collectives);
   void emit_gather(Collectives& collectives);

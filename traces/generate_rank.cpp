@@ -265,6 +265,7 @@ void RankProgram::finish_block(const std::vector<Parameter*>& parameters, const 
     }
   }
   optimizer_->emit_norms(finished_);
+  optimizer_->emit_fused(finished_);
 }
 
 // The two copies of a tied embedding, on the first and the last stage.

@@ -139,12 +139,18 @@ TEST(Schema, TraceLines) {
   checked.refused(Json::parse(R"({"kind":"header","format_version":3})"), no_line);
   std::istringstream newer(read_file(TENCACHE_SOURCE_DIR "/tests/data/version-2.trace.jsonl"));
   for (std::string line; std::getline(newer, line);) checked.valid(Json::parse(line));
-  for (const char* kernel : {"elementwise", "norm", "reduction", "copy", "gather", "optimizer", "collective"}) {
+  for (const char* kernel : {"elementwise", "norm", "reduction", "copy", "gather", "optimizer"}) {
     checked.valid(changed(op, "kernel", kernel));
     checked.refused(changed(changed(op, "kernel", kernel), "shape", {1, 2, 3, 4}), no_line);
   }
   const Json matmul = changed(changed(op, "kernel", "matmul"), "shape", {1, 2, 3, 4});
   const Json attention = changed(changed(op, "kernel", "attention_backward"), "shape", {1, 2, 3, 4, 5, 6});
+  const Json collective = changed(changed(op, "kernel", "collective"), "shape", {8});
+  checked.valid(collective);
+  checked.refused(changed(op, "kernel", "collective"), no_line);
+  checked.refused(changed(collective, "shape", {1, 2}), no_line);
+  checked.valid(changed(matmul, "unaligned", true));
+  checked.refused(changed(op, "unaligned", true), no_line);
   checked.valid(changed(matmul, "launches", 2));
   checked.valid(changed(attention, "causal", true));
   checked.valid(changed(attention, "attention_kernel", "cudnn"));
@@ -159,6 +165,7 @@ TEST(Schema, TraceLines) {
   checked.refused(changed(matmul, "attention_kernel", "flash2"), no_line);
   checked.refused(changed(attention, "shape", {1, 2, 3, 4}), no_line);
   checked.refused(changed(attention, "attention_kernel", "flash9"), no_line);
+  checked.refused(changed(attention, "unaligned", true), no_line);
   CHECK_OR_SKIP(checked);
 }
 

@@ -248,10 +248,25 @@ inline OpKernel kernel_of(std::string_view op, const std::vector<OpTensor>& tens
   } else if (is_one_of(op, {"aten::copy_", "aten::_to_copy", "aten::clone", "aten::contiguous"})) {
     if (tensors.size() >= 2 && !same_layout(tensor(0), tensor(1))) kernel.kind = "copy";
     if (tensors.size() == 1 && !dense(tensor(0))) kernel.kind = "copy";
+  } else if (op.substr(0, 6) != "aten::") {
+    kernel.kind = "";  // of somebody else's library
   } else if (strided(tensors)) {
     kernel.kind = "copy";
   }
   return kernel;
+}
+
+// Where an op of attention is told whether it is causal, where a recording has arguments but not their names.
+inline std::size_t causal_argument(std::string_view op) {
+  const auto has = [op](std::string_view part) { return op.find(part) != std::string_view::npos; };
+  const bool backward = has("backward");
+  if (has("for_cpu")) return backward ? 7 : 4;
+  if (has("scaled_dot_product_cudnn")) return backward ? 14 : 6;
+  if (has("scaled_dot_product_efficient")) return backward ? 11 : 6;
+  if (has("scaled_dot_product_flash")) return backward ? 11 : 4;
+  if (op == "aten::_flash_attention_forward") return 8;
+  if (op == "aten::_flash_attention_backward") return 11;
+  return 5;  // aten::scaled_dot_product_attention
 }
 
 // By the layout of the op's first input and first result.

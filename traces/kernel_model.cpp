@@ -93,7 +93,8 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
     const double start = kernel.launches == 0 ? 0 : static_cast<double>(gpu_.kernels.start_ns) * 1e-9;
     seconds = launches * std::hypot(start, static_cast<double>(bytes) / launches / bandwidth_of(kernel.kind));
   }
-  return std::llround(seconds * 1e9);
+  const double factor = gpu_.kernels.factor[static_cast<std::size_t>(kernel.kind)];
+  return std::llround(seconds * (factor == 0 ? 1 : factor) * 1e9);
 }
 
 double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned) const {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "traces/gpu_spec.h"
 #include "traces/pytorch/json_elements.h"
 #include "traces/pytorch/steps.h"
 
@@ -222,6 +223,11 @@ class WindowReader {
       const bool named = !(*type).get_string().get(type_name);
       ++type;
       const std::uint64_t item_bytes = named ? bytes_of_type(type_name) : 0;
+      if (named && arithmetic_of(event.name) != Arithmetic::none) {
+        if (type_name == "c10::Half") ++window_.products[static_cast<std::size_t>(Precision::fp16)];
+        if (type_name == "c10::BFloat16") ++window_.products[static_cast<std::size_t>(Precision::bf16)];
+        if (type_name == "float") ++window_.products[static_cast<std::size_t>(Precision::fp32)];
+      }
       dom::array sizes;
       if (item_bytes == 0 || shape.get_array().get(sizes)) continue;
       double bytes = static_cast<double>(item_bytes);

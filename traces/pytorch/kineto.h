@@ -5,6 +5,7 @@
 // iteration and not with the file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,6 +83,7 @@ struct KinetoWindow {
   std::vector<KinetoMemory> memory;  // by time
   std::vector<Bytes> input_bytes;    // of the tensors that calls were given, with record_shapes
   std::vector<OpTensor> inputs;      // the same tensors
+  std::array<std::uint64_t, 3> products{};  // arguments of matrix products by Precision
   std::uint64_t unlinked_work = 0;   // of no call: not in `work`
 };
 

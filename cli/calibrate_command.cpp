@@ -10,10 +10,16 @@
 #include "cli/command_line.h"
 #include "cli/device.h"
 #include "cli/report.h"
+#include "cli/output_files.h"
+#include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
 #include "configs/machine_yaml.h"
 #include "executor/adamw.h"
 #include "executor/calibrate.h"
 #include "traces/file_io.h"
+#include "traces/kernel_factors.h"
+#include "traces/rescale.h"
+#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -24,6 +30,7 @@ struct CalibrateArguments {
   std::string gpu_memory, file_bytes;
   std::vector<std::string> directories;
   std::string device = "auto";
+  std::string trace, gpu;  // of --from-trace
   bool no_files = false;
   bool quick = false;
   bool json = false;
@@ -205,7 +212,57 @@ std::string calibration_text(const Calibration& calibration, const MeasuredMedia
   return text;
 }
 
+// The kernel model's constants from a recording of a GPU.
+ExitCode calibrate_kernels(const CalibrateArguments& arguments) {
+  check_output("--output", arguments.output, {arguments.trace});
+  const Trace trace = read_trace(arguments.trace);
+  const std::vector<GpuSpec> gpus = list_gpus();
+  const std::string hardware = arguments.gpu.empty() ? trace.header.hardware : arguments.gpu;
+  const GpuSpec* const gpu = find_gpu(gpus, hardware);
+  if (gpu == nullptr) {
+    std::string names;
+    for (const GpuSpec& known : gpus) names += (names.empty() ? "" : ", ") + known.name;
+    throw Error(arguments.trace, 1,
+                (hardware.empty() ? std::string("does not say which GPU its durations are of")
+                                  : "its durations are of '" + hardware + "', which is none of the known GPUs") +
+                    "; say --assume-gpu NAME (" + names + ")");
+  }
+  const auto precision = parse_precision(trace.header.precision.empty() ? "fp32" : trace.header.precision);
+  if (!precision) {
+    throw Error(arguments.trace, 1,
+                "its precision '" + trace.header.precision + "' is unknown; valid are fp16, bf16, fp32");
+  }
+  const std::vector<KernelFactor> factors = kernel_factors(trace, KernelModel(*gpu, *precision));
+  if (factors.empty()) {
+    throw Error(arguments.trace, 0,
+                fmt::format("has no kind of kernel with {} measured ops whose shape or traffic is known; record with "
+                            "tencache_recorder on a GPU, or import a Kineto trace recorded with record_shapes=True",
+                            fewest_factor_ops));
+  }
+  const std::string text = calibrated_kernels(*gpu, factors, arguments.trace);
+  const KernelConstants written = parse_kernels(text, arguments.output);
+  AtomicFile file(arguments.output);
+  file.write(text);
+  file.commit();
+  if (arguments.json) {
+    Json kinds = Json::object();
+    for (const KernelFactor& factor : factors) {
+      kinds[std::string(to_string(factor.kind))] = {{"ops", factor.ops}, {"factor", factor.factor}};
+    }
+    print_json({{"file", arguments.output}, {"gpu", gpu->name}, {"kernels", std::move(kinds)}});
+    return ExitCode::done;
+  }
+  Table table({"  kernel", "ops", "measured / modelled"});
+  for (const KernelFactor& factor : factors) {
+    table.add({"  " + std::string(to_string(factor.kind)), std::to_string(factor.ops), fmt::format("{:.3f}", factor.factor)});
+  }
+  print(fmt::format("{}: kernels of the {}, {}\n{}", arguments.output, gpu->name,
+                    calibration_note(written).substr(std::string_view("kernels: ").size()), table.text()));
+  return ExitCode::done;
+}
+
 ExitCode measure(const CalibrateArguments& arguments) {
+  if (!arguments.trace.empty()) return calibrate_kernels(arguments);
   CalibrateOptions options;
   options.name = arguments.name;
   options.date = today();
@@ -266,7 +323,13 @@ ExitCode measure(const CalibrateArguments& arguments) {
 void add_calibrate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("calibrate", "Measure this computer into a machine file");
   auto arguments = std::make_shared<CalibrateArguments>();
-  command->add_option("--output,-o", arguments->output, "The machine file to write (YAML)")->required();
+  command->add_option("--output,-o", arguments->output, "The machine file to write (YAML); of --from-trace, the file of kernels")
+      ->required();
+  refuse_empty(command->add_option("--from-trace", arguments->trace,
+                                   "Measure nothing: calibrate the model of a GPU's kernels by this recording's"));
+  refuse_empty(command->add_option("--assume-gpu", arguments->gpu,
+                                   "The GPU of the recording (default: what its header says)"))
+      ->needs("--from-trace");
   refuse_empty(command->add_option("--name", arguments->name, "The machine's name"))->capture_default_str();
   refuse_empty(command->add_option(
       "--gpu-memory", arguments->gpu_memory,
@@ -288,7 +351,8 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
       "stands in.\n\n"
       "Examples:\n"
       "  tencache calibrate -o this-computer.yaml\n"
-      "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1");
+      "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1\n"
+      "  tencache calibrate --from-trace step.trace.jsonl -o my-h100.yaml");
   command->callback([arguments, &chosen] { chosen = [arguments] { return measure(*arguments); }; });
 }
 

@@ -15,6 +15,7 @@
 #include "cli/shell_words.h"
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
 #include "configs/model_yaml.h"
 #include "configs/stack_yaml.h"
 #include "traces/generate.h"
@@ -32,7 +33,7 @@ struct GenerateArguments {
   std::string attention = "flash", dropout = "family", clip = "on", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
-  std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect;
+  std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
   std::string command;
   bool json = false;
 };
@@ -105,7 +106,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   };
   GenerateOptions options;
   options.model = read_model(arguments.model);
-  options.gpu = read_gpu(arguments.gpu);
+  options.gpu = read_gpu(arguments.gpu, arguments.kernels);
   options.head = usual_head(options.model);
   if (arguments.head == "lm") {
     options.head = Head::language_model;
@@ -195,6 +196,7 @@ std::string summary_text(const GenerateArguments& arguments, const GenerateOptio
   const Nanoseconds step = (summary.compute_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
   text += fmt::format("  modelled   {} a step on {}{}, with unlimited memory\n", format_duration(step),
                       options.gpu.name, ranks == 1 ? "" : " (mean over ranks, without waiting)");
+  if (const std::string note = calibration_note(options.gpu.kernels); !note.empty()) text += "  " + note + "\n";
   return text;
 }
 
@@ -270,6 +272,9 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
       ->capture_default_str();
   command.add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
+  refuse_empty(command.add_option("--kernels", a.kernels,
+                                  "Constants of its kernels from this file, such as calibrate --from-trace writes "
+                                  "(default: the GPU's of configs/kernels)"));
   command.add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
       ->capture_default_str();
   command.add_option("--gradient-precision", a.gradient_precision,

@@ -8,6 +8,7 @@
 #include "cli/output_files.h"
 #include "cli/workload.h"
 #include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
 #include "configs/stack_yaml.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/execution_trace.h"
@@ -22,7 +23,7 @@ namespace {
 
 struct RecordingArguments {
   std::vector<std::string> files;
-  std::string output, gpu, model, nodes;
+  std::string output, gpu, kernels, model, nodes;
   std::int64_t iteration = -1, kineto_iteration = -1, batch = 0, sequence_length = 0;
   bool as_recorded = false, strip_names = false, json = false;
 };
@@ -82,6 +83,20 @@ ExitCode finish(ImportedTrace& imported, const RecordingArguments& arguments) {
   return finish_import(imported.trace, imported.notes, arguments.output, arguments.json);
 }
 
+void add_kernels(CLI::App* command, RecordingArguments& arguments) {
+  refuse_empty(command->add_option("--kernels", arguments.kernels,
+                                   "Constants of the GPU's kernels from this file, such as calibrate --from-trace "
+                                   "writes (default: those of configs/kernels)"))
+      ->needs("--gpu");
+}
+
+void note_kernels(ImportedTrace& imported, const GpuSpec& gpu, const RecordingArguments& arguments) {
+  if (arguments.kernels.empty()) return;
+  if (const std::string note = calibration_note(gpu.kernels); !note.empty()) imported.notes.push_back(note);
+  std::string& recorded_by = imported.trace.header.recorded_by;
+  recorded_by += std::string(recorded_by.empty() ? "" : "; ") + "--kernels " + arguments.kernels;
+}
+
 ExitCode import_execution_trace(const RecordingArguments& arguments) {
   check_output("--output", arguments.output, arguments.files);
   PytorchImportOptions options;
@@ -96,7 +111,7 @@ ExitCode import_execution_trace(const RecordingArguments& arguments) {
   options.progress = progress_line("the recording");
   try {
     if (!arguments.gpu.empty()) {
-      options.gpu = read_gpu(arguments.gpu);
+      options.gpu = read_gpu(arguments.gpu, arguments.kernels);
       options.launch_ns = eager_launch_ns();
     }
     if (!arguments.nodes.empty()) parse_nodes(arguments.nodes, options.iteration);
@@ -106,6 +121,7 @@ ExitCode import_execution_trace(const RecordingArguments& arguments) {
   }
   ImportedTrace imported = import_pytorch(options);
   options.progress = {};  // clears the line
+  if (options.gpu) note_kernels(imported, *options.gpu, arguments);
   return finish(imported, arguments);
 }
 
@@ -142,9 +158,10 @@ ExitCode rewrite_trace(const RecordingArguments& arguments) {
   ImportedTrace imported;
   imported.trace = read_trace(arguments.files.front());
   if (!arguments.gpu.empty()) {
-    const GpuSpec gpu = read_gpu(arguments.gpu);
+    const GpuSpec gpu = read_gpu(arguments.gpu, arguments.kernels);
     model_durations(imported.trace, gpu, eager_launch_ns());
     imported.notes.push_back("durations are modelled for the " + gpu.name + ", gaps for a host that issues eager PyTorch's kernels");
+    note_kernels(imported, gpu, arguments);
   }
   return finish(imported, arguments);
 }
@@ -188,6 +205,7 @@ void add_trace(CLI::App& group, Command& chosen) {
                   "Neutral names for tensors, ops, modules and the model, to share the trace");
   trace->add_option("--gpu", arguments->gpu,
                     "All durations by this GPU's roofline: of a model recorded without its memory");
+  add_kernels(trace, *arguments);
   trace->add_flag("--json", arguments->json, "What was written as JSON");
   trace->footer(
       "Examples:\n  tencache import trace recorded.trace.jsonl --gpu l40s -o on-l40s.trace.jsonl\n"
@@ -209,6 +227,7 @@ void add_import_recordings(CLI::App& group, Command& chosen) {
   add_iteration(pytorch, *arguments);
   pytorch->add_option("--assume-gpu,--gpu", arguments->gpu,
                       "Durations by this GPU's roofline where the recording has none");
+  add_kernels(pytorch, *arguments);
   pytorch->add_flag("--as-recorded", arguments->as_recorded, as_recorded_text);
   whole_number(
       pytorch->add_option("--kineto-iteration", arguments->kineto_iteration,

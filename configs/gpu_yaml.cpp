@@ -215,4 +215,18 @@ GpuSpec read_gpu(const std::string& name) {
   throw Error("unknown GPU '" + name + "'; valid names are " + names);
 }
 
+GpuSpec read_gpu(const std::string& name, const std::string& kernel_file) {
+  GpuSpec gpu = read_gpu(name);
+  if (kernel_file.empty()) return gpu;
+  KernelConstants kernels = read_kernel_file(kernel_file);
+  const std::string& of = kernels.calibrated_for;
+  if (kernels.name != gpu.kernels.name || (!of.empty() && of != gpu.name)) {
+    throw Error(kernel_file, 1,
+                "is of the kernels of " + (of.empty() ? "'" + kernels.name + "'" : "the GPU '" + of + "'") +
+                    ", not of the GPU '" + gpu.name + "'; name that GPU, or calibrate with a recording of this one");
+  }
+  gpu.kernels = std::move(kernels);
+  return gpu;
+}
+
 }  // namespace tencache

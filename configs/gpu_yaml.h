@@ -11,6 +11,9 @@ namespace tencache {
 
 // A GPU of the shipped file by its name. Throws Error that lists the valid names.
 GpuSpec read_gpu(const std::string& name);
+// The same with the kernels' constants of a file (configs/kernel_yaml.h) in place of its own; empty: its own. Throws
+// Error if the file is of another GPU.
+GpuSpec read_gpu(const std::string& name, const std::string& kernel_file);
 
 // All of them, in the order of the file. Throws Error with file and line if it is broken.
 std::vector<GpuSpec> list_gpus();

@@ -2,6 +2,8 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -153,7 +155,7 @@ File parse_file(const std::string& text, const std::string& file) {
   }
   const YamlMap map({{root, &file}}, "a chip's kernels",
                     {"name", "measured", "table", "matmul", "attention", "kernel_start", "sustained", "bandwidth_share",
-                     "error", "collectives"});
+                     "error", "collectives", "calibrated", "factor"});
   const auto scalar = [&](const char* key) {
     const YamlValue value = map.require(key);
     if (!value.node.IsScalar()) fail_at(value, std::string(key) + " is " + describe(value.node) + "; expected text");
@@ -182,6 +184,13 @@ File parse_file(const std::string& text, const std::string& file) {
   if (const auto collectives = map.get("collectives")) {
     each_item(*collectives, "collectives",
               [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });
+  }
+  if (const auto factor = map.get("factor")) read_kinds(*factor, "factor", 1000, constants.factor);
+  if (const auto calibrated = map.get("calibrated")) {
+    const Section section(*calibrated, "calibrated", {"gpu", "ops"});
+    constants.calibrated_for = section.text("gpu");
+    constants.calibrated_from = section.text("source");
+    constants.calibrated_ops = static_cast<std::uint64_t>(section.number("ops", 0, 1e9));
   }
   return result;
 }
@@ -258,19 +267,71 @@ std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const s
   return read_table((fs::path(folder) / table).string());
 }
 
+namespace {
+
+void take_table(const std::string& path, KernelConstants& constants) {
+  for (const MeasuredKernel& row : read_table(path)) {
+    if (row.judge || row.kernel.kind != KernelKind::matmul) continue;
+    const auto& shape = row.kernel.shape;
+    constants.measured_matmuls.push_back({shape[0] * shape[1], shape[2], shape[3], row.time_ns});
+  }
+}
+
+}  // namespace
+
 KernelConstants read_kernels(const std::string& folder, const std::string& name) {
   const std::string path = (fs::path(folder) / (name + ".yaml")).string();
   File file = parse_file(read_file(path, maximum_kernel_file_bytes), path);
   if (file.constants.name != name) {
     throw Error(path, 0, "is of '" + file.constants.name + "'; the file is named after its chip");
   }
-  if (file.table.empty()) return std::move(file.constants);
-  for (const MeasuredKernel& row : read_table((fs::path(folder) / file.table).string())) {
-    if (row.judge || row.kernel.kind != KernelKind::matmul) continue;
-    const auto& shape = row.kernel.shape;
-    file.constants.measured_matmuls.push_back({shape[0] * shape[1], shape[2], shape[3], row.time_ns});
-  }
+  if (!file.table.empty()) take_table((fs::path(folder) / file.table).string(), file.constants);
   return std::move(file.constants);
+}
+
+KernelConstants read_kernel_file(const std::string& path) {
+  File file = parse_file(read_file(path, maximum_kernel_file_bytes), path);
+  if (file.table.empty()) return std::move(file.constants);
+  fs::path table = fs::path(path).parent_path() / file.table;
+  std::error_code ignored;
+  if (!fs::exists(table, ignored)) table = fs::path(kernel_folder()) / file.table;
+  take_table(table.string(), file.constants);
+  return std::move(file.constants);
+}
+
+std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFactor>& factors, const std::string& trace) {
+  const std::string path = (fs::path(kernel_folder()) / (gpu.kernels.name + ".yaml")).string();
+  std::string text = read_file(path, maximum_kernel_file_bytes);
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  const auto quoted = [](const std::string& plain) {
+    std::string result = "\"";
+    for (const char c : plain) {
+      if (c == '"' || c == '\\') result += '\\';
+      result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    }
+    return result + '"';
+  };
+  std::uint64_t ops = 0;
+  std::string kinds, counts;
+  for (const KernelFactor& factor : factors) {
+    ops += factor.ops;
+    std::array<char, 32> number{};
+    const auto [end, error] = std::to_chars(number.data(), number.data() + number.size(),
+                                            std::clamp(factor.factor, 0.001, 1000.0), std::chars_format::fixed, 4);
+    kinds += "  " + std::string(to_string(factor.kind)) + ": " +
+             (error == std::errc() ? std::string(number.data(), end) : std::string("1")) + "\n";
+    counts += (counts.empty() ? "" : ", ") + std::to_string(factor.ops) + " " + std::string(to_string(factor.kind));
+  }
+  text += "calibrated: {gpu: " + gpu.name + ", ops: " + std::to_string(ops) + ", source: " + quoted(trace) +
+          ", confidence: measured}\n";
+  text += "factor:  # of times by the constants above\n" + kinds + "  source: " +
+          quoted("medians of measured over modelled times: " + counts) + "\n  confidence: measured\n";
+  return text;
+}
+
+std::string calibration_note(const KernelConstants& kernels) {
+  if (kernels.calibrated_from.empty()) return "";
+  return "kernels: calibrated from " + kernels.calibrated_from + " (" + std::to_string(kernels.calibrated_ops) + " ops)";
 }
 
 std::string kernel_folder() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "traces/gpu_spec.h"
+#include "traces/kernel_factors.h"
 
 namespace tencache {
 
@@ -20,6 +21,17 @@ struct MeasuredKernel {
 
 // From `folder` / `name`.yaml and the table that it names. Throws Error with file and line.
 KernelConstants read_kernels(const std::string& folder, const std::string& name);
+
+// A file of `calibrated_kernels`, or any other of that format; its table lies beside it or in the shipped folder. Throws
+// Error with file and line.
+KernelConstants read_kernel_file(const std::string& path);
+
+// The shipped file of the GPU's chip with factors that a recording showed; `trace` says where they come from. Read back
+// by read_kernel_file.
+std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFactor>& factors, const std::string& trace);
+
+// "kernels: calibrated from step.trace.jsonl (812 ops)"; empty where they are not.
+std::string calibration_note(const KernelConstants& kernels);
 
 // The whole table of `name`; empty where the chip has none.
 std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name);

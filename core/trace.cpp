@@ -73,6 +73,9 @@ std::string mistake_in(const Kernel& kernel) {
   if (!is_attention(kernel.kind) && (kernel.causal || kernel.attention != AttentionKernel::unspecified)) {
     return "a causal mask or an attention kernel, but its kernel is not of a kind of attention; leave them out";
   }
+  if (kernel.unaligned && kernel.kind != KernelKind::matmul) {
+    return "unaligned rows, but its kernel is not a matmul; leave that out";
+  }
   return "";
 }
 

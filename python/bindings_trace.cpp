@@ -182,13 +182,14 @@ TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, con
 
 // The texts are empty where that is not known.
 Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shape, bool causal,
-                 const std::string& attention_kernel, std::uint32_t launches) {
+                 const std::string& attention_kernel, bool unaligned, std::uint32_t launches) {
   Kernel kernel;
   if (!kind.empty()) kernel.kind = parse(kind, parse_kernel_kind, "kernel", kernel_kind_count, 1);
   if (!attention_kernel.empty()) {
     kernel.attention = parse(attention_kernel, parse_attention_kernel, "attention_kernel", attention_kernel_count, 1);
   }
   kernel.causal = causal;
+  kernel.unaligned = unaligned;
   kernel.launches = launches;
   if (shape.size() != shape_size(kernel.kind)) {
     throw Error("shape: has " + std::to_string(shape.size()) + " numbers; a kernel of kind '" + to_string(kernel.kind) +
@@ -204,13 +205,13 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
                Nanoseconds gap_before_ns, std::uint64_t flops, Bytes bytes, std::int32_t group, bool placeable,
                bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
                const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
-               std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
+               bool unaligned, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
                Nanoseconds cpu_duration_ns) {
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
   if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
-  const Kernel launched = kernel_of(kernel, shape, causal, attention_kernel, launches);
+  const Kernel launched = kernel_of(kernel, shape, causal, attention_kernel, unaligned, launches);
   Op op;
   op.name = self.trace.names.intern(name);
   op.module = self.trace.names.intern(module);
@@ -270,7 +271,7 @@ void bind_making(TraceClass& trace) {
             py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
             py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
             py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
-            py::arg("attention_kernel") = "", py::arg("launches") = 1, py::arg("step") = 0,
+            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("launches") = 1, py::arg("step") = 0,
             py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
             "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
@@ -305,7 +306,8 @@ void bind_contents(TraceClass& trace) {
         }
         return to_array(rows);
       },
-      "A structured array: kind (of KERNELS), shape, causal, attention (of ATTENTION_KERNELS), launches. Row 0 is that "
+      "A structured array: kind (of KERNELS), shape, causal, attention (of ATTENTION_KERNELS), unaligned, "
+      "launches. Row 0 is that "
       "of ops whose kernel is not known.");
   trace.def_property_readonly(
       "details", [](const PythonTrace& self) { return rows_of<DetailRow>(self.trace.details); },
@@ -357,7 +359,7 @@ void bind_trace(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
   PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
                        rank, phase, device, duration_source, placeable, reorderable);
-  PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal);
+  PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned);
   PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);
   module.attr("ROLES") = names_of<Role>(role_count);
   module.attr("PHASES") = names_of<Phase>(phase_count);

@@ -39,7 +39,8 @@ KernelRow row_of(const Kernel& kernel) {
                 kernel.launches,
                 static_cast<std::uint8_t>(kernel.kind),
                 static_cast<std::uint8_t>(kernel.attention),
-                kernel.causal};
+                kernel.causal,
+                kernel.unaligned};
   std::ranges::copy(kernel.shape, row.shape);
   return row;
 }
@@ -89,7 +90,7 @@ void take_kernels(Trace& trace, const Column<KernelRow>& rows) {
     check_below(row.kind, kernel_kind_count, "kind", i);
     check_below(row.attention, attention_kernel_count, "attention", i);
     Kernel kernel{static_cast<KernelKind>(row.kind), static_cast<AttentionKernel>(row.attention), row.causal,
-                  row.launches, std::to_array(row.shape)};
+                  row.unaligned, row.launches, std::to_array(row.shape)};
     if (trace.kernels.intern(kernel) == i) continue;
     throw Error("kernels: row " + std::to_string(i) +
                 (i == 0 ? " is for ops without a kernel: unknown, launched once" : " came before"));

@@ -142,12 +142,18 @@ TEST(Schema, TraceLines) {
   const Json least = Json::parse(  // the complaint has the op in it, and is cut
       R"({"kind":"op","id":0,"name":"a","phase":"decode","device":"gpu","duration_ns":5,)"
       R"("duration_source":"modelled","reads":[],"writes":[]})");
-  for (const char* kernel : {"elementwise", "norm", "norm_backward", "reduction", "copy", "gather", "optimizer", "collective"}) {
+  for (const char* kernel : {"elementwise", "norm", "norm_backward", "reduction", "copy", "gather", "optimizer"}) {
     checked.valid(changed(least, "kernel", kernel));
     checked.refused(changed(changed(least, "kernel", kernel), "shape", {1, 2, 3, 4}), no_line);
   }
   const Json matmul = changed(changed(least, "kernel", "matmul"), "shape", {1, 2, 3, 4});
   const Json attention = changed(changed(least, "kernel", "attention_backward"), "shape", {1, 2, 3, 4, 5, 6});
+  const Json collective = changed(changed(least, "kernel", "collective"), "shape", {8});
+  checked.valid(collective);
+  checked.refused(changed(least, "kernel", "collective"), no_line);
+  checked.refused(changed(collective, "shape", {1, 2}), no_line);
+  checked.valid(changed(matmul, "unaligned", true));
+  checked.refused(changed(least, "unaligned", true), no_line);
   checked.valid(changed(matmul, "launches", 2));
   checked.valid(changed(attention, "causal", true));
   checked.valid(changed(attention, "attention_kernel", "cudnn"));
@@ -162,6 +168,7 @@ TEST(Schema, TraceLines) {
   checked.refused(changed(matmul, "attention_kernel", "flash2"), no_line);
   checked.refused(changed(attention, "shape", {1, 2, 3, 4}), no_line);
   checked.refused(changed(attention, "attention_kernel", "flash9"), no_line);
+  checked.refused(changed(attention, "unaligned", true), no_line);
   CHECK_OR_SKIP(checked);
 }
 

@@ -136,6 +136,7 @@ Kernel random_kernel(std::mt19937_64& random) {
     kernel.causal = random() % 2 != 0;
     kernel.attention = static_cast<AttentionKernel>(random() % attention_kernel_count);
   }
+  kernel.unaligned = kernel.kind == KernelKind::matmul && random() % 2 != 0;
   kernel.launches = 1 + static_cast<std::uint32_t>(random() % 2);
   return kernel;
 }
@@ -302,6 +303,8 @@ TEST(TraceFile, WritesTheOldestVersionThatHasAllKeys) {
       with_keys(
           "\"kernel\":\"attention_backward\",\"shape\":[1,2,3,4,5,6],\"causal\":true,\"attention_kernel\":\"cudnn\""),
       with_keys("\"kernel\":\"elementwise\",\"launches\":4294967295"),
+      with_keys("\"kernel\":\"matmul\",\"shape\":[1,2,3,5],\"unaligned\":true"),
+      with_keys("\"kernel\":\"collective\",\"shape\":[8]"),
       with_keys("\"launches\":2"),
       with_keys("\"step\":4294967295"),
       with_keys("\"revealed_by\":0"),
@@ -334,7 +337,7 @@ TEST(TraceFile, VersionOneHasNothingOfVersionTwo) {
   EXPECT_EQ(error_of(with("\"forward\"", "\"prefill\"")), message("5", "phase 'prefill'"));
   EXPECT_EQ(error_of(with("\"backward\"", "\"decode\"")), message("6", "phase 'decode'"));
   for (const std::string key :
-       {"kernel", "shape", "causal", "attention_kernel", "launches", "step", "revealed_by", "cpu_duration_ns"}) {
+       {"kernel", "shape", "causal", "attention_kernel", "unaligned", "launches", "step", "revealed_by", "cpu_duration_ns"}) {
     EXPECT_EQ(error_of(with("\"reads\":[1,0]", "\"" + key + "\":1,\"reads\":[1,0]")),
               message("6", "key '" + key + "'"));
   }
@@ -361,12 +364,15 @@ TEST(TraceFile, RefusesKernelsThatCannotBe) {
   EXPECT_THAT(error(matmul + ",\"shape\":4"), HasSubstr("t:6: 'shape' is 4; it takes a list of whole numbers"));
   for (const std::string other : {"", "\"kernel\":\"norm\","}) {
     EXPECT_EQ(error(other + "\"shape\":[]"),
-              "t:6: 'shape' is for the kernels matmul, attention and attention_backward; leave it out of others");
+              "t:6: 'shape' is for the kernels matmul, attention, attention_backward and collective; leave it out of others");
     EXPECT_EQ(error(other + "\"causal\":false"),
               "t:6: 'causal' is for the kernels attention and attention_backward; leave it out of others");
     EXPECT_EQ(error(other + "\"attention_kernel\":\"flash2\""),
               "t:6: 'attention_kernel' is for the kernels attention and attention_backward; leave it out of others");
+    EXPECT_EQ(error(other + "\"unaligned\":true"),
+              "t:6: 'unaligned' is for the kernel matmul; leave it out of others");
   }
+  EXPECT_EQ(error("\"kernel\":\"collective\""), "t:6: 'shape' is missing; a kernel of kind 'collective' takes 1: ranks");
   EXPECT_THAT(error("\"attention_kernel\":\"\""),
               HasSubstr("t:6: unknown attention_kernel ''; it is one of flash1, flash2, flash3, cudnn"));
   EXPECT_THAT(error("\"causal\":1"), HasSubstr("t:6: 'causal' is 1; it takes true or false"));
@@ -410,6 +416,7 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
             "t: op 'mm_back' has a number above 2^40 in its shape; give the true size");
   EXPECT_THAT(with_kernel({.launches = 0}), HasSubstr("has a kernel that is launched 0 times"));
   EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .causal = true}), HasSubstr("has a causal mask"));
+  EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .unaligned = true}), HasSubstr("has unaligned rows"));
   EXPECT_EQ(with_detail({.revealed_by = 0}), "no error");
   EXPECT_EQ(with_detail({.revealed_by = 1}),
             "t: op 'mm_back' is revealed by op 1, which does not come before it; name an earlier op");

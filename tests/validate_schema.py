@@ -18,4 +18,4 @@ validator = Draft202012Validator(schema)
 with open(sys.argv[2], encoding="utf-8") as file:
     for line in file:
         errors = sorted(validator.iter_errors(json.loads(line)), key=lambda error: error.json_path)
-        print(f"{errors[0].json_path}: {errors[0].message[:300]}" if errors else "valid")
+        print(f"{errors[0].json_path}: {errors[0].message[:600]}" if errors else "valid")

@@ -309,8 +309,23 @@ void LayerOps::embed_backward(Embedding& embedding, const MicroBatch& micro, con
     linear_backward(embedding.projection, state.projection, dx, tokens, &narrow);
     dx = narrow;
   }
-  // A new gradient is cleared as a whole, then the rows of these tokens are added.
+  // A new gradient is cleared as a whole, then the rows of these tokens are added. Eager PyTorch always makes a new one,
+  // and adds it to that of a head with the same weight.
   const Step::GradientUse use = step_.gradient_of(*embedding.tokens);
+  if (kernels_.eager() && use.read != none) {
+    const Count table = embedding.tokens->elements();
+    const Bytes number = step_.gradient_element_bytes();
+    const TensorId fresh = step_.tensor(module, "tokens_grad", table * number, Role::gradient);
+    step_.op("embed_tokens_clear", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = table * number}, {},
+             {fresh});
+    step_.op("embed_tokens_backward", module,
+             {.kernel = {.kind = KernelKind::gather},
+              .bytes = tokens * embedding.tokens->columns * (e + 2 * number) + 8 * tokens},
+             {dx, state.ids, fresh}, {fresh});
+    step_.op("embed_tokens_add", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = 3 * table * number},
+             {fresh, use.read}, {use.tensor});
+    return;
+  }
   const Bytes rows = tokens * embedding.tokens->columns * (e + 2 * step_.gradient_element_bytes()) + 8 * tokens;
   step_.op("embed_tokens_backward", module,
            {.kernel = {.kind = KernelKind::gather}, .bytes = rows + (use.read == none ? step_.bytes(use.tensor) : 0)},
@@ -381,11 +396,15 @@ void LayerOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadS
   const bool casts = kernels_.casts() && causal_;
   const Bytes number = casts ? 4 : e;
   state.scores = step_.tensor(head.module, "log_probabilities", scores * number, Role::activation);
-  TensorId upcast = none;
-  if (casts) upcast = step_.tensor(head.module, "logits_fp32", 4 * scores, Role::workspace);
-  const Cost cost{.kernel = {.kind = KernelKind::elementwise, .launches = casts ? 4u : 2u},
-                  .bytes = scores * (2 * number + (casts ? e + 4 : 0))};
-  step_.op("cross_entropy", head.module, cost, {logits, state.labels, sums}, {state.scores, loss, upcast});
+  TensorId read = logits;
+  if (casts) {
+    read = step_.tensor(head.module, "logits_fp32", 4 * scores, Role::activation);
+    step_.op("logits_to_fp32", head.module,
+             {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)}, {logits}, {read});
+  }
+  // Rows too long for a multiprocessor's memory, which PyTorch's kernel reads more than once.
+  step_.op("cross_entropy", head.module, {.kernel = {.kind = KernelKind::norm}, .bytes = scores * 2 * number},
+           {read, state.labels, sums}, {state.scores, loss});
 }
 
 TensorId LayerOps::cross_entropy_backward(ModelHead& head, Count rows, const HeadState& state) {
@@ -401,13 +420,21 @@ TensorId LayerOps::cross_entropy_backward(ModelHead& head, Count rows, const Hea
   }
   const bool casts = kernels_.casts() && causal_;
   const Bytes number = casts ? 4 : e;
-  const TensorId d_logits = step_.gradient(head.module, "logits_grad", scores);
-  // The gradient of the log-probabilities and, before the cast back, that of the logits; never all three at once.
-  const TensorId between =
-      step_.tensor(head.module, "logits_grad_fp32", (casts ? 8 - e : e) * scores, Role::workspace);
-  const Cost cost{.kernel = {.kind = KernelKind::elementwise, .launches = casts ? 4u : 3u},
-                  .bytes = scores * (4 * number + (casts ? e + 4 : 0))};
-  step_.op("cross_entropy_backward", head.module, cost, {state.scores, state.labels}, {d_logits, between});
+  // Cleared, then a number a row.
+  const TensorId d_scores = step_.tensor(head.module, "log_probabilities_grad", number * scores, Role::gradient);
+  step_.op("nll_loss_backward", head.module,
+           {.kernel = {.kind = KernelKind::elementwise, .launches = 2}, .bytes = scores * number}, {state.labels},
+           {d_scores});
+  TensorId d_logits =
+      step_.tensor(head.module, casts ? "logits_grad_fp32" : "logits_grad", number * scores, Role::gradient);
+  step_.op("cross_entropy_backward", head.module, {.kernel = {.kind = KernelKind::norm}, .bytes = scores * 3 * number},
+           {d_scores, state.scores}, {d_logits});
+  if (casts) {
+    const TensorId d_full = d_logits;
+    d_logits = step_.gradient(head.module, "logits_grad", scores);
+    step_.op("logits_grad_cast", head.module,
+             {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)}, {d_full}, {d_logits});
+  }
   return d_logits;
 }
 

@@ -76,6 +76,10 @@ struct KernelConstants {
   // Median error of each kind's times on shapes that nothing was fitted on.
   std::array<double, kernel_kind_count> error{};
   std::vector<CollectiveConstants> collectives;
+  // Of times by kind, where a recording calibrated them (`tencache calibrate --from-trace`); 0: as they are.
+  std::array<double, kernel_kind_count> factor{};
+  std::string calibrated_for, calibrated_from;  // GPU and recording; empty: not calibrated
+  std::uint64_t calibrated_ops = 0;
 };
 
 struct GpuSpec {

@@ -79,7 +79,7 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   if (kernel.kind == KernelKind::matmul && kernel.shape[1] != 0) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
-    if (!kernel.unaligned) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
+    if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
     seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
     seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
@@ -93,7 +93,8 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
     const double start = kernel.launches == 0 ? 0 : static_cast<double>(gpu_.kernels.start_ns) * 1e-9;
     seconds = launches * std::hypot(start, static_cast<double>(bytes) / launches / bandwidth_of(kernel.kind));
   }
-  return std::llround(seconds * 1e9);
+  const double factor = gpu_.kernels.factor[static_cast<std::size_t>(kernel.kind)];
+  return std::llround(seconds * (factor == 0 ? 1 : factor) * 1e9);
 }
 
 double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned) const {
@@ -106,6 +107,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   const double traffic =
       bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
   const double precision_share = precision_ == Precision::fp32 ? c.fp32_share : 1;
+  // Cores for single precision read any row alike.
   if (unaligned && precision_ != Precision::fp32) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
 
   const auto processors = static_cast<double>(gpu_.multiprocessors);

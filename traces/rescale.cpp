@@ -77,7 +77,8 @@ class Rescaler {
     }
     const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
     std::uint64_t flops = op.flops;
-    if (flops == 0 && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
+    const bool unknown = trace.kernel(op).kind == KernelKind::unknown;
+    if (flops == 0 && unknown && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
     const Kernel kernel = kernel_of(trace, op, flops);
     return quotient(to_.duration_ns(kernel, flops, bytes), from_.duration_ns(kernel, flops, bytes));
   }

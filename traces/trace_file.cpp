@@ -29,6 +29,7 @@ std::string duration_source_names() { return "measured, modelled"; }
 
 // The numbers of a kernel's shape, for messages.
 std::string shape_names(KernelKind kind) {
+  if (kind == KernelKind::collective) return "ranks";
   return kind == KernelKind::matmul ? "batch, m, n, k" : "batch, heads, key-value heads, queries, keys, head dimension";
 }
 
@@ -266,6 +267,9 @@ class Reader : TraceLine {
         case attention_kernel:
           launched.attention = choice<AttentionKernel>(value, key_name, parse_attention_kernel, attention_kernel_names);
           break;
+        case unaligned:
+          launched.unaligned = truth(value, key_name);
+          break;
         case launches:
           launched.launches = static_cast<std::uint32_t>(number(value, key_name, 1, 0xffff'ffff));
           break;
@@ -323,7 +327,7 @@ class Reader : TraceLine {
     const auto has = [seen](std::size_t key) { return (seen >> key & 1) != 0; };
     const std::size_t wanted = shape_size(kernel.kind);
     if (has(op_key::shape) && wanted == 0) {
-      fail("'shape' is for the kernels matmul, attention and attention_backward; leave it out of others");
+      fail("'shape' is for the kernels matmul, attention, attention_backward and collective; leave it out of others");
     }
     if (numbers != wanted) {
       fail((has(op_key::shape) ? "'shape' has " + std::to_string(numbers) + " numbers" : "'shape' is missing") +
@@ -335,6 +339,9 @@ class Reader : TraceLine {
         fail("'" + std::string(op_keys.names[key]) +
              "' is for the kernels attention and attention_backward; leave it out of others");
       }
+    }
+    if (has(op_key::unaligned) && kernel.kind != KernelKind::matmul) {
+      fail("'unaligned' is for the kernel matmul; leave it out of others");
     }
   }
 

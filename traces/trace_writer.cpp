@@ -85,6 +85,7 @@ class Writer {
     if (const std::size_t numbers = shape_size(kernel.kind)) list("shape", std::span(kernel.shape).first(numbers));
     if (kernel.causal) truth("causal", true);
     if (kernel.attention != AttentionKernel::unspecified) text("attention_kernel", to_string(kernel.attention));
+    if (kernel.unaligned) truth("unaligned", true);
     if (kernel.launches != 1) number("launches", kernel.launches);
   }
 

@@ -81,6 +81,7 @@ class Trace:
         shape: Sequence[int] = (),
         causal: bool = False,
         attention_kernel: str = "",
+        unaligned: bool = False,
         launches: int = 1,
         step: int = 0,
         revealed_by: Optional[int] = None,

@@ -163,6 +163,8 @@ class ExecutionTraceReader {
       dom::element type;
       if (!types.take(type)) break;
       if (type.get_string().get(argument.type)) argument.type = {};
+      bool truth = false;
+      if (position < 32 && !value.get_bool().get(truth) && truth) node_.true_arguments |= 1u << position;
       if (argument.type.find("Tensor(") != std::string_view::npos) {
         read_argument(argument, shaped, strided, static_cast<std::uint16_t>(std::min<std::size_t>(position, 0xffff)),
                       argument.type.starts_with("Tensor("));

@@ -52,6 +52,7 @@ struct CallNode {
   bool compiled = false;        // a kernel of torch.compile's ("kernel_backend": "triton"), results among its inputs
   std::uint32_t first_ref = 0;  // in ExecutionTrace::refs: inputs, then outputs
   std::uint32_t input_count = 0, output_count = 0;
+  std::uint32_t true_arguments = 0;  // a bit for each of the first 32 that is true
   std::int64_t duration_ns = -1;  // where the recording has it (Chakra); -1: unknown
 };
 

@@ -108,6 +108,10 @@ class KinetoImporter {
       op_of_call_[activity.node] = static_cast<std::uint32_t>(ops_.size());
       ops_.push_back(activity.node);
     }
+    launches_.assign(ops_.size(), 0);
+    for (const Activity& activity : activities) {
+      if (gpu_ && activity.node != none) ++launches_[op_of_call_[activity.node]];
+    }
     times_ = times_of_ops(activities, window_.end_ns - window_.begin_ns, ops_.size(),
                           [&](std::uint32_t call) { return op_of_call_[call]; });
   }
@@ -263,11 +267,39 @@ class KinetoImporter {
       op.duration_source = DurationSource::measured;
       for (const TensorId id : reads[i]) op.bytes += trace.tensors[id].bytes;
       for (const TensorId id : writes[i]) op.bytes += trace.tensors[id].bytes;
+      set_kernel(op, ops_[i], i, writes[i]);
       op.bytes = std::max<Bytes>(op.bytes, 1);  // 0 would be taken for that of all tensors, the resident one included
       if (resident != none) reads[i].push_back(resident);
       trace.add_op(op, reads[i], writes[i]);
     }
     add_notes();
+  }
+
+  // By the shapes of the call's arguments, where they are recorded. The result's size is that of what the op writes, or,
+  // in place, of what it is given.
+  void set_kernel(Op& op, std::uint32_t index, std::uint32_t number, const std::vector<TensorId>& writes) {
+    if (!has_shapes_ || !gpu_) return;
+    Trace& trace = out_.trace;
+    const KinetoCall& call = window_.calls[index];
+    const std::string_view name = window_.names[call.name];
+    const auto first = window_.inputs.begin() + call.first_input;
+    const std::vector<OpTensor> tensors(first, first + call.input_count);
+    OpKernel found = kernel_of(name, tensors);
+    found.causal = found.numbers == 6 && (call.true_arguments >> causal_argument(name) & 1) != 0;
+    if (launches_[number] > 0) found.launches = launches_[number];
+    const double flops = flops_of(arithmetic_of(name), [&](std::size_t i) {
+      return i < tensors.size() ? std::span<const std::int64_t>(tensors[i].sizes) : std::span<const std::int64_t>();
+    });
+    if (found.numbers != 0 && flops < 1e18) op.flops = static_cast<std::uint64_t>(flops);
+    op.kernel = trace.kernels.intern(kernel_of(found));
+    if (tensors.empty()) return;
+    double bytes = found.more_bytes, written = 0;
+    for (const OpTensor& tensor : tensors) bytes += op_kernel::bytes(tensor);
+    for (const TensorId id : writes) {
+      if (trace.tensors[id].role != Role::workspace) written += static_cast<double>(trace.tensors[id].bytes);
+    }
+    if (writes.empty() && name != "aten::copy_") written = op_kernel::bytes(tensors.front());
+    op.bytes = static_cast<Bytes>(std::clamp(bytes + written, 1.0, 1e15));
   }
 
   void add_notes() {
@@ -312,6 +344,7 @@ class KinetoImporter {
   std::vector<std::uint32_t> op_of_call_;
   std::vector<std::uint32_t> by_begin_;  // the ops' calls, by their beginning on the host
   OpTimes times_;
+  std::vector<std::uint32_t> launches_;  // by op
   std::vector<Block> blocks_;
   Bytes resident_ = 0;
   bool total_known_ = false;
@@ -339,6 +372,8 @@ ImportedTrace import_kineto(const KinetoImportOptions& options) {
   header.batch = options.batch;
   header.sequence_length = options.sequence_length;
   header.hardware = window.hardware;
+  const auto most = std::ranges::max_element(window.products);
+  if (*most > 0) header.precision = to_string(static_cast<Precision>(most - window.products.begin()));
   header.recorded_by = "import kineto (" + evidence + "; lifetimes recorded, reads partly inferred)";
   imported.trace.validate(options.file);
   return imported;

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "traces/gpu_spec.h"
 #include "traces/pytorch/json_elements.h"
 #include "traces/pytorch/steps.h"
 
@@ -152,6 +153,8 @@ std::uint64_t bytes_of_type(std::string_view type) {
   return 0;
 }
 
+constexpr std::uint64_t largest_stride = std::uint64_t{1} << 50;
+
 class WindowReader {
  public:
   WindowReader(const std::string& path, const KinetoIteration& iteration, const ImportProgress& progress)
@@ -208,23 +211,61 @@ class WindowReader {
     dom::array shapes, types;
     call.first_input = static_cast<std::uint32_t>(window_.input_bytes.size());
     if (!event.list("Input Dims", shapes) || !event.list("Input type", types)) return;
+    dom::array strides, values;
+    const bool has_strides = event.list("Input Strides", strides) && strides.size() == shapes.size();
+    if (event.list("Concrete Inputs", values)) add_truths(values, call);
     auto type = types.begin();
+    std::size_t position = 0;
     for (const dom::element shape : shapes) {
       if (type == types.end()) break;
+      const std::size_t at = position++;
       std::string_view type_name;
       const bool named = !(*type).get_string().get(type_name);
       ++type;
       const std::uint64_t item_bytes = named ? bytes_of_type(type_name) : 0;
+      if (named && arithmetic_of(event.name) != Arithmetic::none) {
+        if (type_name == "c10::Half") ++window_.products[static_cast<std::size_t>(Precision::fp16)];
+        if (type_name == "c10::BFloat16") ++window_.products[static_cast<std::size_t>(Precision::bf16)];
+        if (type_name == "float") ++window_.products[static_cast<std::size_t>(Precision::fp32)];
+      }
       dom::array sizes;
       if (item_bytes == 0 || shape.get_array().get(sizes)) continue;
       double bytes = static_cast<double>(item_bytes);
+      OpTensor tensor;
+      tensor.element_bytes = static_cast<unsigned>(item_bytes);
       for (const dom::element size : sizes) {
         std::uint64_t value = 0;
         bytes *= size.get_uint64().get(value) ? 0 : static_cast<double>(value);
+        tensor.sizes.push_back(static_cast<std::int64_t>(value));
       }
-      if (bytes >= 1 && bytes < 1e15) window_.input_bytes.push_back(static_cast<Bytes>(bytes));
+      if (!(bytes >= 1 && bytes < 1e15)) continue;
+      if (has_strides) add_strides(strides.at(at), tensor);
+      window_.input_bytes.push_back(static_cast<Bytes>(bytes));
+      window_.inputs.push_back(std::move(tensor));
     }
     call.input_count = static_cast<std::uint32_t>(window_.input_bytes.size()) - call.first_input;
+  }
+
+  static void add_strides(simdjson::simdjson_result<dom::element> list, OpTensor& tensor) {
+    dom::array strides;
+    if (list.get_array().get(strides) || strides.size() != tensor.sizes.size()) return;
+    for (const dom::element stride : strides) {
+      std::uint64_t value = 0;
+      if (stride.get_uint64().get(value) || value > largest_stride) {
+        tensor.strides.clear();
+        return;
+      }
+      tensor.strides.push_back(static_cast<std::int64_t>(value));
+    }
+  }
+
+  static void add_truths(dom::array values, KinetoCall& call) {
+    std::uint32_t position = 0;
+    for (const dom::element value : values) {
+      std::string_view text;
+      if (position < 32 && !value.get_string().get(text) && text == "True") call.true_arguments |= 1u << position;
+      ++position;
+    }
   }
 
   // Times in whole microseconds make a call and the one around it equal: ids count up with the beginnings.

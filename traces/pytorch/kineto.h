@@ -5,6 +5,7 @@
 // iteration and not with the file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "core/trace.h"
 #include "traces/pytorch/byte_stream.h"
+#include "traces/recorder/op_kernel.h"
 
 namespace tencache {
 
@@ -52,6 +54,7 @@ struct KinetoCall {
   std::uint32_t parent = none;                     // the innermost call around it on its thread
   std::uint32_t first_input = 0, input_count = 0;  // in KinetoWindow::input_bytes
   bool annotation = false;
+  std::uint32_t true_arguments = 0;  // a bit for each of the first 32 that is true, where they are recorded
 };
 
 // A kernel, copy or fill on the GPU.
@@ -79,6 +82,8 @@ struct KinetoWindow {
   std::vector<KinetoWork> work;      // launched within the window; by begin
   std::vector<KinetoMemory> memory;  // by time
   std::vector<Bytes> input_bytes;    // of the tensors that calls were given, with record_shapes
+  std::vector<OpTensor> inputs;      // the same tensors
+  std::array<std::uint64_t, 3> products{};  // arguments of matrix products by Precision
   std::uint64_t unlinked_work = 0;   // of no call: not in `work`
 };
 

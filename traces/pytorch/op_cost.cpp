@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "traces/recorder/op_flops.h"
+#include "traces/recorder/op_kernel.h"
 
 namespace tencache {
 namespace {
@@ -50,6 +50,36 @@ std::uint16_t operand_of(Arithmetic kind) {
   return second ? 1 : 0;
 }
 
+OpTensor op_tensor(const ExecutionTrace& trace, const TensorRef& ref) {
+  OpTensor tensor;
+  for (const std::uint64_t size : trace.shape(ref)) tensor.sizes.push_back(static_cast<std::int64_t>(size));
+  tensor.element_bytes = ref.item_bytes;
+  return tensor;
+}
+
+OpKernel find_kernel(const ExecutionTrace& trace, const CallNode& node) {
+  const std::string_view name = trace.name(node);
+  std::vector<OpTensor> tensors;
+  std::vector<OpTensor> first_list;
+  std::uint32_t lists = 0;
+  std::uint16_t list = 0xffff;
+  for (const TensorRef& ref : trace.inputs(node)) {
+    if (ref.device == TensorDevice::undefined) continue;
+    tensors.push_back(op_tensor(trace, ref));
+    if (!ref.in_list) continue;
+    if (ref.argument != list) ++lists, list = ref.argument;
+    if (lists == 1) first_list.push_back(tensors.back());
+  }
+  OpKernel kernel = kernel_of(name, tensors);
+  if (kernel.kind == "optimizer") kernel.launches = op_kernel::list_launches(lists, first_list);
+  kernel.causal = kernel.numbers == 6 && causal_argument(name) < 32 && (node.true_arguments >> causal_argument(name) & 1) != 0;
+  OpTensor result;
+  const auto outputs = trace.outputs(node);
+  if (!outputs.empty()) result = op_tensor(trace, outputs.front());
+  if (!tensors.empty() && !outputs.empty()) finish_kernel(kernel, name, tensors.front(), result);
+  return kernel;
+}
+
 Precision precision_of(const TensorRef* ref) {
   if (ref != nullptr && ref->type == ElementType::fp16) return Precision::fp16;
   if (ref != nullptr && ref->type == ElementType::bf16) return Precision::bf16;
@@ -57,6 +87,19 @@ Precision precision_of(const TensorRef* ref) {
 }
 
 }  // namespace
+
+Kernel kernel_of(const OpKernel& found) {
+  Kernel kernel;
+  kernel.kind = parse_kernel_kind(found.kind).value_or(KernelKind::unknown);
+  const auto too_large = [](std::uint64_t number) { return number > largest_shape_number; };
+  if (kernel.kind == KernelKind::unknown || std::ranges::any_of(found.shape, too_large)) return {};
+  kernel.shape = found.shape;
+  kernel.causal = found.causal;
+  kernel.unaligned = found.unaligned;
+  kernel.launches = std::max<std::uint32_t>(found.launches, 1);
+  kernel.attention = parse_attention_kernel(found.attention).value_or(AttentionKernel::unspecified);
+  return kernel;
+}
 
 Bytes traffic_of(const ExecutionTrace& trace, const Storages& storages, const CallNode& node,
                  std::span<const StorageUse> uses) {
@@ -83,13 +126,17 @@ OpCost cost_of(const ExecutionTrace& trace, const Storages& storages, const Call
   const CallNode& node = trace.nodes[op.node];
   OpCost cost;
   cost.bytes = traffic_of(trace, storages, node, op.uses);
+  const OpKernel found = find_kernel(trace, node);
+  cost.kernel = kernel_of(found);
+  if (!looks_up(trace.name(node))) {
+    cost.bytes = static_cast<Bytes>(std::max(0.0, static_cast<double>(cost.bytes) + found.more_bytes));
+  }
   const Arithmetic kind = arithmetic_of(trace.name(node));
   const Shapes shapes(trace, node);
   double flops = flops_of(kind, [&](std::size_t tensor) { return shapes.sizes(tensor); });
   if (kind == Arithmetic::convolution) flops *= static_cast<double>(shapes.output_elements());
   if (kind == Arithmetic::gradients) flops *= (shapes.has_output(0) ? 1 : 0) + (shapes.has_output(1) ? 1 : 0);
   if (flops > 0) {
-    cost.kind = is_attention(kind) ? KernelKind::attention : KernelKind::matmul;
     cost.flops = static_cast<std::uint64_t>(std::min(flops, most_flops));
     cost.precision = precision_of(shapes.argument(operand_of(kind)));
   }

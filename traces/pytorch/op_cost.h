@@ -1,8 +1,9 @@
 // What a recorded call computes and moves, from the shapes of its arguments: what a roofline needs where the recording
 // has no times.
 //
-// Arithmetic is counted as traces/recorder/op_flops.h has it. Every other op is taken for bound by memory: each tensor
-// read and written once; lookups (embedding, index_select, gather) read what they return.
+// Arithmetic is counted as traces/recorder/op_flops.h has it, kernels and shapes are those of op_kernel.h there. Every
+// other op is taken for bound by memory: each tensor read and written once; lookups (embedding, index_select, gather)
+// read what they return.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,12 @@
 
 #include "traces/pytorch/calls.h"
 #include "traces/kernel_model.h"
+#include "traces/recorder/op_kernel.h"
 
 namespace tencache {
 
 struct OpCost {
-  KernelKind kind = KernelKind::elementwise;
+  Kernel kernel;
   Precision precision = Precision::fp32;
   std::uint64_t flops = 0;
   Bytes bytes = 0;
@@ -22,6 +24,9 @@ struct OpCost {
 
 // Of the whole call.
 OpCost cost_of(const ExecutionTrace& trace, const Storages& storages, const CallOp& op);
+
+// What the observer's own header finds, as a trace has it.
+Kernel kernel_of(const OpKernel& found);
 
 // The memory traffic of some of a call's uses.
 Bytes traffic_of(const ExecutionTrace& trace, const Storages& storages, const CallNode& node,

@@ -119,7 +119,7 @@ class Maker {
     for (std::uint32_t p = 0; p < positions; ++p) {
       Piece part = piece;
       part.uses = std::move(by_position[p]);
-      part.cost = {KernelKind::elementwise, cost.precision, 0,
+      part.cost = {{.kind = cost.kernel.kind == KernelKind::optimizer ? KernelKind::optimizer : KernelKind::unknown}, cost.precision, 0,
                    traffic_of(recording_, in_.storages, recording_.nodes[op.node], part.uses)};
       part.first = p == 0;
       if (!part.uses.empty()) pieces_.push_back(std::move(part));
@@ -175,7 +175,7 @@ class Maker {
     if (in_.measured != nullptr) ++unmatched_;
     if (in_.gpu == nullptr || piece.device == Device::cpu) return;
     const OpCost cost = cost_of(recording_, in_.storages, *piece.call);
-    piece.duration_ns = model(cost.precision).duration_ns({.kind = cost.kind}, cost.flops, cost.bytes);
+    piece.duration_ns = model(cost.precision).duration_ns(cost.kernel, cost.flops, cost.bytes);
   }
 
   // A call's time over its pieces, by their memory traffic.
@@ -259,6 +259,7 @@ class Maker {
     op.gap_before_ns = piece.gap_ns;
     op.flops = piece.cost.flops;
     op.bytes = piece.cost.bytes;
+    if (piece.device == Device::gpu) op.kernel = out_.trace.kernels.intern(piece.cost.kernel);
     flops_[static_cast<std::size_t>(piece.cost.precision)] += piece.cost.flops;
     out_.trace.add_op(op, reads_, writes_);
   }

@@ -23,7 +23,7 @@ def _arguments(words):
     parser.add_argument("--stop", action="store_true", help="end the script once the step is recorded")
     parser.add_argument("--profiler", action="store_true",
                         help="record with PyTorch's profiler instead of the observer")
-    meta = parser.add_argument_group("a model without its memory", "Instead of SCRIPT: one step of AdamW on a causal "
+    meta = parser.add_argument_group("a model without its memory", "Instead of SCRIPT: one step of AdamW on a "
                                      "language model of Hugging Face, under fake tensors. Sizes and order are exact.")
     meta.add_argument("--meta", metavar="CONFIG", help="a config.json, its folder, or a name on the Hugging Face hub")
     meta.add_argument("--gpu", help="durations by the roofline of this GPU, such as l40s (asks the tencache command)")

@@ -29,12 +29,29 @@ def _load(config):
     return transformers, loaded
 
 
+def _class_for(transformers, config):
+    """What the configuration says that it is of: BERT predicts masked tokens, most others the next one."""
+    masked = any(name.endswith("ForMaskedLM") for name in getattr(config, "architectures", None) or [])
+    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+
+
 def _without_masks(transformers):
     """Whether rows hold several sequences cannot be seen in tokens without content. They hold one each, so that attention
     is causal without a mask, as it is in a run."""
     masks = getattr(transformers, "masking_utils", None)
     if hasattr(masks, "find_packed_sequence_indices"):
         masks.find_packed_sequence_indices = lambda *_, **__: None
+
+
+def _dropout_as_on_a_gpu():
+    """One kernel with a mask of a byte an element; a CPU's is composed, its mask as wide as the numbers."""
+    plain = torch.nn.functional.dropout
+
+    def dropout(input, p=0.5, training=True, inplace=False):
+        if not training or inplace or not 0 < p < 1:
+            return plain(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+    torch.nn.functional.dropout = dropout
 
 
 def record_meta(config, output, *, gpu, batch, sequence_length, precision, checkpointing, say):
@@ -51,21 +68,23 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, check
         config = os.path.dirname(os.path.abspath(config))
     transformers, loaded = _load(config)
     _without_masks(transformers)
+    _dropout_as_on_a_gpu()
     with FakeTensorMode(allow_non_fake_inputs=True):
         plain = torch.get_default_dtype()
         torch.set_default_dtype(_TYPES[precision])
         try:
-            model = transformers.AutoModelForCausalLM.from_config(loaded)
+            model = _class_for(transformers, loaded).from_config(loaded)
         finally:
             torch.set_default_dtype(plain)
         model.train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        options = {} if type(model).__name__.endswith("ForMaskedLM") else {"use_cache": False}
         tokens = torch.zeros((batch, sequence_length), dtype=torch.long)
         with record(output, step=1, model=model, name=os.path.basename(config), quiet=True, timed=False):
             for _ in range(2):
-                model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+                model(input_ids=tokens, labels=tokens, **options).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
     if gpu is None:

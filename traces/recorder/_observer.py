@@ -10,7 +10,7 @@ import tempfile
 import torch
 
 _SOURCES = ("observer.cpp", "observed_step.cpp", "op_schema.cpp", "op_lists.cpp")
-_HEADERS = ("observed_step.h", "op_flops.h", "op_schema.h", "op_lists.h", "op_work.h")
+_HEADERS = ("observed_step.h", "op_flops.h", "op_kernel.h", "op_schema.h", "op_lists.h", "op_work.h")
 _RECIPE = os.path.basename(__file__)
 
 

@@ -58,6 +58,21 @@ def _tensor_roles(step):
     return stands_for
 
 
+def _add_up_in_place(ops, tensors, stands_for):
+    """Autograd adds gradients up in place where nobody else has the first one, but not those of fake tensors."""
+    last_use = {}
+    for number, op in enumerate(ops):
+        for index in op["reads"] + op["writes"]:
+            last_use[index] = number
+    for number, op in enumerate(ops):
+        if not op["sum"] or len(op["reads"]) != 2 or len(op["writes"]) != 1:
+            continue
+        first, result = op["reads"][0], op["writes"][0]
+        mine = not tensors[first]["old"] and not tensors[first]["alive"] and not tensors[first]["name"]
+        if mine and last_use[first] == number and tensors[first]["bytes"] == tensors[result]["bytes"]:
+            stands_for[result] = stands_for[first]
+
+
 def _phases(ops, root):
     """Forward, loss, backward, optimizer. The loss is what follows the last op of a module in a forward pass, from the
     first op of a loss on; what comes after the last op of the backward pass belongs to the update. `root`: the number
@@ -139,6 +154,8 @@ def make_trace(steps, modules, header, timed):
             op["duration_ns"] = op["gap_before_ns"] = 0
     roles = step["roles"]
     stands_for = _tensor_roles(step)
+    if not timed:
+        _add_up_in_place(step["ops"], step["tensors"], stands_for)
     used = sorted({stands_for[t] for op in step["ops"] for t in op["reads"] + op["writes"]})
     trained = {stands_for[t] for op in step["ops"] if op["phase"] != "optimizer" for t in op["reads"]}
     for index in used:  # a parameter of no module, unless it is only updated
@@ -172,9 +189,10 @@ def make_trace(steps, modules, header, timed):
         ops.append({"kind": "op", "id": number, "name": op["name"], "phase": op["phase"], "device": "gpu",
                     "module": modules[op["module"]] if op["module"] >= 0 else "", "duration_ns": op["duration_ns"],
                     "duration_source": "measured" if timed else "modelled", "gap_before_ns": op["gap_before_ns"],
-                    "flops": op["flops"], "bytes": op["bytes"],
+                    "flops": op["flops"], "bytes": op["bytes"], **op["kernel"],
                     "reads": reads, "writes": writes})
-    head = {"kind": "header", "format_version": 1, **header, "tensor_count": len(lines), "op_count": len(ops)}
+    version = 2 if any(op["kernel"] for op in step["ops"]) else 1
+    head = {"kind": "header", "format_version": version, **header, "tensor_count": len(lines), "op_count": len(ops)}
     return [head] + lines + ops
 
 

@@ -18,6 +18,23 @@ void append_list(std::string& json, const Uses& values) {
   json += ']';
 }
 
+void append_kernel(std::string& json, const OpKernel& kernel) {
+  json += ",\"kernel\":{";
+  if (!kernel.kind.empty()) {
+    json += "\"kernel\":\"" + std::string(kernel.kind) + '"';
+    if (kernel.numbers != 0) {
+      json += ",\"shape\":[";
+      for (std::size_t i = 0; i < kernel.numbers; ++i) json += (i == 0 ? "" : ",") + std::to_string(kernel.shape[i]);
+      json += ']';
+    }
+    if (kernel.causal) json += ",\"causal\":true";
+    if (!kernel.attention.empty()) json += ",\"attention_kernel\":\"" + std::string(kernel.attention) + '"';
+    if (kernel.unaligned) json += ",\"unaligned\":true";
+    if (kernel.launches != 1) json += ",\"launches\":" + std::to_string(kernel.launches);
+  }
+  json += '}';
+}
+
 }  // namespace
 
 std::string to_json(const Step& step) {
@@ -43,7 +60,9 @@ std::string to_json(const Step& step) {
             ",\"end_ns\":" + std::to_string(op.end_ns - step.begin_ns) +
             ",\"flops\":" + std::to_string(static_cast<std::uint64_t>(op.flops)) +
             ",\"bytes\":" + std::to_string(op.bytes) + ",\"temporary_bytes\":" + std::to_string(op.temporary_bytes) +
-            ",\"reads\":";
+            ",\"sum\":" + (op.sum ? "true" : "false");
+    append_kernel(json, op.kernel);
+    json += ",\"reads\":";
     append_list(json, op.reads);
     json += ",\"writes\":";
     append_list(json, op.writes);

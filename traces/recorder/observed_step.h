@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "op_flops.h"
+#include "op_kernel.h"
 #include "op_schema.h"
 
 namespace tencache {
@@ -35,6 +36,9 @@ struct SeenOp {
   Arithmetic arithmetic = Arithmetic::none;
   double flops = 0;
   std::uint64_t bytes = 0, temporary_bytes = 0;
+  OpKernel kernel;
+  OpTensor input;           // the first
+  bool sum = false;         // of two gradients of one tensor
   Uses reads, writes;
   void* start_event = nullptr;
   void* end_event = nullptr;

@@ -38,7 +38,7 @@ namespace {
 struct Context final : at::ObserverContext {
   std::uint32_t op = 0;
   std::uint64_t generation = 0;  // of the step that the op is part of
-  enum Kind { nothing, op_outermost, op_inside, backward, optimizer, region } kind = nothing;
+  enum Kind { nothing, op_outermost, op_inside, backward, engine, optimizer, region } kind = nothing;
   std::int64_t start_ns = 0;
 };
 
@@ -58,6 +58,7 @@ void (*on_optimizer_step)(int) = nullptr;
 // Of this thread.
 thread_local int ops_open = 0;
 thread_local int backward_open = 0;
+thread_local bool engine_open = false;  // autograd's own work around a node's function: it sums gradients
 thread_local std::vector<int> modules;
 thread_local std::vector<std::pair<WeakStorage, std::size_t>> temporaries;  // made within the op that is open
 thread_local std::size_t temporary_peak = 0;
@@ -240,7 +241,8 @@ std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function
   note_sequence(function.seqNr());
   if (known == nullptr && std::string_view(function.name()).starts_with("autograd::engine::evaluate_function")) {
     begin_backward(-1);  // the node's own function is within; it also sums gradients
-    return context_of(Context::backward);
+    engine_open = true;
+    return context_of(Context::engine);
   }
   if (known == nullptr && is_compiled_region(function.name())) {
     auto context = context_of(Context::region);
@@ -263,6 +265,9 @@ std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function
   note_uses(op, function.inputs());
   op.arithmetic = known->arithmetic;
   op.flops = flops_of_inputs(op.arithmetic, function.inputs());
+  op.kernel = kernel_of_inputs(*known->schema, function.inputs());
+  op.input = first_tensor(function.inputs());
+  op.sum = engine_open && known->schema->base_name == "aten::add";
   ++ops_open;
   temporaries.clear();
   temporary_peak = 0;
@@ -323,6 +328,9 @@ void end_op(const at::RecordFunction& function, const Context& context) {
     op.writes.push_back(tensor_of(c10::Storage(kept), true));
     returned += size;
   }
+  finish_kernel(op.kernel, op.schema->base_name, op.input, first_tensor(function.outputs()));
+  op.bytes = static_cast<std::uint64_t>(std::max(1.0, static_cast<double>(op.bytes) + op.kernel.more_bytes));
+  if (op.schema->uninitialised) op.bytes = 1;  // launches nothing
   op.flops = scaled_by_results(op.arithmetic, op.flops, function.outputs());
   op.temporary_bytes = temporary_peak > returned ? temporary_peak - returned : 0;
   temporaries.clear();
@@ -335,6 +343,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& function) {
     switch (function.scope()) {
       case at::RecordScope::BACKWARD_FUNCTION:
         begin_backward(function.seqNr());
+        engine_open = false;
         return context_of(Context::backward);
       case at::RecordScope::FUNCTION:
         return start_op(function);
@@ -354,8 +363,10 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   try {
     switch (context->kind) {
       case Context::backward:
+      case Context::engine:
         --backward_open;
         modules.pop_back();
+        engine_open = context->kind == Context::backward && backward_open > 0;
         break;
       case Context::op_outermost:
         end_op(function, *context);

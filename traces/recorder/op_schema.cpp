@@ -42,6 +42,7 @@ void describe(const c10::OperatorHandle& op, OpSchema& info) {
   info.argument_count = schema.arguments().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
+    if (argument.name() == "is_causal") info.causal_position = i;
     const std::string type = argument.type()->str();
     if (type.find("Tensor") == std::string::npos && type.find("Storage") == std::string::npos) continue;
     ArgumentInfo& entry = info.arguments.emplace_back();

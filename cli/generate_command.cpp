@@ -35,6 +35,7 @@ struct GenerateArguments {
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
   std::string command;
+  const ModelDescription* description = nullptr;  // in place of the file that `model` names
   bool json = false;
 };
 
@@ -105,7 +106,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
     return static_cast<std::uint64_t>(value);
   };
   GenerateOptions options;
-  options.model = read_model(arguments.model);
+  options.model = arguments.description != nullptr ? *arguments.description : read_model(arguments.model);
   options.gpu = read_gpu(arguments.gpu, arguments.kernels);
   options.head = usual_head(options.model);
   if (arguments.head == "lm") {
@@ -373,8 +374,9 @@ void add_model_options(CLI::App& command, GenerateSettings& settings) {
 
 namespace {
 
-GenerateOptions parse_settings_of(const GenerateSettings& settings) {
+GenerateOptions parse_settings_of(const GenerateSettings& settings, const ModelDescription* model) {
   GenerateArguments arguments;
+  arguments.description = model;
   CLI::App app;
   app.set_help_flag();
   add_generate_options(app, arguments);
@@ -394,9 +396,13 @@ GenerateOptions parse_settings_of(const GenerateSettings& settings) {
 
 }  // namespace
 
-Trace generate_trace(const GenerateSettings& settings) { return generate(parse_settings_of(settings)); }
+Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model) {
+  return generate(parse_settings_of(settings, model));
+}
 
-void check_generate_settings(const GenerateSettings& settings) { check_generate_options(parse_settings_of(settings)); }
+void check_generate_settings(const GenerateSettings& settings) {
+  check_generate_options(parse_settings_of(settings, nullptr));
+}
 
 std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
   constexpr std::string_view command = "tencache generate ";

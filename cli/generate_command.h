@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/trace.h"
+#include "traces/model.h"
 
 namespace CLI {
 class App;
@@ -20,8 +21,8 @@ using GenerateSettings = std::vector<std::pair<std::string, std::string>>;
 // "model", "batch", …
 std::vector<std::string> generate_option_names();
 
-// Throws Error where the command would refuse the options.
-Trace generate_trace(const GenerateSettings& settings);
+// Throws Error where the command would refuse the options. `model`: in place of the one that they name.
+Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model = nullptr);
 void check_generate_settings(const GenerateSettings& settings);
 
 // How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "cli/validation_gpu.h"
 #include "cli/validation_run.h"
 
 namespace tencache {
@@ -31,6 +33,12 @@ double metric_of(const RunFigures& run, const ValidationRow& row) {
     }
     case Metric::peak_activation_bytes:
       return run.peak_activation_bytes;
+    case Metric::tokens_per_second:
+      return row.training->tokens / run.seconds;
+    case Metric::forward_backward_tokens_per_second:
+      return row.training->tokens / (run.forward_seconds + run.backward_seconds);
+    case Metric::forward_tokens_per_second:
+      return row.training->tokens / run.forward_seconds;
   }
   return 0;
 }
@@ -53,6 +61,7 @@ std::string reference_of(const ValidationRow& row) {
 }
 
 std::vector<RunKey> keys_of(const ValidationFile& file, const ValidationRow& row) {
+  if (row.kind == RowKind::kernels) return {};
   std::vector<std::string> operands = row.order;
   if (row.kind != RowKind::order) operands.push_back(row.of);
   if (!row.over.empty()) operands.push_back(row.over);
@@ -65,7 +74,7 @@ std::vector<RunKey> keys_of(const ValidationFile& file, const ValidationRow& row
 
 class Evaluation {
  public:
-  Evaluation(const ValidationFile& file, RunTable runs) {
+  Evaluation(const ValidationFile& file, RunTable runs, const KernelTable& kernels) : kernels_(kernels) {
     result_.file = &file;
     result_.runs = std::move(runs);
   }
@@ -80,14 +89,36 @@ class Evaluation {
       }
     }
     result_.median = median_of(result_.errors);
-    result_.passed = result_.missed == 0 && (!result_.median || *result_.median <= result_.file->tolerance_median);
+    result_.p90 = p90_of(result_.errors);
+    hold("median error", result_.median, result_.file->tolerance_median);
+    hold("p90 of the errors", result_.p90, result_.file->tolerance_p90);
+    hold_gpus();
+    result_.passed = result_.missed == 0 && result_.failures.empty();
     return std::move(result_);
   }
 
  private:
   const RunFigures& run(const RunKey& key) const { return result_.runs.at(key); }
 
+  void hold(const char* what, const std::optional<double>& figure, const std::optional<double>& most) {
+    if (!figure || !most || *figure <= *most) return;
+    result_.failures.push_back(fmt::format("{} {:.1f} %, at most {:.0f} %", what, 100 * *figure, 100 * *most));
+  }
+  void hold_gpus() {
+    const std::optional<double>& most = result_.file->tolerance_gpu_median;
+    if (!most) return;
+    const std::vector<TrainingRatio> ratios = training_ratios(result_);
+    for (const std::string& gpu : gpus_of(ratios)) {
+      const RatioFigures figures =
+          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && r.judged(); });
+      if (std::abs(figures.median_ratio - 1) <= *most) continue;
+      result_.failures.push_back(
+          fmt::format("{}: median ratio {:.3f}, {:.2f} to {:.2f}", gpu, figures.median_ratio, 1 - *most, 1 + *most));
+    }
+  }
+
   RowResult result_of(const ValidationRow& row) const {
+    if (row.kind == RowKind::kernels) return kernels(row);
     for (const RunKey& key : keys_of(*result_.file, row)) {
       if (run(key).state != RunState::skipped) continue;
       return {.verdict = Verdict::skipped, .simulated = {}, .error = {}, .detail = run(key).reason};
@@ -99,8 +130,26 @@ class Evaluation {
         return order(row);
       case RowKind::fails:
         return fails(row);
+      case RowKind::kernels:
+        break;
     }
     return {};
+  }
+
+  RowResult kernels(const ValidationRow& row) const {
+    const auto found = kernels_.find(&*row.kernels);
+    RowResult result;
+    if (found == kernels_.end() || found->second.kernels == 0) {
+      result.detail = "the table has no such kernels";
+      return result;
+    }
+    const KernelFigures& figures = found->second;
+    result.kernels = figures;
+    result.simulated = figures.median;
+    result.verdict = figures.median <= row.kernels->target ? Verdict::within : Verdict::missed;
+    result.detail = fmt::format("{} kernels, median ratio {:.3f}, p90 {:.1f} %", figures.kernels, figures.median_ratio,
+                                100 * figures.p90);
+    return result;
   }
 
   RowResult figure(const ValidationRow& row) const {
@@ -127,7 +176,8 @@ class Evaluation {
     result.error = row.published.error_of(simulated);
     const bool counts = !row.fitted && row.not_judged.empty();
     // A range has its own tolerance: what is outside of it is missed.
-    const double tolerated = row.published.is_range() ? 0 : result_.file->tolerance_worst;
+    const double tolerated =
+        row.published.is_range() ? 0 : result_.file->tolerance_worst.value_or(std::numeric_limits<double>::infinity());
     result.verdict = !counts                                ? Verdict::listed
                      : std::abs(*result.error) <= tolerated ? Verdict::within
                                                             : Verdict::missed;
@@ -195,6 +245,7 @@ class Evaluation {
     }
   }
 
+  const KernelTable& kernels_;
   ValidationResult result_;
 };
 
@@ -221,8 +272,8 @@ std::vector<RunKey> runs_needed(const ValidationFile& file) {
   return ordered;
 }
 
-ValidationResult evaluate(const ValidationFile& file, RunTable runs) {
-  return Evaluation(file, std::move(runs)).evaluate();
+ValidationResult evaluate(const ValidationFile& file, RunTable runs, const KernelTable& kernels) {
+  return Evaluation(file, std::move(runs), kernels).evaluate();
 }
 
 std::optional<double> median_of(std::vector<double> values) {

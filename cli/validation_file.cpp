@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/validation_kernels.h"
+#include "cli/validation_throughput.h"
 #include "configs/machine_node.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
@@ -51,27 +53,25 @@ class ValidationReader {
 
   ValidationFile read() {
     const YamlMap keys({{root_, &file_}}, "a validation file",
-                       {"system", "source", "url", "tolerance", "fitted", "not_modelled", "remarks", "machines",
-                        "workloads", "systems", "experiments"});
+                       {"kind", "system", "source", "url", "tolerance", "fitted", "not_modelled", "remarks", "machines",
+                        "workloads", "systems", "experiments", "models", "throughput", "kernels"});
     result_.name = std::filesystem::path(file_).stem().string();
     result_.system = text(keys.require("system"), "system");
     result_.source = text(keys.require("source"), "source");
     result_.url = optional_text(keys, "url", "url");
-    if (const auto value = keys.get("tolerance")) {
-      const YamlMap limits({*value}, "tolerance", {"median", "worst"});
-      if (const auto median = limits.get("median")) result_.tolerance_median = share(*median, "tolerance.median");
-      if (const auto worst = limits.get("worst")) result_.tolerance_worst = share(*worst, "tolerance.worst");
+    if (const auto value = keys.get("kind")) {
+      result_.kind = static_cast<ValidationKind>(figures_.choice(*value, "kind", {"offloading", "gpu"}));
     }
+    read_tolerance(keys);
     each(keys, "fitted", [&](const YamlValue& item) { read_fitted(item); });
     each(keys, "not_modelled", [&](const YamlValue& v) { result_.not_modelled.push_back(text(v, "not_modelled")); });
     each(keys, "remarks", [&](const YamlValue& v) { result_.remarks.push_back(text(v, "remarks")); });
     each(keys, "machines", [&](const YamlValue& item) { read_machine_entry(item); });
-    keys.require("systems");
-    each(keys, "systems", [&](const YamlValue& item) { read_system(item); });
-    keys.require("workloads");
-    each(keys, "workloads", [&](const YamlValue& item) { read_workload(item); });
-    keys.require("experiments");
-    each(keys, "experiments", [&](const YamlValue& item) { read_experiment(item); });
+    if (result_.kind == ValidationKind::gpu) {
+      read_gpu_tables(keys);
+    } else {
+      read_systems(keys);
+    }
     return std::move(result_);
   }
 
@@ -79,6 +79,60 @@ class ValidationReader {
   template <typename Read>
   static void each(const YamlMap& keys, const std::string& key, Read read) {
     if (const auto value = keys.get(key)) each_item(*value, key, read);
+  }
+
+  void read_tolerance(const YamlMap& keys) {
+    const bool gpu = result_.kind == ValidationKind::gpu;
+    if (gpu) {
+      result_.tolerance_median = 0.06;
+      result_.tolerance_p90 = 0.12;
+      result_.tolerance_worst = 0.30;
+      result_.tolerance_gpu_median = 0.05;
+    }
+    const auto value = keys.get("tolerance");
+    if (!value) return;
+    std::vector<std::string> valid{"median", "worst"};
+    if (gpu) valid.insert(valid.end(), {"p90", "gpu_median"});
+    const YamlMap limits({*value}, "tolerance", valid);
+    const auto limit = [&](const std::string& key, std::optional<double>& tolerance) {
+      const auto given = limits.get(key);
+      if (!given) return;
+      tolerance.reset();
+      if (!gpu || text(*given, "tolerance." + key) != "none") tolerance = share(*given, "tolerance." + key);
+    };
+    limit("median", result_.tolerance_median);
+    limit("worst", result_.tolerance_worst);
+    if (!gpu) return;
+    limit("p90", result_.tolerance_p90);
+    limit("gpu_median", result_.tolerance_gpu_median);
+  }
+
+  void read_systems(const YamlMap& keys) {
+    for (const char* key : {"models", "throughput", "kernels"}) {
+      if (const auto value = keys.get(key))
+        fail_at(*value, std::string("'") + key + "' belongs to a file of kind: gpu");
+    }
+    keys.require("systems");
+    each(keys, "systems", [&](const YamlValue& item) { read_system(item); });
+    keys.require("workloads");
+    each(keys, "workloads", [&](const YamlValue& item) { read_workload(item); });
+    keys.require("experiments");
+    each(keys, "experiments", [&](const YamlValue& item) { read_experiment(item); });
+  }
+
+  void read_gpu_tables(const YamlMap& keys) {
+    for (const char* key : {"machines", "systems", "workloads", "experiments"}) {
+      if (const auto value = keys.get(key)) {
+        fail_at(*value, std::string("'") + key + "' belongs to a file of kind: offloading");
+      }
+    }
+    if (!keys.get("throughput") && !keys.get("kernels")) {
+      fail_at(keys.top(), "a file of kind: gpu has 'throughput' or 'kernels'");
+    }
+    ThroughputReader reader(file_, result_);
+    each(keys, "models", [&](const YamlValue& item) { reader.read_model_entry(item); });
+    each(keys, "throughput", [&](const YamlValue& item) { reader.read_section(item); });
+    each(keys, "kernels", [&](const YamlValue& item) { read_kernel_section(item, file_, result_); });
   }
 
   std::string text(const YamlValue& value, const std::string& path) const { return figures_.text(value, path); }
@@ -379,6 +433,11 @@ double Published::error_of(double simulated) const {
   if (simulated < from) return simulated / from - 1;
   if (simulated > to) return simulated / to - 1;
   return 0;
+}
+
+bool ValidationFile::needs_recording(const ValidationRow& row) const {
+  return std::any_of(row.workloads.begin(), row.workloads.end(),
+                     [&](const std::string& name) { return !workload(name).recording.empty(); });
 }
 
 const ValidationWorkload& ValidationFile::workload(const std::string& wanted) const { return named(workloads, wanted); }

@@ -11,10 +11,15 @@
 
 #include "cli/generate_command.h"
 #include "core/machine_spec.h"
+#include "traces/model.h"
 
 namespace tencache {
 
 using Settings = std::map<std::string, std::string>;
+
+// offloading: systems that move data, compared by times and ratios; gpu: times of the GPU alone. Their summaries are
+// kept apart: many accurate rows of one kind must not hide a miss of the other.
+enum class ValidationKind : std::uint8_t { offloading, gpu };
 
 struct ValidationWorkload {
   std::string name;
@@ -22,6 +27,8 @@ struct ValidationWorkload {
   std::string recording;                     // a folder under --traces; empty: generated
   std::string size_column;                   // of a recording
   GenerateSettings generate;                 // of a generated one
+  std::optional<ModelDescription> model;     // in place of the one that `generate` names
+  bool one_rank = false;                     // ranks that are all alike are simulated once: they share nothing
   bool slow = false;                         // left out with --quick
   std::map<std::string, Settings> settings;  // system to options that differ for this workload
 };
@@ -46,6 +53,10 @@ enum class Metric : std::uint8_t {
   hit_rate_bytes,
   link_bytes,             // an iteration
   peak_activation_bytes,  // the GPU's peak, less all persistent tensors
+  // Tokens of a GPU over the time of an iteration, or of some of its phases.
+  tokens_per_second,
+  forward_backward_tokens_per_second,
+  forward_tokens_per_second,
 };
 
 // A number, or a range that any number in it agrees with.
@@ -59,9 +70,28 @@ struct Published {
 };
 
 enum class RowKind : std::uint8_t {
-  figure,  // `of`'s metric, or its ratio to `over`'s
-  order,   // the systems from fast to slow
-  fails,   // `of` runs out of memory
+  figure,   // `of`'s metric, or its ratio to `over`'s
+  order,    // the systems from fast to slow
+  fails,    // `of` runs out of memory
+  kernels,  // the kernel model against recorded kernels
+};
+
+// Recorded kernels of a chip, and the median error that the kernel model may have on them.
+struct KernelGroup {
+  std::string chip;  // whose table: configs/kernels/<chip>.csv
+  std::string gpu;   // of configs/gpus.yaml
+  KernelKind kind = KernelKind::unknown;
+  std::uint64_t head_dimension = 0;  // of attention
+  bool causal = false;               // the same
+  double target = 0;
+};
+
+// What a row of a throughput table ran.
+struct TrainingRun {
+  std::string gpu, model;
+  std::uint64_t sequence = 0, gpus = 0;
+  bool recomputed = false;
+  double tokens = 0;  // of a GPU in the simulated iteration
 };
 
 struct ValidationRow {
@@ -74,7 +104,9 @@ struct ValidationRow {
   std::string of, over;     // systems; `over` may be empty
   std::vector<std::string> order;
   Published published;
-  std::string source;  // empty: the experiment's
+  std::optional<TrainingRun> training;  // of a throughput table
+  std::optional<KernelGroup> kernels;   // of RowKind::kernels
+  std::string source;                   // empty: the experiment's
   bool fitted = false;
   std::string note;        // where it is missed: why, as far as is known
   std::string not_judged;  // why it is listed only; empty: it counts
@@ -89,15 +121,24 @@ struct FittedParameter {
   std::string parameter, value, on;
 };
 
+// An option of a throughput table, and why it is as it is.
+struct StatedOption {
+  std::string section, option, value, source;
+};
+
 struct ValidationFile {
   std::string name, system, source, url;  // name: of the file
-  double tolerance_median = 0.10, tolerance_worst = 0.25;
+  ValidationKind kind = ValidationKind::offloading;
+  // Of the absolute errors; none: not judged. The last one: how far a GPU's median ratio may be from 1.
+  std::optional<double> tolerance_median = 0.10, tolerance_worst = 0.25, tolerance_p90, tolerance_gpu_median;
   std::vector<FittedParameter> fitted;
   std::vector<std::string> not_modelled, remarks;
+  std::vector<StatedOption> options;
   std::vector<ValidationWorkload> workloads;
   std::vector<ValidationSystem> systems;
   std::vector<ValidationExperiment> experiments;
 
+  bool needs_recording(const ValidationRow& row) const;
   const ValidationWorkload& workload(const std::string& wanted) const;
   const ValidationSystem& system_named(const std::string& wanted) const;
 };

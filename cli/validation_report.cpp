@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/report.h"
+#include "cli/validation_gpu_report.h"
 
 namespace tencache {
 namespace {
@@ -25,7 +26,17 @@ const char* name_of(Verdict verdict) {
 }
 
 const char* name_of(RowKind kind) {
-  return kind == RowKind::figure ? "figure" : kind == RowKind::order ? "order" : "fails";
+  switch (kind) {
+    case RowKind::figure:
+      return "figure";
+    case RowKind::order:
+      return "order";
+    case RowKind::fails:
+      return "fails";
+    case RowKind::kernels:
+      return "kernels";
+  }
+  return "";
 }
 
 bool is_share(const ValidationRow& row) {
@@ -36,7 +47,8 @@ bool is_share(const ValidationRow& row) {
 
 // With its unit where it has one; ratios and seconds of four digits.
 std::string figure_text(const ValidationRow& row, double value) {
-  if (is_share(row)) return fmt::format("{:.1f} %", 100 * value);
+  if (is_share(row) || row.kind == RowKind::kernels) return fmt::format("{:.1f} %", 100 * value);
+  if (row.training) return fmt::format("{:.0f} tokens/s", value);
   if (!row.over.empty()) return fmt::format("{:.3f}", value);
   if (row.metric == Metric::link_bytes || row.metric == Metric::peak_activation_bytes) {
     return fmt::format("{:.4g} GB", value * 1e-9);
@@ -45,6 +57,7 @@ std::string figure_text(const ValidationRow& row, double value) {
 }
 
 std::string published_text(const ValidationRow& row) {
+  if (row.kind == RowKind::kernels) return fmt::format("at most {:.0f} %", 100 * row.kernels->target);
   if (row.kind != RowKind::figure) return row.kind == RowKind::fails ? "fails" : "in this order";
   const Published& published = row.published;
   if (published.from == published.to) return figure_text(row, published.from);
@@ -57,8 +70,8 @@ std::string percent_or_none(const std::optional<double>& share) {
 }
 
 std::string simulated_text(const ValidationRow& row, const RowResult& result) {
-  if (result.simulated) return figure_text(row, *result.simulated);
-  return result.detail;
+  if (!result.simulated) return result.detail;
+  return figure_text(row, *result.simulated) + (result.kernels ? ": " + result.detail : "");
 }
 
 // What stands in the last column: the verdict and why a row does not count.
@@ -66,8 +79,9 @@ std::string remark_of(const ValidationRow& row, const RowResult& result) {
   if (result.verdict == Verdict::skipped) return "skipped";
   if (row.fitted) return "fitted";
   if (!row.not_judged.empty()) return "not judged: " + row.not_judged;
-  if (result.verdict == Verdict::missed) return row.kind == RowKind::figure ? "missed" : "does not hold";
-  return row.kind == RowKind::figure ? "" : "holds";
+  const bool figure = row.kind == RowKind::figure || row.kind == RowKind::kernels;
+  if (result.verdict == Verdict::missed) return figure ? "missed" : "does not hold";
+  return figure ? "" : "holds";
 }
 
 std::string workloads_text(const ValidationRow& row) {
@@ -92,17 +106,34 @@ std::string cell(std::string text) {
 }
 
 std::string tolerance_text(const ValidationFile& file) {
-  return fmt::format("median at most {:.0f} %, each at most {:.0f} %", 100 * file.tolerance_median,
-                     100 * file.tolerance_worst);
+  std::string text;
+  const auto add = [&text](const char* what, const std::optional<double>& most) {
+    if (most) text += fmt::format("{}{} at most {:.0f} %", text.empty() ? "" : ", ", what, 100 * *most);
+  };
+  add("median", file.tolerance_median);
+  add("p90", file.tolerance_p90);
+  add("each", file.tolerance_worst);
+  add("a GPU's median off by", file.tolerance_gpu_median);
+  return text;
 }
 
-std::string summary_sentence(const ValidationSummary& all) {
+std::string summary_sentence(const ValidationSummary& all, bool with_p90 = false) {
+  const std::string p90 = with_p90 ? ", p90 " + percent_or_none(all.p90) : "";
   return fmt::format(
-      "{} rows count, {} of them missed; median error {}, worst {}. {} rows that a parameter was fitted on, {} that "
-      "are "
-      "listed only and {} that were skipped do not count.",
-      all.judged, all.missed, percent_or_none(all.median), percent_or_none(all.worst), all.fitted, all.listed,
+      "{} rows count, {} of them missed; median error {}{}, worst {}. {} rows that a parameter was fitted on, {} that "
+      "are listed only and {} that were skipped do not count.",
+      all.judged, all.missed, percent_or_none(all.median), p90, percent_or_none(all.worst), all.fitted, all.listed,
       all.skipped);
+}
+std::string summary_sentence(const ValidationResult& result) {
+  return summary_sentence(summarize({result}), result.file->kind == ValidationKind::gpu);
+}
+
+std::string failures_text(const ValidationResult& result) {
+  if (result.passed) return "";
+  std::string text;
+  for (const std::string& failure : result.failures) text += (text.empty() ? ": " : "; ") + failure;
+  return text;
 }
 
 void add_list(std::string& text, const std::string& title, const std::vector<std::string>& items) {
@@ -170,13 +201,34 @@ std::string setup_text(const ValidationFile& file) {
   return text;
 }
 
+// Where a table of throughput is too long to be read row by row.
+bool by_pattern(const std::vector<TrainingRatio>& ratios) { return ratios.size() > 30; }
+
+std::string options_text(const ValidationFile& file) {
+  if (file.options.empty()) return "";
+  std::string text = "\n### Options\n\n| table | option | value | because |\n|---|---|---|---|\n";
+  for (const StatedOption& o : file.options) {
+    text += fmt::format("| {} | `--{}` | {} | {} |\n", cell(o.section), o.option, o.value, cell(o.source));
+  }
+  return text;
+}
+
 std::string file_markdown(const ValidationResult& result) {
   const ValidationFile& file = *result.file;
   std::string text =
       fmt::format("\n## {}\n\n{}{}\n\n", file.system, file.source, file.url.empty() ? "" : ", <" + file.url + ">");
-  const ValidationSummary summary = summarize({result});
-  text += fmt::format("{} Tolerated: {}. {}.\n", summary_sentence(summary), tolerance_text(file),
-                      result.passed ? "Passed" : "**Not passed**");
+  text += fmt::format("{} Tolerated: {}. {}{}.\n", summary_sentence(result), tolerance_text(file),
+                      result.passed ? "Passed" : "**Not passed**", failures_text(result));
+  if (const auto ratios = training_ratios(result); !ratios.empty()) {
+    text += "\nRatios are simulated ÷ published throughput: above 1, the simulator is too fast.\n\n" +
+            markdown_of(accuracy_grid(ratios));
+  }
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const auto ratios = training_ratios(result, i);
+    if (by_pattern(ratios)) {
+      text += "\n### " + file.experiments[i].name + ", by model and sequence\n\n" + markdown_of(pattern_grid(ratios));
+    }
+  }
   for (std::size_t i = 0; i < result.rows.size(); ++i) text += experiment_table(file.experiments[i], result.rows[i]);
   std::vector<std::string> fitted;
   for (const FittedParameter& parameter : file.fitted) {
@@ -185,6 +237,7 @@ std::string file_markdown(const ValidationResult& result) {
   add_list(text, "Fitted:", fitted);
   add_list(text, "Remarks:", file.remarks);
   add_list(text, "Not modelled:", file.not_modelled);
+  if (file.kind == ValidationKind::gpu) return text + options_text(file);
   return text + runs_table(result) + setup_text(file);
 }
 
@@ -213,6 +266,25 @@ Json row_json(const ValidationExperiment& experiment, const ValidationRow& row, 
     json["of"] = row.of;
     json["over"] = row.over.empty() ? Json(nullptr) : Json(row.over);
     json["published"] = {{"text", row.published.text}, {"from", row.published.from}, {"to", row.published.to}};
+    if (row.training) {
+      json["training"] = {{"gpu", row.training->gpu},
+                          {"model", row.training->model},
+                          {"sequence", row.training->sequence},
+                          {"gpus", row.training->gpus},
+                          {"recomputed", row.training->recomputed}};
+    }
+  } else if (row.kind == RowKind::kernels) {
+    const KernelGroup& group = *row.kernels;
+    json["kernels"] = {
+        {"chip", group.chip}, {"gpu", group.gpu}, {"kind", to_string(group.kind)}, {"target", group.target}};
+    json["kernels"]["head_dimension"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.head_dimension);
+    json["kernels"]["causal"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.causal);
+    if (result.kernels) {
+      json["kernels"]["count"] = result.kernels->kernels;
+      json["kernels"]["median_ratio"] = result.kernels->median_ratio;
+      json["kernels"]["median_error"] = result.kernels->median;
+      json["kernels"]["p90_error"] = result.kernels->p90;
+    }
   } else if (row.kind == RowKind::order) {
     json["order"] = row.order;
   } else {
@@ -246,52 +318,128 @@ Json run_json(const RunKey& key, const RunFigures& run) {
 }
 
 Json summary_json(const ValidationSummary& summary) {
-  return {{"judged", summary.judged},
-          {"missed", summary.missed},
-          {"fitted", summary.fitted},
-          {"listed", summary.listed},
-          {"skipped", summary.skipped},
-          {"median_error", or_null(summary.median)},
-          {"worst_error", or_null(summary.worst)},
+  return {{"judged", summary.judged},          {"missed", summary.missed},
+          {"fitted", summary.fitted},          {"listed", summary.listed},
+          {"skipped", summary.skipped},        {"median_error", or_null(summary.median)},
+          {"p90_error", or_null(summary.p90)}, {"worst_error", or_null(summary.worst)},
           {"passed", summary.passed}};
 }
 
 }  // namespace
 
-ValidationSummary summarize(const std::vector<ValidationResult>& results) {
+ValidationSummary summarize(const std::vector<ValidationResult>& results, SummaryOf which) {
   ValidationSummary all;
   std::vector<double> errors;
   for (const ValidationResult& result : results) {
-    all.judged += result.judged;
-    all.fitted += result.fitted;
-    all.listed += result.listed;
-    all.skipped += result.skipped;
-    all.missed += result.missed;
-    all.passed = all.passed && result.passed;
-    if (result.worst) all.worst = std::max(all.worst.value_or(0), *result.worst);
-    errors.insert(errors.end(), result.errors.begin(), result.errors.end());
+    const bool gpu = result.file->kind == ValidationKind::gpu;
+    if (which != SummaryOf::all && gpu != (which == SummaryOf::gpu)) continue;
+    const bool whole = which != SummaryOf::without_recordings;
+    if (whole) all.passed = all.passed && result.passed;
+    each_row(result, [&](const ValidationExperiment&, const ValidationRow& row, const RowResult& of_row) {
+      if (!whole && result.file->needs_recording(row)) return;
+      if (of_row.verdict == Verdict::skipped) ++all.skipped;
+      if (of_row.verdict == Verdict::listed) ++(row.fitted ? all.fitted : all.listed);
+      if (of_row.verdict != Verdict::within && of_row.verdict != Verdict::missed) return;
+      ++all.judged;
+      if (of_row.verdict == Verdict::missed) ++all.missed, all.passed = false;
+      if (!of_row.error) return;
+      all.worst = std::max(all.worst.value_or(0), std::abs(*of_row.error));
+      if (!row.published.is_range()) errors.push_back(std::abs(*of_row.error));
+    });
   }
-  all.median = median_of(errors);
+  all.p90 = p90_of(errors);
+  all.median = median_of(std::move(errors));
   return all;
 }
+
+namespace {
+
+struct NamedSummary {
+  const char* name;
+  ValidationSummary summary;
+  bool gpu;
+};
+// Of the kinds that are there.
+std::vector<NamedSummary> summaries_of(const std::vector<ValidationResult>& results) {
+  std::vector<NamedSummary> list;
+  for (const auto& [name, which] : {std::pair{"Offloading systems", SummaryOf::offloading},
+                                    {"Offloading systems, rows that need no recordings", SummaryOf::without_recordings},
+                                    {"GPU", SummaryOf::gpu}}) {
+    const ValidationSummary summary = summarize(results, which);
+    if (summary.rows() != 0) list.push_back({name, summary, which == SummaryOf::gpu});
+  }
+  return list;
+}
+
+std::vector<TrainingRatio> all_ratios(const std::vector<ValidationResult>& results) {
+  std::vector<TrainingRatio> all;
+  for (const ValidationResult& result : results) {
+    const std::vector<TrainingRatio> some = training_ratios(result);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::string rows_text(const ValidationResult& result) {
+  Table table({"  experiment", "published", "simulated", "error", "row"});
+  bool empty = true;
+  for (std::size_t e = 0; e < result.rows.size(); ++e) {
+    const ValidationExperiment& experiment = result.file->experiments[e];
+    const bool only_missed = by_pattern(training_ratios(result, e));
+    for (std::size_t r = 0; r < result.rows[e].size(); ++r) {
+      const ValidationRow& row = experiment.rows[r];
+      const RowResult& of_row = result.rows[e][r];
+      if (only_missed && of_row.verdict != Verdict::missed) continue;
+      empty = false;
+      const bool figure = of_row.simulated.has_value();
+      std::string remark = remark_of(row, of_row);
+      if ((!figure || of_row.kernels) && !of_row.detail.empty()) remark += (remark.empty() ? "" : ": ") + of_row.detail;
+      const bool has_published = row.kind == RowKind::figure || row.kind == RowKind::kernels;
+      const std::string name = row.training ? row.training->gpu + ", " + row.name : row.name;
+      table.add({"  " + experiment.name, has_published ? published_text(row) : "",
+                 figure ? figure_text(row, *of_row.simulated) : "", of_row.error ? percent(*of_row.error) : "",
+                 name + (remark.empty() ? "" : "  [" + remark + "]")});
+    }
+  }
+  return empty ? "" : table.text();
+}
+
+std::string indented(const std::string& text) {
+  std::string result = "  ";
+  for (const char c : text) {
+    result += c;
+    if (c == '\n') result += "  ";
+  }
+  result.resize(result.size() - 2);
+  return result;
+}
+
+std::string patterns_text(const ValidationResult& result) {
+  std::string text;
+  for (std::size_t e = 0; e < result.rows.size(); ++e) {
+    const auto ratios = training_ratios(result, e);
+    if (by_pattern(ratios)) text += indented(text_of(pattern_grid(ratios))) + "\n";
+  }
+  if (const auto ratios = training_ratios(result); !ratios.empty()) {
+    text += indented(text_of(accuracy_grid(ratios))) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string validation_text(const std::vector<ValidationResult>& results) {
   std::string text;
   for (const ValidationResult& result : results) {
-    text += result.file->system + "\n";
-    Table table({"  experiment", "published", "simulated", "error", "row"});
-    each_row(result, [&](const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& of_row) {
-      const bool figure = of_row.simulated.has_value();
-      std::string remark = remark_of(row, of_row);
-      if (!figure && !of_row.detail.empty()) remark += (remark.empty() ? "" : ": ") + of_row.detail;
-      table.add({"  " + experiment.name, row.kind == RowKind::figure ? published_text(row) : "",
-                 figure ? figure_text(row, *of_row.simulated) : "", of_row.error ? percent(*of_row.error) : "",
-                 row.name + (remark.empty() ? "" : "  [" + remark + "]")});
-    });
-    text += table.text();
-    text += fmt::format("  {}{}\n\n", summary_sentence(summarize({result})), result.passed ? "" : " Not passed.");
+    text += result.file->system + "\n" + patterns_text(result) + rows_text(result);
+    text += fmt::format("  {}{}\n\n", summary_sentence(result),
+                        result.passed ? "" : " Not passed" + failures_text(result) + ".");
   }
-  return text + "All: " + summary_sentence(summarize(results)) + "\n";
+  for (const NamedSummary& named : summaries_of(results)) {
+    text += fmt::format("{}: {}\n", named.name, summary_sentence(named.summary, named.gpu));
+  }
+  const auto ratios = all_ratios(results);
+  return text + (ratios.empty() || results.size() == 1 ? "" : "\n" + text_of(accuracy_grid(ratios)));
 }
 
 std::string validation_markdown(const std::vector<ValidationResult>& results) {
@@ -302,14 +450,15 @@ std::string validation_markdown(const std::vector<ValidationResult>& results) {
       "parameter\n"
       "was fitted on and rows that are listed only do not count; nor do those that could not be simulated.\n\n";
   text +=
-      "| | rows that count | missed | median error | worst | fitted | listed only | skipped |\n"
-      "|---|---|---|---|---|---|---|---|\n";
+      "| | rows that count | missed | median error | p90 | worst | fitted | listed only | skipped |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
   const auto add = [&text](const std::string& name, const ValidationSummary& s) {
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", name, s.judged, s.missed,
-                        percent_or_none(s.median), percent_or_none(s.worst), s.fitted, s.listed, s.skipped);
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name, s.judged, s.missed,
+                        percent_or_none(s.median), percent_or_none(s.p90), percent_or_none(s.worst), s.fitted, s.listed,
+                        s.skipped);
   };
   for (const ValidationResult& result : results) add(cell(result.file->system), summarize({result}));
-  if (results.size() > 1) add("all", summarize(results));
+  for (const NamedSummary& named : summaries_of(results)) add("**" + std::string(named.name) + "**", named.summary);
   add_list(text, "Missed:", missed_rows(results));
   for (const ValidationResult& result : results) text += file_markdown(result);
   return text;
@@ -331,7 +480,14 @@ Json validation_json(const std::vector<ValidationResult>& results) {
                        {"system", file.system},
                        {"source", file.source},
                        {"url", file.url},
-                       {"tolerance", {{"median", file.tolerance_median}, {"worst", file.tolerance_worst}}},
+                       {"kind", file.kind == ValidationKind::gpu ? "gpu" : "offloading"},
+                       {"tolerance",
+                        {{"median", or_null(file.tolerance_median)},
+                         {"p90", or_null(file.tolerance_p90)},
+                         {"worst", or_null(file.tolerance_worst)},
+                         {"gpu_median", or_null(file.tolerance_gpu_median)}}},
+                       {"failures", result.failures},
+                       {"gpus", accuracy_json(training_ratios(result))},
                        {"summary", summary_json(summarize({result}))},
                        {"fitted", std::move(fitted)},
                        {"remarks", file.remarks},
@@ -339,8 +495,12 @@ Json validation_json(const std::vector<ValidationResult>& results) {
                        {"rows", std::move(rows)},
                        {"runs", std::move(runs)}});
   }
-  return {
-      {"version", TENCACHE_VERSION}, {"summary", summary_json(summarize(results))}, {"systems", std::move(systems)}};
+  return {{"version", TENCACHE_VERSION},
+          {"summary", summary_json(summarize(results, SummaryOf::offloading))},
+          {"summary_without_recordings", summary_json(summarize(results, SummaryOf::without_recordings))},
+          {"gpu_summary", summary_json(summarize(results, SummaryOf::gpu))},
+          {"gpus", accuracy_json(all_ratios(results))},
+          {"systems", std::move(systems)}};
 }
 
 }  // namespace tencache

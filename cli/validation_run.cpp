@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <mutex>
 
@@ -10,6 +11,7 @@
 #include "core/error.h"
 #include "sim/parallel.h"
 #include "traces/csv_import.h"
+#include "traces/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -34,7 +36,7 @@ class SharedTrace {
  private:
   Trace make() const {
     try {
-      if (recording_.empty()) return generate_trace(generate_);
+      if (recording_.empty()) return generated();
       CsvImportOptions options;
       options.ops_file = recording_;
       options.size_column = workload_.size_column;
@@ -42,6 +44,15 @@ class SharedTrace {
     } catch (const Error& error) {
       throw Error(file_.name + ": workload '" + workload_.name + "': " + error.what());
     }
+  }
+
+  Trace generated() const {
+    Trace trace = generate_trace(generate_, workload_.model ? &*workload_.model : nullptr);
+    if (!workload_.one_rank || rank_count(trace) == 1) return trace;
+    std::vector<Trace> ranks = split_ranks(trace);
+    const std::vector<std::size_t> first = alike_ranks(ranks);
+    const bool alike = std::all_of(first.begin(), first.end(), [](std::size_t rank) { return rank == 0; });
+    return alike ? std::move(ranks[0]) : trace;
   }
 
   const ValidationFile& file_;
@@ -193,8 +204,16 @@ std::vector<ValidationResult> run_validations(const std::vector<ValidationFile>&
   }
   run_tasks(tasks, options);
   for (Task& task : tasks) runs[task.file][task.key] = std::move(task.figures);
+  KernelTable kernels;
+  for (const ValidationFile& file : files) {
+    for (const ValidationExperiment& experiment : file.experiments) {
+      for (const ValidationRow& row : experiment.rows) {
+        if (row.kernels) kernels[&*row.kernels] = figures_of_kernels(*row.kernels);
+      }
+    }
+  }
   std::vector<ValidationResult> results;
-  for (const ValidationFile& file : files) results.push_back(evaluate(file, std::move(runs[&file])));
+  for (const ValidationFile& file : files) results.push_back(evaluate(file, std::move(runs[&file]), kernels));
   return results;
 }
 

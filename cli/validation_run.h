@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/validation_file.h"
+#include "cli/validation_kernels.h"
 
 namespace tencache {
 
@@ -41,25 +42,29 @@ enum class Verdict : std::uint8_t {
 
 struct RowResult {
   Verdict verdict = Verdict::skipped;
-  std::optional<double> simulated, error;  // of a figure; the error is relative
-  std::string detail;                      // why skipped or missed, or what came out
+  std::optional<double> simulated, error;     // of a figure; the error is relative
+  std::string detail;                         // why skipped or missed, or what came out
+  std::optional<KernelFigures> kernels = {};  // of RowKind::kernels
 };
+
+using KernelTable = std::map<const KernelGroup*, KernelFigures>;
 
 struct ValidationResult {
   const ValidationFile* file = nullptr;
   RunTable runs;
   std::vector<std::vector<RowResult>> rows;                                 // by experiment
   std::size_t judged = 0, fitted = 0, listed = 0, skipped = 0, missed = 0;  // rows
-  std::vector<double> errors;           // absolute, of the figures that count and have one published number
-  std::optional<double> median, worst;  // of them
-  bool passed = false;                  // no row that counts is missed, and the median is within its tolerance
+  std::vector<double> errors;                // absolute, of the figures that count and have one published number
+  std::optional<double> median, p90, worst;  // of them
+  std::vector<std::string> failures;         // limits of the whole file that are not kept: "median 7.1 %, at most 6 %"
+  bool passed = false;                       // no row that counts is missed, and there are no failures
 };
 
 // The simulations that the file's rows need, in the order of its workloads.
 std::vector<RunKey> runs_needed(const ValidationFile& file);
 
-// Rows against runs; every key of runs_needed is there.
-ValidationResult evaluate(const ValidationFile& file, RunTable runs);
+// Rows against runs; every key of runs_needed is there. Groups of kernels that `kernels` lacks are skipped.
+ValidationResult evaluate(const ValidationFile& file, RunTable runs, const KernelTable& kernels = {});
 
 // Half-way between the middle two of an even number. nullopt of none.
 std::optional<double> median_of(std::vector<double> values);

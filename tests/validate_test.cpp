@@ -233,7 +233,7 @@ TEST(ValidationRows, Median) {
 TEST(ValidationFile, AllThatShipAreRead) {
   const std::vector<ValidationFile> files = read_validations({});
   EXPECT_FALSE(files.empty());
-  for (const ValidationFile& file : files) EXPECT_FALSE(runs_needed(file).empty()) << file.name;
+  for (const ValidationFile& file : files) EXPECT_FALSE(file.experiments.empty()) << file.name;
   EXPECT_THROW(read_validations({"nothing"}), Error);
 }
 
@@ -241,9 +241,11 @@ TEST(ValidationFile, AllThatShipAreRead) {
 // `validate` takes durations as they are, so each trace has to be of the GPU of the machine that it is simulated on.
 TEST(ShippedValidations, GenerateForTheGpuOfEachMachine) {
   for (const ValidationFile& file : read_validations({})) {
-    for (const ValidationWorkload& workload : file.workloads) {
+    for (const RunKey& key : runs_needed(file)) {
+      const ValidationWorkload& workload = file.workload(key.first);
       if (!workload.recording.empty()) continue;
       for (const ValidationSystem& system : file.systems) {
+        if (key.second != system.name && key.second != ideal_run(system)) continue;
         std::string gpu;
         for (const auto& [name, value] : generate_for(workload, system.generate)) {
           if (name == "gpu") gpu = value;

@@ -78,9 +78,15 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     product(suffix, matmul(1, tokens, linear.in, k, {k, linear.in}), {upstream, weight}, *dx, accumulates);
   };
   const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, TensorId input, TensorId upstream,
-                                   Count rows, Count columns) {
+                                   Count rows, Count columns, Parameter* joined_bias = nullptr) {
     const Step::GradientUse dw = step_.gradient_of(weight);
     const Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
+    if (joined_bias != nullptr) {
+      const Step::GradientUse db = step_.gradient_of(*joined_bias);
+      step_.op(linear.label + std::string(suffix), module, cost, {input, upstream, dw.read, db.read},
+               {dw.tensor, db.tensor});
+      return;
+    }
     if (parts && dw.read == none) step_.op("clear", module, {.bytes = step_.bytes(dw.tensor)}, {}, {dw.tensor});
     product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none);
   };
@@ -94,8 +100,10 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank);
   }
   if (linear.weight->trainable) {
-    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in);
-    if (linear.bias != nullptr) {
+    const bool joined = linear.bias != nullptr && !parts && kernels_.joins_bias_gradient();
+    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in,
+                    joined ? linear.bias : nullptr);
+    if (linear.bias != nullptr && !joined) {
       const Step::GradientUse db = step_.gradient_of(*linear.bias);
       const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
       step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});

@@ -162,6 +162,16 @@ double KernelModel::attention_seconds(const Kernel& kernel, double flops, double
   return c->start_ns * 1e-9 + added(seconds, traffic / c->memory_share);
 }
 
+Nanoseconds KernelModel::cache_write_ns(const Kernel& kernel) const {
+  const AttentionConstants* const c = attention_constants(kernel.attention, kernel.shape[5]);
+  if (c == nullptr) return 0;
+  // Key and value, each read and written.
+  const double elements = static_cast<double>(kernel.shape[0] * kernel.shape[3]) *
+                          static_cast<double>(kernel.shape[2] * kernel.shape[5]);
+  const double bytes = 4 * elements * static_cast<double>(bytes_of(precision_));
+  return std::llround(1e9 * bytes / (c->cache_share * static_cast<double>(gpu_.memory_bandwidth)));
+}
+
 KernelModel::Nearest KernelModel::nearest(double m, double n, double k) const {
   if (points_.empty()) return {0, std::numeric_limits<double>::infinity()};
   const std::array<double, 3> at{std::log2(m), std::log2(n), std::log2(k)};

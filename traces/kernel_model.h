@@ -25,6 +25,9 @@ class KernelModel {
 
   // Of everything that an op launches. `flops` and `bytes` are its sums.
   Nanoseconds duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const;
+  // What an attention kernel takes longer where it also writes the keys and values of its queries into a KV cache, as
+  // those of serving engines do; 0 where nothing is known of it.
+  Nanoseconds cache_write_ns(const Kernel& kernel) const;
   // `bytes` cross this rank's link to the other `ranks` - 1; `bandwidth` 0: the GPU's own interconnect.
   Nanoseconds collective_ns(std::uint64_t ranks, Bytes bytes, BytesPerSecond bandwidth = 0) const;
   // Whether the shape lies beyond those that the GPU was measured at, or nothing was measured.

@@ -1,0 +1,102 @@
+#include "cli/validation_kernels.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <set>
+
+#include "cli/validation_gpu.h"
+#include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
+#include "core/error.h"
+#include "traces/kernel_model.h"
+
+namespace tencache {
+namespace {
+
+// As a serving engine launches them: causal attention is that of a prompt, whose keys and values go into the cache.
+double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
+  const Kernel& kernel = row.kernel;
+  if (!is_attention(kernel.kind)) return static_cast<double>(model.duration_ns(kernel, 0, row.bytes));
+  const auto& [batch, heads, cached_heads, queries, keys, dimension] = kernel.shape;
+  const Bytes bytes = 2 * batch * dimension * bytes_of(model.precision()) * (heads * queries + cached_heads * keys);
+  const Nanoseconds written = kernel.causal ? model.cache_write_ns(kernel) : 0;
+  return static_cast<double>(model.duration_ns(kernel, 4 * batch * heads * queries * keys * dimension, bytes) +
+                             written);
+}
+
+// Head dimension and causality, which are fitted apart; of other kinds all are one.
+using Variant = std::pair<std::uint64_t, bool>;
+Variant variant_of(const MeasuredKernel& row) {
+  if (!is_attention(row.kernel.kind)) return {0, false};
+  return {row.kernel.shape[5], row.kernel.causal};
+}
+
+}  // namespace
+
+void read_kernel_section(const YamlValue& item, const std::string& file, ValidationFile& result) {
+  const YamlMap keys({item}, "recorded kernels", {"chip", "gpu", "source", "median"});
+  FigureReader figures;
+  const std::string chip = figures.text(keys.require("chip"), "kernels.chip");
+  const std::string gpu = figures.text(keys.require("gpu"), "kernels.gpu");
+  std::vector<MeasuredKernel> table;
+  try {
+    read_gpu(gpu);
+    table = read_kernel_table(kernel_folder(), chip);
+  } catch (const Error& error) {
+    fail_at(item, std::string("kernels: ") + error.what());
+  }
+  std::map<KernelKind, std::set<Variant>> variants;  // of the judged kernels
+  for (const MeasuredKernel& row : table) {
+    if (row.judge) variants[row.kernel.kind].insert(variant_of(row));
+  }
+  ValidationExperiment experiment;
+  experiment.name = "kernels on " + chip;
+  if (const auto value = keys.get("source")) experiment.source = figures.text(*value, "kernels.source");
+  // "attention 64" is of that head dimension, and goes before "attention".
+  std::vector<std::string> valid;
+  for (const auto& [kind, of_kind] : variants) {
+    valid.emplace_back(to_string(kind));
+    for (const auto& [dimension, causal] : of_kind) {
+      if (dimension != 0) valid.push_back(fmt::format("{} {}", to_string(kind), dimension));
+    }
+  }
+  const YamlValue limits = keys.require("median");
+  const YamlMap targets({limits}, "kernels.median", valid);
+  for (const auto& [kind, of_kind] : variants) {
+    for (const auto& [dimension, causal] : of_kind) {
+      const std::string name = std::string(to_string(kind)), special = fmt::format("{} {}", name, dimension);
+      const auto own = dimension == 0 ? std::nullopt : targets.get(special);
+      const auto target = own ? own : targets.get(name);
+      if (!target) continue;
+      ValidationRow row;
+      row.kind = RowKind::kernels;
+      row.name =
+          dimension == 0 ? name : fmt::format("{}, head size {}, {}", name, dimension, causal ? "causal" : "full");
+      row.kernels = {.chip = chip, .gpu = gpu, .kind = kind, .head_dimension = dimension, .causal = causal};
+      row.kernels->target = figures.positive_number(*target, "kernels.median." + name);
+      experiment.rows.push_back(std::move(row));
+    }
+  }
+  if (experiment.rows.empty()) fail_at({limits.node, &file}, "kernels.median: names no kind of kernel");
+  result.experiments.push_back(std::move(experiment));
+}
+
+KernelFigures figures_of_kernels(const KernelGroup& group) {
+  GpuSpec gpu = read_gpu(group.gpu);
+  gpu.kernels.sustained = 1;  // the tables are of short measurements
+  const KernelModel model(std::move(gpu), Precision::bf16);
+  const Variant wanted{group.head_dimension, group.causal};
+  std::vector<double> ratios;
+  for (const MeasuredKernel& row : read_kernel_table(kernel_folder(), group.chip)) {
+    if (!row.judge || row.kernel.kind != group.kind || variant_of(row) != wanted) continue;
+    ratios.push_back(modelled_ns(model, row) / static_cast<double>(row.time_ns));
+  }
+  const RatioFigures figures = ratio_figures(std::move(ratios));
+  return {.kernels = figures.rows,
+          .median = figures.median_error,
+          .p90 = figures.p90,
+          .median_ratio = figures.median_ratio};
+}
+
+}  // namespace tencache

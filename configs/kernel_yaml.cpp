@@ -97,7 +97,7 @@ void read_matmul(const YamlValue& value, MatmulConstants& constants) {
 
 AttentionConstants read_attention(const YamlValue& value) {
   const Section section(value, "attention",
-                        {"kernel", "head_dimension", "start", "share", "depth", "tail", "memory_share", "cache_share",
+                        {"kernel", "head_dimension", "causal", "start", "share", "depth", "tail", "memory_share", "cache_share",
                          "backward"});
   AttentionConstants constants;
   const auto kernel = parse_attention_kernel(section.text("kernel"));
@@ -107,6 +107,7 @@ AttentionConstants read_attention(const YamlValue& value) {
   }
   constants.kernel = *kernel;
   constants.head_dimension = static_cast<std::uint64_t>(section.number("head_dimension", 1, 4096));
+  constants.causal = !section.has("causal") || section.text("causal") != "false";
   constants.start_ns = section.nanoseconds("start");
   constants.share = section.number("share", 0.001, 1);
   constants.depth = section.number("depth", 0, 1e5);
@@ -129,13 +130,14 @@ CollectiveConstants read_collective(const YamlValue& value) {
 }
 
 // A number by kind of kernel.
-void read_kinds(const YamlValue& value, const std::string& what, double most,
-                std::array<double, kernel_kind_count>& numbers) {
+template <typename Read>
+void read_kinds(const YamlValue& value, const std::string& what, std::array<double, kernel_kind_count>& numbers,
+                Read read) {
   std::vector<std::string> names;
   for (std::size_t i = 1; i < kernel_kind_count; ++i) names.emplace_back(to_string(static_cast<KernelKind>(i)));
   const Section section(value, what, names);
   for (const std::string& name : names) {
-    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = section.number(name, 0, most);
+    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = read(section, name);
   }
 }
 
@@ -172,20 +174,26 @@ File parse_file(const std::string& text, const std::string& file) {
   read_matmul(map.require("matmul"), constants.matmul);
   each_item(map.require("attention"), "attention",
             [&](const YamlValue& item) { constants.attention.push_back(read_attention(item)); });
-  const Section start(map.require("kernel_start"), "kernel_start", {"value"});
-  constants.start_ns = static_cast<Nanoseconds>(start.nanoseconds("value"));
+  read_kinds(map.require("kernel_start"), "kernel_start", constants.start_ns,
+             [](const Section& section, const std::string& key) { return section.nanoseconds(key); });
   const Section sustained(map.require("sustained"), "sustained", {"value"});
   constants.sustained = sustained.number("value", 0.1, 1.2);
-  read_kinds(map.require("bandwidth_share"), "bandwidth_share", 2, constants.bandwidth_share);
-  if (constants.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
+  const auto up_to = [](double least, double most) {
+    return [=](const Section& section, const std::string& key) { return section.number(key, least, most); };
+  };
+  read_kinds(map.require("bandwidth_share"), "bandwidth_share", constants.bandwidth_share, up_to(0.01, 2));
+  // It stands for the kinds that are not there.
+  constexpr auto elementwise = static_cast<std::size_t>(KernelKind::elementwise);
+  if (constants.start_ns[elementwise] == 0) fail_at(map.require("kernel_start"), "kernel_start: 'elementwise' is missing");
+  if (constants.bandwidth_share[elementwise] == 0) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
   }
-  read_kinds(map.require("error"), "error", 10, constants.error);
+  read_kinds(map.require("error"), "error", constants.error, up_to(0, 10));
   if (const auto collectives = map.get("collectives")) {
     each_item(*collectives, "collectives",
               [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });
   }
-  if (const auto factor = map.get("factor")) read_kinds(*factor, "factor", 1000, constants.factor);
+  if (const auto factor = map.get("factor")) read_kinds(*factor, "factor", constants.factor, up_to(0, 1000));
   if (const auto calibrated = map.get("calibrated")) {
     const Section section(*calibrated, "calibrated", {"gpu", "ops"});
     constants.calibrated_for = section.text("gpu");

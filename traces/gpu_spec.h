@@ -39,6 +39,7 @@ struct MatmulConstants {
 struct AttentionConstants {
   AttentionKernel kernel = AttentionKernel::unspecified;
   std::uint64_t head_dimension = 0;
+  bool causal = true;
   double start_ns = 0;
   double share = 1;         // of the peak, within a long block
   double depth = 0;         // keys that starting and storing a block costs
@@ -69,7 +70,8 @@ struct KernelConstants {
   MatmulConstants matmul;
   std::vector<MeasuredMatmul> measured_matmuls;
   std::vector<AttentionConstants> attention;
-  Nanoseconds start_ns = 0;  // of every kernel but products
+  // Of a kernel, by kind; 0: as elementwise. Products and attention have their own.
+  std::array<double, kernel_kind_count> start_ns{};
   double sustained = 1;      // clock in training ÷ in a short measurement
   // Shares of the memory's bandwidth, by kind; 0: as elementwise.
   std::array<double, kernel_kind_count> bandwidth_share{};

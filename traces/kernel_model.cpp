@@ -90,7 +90,7 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   } else {
     // Starting a kernel and its traffic overlap in part; each launch moves its share.
     const double launches = std::max<std::uint32_t>(kernel.launches, 1);
-    const double start = kernel.launches == 0 ? 0 : static_cast<double>(gpu_.kernels.start_ns) * 1e-9;
+    const double start = kernel.launches == 0 ? 0 : start_of(kernel.kind) * 1e-9;
     seconds = launches * std::hypot(start, static_cast<double>(bytes) / launches / bandwidth_of(kernel.kind));
   }
   const double factor = gpu_.kernels.factor[static_cast<std::size_t>(kernel.kind)];
@@ -106,7 +106,10 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
   const double traffic =
       bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
-  const double precision_share = precision_ == Precision::fp32 ? c.fp32_share : 1;
+  // In fp32 a tile takes longer, what starting it costs does not.
+  const bool fp32 = precision_ == Precision::fp32;
+  const double precision_share = fp32 ? c.fp32_share : 1;
+  const double depth = c.depth * (fp32 ? peak_ / std::max({gpu_.bf16_flops, gpu_.fp16_flops, peak_}) : 1);
   // Cores for single precision read any row alike.
   if (unaligned && precision_ != Precision::fp32) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
 
@@ -118,7 +121,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
     for (const double split : splits) {
       const double waves = count * split / processors;
       const double charged = std::max(1.0, waves + (std::ceil(waves) - waves) * c.tail);
-      double seconds = charged * 2 * tile.rows * tile.columns * (std::ceil(k / split) + c.depth) / rate;
+      double seconds = charged * 2 * tile.rows * tile.columns * (std::ceil(k / split) + depth) / rate;
       if (split > 1) seconds += 8 * batch * m * n * split / (c.cache_share * bandwidth) + c.split_start_ns * 1e-9;
       best = std::min(best, seconds);
     }
@@ -127,16 +130,18 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   return c.start_ns * 1e-9 + added(traffic, best);
 }
 
-const AttentionConstants* KernelModel::attention_constants(AttentionKernel kernel, std::uint64_t dimension) const {
-  const AttentionKernel wanted = kernel == AttentionKernel::unspecified ? gpu_.attention : kernel;
+const AttentionConstants* KernelModel::attention_constants(const Kernel& kernel) const {
+  const AttentionKernel wanted =
+      kernel.attention == AttentionKernel::unspecified ? gpu_.attention : kernel.attention;
   // Of the nearest head dimension of that kernel, or of the generation that comes closest to it.
   const AttentionConstants* best = nullptr;
   std::uint64_t least = ~std::uint64_t{0};
-  constexpr std::uint64_t other_kernel = 1u << 20;
+  constexpr std::uint64_t other_kernel = 1u << 20, other_mask = 100;
   const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
   for (const AttentionConstants& candidate : gpu_.kernels.attention) {
     const std::uint64_t distance = other_kernel * apart(static_cast<std::uint64_t>(candidate.kernel), static_cast<std::uint64_t>(wanted)) +
-                                   apart(candidate.head_dimension, dimension);
+                                   apart(candidate.head_dimension, kernel.shape[5]) +
+                                   (candidate.causal != kernel.causal ? other_mask : 0);
     if (distance < least) least = distance, best = &candidate;
   }
   return best;
@@ -145,11 +150,11 @@ const AttentionConstants* KernelModel::attention_constants(AttentionKernel kerne
 double KernelModel::attention_seconds(const Kernel& kernel, double flops, double bytes) const {
   const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
   const double batch = number(0), heads = number(1), queries = number(3), keys = number(4), dimension = number(5);
-  const AttentionConstants* const c = attention_constants(kernel.attention, kernel.shape[5]);
+  const AttentionConstants* const c = attention_constants(kernel);
   const double traffic = bytes / static_cast<double>(gpu_.memory_bandwidth);
   if (c == nullptr || queries == 0) {  // recorded without its shape
     const double share = c == nullptr ? gpu_.kernels.matmul.share : c->share;
-    return static_cast<double>(gpu_.kernels.start_ns) * 1e-9 + std::max(flops / (peak_ * share), traffic);
+    return start_of(kernel.kind) * 1e-9 + std::max(flops / (peak_ * share), traffic);
   }
   const double blocks = std::ceil(queries / attention_block);
   const double processors = static_cast<double>(gpu_.multiprocessors);
@@ -163,7 +168,7 @@ double KernelModel::attention_seconds(const Kernel& kernel, double flops, double
 }
 
 Nanoseconds KernelModel::cache_write_ns(const Kernel& kernel) const {
-  const AttentionConstants* const c = attention_constants(kernel.attention, kernel.shape[5]);
+  const AttentionConstants* const c = attention_constants(kernel);
   if (c == nullptr) return 0;
   // Key and value, each read and written.
   const double elements = static_cast<double>(kernel.shape[0] * kernel.shape[3]) *
@@ -192,6 +197,12 @@ KernelModel::Nearest KernelModel::nearest(double m, double n, double k) const {
     weights += weight;
   }
   return {sum / weights, std::sqrt(found[0].first)};
+}
+
+double KernelModel::start_of(KernelKind kind) const {
+  const auto& starts = gpu_.kernels.start_ns;
+  const double start = starts[static_cast<std::size_t>(kind)];
+  return start != 0 ? start : starts[static_cast<std::size_t>(KernelKind::elementwise)];
 }
 
 double KernelModel::bandwidth_of(KernelKind kind) const {

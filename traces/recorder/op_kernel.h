@@ -111,18 +111,25 @@ inline bool rows_unaligned(const OpTensor& matrix) {
   return row * 2 % 16 != 0;
 }
 
+// Of a shape; damaged recordings claim anything.
+inline std::uint64_t shape_number(double value) {
+  constexpr double most = 1.2e12;  // beyond what a trace may say
+  return value > 0 && value < most ? static_cast<std::uint64_t>(value) : value > 0 ? static_cast<std::uint64_t>(most) : 0;
+}
+
 inline void make_matmul(OpKernel& kernel, const OpTensor& left, const OpTensor& right, bool transposed) {
   const bool batched = right.sizes.size() == 3 && left.sizes.size() == 3;
   const double batch = batched ? static_cast<double>(size(left, 2)) : 1;
   const auto k = static_cast<double>(size(left, 0));
   const double m = k * batch == 0 ? 0 : elements(left) / k / batch;
   const std::int64_t n = size(right, transposed ? 1 : 0);
-  kernel.kind = "matmul";
-  kernel.shape = {static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(n),
-                  static_cast<std::uint64_t>(k)};
-  kernel.numbers = 4;
+  kernel.shape = {shape_number(batch), shape_number(m), shape_number(static_cast<double>(n)), shape_number(k)};
+  const bool empty = std::find(kernel.shape.begin(), kernel.shape.begin() + 4, 0) != kernel.shape.begin() + 4;
+  kernel.kind = empty ? "" : "matmul";
+  kernel.numbers = empty ? 0 : 4;
+  if (empty) return;
   kernel.unaligned = rows_unaligned(left) || rows_unaligned(right) ||
-                     rows_unaligned({{static_cast<std::int64_t>(m), n}, {}, left.element_bytes});
+                     rows_unaligned({{static_cast<std::int64_t>(kernel.shape[1]), n}, {}, left.element_bytes});
 }
 
 // Of query and key, [batch, heads, tokens, dimension], or [batch, tokens, heads, dimension] below PyTorch's own op.
@@ -143,7 +150,7 @@ inline void make_attention(OpKernel& kernel, std::string_view op, const OpTensor
   if (backward) kernel.launches = 3;  // sums over each row, the products, the conversion of the query's gradient
   if (query.sizes.size() != 4 || key.sizes.size() != 4) return;
   const bool heads_first = has("scaled_dot_product");
-  const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const auto number = [](std::int64_t value) { return shape_number(static_cast<double>(value)); };
   kernel.shape = {number(query.sizes[0]),
                   number(query.sizes[heads_first ? 1 : 2]),
                   number(key.sizes[heads_first ? 1 : 2]),
@@ -161,7 +168,7 @@ inline std::uint32_t list_launches(std::size_t lists, const std::vector<OpTensor
   const std::size_t most = tensors[std::min(lists, tensors.size() - 1)];
   const double launches = std::max(std::ceil(count / blocks),
                                    static_cast<double>((first_list.size() + most - 1) / most));
-  return static_cast<std::uint32_t>(std::max(1.0, launches));
+  return static_cast<std::uint32_t>(std::clamp(launches, 1.0, 1e9));
 }
 
 inline bool is_one_of(std::string_view op, std::initializer_list<std::string_view> names) {

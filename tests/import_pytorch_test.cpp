@@ -173,12 +173,11 @@ TEST_F(ImportPytorch, OpsHaveTheirKernels) {
   const auto half = [](int id, const std::vector<std::uint64_t>& sizes) {
     return tensor(id, 10 + id, sizes, "cuda:0", 0, "c10::Half", 2);
   };
-  const Trace trace = import(recording(
-      {op(20, 0, mm, {half(1, {16, 24}), half(2, {24, 10})}, {half(3, {16, 10})}),
-       op(21, 0, "aten::bmm(Tensor self, Tensor mat2) -> Tensor", {half(4, {3, 8, 16}), half(5, {3, 16, 8})},
-          {half(6, {3, 8, 8})}),
-       op(22, 0, "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor", {half(6, {3, 8, 8})},
-          {half(7, {3, 8, 8})})}));
+  const Trace trace = import(recording({op(20, 0, mm, {half(1, {16, 24}), half(2, {24, 10})}, {half(3, {16, 10})}),
+                                        op(21, 0, "aten::bmm(Tensor self, Tensor mat2) -> Tensor",
+                                           {half(4, {3, 8, 16}), half(5, {3, 16, 8})}, {half(6, {3, 8, 8})}),
+                                        op(22, 0, "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+                                           {half(6, {3, 8, 8})}, {half(7, {3, 8, 8})})}));
   ASSERT_EQ(trace.ops.size(), 3u);
   const auto kernel = [&](OpIndex op) { return trace.kernel(trace.ops[op]); };
   EXPECT_EQ(kernel(0), (Kernel{.kind = KernelKind::matmul, .unaligned = true, .shape = {1, 16, 10, 24}}));

@@ -3,8 +3,8 @@
 #include "traces/rescale.h"
 
 #include "configs/gpu_yaml.h"
-#include "configs/model_yaml.h"
 #include "configs/kernel_yaml.h"
+#include "configs/model_yaml.h"
 #include "configs/rescale_to_machine.h"
 #include "configs/stack_yaml.h"
 #include "core/error.h"
@@ -207,8 +207,8 @@ TEST(KernelFactors, AreTheMediansOfARecordingAndComeBackThroughAFile) {
     EXPECT_NEAR(static_cast<double>(mine.duration_ns(kernel, 0, 1 << 24)),
                 factor * static_cast<double>(plain.duration_ns(kernel, 0, 1 << 24)), 20);
   }
-  EXPECT_THAT(calibration_note(calibrated.kernels), AllOf(HasSubstr("calibrated from a \"recording\".jsonl ("),
-                                                          HasSubstr(" ops)")));
+  EXPECT_THAT(calibration_note(calibrated.kernels),
+              AllOf(HasSubstr("calibrated from a \"recording\".jsonl ("), HasSubstr(" ops)")));
   EXPECT_EQ(calibration_note(gpu.kernels), "");
 
   const auto message = [&](const std::string& name) {

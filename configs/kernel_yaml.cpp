@@ -30,8 +30,8 @@ class Section {
     text("source");
     const std::string confidence = text("confidence");
     if (confidence != "published" && confidence != "measured" && confidence != "estimated") {
-      fail_at(map_.require("confidence"), what + ": confidence '" + confidence +
-                                              "'; valid are published, measured, estimated");
+      fail_at(map_.require("confidence"),
+              what + ": confidence '" + confidence + "'; valid are published, measured, estimated");
     }
   }
 
@@ -45,8 +45,8 @@ class Section {
   double number(const std::string& key, double least, double most) const {
     const std::optional<double> value = parse_number(text(key));
     if (!value || *value < least || *value > most) {
-      fail_at(map_.require(key), what_ + ": " + key + " '" + text(key) + "' is not a number from " + shown(least) +
-                                     " to " + shown(most));
+      fail_at(map_.require(key),
+              what_ + ": " + key + " '" + text(key) + "' is not a number from " + shown(least) + " to " + shown(most));
     }
     return *value;
   }
@@ -102,8 +102,8 @@ AttentionConstants read_attention(const YamlValue& value) {
   AttentionConstants constants;
   const auto kernel = parse_attention_kernel(section.text("kernel"));
   if (!kernel) {
-    fail_at(section.value("kernel"), "attention: unknown kernel '" + section.text("kernel") + "'; valid are " +
-                                         attention_kernel_names());
+    fail_at(section.value("kernel"),
+            "attention: unknown kernel '" + section.text("kernel") + "'; valid are " + attention_kernel_names());
   }
   constants.kernel = *kernel;
   constants.head_dimension = static_cast<std::uint64_t>(section.number("head_dimension", 1, 4096));
@@ -332,14 +332,15 @@ std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFacto
   }
   text += "calibrated: {gpu: " + gpu.name + ", ops: " + std::to_string(ops) + ", source: " + quoted(trace) +
           ", confidence: measured}\n";
-  text += "factor:  # of times by the constants above\n" + kinds + "  source: " +
-          quoted("medians of measured over modelled times: " + counts) + "\n  confidence: measured\n";
+  text += "factor:  # of times by the constants above\n" + kinds +
+          "  source: " + quoted("medians of measured over modelled times: " + counts) + "\n  confidence: measured\n";
   return text;
 }
 
 std::string calibration_note(const KernelConstants& kernels) {
   if (kernels.calibrated_from.empty()) return "";
-  return "kernels: calibrated from " + kernels.calibrated_from + " (" + std::to_string(kernels.calibrated_ops) + " ops)";
+  return "kernels: calibrated from " + kernels.calibrated_from + " (" + std::to_string(kernels.calibrated_ops) +
+         " ops)";
 }
 
 std::string kernel_folder() {

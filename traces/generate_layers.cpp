@@ -330,8 +330,10 @@ void LayerOps::embed_backward(Embedding& embedding, const MicroBatch& micro, con
              {.kernel = {.kind = KernelKind::gather},
               .bytes = tokens * embedding.tokens->columns * (e + 2 * number) + 8 * tokens},
              {dx, state.ids, fresh}, {fresh});
+    // The sum is a third tensor: autograd adds nothing into a view, as the gradient of a head is.
+    const TensorId sum = step_.tensor(module, "tokens_grad_sum", table * number, Role::workspace);
     step_.op("embed_tokens_add", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = 3 * table * number},
-             {fresh, use.read}, {use.tensor});
+             {fresh, use.read}, {use.tensor, sum});
     return;
   }
   const Bytes rows = tokens * embedding.tokens->columns * (e + 2 * step_.gradient_element_bytes()) + 8 * tokens;

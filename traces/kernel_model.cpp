@@ -76,7 +76,8 @@ KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)
 
 Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
   double seconds = 0;
-  if (kernel.kind == KernelKind::matmul && kernel.shape[1] != 0) {
+  const bool shaped = std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
+  if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);

@@ -129,10 +129,12 @@ struct Shape {
   Bytes assb() const { return a * s * s * b; }
 };
 
-// The paper's block: GELU feed-forward of width 4h, dropout on attention weights, attention and feed-forward outputs.
+// The paper's block: GELU feed-forward of width 4h in one kernel, dropout on attention weights, attention and
+// feed-forward outputs.
 TEST(KeptActivations, OfAGptBlockAreKorthikantisClosedForm) {
   for (const char* model : {"gpt2", "gpt2-xl", "bert-base-uncased"}) {  // norms in front and norms behind
     GenerateOptions options = small(model);
+    options.stack = Stack::fused;
     options.attention = AttentionKind::materialised;
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options), 34 * shape.sbh() + 5 * shape.assb()) << model;
@@ -150,6 +152,8 @@ TEST(KeptActivations, OfAGptBlockAreKorthikantisClosedForm) {
 // Besides the layers: the mask behind the embedding, the inputs of the last norm and of the head, and the loss in fp32.
 TEST(KeptActivations, OfAWholeGptAddUpToThePapersTotal) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
+  options.loss = LossKind::full;
   options.attention = AttentionKind::materialised;
   const Shape shape(options);
   const Bytes layers = options.model.layers * (34 * shape.sbh() + 5 * shape.assb());
@@ -160,6 +164,7 @@ TEST(KeptActivations, OfAWholeGptAddUpToThePapersTotal) {
 // Tensor parallelism splits what lies between the two sums of a block: sbh (10 + 24/t + 5as/(ht)).
 TEST(KeptActivations, UnderTensorParallelismKeepTenPartsWhole) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
   options.attention = AttentionKind::materialised;
   options.tensor_parallel = 4;
   const Shape shape(options);
@@ -181,31 +186,36 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options), 32 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
   }
+  // Eager PyTorch's RMSNorm keeps its input in fp32 and its result before the weight: 4 bytes an element more.
   {  // Llama-3: key and value of a quarter of the heads; four tensors of the gated block's width; no dropout.
     GenerateOptions options = small("llama-3-8b");
     const Shape shape(options);
-    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() +
                                            4 * 2 * shape.s * shape.b * options.model.intermediate +
+                                           4 * shape.a * shape.s * shape.b);
+    options.stack = Stack::fused;  // the activated gate is not kept
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+                                           3 * 2 * shape.s * shape.b * options.model.intermediate +
                                            4 * shape.a * shape.s * shape.b);
   }
   {  // Qwen3: as Llama-3, and query and key before their norms as well as after.
     GenerateOptions options = small("qwen3-8b");
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options),
-              (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() + (2 * shape.sbh() + 2 * shape.sbh() / 4) +
+              (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() + (6 * shape.sbh() + 6 * shape.sbh() / 4) +
                   4 * 2 * shape.s * shape.b * options.model.intermediate + 4 * shape.a * shape.s * shape.b);
   }
-  {  // Falcon-7B: one norm for both blocks, one key and one value head.
+  {  // Falcon-7B: one norm for both blocks, one key and one value head; rotated query and key beside the product.
     GenerateOptions options = small("falcon-7b");
     const Shape shape(options);
-    const Bytes fused = 2 * shape.s * shape.b * (shape.a + 2) * options.model.head_dimension;
+    const Bytes fused = 2 * shape.s * shape.b * (shape.a + 2 + shape.a + 1) * options.model.head_dimension;
     EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 + 2 * 8) * shape.sbh() + fused + 4 * shape.a * shape.s * shape.b);
   }
   {  // Mixtral: the inputs, gated tensors and outputs of two experts a token, and the router's weights.
     GenerateOptions options = small("mixtral-8x7b");
     const Shape shape(options);
     const Bytes tokens = shape.s * shape.b, copies = 2 * tokens;
-    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() +
                                            copies * (2 * 2 * shape.h + 4 * 2 * options.model.intermediate) +
                                            2 * tokens * options.model.experts + 4 * shape.a * tokens);
   }
@@ -213,6 +223,7 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
 
 TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
   options.attention = AttentionKind::materialised;
   options.precision = Precision::fp32;
   const Shape shape(options);
@@ -314,11 +325,11 @@ TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
       ++updates;
       EXPECT_TRUE(op.reorderable);
       EXPECT_THAT(trace.reads(op), ::testing::Contains(coefficient));
-      // gradient, coefficient, master, two states; the last three and the parameter are written: 2+4+12 read, 14
-      // written.
+      // gradient, coefficient, master, two states; the last three and the parameter are written. One kernel would read
+      // 14 bytes and write as many; PyTorch's eight move 80.
       EXPECT_EQ(trace.reads(op).size(), 5u);
       EXPECT_EQ(trace.writes(op).size(), 4u);
-      EXPECT_EQ(op.bytes, 28 * trace.tensors[trace.reads(op)[0]].bytes / 2 + 4);
+      EXPECT_EQ(op.bytes, 80 * trace.tensors[trace.reads(op)[0]].bytes / 2 + 4);
     }
   }
   EXPECT_EQ(updates, norms.size());
@@ -401,6 +412,26 @@ TEST(Generate, AccumulatesGradientsOverMicroBatches) {
     if (!op.reorderable) continue;
     EXPECT_EQ(wide.tensors[wide.reads(op)[0]].bytes, wide.tensors[wide.reads(op)[2]].bytes) << "as the master copy";
   }
+}
+
+// The fused stack sums a bias' gradient up in the epilogue of the weight's product, and adds to both from the second
+// micro-batch on.
+TEST(Generate, JoinsTheGradientOfABiasWithItsWeightsWhereTheStackDoes) {
+  GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
+  options.micro_batches = 2;
+  const Trace trace = generate(options);
+  std::size_t joined = 0;
+  for (const Op& op : trace.ops) {
+    EXPECT_THAT(trace.name(op), ::testing::Not(::testing::EndsWith("_backward_bias")));
+    if (!trace.name(op).ends_with("_backward_weight") || trace.name(op).starts_with("lm_head")) continue;
+    ++joined;
+    ASSERT_EQ(trace.writes(op).size(), 2u) << trace.name(op);
+    EXPECT_EQ(trace.name(trace.tensors[trace.writes(op)[1]]).ends_with(".bias.grad"), true);
+    const bool first = trace.reads(op).size() == 2;
+    EXPECT_EQ(trace.reads(op).size(), first ? 2u : 4u);
+  }
+  EXPECT_EQ(joined, 2 * 4 * options.model.layers);
 }
 
 TEST(Generate, TakesALengthForEachMicroBatch) {

@@ -56,11 +56,12 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
                                bool parts) {
   const Module& module = linear.module;
   // Eager PyTorch computes what is added to a gradient by itself, and adds it; others let the product accumulate.
+  // `beside`: the bias' gradient where this product's kernel sums it up, too.
   const auto product = [&](std::string_view suffix, const Cost& cost, std::initializer_list<TensorId> reads,
-                           TensorId result, bool accumulates) {
+                           TensorId result, bool accumulates, Step::GradientUse beside = {}) {
     const std::string name = linear.label + std::string(suffix);
     if (!accumulates) {
-      step_.op(name, module, cost, reads, {result});
+      step_.op(name, module, cost, reads, {result, beside.tensor});
     } else if (kernels_.eager() || parts) {
       const TensorId part = step_.tensor(module, name + ".part", step_.bytes(result), Role::gradient);
       step_.op(name, module, cost, reads, {part});
@@ -68,7 +69,10 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     } else {
       std::vector<TensorId> all(reads);
       all.push_back(result);
-      step_.op(name, module, cost, std::span<const TensorId>(all), std::span<const TensorId>(&result, 1));
+      std::vector<TensorId> results{result};
+      if (beside.read != none) all.push_back(beside.read);
+      if (beside.tensor != none) results.push_back(beside.tensor);
+      step_.op(name, module, cost, std::span<const TensorId>(all), std::span<const TensorId>(results));
     }
   };
   // From the gradient of what is `k` wide.
@@ -78,11 +82,11 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     product(suffix, matmul(1, tokens, linear.in, k, {k, linear.in}), {upstream, weight}, *dx, accumulates);
   };
   const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, TensorId input, TensorId upstream,
-                                   Count rows, Count columns) {
+                                   Count rows, Count columns, Step::GradientUse beside = {}) {
     const Step::GradientUse dw = step_.gradient_of(weight);
     const Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
     if (parts && dw.read == none) step_.op("clear", module, {.bytes = step_.bytes(dw.tensor)}, {}, {dw.tensor});
-    product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none);
+    product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none, beside);
   };
   if (linear.lora_a != nullptr) {
     const Count rank = step_.options.lora_rank;
@@ -94,8 +98,10 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank);
   }
   if (linear.weight->trainable) {
-    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in);
-    if (linear.bias != nullptr) {
+    const bool joined = linear.bias != nullptr && kernels_.joins_bias_gradient() && !parts;
+    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in,
+                    joined ? step_.gradient_of(*linear.bias) : Step::GradientUse{});
+    if (linear.bias != nullptr && !joined) {
       const Step::GradientUse db = step_.gradient_of(*linear.bias);
       const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
       step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});

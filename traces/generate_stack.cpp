@@ -82,7 +82,6 @@ Cost StackKernels::softmax_backward(Count scores) const {
 }
 
 Cost StackKernels::bias_gradient(Count elements, Bytes result) const {
-  if (stack_ == Stack::fused) return cost(KernelKind::reduction, 0, result);
   return cost(KernelKind::reduction, 1, elements * element_ + result);
 }
 

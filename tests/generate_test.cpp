@@ -230,6 +230,135 @@ TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   EXPECT_EQ(kept_per_layer(options), (2 * 32 + 2) * shape.sbh() + (2 * 4 + 1) * shape.assb());
 }
 
+// ---- Recomputation. -------------------------------------------------------------------------------------------------
+
+// Ops of the backward pass that have a forward pass's name, in order, of one module's prefix. Without sums: gradients
+// have some, too.
+std::vector<std::string> run_again(const Trace& trace, const std::string& prefix) {
+  std::vector<std::string> names;
+  std::set<std::string> forward;
+  for (const Op& op : trace.ops) {
+    const std::string name(trace.name(op));
+    if (op.phase == Phase::forward && name != "add") forward.insert(name);
+    if (op.phase == Phase::backward && forward.contains(name) && trace.module(op).starts_with(prefix)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// PyTorch's reentrant checkpoint runs the layer again as a whole. The other one ends where the last tensor is that the
+// backward pass needs: the down projection's input.
+TEST(Recomputation, OfABlockIsWholeOrStopsEarly) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 1;
+  options.recompute = Recompute::block;
+  const std::string layer = "model.layers.0.";
+  const Trace whole = generate(options);
+  EXPECT_THAT(run_again(whole, layer),
+              ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention", "o_proj", "norm",
+                          "gate_proj", "up_proj", "silu", "multiply", "down_proj"));
+  options.recompute = Recompute::block_early_stop;
+  const Trace early = generate(options);
+  EXPECT_THAT(run_again(early, layer),
+              ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention", "o_proj", "norm",
+                          "gate_proj", "up_proj", "silu", "multiply"));
+  EXPECT_EQ(flops(whole, Phase::backward) - flops(early, Phase::backward),
+            2 * 4 * 64 * options.model.hidden * options.model.intermediate);
+  EXPECT_EQ(kept_per_layer(options), 2 * Shape(options).sbh());
+  // A mask behind the last product needs that product's place in the random numbers; a norm behind it needs its input.
+  for (const char* model : {"gpt2", "bert-base-uncased"}) {
+    GenerateOptions other = small(model);
+    other.recompute = Recompute::block;
+    const Count all = flops(generate(other), Phase::backward);
+    other.recompute = Recompute::block_early_stop;
+    EXPECT_EQ(flops(generate(other), Phase::backward), all) << model;
+  }
+}
+
+// torchtitan keeps attention and the first, third, ... product: of seven, key, output and up run again, down is last.
+TEST(Recomputation, OfOpsKeepsAttentionAndEverySecondProduct) {
+  for (const Stack stack : {Stack::eager, Stack::fused}) {
+    GenerateOptions options = small("llama-3-8b");
+    options.stack = stack;
+    options.recompute = Recompute::ops;
+    const Shape shape(options);
+    const Bytes tokens = shape.s * shape.b;
+    // The layer's input, query, value, attention's output and sums, gate.
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2) * shape.sbh() + shape.sbh() / 2 + 4 * shape.a * tokens +
+                                           2 * tokens * options.model.intermediate);
+    options.model.layers = 1;
+    const Trace trace = generate(options);
+    std::vector<std::string> products;
+    for (const std::string& name : run_again(trace, "model.layers.0.")) {
+      if (name.ends_with("_proj") || name.starts_with("flash")) products.push_back(name);
+    }
+    EXPECT_THAT(products, ElementsAre("k_proj", "o_proj", "up_proj"));
+  }
+}
+
+TEST(Recomputation, OfAShareOfTheLayersIsSpreadEvenly) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 8;
+  const auto again = [&](Recompute recompute, double share) {
+    options.recompute = recompute;
+    options.recompute_share = share;
+    const Trace trace = generate(options);
+    std::string layers;
+    for (Count i = 0; i < options.model.layers; ++i) {
+      layers += run_again(trace, "model.layers." + std::to_string(i) + ".").empty() ? '.' : 'x';
+    }
+    return layers;
+  };
+  EXPECT_EQ(again(Recompute::block, 0.5), ".x.x.x.x");
+  EXPECT_EQ(again(Recompute::block_early_stop, 0.25), "...x...x");
+  EXPECT_EQ(again(Recompute::ops, 0.75), ".xxx.xxx");
+  EXPECT_EQ(again(Recompute::block, 0.1), "........");
+  EXPECT_EQ(again(Recompute::block, 1), "xxxxxxxx");
+  // Stages count the model's layers, not their own.
+  options.pipeline_parallel = 2;
+  options.model.layers = 6;
+  EXPECT_EQ(again(Recompute::block, 1 / 3.0), "..x..x");
+}
+
+// Every kind of model, adapters, experts and tensor-parallel ranks: what is read is there, which generate() checks, and
+// ops lie between none and block in memory and work.
+TEST(Recomputation, FitsEveryKindOfModel) {
+  for (const char* model : {"gpt2", "opt-1.3b", "bloom-7b1", "falcon-7b", "bert-base-uncased", "mixtral-8x7b",
+                            "qwen3-8b", "vit-base-patch16-224"}) {
+    for (const Count lora_rank : {0, 4}) {
+      GenerateOptions options = small(model);
+      options.model.layers = 2;
+      options.lora_rank = lora_rank;
+      std::map<Recompute, std::pair<Count, Bytes>> found;
+      for (const Recompute recompute : {Recompute::none, Recompute::block, Recompute::block_early_stop, Recompute::ops}) {
+        options.recompute = recompute;
+        const Trace trace = generate(options);
+        found[recompute] = {flops(trace, Phase::backward), kept_for_backward(trace)};
+      }
+      const auto& [none, block, early, ops] =
+          std::tie(found[Recompute::none], found[Recompute::block], found[Recompute::block_early_stop],
+                   found[Recompute::ops]);
+      EXPECT_LT(none.first, ops.first) << model;
+      EXPECT_LT(ops.first, early.first) << model;
+      EXPECT_LE(early.first, block.first) << model;
+      EXPECT_GT(none.second, ops.second) << model;
+      EXPECT_GT(ops.second, block.second) << model;
+      EXPECT_EQ(early.second, block.second) << model;
+    }
+  }
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  options.tensor_parallel = 2;
+  options.recompute = Recompute::ops;
+  std::map<NameId, int> participants;
+  const Trace trace = generate(options);
+  for (const Op& op : trace.ops) {
+    if (op.rendezvous != 0) ++participants[op.rendezvous];
+  }
+  for (const auto& [key, count] : participants) EXPECT_EQ(count, 2) << key;
+}
+
 // ---- Flops. ---------------------------------------------------------------------------------------------------------
 
 // Narayanan et al. 2021: 96 b s l h² (1 + s/(6h) + V/(16 l h)) with recomputation; a forward pass is a quarter of it,
@@ -600,6 +729,10 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(with([](O& o) { o.batch = o.micro_batches = 1u << 24, o.sequence_lengths = {1}; }),
               HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
+  EXPECT_THAT(with([](O& o) { o.recompute_share = 0.5; }),
+              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop and ops do"));
+  EXPECT_THAT(with([](O& o) { o.recompute = Recompute::ops, o.recompute_share = 1.5; }),
+              HasSubstr("not above 0 and up to 1; write ops:0.5"));
   GenerateOptions vit = small("vit-base-patch16-224");
   vit.sequence_lengths = {10};
   EXPECT_THAT(error_of(vit), HasSubstr("takes its sequence from the image"));

@@ -36,17 +36,36 @@ TensorId LayerOps::weight_for(Linear& linear) {
   return expanded;
 }
 
-TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState& state) {
+TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last) {
   state.input = x;
-  const TensorId weight = weight_for(linear);
-  const TensorId y = step_.activation(linear.module, linear.label, tokens * linear.out);
-  step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
-           {x, weight, linear.bias ? linear.bias->value : none}, {y});
-  if (linear.lora_a == nullptr) return y;
+  const bool stops = last && stops_early(), adapted = linear.lora_a != nullptr;
+  if (stops && !adapted) return none;
+  const bool keeps = keeps_product();
+  taken_ = keeps && again_;
+  TensorId y = none;
+  if (taken_) {
+    y = take_kept();
+  } else {
+    const TensorId weight = weight_for(linear);
+    y = step_.activation(linear.module, linear.label, tokens * linear.out);
+    step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
+             {x, weight, linear.bias ? linear.bias->value : none}, {y});
+    if (keeps) keep(y);
+  }
+  if (!adapted) return y;
   const Count rank = step_.options.lora_rank;
-  state.lora_hidden = step_.activation(linear.module, linear.label + ".lora", tokens * rank);
-  step_.op(linear.label + "_lora_a", linear.module, matmul(1, tokens, rank, linear.in, {linear.in, rank}),
-           {x, linear.lora_a->value}, {state.lora_hidden});
+  const bool keeps_hidden = keeps_product();
+  if (keeps_hidden && again_) {
+    state.lora_hidden = take_kept();
+  } else {
+    state.lora_hidden = step_.activation(linear.module, linear.label + ".lora", tokens * rank);
+    step_.op(linear.label + "_lora_a", linear.module, matmul(1, tokens, rank, linear.in, {linear.in, rank}),
+             {x, linear.lora_a->value}, {state.lora_hidden});
+    if (keeps_hidden) keep(state.lora_hidden);
+  }
+  if (stops) return none;
+  // Two products later: kept exactly if the first one, to which this one adds, was.
+  if (keeps_product() && again_) return y;
   step_.op(linear.label + "_lora_b", linear.module, matmul(1, tokens, linear.out, rank, {rank, linear.out}),
            {state.lora_hidden, linear.lora_b->value, y}, {y});
   return y;
@@ -165,13 +184,49 @@ TensorId LayerOps::dropout_backward(const Module& module, TensorId dy, TensorId 
 
 // ---- A layer. -------------------------------------------------------------------------------------------------------
 
+bool LayerOps::recomputes(const Layer& layer) const {
+  const Recompute kind = step_.options.recompute;
+  if (kind == Recompute::none || kind == Recompute::selective) return false;
+  // Spread evenly: where the number of layers so far goes up by one. 0.5: the second, the fourth, ...
+  constexpr double rounding = 1e-9;
+  const auto so_far = [&](std::int64_t layers) {
+    return std::floor(static_cast<double>(layers) * step_.options.recompute_share + rounding);
+  };
+  const std::int64_t index = layer.parameters.front()->layer;
+  return so_far(index + 1) > so_far(index);
+}
+
 TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
+  if (step_.options.recompute == Recompute::ops && recomputes(layer)) {
+    kept_ = &state.kept;
+    products_ = 0;
+  }
+  const TensorId y = layer_forward(layer, micro, x, state);
+  kept_ = nullptr;
+  return y;
+}
+
+// The forward pass again; `state` is that of the first one and becomes that of the second one.
+void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& state) {
+  const TensorId input = state.input;
+  std::vector<TensorId> kept = std::move(state.kept);
+  state = {};
+  kept_ = step_.options.recompute == Recompute::ops ? &kept : nullptr;
+  products_ = next_kept_ = 0;
+  again_ = true;
+  layer_forward(layer, micro, input, state);
+  again_ = false;
+  kept_ = nullptr;
+}
+
+// Returns none where it stops early.
+TensorId LayerOps::layer_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
   state.input = x;
   const Count tokens = micro.tokens();
   const auto feed_forward = [&](TensorId input) {
     const TensorId y = layer.router ? experts(layer, input, tokens, state.experts)
-                                    : this->feed_forward(layer.feed_forward, input, tokens, state.feed_forward);
-    collectives_.all_reduce(Group::tensor, layer.feed_forward_module, y);
+                                    : this->feed_forward(layer.feed_forward, input, tokens, state.feed_forward, true);
+    if (y != none && !taken_) collectives_.all_reduce(Group::tensor, layer.feed_forward_module, y);
     return y;
   };
   const Module& attention_module = layer.attention_module;
@@ -182,6 +237,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
         layer.feed_forward_norm ? norm(layer.feed_forward_norm, x, tokens, state.feed_forward_norm) : normed;
     const TensorId attended = attention(layer, micro, normed, state.attention);
     const TensorId expanded = feed_forward(second);
+    if (expanded == none) return none;
     return dropout_add(layer.module, "block", attended, x, expanded, tokens, state.feed_forward_mask);
   }
   if (model_.norm_first) {
@@ -190,6 +246,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
     const TensorId middle = dropout_add(attention_module, "attention", attended, x, none, tokens, state.attention_mask);
     const TensorId second = norm(layer.feed_forward_norm, middle, tokens, state.feed_forward_norm);
     const TensorId out = feed_forward(second);
+    if (out == none) return none;
     return dropout_add(feed_forward_module, "feed_forward", out, middle, none, tokens, state.feed_forward_mask);
   }
   const TensorId attended = attention(layer, micro, x, state.attention);
@@ -203,11 +260,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
 
 TensorId LayerOps::layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy,
                                   bool input_gradient) {
-  if (step_.options.recompute == Recompute::block) {
-    const TensorId input = state.input;
-    state = {};
-    this->layer(layer, micro, input, state);
-  }
+  if (recomputes(layer)) recompute(layer, micro, state);
   const Count tokens = micro.tokens(), elements = tokens * model_.hidden;
   // Attention and feed-forward behind one norm (Falcon-7B) add up their gradients; the sum goes around once.
   const bool shared_norm = !layer.feed_forward_norm;

@@ -179,6 +179,9 @@ File parse_file(const std::string& text, const std::string& file) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
   }
   read_kinds(map.require("error"), "error", 10, constants.error);
+  if (constants.error[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
+    fail_at(map.require("error"), "error: 'elementwise' is missing, or 0");
+  }
   if (const auto collectives = map.get("collectives")) {
     each_item(*collectives, "collectives",
               [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });

@@ -4,8 +4,9 @@
 //
 //   build/release/bench/leave_one_gpu_out
 //
-// Rows of 20 us and longer count. The H100 and the H200 are one chip with two memories: neither is predicted from the other. A kind of kernel is
-// predicted only from chips whose tables have rows of it. Tables come from short loops, so the clock is that of those
+// Rows of 20 us and longer count. The H100 and the H200 are one chip with two memories: neither is predicted from the
+// other. A kind of kernel is predicted only from chips whose tables have rows of it. Tables come from short loops, so
+// the clock is that of those
 // (`sustained` is 1); rows of attention write a KV cache, too, which costs 8 bytes an element of the new keys at the
 // constants' share of the bandwidth.
 #include <algorithm>
@@ -53,9 +54,8 @@ std::vector<Chip> measured_chips() {
     chip.gpu.kernels.sustained = 1;
     // Of attention only the generations that its table has: others' constants are from papers.
     std::erase_if(chip.gpu.kernels.attention, [&](const AttentionConstants& constants) {
-      return std::none_of(chip.rows.begin(), chip.rows.end(), [&](const MeasuredKernel& row) {
-        return row.kernel.attention == constants.kernel;
-      });
+      return std::none_of(chip.rows.begin(), chip.rows.end(),
+                          [&](const MeasuredKernel& row) { return row.kernel.attention == constants.kernel; });
     });
   }
   return chips;

@@ -158,8 +158,8 @@ TEST(KernelModel, AttentionIsAsItWasFitted) {
   const Kernel causal{.kind = KernelKind::attention, .causal = true, .shape = {1, 32, 8, 2048, 2048, 128}};
   constexpr Bytes traffic = Bytes{4} * 128 * 2048 * (32 + 8);  // queries and results, keys and values, 2 bytes each
   for (const auto& [name, kernel, ns] : {Case{"h100", AttentionKernel::flash3, 90'581},
-                                        {"a100-80g", AttentionKernel::flash2, 243'477},
-                                        {"l40s", AttentionKernel::flash2, 225'215}}) {
+                                         {"a100-80g", AttentionKernel::flash2, 243'477},
+                                         {"l40s", AttentionKernel::flash2, 225'215}}) {
     Kernel attention = causal;
     attention.attention = kernel;
     EXPECT_NEAR(static_cast<double>(time_of(in_short_loops(name), attention, traffic)), ns, 2e-3 * ns) << name;
@@ -179,8 +179,7 @@ TEST(KernelModel, ATimeNearAMeasuredShapeIsTheMeasuredOne) {
     for (const MeasuredMatmul& one : measured) {
       const Kernel kernel = matmul(one.m, one.n, one.k);
       EXPECT_FALSE(model.extrapolates(kernel));
-      const double ratio =
-          static_cast<double>(model.duration_ns(kernel, 0, 0)) / static_cast<double>(one.time_ns);
+      const double ratio = static_cast<double>(model.duration_ns(kernel, 0, 0)) / static_cast<double>(one.time_ns);
       near += std::fabs(ratio - 1) < 0.1 ? 1 : 0;
     }
     EXPECT_GT(near, measured.size() * 9 / 10) << name;

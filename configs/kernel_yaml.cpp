@@ -189,6 +189,9 @@ File parse_file(const std::string& text, const std::string& file) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
   }
   read_kinds(map.require("error"), "error", constants.error, up_to(0, 10));
+  if (constants.error[elementwise] == 0) {
+    fail_at(map.require("error"), "error: 'elementwise' is missing, or 0");
+  }
   if (const auto collectives = map.get("collectives")) {
     each_item(*collectives, "collectives",
               [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });

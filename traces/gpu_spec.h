@@ -75,7 +75,7 @@ struct KernelConstants {
   double sustained = 1;      // clock in training ÷ in a short measurement
   // Shares of the memory's bandwidth, by kind; 0: as elementwise.
   std::array<double, kernel_kind_count> bandwidth_share{};
-  // Median error of each kind's times on shapes that nothing was fitted on.
+  // Median error of each kind's times on shapes that nothing was fitted on; 0: as elementwise.
   std::array<double, kernel_kind_count> error{};
   std::vector<CollectiveConstants> collectives;
   // Of times by kind, where a recording calibrated them (`tencache calibrate --from-trace`); 0: as they are.

@@ -96,6 +96,7 @@ struct GpuSpec {
   Nanoseconds collective_latency_ns = 0;  // of every collective and send
   AttentionKernel attention = AttentionKernel::flash2;        // what PyTorch takes on it
   AttentionKernel fused_attention = AttentionKernel::flash2;  // the newest that fused stacks have for it
+  double sustained = 0;  // of this board, where its power allows less than kernels.sustained; 0: as kernels has it
   KernelConstants kernels;
   std::vector<Fact> facts;
 };

@@ -576,6 +576,78 @@ TEST(Generate, TakesALengthForEachMicroBatch) {
   EXPECT_THAT(inputs, ElementsAre(512, 128, 300, 60));
 }
 
+// ---- Forward passes alone. ------------------------------------------------------------------------------------------
+
+TEST(ForwardOnly, KeepsNothingAndEndsWithTheLogits) {
+  for (const char* model : {"gpt2", "llama-3-8b", "bert-base-uncased", "mixtral-8x7b", "vit-base-patch16-224"}) {
+    for (const Stack stack : {Stack::eager, Stack::fused}) {
+      GenerateOptions options = small(model);
+      options.stack = stack;
+      options.model.layers = 3;
+      options.dropout = Dropout::none;
+      const Trace training = generate(options);
+      options.dropout = Dropout::all;
+      options.forward_only = true;
+      options.micro_batches = 2;
+      const Trace trace = generate(options);
+      EXPECT_EQ(flops(trace, Phase::forward), flops(training, Phase::forward)) << model;
+      for (const Op& op : trace.ops) {
+        EXPECT_EQ(op.phase, Phase::forward);
+        EXPECT_THAT(trace.name(op), ::testing::Not(HasSubstr("dropout")));
+      }
+      for (const Tensor& tensor : trace.tensors) {
+        EXPECT_TRUE(tensor.role == Role::parameter || tensor.role == Role::activation || tensor.role == Role::input ||
+                    tensor.role == Role::workspace)
+            << trace.name(tensor);
+        EXPECT_NE(trace.name(tensor), "labels");
+      }
+      // Every activation but the logits is read, and none of a layer by a later layer but its result.
+      std::vector<bool> read(trace.tensors.size());
+      for (const Op& op : trace.ops) {
+        for (const TensorId id : trace.reads(op)) read[id] = true;
+      }
+      std::vector<std::string> unread;
+      for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+        if (!read[id]) unread.emplace_back(trace.name(trace.tensors[id]));
+      }
+      EXPECT_EQ(unread.size(), 2u) << model << ": " << ::testing::PrintToString(unread);  // a micro-batch's each
+    }
+  }
+}
+
+TEST(ForwardOnly, HasALossIfOneIsGiven) {
+  GenerateOptions options = small("gpt2");
+  options.forward_only = true;
+  options.loss = LossKind::full;
+  const Trace trace = generate(options);
+  EXPECT_EQ(trace.ops.back().phase, Phase::loss);
+  EXPECT_EQ(trace.name(trace.ops.back()), "cross_entropy");
+}
+
+TEST(ForwardOnly, TakesQuantisedWeightsAndRanks) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 4;
+  options.forward_only = true;
+  options.quantise_bits = 4;
+  options.micro_batches = 2;
+  options.data_parallel = options.tensor_parallel = options.pipeline_parallel = 2;
+  options.zero = 3;
+  const Trace trace = generate(options);
+  std::map<NameId, int> participants;
+  for (const Op& op : trace.ops) {
+    EXPECT_EQ(op.phase, Phase::forward);
+    if (op.rendezvous != 0) ++participants[op.rendezvous];
+  }
+  for (const auto& [key, count] : participants) EXPECT_EQ(count, 2) << trace.names[key];
+  options.lora_rank = 4;
+  EXPECT_EQ(bytes_of_role(generate(options), Role::optimizer_state, true), 0u);
+  options.zero = 2;
+  EXPECT_THAT(error_of(options), HasSubstr("--zero: stage 2 shares gradients and optimizer"));
+  options.zero = 0;
+  options.recompute = Recompute::block;
+  EXPECT_THAT(error_of(options), HasSubstr("--recompute: a forward pass keeps no activations"));
+}
+
 // ---- LoRA. ----------------------------------------------------------------------------------------------------------
 
 TEST(GeneratedLora, TrainsTheAdaptersOnly) {

@@ -1,4 +1,5 @@
-// The workload generator: a training iteration of a transformer as a trace, from the model's description alone.
+// The workload generator: a training iteration of a transformer, or its forward pass alone, as a trace from the model's
+// description.
 //
 // Every parameter is a tensor under its Hugging Face name; every kernel of the forward pass, loss, backward pass and
 // optimizer step is an op with the tensors that it reads and writes, its flops (of matrix products; elementwise kernels
@@ -104,6 +105,10 @@ struct GenerateOptions {
   std::uint64_t micro_batches = 1;  // gradients accumulate over them
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
+
+  // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
+  // kept, and a loss only if `loss` is set.
+  bool forward_only = false;
 
   Clip clip = Clip::on;
   std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)

@@ -415,6 +415,8 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
   };
   const Case cases[] = {{Optimizer::adamw, Precision::fp16, 4, 8},
                         {Optimizer::adamw, Precision::fp32, 0, 8},
+                        {Optimizer::lamb, Precision::fp16, 4, 8},
+                        {Optimizer::lamb, Precision::fp32, 0, 8},
                         {Optimizer::sgd, Precision::bf16, 4, 4},
                         {Optimizer::sgd, Precision::fp32, 0, 4},
                         {Optimizer::adam8bit, Precision::bf16, 0, 2.03},
@@ -464,6 +466,67 @@ TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
   EXPECT_EQ(updates, norms.size());
   options.clip = Clip::off;
   for (const Trace without = generate(options); const Op& op : without.ops) EXPECT_NE(without.name(op), "grad_norm");
+}
+
+// Apex' FusedLAMB, bytes an element: norm of the weights 4; direction 2 + 4 + 8 read, 2 + 8 written; its norm 2; update
+// 2 + 4 read, 4 + 2 written.
+TEST(GeneratedOptimizer, RunsLambsFourKernelsForEachParameter) {
+  GenerateOptions options = small("opt-125m");
+  options.optimizer = Optimizer::lamb;
+  const Trace trace = generate(options);
+  std::vector<std::string> names;
+  std::map<std::string, Bytes> bytes;
+  Bytes elements = 0;
+  TensorId gradient = none;
+  for (const Op& op : trace.ops) {
+    if (op.phase != Phase::optimizer || !op.reorderable) continue;
+    EXPECT_TRUE(op.placeable);
+    const std::string name(trace.name(op));
+    if (names.size() < 4) names.push_back(name);
+    bytes[name] += op.bytes;
+    if (name == "lamb_direction") {
+      gradient = trace.reads(op)[0];
+      elements += trace.tensors[gradient].bytes / 2;
+      EXPECT_THAT(trace.writes(op), ::testing::Contains(gradient)) << "the direction takes its place";
+    }
+    if (name == "lamb_update_norm" || name == "lamb") {
+      EXPECT_EQ(trace.reads(op)[0], gradient);
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("lamb_weight_norm", "lamb_direction", "lamb_update_norm", "lamb"));
+  const Count parameters = parameters_of(options.model, options.head).size();
+  EXPECT_EQ(elements, parameter_count(options.model, options.head));
+  EXPECT_EQ(bytes["lamb_weight_norm"], 4 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb_direction"], 24 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb_update_norm"], 2 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb"], 12 * elements + 8 * parameters);
+}
+
+// Ranks that share a parameter meet once for all norms, between directions and updates.
+TEST(GeneratedOptimizer, SumsLambsNormsOverTheRanksThatShareAParameter) {
+  GenerateOptions options = small("opt-125m");
+  options.optimizer = Optimizer::lamb;
+  options.clip = Clip::off;
+  options.data_parallel = 2;
+  const auto meetings = [&] {
+    std::vector<std::string> names;
+    const Trace trace = generate(options);
+    for (const Op& op : trace.ops) {
+      const std::string name(trace.name(op));
+      if (op.rank != 0 || op.phase != Phase::optimizer) continue;
+      if ((op.rendezvous != 0 && name == "all_reduce") || names.empty() || names.back() == "all_reduce") {
+        names.push_back(name);
+      }
+    }
+    return names;
+  };
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm")) << "replicas have all of each";
+  options.zero = 2;
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm", "all_reduce", "lamb"));
+  options.zero = 0;
+  options.data_parallel = 1;
+  options.tensor_parallel = 2;
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm", "all_reduce", "lamb"));
 }
 
 // DeepSpeed takes the norm of a gradient right after the op that completes it; a tied weight's is complete last.

@@ -11,7 +11,8 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, 5> optimizer_texts{"adamw", "sgd", "adafactor", "adam8bit", "apollo-mini"};
+constexpr std::array<std::string_view, 6> optimizer_texts{"adamw",    "sgd",         "adafactor",
+                                                            "adam8bit", "apollo-mini", "lamb"};
 constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop",
                                                             "ops"};
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};

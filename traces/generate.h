@@ -21,7 +21,7 @@
 
 namespace tencache {
 
-enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini };
+enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini, lamb };
 // block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
 // selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);

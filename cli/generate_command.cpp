@@ -88,8 +88,11 @@ Enum choose(const char* option, const std::string& text, std::optional<Enum> (*p
   throw Error(fmt::format("--{}: unknown '{}'; valid are {}", option, text, names));
 }
 
-Precision choose_precision(const char* option, const std::string& text) {
-  return choose<Precision>(option, text, parse_precision, "fp16, bf16, fp32");
+// Of what is stored, not of how products are computed.
+std::optional<Precision> parse_storage_precision(std::string_view text) {
+  const std::optional<Precision> precision = parse_precision(text);
+  const bool stored = precision == Precision::fp16 || precision == Precision::bf16 || precision == Precision::fp32;
+  return stored ? precision : std::nullopt;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -115,9 +118,10 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   } else if (!arguments.head.empty()) {
     throw Error("--head: unknown '" + arguments.head + "'; valid are lm, classification");
   }
-  options.precision = choose_precision("precision", arguments.precision);
+  options.precision = choose<Precision>("precision", arguments.precision, parse_precision, precision_names());
   if (!arguments.gradient_precision.empty()) {
-    options.gradient_precision = choose_precision("gradient-precision", arguments.gradient_precision);
+    options.gradient_precision = choose<Precision>("gradient-precision", arguments.gradient_precision,
+                                                   parse_storage_precision, "fp16, bf16, fp32");
   }
   options.optimizer = choose<Optimizer>("optimizer", arguments.optimizer, parse_optimizer, optimizer_names());
   // "block:0.5": of half of the layers.
@@ -288,7 +292,9 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
       ->capture_default_str();
   command.add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
-  command.add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
+  command.add_option("--precision", a.precision, 
+                     "Compute in fp16 or bf16 (with fp32 master copies), fp32, or tf32 (stored in fp32, products at the "
+                     "TF32 rate)")
       ->capture_default_str();
   command.add_option("--gradient-precision", a.gradient_precision,
                      "Of the parameters' gradients (default: --precision)");

@@ -104,6 +104,7 @@ class GpuReader {
         {"fp16_tflops", tflops(&GpuSpec::fp16_flops)},
         {"bf16_tflops", tflops(&GpuSpec::bf16_flops)},
         {"fp32_tflops", tflops(&GpuSpec::fp32_flops)},
+        {"tf32_tflops", tflops(&GpuSpec::tf32_flops)},
         {"cache", [](GpuSpec& g, const std::string& text) { g.cache = parse_bytes(text); }},
         {"multiprocessors",
          [](GpuSpec& g, const std::string& text) { g.multiprocessors = static_cast<std::uint32_t>(positive(text)); }},

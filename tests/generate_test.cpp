@@ -221,6 +221,40 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
   }
 }
 
+// TF32 is fp32 but for the time of its products; no GPU before Ampere has it.
+TEST(Generate, ComputesInTf32WithTensorsOfFp32) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  options.batch = 16;
+  options.sequence_lengths = {512};
+  const auto with = [&](Precision precision) {
+    options.precision = precision;
+    return generate(options);
+  };
+  const auto products = [](const Trace& trace) {
+    Nanoseconds sum = 0;
+    for (const Op& op : trace.ops) {
+      if (trace.kernel(op).kind == KernelKind::matmul) sum += op.duration_ns;
+    }
+    return static_cast<double>(sum);
+  };
+  const Trace tf32 = with(Precision::tf32), fp32 = with(Precision::fp32), bf16 = with(Precision::bf16);
+  EXPECT_EQ(tf32.header.precision, "tf32");
+  ASSERT_EQ(tf32.ops.size(), fp32.ops.size());
+  for (OpIndex i = 0; i < tf32.ops.size(); ++i) {
+    EXPECT_EQ(tf32.ops[i].bytes, fp32.ops[i].bytes);
+    if (tf32.kernel(tf32.ops[i]).kind == KernelKind::elementwise) {
+      EXPECT_EQ(tf32.ops[i].duration_ns, fp32.ops[i].duration_ns);
+    }
+  }
+  // Products reach 0.83 of their share in fp32.
+  EXPECT_NEAR(products(fp32) / products(tf32), 494.5 / (67 * 0.83), 1);
+  EXPECT_NEAR(products(tf32) / products(bf16), 2, 0.3);
+  options.gpu = read_gpu("v100-16g");
+  options.precision = Precision::tf32;
+  EXPECT_THAT(error_of(options), HasSubstr("GPU 'v100-16g' does not compute in tf32; valid are fp16, fp32"));
+}
+
 TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   GenerateOptions options = small("gpt2");
   options.stack = Stack::fused;
@@ -417,6 +451,7 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
                         {Optimizer::adamw, Precision::fp32, 0, 8},
                         {Optimizer::lamb, Precision::fp16, 4, 8},
                         {Optimizer::lamb, Precision::fp32, 0, 8},
+                        {Optimizer::adamw, Precision::tf32, 0, 8},
                         {Optimizer::sgd, Precision::bf16, 4, 4},
                         {Optimizer::sgd, Precision::fp32, 0, 4},
                         {Optimizer::adam8bit, Precision::bf16, 0, 2.03},

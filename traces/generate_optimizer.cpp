@@ -45,7 +45,7 @@ std::vector<State> states_of(Optimizer optimizer, Count rows, Count columns, Cou
 }
 
 bool keeps_master_copy(const GenerateOptions& options) {
-  if (options.precision == Precision::fp32) return false;
+  if (stored_in_fp32(options.precision)) return false;
   return options.optimizer != Optimizer::adam8bit && options.optimizer != Optimizer::apollo_mini;
 }
 

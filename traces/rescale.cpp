@@ -16,11 +16,7 @@ constexpr double explained_by_memory = 2;
 
 // Rule 3.
 Precision precision_on(const GpuSpec& gpu, Precision wanted) {
-  const auto computes = [&](Precision precision) {
-    return (precision == Precision::fp16   ? gpu.fp16_flops
-            : precision == Precision::bf16 ? gpu.bf16_flops
-                                           : gpu.fp32_flops) > 0;
-  };
+  const auto computes = [&](Precision precision) { return gpu.peak(precision) > 0; };
   if (computes(wanted)) return wanted;
   if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
   if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;
@@ -61,7 +57,7 @@ Precision precision_of(const Trace& trace) {
   if (trace.header.precision.empty()) return Precision::fp32;
   if (const auto parsed = parse_precision(trace.header.precision)) return *parsed;
   throw Error("the trace's precision '" + trace.header.precision +
-              "' is unknown, so that its durations cannot be rescaled; valid are fp16, bf16, fp32");
+              "' is unknown, so that its durations cannot be rescaled; valid are " + precision_names());
 }
 
 class Rescaler {

@@ -37,7 +37,7 @@ struct GenerateArguments {
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
   std::string command;
   const ModelDescription* description = nullptr;  // in place of the file that `model` names
-  bool json = false;
+  bool forward_only = false, json = false;
 };
 
 // "512,128" as numbers.
@@ -90,8 +90,11 @@ Enum choose(const char* option, const std::string& text, std::optional<Enum> (*p
   throw Error(fmt::format("--{}: unknown '{}'; valid are {}", option, text, names));
 }
 
-Precision choose_precision(const char* option, const std::string& text) {
-  return choose<Precision>(option, text, parse_precision, "fp16, bf16, fp32");
+// Of what is stored, not of how products are computed.
+std::optional<Precision> parse_storage_precision(std::string_view text) {
+  const std::optional<Precision> precision = parse_precision(text);
+  const bool stored = precision == Precision::fp16 || precision == Precision::bf16 || precision == Precision::fp32;
+  return stored ? precision : std::nullopt;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -117,9 +120,10 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   } else if (!arguments.head.empty()) {
     throw Error("--head: unknown '" + arguments.head + "'; valid are lm, classification");
   }
-  options.precision = choose_precision("precision", arguments.precision);
+  options.precision = choose<Precision>("precision", arguments.precision, parse_precision, precision_names());
   if (!arguments.gradient_precision.empty()) {
-    options.gradient_precision = choose_precision("gradient-precision", arguments.gradient_precision);
+    options.gradient_precision = choose<Precision>("gradient-precision", arguments.gradient_precision,
+                                                   parse_storage_precision, "fp16, bf16, fp32");
   }
   options.optimizer = choose<Optimizer>("optimizer", arguments.optimizer, parse_optimizer, optimizer_names());
   // "block:0.5": of half of the layers.
@@ -154,6 +158,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
     options.communication =
         choose<Communication>("communication", arguments.communication, parse_communication, communication_names());
   }
+  options.forward_only = arguments.forward_only;
   options.dropout = choose<Dropout>("dropout", arguments.dropout, parse_dropout, dropout_names());
   options.batch = count("batch", arguments.batch);
   options.micro_batches = count("micro-batches", arguments.micro_batches);
@@ -208,8 +213,9 @@ std::string summary_text(const GenerateArguments& arguments, const GenerateOptio
     text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
                         format_bytes(tensors.bytes));
   }
+  const char* const unit = options.forward_only ? "forward pass" : "step";
   const Nanoseconds step = (summary.compute_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
-  text += fmt::format("  modelled   {} a step on {}{}, with unlimited memory\n", format_duration(step),
+  text += fmt::format("  modelled   {} a {} on {}{}, with unlimited memory\n", format_duration(step), unit,
                       options.gpu.name, ranks == 1 ? "" : " (mean over ranks, without waiting)");
   if (const std::string note = calibration_note(options.gpu.kernels); !note.empty()) text += "  " + note + "\n";
   return text;
@@ -257,13 +263,16 @@ ExitCode run_generate(const GenerateArguments& arguments) {
   return ExitCode::done;
 }
 
+bool is_flag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
+
 // The options as given, for `reproduce`.
 std::string command_text(const CLI::App& command) {
   std::string text = "tencache generate";
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || name == "--output" || name == "--json") continue;
-    text += " " + name + " " + quoted_word(join(option->results()));
+    text += " " + name;
+    if (!is_flag(*option)) text += " " + quoted_word(join(option->results()));
   }
   return text;
 }
@@ -290,7 +299,9 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   refuse_empty(command.add_option("--kernels", a.kernels,
                                   "Constants of its kernels from this file, such as calibrate --from-trace writes "
                                   "(default: the GPU's of configs/kernels)"));
-  command.add_option("--precision", a.precision, "fp16, bf16 or fp32; the 16-bit ones with fp32 master copies")
+  command.add_option("--precision", a.precision,
+                     "Compute in fp16 or bf16 (with fp32 master copies), fp32, or tf32 (stored in fp32, products at the "
+                     "TF32 rate)")
       ->capture_default_str();
   command.add_option("--gradient-precision", a.gradient_precision,
                      "Of the parameters' gradients (default: --precision)");
@@ -311,11 +322,15 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
                       " (flash: what stack and GPU have)")
       ->capture_default_str();
   command.add_option("--loss", a.loss,
-                     "How cross entropy is computed: " + loss_names() + " (default: full for eager, else fused)");
+                     "How cross entropy is computed: " + loss_names() +
+                         " (default: full for eager, else fused; with --forward-only there is no loss unless given)");
   command
       .add_option("--predicted-tokens", a.predicted_tokens,
                   "Share of the tokens that a language model's head computes; BERT's masked ones are 0.15")
       ->capture_default_str();
+  command.add_flag("--forward-only", a.forward_only,
+                   "Generate the forward pass alone, as for evaluation: no gradients, optimizer or kept activations "
+                   "(default: a training step)");
   command.add_option("--communication", a.communication,
                      "Software between data-parallel ranks, which hides part of its collectives: " +
                          communication_names() + " (default: ddp without ZeRO, else fsdp)");
@@ -367,24 +382,36 @@ std::vector<std::string> generate_option_names() {
 
 void add_model_options(CLI::App& command, GenerateSettings& settings) {
   // Made once: every command has them.
-  static const GenerateSettings descriptions = [] {
+  struct Description {
+    std::string name, text;
+    bool flag;
+  };
+  static const std::vector<Description> descriptions = [] {
     GenerateArguments arguments;
     CLI::App app;
     app.set_help_flag();
     add_generate_options(app, arguments);
-    GenerateSettings list;
+    std::vector<Description> list;
     for (const CLI::Option* option : app.get_options()) {
-      list.emplace_back(option->get_lnames().front(), option->get_description());
+      list.push_back({option->get_lnames().front(), option->get_description(), is_flag(*option)});
     }
     return list;
   }();
-  for (const auto& [name, description] : descriptions) {
+  const char* const group = "A model instead of TRACE, as of `tencache generate`";
+  for (const auto& [name, description, flag] : descriptions) {
     if (name == "seed") continue;
+    if (flag) {
+      command
+          .add_flag_callback(
+              "--" + name, [name = name, &settings] { settings.emplace_back(name, "true"); }, description)
+          ->group(group);
+      continue;
+    }
     command
         .add_option_function<std::string>(
             "--" + name, [name = name, &settings](const std::string& value) { settings.emplace_back(name, value); },
             description)
-        ->group("A model instead of TRACE, as of `tencache generate`");
+        ->group(group);
   }
 }
 
@@ -399,7 +426,12 @@ GenerateOptions parse_settings_of(const GenerateSettings& settings, const ModelD
   arguments.command = "tencache generate";
   std::vector<std::string> words;  // CLI11 takes them from the back
   for (const auto& [name, value] : settings) {
-    arguments.command += " --" + name + " " + quoted_word(value);
+    const CLI::Option* const option = app.get_option_no_throw("--" + name);
+    if (option != nullptr && is_flag(*option)) {
+      if (value == "true") arguments.command += " --" + name;
+    } else {
+      arguments.command += " --" + name + " " + quoted_word(value);
+    }
     words.insert(words.begin(), "--" + name + "=" + value);
   }
   try {
@@ -425,9 +457,11 @@ std::optional<GenerateSettings> generate_settings_of(const std::string& recorded
   if (!recorded_by.starts_with(command)) return std::nullopt;
   const std::vector<std::string> words = shell_words(std::string_view(recorded_by).substr(command.size()));
   GenerateSettings settings;
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
     if (!words[i].starts_with("--")) return std::nullopt;
-    settings.emplace_back(words[i].substr(2), words[i + 1]);
+    const bool flag = i + 1 == words.size() || words[i + 1].starts_with("--");
+    settings.emplace_back(words[i].substr(2), flag ? "true" : words[i + 1]);
+    if (!flag) ++i;
   }
   return settings;
 }

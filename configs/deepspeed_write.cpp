@@ -97,7 +97,7 @@ void write_batch(const TrainingShape& shape, Json& document, std::vector<std::st
 
 void write_shape(const TrainingShape& shape, Json& document, std::vector<std::string>& remarks) {
   const std::string& precision = shape.precision;
-  if (precision == "bf16" || precision == "fp16" || precision == "fp32") {
+  if (precision == "bf16" || precision == "fp16" || precision == "fp32" || precision == "tf32") {
     for (const char* other : {"bf16", "bfloat16", "fp16"}) {
       if (precision != other) document.erase(other);
     }

@@ -81,6 +81,24 @@ TEST_F(GenerateCommand, RecomputesAShareOfTheLayers) {
   expect_refused(words + "selective:0.5", "--recompute: 'selective' takes no share");
 }
 
+TEST_F(GenerateCommand, RecordsAForwardPassAsItWasAskedFor) {
+  const InProcessAnswer answer = run("--model gpt2 --forward-only --batch 2 --seq 16 -o " + path("f.trace.jsonl"));
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("a forward pass on h100"));
+  const Trace trace = read_trace(path("f.trace.jsonl"));
+  EXPECT_EQ(trace.ops.back().phase, Phase::forward);
+  const GenerateSettings settings{{"model", "gpt2"}, {"batch", "2"}, {"seq", "16"}, {"forward-only", "true"}};
+  EXPECT_THAT(generate_settings_of(trace.header.recorded_by).value(), ::testing::UnorderedElementsAreArray(settings));
+  const Trace same = generate_trace(settings);
+  EXPECT_EQ(same.ops.size(), trace.ops.size());
+  EXPECT_EQ(generate_settings_of(same.header.recorded_by), settings);
+  // Commands that take a model instead of a trace know it, too.
+  const InProcessAnswer info =
+      run_in_process({"replay", "--model", "gpt2", "--batch", "2", "--seq", "16", "--forward-only", "-m",
+                      "10cache-l40s", "-p", "ideal"});
+  EXPECT_EQ(info.code, 0) << info.err;
+}
+
 TEST_F(GenerateCommand, PrintsOneDocumentWithJson) {
   const InProcessAnswer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
   ASSERT_EQ(answer.code, 0) << answer.err;
@@ -117,7 +135,8 @@ TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
   const std::string gpt2 = "--model gpt2 --batch 4 --seq 16";
   expect_refused("--model gpt3 --batch 2 --seq 16", "unknown model 'gpt3'; valid names are");
   expect_refused(gpt2 + " --gpu rtx", "unknown GPU 'rtx'; valid names are v100-16g");
-  expect_refused(gpt2 + " --precision fp64", "--precision: unknown 'fp64'; valid are fp16, bf16, fp32");
+  expect_refused(gpt2 + " --precision fp64", "--precision: unknown 'fp64'; valid are fp16, bf16, fp32, tf32");
+  expect_refused(gpt2 + " --gradient-precision tf32", "--gradient-precision: unknown 'tf32'; valid are fp16, bf16, fp32");
   expect_refused(gpt2 + " --optimizer lion", "--optimizer: unknown 'lion'; valid are adamw, sgd");
   expect_refused(gpt2 + " --recompute all", "valid are none, block, selective");
   expect_refused(gpt2 + " --head lmm", "valid are lm, classification");

@@ -221,6 +221,40 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
   }
 }
 
+// TF32 is fp32 but for the time of its products; no GPU before Ampere has it.
+TEST(Generate, ComputesInTf32WithTensorsOfFp32) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  options.batch = 16;
+  options.sequence_lengths = {512};
+  const auto with = [&](Precision precision) {
+    options.precision = precision;
+    return generate(options);
+  };
+  const auto products = [](const Trace& trace) {
+    Nanoseconds sum = 0;
+    for (const Op& op : trace.ops) {
+      if (trace.kernel(op).kind == KernelKind::matmul) sum += op.duration_ns;
+    }
+    return static_cast<double>(sum);
+  };
+  const Trace tf32 = with(Precision::tf32), fp32 = with(Precision::fp32), bf16 = with(Precision::bf16);
+  EXPECT_EQ(tf32.header.precision, "tf32");
+  ASSERT_EQ(tf32.ops.size(), fp32.ops.size());
+  for (OpIndex i = 0; i < tf32.ops.size(); ++i) {
+    EXPECT_EQ(tf32.ops[i].bytes, fp32.ops[i].bytes);
+    if (tf32.kernel(tf32.ops[i]).kind == KernelKind::elementwise) {
+      EXPECT_EQ(tf32.ops[i].duration_ns, fp32.ops[i].duration_ns);
+    }
+  }
+  // Products reach 0.83 of their share in fp32.
+  EXPECT_NEAR(products(fp32) / products(tf32), 494.5 / (67 * 0.83), 1);
+  EXPECT_NEAR(products(tf32) / products(bf16), 2, 0.3);
+  options.gpu = read_gpu("v100-16g");
+  options.precision = Precision::tf32;
+  EXPECT_THAT(error_of(options), HasSubstr("GPU 'v100-16g' does not compute in tf32; valid are fp16, fp32"));
+}
+
 TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   GenerateOptions options = small("gpt2");
   options.stack = Stack::fused;
@@ -415,6 +449,9 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
   };
   const Case cases[] = {{Optimizer::adamw, Precision::fp16, 4, 8},
                         {Optimizer::adamw, Precision::fp32, 0, 8},
+                        {Optimizer::lamb, Precision::fp16, 4, 8},
+                        {Optimizer::lamb, Precision::fp32, 0, 8},
+                        {Optimizer::adamw, Precision::tf32, 0, 8},
                         {Optimizer::sgd, Precision::bf16, 4, 4},
                         {Optimizer::sgd, Precision::fp32, 0, 4},
                         {Optimizer::adam8bit, Precision::bf16, 0, 2.03},
@@ -464,6 +501,67 @@ TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
   EXPECT_EQ(updates, norms.size());
   options.clip = Clip::off;
   for (const Trace without = generate(options); const Op& op : without.ops) EXPECT_NE(without.name(op), "grad_norm");
+}
+
+// Apex' FusedLAMB, bytes an element: norm of the weights 4; direction 2 + 4 + 8 read, 2 + 8 written; its norm 2; update
+// 2 + 4 read, 4 + 2 written.
+TEST(GeneratedOptimizer, RunsLambsFourKernelsForEachParameter) {
+  GenerateOptions options = small("opt-125m");
+  options.optimizer = Optimizer::lamb;
+  const Trace trace = generate(options);
+  std::vector<std::string> names;
+  std::map<std::string, Bytes> bytes;
+  Bytes elements = 0;
+  TensorId gradient = none;
+  for (const Op& op : trace.ops) {
+    if (op.phase != Phase::optimizer || !op.reorderable) continue;
+    EXPECT_TRUE(op.placeable);
+    const std::string name(trace.name(op));
+    if (names.size() < 4) names.push_back(name);
+    bytes[name] += op.bytes;
+    if (name == "lamb_direction") {
+      gradient = trace.reads(op)[0];
+      elements += trace.tensors[gradient].bytes / 2;
+      EXPECT_THAT(trace.writes(op), ::testing::Contains(gradient)) << "the direction takes its place";
+    }
+    if (name == "lamb_update_norm" || name == "lamb") {
+      EXPECT_EQ(trace.reads(op)[0], gradient);
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("lamb_weight_norm", "lamb_direction", "lamb_update_norm", "lamb"));
+  const Count parameters = parameters_of(options.model, options.head).size();
+  EXPECT_EQ(elements, parameter_count(options.model, options.head));
+  EXPECT_EQ(bytes["lamb_weight_norm"], 4 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb_direction"], 24 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb_update_norm"], 2 * elements + 4 * parameters);
+  EXPECT_EQ(bytes["lamb"], 12 * elements + 8 * parameters);
+}
+
+// Ranks that share a parameter meet once for all norms, between directions and updates.
+TEST(GeneratedOptimizer, SumsLambsNormsOverTheRanksThatShareAParameter) {
+  GenerateOptions options = small("opt-125m");
+  options.optimizer = Optimizer::lamb;
+  options.clip = Clip::off;
+  options.data_parallel = 2;
+  const auto meetings = [&] {
+    std::vector<std::string> names;
+    const Trace trace = generate(options);
+    for (const Op& op : trace.ops) {
+      const std::string name(trace.name(op));
+      if (op.rank != 0 || op.phase != Phase::optimizer) continue;
+      if ((op.rendezvous != 0 && name == "all_reduce") || names.empty() || names.back() == "all_reduce") {
+        names.push_back(name);
+      }
+    }
+    return names;
+  };
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm")) << "replicas have all of each";
+  options.zero = 2;
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm", "all_reduce", "lamb"));
+  options.zero = 0;
+  options.data_parallel = 1;
+  options.tensor_parallel = 2;
+  EXPECT_THAT(meetings(), ElementsAre("lamb_weight_norm", "all_reduce", "lamb"));
 }
 
 // DeepSpeed takes the norm of a gradient right after the op that completes it; a tied weight's is complete last.
@@ -574,6 +672,78 @@ TEST(Generate, TakesALengthForEachMicroBatch) {
     if (trace.name(tensor) == "input_ids") inputs.push_back(tensor.bytes / 8);
   }
   EXPECT_THAT(inputs, ElementsAre(512, 128, 300, 60));
+}
+
+// ---- Forward passes alone. ------------------------------------------------------------------------------------------
+
+TEST(ForwardOnly, KeepsNothingAndEndsWithTheLogits) {
+  for (const char* model : {"gpt2", "llama-3-8b", "bert-base-uncased", "mixtral-8x7b", "vit-base-patch16-224"}) {
+    for (const Stack stack : {Stack::eager, Stack::fused}) {
+      GenerateOptions options = small(model);
+      options.stack = stack;
+      options.model.layers = 3;
+      options.dropout = Dropout::none;
+      const Trace training = generate(options);
+      options.dropout = Dropout::all;
+      options.forward_only = true;
+      options.micro_batches = 2;
+      const Trace trace = generate(options);
+      EXPECT_EQ(flops(trace, Phase::forward), flops(training, Phase::forward)) << model;
+      for (const Op& op : trace.ops) {
+        EXPECT_EQ(op.phase, Phase::forward);
+        EXPECT_THAT(trace.name(op), ::testing::Not(HasSubstr("dropout")));
+      }
+      for (const Tensor& tensor : trace.tensors) {
+        EXPECT_TRUE(tensor.role == Role::parameter || tensor.role == Role::activation || tensor.role == Role::input ||
+                    tensor.role == Role::workspace)
+            << trace.name(tensor);
+        EXPECT_NE(trace.name(tensor), "labels");
+      }
+      // Every activation but the logits is read, and none of a layer by a later layer but its result.
+      std::vector<bool> read(trace.tensors.size());
+      for (const Op& op : trace.ops) {
+        for (const TensorId id : trace.reads(op)) read[id] = true;
+      }
+      std::vector<std::string> unread;
+      for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+        if (!read[id]) unread.emplace_back(trace.name(trace.tensors[id]));
+      }
+      EXPECT_EQ(unread.size(), 2u) << model << ": " << ::testing::PrintToString(unread);  // a micro-batch's each
+    }
+  }
+}
+
+TEST(ForwardOnly, HasALossIfOneIsGiven) {
+  GenerateOptions options = small("gpt2");
+  options.forward_only = true;
+  options.loss = LossKind::full;
+  const Trace trace = generate(options);
+  EXPECT_EQ(trace.ops.back().phase, Phase::loss);
+  EXPECT_EQ(trace.name(trace.ops.back()), "cross_entropy");
+}
+
+TEST(ForwardOnly, TakesQuantisedWeightsAndRanks) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 4;
+  options.forward_only = true;
+  options.quantise_bits = 4;
+  options.micro_batches = 2;
+  options.data_parallel = options.tensor_parallel = options.pipeline_parallel = 2;
+  options.zero = 3;
+  const Trace trace = generate(options);
+  std::map<NameId, int> participants;
+  for (const Op& op : trace.ops) {
+    EXPECT_EQ(op.phase, Phase::forward);
+    if (op.rendezvous != 0) ++participants[op.rendezvous];
+  }
+  for (const auto& [key, count] : participants) EXPECT_EQ(count, 2) << trace.names[key];
+  options.lora_rank = 4;
+  EXPECT_EQ(bytes_of_role(generate(options), Role::optimizer_state, true), 0u);
+  options.zero = 2;
+  EXPECT_THAT(error_of(options), HasSubstr("--zero: stage 2 shares gradients and optimizer"));
+  options.zero = 0;
+  options.recompute = Recompute::block;
+  EXPECT_THAT(error_of(options), HasSubstr("--recompute: a forward pass keeps no activations"));
 }
 
 // ---- LoRA. ----------------------------------------------------------------------------------------------------------

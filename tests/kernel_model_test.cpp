@@ -29,7 +29,7 @@ GpuSpec plain_gpu() {
   gpu.kernels.measured = true;
   gpu.kernels.matmul.start_ns = 1000;
   gpu.kernels.matmul.split_start_ns = 1e9;
-  gpu.kernels.start_ns = 3000;
+  gpu.kernels.start_ns.fill(3000);
   gpu.kernels.bandwidth_share.fill(1);
   return gpu;
 }

@@ -38,7 +38,7 @@ const std::string good =
     "attention:\n"
     "  - {kernel: flash2, head_dimension: 64, start: 10us, share: 0.5, depth: 100, tail: 0.3, backward: 0.85,\n"
     "     source: a test, confidence: published}\n"
-    "kernel_start: {value: 2us, source: a test, confidence: measured}\n"
+    "kernel_start: {elementwise: 2us, source: a test, confidence: measured}\n"
     "sustained: {value: 0.95, source: a test, confidence: estimated}\n"
     "bandwidth_share: {elementwise: 0.8, norm: 0.5, source: a test, confidence: measured}\n"
     "error: {elementwise: 0.1, matmul: 0.04, source: a test, confidence: measured}\n"

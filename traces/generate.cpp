@@ -11,7 +11,8 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, 5> optimizer_texts{"adamw", "sgd", "adafactor", "adam8bit", "apollo-mini"};
+constexpr std::array<std::string_view, 6> optimizer_texts{"adamw",    "sgd",         "adafactor",
+                                                            "adam8bit", "apollo-mini", "lamb"};
 constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop",
                                                             "ops"};
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
@@ -123,8 +124,8 @@ void check_lora(const GenerateOptions& o) {
   if (o.quantise_bits != 0 && o.quantise_bits != 4 && o.quantise_bits != 8) {
     refuse("quantise", number(o.quantise_bits) + " bits; it takes 4 or 8");
   }
-  if (o.quantise_bits != 0 && o.lora_rank == 0) {
-    refuse("quantise", "quantised weights are frozen; give --lora-rank as well");
+  if (o.quantise_bits != 0 && o.lora_rank == 0 && !o.forward_only) {
+    refuse("quantise", "quantised weights are frozen; give --lora-rank or --forward-only as well");
   }
   if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
   if (o.lora_rank > o.model.hidden) {
@@ -173,6 +174,18 @@ void check_recompute(const GenerateOptions& o) {
   }
 }
 
+void check_forward_only(const GenerateOptions& o) {
+  if (!o.forward_only) return;
+  if (o.recompute != Recompute::none) {
+    refuse("recompute", "a forward pass keeps no activations to compute again; leave it out with --forward-only");
+  }
+  if (o.zero == 1 || o.zero == 2) {
+    refuse("zero", "stage " + std::to_string(o.zero) +
+                       " shares gradients and optimizer, which --forward-only leaves out; give 3, which shares the "
+                       "parameters, or 0");
+  }
+}
+
 void check(const GenerateOptions& o) {
   if (const std::string problem = problem_of(o.model); !problem.empty()) {
     throw Error("model " + o.model.name + ": " + problem);
@@ -184,10 +197,14 @@ void check(const GenerateOptions& o) {
   if (o.update == Update::fused && o.clip != Clip::off) {
     refuse("update", "fused has no norm of all gradients to clip by; give --clip off as well");
   }
+  if (o.update == Update::fused && o.optimizer == Optimizer::lamb) {
+    refuse("update", "fused goes with no lamb, whose ranks exchange norms after all gradients; take adamw or sgd");
+  }
   if (o.update == Update::fused && o.data_parallel > 1 && o.zero < 3 && o.zero > 0) {
     refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
   }
   check_recompute(o);
+  check_forward_only(o);
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
@@ -282,7 +299,7 @@ Trace generate(const GenerateOptions& given) {
     const std::uint64_t side = options.model.image_size / options.model.patch_size;
     options.sequence_lengths = {side * side + 1};
   }
-  if (!options.loss) options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
+  if (!options.loss && !options.forward_only) options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
   if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::fsdp;
   if (options.attention_kernel == AttentionKernel::unspecified) {
     options.attention_kernel = options.stack == Stack::fused ? options.gpu.fused_attention : options.gpu.attention;

@@ -1,4 +1,5 @@
-// The workload generator: a training iteration of a transformer as a trace, from the model's description alone.
+// The workload generator: a training iteration of a transformer, or its forward pass alone, as a trace from the model's
+// description.
 //
 // Every parameter is a tensor under its Hugging Face name; every kernel of the forward pass, loss, backward pass and
 // optimizer step is an op with the tensors that it reads and writes, its flops (of matrix products; elementwise kernels
@@ -20,7 +21,7 @@
 
 namespace tencache {
 
-enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini };
+enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini, lamb };
 // block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
 // selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
@@ -110,6 +111,10 @@ struct GenerateOptions {
   std::uint64_t micro_batches = 1;  // gradients accumulate over them
   // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
   std::vector<std::uint64_t> sequence_lengths;
+
+  // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
+  // kept, and a loss only if `loss` is set.
+  bool forward_only = false;
 
   Clip clip = Clip::on;
   Update update = Update::after;

@@ -23,7 +23,7 @@ TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, Fe
     state.up_out = linear(block.up, x, tokens, state.up);
     inner = step_.activation(module, "activated", elements);
     state.kept.clear();
-    for (int i = 0; i < kernels_.kept_by(model_.activation); ++i) {
+    for (int i = 0; !step_.options.forward_only && i < kernels_.kept_by(model_.activation); ++i) {
       state.kept.push_back(step_.activation(module, "activation_kept", elements));
     }
     std::vector<TensorId> writes{inner};

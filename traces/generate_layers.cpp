@@ -19,6 +19,7 @@ LayerOps::LayerOps(Step& step, Collectives& collectives, const ModelDescription&
     const bool all = family == ModelFamily::gpt2 || family == ModelFamily::bert;
     dropout = all ? Dropout::all : family == ModelFamily::opt ? Dropout::hidden : Dropout::none;
   }
+  if (step.options.forward_only) dropout = Dropout::none;
   hidden_dropout_ = dropout != Dropout::none;
   attention_dropout_ = dropout == Dropout::all;
   causal_ = family != ModelFamily::bert && family != ModelFamily::vit;
@@ -138,7 +139,7 @@ TensorId LayerOps::norm(Norm& norm, TensorId x, Count rows, NormState& state) {
   state.input = x;
   const TensorId y = step_.activation(norm.module, "output", elements);
   TensorId in_fp32 = none;
-  if (kernels_.composes_norm(root_mean_square)) {
+  if (kernels_.composes_norm(root_mean_square) && !step_.options.forward_only) {
     if (kernels_.casts()) {
       state.input = in_fp32 = step_.tensor(norm.module, "input_fp32", 4 * elements, Role::activation);
     }
@@ -424,6 +425,7 @@ void LayerOps::head(ModelHead& head, const MicroBatch& micro, TensorId x, Tensor
     if (head.transform_norm) x = norm(head.transform_norm, x, rows, state.transform_norm);
   }
   const TensorId logits = linear(head.output, x, rows, state.output);
+  if (!step_.options.loss) return;
   const Phase phase = step_.phase;
   step_.phase = Phase::loss;
   // Decoders classify by the last token, the others' scores are not looked at.

@@ -148,7 +148,7 @@ class LayerOps {
   // `input_gradient` false: nothing before this layer is trained; returns none.
   TensorId layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy, bool input_gradient);
 
-  // The head up to the loss.
+  // The head up to the loss, or to the logits where the options have none.
   void head(ModelHead& head, const MicroBatch& micro, TensorId x, TensorId labels, HeadState& state);
   TensorId head_backward(ModelHead& head, const MicroBatch& micro, const HeadState& state);
 

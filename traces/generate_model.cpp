@@ -242,7 +242,7 @@ Parameter& Builder::store(const ParameterShape& shape, const std::string& name, 
   parameter.layer = shape.layer;
   slice(shape, part, bias, parameter);
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
-  parameter.trainable = options_.lora_rank == 0 || head_is_new;
+  parameter.trainable = !options_.forward_only && (options_.lora_rank == 0 || head_is_new);
   const bool norm = part == Part::attention_norm || part == Part::feed_forward_norm || part == Part::query_norm ||
                     part == Part::key_norm;
   const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router;
@@ -384,6 +384,7 @@ void Builder::adapt(Linear& linear, std::vector<Parameter*>& parameters) {
     parameter.layer = linear.weight->layer;
     parameter.rows = rows;
     parameter.columns = columns;
+    parameter.trainable = !options_.forward_only;
     parameters.push_back(&parameter);
     return &parameter;
   };

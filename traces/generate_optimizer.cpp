@@ -28,6 +28,7 @@ std::vector<State> states_of(Optimizer optimizer, Count rows, Count columns, Cou
   const auto part = [&](Count length) { return std::max<Count>(1, length * elements / whole); };
   switch (optimizer) {
     case Optimizer::adamw:
+    case Optimizer::lamb:
       return {{"exp_avg", 4 * elements}, {"exp_avg_sq", 4 * elements}};
     case Optimizer::sgd:
       return {{"momentum_buffer", 4 * elements}};
@@ -45,7 +46,7 @@ std::vector<State> states_of(Optimizer optimizer, Count rows, Count columns, Cou
 }
 
 bool keeps_master_copy(const GenerateOptions& options) {
-  if (options.precision == Precision::fp32) return false;
+  if (stored_in_fp32(options.precision)) return false;
   return options.optimizer != Optimizer::adam8bit && options.optimizer != Optimizer::apollo_mini;
 }
 
@@ -83,7 +84,11 @@ OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters
 void OptimizerTensors::emit(Collectives& collectives, bool gather_parameters) {
   step_.phase = Phase::optimizer;
   const TensorId coefficient = step_.options.clip != Clip::off ? emit_clip(collectives) : none;
-  for (Entry& entry : entries_) emit_update(entry, coefficient);
+  if (step_.options.optimizer == Optimizer::lamb) {
+    emit_lamb(collectives, coefficient);
+  } else {
+    for (Entry& entry : entries_) emit_update(entry, coefficient);
+  }
   if (gather_parameters) emit_gather(collectives);
 }
 
@@ -97,13 +102,33 @@ void OptimizerTensors::emit_fused(std::span<Parameter* const> parameters) {
   step_.phase = phase;
 }
 
+void OptimizerTensors::emit_op(const Entry& entry, std::string_view name, Cost cost, std::span<const TensorId> reads,
+                               std::span<const TensorId> writes) {
+  const Parameter& parameter = *entry.parameter;
+  const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
+  for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+  for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
+  if (cost.kernel.kind == KernelKind::optimizer) {
+    const StackKernels kernels(step_.options.stack, step_.options.precision);
+    cost = kernels.update(cost.bytes, parameter.shard_elements, step_.options.optimizer);
+  }
+  // Under ZeRO-1 and -2 the rank updates its part of a parameter that it has as a whole: a slice, in place.
+  std::vector<TensorId> all(reads.begin(), reads.end());
+  const bool writes_parameter = std::find(writes.begin(), writes.end(), parameter.stored) != writes.end();
+  if (entry.master != none && writes_parameter && stored < step_.bytes(parameter.stored)) {
+    all.push_back(parameter.stored);
+  }
+  Op op = step_.kernel(name, step_.module(parameter.module), cost);
+  op.group = parameter.group;
+  op.placeable = true;
+  op.reorderable = true;
+  step_.op(op, all, writes);
+}
+
 void OptimizerTensors::emit_update(Entry& entry, TensorId coefficient) {
   if (std::exchange(entry.updated, true)) return;
-  const StackKernels kernels(step_.options.stack, step_.options.precision);
   const Parameter& parameter = *entry.parameter;
-  const Module module = step_.module(parameter.module);
   const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
-  // Under ZeRO-1 and -2 the rank updates its part of a parameter that it has as a whole.
   std::vector<TensorId> reads{gradient}, writes;
   if (coefficient != none) reads.push_back(coefficient);
   if (entry.master != none) {
@@ -115,18 +140,63 @@ void OptimizerTensors::emit_update(Entry& entry, TensorId coefficient) {
   reads.insert(reads.end(), entry.states.begin(), entry.states.end());
   writes.insert(writes.end(), entry.states.begin(), entry.states.end());
   writes.push_back(parameter.stored);
-  Cost cost{.kernel = {.kind = KernelKind::optimizer}};
-  const Bytes stored = std::min(step_.bytes(parameter.stored), parameter.shard_elements * step_.element_bytes());
-  for (const TensorId id : reads) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
-  for (const TensorId id : writes) cost.bytes += id == parameter.stored ? stored : step_.bytes(id);
-  cost = kernels.update(cost.bytes, parameter.shard_elements, step_.options.optimizer);
-  // A slice is changed in place.
-  if (entry.master != none && stored < step_.bytes(parameter.stored)) reads.push_back(parameter.stored);
-  Op op = step_.kernel(to_string(step_.options.optimizer), module, cost);
-  op.group = parameter.group;
-  op.placeable = true;
-  op.reorderable = true;
-  step_.op(op, reads, writes);
+  emit_op(entry, to_string(step_.options.optimizer), {.kernel = {.kind = KernelKind::optimizer}}, reads, writes);
+}
+
+// Apex' FusedLAMB (You et al. 2020): the norm of the weights; moments and, in the gradient's place, the direction; the
+// direction's norm; then the weights move along it, as far as the ratio of the norms says. Ranks that share a parameter
+// sum up the squares of their parts' norms, all of them at once.
+void OptimizerTensors::emit_lamb(Collectives& collectives, TensorId coefficient) {
+  const Cost reduction{.kernel = {.kind = KernelKind::reduction}}, pass{.kernel = {.kind = KernelKind::optimizer}};
+  struct Norms {
+    TensorId weight, update;
+  };
+  const auto gradient_of = [](const Entry& entry) {
+    const Parameter& parameter = *entry.parameter;
+    return parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+  };
+  const auto weights_of = [](const Entry& entry) {
+    return entry.master != none ? entry.master : entry.parameter->stored;
+  };
+  const auto direct = [&](const Entry& entry) {
+    const Module module = step_.module(entry.parameter->name);
+    const Norms norms{step_.tensor(module, "weight_norm", 4, Role::workspace),
+                      step_.tensor(module, "update_norm", 4, Role::workspace)};
+    const TensorId gradient = gradient_of(entry), weights = weights_of(entry);
+    emit_op(entry, "lamb_weight_norm", reduction, {&weights, 1}, {&norms.weight, 1});
+    std::vector<TensorId> reads{gradient, weights}, writes{gradient};
+    if (coefficient != none) reads.push_back(coefficient);
+    reads.insert(reads.end(), entry.states.begin(), entry.states.end());
+    writes.insert(writes.end(), entry.states.begin(), entry.states.end());
+    emit_op(entry, "lamb_direction", pass, reads, writes);
+    emit_op(entry, "lamb_update_norm", reduction, {&gradient, 1}, {&norms.update, 1});
+    return norms;
+  };
+  const auto update = [&](const Entry& entry, const Norms& norms) {
+    const std::vector<TensorId> reads{gradient_of(entry), weights_of(entry), norms.weight, norms.update};
+    std::vector<TensorId> writes{weights_of(entry)};
+    if (entry.master != none) writes.push_back(entry.parameter->stored);
+    emit_op(entry, "lamb", pass, reads, writes);
+  };
+  const bool sharded = step_.options.zero >= 1 && step_.options.data_parallel > 1;
+  if (!sharded && step_.options.tensor_parallel == 1) {
+    for (const Entry& entry : entries_) update(entry, direct(entry));
+    return;
+  }
+  std::vector<Norms> all;
+  std::vector<TensorId> tensors;
+  for (const Entry& entry : entries_) {
+    all.push_back(direct(entry));
+    tensors.insert(tensors.end(), {all.back().weight, all.back().update});
+  }
+  // As many on every rank, of which some have nothing of a parameter.
+  const auto trained = std::count_if(parameters_.begin(), parameters_.end(),
+                                     [](const Parameter& parameter) { return parameter.trainable; });
+  const Bytes bytes = 8 * static_cast<Bytes>(trained);
+  const Module module = step_.module("optimizer");
+  if (sharded) collectives.all_reduce(Group::data, module, tensors, bytes);
+  collectives.all_reduce(Group::tensor, module, tensors, bytes);
+  for (std::size_t i = 0; i < entries_.size(); ++i) update(entries_[i], all[i]);
 }
 
 void OptimizerTensors::emit_norm(Entry& entry) {

@@ -1,6 +1,6 @@
 // Inside the generator: master copies, optimizer states and the step that updates the parameters.
 //
-// Bytes a parameter beside the parameter and its gradient: with 16-bit parameters a master copy of 4, and adamw 4 + 4,
+// Bytes a parameter beside the parameter and its gradient: with 16-bit parameters a master copy of 4, and adamw and lamb 4 + 4,
 // sgd (with momentum) 4, adafactor a row and a column; adam8bit (bitsandbytes) 1 + 1 and apollo-mini (rank 1) a row
 // twice, both of which update the parameters themselves, without a master copy. In fp32 the same without the master
 // copy.
@@ -38,8 +38,13 @@ class OptimizerTensors {
     TensorId norm = none;
     bool updated = false;
   };
-  void emit_update(Entry& entry, TensorId coefficient);
   void emit_norm(Entry& entry);
+  // One op that reads the gradient and what the optimizer keeps.
+  void emit_update(Entry& entry, TensorId coefficient);
+  void emit_lamb(Collectives& collectives, TensorId coefficient);
+  // With the bytes of its accesses, of which a stored parameter counts as this rank's part.
+  void emit_op(const Entry& entry, std::string_view name, Cost cost, std::span<const TensorId> reads,
+               std::span<const TensorId> writes);
   TensorId emit_clip(Collectives& collectives);
   void emit_gather(Collectives& collectives);
 

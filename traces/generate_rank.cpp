@@ -36,6 +36,16 @@ class RankProgram {
   // behind it, then alternates. With one stage that is plain accumulation of gradients.
   void run() {
     const Count count = options_.micro_batches;
+    if (options_.forward_only) {
+      for (Count i = 0; i < count; ++i) {
+        receive_forward(i);
+        forward(i);
+        send_forward(i);
+        states_[i] = {};
+        progress_(static_cast<double>(i + 1) / static_cast<double>(count));
+      }
+      return;
+    }
     const Count ahead = std::min(options_.pipeline_parallel - position_.stage - 1, count);
     for (Count i = 0; i < ahead; ++i) {
       receive_forward(i);
@@ -168,7 +178,7 @@ void RankProgram::forward(Count index) {
   state.output = x;
   if (last()) {
     const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
-    const TensorId label_ids = step_.persistent("labels", labels * 8, Role::input);
+    const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
     gather(model_.head.parameters, model_.head.module);
     ops_.head(model_.head, batch, x, label_ids, state.head);
   }

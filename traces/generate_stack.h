@@ -16,7 +16,7 @@ namespace tencache::generator {
 class StackKernels {
  public:
   StackKernels(Stack stack, Precision precision)
-      : stack_(stack), element_(bytes_of(precision)), casts_(precision != Precision::fp32) {}
+      : stack_(stack), element_(bytes_of(precision)), casts_(!stored_in_fp32(precision)) {}
 
   bool eager() const { return stack_ == Stack::eager; }
   Bytes element_bytes() const { return element_; }

@@ -15,10 +15,14 @@
 
 namespace tencache {
 
-enum class Precision : std::uint8_t { fp16, bf16, fp32 };
+// tf32: stored in fp32, products at the GPU's TF32 rate.
+enum class Precision : std::uint8_t { fp16, bf16, fp32, tf32 };
 std::string_view to_string(Precision precision);
 std::optional<Precision> parse_precision(std::string_view text);
-inline Bytes bytes_of(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
+// "fp16, bf16, …": for messages that list the valid names.
+std::string precision_names();
+inline bool stored_in_fp32(Precision precision) { return precision == Precision::fp32 || precision == Precision::tf32; }
+inline Bytes bytes_of(Precision precision) { return stored_in_fp32(precision) ? 4 : 2; }
 
 // Of matrix products, which run as tiles on the multiprocessors, a wave at a time (KernelModel::matmul_seconds).
 struct MatmulConstants {
@@ -91,7 +95,7 @@ struct GpuSpec {
   Bytes cache = 0;  // L2
   std::uint32_t multiprocessors = 0;
   // Peak rates of dense products, floating-point operations per second; 0: the GPU has none in that precision.
-  double fp16_flops = 0, bf16_flops = 0, fp32_flops = 0;
+  double fp16_flops = 0, bf16_flops = 0, fp32_flops = 0, tf32_flops = 0;
   BytesPerSecond interconnect = 0;        // between GPUs of one host, one direction
   Nanoseconds collective_latency_ns = 0;  // of every collective and send
   AttentionKernel attention = AttentionKernel::flash2;        // what PyTorch takes on it
@@ -99,6 +103,21 @@ struct GpuSpec {
   double sustained = 0;  // of this board, where its power allows less than kernels.sustained; 0: as kernels has it
   KernelConstants kernels;
   std::vector<Fact> facts;
+
+  // The peak rate; 0: it has none.
+  double peak(Precision precision) const {
+    switch (precision) {
+      case Precision::fp16:
+        return fp16_flops;
+      case Precision::bf16:
+        return bf16_flops;
+      case Precision::fp32:
+        return fp32_flops;
+      case Precision::tf32:
+        return tf32_flops;
+    }
+    return 0;
+  }
 };
 
 }  // namespace tencache

@@ -9,7 +9,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, 3> precision_texts{"fp16", "bf16", "fp32"};
+constexpr std::array<std::string_view, 4> precision_texts{"fp16", "bf16", "fp32", "tf32"};
 
 struct Tile {
   double rows, columns;
@@ -50,20 +50,24 @@ std::optional<Precision> parse_precision(std::string_view text) {
   return std::nullopt;
 }
 
+std::string precision_names() {
+  std::string names;
+  for (const std::string_view text : precision_texts) names += (names.empty() ? "" : ", ") + std::string(text);
+  return names;
+}
+
 KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)), precision_(precision) {
-  peak_ = precision == Precision::fp16   ? gpu_.fp16_flops
-          : precision == Precision::bf16 ? gpu_.bf16_flops
-                                         : gpu_.fp32_flops;
+  peak_ = gpu_.peak(precision);
   if (peak_ <= 0) {
     std::string valid;
-    for (const auto& [name, rate] :
-         {std::pair{"fp16", gpu_.fp16_flops}, {"bf16", gpu_.bf16_flops}, {"fp32", gpu_.fp32_flops}}) {
-      if (rate > 0) valid += (valid.empty() ? "" : ", ") + std::string(name);
+    for (std::size_t i = 0; i < precision_texts.size(); ++i) {
+      if (gpu_.peak(static_cast<Precision>(i)) <= 0) continue;
+      valid += (valid.empty() ? "" : ", ") + std::string(precision_texts[i]);
     }
     throw Error("GPU '" + gpu_.name + "' does not compute in " + std::string(to_string(precision)) + "; valid are " +
                 valid);
   }
-  if (precision == Precision::fp32) return;  // measured in 16 bits
+  if (stored_in_fp32(precision)) return;  // measured in 16 bits
   points_.reserve(gpu_.kernels.measured_matmuls.size());
   for (const MeasuredMatmul& measured : gpu_.kernels.measured_matmuls) {
     const auto m = static_cast<double>(measured.m), n = static_cast<double>(measured.n);
@@ -216,6 +220,7 @@ double KernelModel::bandwidth_of(KernelKind kind) const {
 bool KernelModel::extrapolates(const Kernel& kernel) const {
   if (!gpu_.kernels.measured) return true;
   if (kernel.kind != KernelKind::matmul || precision_ == Precision::fp32) return false;
+  if (precision_ == Precision::tf32) return true;
   const auto number = [&](std::size_t i) { return static_cast<double>(std::max<std::uint64_t>(kernel.shape[i], 1)); };
   return kernel.shape[1] == 0 || nearest(number(0) * number(1), number(2), number(3)).distance > extrapolated_from;
 }

@@ -48,7 +48,7 @@ Precision precision_of(const Trace& trace) {
   if (trace.header.precision.empty()) return Precision::fp32;
   if (const auto parsed = parse_precision(trace.header.precision)) return *parsed;
   throw Error("the trace's precision '" + trace.header.precision +
-              "' is unknown, so that its durations cannot be rescaled; valid are fp16, bf16, fp32");
+              "' is unknown, so that its durations cannot be rescaled; valid are " + precision_names());
 }
 
 class Rescaler {

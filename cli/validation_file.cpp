@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/timeline.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 
@@ -32,7 +33,7 @@ constexpr NamedMetric metrics[] = {{"seconds", Metric::seconds},
                                    {"hit_rate.accesses", Metric::hit_rate_accesses},
                                    {"hit_rate.bytes", Metric::hit_rate_bytes},
                                    {"peak_activation_bytes", Metric::peak_activation_bytes}};
-constexpr std::string_view link_bytes_prefix = "bytes.";
+constexpr std::string_view link_bytes_prefix = "bytes.", stall_prefix = "stall_seconds.";
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
@@ -353,6 +354,12 @@ class ValidationReader {
       names.push_back(named.name);
       row.metric = named.metric;
       if (row.metric_text == named.name) return;
+    }
+    for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+      row.metric = Metric::stall_seconds;
+      row.link = to_string(static_cast<StallCause>(cause));
+      names.push_back(std::string(stall_prefix) + row.link);
+      if (row.metric_text == names.back()) return;
     }
     const MachineSpec& machine = result_.system_named(row.of == ideal_system ? row.over : row.of).machine;
     for (const Link& link : machine.links) {

@@ -76,15 +76,17 @@ KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)
 
 Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
   double seconds = 0;
+  // Only tensor cores draw more than the board may: NeuSight's steps in fp32 are as fast as its short loops.
+  const double sustained = precision_ == Precision::fp32 ? 1 : gpu_.kernels.sustained;
   if (kernel.kind == KernelKind::matmul && kernel.shape[1] != 0) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
-    seconds = seconds / gpu_.kernels.sustained;
+    seconds = seconds / sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
-    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
+    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / sustained;
   } else if (flops != 0) {
-    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
+    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * sustained),
                        static_cast<double>(bytes) / bandwidth_of(KernelKind::elementwise)) +
               gpu_.kernels.matmul.start_ns * 1e-9;
   } else {
@@ -123,7 +125,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
       best = std::min(best, seconds);
     }
   }
-  best *= 1 + throttling * std::clamp(std::log10(flops / (peak_ * throttling_from_s)), 0.0, 1.0);
+  if (precision_ != Precision::fp32) best *= 1 + throttling * std::clamp(std::log10(flops / (peak_ * throttling_from_s)), 0.0, 1.0);
   return c.start_ns * 1e-9 + added(traffic, best);
 }
 

@@ -399,7 +399,8 @@ class ValidationReader {
     if (range == std::string::npos) {
       result.from = result.to = quotient(value, result.text);
     } else {
-      result.from = quotient(value, result.text.substr(0, range));
+      const std::string from = trimmed(result.text.substr(0, range));
+      result.from = from == "0" ? 0 : quotient(value, from);  // a range may begin there: a wait
       result.to = quotient(value, result.text.substr(range + 2));
     }
     if (result.to < result.from) fail_at(value, "rows.published: the range '" + result.text + "' ends below its begin");

@@ -193,7 +193,7 @@ TEST(SsdTrainTest, PeakOfActivationsOfItsPapersModels) {
     ASSERT_TRUE(offloaded.fits && resident.fits);
     const double saving = 1 - static_cast<double>(with.peak_bytes) / static_cast<double>(without.peak_bytes);
     EXPECT_GE(saving, shape.least_saving) << shape.hidden;
-    EXPECT_LE(offloaded.iteration_seconds(), 1.03 * resident.iteration_seconds()) << shape.hidden;
+    EXPECT_LE(offloaded.iteration_seconds(), 1.04 * resident.iteration_seconds()) << shape.hidden;
   }
 }
 

@@ -37,6 +37,7 @@ Json bound_json(const Workload& workload, const Bound& bound, double run_seconds
           {"terms", std::move(terms)},
           {"windows", bound_windows_json(workload.trace, bound.windows)},
           {"notes", std::move(notes)},
+          {"gpu_time", gpu_time_json(workload)},
           {"manifest",
            {{"version", TENCACHE_VERSION},
             {"hashes", {{"trace", or_null(workload.trace_sha256)}, {"machine", workload.machine_sha256}}},

@@ -9,8 +9,8 @@
 #include "cli/calibrate_program.h"
 #include "cli/command_line.h"
 #include "cli/device.h"
-#include "cli/report.h"
 #include "cli/output_files.h"
+#include "cli/report.h"
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "configs/machine_yaml.h"
@@ -254,7 +254,8 @@ ExitCode calibrate_kernels(const CalibrateArguments& arguments) {
   }
   Table table({"  kernel", "ops", "measured / modelled"});
   for (const KernelFactor& factor : factors) {
-    table.add({"  " + std::string(to_string(factor.kind)), std::to_string(factor.ops), fmt::format("{:.3f}", factor.factor)});
+    table.add(
+        {"  " + std::string(to_string(factor.kind)), std::to_string(factor.ops), fmt::format("{:.3f}", factor.factor)});
   }
   print(fmt::format("{}: kernels of the {}, {}\n{}", arguments.output, gpu->name,
                     calibration_note(written).substr(std::string_view("kernels: ").size()), table.text()));
@@ -323,12 +324,14 @@ ExitCode measure(const CalibrateArguments& arguments) {
 void add_calibrate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("calibrate", "Measure this computer into a machine file");
   auto arguments = std::make_shared<CalibrateArguments>();
-  command->add_option("--output,-o", arguments->output, "The machine file to write (YAML); of --from-trace, the file of kernels")
+  command
+      ->add_option("--output,-o", arguments->output,
+                   "The machine file to write (YAML); of --from-trace, the file of kernels")
       ->required();
   refuse_empty(command->add_option("--from-trace", arguments->trace,
                                    "Measure nothing: calibrate the model of a GPU's kernels by this recording's"));
-  refuse_empty(command->add_option("--assume-gpu", arguments->gpu,
-                                   "The GPU of the recording (default: what its header says)"))
+  refuse_empty(
+      command->add_option("--assume-gpu", arguments->gpu, "The GPU of the recording (default: what its header says)"))
       ->needs("--from-trace");
   refuse_empty(command->add_option("--name", arguments->name, "The machine's name"))->capture_default_str();
   refuse_empty(command->add_option(

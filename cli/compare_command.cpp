@@ -60,7 +60,7 @@ double longest_bar_seconds(const std::vector<Outcome>& outcomes, const Reference
 std::string what_decides(const Intervals& intervals, const std::vector<const Interval*>& of_outcome,
                          const std::vector<Outcome>& outcomes) {
   if (intervals.samples == 0) return "";
-  std::string text = fmt::format("Intervals hold 90 % of {} samples of the machine's figures.", intervals.samples);
+  std::string text = fmt::format("Intervals hold 90 % of {} samples of {}.", intervals.samples, intervals.drawn());
   std::string best, misfits;
   bool ties = false;
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -84,8 +84,9 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
   if (decides == nullptr) return text;
   text += fmt::format("The {} most on {}", certain ? "time of " + best + " depends" : std::string("winner depends"),
                       intervals.name_of(*decides));
-  const bool measured = intervals.figures[decides->figure].confidence == "measured";
-  return text + (measured ? ".\n" : ": run `tencache calibrate` on the machine.\n");
+  const UncertainFigure& figure = intervals.figures[decides->figure];
+  if (figure.of_kernels) return text + ": record a step on the GPU (docs/from-pytorch.md).\n";
+  return text + (figure.confidence == "measured" ? ".\n" : ": run `tencache calibrate` on the machine.\n");
 }
 
 // What may be believed of the figures, and which, in the words of `sweep`.
@@ -246,7 +247,7 @@ ExitCode compare(const CompareArguments& arguments) {
   const bool any_fits = std::any_of(outcomes.begin(), outcomes.end(), [&](const Outcome& outcome) {
     return outcome.result.fits && (outcome.policy != "ideal" || names.size() == 1);
   });
-  // Nothing of the machine moves the ideal.
+  // No policy competes with the ideal.
   std::vector<Sampled> sampled;
   for (const Outcome& outcome : outcomes) {
     if (outcome.policy == "ideal") continue;

@@ -98,6 +98,7 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
           {"tiers", std::move(tiers)},
           {"notes", notes_of(workload)},
           {"rescaled", rescaling_json(workload)},
+          {"gpu_time", gpu_time_json(workload)},
           {"manifest", manifest_json(workload, outcome.policy, outcome.options)},
           {"timing", {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}}}};
 }

@@ -190,6 +190,7 @@ Json explanation_json(const Explained& explained) {
   json["simulations"] = explanation.simulations;
   json["notes"] = notes_of_explained(explained);
   json["rescaled"] = rescaling_json(explained.workload);
+  json["gpu_time"] = gpu_time_json(explained.workload);
   json["manifest"] = manifest_json(explained.workload, explanation.outcome.policy, explanation.outcome.options);
   return json;
 }

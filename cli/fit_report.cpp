@@ -335,6 +335,7 @@ Json fit_json(const FitResult& result) {
           {"bound_seconds", references.bound_seconds},
           {"bound_term", references.bound_term},
           {"notes", notes_of_fit(workload, references.binding, references.bound_rank)},
+          {"gpu_time", gpu_time_json(workload)},
           {"staging", staging_json(workload.machine)},
           {"demand", std::move(demands)},
           {"policies", std::move(policies)},

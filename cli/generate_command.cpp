@@ -18,6 +18,7 @@
 #include "configs/kernel_yaml.h"
 #include "configs/model_yaml.h"
 #include "configs/stack_yaml.h"
+#include "core/parse_number.h"
 #include "traces/generate.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
@@ -121,7 +122,20 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
     options.gradient_precision = choose_precision("gradient-precision", arguments.gradient_precision);
   }
   options.optimizer = choose<Optimizer>("optimizer", arguments.optimizer, parse_optimizer, optimizer_names());
-  options.recompute = choose<Recompute>("recompute", arguments.recompute, parse_recompute, recompute_names());
+  // "block:0.5": of half of the layers.
+  const std::size_t colon = arguments.recompute.find(':');
+  options.recompute =
+      choose<Recompute>("recompute", arguments.recompute.substr(0, colon), parse_recompute, recompute_names());
+  if (colon != std::string::npos) {
+    const std::string share = arguments.recompute.substr(colon + 1);
+    const std::optional<double> number = parse_number(share);
+    if (!number || !(*number > 0 && *number <= 1)) {
+      throw Error(fmt::format("--recompute: '{}' is not a share of the layers above 0 and up to 1; write {}:0.5 for "
+                              "every second layer",
+                              share, arguments.recompute.substr(0, colon)));
+    }
+    options.recompute_share = *number;
+  }
   options.stack = choose<Stack>("stack", arguments.stack, parse_stack, stack_names());
   options.stack_figures = read_stack_figures();
   options.update = choose<Update>("update", arguments.update, parse_update, update_names());
@@ -286,7 +300,9 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
                      "Of the parameters' gradients (default: --precision)");
   command.add_option("--optimizer", a.optimizer, optimizer_names())->capture_default_str();
   command
-      .add_option("--recompute", a.recompute, "Activations computed again in the backward pass: " + recompute_names())
+      .add_option("--recompute", a.recompute,
+                  "Compute activations again in the backward pass: " + recompute_names() +
+                      "; with a share of the layers as block:0.5, every second one (docs/workloads.md)")
       ->capture_default_str();
   command.add_option("--head", a.head, "lm or classification (default: the model's usual one)");
   command

@@ -160,7 +160,8 @@ ExitCode rewrite_trace(const RecordingArguments& arguments) {
   if (!arguments.gpu.empty()) {
     const GpuSpec gpu = read_gpu(arguments.gpu, arguments.kernels);
     model_durations(imported.trace, gpu, eager_launch_ns());
-    imported.notes.push_back("durations are modelled for the " + gpu.name + ", gaps for a host that issues eager PyTorch's kernels");
+    imported.notes.push_back("durations are modelled for the " + gpu.name +
+                             ", gaps for a host that issues eager PyTorch's kernels");
     note_kernels(imported, gpu, arguments);
   }
   return finish(imported, arguments);

@@ -87,13 +87,24 @@ void scale(const FigurePointer& value, double factor) {
   }
 }
 
-double simulated_seconds(const Workload& workload, const MachineSpec& machine, const Sampled& policy) {
+double simulated_seconds(const Workload& workload, const Trace& trace, const MachineSpec& machine,
+                         const Sampled& policy) {
   try {
-    const Outcome outcome = simulate_policy(workload, machine, policy.policy, policy.settings);
+    const Outcome outcome =
+        simulate_policy(trace, machine, policy.policy, policy.settings, limits_of(workload.options.iterations));
     return outcome.result.fits ? outcome.result.iteration_seconds() : infinite;
   } catch (const Error&) {
     return infinite;  // this machine cannot serve the policy
   }
+}
+
+// Kinds of kernels that the trace spends modelled time on.
+std::vector<std::size_t> uncertain_kinds(const std::optional<GpuTime>& time) {
+  std::vector<std::size_t> kinds;
+  for (std::size_t kind = 0; time && kind < kernel_kind_count; ++kind) {
+    if (time->by_kernel[kind].seconds > 0 && time->by_kernel[kind].error > 0) kinds.push_back(kind);
+  }
+  return kinds;
 }
 
 // What of `outcome` (one value a sample) the figures explain. Samples where it is infinite are left out.
@@ -259,11 +270,18 @@ void note_samples(Workload& workload, const SampleOptions& options) {
   workload.run_options["sample_seed"] = std::to_string(options.seed);
 }
 
+std::string Intervals::drawn() const {
+  const auto of_kernels = [](const UncertainFigure& figure) { return figure.of_kernels; };
+  if (std::none_of(figures.begin(), figures.end(), of_kernels)) return "the machine's figures";
+  return std::all_of(figures.begin(), figures.end(), of_kernels) ? "modelled GPU times"
+                                                                 : "the machine's figures and modelled GPU times";
+}
+
 std::string interval_text(const Intervals& intervals) {
   if (intervals.samples == 0) return "";
   const Interval& interval = intervals.policies.front();
-  std::string text = fmt::format("  interval       {} in 90 % of {} samples of the machine's figures\n",
-                                 format_interval(interval), intervals.samples);
+  std::string text = fmt::format("  interval       {} in 90 % of {} samples of {}\n", format_interval(interval),
+                                 intervals.samples, intervals.drawn());
   std::string causes;
   for (const Influence& influence : interval.influences) {
     causes +=
@@ -289,18 +307,34 @@ Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>&
   const MachineSampler sampler(workload.machine);
   Intervals result;
   result.figures = sampler.figures();
+  const std::vector<std::size_t> kinds = uncertain_kinds(workload.gpu_time);
+  for (const std::size_t kind : kinds) {
+    const GpuTime& time = *workload.gpu_time;
+    result.figures.push_back({{fmt::format("kernels.{}.{}", time.gpu, to_string(static_cast<KernelKind>(kind)))},
+                              time.measured ? "measured" : "estimated",
+                              time.by_kernel[kind].error,
+                              true});
+  }
   result.policies.resize(policies.size());
   if (options.samples == 0 || result.figures.empty() || policies.empty()) return result;
   result.samples = options.samples;
   result.seed = options.seed;
 
-  const std::vector<std::vector<double>> factors = sampler.factors(options.seed, options.samples);
+  std::vector<std::vector<double>> factors = sampler.factors(options.seed, options.samples);
+  std::vector<KernelFactors> of_kernels;
+  if (!kinds.empty()) of_kernels = draw_kernel_factors(*workload.gpu_time, options.seed, options.samples);
   for (Interval& policy : result.policies) policy.seconds.assign(options.samples, infinite);
   on_all_cores(options.samples * policies.size(), [&](std::size_t task) {
     const std::size_t sample = task / policies.size(), policy = task % policies.size();
+    const MachineSpec machine = sampler.machine(factors[sample]);
     result.policies[policy].seconds[sample] =
-        simulated_seconds(workload, sampler.machine(factors[sample]), policies[policy]);
+        kinds.empty() ? simulated_seconds(workload, workload.trace, machine, policies[policy])
+                      : simulated_seconds(workload, with_kernel_factors(workload.trace, of_kernels[sample]), machine,
+                                          policies[policy]);
   });
+  for (std::size_t sample = 0; sample < of_kernels.size(); ++sample) {
+    for (const std::size_t kind : kinds) factors[sample].push_back(of_kernels[sample][kind]);
+  }
 
   std::size_t best = 0;
   for (std::size_t i = 0; i < policies.size(); ++i) {

@@ -1,5 +1,5 @@
-// Results as intervals: the machine's figures are drawn anew within what their source allows, and each draw is
-// simulated.
+// Results as intervals: the machine's figures are drawn anew within what their source allows, and modelled times of GPU
+// ops by the errors of the kernel model; each draw is simulated.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,13 @@ struct SampleOptions {
 void add_sample_options(CLI::App& command, SampleOptions& options);
 
 // A figure of the machine whose source is known. Figures of one kind, value and confidence are one: the two directions
-// of a link, or a link and the resource that limits it, are right or wrong together.
+// of a link, or a link and the resource that limits it, are right or wrong together. Or the modelled times of one kind
+// of kernel.
 struct UncertainFigure {
-  std::vector<std::string> paths;  // "links.h2d.bandwidth", "links.d2h.bandwidth"
+  std::vector<std::string> paths;  // "links.h2d.bandwidth", "links.d2h.bandwidth"; "kernels.h100.matmul"
   std::string confidence;
-  double spread = 0;  // between value ÷ (1 + spread) and value × (1 + spread)
+  double spread = 0;  // between value ÷ (1 + spread) and value × (1 + spread); of kernels their median error
+  bool of_kernels = false;
 };
 
 // A figure that moves a result, by how much of the variance over the samples it explains: the squared correlation.
@@ -73,18 +75,20 @@ struct Sampled {
 };
 
 struct Intervals {
-  std::uint64_t samples = 0;  // 0: none were asked for, or no figure of the machine is uncertain
+  std::uint64_t samples = 0;  // 0: none were asked for, or nothing is uncertain
   std::uint64_t seed = 0;
   std::vector<UncertainFigure> figures;
   std::vector<Interval> policies;  // in the order asked for
   // Which figure decides between the policies that were fastest in some sample; empty where one always was.
   std::vector<Influence> winner_depends_on;
 
+  std::string drawn() const;  // what, in words: "the machine's figures"
   // "links.nvme_read.bandwidth (estimated)"
   std::string name_of(const Influence& influence) const;
 };
 
-// Simulates each policy on `options.samples` machines, on all cores. The result does not depend on how many there are.
+// Simulates each policy on `options.samples` machines, on all cores; modelled durations are drawn, too, the same for
+// all policies and ranks of a sample (traces/gpu_time.h). The result does not depend on how many cores there are.
 Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
                            const SampleOptions& options);
 

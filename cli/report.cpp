@@ -311,6 +311,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["deepspeed_cpu_memory"] = deepspeed_memory_json(workload, outcome);
   json["notes"] = notes_of(workload);
   json["rescaled"] = rescaling_json(workload);
+  json["gpu_time"] = gpu_time_json(workload);
   if (!workload.options.faults.empty()) json["faults"] = faults_json(workload.options, outcome.faults);
   json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};

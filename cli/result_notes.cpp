@@ -82,11 +82,43 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
 
 std::vector<std::string> notes_of(const Workload& workload) {
   std::vector<std::string> notes = notes_of_durations(workload);
+  if (workload.gpu_time) notes.push_back(gpu_time_note(*workload.gpu_time));
   if (!workload.options.faults.empty()) {
     notes.push_back("disturbed on purpose, so that no figure here is the machine's: --faults " +
                     workload.options.faults);
   }
   return notes;
+}
+
+std::string gpu_time_note(const GpuTime& time) {
+  std::string note = fmt::format("GPU times are modelled for the {}{}{} ± {:.0f} % (median error)", printable(time.gpu),
+                                 time.stack.empty() ? "" : " (" + printable(time.stack) + ")",
+                                 time.measured ? ":" : ", not measured on this GPU,", 100 * time.error);
+  constexpr double least_shown = 0.005;
+  // Where nothing was measured all of it is, and the sentence says so.
+  if (time.measured && time.extrapolated_share >= least_shown) {
+    note += fmt::format("; {:.0f} % of the GPU's time is of shapes beyond the measured ones",
+                        100 * time.extrapolated_share);
+  }
+  return note;
+}
+
+Json gpu_time_json(const Workload& workload) {
+  if (!workload.gpu_time) return nullptr;
+  const GpuTime& time = *workload.gpu_time;
+  Json by_kernel = Json::object();
+  for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
+    const KernelTime& of_kind = time.by_kernel[kind];
+    if (of_kind.seconds <= 0) continue;
+    by_kernel[std::string(to_string(static_cast<KernelKind>(kind)))] = {{"seconds", of_kind.seconds},
+                                                                        {"error", of_kind.error}};
+  }
+  return {{"gpu", time.gpu},
+          {"stack", time.stack.empty() ? Json(nullptr) : Json(time.stack)},
+          {"measured", time.measured},
+          {"error", time.error},
+          {"extrapolated_share", time.extrapolated_share},
+          {"by_kernel", std::move(by_kernel)}};
 }
 
 Json rescaling_json(const Workload& workload) {

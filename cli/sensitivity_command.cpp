@@ -150,6 +150,7 @@ Json analysis_json(const Analysed& analysed) {
           {"lines", std::move(lines)},
           {"notes", notes_of(analysed.workload)},
           {"rescaled", rescaling_json(analysed.workload)},
+          {"gpu_time", gpu_time_json(analysed.workload)},
           {"simulations", analysed.result.simulations},
           {"manifest", manifest_json(analysed.workload, "", {})}};
 }

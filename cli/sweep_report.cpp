@@ -283,6 +283,31 @@ std::string in_short(const std::vector<SweepRow>& rows, const std::vector<Advice
          "--json names them\n";
 }
 
+// "GPU times are modelled: a100-40g ± 5 %, v100-16g ± 14 % (beyond measured shapes 100 %).": the worst of each GPU.
+std::string gpu_times_text(const std::vector<SweepRow>& rows) {
+  struct Worst {
+    double error = 0, beyond = 0;
+  };
+  std::map<std::string, Worst> by_gpu;
+  for (const SweepRow& row : rows) {
+    if (!row.fits || row.policy == "ideal" || !row.gpu_time_error) continue;
+    Worst& worst = by_gpu[row.gpu.empty() ? "unknown GPU" : row.gpu];
+    worst.error = std::max(worst.error, *row.gpu_time_error);
+    worst.beyond = std::max(worst.beyond, row.gpu_time_extrapolated_share.value_or(0));
+  }
+  std::string text;
+  for (const auto& [gpu, worst] : by_gpu) {
+    text += fmt::format("{}{} ± {:.0f} %", text.empty() ? "" : ", ", printable(gpu), 100 * worst.error);
+    constexpr double least_shown = 0.005, nothing_measured = 1;
+    if (worst.beyond == nothing_measured) {
+      text += " (not measured)";
+    } else if (worst.beyond >= least_shown) {
+      text += fmt::format(" (up to {:.0f} % of the time is of shapes beyond the measured ones)", 100 * worst.beyond);
+    }
+  }
+  return text.empty() ? "" : "GPU times are modelled, with median errors of: " + text + ".\n";
+}
+
 // What the figures are made of, and what may be believed of them: of which rows that fit.
 std::string validity_text_of(const std::vector<SweepRow>& rows) {
   std::map<std::string, std::size_t> validities, durations;
@@ -312,7 +337,7 @@ std::string validity_text_of(const std::vector<SweepRow>& rows) {
                ? "are extrapolated: no measurement of such a machine and trace says how far they are off"
                : "are " + name;
   });
-  return "Durations: " + made + ".\nFigures: " + believed + ".\n";
+  return "Durations: " + made + ".\n" + gpu_times_text(rows) + "Figures: " + believed + ".\n";
 }
 
 // The commonest reasons why combinations do not fit or are refused.

@@ -223,7 +223,8 @@ Json tune_json(const Tuned& tuned) {
                          {"defaults_seconds", number_or_null(tuned.standard().median_seconds(w))},
                          {"ideal_seconds", tuned.ideal_seconds[w]},
                          {"replay", replay_command(tuned, tuned.best(), w)},
-                         {"notes", notes_of(tuned.workloads[w])}});
+                         {"notes", notes_of(tuned.workloads[w])},
+                         {"gpu_time", gpu_time_json(tuned.workloads[w])}});
   }
   Json knobs = Json::array(), flatness = Json::array(), tied = Json::array(), misfits = Json::array();
   for (const Knob& knob : tuned.knobs) {

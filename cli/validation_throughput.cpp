@@ -199,7 +199,7 @@ ValidationRow ThroughputReader::read_row(const YamlValue& item, const Section& s
   line.micro_batch = count_of(item, "micro-batch", fields[4]);
   line.accumulation = count_of(item, "accumulation", fields[5]);
   line.recompute =
-      std::array{"none", "block", "selective"}[choice_of(item, "recompute", fields[6], {"n", "y", "selective"})];
+      std::array{"none", "block", "selective", "ops"}[choice_of(item, "recompute", fields[6], {"n", "y", "selective", "ops"})];
   choice_of(item, "sharding", line.sharding, {"full", "grad", "none"});
   choice_of(item, "precision", line.precision, {"pure", "amp", "fp16", "fp32"});
   const std::size_t use = choice_of(item, "use", fields[10], {"fit", "judge", "list"});

@@ -175,6 +175,7 @@ Workload load_workload(const WorkloadOptions& options) {
     workload.options.trace = workload.trace.header.recorded_by;
   }
   workload.rescaling = rescale_to_machine(workload.trace, workload.machine, options.rescale);
+  workload.gpu_time = modelled_gpu_time(workload.trace, workload.rescaling);
   workload.load_seconds = seconds_since(start);
   return workload;
 }

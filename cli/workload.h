@@ -64,6 +64,7 @@ struct Workload {
   Trace trace;  // rescaled to the machine's GPU
   std::string trace_sha256;
   std::optional<Rescaling> rescaling;  // none: durations are as the file has them
+  std::optional<GpuTime> gpu_time;     // of its modelled durations; none: there are none, or of an unknown GPU
   MachineSpec machine;                 // with the user's memory sizes and limits
   std::string machine_sha256;
   PriceUsed price;

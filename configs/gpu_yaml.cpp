@@ -104,6 +104,11 @@ class GpuReader {
         {"fp16_tflops", tflops(&GpuSpec::fp16_flops)},
         {"bf16_tflops", tflops(&GpuSpec::bf16_flops)},
         {"fp32_tflops", tflops(&GpuSpec::fp32_flops)},
+        {"sustained",
+         [](GpuSpec& g, const std::string& text) {
+           g.sustained = positive(text);
+           if (g.sustained > 1.2) throw Error("'" + text + "' is no share of a clock; it must be at most 1.2");
+         }},
         {"cache", [](GpuSpec& g, const std::string& text) { g.cache = parse_bytes(text); }},
         {"multiprocessors",
          [](GpuSpec& g, const std::string& text) { g.multiprocessors = static_cast<std::uint32_t>(positive(text)); }},
@@ -161,6 +166,7 @@ class GpuReader {
       found->second = read_kernels(folder_, gpu.kernels.name);
     }
     gpu.kernels = found->second;
+    if (gpu.sustained != 0) gpu.kernels.sustained = gpu.sustained;
   }
 
   static AttentionKernel attention_kernel(const std::string& text) {

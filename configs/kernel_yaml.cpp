@@ -30,8 +30,8 @@ class Section {
     text("source");
     const std::string confidence = text("confidence");
     if (confidence != "published" && confidence != "measured" && confidence != "estimated") {
-      fail_at(map_.require("confidence"), what + ": confidence '" + confidence +
-                                              "'; valid are published, measured, estimated");
+      fail_at(map_.require("confidence"),
+              what + ": confidence '" + confidence + "'; valid are published, measured, estimated");
     }
   }
 
@@ -45,8 +45,8 @@ class Section {
   double number(const std::string& key, double least, double most) const {
     const std::optional<double> value = parse_number(text(key));
     if (!value || *value < least || *value > most) {
-      fail_at(map_.require(key), what_ + ": " + key + " '" + text(key) + "' is not a number from " + shown(least) +
-                                     " to " + shown(most));
+      fail_at(map_.require(key),
+              what_ + ": " + key + " '" + text(key) + "' is not a number from " + shown(least) + " to " + shown(most));
     }
     return *value;
   }
@@ -97,16 +97,17 @@ void read_matmul(const YamlValue& value, MatmulConstants& constants) {
 
 AttentionConstants read_attention(const YamlValue& value) {
   const Section section(value, "attention",
-                        {"kernel", "head_dimension", "start", "share", "depth", "tail", "memory_share", "cache_share",
+                        {"kernel", "head_dimension", "causal", "start", "share", "depth", "tail", "memory_share", "cache_share",
                          "backward"});
   AttentionConstants constants;
   const auto kernel = parse_attention_kernel(section.text("kernel"));
   if (!kernel) {
-    fail_at(section.value("kernel"), "attention: unknown kernel '" + section.text("kernel") + "'; valid are " +
-                                         attention_kernel_names());
+    fail_at(section.value("kernel"),
+            "attention: unknown kernel '" + section.text("kernel") + "'; valid are " + attention_kernel_names());
   }
   constants.kernel = *kernel;
   constants.head_dimension = static_cast<std::uint64_t>(section.number("head_dimension", 1, 4096));
+  constants.causal = !section.has("causal") || section.text("causal") != "false";
   constants.start_ns = section.nanoseconds("start");
   constants.share = section.number("share", 0.001, 1);
   constants.depth = section.number("depth", 0, 1e5);
@@ -129,13 +130,14 @@ CollectiveConstants read_collective(const YamlValue& value) {
 }
 
 // A number by kind of kernel.
-void read_kinds(const YamlValue& value, const std::string& what, double most,
-                std::array<double, kernel_kind_count>& numbers) {
+template <typename Read>
+void read_kinds(const YamlValue& value, const std::string& what, std::array<double, kernel_kind_count>& numbers,
+                Read read) {
   std::vector<std::string> names;
   for (std::size_t i = 1; i < kernel_kind_count; ++i) names.emplace_back(to_string(static_cast<KernelKind>(i)));
   const Section section(value, what, names);
   for (const std::string& name : names) {
-    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = section.number(name, 0, most);
+    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = read(section, name);
   }
 }
 
@@ -172,20 +174,29 @@ File parse_file(const std::string& text, const std::string& file) {
   read_matmul(map.require("matmul"), constants.matmul);
   each_item(map.require("attention"), "attention",
             [&](const YamlValue& item) { constants.attention.push_back(read_attention(item)); });
-  const Section start(map.require("kernel_start"), "kernel_start", {"value"});
-  constants.start_ns = static_cast<Nanoseconds>(start.nanoseconds("value"));
+  read_kinds(map.require("kernel_start"), "kernel_start", constants.start_ns,
+             [](const Section& section, const std::string& key) { return section.nanoseconds(key); });
   const Section sustained(map.require("sustained"), "sustained", {"value"});
   constants.sustained = sustained.number("value", 0.1, 1.2);
-  read_kinds(map.require("bandwidth_share"), "bandwidth_share", 2, constants.bandwidth_share);
-  if (constants.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
+  const auto up_to = [](double least, double most) {
+    return [=](const Section& section, const std::string& key) { return section.number(key, least, most); };
+  };
+  read_kinds(map.require("bandwidth_share"), "bandwidth_share", constants.bandwidth_share, up_to(0.01, 2));
+  // It stands for the kinds that are not there.
+  constexpr auto elementwise = static_cast<std::size_t>(KernelKind::elementwise);
+  if (constants.start_ns[elementwise] == 0) fail_at(map.require("kernel_start"), "kernel_start: 'elementwise' is missing");
+  if (constants.bandwidth_share[elementwise] == 0) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
   }
-  read_kinds(map.require("error"), "error", 10, constants.error);
+  read_kinds(map.require("error"), "error", constants.error, up_to(0, 10));
+  if (constants.error[elementwise] == 0) {
+    fail_at(map.require("error"), "error: 'elementwise' is missing, or 0");
+  }
   if (const auto collectives = map.get("collectives")) {
     each_item(*collectives, "collectives",
               [&](const YamlValue& item) { constants.collectives.push_back(read_collective(item)); });
   }
-  if (const auto factor = map.get("factor")) read_kinds(*factor, "factor", 1000, constants.factor);
+  if (const auto factor = map.get("factor")) read_kinds(*factor, "factor", constants.factor, up_to(0, 1000));
   if (const auto calibrated = map.get("calibrated")) {
     const Section section(*calibrated, "calibrated", {"gpu", "ops"});
     constants.calibrated_for = section.text("gpu");
@@ -324,14 +335,15 @@ std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFacto
   }
   text += "calibrated: {gpu: " + gpu.name + ", ops: " + std::to_string(ops) + ", source: " + quoted(trace) +
           ", confidence: measured}\n";
-  text += "factor:  # of times by the constants above\n" + kinds + "  source: " +
-          quoted("medians of measured over modelled times: " + counts) + "\n  confidence: measured\n";
+  text += "factor:  # of times by the constants above\n" + kinds +
+          "  source: " + quoted("medians of measured over modelled times: " + counts) + "\n  confidence: measured\n";
   return text;
 }
 
 std::string calibration_note(const KernelConstants& kernels) {
   if (kernels.calibrated_from.empty()) return "";
-  return "kernels: calibrated from " + kernels.calibrated_from + " (" + std::to_string(kernels.calibrated_ops) + " ops)";
+  return "kernels: calibrated from " + kernels.calibrated_from + " (" + std::to_string(kernels.calibrated_ops) +
+         " ops)";
 }
 
 std::string kernel_folder() {

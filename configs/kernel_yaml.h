@@ -22,8 +22,8 @@ struct MeasuredKernel {
 // From `folder` / `name`.yaml and the table that it names. Throws Error with file and line.
 KernelConstants read_kernels(const std::string& folder, const std::string& name);
 
-// A file of `calibrated_kernels`, or any other of that format; its table lies beside it or in the shipped folder. Throws
-// Error with file and line.
+// A file of `calibrated_kernels`, or any other of that format; its table lies beside it or in the shipped folder.
+// Throws Error with file and line.
 KernelConstants read_kernel_file(const std::string& path);
 
 // The shipped file of the GPU's chip with factors that a recording showed; `trace` says where they come from. Read back

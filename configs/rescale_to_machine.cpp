@@ -1,5 +1,7 @@
 #include "configs/rescale_to_machine.h"
 
+#include <algorithm>
+
 #include "configs/gpu_yaml.h"
 #include "core/error.h"
 
@@ -46,6 +48,17 @@ std::string taken_as_they_are(const Trace& trace, const MachineSpec& machine, co
   const std::string of = hardware.starts_with("modelled: ") ? hardware.substr(hardware.find(": ") + 2) : hardware;
   if (of == machine.gpu) return "";
   return of.empty() ? "an unknown GPU" : of;
+}
+
+std::optional<GpuTime> modelled_gpu_time(const Trace& trace, const std::optional<Rescaling>& rescaling) {
+  const auto modelled = [](const Op& op) {
+    return op.device == Device::gpu && op.duration_source == DurationSource::modelled;
+  };
+  if (std::none_of(trace.ops.begin(), trace.ops.end(), modelled)) return std::nullopt;
+  const std::vector<GpuSpec> gpus = list_gpus();
+  const GpuSpec* const gpu = find_gpu(gpus, rescaling ? rescaling->to : trace.header.hardware);
+  if (gpu == nullptr) return std::nullopt;
+  return gpu_time_of(trace, *gpu);
 }
 
 }  // namespace tencache

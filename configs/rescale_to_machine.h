@@ -6,6 +6,7 @@
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
+#include "traces/gpu_time.h"
 #include "traces/rescale.h"
 
 namespace tencache {
@@ -24,5 +25,9 @@ std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& mac
 // With no_rescale, the GPU that the durations are of, where it is not the machine's: "a100-40g", "an unknown GPU"; else
 // empty.
 std::string taken_as_they_are(const Trace& trace, const MachineSpec& machine, const RescaleOptions& options);
+
+// How far off the durations that are modelled may be: of the GPU that they were rescaled to or, where they were not,
+// that the trace's header names. nullopt: none is modelled, or the GPU is in no list, so that nothing is known.
+std::optional<GpuTime> modelled_gpu_time(const Trace& trace, const std::optional<Rescaling>& rescaling);
 
 }  // namespace tencache

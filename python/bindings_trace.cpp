@@ -271,8 +271,8 @@ void bind_making(TraceClass& trace) {
             py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
             py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
             py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
-            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("launches") = 1, py::arg("step") = 0,
-            py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
+            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("launches") = 1,
+            py::arg("step") = 0, py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
             "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",

@@ -89,8 +89,12 @@ void take_kernels(Trace& trace, const Column<KernelRow>& rows) {
     const KernelRow& row = rows.data()[i];
     check_below(row.kind, kernel_kind_count, "kind", i);
     check_below(row.attention, attention_kernel_count, "attention", i);
-    Kernel kernel{static_cast<KernelKind>(row.kind), static_cast<AttentionKernel>(row.attention), row.causal,
-                  row.unaligned, row.launches, std::to_array(row.shape)};
+    Kernel kernel{static_cast<KernelKind>(row.kind),
+                  static_cast<AttentionKernel>(row.attention),
+                  row.causal,
+                  row.unaligned,
+                  row.launches,
+                  std::to_array(row.shape)};
     if (trace.kernels.intern(kernel) == i) continue;
     throw Error("kernels: row " + std::to_string(i) +
                 (i == 0 ? " is for ops without a kernel: unknown, launched once" : " came before"));

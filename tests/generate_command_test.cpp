@@ -66,6 +66,21 @@ TEST_F(GenerateCommand, WritesTheTraceThatItsRecordMakesAgain) {
   EXPECT_EQ(format_trace(read_trace(path("b.trace.jsonl"))), format_trace(trace));
 }
 
+TEST_F(GenerateCommand, RecomputesAShareOfTheLayers) {
+  const auto flops = [&](const std::string& recompute) {
+    const InProcessAnswer answer = run("--model llama-3-8b --batch 1 --seq 16 --json --recompute " + recompute + " -o " +
+                                       path("r.trace.jsonl"));
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return nlohmann::json::parse(answer.out)["flops"].get<double>();
+  };
+  EXPECT_EQ(2 * (flops("block:0.5") - flops("none")), flops("block") - flops("none"));
+  const std::string words = "--model gpt2 --batch 1 --seq 16 --recompute ";
+  expect_refused(words + "blocks", "--recompute: unknown 'blocks'; valid are none, block, selective, block-early-stop, ops");
+  expect_refused(words + "block:2", "--recompute: '2' is not a share of the layers above 0 and up to 1; write block:0.5");
+  expect_refused(words + "block:", "--recompute: '' is not a share");
+  expect_refused(words + "selective:0.5", "--recompute: 'selective' takes no share");
+}
+
 TEST_F(GenerateCommand, PrintsOneDocumentWithJson) {
   const InProcessAnswer answer = run("--model bert-base-uncased --batch 2 --seq 16 --json -o " + path("b.trace.jsonl"));
   ASSERT_EQ(answer.code, 0) << answer.err;

@@ -129,10 +129,12 @@ struct Shape {
   Bytes assb() const { return a * s * s * b; }
 };
 
-// The paper's block: GELU feed-forward of width 4h, dropout on attention weights, attention and feed-forward outputs.
+// The paper's block: GELU feed-forward of width 4h in one kernel, dropout on attention weights, attention and
+// feed-forward outputs.
 TEST(KeptActivations, OfAGptBlockAreKorthikantisClosedForm) {
   for (const char* model : {"gpt2", "gpt2-xl", "bert-base-uncased"}) {  // norms in front and norms behind
     GenerateOptions options = small(model);
+    options.stack = Stack::fused;
     options.attention = AttentionKind::materialised;
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options), 34 * shape.sbh() + 5 * shape.assb()) << model;
@@ -150,6 +152,8 @@ TEST(KeptActivations, OfAGptBlockAreKorthikantisClosedForm) {
 // Besides the layers: the mask behind the embedding, the inputs of the last norm and of the head, and the loss in fp32.
 TEST(KeptActivations, OfAWholeGptAddUpToThePapersTotal) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
+  options.loss = LossKind::full;
   options.attention = AttentionKind::materialised;
   const Shape shape(options);
   const Bytes layers = options.model.layers * (34 * shape.sbh() + 5 * shape.assb());
@@ -160,6 +164,7 @@ TEST(KeptActivations, OfAWholeGptAddUpToThePapersTotal) {
 // Tensor parallelism splits what lies between the two sums of a block: sbh (10 + 24/t + 5as/(ht)).
 TEST(KeptActivations, UnderTensorParallelismKeepTenPartsWhole) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
   options.attention = AttentionKind::materialised;
   options.tensor_parallel = 4;
   const Shape shape(options);
@@ -181,31 +186,36 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options), 32 * shape.sbh() + 4 * shape.a * shape.s * shape.b);
   }
+  // Eager PyTorch's RMSNorm keeps its input in fp32 and its result before the weight: 4 bytes an element more.
   {  // Llama-3: key and value of a quarter of the heads; four tensors of the gated block's width; no dropout.
     GenerateOptions options = small("llama-3-8b");
     const Shape shape(options);
-    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() +
                                            4 * 2 * shape.s * shape.b * options.model.intermediate +
+                                           4 * shape.a * shape.s * shape.b);
+    options.stack = Stack::fused;  // the activated gate is not kept
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+                                           3 * 2 * shape.s * shape.b * options.model.intermediate +
                                            4 * shape.a * shape.s * shape.b);
   }
   {  // Qwen3: as Llama-3, and query and key before their norms as well as after.
     GenerateOptions options = small("qwen3-8b");
     const Shape shape(options);
     EXPECT_EQ(kept_per_layer(options),
-              (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() + (2 * shape.sbh() + 2 * shape.sbh() / 4) +
+              (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() + (6 * shape.sbh() + 6 * shape.sbh() / 4) +
                   4 * 2 * shape.s * shape.b * options.model.intermediate + 4 * shape.a * shape.s * shape.b);
   }
-  {  // Falcon-7B: one norm for both blocks, one key and one value head.
+  {  // Falcon-7B: one norm for both blocks, one key and one value head; rotated query and key beside the product.
     GenerateOptions options = small("falcon-7b");
     const Shape shape(options);
-    const Bytes fused = 2 * shape.s * shape.b * (shape.a + 2) * options.model.head_dimension;
+    const Bytes fused = 2 * shape.s * shape.b * (shape.a + 2 + shape.a + 1) * options.model.head_dimension;
     EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 + 2 * 8) * shape.sbh() + fused + 4 * shape.a * shape.s * shape.b);
   }
   {  // Mixtral: the inputs, gated tensors and outputs of two experts a token, and the router's weights.
     GenerateOptions options = small("mixtral-8x7b");
     const Shape shape(options);
     const Bytes tokens = shape.s * shape.b, copies = 2 * tokens;
-    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2) * shape.sbh() +
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2 * 2 / 4 + 2 + 2 * 2 + 2 + 2 * 4) * shape.sbh() +
                                            copies * (2 * 2 * shape.h + 4 * 2 * options.model.intermediate) +
                                            2 * tokens * options.model.experts + 4 * shape.a * tokens);
   }
@@ -213,10 +223,140 @@ TEST(KeptActivations, OfOtherFamiliesDifferAsTheirBlocksDo) {
 
 TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
   options.attention = AttentionKind::materialised;
   options.precision = Precision::fp32;
   const Shape shape(options);
   EXPECT_EQ(kept_per_layer(options), (2 * 32 + 2) * shape.sbh() + (2 * 4 + 1) * shape.assb());
+}
+
+// ---- Recomputation. -------------------------------------------------------------------------------------------------
+
+// Ops of the backward pass that have a forward pass's name, in order, of one module's prefix. Without sums: gradients
+// have some, too.
+std::vector<std::string> run_again(const Trace& trace, const std::string& prefix) {
+  std::vector<std::string> names;
+  std::set<std::string> forward;
+  for (const Op& op : trace.ops) {
+    const std::string name(trace.name(op));
+    if (op.phase == Phase::forward && name != "add") forward.insert(name);
+    if (op.phase == Phase::backward && forward.contains(name) && trace.module(op).starts_with(prefix)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// PyTorch's reentrant checkpoint runs the layer again as a whole. The other one ends where the last tensor is that the
+// backward pass needs: the down projection's input.
+TEST(Recomputation, OfABlockIsWholeOrStopsEarly) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 1;
+  options.recompute = Recompute::block;
+  const std::string layer = "model.layers.0.";
+  const Trace whole = generate(options);
+  EXPECT_THAT(run_again(whole, layer),
+              ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention", "o_proj", "norm",
+                          "gate_proj", "up_proj", "silu", "multiply", "down_proj"));
+  options.recompute = Recompute::block_early_stop;
+  const Trace early = generate(options);
+  EXPECT_THAT(run_again(early, layer),
+              ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention", "o_proj", "norm",
+                          "gate_proj", "up_proj", "silu", "multiply"));
+  EXPECT_EQ(flops(whole, Phase::backward) - flops(early, Phase::backward),
+            2 * 4 * 64 * options.model.hidden * options.model.intermediate);
+  EXPECT_EQ(kept_per_layer(options), 2 * Shape(options).sbh());
+  // A mask behind the last product needs that product's place in the random numbers; a norm behind it needs its input.
+  for (const char* model : {"gpt2", "bert-base-uncased"}) {
+    GenerateOptions other = small(model);
+    other.recompute = Recompute::block;
+    const Count all = flops(generate(other), Phase::backward);
+    other.recompute = Recompute::block_early_stop;
+    EXPECT_EQ(flops(generate(other), Phase::backward), all) << model;
+  }
+}
+
+// torchtitan keeps attention and the first, third, ... product: of seven, key, output and up run again, down is last.
+TEST(Recomputation, OfOpsKeepsAttentionAndEverySecondProduct) {
+  for (const Stack stack : {Stack::eager, Stack::fused}) {
+    GenerateOptions options = small("llama-3-8b");
+    options.stack = stack;
+    options.recompute = Recompute::ops;
+    const Shape shape(options);
+    const Bytes tokens = shape.s * shape.b;
+    // The layer's input, query, value, attention's output and sums, gate.
+    EXPECT_EQ(kept_per_layer(options), (2 + 2 + 2) * shape.sbh() + shape.sbh() / 2 + 4 * shape.a * tokens +
+                                           2 * tokens * options.model.intermediate);
+    options.model.layers = 1;
+    const Trace trace = generate(options);
+    std::vector<std::string> products;
+    for (const std::string& name : run_again(trace, "model.layers.0.")) {
+      if (name.ends_with("_proj") || name.starts_with("flash")) products.push_back(name);
+    }
+    EXPECT_THAT(products, ElementsAre("k_proj", "o_proj", "up_proj"));
+  }
+}
+
+TEST(Recomputation, OfAShareOfTheLayersIsSpreadEvenly) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 8;
+  const auto again = [&](Recompute recompute, double share) {
+    options.recompute = recompute;
+    options.recompute_share = share;
+    const Trace trace = generate(options);
+    std::string layers;
+    for (Count i = 0; i < options.model.layers; ++i) {
+      layers += run_again(trace, "model.layers." + std::to_string(i) + ".").empty() ? '.' : 'x';
+    }
+    return layers;
+  };
+  EXPECT_EQ(again(Recompute::block, 0.5), ".x.x.x.x");
+  EXPECT_EQ(again(Recompute::block_early_stop, 0.25), "...x...x");
+  EXPECT_EQ(again(Recompute::ops, 0.75), ".xxx.xxx");
+  EXPECT_EQ(again(Recompute::block, 0.1), "........");
+  EXPECT_EQ(again(Recompute::block, 1), "xxxxxxxx");
+  // Stages count the model's layers, not their own.
+  options.pipeline_parallel = 2;
+  options.model.layers = 6;
+  EXPECT_EQ(again(Recompute::block, 1 / 3.0), "..x..x");
+}
+
+// Every kind of model, adapters, experts and tensor-parallel ranks: what is read is there, which generate() checks, and
+// ops lie between none and block in memory and work.
+TEST(Recomputation, FitsEveryKindOfModel) {
+  for (const char* model : {"gpt2", "opt-1.3b", "bloom-7b1", "falcon-7b", "bert-base-uncased", "mixtral-8x7b",
+                            "qwen3-8b", "vit-base-patch16-224"}) {
+    for (const Count lora_rank : {0, 4}) {
+      GenerateOptions options = small(model);
+      options.model.layers = 2;
+      options.lora_rank = lora_rank;
+      std::map<Recompute, std::pair<Count, Bytes>> found;
+      for (const Recompute recompute : {Recompute::none, Recompute::block, Recompute::block_early_stop, Recompute::ops}) {
+        options.recompute = recompute;
+        const Trace trace = generate(options);
+        found[recompute] = {flops(trace, Phase::backward), kept_for_backward(trace)};
+      }
+      const auto& [none, block, early, ops] =
+          std::tie(found[Recompute::none], found[Recompute::block], found[Recompute::block_early_stop],
+                   found[Recompute::ops]);
+      EXPECT_LT(none.first, ops.first) << model;
+      EXPECT_LT(ops.first, early.first) << model;
+      EXPECT_LE(early.first, block.first) << model;
+      EXPECT_GT(none.second, ops.second) << model;
+      EXPECT_GT(ops.second, block.second) << model;
+      EXPECT_EQ(early.second, block.second) << model;
+    }
+  }
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  options.tensor_parallel = 2;
+  options.recompute = Recompute::ops;
+  std::map<NameId, int> participants;
+  const Trace trace = generate(options);
+  for (const Op& op : trace.ops) {
+    if (op.rendezvous != 0) ++participants[op.rendezvous];
+  }
+  for (const auto& [key, count] : participants) EXPECT_EQ(count, 2) << key;
 }
 
 // ---- Flops. ---------------------------------------------------------------------------------------------------------
@@ -314,11 +454,11 @@ TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {
       ++updates;
       EXPECT_TRUE(op.reorderable);
       EXPECT_THAT(trace.reads(op), ::testing::Contains(coefficient));
-      // gradient, coefficient, master, two states; the last three and the parameter are written: 2+4+12 read, 14
-      // written.
+      // gradient, coefficient, master, two states; the last three and the parameter are written. One kernel would read
+      // 14 bytes and write as many; PyTorch's eight move 80.
       EXPECT_EQ(trace.reads(op).size(), 5u);
       EXPECT_EQ(trace.writes(op).size(), 4u);
-      EXPECT_EQ(op.bytes, 28 * trace.tensors[trace.reads(op)[0]].bytes / 2 + 4);
+      EXPECT_EQ(op.bytes, 80 * trace.tensors[trace.reads(op)[0]].bytes / 2 + 4);
     }
   }
   EXPECT_EQ(updates, norms.size());
@@ -403,6 +543,26 @@ TEST(Generate, AccumulatesGradientsOverMicroBatches) {
   }
 }
 
+// The fused stack sums a bias' gradient up in the epilogue of the weight's product, and adds to both from the second
+// micro-batch on.
+TEST(Generate, JoinsTheGradientOfABiasWithItsWeightsWhereTheStackDoes) {
+  GenerateOptions options = small("gpt2");
+  options.stack = Stack::fused;
+  options.micro_batches = 2;
+  const Trace trace = generate(options);
+  std::size_t joined = 0;
+  for (const Op& op : trace.ops) {
+    EXPECT_THAT(trace.name(op), ::testing::Not(::testing::EndsWith("_backward_bias")));
+    if (!trace.name(op).ends_with("_backward_weight") || trace.name(op).starts_with("lm_head")) continue;
+    ++joined;
+    ASSERT_EQ(trace.writes(op).size(), 2u) << trace.name(op);
+    EXPECT_EQ(trace.name(trace.tensors[trace.writes(op)[1]]).ends_with(".bias.grad"), true);
+    const bool first = trace.reads(op).size() == 2;
+    EXPECT_EQ(trace.reads(op).size(), first ? 2u : 4u);
+  }
+  EXPECT_EQ(joined, 2 * 4 * options.model.layers);
+}
+
 TEST(Generate, TakesALengthForEachMicroBatch) {
   GenerateOptions options = small("gpt2");
   options.micro_batches = 4;
@@ -463,23 +623,25 @@ TEST(GeneratedLora, ExpandsQuantisedWeightsBeforeEachUse) {
 
 // ---- Durations. -----------------------------------------------------------------------------------------------------
 
-TEST(Roofline, TakesTheLargerOfArithmeticAndTraffic) {
+// Where a recording gives flops without a shape: the larger of arithmetic and traffic (Williams et al. 2009).
+TEST(KernelModel, TakesTheLargerOfArithmeticAndTrafficWithoutAShape) {
   GpuSpec gpu;
   gpu.name = "toy";
   gpu.memory_bandwidth = 1'000'000'000;
   gpu.fp16_flops = 1e12;
-  gpu.matmul_efficiency = 0.5;
-  gpu.memory_efficiency = 0.8;
-  gpu.kernel_overhead_ns = 100;
   gpu.interconnect = 2'000'000'000;
   gpu.collective_latency_ns = 7;
-  const Roofline roofline(gpu, Precision::fp16);
-  EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1'000'000'000, 8), 100 + 2'000'000);  // 1e9 / 5e11
-  EXPECT_EQ(roofline.kernel_ns(KernelKind::matmul, 1, 8000), 100 + 10'000);              // 8000 / 8e8
-  EXPECT_EQ(roofline.kernel_ns(KernelKind::elementwise, 1'000'000'000, 8000), 100 + 10'000);
-  EXPECT_EQ(roofline.collective_ns(2000), 7 + 1000);
-  EXPECT_EQ(roofline.collective_ns(2000, 1'000'000'000), 7 + 2000);
-  EXPECT_THROW(Roofline(gpu, Precision::bf16), Error);
+  gpu.kernels.matmul.share = 0.5;
+  gpu.kernels.matmul.start_ns = 100;
+  gpu.kernels.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] = 0.8;
+  const KernelModel model(gpu, Precision::fp16);
+  const Kernel product{.kind = KernelKind::matmul}, elementwise{.kind = KernelKind::elementwise};
+  EXPECT_EQ(model.duration_ns(product, 1'000'000'000, 8), 100 + 2'000'000);  // 1e9 / 5e11
+  EXPECT_EQ(model.duration_ns(product, 1, 8000), 100 + 10'000);              // 8000 / 8e8
+  EXPECT_EQ(model.duration_ns(elementwise, 0, 8000), 10'000);
+  EXPECT_EQ(model.collective_ns(2, 2000), 7 + 1000);
+  EXPECT_EQ(model.collective_ns(2, 2000, 1'000'000'000), 7 + 2000);
+  EXPECT_THROW(KernelModel(gpu, Precision::bf16), Error);
 }
 
 TEST(Gpus, AreAllThere) {
@@ -489,7 +651,8 @@ TEST(Gpus, AreAllThere) {
     for (const Fact& fact : gpu.facts) EXPECT_FALSE(fact.source.empty()) << gpu.name << " " << fact.path;
   }
   EXPECT_THAT(names, ElementsAre("v100-16g", "v100-32g", "t4", "a10", "a10g", "l4", "l40s", "rtx-3090", "rtx-a5000",
-                                 "rtx-4090", "a100-40g", "a100-80g", "h100", "h100-nvl", "gh200", "h200", "b200"));
+                                 "rtx-4090", "a100-40g", "a100-80g", "h100", "h100-nvl", "gh200", "h200", "b200",
+                                 "a100-80g-pcie", "h100-pcie", "h100-500w", "v100-32g-pcie", "rtx-a6000"));
   try {
     read_gpu("rtx");
     FAIL();
@@ -527,8 +690,8 @@ TEST(Generate, IsModelledAndTheSameEveryTime) {
   EXPECT_EQ(trace.header.precision, "fp16");
   for (const Op& op : trace.ops) {
     EXPECT_EQ(op.duration_source, DurationSource::modelled);
-    EXPECT_EQ(op.gap_before_ns, options.gpu.launch_gap_ns);
-    EXPECT_GE(op.duration_ns, options.gpu.kernel_overhead_ns);
+    EXPECT_EQ(op.gap_before_ns, 0) << "a stack without figures issues at once";
+    EXPECT_GT(op.duration_ns, 0);
   }
   const std::string text = format_trace(trace);
   EXPECT_EQ(format_trace(generate(options)), text);
@@ -567,6 +730,10 @@ TEST(Generate, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(with([](O& o) { o.batch = o.micro_batches = 1u << 24, o.sequence_lengths = {1}; }),
               HasSubstr("200000000 ops"));
   EXPECT_THAT(with([](O& o) { o.model.heads = 0; }), HasSubstr("llama-3-8b"));
+  EXPECT_THAT(with([](O& o) { o.recompute_share = 0.5; }),
+              HasSubstr("--recompute: 'none' takes no share of the layers; block, block-early-stop and ops do"));
+  EXPECT_THAT(with([](O& o) { o.recompute = Recompute::ops, o.recompute_share = 1.5; }),
+              HasSubstr("not above 0 and up to 1; write ops:0.5"));
   GenerateOptions vit = small("vit-base-patch16-224");
   vit.sequence_lengths = {10};
   EXPECT_THAT(error_of(vit), HasSubstr("takes its sequence from the image"));

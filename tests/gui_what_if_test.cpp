@@ -343,6 +343,22 @@ TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
   EXPECT_EQ(with_interval(simulated, 20, [] { return true; }), nullptr);
 }
 
+TEST(SimulatorThread, IntervalsDrawModelledGpuTimes) {
+  Scenario scenario;
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  Trace trace = gui_trace();
+  for (Op& op : trace.ops) op.duration_source = DurationSource::modelled;
+  trace.header.hardware = "modelled: h100";
+  set_trace(scenario, std::move(trace));
+  ASSERT_TRUE(scenario.gpu_time);
+  const SimulatedPointer simulated = with_interval(simulate_scenario(scenario), 20);
+  EXPECT_EQ(simulated->samples, 20u);
+  EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
+  EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
+  EXPECT_THAT(validity_of(Session(), *simulated), HasSubstr("GPU times modelled for the h100 ±"));
+}
+
 TEST(SimulatorThread, WhatIsForgottenIsNotGiven) {
   Simulator simulator;
   Scenario scenario;

@@ -267,6 +267,39 @@ TEST_F(Kineto, SizesOfArgumentsTellSomeReads) {
   EXPECT_THAT(notes_, Contains(HasSubstr("1 arguments found, 0 not")));
 }
 
+TEST_F(Kineto, ShapesOfArgumentsTellTheKernels) {
+  const auto shapes = [](const std::string& dimensions, const std::string& more = "") {
+    return R"("Input type": ["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"], "Input Dims": )" + dimensions + more;
+  };
+  const Trace trace = import({
+      call("ProfilerStep#1", 1, 1000, 100),
+      event("cpu_op", "aten::mm", 1, 1010, 5, shapes("[[16, 24], [24, 48]]")),
+      memory(1011, 111, 1536, 2048),
+      kernel(1, 1012, 1020, 5, 1),
+      event("cpu_op", "aten::mm", 1, 1030, 5,
+            shapes("[[16, 24], [24, 48]]", R"(, "Input Strides": [[25, 1], [1, 24]])")),
+      kernel(1, 1031, 1040, 5, 2),
+      kernel(1, 1032, 1045, 5, 3),
+      event("cpu_op", "aten::_scaled_dot_product_flash_attention", 1, 1050, 5,
+            shapes("[[2, 8, 64, 32], [2, 4, 64, 32], [2, 4, 64, 32], [], []]",
+                   R"(, "Concrete Inputs": ["", "", "", "0.", "True"])")),
+      kernel(1, 1052, 1060, 5, 4),
+      memory(1070, 111, -1536, 0),
+  });
+  ASSERT_EQ(trace.ops.size(), 3u);
+  const auto kernel_of_op = [&](OpIndex op) { return trace.kernel(trace.ops[op]); };
+  EXPECT_EQ(kernel_of_op(0), (Kernel{.kind = KernelKind::matmul, .shape = {1, 16, 48, 24}}));
+  EXPECT_EQ(kernel_of_op(1),
+            (Kernel{.kind = KernelKind::matmul, .unaligned = true, .launches = 2, .shape = {1, 16, 48, 24}}));
+  EXPECT_EQ(kernel_of_op(2), (Kernel{.kind = KernelKind::attention,
+                                     .attention = AttentionKernel::flash2,
+                                     .causal = true,
+                                     .shape = {2, 8, 4, 64, 64, 32}}));
+  EXPECT_EQ(trace.ops[0].flops, 2u * 16 * 48 * 24);
+  EXPECT_EQ(trace.ops[0].bytes, 2u * (16 * 24 + 24 * 48) + 1536);  // what it is given and what it writes
+  EXPECT_EQ(trace.header.precision, "bf16");
+}
+
 TEST_F(Kineto, DamagedAndForeignFilesAreOneClearError) {
   const auto error = [&](const std::string& text) {
     KinetoImportOptions options;

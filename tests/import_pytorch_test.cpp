@@ -39,6 +39,7 @@ GpuSpec round_gpu() {
   GpuSpec gpu;
   gpu.name = "round";
   gpu.memory_bandwidth = 1'000'000'000'000;
+  gpu.multiprocessors = 64;
   gpu.fp32_flops = 10e12;
   gpu.fp16_flops = gpu.bf16_flops = 40e12;
   return gpu;
@@ -148,21 +149,40 @@ TEST_F(ImportPytorch, AllSchemasSayTheSame) {
 }
 
 // mm: 2·2·4·4 = 64 flop and 32 + 64 + 32 bytes: 0.128 ns by memory, which is 0; so larger ones.
-TEST_F(ImportPytorch, DurationsAreTheRooflines) {
+TEST_F(ImportPytorch, DurationsAreThoseOfTheKernels) {
   const RecordedValue a = tensor(1, 11, {1000, 1000}), b = tensor(2, 12, {1000, 1000}), c = tensor(3, 13, {1000, 1000});
   const Trace trace =
       import(recording({op(20, 0, mm, {a, b}, {c}), op(21, 0, relu, {c}, {tensor(4, 14, {1000, 1000})})}));
   ASSERT_EQ(trace.ops.size(), 2u);
   EXPECT_EQ(trace.ops[0].flops, 2'000'000'000u);
   EXPECT_EQ(trace.ops[0].bytes, 12'000'000u);
-  EXPECT_EQ(trace.ops[0].duration_ns, 200'000);  // 2 GFLOP at 10 TFLOP/s
+  EXPECT_EQ(trace.kernel(trace.ops[0]), (Kernel{.kind = KernelKind::matmul, .shape = {1, 1000, 1000, 1000}}));
+  EXPECT_EQ(trace.kernel(trace.ops[1]), (Kernel{.kind = KernelKind::elementwise}));
+  // 2 GFLOP at 10 TFLOP/s, in tiles that reach over the edges by 5 %, and with a clock that falls by 3 %.
+  EXPECT_NEAR(static_cast<double>(trace.ops[0].duration_ns), 215'500, 500);
   EXPECT_EQ(trace.ops[1].flops, 0u);
   EXPECT_EQ(trace.ops[1].duration_ns, 8'000);  // 8 MB at 1 TB/s
   EXPECT_EQ(trace.ops[1].duration_source, DurationSource::modelled);
   const RecordedValue half = tensor(1, 11, {1000, 1000}, "cuda:0", 0, "c10::Half", 2);
   const Trace fp16 =
       import(recording({op(20, 0, mm, {half, half}, {tensor(3, 13, {1000, 1000}, "cuda:0", 0, "c10::Half", 2)})}));
-  EXPECT_EQ(fp16.ops[0].duration_ns, 50'000);  // at 40 TFLOP/s
+  EXPECT_NEAR(static_cast<double>(fp16.ops[0].duration_ns), 52'430, 100);  // at 40 TFLOP/s
+}
+
+TEST_F(ImportPytorch, OpsHaveTheirKernels) {
+  const auto half = [](int id, const std::vector<std::uint64_t>& sizes) {
+    return tensor(id, 10 + id, sizes, "cuda:0", 0, "c10::Half", 2);
+  };
+  const Trace trace = import(recording({op(20, 0, mm, {half(1, {16, 24}), half(2, {24, 10})}, {half(3, {16, 10})}),
+                                        op(21, 0, "aten::bmm(Tensor self, Tensor mat2) -> Tensor",
+                                           {half(4, {3, 8, 16}), half(5, {3, 16, 8})}, {half(6, {3, 8, 8})}),
+                                        op(22, 0, "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+                                           {half(6, {3, 8, 8})}, {half(7, {3, 8, 8})})}));
+  ASSERT_EQ(trace.ops.size(), 3u);
+  const auto kernel = [&](OpIndex op) { return trace.kernel(trace.ops[op]); };
+  EXPECT_EQ(kernel(0), (Kernel{.kind = KernelKind::matmul, .unaligned = true, .shape = {1, 16, 10, 24}}));
+  EXPECT_EQ(kernel(1), (Kernel{.kind = KernelKind::matmul, .shape = {3, 8, 8, 16}}));
+  EXPECT_EQ(kernel(2), (Kernel{.kind = KernelKind::norm}));
 }
 
 TEST_F(ImportPytorch, WithoutTimesAndWithoutAGpuTheErrorSaysWhatToGive) {

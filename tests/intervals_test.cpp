@@ -6,7 +6,9 @@
 #include <limits>
 #include <random>
 
+#include "cli/report.h"
 #include "configs/machine_yaml.h"
+#include "configs/rescale_to_machine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -175,6 +177,71 @@ TEST_F(SampledWorkload, NothingUncertainGivesNoInterval) {
   Json json;
   add_interval(json, intervals, intervals.policies.front());
   EXPECT_TRUE(json.is_null());
+}
+
+// The sample's trace as if it had been modelled for an H100, all of it elementwise.
+class ModelledWorkload : public SampledWorkload {
+ protected:
+  ModelledWorkload() {
+    workload_.machine.facts.clear();
+    for (Op& op : workload_.trace.ops) op.duration_source = DurationSource::modelled;
+    workload_.trace.header.hardware = "modelled: h100";
+    workload_.gpu_time = modelled_gpu_time(workload_.trace, {});
+  }
+};
+
+TEST_F(ModelledWorkload, KernelsAreDrawnWhereNothingOfTheMachineIsUncertain) {
+  const double written = seconds("ideal");
+  const Intervals intervals =
+      sample_intervals(workload_, {{"ideal", {}, written}, {"on-demand", {}, 1.0}}, {.samples = 32, .seed = 3});
+  ASSERT_EQ(intervals.samples, 32u);
+  ASSERT_EQ(intervals.figures.size(), 1u);
+  EXPECT_EQ(intervals.figures[0].paths.front(), "kernels.h100.elementwise");
+  EXPECT_EQ(intervals.drawn(), "modelled GPU times");
+  EXPECT_LT(intervals.policies[0].low, written);
+  EXPECT_GT(intervals.policies[0].high, written);
+  EXPECT_GT(intervals.policies[0].influences[0].share, 0.99);
+  // One factor for all ops and both policies: what computing takes is in proportion to it.
+  const auto factors = draw_kernel_factors(*workload_.gpu_time, 3, 32);
+  const double compute = [&] {
+    double sum = 0;
+    for (const Op& op : workload_.trace.ops) sum += op.device == Device::gpu ? to_seconds(op.duration_ns) : 0;
+    return sum;
+  }();
+  for (std::size_t sample = 0; sample < 32; ++sample) {
+    const double factor = factors[sample][static_cast<std::size_t>(KernelKind::elementwise)];
+    EXPECT_NEAR(intervals.policies[0].seconds[sample] - written, (factor - 1) * compute, 1e-3 * compute);
+    EXPECT_GE(intervals.policies[1].seconds[sample], intervals.policies[0].seconds[sample]);
+  }
+}
+
+TEST_F(ModelledWorkload, TheMachinesDrawsStayWhatTheyWere) {
+  workload_.machine = parse_machine(machine_text, "m.yaml");
+  const Intervals intervals = sample_intervals(workload_, {{"on-demand", {}, 1.0}}, {.samples = 4, .seed = 1});
+  EXPECT_EQ(intervals.figures.size(), MachineSampler(workload_.machine).figures().size() + 1);
+  EXPECT_EQ(intervals.drawn(), "the machine's figures and modelled GPU times");
+}
+
+TEST_F(ModelledWorkload, TheResultSaysHowFarOff) {
+  const Json json = gpu_time_json(workload_);
+  EXPECT_EQ(json["gpu"], "h100");
+  EXPECT_EQ(json["measured"], true);
+  EXPECT_EQ(json["by_kernel"].size(), 1u);
+  EXPECT_DOUBLE_EQ(json["error"], json["by_kernel"]["elementwise"]["error"]);
+  GpuTime time{.gpu = "h100", .stack = "eager", .measured = true, .error = 0.057, .extrapolated_share = 0.12};
+  EXPECT_EQ(gpu_time_note(time),
+            "GPU times are modelled for the h100 (eager): ± 6 % (median error); 12 % of the GPU's time is of shapes "
+            "beyond the measured ones");
+  time = {.gpu = "v100-16g", .stack = "", .error = 0.14, .extrapolated_share = 1};
+  EXPECT_EQ(gpu_time_note(time),
+            "GPU times are modelled for the v100-16g, not measured on this GPU, ± 14 % (median error)");
+}
+
+TEST_F(ModelledWorkload, RescaledDurationsHaveTheErrorsOfTheGpuThatTheyWereRescaledTo) {
+  EXPECT_EQ(modelled_gpu_time(workload_.trace, Rescaling{.from = "h100", .to = "v100-16g", .precision = "fp32"})->gpu,
+            "v100-16g");
+  workload_.trace.header.hardware = "modelled: something else";
+  EXPECT_FALSE(modelled_gpu_time(workload_.trace, {}));  // in no list
 }
 
 }  // namespace

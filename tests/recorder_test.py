@@ -291,6 +291,75 @@ class RecorderTest(unittest.TestCase):
         self.assertIn(2 * 64 * 32, [tensor["bytes"] for tensor in casts])
         self.assertEqual(trace.bytes_of("parameter"), PARAMETER_BYTES)
 
+    def test_ops_have_the_kernels_that_they_launch(self):
+        _, trace = self.record_steps(Program())
+        self.assertEqual(trace.header["format_version"], 2)
+        products = [(op["phase"], op["shape"]) for op in trace.ops if op.get("kernel") == "matmul"]
+        self.assertEqual(products, [("forward", [1, 16, 32, 64]), ("forward", [1, 16, 10, 32]),
+                                    ("backward", [1, 16, 32, 10]), ("backward", [1, 10, 32, 16]),
+                                    ("backward", [1, 32, 64, 16])])
+        kinds = {op["name"]: op.get("kernel") for op in trace.ops}
+        self.assertEqual(kinds["aten::gelu"], "elementwise")
+        self.assertEqual(kinds["aten::_log_softmax"], "norm")
+        self.assertEqual(kinds["aten::sum.dim_IntList"], "reduction")
+
+    def test_kernels_of_a_transformers_parts(self):
+        class Parts(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table, self.norm = torch.nn.Embedding(50, 24), torch.nn.LayerNorm(24)
+                self.join = torch.nn.Linear(24, 24, bias=False)
+
+            def forward(self, ids):
+                x = self.norm(self.table(ids))                     # [3, 5, 24]
+                heads = x.view(3, 5, 4, 6).transpose(1, 2)         # [3, 4, 5, 6]
+                scores = (heads @ heads.transpose(2, 3)).softmax(-1)
+                return self.join((scores @ heads).transpose(1, 2).reshape(3, 5, 24)).bfloat16()
+
+        program = Program()
+        program.model = Parts()
+        program.optimizer = torch.optim.SGD(program.model.parameters(), lr=0.1)
+
+        def step():
+            program.optimizer.zero_grad(set_to_none=True)
+            torch.cat([program.model(torch.zeros(3, 5, dtype=torch.long))] * 2).sum().backward()
+            program.optimizer.step()
+        _, trace = self.record(program, lambda _: [step() for _ in range(4)])
+        forward = {op["name"].split(".")[0]: op for op in trace.in_phase("forward")}
+        self.assertEqual(forward["aten::embedding"]["kernel"], "gather")
+        self.assertLess(forward["aten::embedding"]["bytes"], 50 * 24 * 4)  # rows, not the table
+        self.assertEqual(forward["aten::native_layer_norm"]["kernel"], "norm")
+        self.assertEqual(forward["aten::_softmax"]["kernel"], "norm")
+        self.assertEqual([op["shape"] for op in trace.in_phase("forward") if op["name"] == "aten::bmm"],
+                         [[12, 5, 5, 6], [12, 5, 6, 5]])
+        self.assertEqual(forward["aten::clone"]["kernel"], "copy")  # of the transposed heads
+        self.assertEqual(forward["aten::cat"]["kernel"], "copy")
+        self.assertEqual(forward["aten::_to_copy"]["kernel"], "elementwise")
+        backward = {op["name"].split(".")[0]: op for op in trace.in_phase("backward")}
+        self.assertEqual(backward["aten::native_layer_norm_backward"]["launches"], 3)
+        self.assertIn(backward["aten::embedding_dense_backward"]["kernel"], ("gather", "elementwise"))
+
+    def test_fused_attention_and_unaligned_products(self):
+        if not version_at_least(2, 1):
+            self.skipTest("this PyTorch has no fused attention")
+        program = Program()
+        program.model = torch.nn.Linear(64, 10).bfloat16()
+        program.optimizer = torch.optim.SGD(program.model.parameters(), lr=0.1)
+
+        def step():
+            program.optimizer.zero_grad(set_to_none=True)
+            x = program.model(torch.ones(2 * 16, 64, dtype=torch.bfloat16)).mean()
+            q = torch.ones(2, 4, 16, 8) * x
+            torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+            program.optimizer.step()
+        _, trace = self.record(program, lambda _: [step() for _ in range(4)])
+        fused = [op for op in trace.ops if op.get("kernel", "").startswith("attention")]
+        for op in fused:
+            self.assertEqual((op["shape"], op["causal"], op["attention_kernel"]), ([2, 4, 4, 16, 16, 8], True, "flash2"))
+        self.assertEqual([op["kernel"] for op in fused], ["attention", "attention_backward"])
+        product = next(op for op in trace.ops if op["name"] == "aten::addmm")
+        self.assertTrue(product["unaligned"])  # ten columns of two bytes
+
     def test_a_model_on_the_meta_device(self):
         if not version_at_least(2, 0):
             self.skipTest("PyTorch before 2.0 cannot train on the meta device")

@@ -5,6 +5,8 @@ A GPT-2 of three layers without dropout, in fp32. Needs Hugging Face's transform
 are absent. TENCACHE and TENCACHE_RECORDER are as for recorder_test.py.
 """
 
+import collections
+import itertools
 import json
 import os
 import shutil
@@ -44,6 +46,19 @@ class Recorded:
 
     def bytes_of(self, role):
         return self.sizes["by_role"][role]["bytes"]
+
+    def peak(self):
+        """Of tensors that are not persistent, from their first to their last use."""
+        uses = {}
+        for number, op in enumerate(self.ops):
+            for i in op["reads"] + op["writes"]:
+                if not self.tensors[i]["persistent"]:
+                    uses[i] = (uses.get(i, (number,))[0], number)
+        changes = [0] * (len(self.ops) + 1)
+        for i, (first, last) in uses.items():
+            changes[first] += self.tensors[i]["bytes"]
+            changes[last + 1] -= self.tensors[i]["bytes"]
+        return max(itertools.accumulate(changes))
 
     def order(self, phases):
         """The parameters that each op uses, in the order of the ops. What follows on itself counts once, and parameters
@@ -126,6 +141,32 @@ class FourWays(unittest.TestCase):
         of_recorder = self.ways["recorder"].bytes_of("activation")
         for name, way in self.ways.items():
             self.assertAlmostEqual(way.bytes_of("activation") / of_recorder, 1, delta=0.05, msg=name)
+
+    def test_products_and_attention_have_the_same_shapes(self):
+        def shapes(way):
+            return collections.Counter((op["kernel"], *op["shape"]) for op in way.ops if op.get("shape"))
+
+        def products(way):  # GPT-2 has its weights the other way round than Linear, and so their gradients
+            return collections.Counter((batch, *sorted((m, n)), k) for batch, m, n, k in (
+                op["shape"] for op in way.ops if op.get("kernel") == "matmul"))
+        of_recorder = shapes(self.ways["recorder"])
+        self.assertEqual(sum(count for key, count in of_recorder.items() if key[0] == "matmul"), 3 * (4 * 3 + 1))
+        for name, way in self.ways.items():
+            if name == "profiler" and shapes(way) == {}:
+                continue  # a recording without shapes
+            self.assertEqual({key[0] for key in shapes(way)}, {key[0] for key in of_recorder}, name)
+            self.assertEqual(products(way), products(self.ways["recorder"]), name)
+
+    def test_meta_and_generator_agree_in_gpu_time_and_peak(self):
+        path, on_gpu = self.path("meta.trace.jsonl"), self.path("meta-l40s.trace.jsonl")
+        subprocess.run([TENCACHE, "import", "trace", path, "--gpu", "l40s", "-o", on_gpu], check=True, capture_output=True)
+
+        def milliseconds(way):
+            return sum(op["duration_ns"] for op in way.ops if op["phase"] != "optimizer") / 1e6
+        meta = Recorded(on_gpu)
+        self.assertAlmostEqual(milliseconds(self.ways["generator"]) / milliseconds(meta), 1, delta=0.05)
+        peaks = [way.peak() for way in (self.ways["generator"], meta)]
+        self.assertAlmostEqual(peaks[0] / peaks[1], 1, delta=0.03)
 
     def test_parameters_are_used_in_the_same_order(self):
         for phases in (["forward", "loss"], ["backward"], ["optimizer"]):

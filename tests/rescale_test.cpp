@@ -3,12 +3,16 @@
 #include "traces/rescale.h"
 
 #include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
 #include "configs/model_yaml.h"
 #include "configs/rescale_to_machine.h"
+#include "configs/stack_yaml.h"
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "traces/file_io.h"
 #include "traces/generate.h"
+#include "traces/kernel_factors.h"
 
 namespace tencache {
 namespace {
@@ -93,6 +97,24 @@ TEST_F(RescaleOps, GuessesFlopsByTimeOnlyWhereNoneAreGiven) {
   EXPECT_EQ(done.guessed, 2u);
 }
 
+// A kernel that is known is nothing to guess at, and its kind decides.
+TEST_F(RescaleOps, TakesTheKernelsThatTheTraceHas) {
+  add("slow gelu", 2'100'000, 0, 0, DurationSource::measured, {large_}).kernel =
+      trace_.kernels.intern({.kind = KernelKind::elementwise});
+  Op& product = add("product", 1'000'000, 0, 1, DurationSource::measured, {small_});
+  product.kernel = trace_.kernels.intern({.kind = KernelKind::matmul, .shape = {1, 8192, 8192, 8192}});
+  Op& odd = add("odd product", 1'000'000, 0, 1, DurationSource::measured, {small_});
+  odd.kernel = trace_.kernels.intern({.kind = KernelKind::matmul, .unaligned = true, .shape = {1, 8192, 8191, 8192}});
+  trace_.header.precision = "bf16";
+  fast_.kernels.matmul.unaligned_share = 2 * slow_.kernels.matmul.unaligned_share;
+  fast_.multiprocessors = slow_.multiprocessors = 128;
+  const Rescaling done = rescale(trace_, slow_, fast_);
+  EXPECT_EQ(done.guessed, 0u);
+  EXPECT_EQ(duration(0), 1'050'000);
+  EXPECT_NEAR(static_cast<double>(duration(1)), 250'000, 10'000);
+  EXPECT_NEAR(static_cast<double>(duration(2)), 125'000, 1'000);
+}
+
 TEST_F(RescaleOps, TakesThePrecisionThatTheGpuHas) {
   fast_.bf16_flops = 0;
   trace_.header.precision = "bf16";
@@ -129,6 +151,7 @@ Trace generated(const std::string& gpu, const std::string& model, Precision prec
   options.precision = precision;
   options.batch = 8;
   options.sequence_lengths = {512};
+  options.stack_figures = read_stack_figures();
   return generate(options);
 }
 
@@ -140,13 +163,68 @@ TEST(ModelDurations, AreThoseOfTheGenerator) {
     op.duration_ns = op.gap_before_ns = 0;
     op.duration_source = DurationSource::measured;
   }
-  model_durations(trace, read_gpu("l40s"));
+  model_durations(trace, read_gpu("l40s"), read_stack_figures().launch_ns[static_cast<std::size_t>(Stack::eager)]);
   EXPECT_EQ(trace.header.hardware, "modelled: l40s");
   for (OpIndex op = 0; op < trace.ops.size(); ++op) {
     EXPECT_EQ(trace.ops[op].duration_ns, wanted.ops[op].duration_ns) << wanted.name(wanted.ops[op]);
     EXPECT_EQ(trace.ops[op].gap_before_ns, wanted.ops[op].gap_before_ns);
     EXPECT_EQ(trace.ops[op].duration_source, DurationSource::modelled);
   }
+}
+
+// What a recording shows of its kernels comes back as factors, and through a file into the model.
+TEST(KernelFactors, AreTheMediansOfARecordingAndComeBackThroughAFile) {
+  const GpuSpec gpu = read_gpu("h100");
+  Trace trace = generated("h100", "gpt2", Precision::bf16);
+  for (Op& op : trace.ops) {
+    op.duration_source = DurationSource::measured;
+    const KernelKind kind = trace.kernel(op).kind;
+    const double factor = kind == KernelKind::matmul ? 1.25 : kind == KernelKind::elementwise ? 0.8 : 1;
+    op.duration_ns = std::llround(static_cast<double>(op.duration_ns) * factor);
+  }
+  const std::vector<KernelFactor> factors = kernel_factors(trace, KernelModel(gpu, Precision::bf16));
+  ASSERT_GE(factors.size(), 4u);
+  for (const KernelFactor& factor : factors) {
+    EXPECT_GE(factor.ops, fewest_factor_ops);
+    const double wanted = factor.kind == KernelKind::matmul ? 1.25 : factor.kind == KernelKind::elementwise ? 0.8 : 1;
+    EXPECT_NEAR(factor.factor, wanted, 1e-3) << to_string(factor.kind);
+    EXPECT_NE(factor.kind, KernelKind::unknown);
+  }
+  EXPECT_EQ(factors.front().kind, KernelKind::matmul);
+
+  const std::string path = ::testing::TempDir() + "/calibrated.yaml";
+  const auto write = [&](const std::string& text) {
+    AtomicFile file(path);
+    file.write(text);
+    file.commit();
+  };
+  write(calibrated_kernels(gpu, factors, "a \"recording\".jsonl"));
+  const GpuSpec calibrated = read_gpu("h100", path);
+  const KernelModel plain(gpu, Precision::bf16), mine(calibrated, Precision::bf16);
+  for (const Kernel& kernel : {Kernel{.kind = KernelKind::matmul, .shape = {1, 2048, 768, 768}},
+                               Kernel{.kind = KernelKind::elementwise}, Kernel{.kind = KernelKind::optimizer}}) {
+    const double factor = kernel.kind == KernelKind::matmul ? 1.25 : kernel.kind == KernelKind::elementwise ? 0.8 : 1;
+    EXPECT_NEAR(static_cast<double>(mine.duration_ns(kernel, 0, 1 << 24)),
+                factor * static_cast<double>(plain.duration_ns(kernel, 0, 1 << 24)), 20);
+  }
+  EXPECT_THAT(calibration_note(calibrated.kernels),
+              AllOf(HasSubstr("calibrated from a \"recording\".jsonl ("), HasSubstr(" ops)")));
+  EXPECT_EQ(calibration_note(gpu.kernels), "");
+
+  const auto message = [&](const std::string& name) {
+    try {
+      read_gpu(name, path);
+      return std::string("no error");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_THAT(message("a100-80g"), AllOf(HasSubstr(path + ":1: is of the kernels of the GPU 'h100'"),
+                                         HasSubstr("not of the GPU 'a100-80g'")));
+  std::string text = calibrated_kernels(gpu, factors, "t");
+  text.replace(text.find("matmul: 1.25"), 8, "matmul: -");
+  write(text);
+  EXPECT_THAT(message("h100"), AllOf(HasSubstr("calibrated.yaml:"), HasSubstr("factor: matmul '-")));
 }
 
 double gpu_seconds(const Trace& trace) {

@@ -209,6 +209,14 @@ TEST(Schema, Results) {
     add_interval(result, intervals, intervals.policies.front());
     checked.valid(result);
   }
+  // Of modelled durations: an A10G, which nobody measured.
+  const Json modelled = Json::parse(run_in_process({"replay", "--model", "gpt2", "--batch", "1", "--seq", "64", "-m",
+                                                    "g5.xlarge", "-p", "on-demand", "--samples", "4", "--json"})
+                                        .out);
+  EXPECT_EQ(modelled["gpu_time"]["gpu"], "a10g");
+  EXPECT_EQ(modelled["gpu_time"]["extrapolated_share"], 1);
+  checked.valid(modelled);
+
   workload.machine.tiers[0].capacity = 8 * MiB;
   const Json misfit = result_json(workload, simulate_policy(workload, "on-demand", {}), references);
   EXPECT_EQ(misfit["fits"], false);

@@ -336,8 +336,8 @@ TEST(TraceFile, VersionOneHasNothingOfVersionTwo) {
   EXPECT_EQ(error_of(with("\"activation\"", "\"expert\"")), message("3", "role 'expert'"));
   EXPECT_EQ(error_of(with("\"forward\"", "\"prefill\"")), message("5", "phase 'prefill'"));
   EXPECT_EQ(error_of(with("\"backward\"", "\"decode\"")), message("6", "phase 'decode'"));
-  for (const std::string key :
-       {"kernel", "shape", "causal", "attention_kernel", "unaligned", "launches", "step", "revealed_by", "cpu_duration_ns"}) {
+  for (const std::string key : {"kernel", "shape", "causal", "attention_kernel", "unaligned", "launches", "step",
+                                "revealed_by", "cpu_duration_ns"}) {
     EXPECT_EQ(error_of(with("\"reads\":[1,0]", "\"" + key + "\":1,\"reads\":[1,0]")),
               message("6", "key '" + key + "'"));
   }
@@ -363,16 +363,17 @@ TEST(TraceFile, RefusesKernelsThatCannotBe) {
   EXPECT_THAT(error(matmul + ",\"shape\":[1,2,3,-4]"), HasSubstr("t:6: 'shape' is -4; it takes a whole number"));
   EXPECT_THAT(error(matmul + ",\"shape\":4"), HasSubstr("t:6: 'shape' is 4; it takes a list of whole numbers"));
   for (const std::string other : {"", "\"kernel\":\"norm\","}) {
-    EXPECT_EQ(error(other + "\"shape\":[]"),
-              "t:6: 'shape' is for the kernels matmul, attention, attention_backward and collective; leave it out of others");
+    EXPECT_EQ(
+        error(other + "\"shape\":[]"),
+        "t:6: 'shape' is for the kernels matmul, attention, attention_backward and collective; leave it out of others");
     EXPECT_EQ(error(other + "\"causal\":false"),
               "t:6: 'causal' is for the kernels attention and attention_backward; leave it out of others");
     EXPECT_EQ(error(other + "\"attention_kernel\":\"flash2\""),
               "t:6: 'attention_kernel' is for the kernels attention and attention_backward; leave it out of others");
-    EXPECT_EQ(error(other + "\"unaligned\":true"),
-              "t:6: 'unaligned' is for the kernel matmul; leave it out of others");
+    EXPECT_EQ(error(other + "\"unaligned\":true"), "t:6: 'unaligned' is for the kernel matmul; leave it out of others");
   }
-  EXPECT_EQ(error("\"kernel\":\"collective\""), "t:6: 'shape' is missing; a kernel of kind 'collective' takes 1: ranks");
+  EXPECT_EQ(error("\"kernel\":\"collective\""),
+            "t:6: 'shape' is missing; a kernel of kind 'collective' takes 1: ranks");
   EXPECT_THAT(error("\"attention_kernel\":\"\""),
               HasSubstr("t:6: unknown attention_kernel ''; it is one of flash1, flash2, flash3, cudnn"));
   EXPECT_THAT(error("\"causal\":1"), HasSubstr("t:6: 'causal' is 1; it takes true or false"));

@@ -12,7 +12,8 @@ namespace tencache {
 namespace {
 
 constexpr std::array<std::string_view, 5> optimizer_texts{"adamw", "sgd", "adafactor", "adam8bit", "apollo-mini"};
-constexpr std::array<std::string_view, 3> recompute_texts{"none", "block", "selective"};
+constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop",
+                                                            "ops"};
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
 constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
 constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
@@ -160,6 +161,18 @@ void check_size(const GenerateOptions& o) {
   }
 }
 
+void check_recompute(const GenerateOptions& o) {
+  if (o.recompute_share == 1) return;
+  const std::string text(to_string(o.recompute));
+  if (o.recompute == Recompute::none || o.recompute == Recompute::selective) {
+    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop and ops do");
+  }
+  if (!(o.recompute_share > 0 && o.recompute_share < 1)) {
+    refuse("recompute", "the share " + std::to_string(o.recompute_share) +
+                            " of the layers is not above 0 and up to 1; write " + text + ":0.5 for every second layer");
+  }
+}
+
 void check(const GenerateOptions& o) {
   if (const std::string problem = problem_of(o.model); !problem.empty()) {
     throw Error("model " + o.model.name + ": " + problem);
@@ -174,6 +187,7 @@ void check(const GenerateOptions& o) {
   if (o.update == Update::fused && o.data_parallel > 1 && o.zero < 3 && o.zero > 0) {
     refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
   }
+  check_recompute(o);
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");

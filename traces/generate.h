@@ -21,9 +21,11 @@
 namespace tencache {
 
 enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini };
-// block: a layer keeps its input and runs its forward pass again; selective: only scores, softmax and dropout of
-// materialised attention run again (Korthikanti et al. 2022).
-enum class Recompute : std::uint8_t { none, block, selective };
+// block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
+// selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
+// block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
+// ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op").
+enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops };
 enum class AttentionKind : std::uint8_t { flash, materialised };
 // Whose kernels run between the products (traces/generate_stack.h).
 enum class Stack : std::uint8_t { eager, compiled, fused };
@@ -96,6 +98,7 @@ struct GenerateOptions {
   bool keep_gradients = false;  // in buffers that live as long as the parameters, as Megatron-LM's, not freed each step
   Optimizer optimizer = Optimizer::adamw;
   Recompute recompute = Recompute::none;
+  double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective
   Stack stack = Stack::eager;
   StackFigures stack_figures;
   AttentionKind attention = AttentionKind::flash;

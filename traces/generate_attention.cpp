@@ -20,16 +20,16 @@ TensorId LayerOps::attention(Layer& layer, const MicroBatch& micro, TensorId x, 
   if (rotary_) rotate(layer.attention_module, tokens, state);
   core_attention(layer, micro, state, state.core);
   const TensorId y = linear(layer.attention_output, state.core.context, tokens, state.output);
-  collectives_.all_reduce(Group::tensor, layer.attention_module, y);
+  if (!taken_) collectives_.all_reduce(Group::tensor, layer.attention_module, y);
   return y;
 }
 
-// Composed of ops that each write a new tensor, or in place.
+// Composed of ops that each write a new tensor, or in place, unless that would change what is kept to begin with.
 void LayerOps::rotate(const Module& module, Count tokens, AttentionState& state) {
   const Count queries = tokens * local_heads_ * model_.head_dimension;
   const Count keys = tokens * local_key_value_heads_ * model_.head_dimension;
   TensorId q = state.q, k = state.k;
-  if (kernels_.eager()) {
+  if (kernels_.eager() || kept_ != nullptr) {
     q = step_.activation(module, "rotated_query", queries);
     k = step_.activation(module, "rotated_key", keys);
   }
@@ -57,11 +57,21 @@ void LayerOps::core_attention(Layer& layer, const MicroBatch& micro, const Atten
   const Count dimension = model_.head_dimension;
   const Count scores = micro.tokens() * micro.length * local_heads_;
   const Count sequences = micro.sequences * local_heads_, length = micro.length;
+  const bool flash = step_.options.attention == AttentionKind::flash;
+  if (flash && kept_ != nullptr && again_) {
+    state.context = take_kept();
+    state.log_sum_exp = take_kept();
+    return;
+  }
   state.context = step_.activation(module, "context", micro.tokens() * local_heads_ * dimension);
-  if (step_.options.attention == AttentionKind::flash) {
+  if (flash) {
     state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * local_heads_ * 4, Role::activation);
-    step_.op("flash_attention", module, flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
+    step_.op("flash_attention", module, this->flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
              {state.context, state.log_sum_exp});
+    if (kept_ != nullptr) {
+      keep(state.context);
+      keep(state.log_sum_exp);
+    }
     return;
   }
   const TensorId raw = step_.activation(module, "scores", scores);

@@ -3,7 +3,7 @@
 
 namespace tencache::generator {
 
-TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state) {
+TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last) {
   state.tokens = tokens;
   const Module& module = block.up.module;
   const Count elements = tokens * block.up.out;
@@ -32,7 +32,7 @@ TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, Fe
              std::span<const TensorId>(&state.up_out, 1), std::span<const TensorId>(writes));
     state.activated = inner;
   }
-  return linear(block.down, inner, tokens, state.down);
+  return linear(block.down, inner, tokens, state.down, last);
 }
 
 void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx) {
@@ -88,8 +88,11 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   state.outputs.clear();
   state.experts.resize(count);
   for (Count i = 0; i < count; ++i) {
-    state.outputs.push_back(feed_forward(layer.experts[i], inputs[i], capacity, state.experts[i]));
+    // Their results are needed for the gradients of their weights in the sum, which itself is not.
+    state.outputs.push_back(feed_forward(layer.experts[i], inputs[i], capacity, state.experts[i], false));
   }
+  taken_ = false;
+  if (stops_early()) return none;
   const TensorId combined = step_.activation(module, "combined", tokens * hidden);
   std::vector<TensorId> parts = state.outputs;
   parts.push_back(state.weights);

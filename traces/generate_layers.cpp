@@ -36,17 +36,36 @@ TensorId LayerOps::weight_for(Linear& linear) {
   return expanded;
 }
 
-TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState& state) {
+TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last) {
   state.input = x;
-  const TensorId weight = weight_for(linear);
-  const TensorId y = step_.activation(linear.module, linear.label, tokens * linear.out);
-  step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
-           {x, weight, linear.bias ? linear.bias->value : none}, {y});
-  if (linear.lora_a == nullptr) return y;
+  const bool stops = last && stops_early(), adapted = linear.lora_a != nullptr;
+  if (stops && !adapted) return none;
+  const bool keeps = keeps_product();
+  taken_ = keeps && again_;
+  TensorId y = none;
+  if (taken_) {
+    y = take_kept();
+  } else {
+    const TensorId weight = weight_for(linear);
+    y = step_.activation(linear.module, linear.label, tokens * linear.out);
+    step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
+             {x, weight, linear.bias ? linear.bias->value : none}, {y});
+    if (keeps) keep(y);
+  }
+  if (!adapted) return y;
   const Count rank = step_.options.lora_rank;
-  state.lora_hidden = step_.activation(linear.module, linear.label + ".lora", tokens * rank);
-  step_.op(linear.label + "_lora_a", linear.module, matmul(1, tokens, rank, linear.in, {linear.in, rank}),
-           {x, linear.lora_a->value}, {state.lora_hidden});
+  const bool keeps_hidden = keeps_product();
+  if (keeps_hidden && again_) {
+    state.lora_hidden = take_kept();
+  } else {
+    state.lora_hidden = step_.activation(linear.module, linear.label + ".lora", tokens * rank);
+    step_.op(linear.label + "_lora_a", linear.module, matmul(1, tokens, rank, linear.in, {linear.in, rank}),
+             {x, linear.lora_a->value}, {state.lora_hidden});
+    if (keeps_hidden) keep(state.lora_hidden);
+  }
+  if (stops) return none;
+  // Two products later: kept exactly if the first one, to which this one adds, was.
+  if (keeps_product() && again_) return y;
   step_.op(linear.label + "_lora_b", linear.module, matmul(1, tokens, linear.out, rank, {rank, linear.out}),
            {state.lora_hidden, linear.lora_b->value, y}, {y});
   return y;
@@ -56,11 +75,12 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
                                bool parts) {
   const Module& module = linear.module;
   // Eager PyTorch computes what is added to a gradient by itself, and adds it; others let the product accumulate.
+  // `beside`: the bias' gradient where this product's kernel sums it up, too.
   const auto product = [&](std::string_view suffix, const Cost& cost, std::initializer_list<TensorId> reads,
-                           TensorId result, bool accumulates) {
+                           TensorId result, bool accumulates, Step::GradientUse beside = {}) {
     const std::string name = linear.label + std::string(suffix);
     if (!accumulates) {
-      step_.op(name, module, cost, reads, {result});
+      step_.op(name, module, cost, reads, {result, beside.tensor});
     } else if (kernels_.eager() || parts) {
       const TensorId part = step_.tensor(module, name + ".part", step_.bytes(result), Role::gradient);
       step_.op(name, module, cost, reads, {part});
@@ -68,7 +88,10 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     } else {
       std::vector<TensorId> all(reads);
       all.push_back(result);
-      step_.op(name, module, cost, std::span<const TensorId>(all), std::span<const TensorId>(&result, 1));
+      std::vector<TensorId> results{result};
+      if (beside.read != none) all.push_back(beside.read);
+      if (beside.tensor != none) results.push_back(beside.tensor);
+      step_.op(name, module, cost, std::span<const TensorId>(all), std::span<const TensorId>(results));
     }
   };
   // From the gradient of what is `k` wide.
@@ -78,17 +101,11 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     product(suffix, matmul(1, tokens, linear.in, k, {k, linear.in}), {upstream, weight}, *dx, accumulates);
   };
   const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, TensorId input, TensorId upstream,
-                                   Count rows, Count columns, Parameter* joined_bias = nullptr) {
+                                   Count rows, Count columns, Step::GradientUse beside = {}) {
     const Step::GradientUse dw = step_.gradient_of(weight);
     const Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
-    if (joined_bias != nullptr) {
-      const Step::GradientUse db = step_.gradient_of(*joined_bias);
-      step_.op(linear.label + std::string(suffix), module, cost, {input, upstream, dw.read, db.read},
-               {dw.tensor, db.tensor});
-      return;
-    }
     if (parts && dw.read == none) step_.op("clear", module, {.bytes = step_.bytes(dw.tensor)}, {}, {dw.tensor});
-    product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none);
+    product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none, beside);
   };
   if (linear.lora_a != nullptr) {
     const Count rank = step_.options.lora_rank;
@@ -100,9 +117,9 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank);
   }
   if (linear.weight->trainable) {
-    const bool joined = linear.bias != nullptr && !parts && kernels_.joins_bias_gradient();
+    const bool joined = linear.bias != nullptr && kernels_.joins_bias_gradient() && !parts;
     weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in,
-                    joined ? linear.bias : nullptr);
+                    joined ? step_.gradient_of(*linear.bias) : Step::GradientUse{});
     if (linear.bias != nullptr && !joined) {
       const Step::GradientUse db = step_.gradient_of(*linear.bias);
       const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
@@ -167,13 +184,49 @@ TensorId LayerOps::dropout_backward(const Module& module, TensorId dy, TensorId 
 
 // ---- A layer. -------------------------------------------------------------------------------------------------------
 
+bool LayerOps::recomputes(const Layer& layer) const {
+  const Recompute kind = step_.options.recompute;
+  if (kind == Recompute::none || kind == Recompute::selective) return false;
+  // Spread evenly: where the number of layers so far goes up by one. 0.5: the second, the fourth, ...
+  constexpr double rounding = 1e-9;
+  const auto so_far = [&](std::int64_t layers) {
+    return std::floor(static_cast<double>(layers) * step_.options.recompute_share + rounding);
+  };
+  const std::int64_t index = layer.parameters.front()->layer;
+  return so_far(index + 1) > so_far(index);
+}
+
 TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
+  if (step_.options.recompute == Recompute::ops && recomputes(layer)) {
+    kept_ = &state.kept;
+    products_ = 0;
+  }
+  const TensorId y = layer_forward(layer, micro, x, state);
+  kept_ = nullptr;
+  return y;
+}
+
+// The forward pass again; `state` is that of the first one and becomes that of the second one.
+void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& state) {
+  const TensorId input = state.input;
+  std::vector<TensorId> kept = std::move(state.kept);
+  state = {};
+  kept_ = step_.options.recompute == Recompute::ops ? &kept : nullptr;
+  products_ = next_kept_ = 0;
+  again_ = true;
+  layer_forward(layer, micro, input, state);
+  again_ = false;
+  kept_ = nullptr;
+}
+
+// Returns none where it stops early.
+TensorId LayerOps::layer_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
   state.input = x;
   const Count tokens = micro.tokens();
   const auto feed_forward = [&](TensorId input) {
     const TensorId y = layer.router ? experts(layer, input, tokens, state.experts)
-                                    : this->feed_forward(layer.feed_forward, input, tokens, state.feed_forward);
-    collectives_.all_reduce(Group::tensor, layer.feed_forward_module, y);
+                                    : this->feed_forward(layer.feed_forward, input, tokens, state.feed_forward, true);
+    if (y != none && !taken_) collectives_.all_reduce(Group::tensor, layer.feed_forward_module, y);
     return y;
   };
   const Module& attention_module = layer.attention_module;
@@ -184,6 +237,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
         layer.feed_forward_norm ? norm(layer.feed_forward_norm, x, tokens, state.feed_forward_norm) : normed;
     const TensorId attended = attention(layer, micro, normed, state.attention);
     const TensorId expanded = feed_forward(second);
+    if (expanded == none) return none;
     return dropout_add(layer.module, "block", attended, x, expanded, tokens, state.feed_forward_mask);
   }
   if (model_.norm_first) {
@@ -192,6 +246,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
     const TensorId middle = dropout_add(attention_module, "attention", attended, x, none, tokens, state.attention_mask);
     const TensorId second = norm(layer.feed_forward_norm, middle, tokens, state.feed_forward_norm);
     const TensorId out = feed_forward(second);
+    if (out == none) return none;
     return dropout_add(feed_forward_module, "feed_forward", out, middle, none, tokens, state.feed_forward_mask);
   }
   const TensorId attended = attention(layer, micro, x, state.attention);
@@ -205,11 +260,7 @@ TensorId LayerOps::layer(Layer& layer, const MicroBatch& micro, TensorId x, Laye
 
 TensorId LayerOps::layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy,
                                   bool input_gradient) {
-  if (step_.options.recompute == Recompute::block) {
-    const TensorId input = state.input;
-    state = {};
-    this->layer(layer, micro, input, state);
-  }
+  if (recomputes(layer)) recompute(layer, micro, state);
   const Count tokens = micro.tokens(), elements = tokens * model_.hidden;
   // Attention and feed-forward behind one norm (Falcon-7B) add up their gradients; the sum goes around once.
   const bool shared_norm = !layer.feed_forward_norm;
@@ -330,8 +381,10 @@ void LayerOps::embed_backward(Embedding& embedding, const MicroBatch& micro, con
              {.kernel = {.kind = KernelKind::gather},
               .bytes = tokens * embedding.tokens->columns * (e + 2 * number) + 8 * tokens},
              {dx, state.ids, fresh}, {fresh});
+    // The sum is a third tensor: autograd adds nothing into a view, as the gradient of a head is.
+    const TensorId sum = step_.tensor(module, "tokens_grad_sum", table * number, Role::workspace);
     step_.op("embed_tokens_add", module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = 3 * table * number},
-             {fresh, use.read}, {use.tensor});
+             {fresh, use.read}, {use.tensor, sum});
     return;
   }
   const Bytes rows = tokens * embedding.tokens->columns * (e + 2 * step_.gradient_element_bytes()) + 8 * tokens;

@@ -113,6 +113,7 @@ struct ExpertsState {
 };
 struct LayerState {
   TensorId input = none;
+  std::vector<TensorId> kept;  // by Recompute::ops, in the order of the calls
   NormState attention_norm, feed_forward_norm;
   AttentionState attention;
   TensorId attention_mask = none;
@@ -142,6 +143,7 @@ class LayerOps {
   TensorId embed(Embedding& embedding, const MicroBatch& micro, TensorId ids, EmbeddingState& state);
   void embed_backward(Embedding& embedding, const MicroBatch& micro, const EmbeddingState& state, TensorId dy);
 
+  // Forward, or again for the backward pass.
   TensorId layer(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
   // `input_gradient` false: nothing before this layer is trained; returns none.
   TensorId layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy, bool input_gradient);
@@ -152,7 +154,23 @@ class LayerOps {
 
  private:
   // generate_layers.cpp
-  TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state);
+  TensorId layer_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
+  // Whether the layer's activations are computed again.
+  bool recomputes(const Layer& layer) const;
+  void recompute(Layer& layer, const MicroBatch& micro, LayerState& state);
+  // Whether the forward pass that runs again ends before the layer's last product. The product's input is the last
+  // tensor that the backward pass needs, unless a dropout mask or a norm comes behind it.
+  bool stops_early() const {
+    return again_ && step_.options.recompute != Recompute::block && !hidden_dropout_ &&
+           (model_.norm_first || model_.parallel_block);
+  }
+  // Recompute::ops keeps every second product, from the first on.
+  bool keeps_product() { return kept_ != nullptr && products_++ % 2 == 0; }
+  // A result that is kept, in the forward pass; and the same one when that runs again.
+  void keep(TensorId result) { kept_->push_back(result); }
+  TensorId take_kept() { return (*kept_)[next_kept_++]; }
+  // `last`: the layer's last product, which need not run if the pass stops early; then returns none.
+  TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last = false);
   // Adds to *dx in place, or makes it; dx null: not wanted. `parts`: the weight's gradient is made piece by piece.
   void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx,
                        bool parts = false);
@@ -184,7 +202,7 @@ class LayerOps {
                                TensorId dq, TensorId dk, TensorId dv);
 
   // generate_feed_forward.cpp
-  TensorId feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state);
+  TensorId feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last);
   void feed_forward_backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx);
   Count expert_capacity(Count tokens) const;
   TensorId experts(Layer& layer, TensorId x, Count tokens, ExpertsState& state);
@@ -196,6 +214,12 @@ class LayerOps {
   StackKernels kernels_;
   Count local_heads_, local_key_value_heads_;
   bool hidden_dropout_ = false, attention_dropout_ = false, causal_ = true, rotary_ = false;
+  // Of the forward pass of a layer that runs at the moment.
+  bool again_ = false;                      // for the backward pass
+  std::vector<TensorId>* kept_ = nullptr;   // LayerState::kept under Recompute::ops, else null
+  std::size_t next_kept_ = 0;
+  Count products_ = 0;
+  bool taken_ = false;  // the last linear layer's result was kept, with the sum over tensor-parallel ranks
 };
 
 }  // namespace tencache::generator

@@ -53,9 +53,10 @@ class StackKernels {
   // The gradients of query, key and value put side by side, where they are views of one product.
   Cost concatenate(Count elements) const { return {.kernel = {.kind = KernelKind::copy}, .bytes = 2 * elements * element_}; }
   bool concatenates() const { return stack_ != Stack::fused; }
-  // Over the rows of a gradient of so many elements. Fused stacks have it in the epilogue of the weight's product.
-  bool joins_bias_gradient() const { return stack_ == Stack::fused; }
+  // Over the rows of a gradient of so many elements.
   Cost bias_gradient(Count elements, Bytes result) const;
+  // In the epilogue of the weight's product (cuBLASLt's BGRADB, as Apex and Transformer Engine use it).
+  bool joins_bias_gradient() const { return stack_ == Stack::fused; }
   // Cross entropy that makes the gradient of the logits in their place.
   Cost chunked_loss(LossKind kind, Count scores, bool backward) const;
 

@@ -39,6 +39,7 @@ struct MatmulConstants {
 struct AttentionConstants {
   AttentionKernel kernel = AttentionKernel::unspecified;
   std::uint64_t head_dimension = 0;
+  bool causal = true;
   double start_ns = 0;
   double share = 1;         // of the peak, within a long block
   double depth = 0;         // keys that starting and storing a block costs
@@ -69,11 +70,12 @@ struct KernelConstants {
   MatmulConstants matmul;
   std::vector<MeasuredMatmul> measured_matmuls;
   std::vector<AttentionConstants> attention;
-  Nanoseconds start_ns = 0;  // of every kernel but products
+  // Of a kernel, by kind; 0: as elementwise. Products and attention have their own.
+  std::array<double, kernel_kind_count> start_ns{};
   double sustained = 1;      // clock in training ÷ in a short measurement
   // Shares of the memory's bandwidth, by kind; 0: as elementwise.
   std::array<double, kernel_kind_count> bandwidth_share{};
-  // Median error of each kind's times on shapes that nothing was fitted on.
+  // Median error of each kind's times on shapes that nothing was fitted on; 0: as elementwise.
   std::array<double, kernel_kind_count> error{};
   std::vector<CollectiveConstants> collectives;
   // Of times by kind, where a recording calibrated them (`tencache calibrate --from-trace`); 0: as they are.
@@ -94,6 +96,7 @@ struct GpuSpec {
   Nanoseconds collective_latency_ns = 0;  // of every collective and send
   AttentionKernel attention = AttentionKernel::flash2;        // what PyTorch takes on it
   AttentionKernel fused_attention = AttentionKernel::flash2;  // the newest that fused stacks have for it
+  double sustained = 0;  // of this board, where its power allows less than kernels.sustained; 0: as kernels has it
   KernelConstants kernels;
   std::vector<Fact> facts;
 };

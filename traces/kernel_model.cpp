@@ -76,23 +76,22 @@ KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)
 
 Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
   double seconds = 0;
-  // Only tensor cores draw more than the board may: NeuSight's steps in fp32 are as fast as its short loops.
-  const double sustained = precision_ == Precision::fp32 ? 1 : gpu_.kernels.sustained;
-  if (kernel.kind == KernelKind::matmul && kernel.shape[1] != 0) {
+  const bool shaped = std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
+  if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
-    seconds = seconds / sustained;
+    seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
-    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / sustained;
+    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
   } else if (flops != 0) {
-    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * sustained),
+    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
                        static_cast<double>(bytes) / bandwidth_of(KernelKind::elementwise)) +
               gpu_.kernels.matmul.start_ns * 1e-9;
   } else {
     // Starting a kernel and its traffic overlap in part; each launch moves its share.
     const double launches = std::max<std::uint32_t>(kernel.launches, 1);
-    const double start = kernel.launches == 0 ? 0 : static_cast<double>(gpu_.kernels.start_ns) * 1e-9;
+    const double start = kernel.launches == 0 ? 0 : start_of(kernel.kind) * 1e-9;
     seconds = launches * std::hypot(start, static_cast<double>(bytes) / launches / bandwidth_of(kernel.kind));
   }
   const double factor = gpu_.kernels.factor[static_cast<std::size_t>(kernel.kind)];
@@ -108,7 +107,10 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
   const double traffic =
       bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
-  const double precision_share = precision_ == Precision::fp32 ? c.fp32_share : 1;
+  // In fp32 a tile takes longer, what starting it costs does not.
+  const bool fp32 = precision_ == Precision::fp32;
+  const double precision_share = fp32 ? c.fp32_share : 1;
+  const double depth = c.depth * (fp32 ? peak_ / std::max({gpu_.bf16_flops, gpu_.fp16_flops, peak_}) : 1);
   // Cores for single precision read any row alike.
   if (unaligned && precision_ != Precision::fp32) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
 
@@ -120,25 +122,28 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
     for (const double split : splits) {
       const double waves = count * split / processors;
       const double charged = std::max(1.0, waves + (std::ceil(waves) - waves) * c.tail);
-      double seconds = charged * 2 * tile.rows * tile.columns * (std::ceil(k / split) + c.depth) / rate;
+      double seconds = charged * 2 * tile.rows * tile.columns * (std::ceil(k / split) + depth) / rate;
       if (split > 1) seconds += 8 * batch * m * n * split / (c.cache_share * bandwidth) + c.split_start_ns * 1e-9;
       best = std::min(best, seconds);
     }
   }
-  if (precision_ != Precision::fp32) best *= 1 + throttling * std::clamp(std::log10(flops / (peak_ * throttling_from_s)), 0.0, 1.0);
+  // Long products slow down on tensor cores only: with it, NeuSight's largest models in fp32 were 8 to 15 % too slow.
+  if (!fp32) best *= 1 + throttling * std::clamp(std::log10(flops / (peak_ * throttling_from_s)), 0.0, 1.0);
   return c.start_ns * 1e-9 + added(traffic, best);
 }
 
-const AttentionConstants* KernelModel::attention_constants(AttentionKernel kernel, std::uint64_t dimension) const {
-  const AttentionKernel wanted = kernel == AttentionKernel::unspecified ? gpu_.attention : kernel;
+const AttentionConstants* KernelModel::attention_constants(const Kernel& kernel) const {
+  const AttentionKernel wanted =
+      kernel.attention == AttentionKernel::unspecified ? gpu_.attention : kernel.attention;
   // Of the nearest head dimension of that kernel, or of the generation that comes closest to it.
   const AttentionConstants* best = nullptr;
   std::uint64_t least = ~std::uint64_t{0};
-  constexpr std::uint64_t other_kernel = 1u << 20;
+  constexpr std::uint64_t other_kernel = 1u << 20, other_mask = 100;
   const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
   for (const AttentionConstants& candidate : gpu_.kernels.attention) {
     const std::uint64_t distance = other_kernel * apart(static_cast<std::uint64_t>(candidate.kernel), static_cast<std::uint64_t>(wanted)) +
-                                   apart(candidate.head_dimension, dimension);
+                                   apart(candidate.head_dimension, kernel.shape[5]) +
+                                   (candidate.causal != kernel.causal ? other_mask : 0);
     if (distance < least) least = distance, best = &candidate;
   }
   return best;
@@ -147,11 +152,11 @@ const AttentionConstants* KernelModel::attention_constants(AttentionKernel kerne
 double KernelModel::attention_seconds(const Kernel& kernel, double flops, double bytes) const {
   const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
   const double batch = number(0), heads = number(1), queries = number(3), keys = number(4), dimension = number(5);
-  const AttentionConstants* const c = attention_constants(kernel.attention, kernel.shape[5]);
+  const AttentionConstants* const c = attention_constants(kernel);
   const double traffic = bytes / static_cast<double>(gpu_.memory_bandwidth);
   if (c == nullptr || queries == 0) {  // recorded without its shape
     const double share = c == nullptr ? gpu_.kernels.matmul.share : c->share;
-    return static_cast<double>(gpu_.kernels.start_ns) * 1e-9 + std::max(flops / (peak_ * share), traffic);
+    return start_of(kernel.kind) * 1e-9 + std::max(flops / (peak_ * share), traffic);
   }
   const double blocks = std::ceil(queries / attention_block);
   const double processors = static_cast<double>(gpu_.multiprocessors);
@@ -165,7 +170,7 @@ double KernelModel::attention_seconds(const Kernel& kernel, double flops, double
 }
 
 Nanoseconds KernelModel::cache_write_ns(const Kernel& kernel) const {
-  const AttentionConstants* const c = attention_constants(kernel.attention, kernel.shape[5]);
+  const AttentionConstants* const c = attention_constants(kernel);
   if (c == nullptr) return 0;
   // Key and value, each read and written.
   const double elements = static_cast<double>(kernel.shape[0] * kernel.shape[3]) *
@@ -194,6 +199,12 @@ KernelModel::Nearest KernelModel::nearest(double m, double n, double k) const {
     weights += weight;
   }
   return {sum / weights, std::sqrt(found[0].first)};
+}
+
+double KernelModel::start_of(KernelKind kind) const {
+  const auto& starts = gpu_.kernels.start_ns;
+  const double start = starts[static_cast<std::size_t>(kind)];
+  return start != 0 ? start : starts[static_cast<std::size_t>(KernelKind::elementwise)];
 }
 
 double KernelModel::bandwidth_of(KernelKind kind) const {

@@ -46,9 +46,10 @@ class KernelModel {
   // Without correction.
   double matmul_seconds(double batch, double m, double n, double k, bool unaligned) const;
   double attention_seconds(const Kernel& kernel, double flops, double bytes) const;
-  const AttentionConstants* attention_constants(AttentionKernel kernel, std::uint64_t dimension) const;
+  const AttentionConstants* attention_constants(const Kernel& kernel) const;
   Nearest nearest(double m, double n, double k) const;
   double bandwidth_of(KernelKind kind) const;
+  double start_of(KernelKind kind) const;
 
   // A measured product: where it lies, and the logarithm of measured ÷ modelled.
   struct Point {

@@ -14,19 +14,6 @@ namespace {
 // More than this many times what the memory traffic explains, and a measured op is taken for arithmetic.
 constexpr double explained_by_memory = 2;
 
-// Rule 3.
-Precision precision_on(const GpuSpec& gpu, Precision wanted) {
-  const auto computes = [&](Precision precision) {
-    return (precision == Precision::fp16   ? gpu.fp16_flops
-            : precision == Precision::bf16 ? gpu.bf16_flops
-                                           : gpu.fp32_flops) > 0;
-  };
-  if (computes(wanted)) return wanted;
-  if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
-  if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;
-  return Precision::fp32;
-}
-
 // Each tensor once.
 Bytes bytes_touched(const Trace& trace, const Op& op) {
   Bytes bytes = 0;
@@ -46,7 +33,7 @@ bool fused_attention(std::string_view name) {
 Kernel kernel_of(const Trace& trace, const Op& op, std::uint64_t flops) {
   Kernel kernel = trace.kernel(op);
   if (kernel.kind != KernelKind::unknown) return kernel;
-  kernel.kind = flops == 0                       ? KernelKind::elementwise
+  kernel.kind = flops == 0                        ? KernelKind::elementwise
                 : fused_attention(trace.name(op)) ? KernelKind::attention
                                                   : KernelKind::matmul;
   return kernel;
@@ -121,6 +108,18 @@ std::vector<std::string> parts_of(const std::string& text) {
 }
 
 }  // namespace
+
+Precision precision_on(const GpuSpec& gpu, Precision wanted) {
+  const auto computes = [&](Precision precision) {
+    return (precision == Precision::fp16   ? gpu.fp16_flops
+            : precision == Precision::bf16 ? gpu.bf16_flops
+                                           : gpu.fp32_flops) > 0;
+  };
+  if (computes(wanted)) return wanted;
+  if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
+  if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;
+  return Precision::fp32;
+}
 
 Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to) {
   const Precision precision = precision_of(trace);

@@ -1,6 +1,6 @@
 // Durations of a trace carried over from the GPU that they were recorded on (or modelled for) to another one, by the
-// kernel model (traces/kernel_model.h): each op takes its duration times the ratio of its time by the roofline of the one
-// GPU to that of the other, so that what the recording knows beyond a roofline stays in it.
+// kernel model (traces/kernel_model.h): each op takes its duration times the ratio of its time by the roofline of the
+// one GPU to that of the other, so that what the recording knows beyond a roofline stays in it.
 //
 // The rules, op by op:
 //
@@ -34,6 +34,9 @@ struct Rescaling {
   std::uint64_t guessed = 0;  // of them, those that rule 6 took for arithmetic
   double factor = 1;          // the GPU's time after ÷ before
 };
+
+// Rule 3.
+Precision precision_on(const GpuSpec& gpu, Precision wanted);
 
 // Every rescaled op's source becomes `modelled`. Throws Error for a precision that the library does not know.
 Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to);

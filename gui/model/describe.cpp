@@ -333,7 +333,12 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
   const std::string validity = other ? "extrapolated"
                                      : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by,
                                                    scenario.policy, scenario.options);
-  return scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
+  std::string text = scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
+  if (const auto& time = scenario.gpu_time) {
+    text += fmt::format(", GPU times modelled for the {}{} ± {:.0f} %", time->gpu,
+                        time->measured ? "" : " (not measured)", 100 * time->error);
+  }
+  return text;
 }
 
 namespace {

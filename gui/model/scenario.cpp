@@ -175,8 +175,9 @@ SimulatedPointer refusal(const Scenario& scenario, const Error& error) {
 void set_trace(Scenario& scenario, Trace trace) {
   scenario.durations.clear();
   const std::string hardware = trace.header.hardware;
+  std::optional<Rescaling> rescaling;
   try {
-    const std::optional<Rescaling> rescaling = rescale_to_machine(trace, scenario.machine, scenario.rescale);
+    rescaling = rescale_to_machine(trace, scenario.machine, scenario.rescale);
     if (rescaling) scenario.durations = "durations rescaled from " + rescaling->from + " to " + rescaling->to;
   } catch (const Error&) {
     if (!scenario.rescale.assume_gpu.empty()) throw;
@@ -184,6 +185,7 @@ void set_trace(Scenario& scenario, Trace trace) {
     scenario.durations =
         "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + scenario.machine.gpu;
   }
+  scenario.gpu_time = modelled_gpu_time(trace, rescaling);
   if (scenario.scale_bytes != 1 || scenario.scale_time != 1) {
     scale_trace(trace, scenario.scale_bytes, scenario.scale_time);
   }
@@ -263,12 +265,20 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop) {
   const MachineSampler sampler(simulated->scenario.machine);
-  if (!simulated->fits || sampler.figures().empty() || samples == 0) return simulated;
+  const std::optional<GpuTime>& gpu_time = simulated->scenario.gpu_time;
+  if (!simulated->fits || (sampler.figures().empty() && !gpu_time) || samples == 0) return simulated;
   std::vector<double> seconds;
   Scenario scenario = simulated->scenario;
-  for (const std::vector<double>& factors : sampler.factors(1, samples)) {
+  const std::vector<std::vector<double>> factors = sampler.factors(1, samples);
+  std::vector<KernelFactors> of_kernels;
+  if (gpu_time) of_kernels = draw_kernel_factors(*gpu_time, 1, samples);
+  for (std::size_t sample = 0; sample < samples; ++sample) {
     if (stop && stop()) return nullptr;
-    scenario.machine = sampler.machine(factors);
+    scenario.machine = sampler.machine(factors[sample]);
+    if (gpu_time) {
+      scenario.trace =
+          std::make_shared<const Trace>(with_kernel_factors(*simulated->scenario.trace, of_kernels[sample]));
+    }
     try {
       const RunResult result = simulate_figures(scenario, stop);
       seconds.push_back(result.fits ? result.iteration_seconds() : std::numeric_limits<double>::infinity());

@@ -42,6 +42,9 @@ struct SweepRow {
   // "extrapolated", with what is known; the first as a share.
   std::string validity;
   std::optional<double> validated_within;
+  // Of modelled GPU times (traces/gpu_time.h): their median error, and the share that is of shapes beyond the measured
+  // ones (1: of a GPU that was not measured).
+  std::optional<double> gpu_time_error, gpu_time_extrapolated_share;
 
   // Cost, where the prices are known (sim/sweep/cost.h); of the whole machine.
   std::uint64_t gpus = 0, gpus_used = 0;  // paid for; with a rank of the trace
@@ -97,6 +100,8 @@ void for_each_field(Row& row, Visit&& visit) {
   visit("tokens_per_second", row.tokens_per_second);
   visit("validity", row.validity);
   visit("validated_within", row.validated_within);
+  visit("gpu_time_error", row.gpu_time_error);
+  visit("gpu_time_extrapolated_share", row.gpu_time_extrapolated_share);
   visit("gpus", row.gpus);
   visit("gpus_used", row.gpus_used);
   visit("usd_per_hour", row.usd_per_hour);

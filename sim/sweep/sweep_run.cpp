@@ -74,6 +74,7 @@ struct MadeTrace {
   Trace trace;
   std::string durations, rescaled_from;  // of SweepRow
   std::string taken_from;                // the GPU that durations are of which are not rescaled to the machine's
+  std::optional<GpuTime> gpu_time;       // of modelled durations
 };
 
 // A file that is no trace: the user's slip, and no reason why something does not fit.
@@ -231,11 +232,13 @@ class SweepRunner::Traces {
         .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
         .durations = {},
         .rescaled_from = {},
-        .taken_from = {}};
+        .taken_from = {},
+        .gpu_time = {}};
     const bool modelled = made.trace.header.hardware.starts_with("modelled");
     const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
     if (rescaling) made.rescaled_from = rescaling->from;
     made.taken_from = taken_as_they_are(made.trace, machine, workload.rescale);
+    made.gpu_time = modelled_gpu_time(made.trace, rescaling);
     made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
     return made;
   }
@@ -264,6 +267,10 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     add_trace_facts(common, trace->trace);
     common.durations = trace->durations;
     common.rescaled_from = trace->rescaled_from;
+    if (trace->gpu_time) {
+      common.gpu_time_error = trace->gpu_time->error;
+      common.gpu_time_extrapolated_share = trace->gpu_time->extrapolated_share;
+    }
     if (!unlike_measured(common, *trace)) {
       validated = validated_for(validated_, machine.spec.name, trace->trace.header.recorded_by);
     }

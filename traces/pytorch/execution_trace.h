@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "traces/pytorch/byte_stream.h"
 #include "traces/gpu_spec.h"
+#include "traces/pytorch/byte_stream.h"
 
 namespace tencache {
 
@@ -53,7 +53,7 @@ struct CallNode {
   std::uint32_t first_ref = 0;  // in ExecutionTrace::refs: inputs, then outputs
   std::uint32_t input_count = 0, output_count = 0;
   std::uint32_t true_arguments = 0;  // a bit for each of the first 32 that is true
-  std::int64_t duration_ns = -1;  // where the recording has it (Chakra); -1: unknown
+  std::int64_t duration_ns = -1;     // where the recording has it (Chakra); -1: unknown
 };
 
 struct ExecutionTrace {

@@ -275,8 +275,8 @@ class KinetoImporter {
     add_notes();
   }
 
-  // By the shapes of the call's arguments, where they are recorded. The result's size is that of what the op writes, or,
-  // in place, of what it is given.
+  // By the shapes of the call's arguments, where they are recorded. The result's size is that of what the op writes,
+  // or, in place, of what it is given.
   void set_kernel(Op& op, std::uint32_t index, std::uint32_t number, const std::vector<TensorId>& writes) {
     if (!has_shapes_ || !gpu_) return;
     Trace& trace = out_.trace;

@@ -20,8 +20,8 @@ struct PytorchImportOptions {
   // trace the import is an error.
   std::optional<GpuSpec> gpu;
   Nanoseconds launch_ns = 0;  // of the host, for a kernel (configs/stacks.yaml)
-  std::string model;         // empty: the file's name
-  bool as_recorded = false;  // keep what only a first step does (traces/pytorch/to_trace.h)
+  std::string model;          // empty: the file's name
+  bool as_recorded = false;   // keep what only a first step does (traces/pytorch/to_trace.h)
   std::uint64_t batch = 0, sequence_length = 0;
   ImportProgress progress;
 };

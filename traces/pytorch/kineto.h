@@ -78,13 +78,13 @@ struct KinetoWindow {
   std::string file, hardware;
   Nanoseconds begin_ns = 0, end_ns = 0;
   NamePool names;
-  std::vector<KinetoCall> calls;     // by begin, the outer before the inner
-  std::vector<KinetoWork> work;      // launched within the window; by begin
-  std::vector<KinetoMemory> memory;  // by time
-  std::vector<Bytes> input_bytes;    // of the tensors that calls were given, with record_shapes
-  std::vector<OpTensor> inputs;      // the same tensors
+  std::vector<KinetoCall> calls;            // by begin, the outer before the inner
+  std::vector<KinetoWork> work;             // launched within the window; by begin
+  std::vector<KinetoMemory> memory;         // by time
+  std::vector<Bytes> input_bytes;           // of the tensors that calls were given, with record_shapes
+  std::vector<OpTensor> inputs;             // the same tensors
   std::array<std::uint64_t, 3> products{};  // arguments of matrix products by Precision
-  std::uint64_t unlinked_work = 0;   // of no call: not in `work`
+  std::uint64_t unlinked_work = 0;          // of no call: not in `work`
 };
 
 KinetoWindow read_kineto_window(const std::string& path, const KinetoIteration& iteration,

@@ -72,7 +72,8 @@ OpKernel find_kernel(const ExecutionTrace& trace, const CallNode& node) {
   }
   OpKernel kernel = kernel_of(name, tensors);
   if (kernel.kind == "optimizer") kernel.launches = op_kernel::list_launches(lists, first_list);
-  kernel.causal = kernel.numbers == 6 && causal_argument(name) < 32 && (node.true_arguments >> causal_argument(name) & 1) != 0;
+  kernel.causal =
+      kernel.numbers == 6 && causal_argument(name) < 32 && (node.true_arguments >> causal_argument(name) & 1) != 0;
   OpTensor result;
   const auto outputs = trace.outputs(node);
   if (!outputs.empty()) result = op_tensor(trace, outputs.front());

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "traces/pytorch/calls.h"
 #include "traces/kernel_model.h"
+#include "traces/pytorch/calls.h"
 #include "traces/recorder/op_kernel.h"
 
 namespace tencache {

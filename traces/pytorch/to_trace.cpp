@@ -119,7 +119,9 @@ class Maker {
     for (std::uint32_t p = 0; p < positions; ++p) {
       Piece part = piece;
       part.uses = std::move(by_position[p]);
-      part.cost = {{.kind = cost.kernel.kind == KernelKind::optimizer ? KernelKind::optimizer : KernelKind::unknown}, cost.precision, 0,
+      part.cost = {{.kind = cost.kernel.kind == KernelKind::optimizer ? KernelKind::optimizer : KernelKind::unknown},
+                   cost.precision,
+                   0,
                    traffic_of(recording_, in_.storages, recording_.nodes[op.node], part.uses)};
       part.first = p == 0;
       if (!part.uses.empty()) pieces_.push_back(std::move(part));

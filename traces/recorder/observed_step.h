@@ -37,8 +37,8 @@ struct SeenOp {
   double flops = 0;
   std::uint64_t bytes = 0, temporary_bytes = 0;
   OpKernel kernel;
-  OpTensor input;           // the first
-  bool sum = false;         // of two gradients of one tensor
+  OpTensor input;    // the first
+  bool sum = false;  // of two gradients of one tensor
   Uses reads, writes;
   void* start_event = nullptr;
   void* end_event = nullptr;

@@ -267,7 +267,9 @@ std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction& function
   op.flops = flops_of_inputs(op.arithmetic, function.inputs());
   op.kernel = kernel_of_inputs(*known->schema, function.inputs());
   op.input = first_tensor(function.inputs());
-  op.sum = engine_open && known->schema->base_name == "aten::add";
+  // Autograd adds nothing into a view, such as a gradient that was given another shape: its base holds the memory, too.
+  op.sum = engine_open && known->schema->base_name == "aten::add" && function.inputs()[0].isTensor() &&
+           !function.inputs()[0].toTensor().is_view();
   ++ops_open;
   temporaries.clear();
   temporary_peak = 0;

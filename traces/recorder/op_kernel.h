@@ -28,11 +28,11 @@ struct OpTensor {
 struct OpKernel {
   std::string_view kind = "elementwise";
   std::array<std::uint64_t, 6> shape{};
-  std::size_t numbers = 0;      // of the shape
-  std::string_view attention;   // generation of the kernel; empty: not known
+  std::size_t numbers = 0;     // of the shape
+  std::string_view attention;  // generation of the kernel; empty: not known
   bool causal = false, unaligned = false;
   std::uint32_t launches = 1;
-  double more_bytes = 0;        // that its kernels move beyond what goes in and comes out, or less
+  double more_bytes = 0;  // that its kernels move beyond what goes in and comes out, or less
 };
 
 namespace op_kernel {
@@ -105,10 +105,20 @@ inline bool rows_unaligned(const OpTensor& matrix) {
   std::int64_t row = size(matrix, 0);
   if (matrix.strides.size() >= 2 && matrix.strides.size() == matrix.sizes.size()) {
     const std::size_t last = matrix.strides.size() - 1;
-    row = matrix.strides[last] == 1 ? matrix.strides[last - 1] : matrix.strides[last - 1] == 1 ? matrix.strides[last] : 8;
+    row = matrix.strides[last] == 1       ? matrix.strides[last - 1]
+          : matrix.strides[last - 1] == 1 ? matrix.strides[last]
+                                          : 8;
     if (size(matrix, 0) == 1 || size(matrix, 1) == 1) return false;
   }
   return row * 2 % 16 != 0;
+}
+
+// Of a shape; damaged recordings claim anything.
+inline std::uint64_t shape_number(double value) {
+  constexpr double most = 1.2e12;  // beyond what a trace may say
+  return value > 0 && value < most ? static_cast<std::uint64_t>(value)
+         : value > 0               ? static_cast<std::uint64_t>(most)
+                                   : 0;
 }
 
 inline void make_matmul(OpKernel& kernel, const OpTensor& left, const OpTensor& right, bool transposed) {
@@ -117,12 +127,13 @@ inline void make_matmul(OpKernel& kernel, const OpTensor& left, const OpTensor& 
   const auto k = static_cast<double>(size(left, 0));
   const double m = k * batch == 0 ? 0 : elements(left) / k / batch;
   const std::int64_t n = size(right, transposed ? 1 : 0);
-  kernel.kind = "matmul";
-  kernel.shape = {static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(m), static_cast<std::uint64_t>(n),
-                  static_cast<std::uint64_t>(k)};
-  kernel.numbers = 4;
+  kernel.shape = {shape_number(batch), shape_number(m), shape_number(static_cast<double>(n)), shape_number(k)};
+  const bool empty = std::find(kernel.shape.begin(), kernel.shape.begin() + 4, 0) != kernel.shape.begin() + 4;
+  kernel.kind = empty ? "" : "matmul";
+  kernel.numbers = empty ? 0 : 4;
+  if (empty) return;
   kernel.unaligned = rows_unaligned(left) || rows_unaligned(right) ||
-                     rows_unaligned({{static_cast<std::int64_t>(m), n}, {}, left.element_bytes});
+                     rows_unaligned({{static_cast<std::int64_t>(kernel.shape[1]), n}, {}, left.element_bytes});
 }
 
 // Of query and key, [batch, heads, tokens, dimension], or [batch, tokens, heads, dimension] below PyTorch's own op.
@@ -143,7 +154,7 @@ inline void make_attention(OpKernel& kernel, std::string_view op, const OpTensor
   if (backward) kernel.launches = 3;  // sums over each row, the products, the conversion of the query's gradient
   if (query.sizes.size() != 4 || key.sizes.size() != 4) return;
   const bool heads_first = has("scaled_dot_product");
-  const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const auto number = [](std::int64_t value) { return shape_number(static_cast<double>(value)); };
   kernel.shape = {number(query.sizes[0]),
                   number(query.sizes[heads_first ? 1 : 2]),
                   number(key.sizes[heads_first ? 1 : 2]),
@@ -159,9 +170,9 @@ inline std::uint32_t list_launches(std::size_t lists, const std::vector<OpTensor
   double count = 0;
   for (const OpTensor& tensor : first_list) count += std::max(1.0, std::ceil(elements(tensor) / block));
   const std::size_t most = tensors[std::min(lists, tensors.size() - 1)];
-  const double launches = std::max(std::ceil(count / blocks),
-                                   static_cast<double>((first_list.size() + most - 1) / most));
-  return static_cast<std::uint32_t>(std::max(1.0, launches));
+  const double launches =
+      std::max(std::ceil(count / blocks), static_cast<double>((first_list.size() + most - 1) / most));
+  return static_cast<std::uint32_t>(std::clamp(launches, 1.0, 1e9));
 }
 
 inline bool is_one_of(std::string_view op, std::initializer_list<std::string_view> names) {
@@ -170,8 +181,8 @@ inline bool is_one_of(std::string_view op, std::initializer_list<std::string_vie
 
 }  // namespace op_kernel
 
-// Of an op's name without its overload, "aten::mm", and the tensors that it is given, in their order, lists taken apart.
-// Whether attention is causal its caller knows; the result's layout matters through finish_kernel.
+// Of an op's name without its overload, "aten::mm", and the tensors that it is given, in their order, lists taken
+// apart. Whether attention is causal its caller knows; the result's layout matters through finish_kernel.
 inline OpKernel kernel_of(std::string_view op, const std::vector<OpTensor>& tensors) {
   using namespace op_kernel;
   const auto has = [op](std::string_view part) { return op.find(part) != std::string_view::npos; };
@@ -223,10 +234,11 @@ inline OpKernel kernel_of(std::string_view op, const std::vector<OpTensor>& tens
                             "aten::amin", "aten::max", "aten::min", "aten::argmax", "aten::argmin", "aten::var",
                             "aten::std", "aten::var_mean", "aten::cumsum", "aten::prod", "aten::any", "aten::all"})) {
     kernel.kind = "reduction";
-  } else if (is_one_of(op, {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::scatter",
-                            "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::index_put",
-                            "aten::index_put_", "aten::_index_put_impl_", "aten::index_add", "aten::index_add_",
-                            "aten::_embedding_bag", "aten::index_select_backward", "aten::take", "aten::take_along_dim"})) {
+  } else if (is_one_of(op,
+                       {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::scatter",
+                        "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::index_put",
+                        "aten::index_put_", "aten::_index_put_impl_", "aten::index_add", "aten::index_add_",
+                        "aten::_embedding_bag", "aten::index_select_backward", "aten::take", "aten::take_along_dim"})) {
     kernel.kind = "gather";
     const bool looks_up = is_one_of(op, {"aten::embedding", "aten::index_select", "aten::index", "aten::gather"});
     // Of the table only the rows that come back are read.
@@ -272,7 +284,8 @@ inline std::size_t causal_argument(std::string_view op) {
 // By the layout of the op's first input and first result.
 inline void finish_kernel(OpKernel& kernel, std::string_view op, const OpTensor& input, const OpTensor& result) {
   using namespace op_kernel;
-  if (kernel.kind == "reduction" && (size(result, 0) != size(input, 0) || size(input, 0) == 1 || result.sizes.empty())) {
+  if (kernel.kind == "reduction" &&
+      (size(result, 0) != size(input, 0) || size(input, 0) == 1 || result.sizes.empty())) {
     kernel.kind = "elementwise";  // along the rows, or of everything: reads one number after the other
   }
   // Where few rows are added to a large table, clearing it takes the time.

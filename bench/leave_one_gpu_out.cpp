@@ -1,0 +1,205 @@
+// How far off the kernel model is on a GPU that nobody measured: each measured chip in turn is predicted with the
+// geometric means of the other chips' constants, and without corrections, on the `judge` rows of its table. A table by
+// chip and kind of kernel, and below it the largest medians, which configs/kernels/unmeasured.yaml carries as errors.
+//
+//   build/release/bench/leave_one_gpu_out
+//
+// Rows of 20 us and longer count. The H100 and the H200 are one chip with two memories: neither is predicted from the
+// other. A kind of kernel is predicted only from chips whose tables have rows of it. Tables come from short loops, so
+// the clock is that of those
+// (`sustained` is 1); rows of attention write a KV cache, too, which costs 8 bytes an element of the new keys at the
+// constants' share of the bandwidth.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
+#include "core/error.h"
+#include "traces/kernel_model.h"
+
+namespace tencache {
+namespace {
+
+// What is shorter hardly counts in an iteration, and its time is mostly that of its start.
+constexpr Nanoseconds shortest_ns = 20'000;
+
+struct Chip {
+  GpuSpec gpu;
+  std::vector<MeasuredKernel> rows;  // all of its table
+  bool has(KernelKind kind) const {
+    return std::any_of(rows.begin(), rows.end(), [&](const MeasuredKernel& row) { return row.kernel.kind == kind; });
+  }
+};
+
+std::string die_of(const std::string& chip) { return chip == "h200" ? "h100" : chip; }
+
+// A GPU of each measured chip: that of its name, or else the last, which has the most memory.
+std::vector<Chip> measured_chips() {
+  std::vector<Chip> chips;
+  for (const GpuSpec& gpu : list_gpus()) {
+    if (!gpu.kernels.measured) continue;
+    auto known = std::find_if(chips.begin(), chips.end(),
+                              [&](const Chip& chip) { return chip.gpu.kernels.name == gpu.kernels.name; });
+    if (known == chips.end()) {
+      chips.push_back({gpu, read_kernel_table(kernel_folder(), gpu.kernels.name)});
+    } else if (known->gpu.name != gpu.kernels.name) {
+      known->gpu = gpu;
+    }
+  }
+  for (Chip& chip : chips) {
+    chip.gpu.kernels.sustained = 1;
+    // Of attention only the generations that its table has: others' constants are from papers.
+    std::erase_if(chip.gpu.kernels.attention, [&](const AttentionConstants& constants) {
+      return std::none_of(chip.rows.begin(), chip.rows.end(),
+                          [&](const MeasuredKernel& row) { return row.kernel.attention == constants.kernel; });
+    });
+  }
+  return chips;
+}
+
+class Mean {
+ public:
+  void add(double value) {
+    sum_ += std::log(value);
+    ++count_;
+  }
+  bool none() const { return count_ == 0; }
+  double value() const { return std::exp(sum_ / count_); }
+
+ private:
+  double sum_ = 0;
+  double count_ = 0;
+};
+
+KernelConstants mean_of(const std::vector<const Chip*>& chips) {
+  KernelConstants result = chips.front()->gpu.kernels;
+  result.measured_matmuls.clear();
+  result.measured = false;
+  for (double MatmulConstants::*member :
+       {&MatmulConstants::start_ns, &MatmulConstants::share, &MatmulConstants::half_tile,
+        &MatmulConstants::quarter_tile, &MatmulConstants::depth, &MatmulConstants::tail, &MatmulConstants::memory_share,
+        &MatmulConstants::cache_share, &MatmulConstants::split_start_ns, &MatmulConstants::fp32_share,
+        &MatmulConstants::unaligned_share}) {
+    Mean mean;
+    for (const Chip* chip : chips) mean.add(chip->gpu.kernels.matmul.*member);
+    result.matmul.*member = mean.value();
+  }
+  result.attention.clear();
+  std::map<std::pair<AttentionKernel, std::uint64_t>, std::vector<const AttentionConstants*>> by_kernel;
+  for (const Chip* chip : chips) {
+    for (const AttentionConstants& constants : chip->gpu.kernels.attention) {
+      by_kernel[{constants.kernel, constants.head_dimension}].push_back(&constants);
+    }
+  }
+  for (const auto& [key, all] : by_kernel) {
+    AttentionConstants constants = *all.front();
+    for (double AttentionConstants::*member :
+         {&AttentionConstants::start_ns, &AttentionConstants::share, &AttentionConstants::depth,
+          &AttentionConstants::tail, &AttentionConstants::memory_share, &AttentionConstants::cache_share,
+          &AttentionConstants::backward}) {
+      Mean mean;
+      for (const AttentionConstants* one : all) mean.add(one->*member);
+      constants.*member = mean.value();
+    }
+    result.attention.push_back(constants);
+  }
+  for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
+    Mean mean;
+    for (const Chip* chip : chips) {
+      const double share = chip->gpu.kernels.bandwidth_share[kind];
+      if (share > 0 && chip->has(static_cast<KernelKind>(kind))) mean.add(share);
+    }
+    result.bandwidth_share[kind] = mean.none() ? 0 : mean.value();
+  }
+  if (result.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
+    result.bandwidth_share = chips.front()->gpu.kernels.bandwidth_share;
+  }
+  return result;
+}
+
+// The share of the bandwidth for writing keys and values, of the constants that the model takes: those of the nearest
+// generation, then of the nearest head dimension.
+double cache_share(const KernelConstants& constants, const Kernel& kernel) {
+  const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
+  const auto distance = [&](const AttentionConstants& one) {
+    return std::pair(apart(static_cast<std::uint64_t>(one.kernel), static_cast<std::uint64_t>(kernel.attention)),
+                     apart(one.head_dimension, kernel.shape[5]));
+  };
+  return std::min_element(
+             constants.attention.begin(), constants.attention.end(),
+             [&](const AttentionConstants& a, const AttentionConstants& b) { return distance(a) < distance(b); })
+      ->cache_share;
+}
+
+double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
+  const Kernel& kernel = row.kernel;
+  if (kernel.kind != KernelKind::attention) {
+    return static_cast<double>(model.duration_ns(kernel, 0, row.bytes));
+  }
+  const auto& [batch, heads, key_heads, queries, keys, dimension] = kernel.shape;
+  const Bytes bytes = 4 * batch * dimension * (queries * heads + keys * key_heads);
+  const auto written = static_cast<double>(8 * batch * keys * key_heads * dimension);
+  return static_cast<double>(model.duration_ns(kernel, 0, bytes)) +
+         written / (cache_share(model.gpu().kernels, kernel) * static_cast<double>(model.gpu().memory_bandwidth)) * 1e9;
+}
+
+// The median of |ln(modelled ÷ measured)| over the judge rows of the kind; none: the table has no such rows.
+std::optional<double> median_error(const GpuSpec& gpu, const std::vector<MeasuredKernel>& rows, KernelKind kind) {
+  const KernelModel model(gpu, Precision::bf16);
+  std::vector<double> errors;
+  for (const MeasuredKernel& row : rows) {
+    if (!row.judge || row.kernel.kind != kind || row.time_ns < shortest_ns) continue;
+    errors.push_back(std::fabs(std::log(modelled_ns(model, row) / static_cast<double>(row.time_ns))));
+  }
+  if (errors.empty()) return std::nullopt;
+  std::sort(errors.begin(), errors.end());
+  return (errors[(errors.size() - 1) / 2] + errors[errors.size() / 2]) / 2;
+}
+
+void print_table() {
+  const std::vector<Chip> chips = measured_chips();
+  std::map<KernelKind, std::pair<double, std::string>> largest;
+  std::printf("%-8s %-20s %8s %13s   %s\n", "chip", "kind", "its own", "left out", "predicted from");
+  for (const Chip& chip : chips) {
+    for (std::size_t i = 1; i < kernel_kind_count; ++i) {
+      const auto kind = static_cast<KernelKind>(i);
+      std::vector<const Chip*> others;
+      std::string names;
+      for (const Chip& other : chips) {
+        if (die_of(other.gpu.kernels.name) == die_of(chip.gpu.kernels.name) || !other.has(kind)) continue;
+        others.push_back(&other);
+        names += (names.empty() ? "" : ", ") + other.gpu.kernels.name;
+      }
+      const std::optional<double> own = median_error(chip.gpu, chip.rows, kind);
+      if (!own || others.empty()) continue;
+      GpuSpec predicted = chip.gpu;
+      predicted.kernels = mean_of(others);
+      const double error = *median_error(predicted, chip.rows, kind);
+      std::printf("%-8s %-20s %8.4f %13.4f   %s\n", chip.gpu.kernels.name.c_str(), std::string(to_string(kind)).c_str(),
+                  *own, error, names.c_str());
+      auto& most = largest[kind];
+      if (error > most.first) most = {error, chip.gpu.kernels.name};
+    }
+  }
+  std::printf("\nlargest medians, the errors of configs/kernels/unmeasured.yaml\n");
+  for (const auto& [kind, most] : largest) {
+    std::printf("  %s: %.4f  # %s\n", std::string(to_string(kind)).c_str(), most.first, most.second.c_str());
+  }
+}
+
+}  // namespace
+}  // namespace tencache
+
+int main() {
+  try {
+    tencache::print_table();
+    return 0;
+  } catch (const tencache::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -31,7 +31,7 @@ struct GenerateArguments {
   std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
   std::string stack = "eager", update = "after", loss, communication;
   double predicted_tokens = 1;
-  std::string attention = "flash", dropout = "family", clip = "on", gradient_reduction = "reduce-scatter";
+  std::string attention = "flash", dropout = "family", clip = "on", gradients = "freed", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
@@ -172,6 +172,10 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
     options.sequence_lengths = parse_lengths(arguments.sequence);
   }
   options.clip = choose<Clip>("clip", arguments.clip, parse_clip, clip_names());
+  if (arguments.gradients != "freed" && arguments.gradients != "kept") {
+    throw Error("--gradients: unknown '" + arguments.gradients + "'; valid are freed, kept");
+  }
+  options.keep_gradients = arguments.gradients == "kept";
   options.sub_group = count("sub-group", arguments.sub_group);
   const auto parsed = [](const char* option, const std::string& text, const auto& parse) {
     try {
@@ -345,6 +349,10 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
       .add_option("--update", a.update,
                   update_names() + " the backward pass; fused: each block's parameters as soon as their gradients are "
                                    "there, which are freed (needs --clip off)")
+      ->capture_default_str();
+  command
+      .add_option("--gradients", a.gradients,
+                  "freed: after each step; kept: in buffers for good, as Megatron-LM does")
       ->capture_default_str();
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();

@@ -31,6 +31,10 @@ double metric_of(const RunFigures& run, const ValidationRow& row) {
       const auto found = run.link_bytes.find(row.link);
       return found == run.link_bytes.end() ? 0 : found->second;
     }
+    case Metric::stall_seconds: {
+      const auto found = run.stalls.find(row.link);
+      return found == run.stalls.end() ? 0 : found->second;
+    }
     case Metric::peak_activation_bytes:
       return run.peak_activation_bytes;
     case Metric::tokens_per_second:

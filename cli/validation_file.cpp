@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/timeline.h"
 #include "policies/registry.h"
 #include "traces/file_io.h"
 
@@ -32,7 +33,7 @@ constexpr NamedMetric metrics[] = {{"seconds", Metric::seconds},
                                    {"hit_rate.accesses", Metric::hit_rate_accesses},
                                    {"hit_rate.bytes", Metric::hit_rate_bytes},
                                    {"peak_activation_bytes", Metric::peak_activation_bytes}};
-constexpr std::string_view link_bytes_prefix = "bytes.";
+constexpr std::string_view link_bytes_prefix = "bytes.", stall_prefix = "stall_seconds.";
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
@@ -354,6 +355,12 @@ class ValidationReader {
       row.metric = named.metric;
       if (row.metric_text == named.name) return;
     }
+    for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+      row.metric = Metric::stall_seconds;
+      row.link = to_string(static_cast<StallCause>(cause));
+      names.push_back(std::string(stall_prefix) + row.link);
+      if (row.metric_text == names.back()) return;
+    }
     const MachineSpec& machine = result_.system_named(row.of == ideal_system ? row.over : row.of).machine;
     for (const Link& link : machine.links) {
       names.push_back(std::string(link_bytes_prefix) + link.name);
@@ -392,7 +399,8 @@ class ValidationReader {
     if (range == std::string::npos) {
       result.from = result.to = quotient(value, result.text);
     } else {
-      result.from = quotient(value, result.text.substr(0, range));
+      const std::string from = trimmed(result.text.substr(0, range));
+      result.from = from == "0" ? 0 : quotient(value, from);  // a range may begin there: a wait
       result.to = quotient(value, result.text.substr(range + 2));
     }
     if (result.to < result.from) fail_at(value, "rows.published: the range '" + result.text + "' ends below its begin");

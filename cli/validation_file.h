@@ -52,6 +52,7 @@ enum class Metric : std::uint8_t {
   hit_rate_accesses,
   hit_rate_bytes,
   link_bytes,             // an iteration
+  stall_seconds,          // an iteration, by cause
   peak_activation_bytes,  // the GPU's peak, less all persistent tensors
   // Tokens of a GPU over the time of an iteration, or of some of its phases.
   tokens_per_second,
@@ -100,7 +101,7 @@ struct ValidationRow {
   std::vector<std::string> workloads;  // the mean over them
   Metric metric = Metric::seconds;
   std::string metric_text;  // "bytes.nvme_write"
-  std::string link;         // of link_bytes
+  std::string link;         // of link_bytes; of stall_seconds: the cause
   std::string of, over;     // systems; `over` may be empty
   std::vector<std::string> order;
   Published published;

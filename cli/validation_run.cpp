@@ -9,6 +9,7 @@
 #include "cli/report.h"
 #include "cli/workload.h"
 #include "core/error.h"
+#include "core/timeline.h"
 #include "sim/parallel.h"
 #include "traces/csv_import.h"
 #include "traces/split_ranks.h"
@@ -105,6 +106,10 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   for (std::size_t link = 0; link < machine.links.size(); ++link) {
     figures.link_bytes[machine.links[link].name] =
         static_cast<double>(result.window.link_bytes[link]) / static_cast<double>(result.period);
+  }
+  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
+    figures.stalls[std::string(to_string(static_cast<StallCause>(cause)))] =
+        per_iteration_seconds(result, result.window.stall_ns[cause]);
   }
   figures.waits_for = main_stall(result);
   return figures;

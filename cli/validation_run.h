@@ -24,6 +24,7 @@ struct RunFigures {
   double hit_rate_tensors = 0, hit_rate_accesses = 0, hit_rate_bytes = 0;
   double peak_activation_bytes = 0;
   std::map<std::string, double> link_bytes;  // an iteration
+  std::map<std::string, double> stalls;      // seconds an iteration, by cause
   std::string waits_for;                     // what the GPU waits for most, such as "h2d 61 %"
   std::vector<std::string> notes;            // of the policy
 };

@@ -10,8 +10,7 @@
 //   3. Gradients of the CPU's sub-groups leave as the backward pass produces them; no op of it waits for them, but the
 //      step begins when all are there. Those of the GPU's stay.
 //      gradient_copies=artifact does what the artifact's code does instead: each gradient is copied to CPU memory, back
-//      for its norm and, for the CPU's sub-groups, out again, one copy after the other on one stream. (The last one is
-//      in fp32 there, of twice the size.)
+//      for its norm and, for the CPU's sub-groups, out again in fp32, one copy after the other on one stream.
 //   4. Parameters that the CPU has updated are copied back as each update is done. The next iteration begins when the
 //      step is over.
 //
@@ -29,7 +28,7 @@ class DeepOptimizerStates final : public Policy {
     options.number("gap", gap_, "sub-groups",
                    "every gap-th sub-group is updated on the GPU (the artifact's runs: 2); 0: none, 1: all");
     options.choice("gradient_copies", gradient_copies_, {"once", "artifact"},
-                   "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again");
+                   "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again in fp32");
     options.choice("overflow", overflow_, {"oom", "evict"},
                    "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
   }
@@ -188,6 +187,16 @@ class DeepOptimizerStates final : public Policy {
       actions.fetch(travelling_, 0);
       wait_for(0, actions);
     } else if (leg_ == 2 && next_used_by_cpu(travelling_, last_backward_, view)) {
+      actions.drop(travelling_, cpu);
+      // In fp32: a gradient of 16 bits goes twice.
+      if (view.program->trace.header.element_bytes() == 2) {
+        actions.clean(travelling_, cpu);
+      } else {
+        ++leg_;
+        actions.evict(travelling_, cpu);
+      }
+      wait_for(cpu, actions);
+    } else if (leg_ == 3) {
       actions.drop(travelling_, cpu);
       actions.evict(travelling_, cpu);
       wait_for(cpu, actions);

@@ -258,11 +258,14 @@ class ZeroInfinity final : public Policy {
     std::vector<std::uint32_t> visited_by(trace.tensors.size(), none), used_by(trace.tensors.size(), none);
     std::uint64_t elements = 0;
     OpIndex previous = none;
-    last_backward_ = none;
+    last_backward_ = before_last_ = none;
     for (OpIndex i = 0; i < trace.ops.size(); ++i) {
       const Op& op = trace.ops[i];
       if (op.device != Device::gpu) continue;
-      if (op.phase == Phase::backward) last_backward_ = i;
+      if (op.phase == Phase::backward) {
+        before_last_ = last_backward_;
+        last_backward_ = i;
+      }
       const bool goes_on = previous != none && op.module != 0 && op.module == trace.ops[previous].module &&
                            (op.phase == Phase::backward) == (trace.ops[previous].phase == Phase::backward);
       if (!goes_on) modules_.push_back({i, i, static_cast<std::uint32_t>(queue_.size()), elements});
@@ -480,7 +483,8 @@ class ZeroInfinity final : public Policy {
       bucket_elements_ += elements;
     }
     if (event.op == none || event.op >= module_of_.size()) return;
-    if (event.op == last_backward_) flush_bucket(view, actions);
+    // The pass' last op waits for what takes fresh memory: its own gradients are all that is left for the step.
+    if (event.op == last_backward_ || (event.op == before_last_ && buffers_ == "allocate")) flush_bucket(view, actions);
     const std::uint32_t module = module_of_[event.op];
     if (module != none && modules_[module].last_op == event.op) release(module, view, actions);
   }
@@ -499,9 +503,9 @@ class ZeroInfinity final : public Policy {
     for (const TensorId id : bucket_) {
       leave(id, 0, cpu, view, actions);
       if (first_of_step_ != none) actions.hold(first_of_step_, id, cpu);
-      const bool more = view.op != none && view.schedule != nullptr && view.op + 1 < view.schedule->op_count();
-      // Fresh memory keeps the host busy: the next op waits.
-      if (buffers_ == "allocate" && cpu != no_tier && more) actions.hold(view.op + 1, id, cpu);
+      // Fresh memory keeps the host busy, which is behind the GPU by what it has to copy: the pass ends when it is done.
+      const bool waits = buffers_ == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
+      if (waits) actions.hold(last_backward_, id, cpu);
     }
     bucket_.clear();
     bucket_elements_ = 0;
@@ -614,7 +618,7 @@ class ZeroInfinity final : public Policy {
   std::vector<std::uint32_t> module_of_, group_of_;  // by op
   std::vector<std::uint32_t> group_of_state_;        // by tensor
   std::vector<Group> groups_;
-  OpIndex last_backward_ = none, first_of_step_ = none;
+  OpIndex before_last_ = none, last_backward_ = none, first_of_step_ = none;
 
   std::size_t head_ = 0;                 // of the queue: what comes before was fetched or considered
   std::uint64_t live_ = 0, coming_ = 0;  // elements

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "configs/gpu_yaml.h"
 #include "configs/machine_yaml.h"
@@ -120,7 +122,8 @@ TEST(SsdTrainTest, WithoutAnSsdItCannotWork) {
 // their gradients and workspaces; not what the optimizer reads.
 class ActivationPeak final : public Policy {
  public:
-  explicit ActivationPeak(const std::string& policy) : inner_(make_policy(policy).policy) {}
+  explicit ActivationPeak(const std::string& policy, const std::map<std::string, std::string>& settings = {})
+      : inner_(make_policy(policy, settings).policy) {}
   Layout layout(const MachineSpec& machine, const Program* program) const override {
     of_the_passes_.assign(program->trace.tensors.size(), false);
     for (std::size_t i = 0; i < of_the_passes_.size(); ++i) of_the_passes_[i] = !program->trace.tensors[i].persistent;
@@ -163,7 +166,7 @@ TEST(SsdTrainTest, PeakOfActivationsOfItsPapersModels) {
     std::uint64_t hidden, layers;
     double least_saving;
   };
-  for (const Shape& shape : {Shape{8192, 4, 0.28}, Shape{12288, 3, 0.28}, Shape{16384, 2, 0.15}}) {
+  for (const Shape& shape : {Shape{8192, 4, 0.28}, Shape{12288, 3, 0.28}, Shape{16384, 2, 0.26}}) {
     GenerateOptions options;
     options.model = read_model("gpt2-xl");
     options.model.layers = shape.layers;
@@ -173,19 +176,24 @@ TEST(SsdTrainTest, PeakOfActivationsOfItsPapersModels) {
     options.model.head_dimension = 128;
     options.gpu = read_gpu("a100-40g");
     options.precision = Precision::fp16;
+    options.stack = Stack::fused;  // as the artifact's scripts: Megatron-LM, FlashAttention-2, 16-bit cross entropy
+    options.attention_kernel = AttentionKernel::flash2;
+    options.loss = LossKind::fused;
+    options.optimizer = Optimizer::sgd;
+    options.model.vocabulary = 32000;
     options.batch = 8;
     options.sequence_lengths = {1024};
     MachineSpec machine = read_machine("ssdtrain-a100");
     machine.other_ranks.clear();
     machine.tiers[0].capacity = 400 * GiB;
     const Trace trace = generate(options);
-    ActivationPeak with("ssdtrain"), without("on-demand");
+    ActivationPeak with("ssdtrain", {{"keep", "0"}}), without("on-demand");
     const RunResult offloaded = simulate(lower(trace, with, machine), machine, with, {});
     const RunResult resident = simulate(lower(trace, without, machine), machine, without, {});
     ASSERT_TRUE(offloaded.fits && resident.fits);
     const double saving = 1 - static_cast<double>(with.peak_bytes) / static_cast<double>(without.peak_bytes);
     EXPECT_GE(saving, shape.least_saving) << shape.hidden;
-    EXPECT_LE(offloaded.iteration_seconds(), 1.01 * resident.iteration_seconds()) << shape.hidden;
+    EXPECT_LE(offloaded.iteration_seconds(), 1.04 * resident.iteration_seconds()) << shape.hidden;
   }
 }
 

@@ -96,6 +96,7 @@ struct GenerateOptions {
   Head head = Head::language_model;
   Precision precision = Precision::fp16;
   std::optional<Precision> gradient_precision;  // default: `precision`
+  bool keep_gradients = false;  // in buffers that live as long as the parameters, as Megatron-LM's, not freed each step
   Optimizer optimizer = Optimizer::adamw;
   Recompute recompute = Recompute::none;
   double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective

@@ -64,7 +64,8 @@ class Step {
         model_(model),
         rank_(rank),
         element_(bytes_of(options.precision)),
-        gradient_element_(bytes_of(options.gradient_precision.value_or(options.precision))) {}
+        gradient_element_(bytes_of(options.gradient_precision.value_or(options.precision))),
+        keep_gradients_(options.keep_gradients) {}
 
   Module module(const std::string& name) { return {name, trace_.names.intern(name)}; }
   TensorId tensor(const Module& module, std::string_view suffix, Bytes bytes, Role role);
@@ -110,6 +111,7 @@ class Step {
   const KernelModel& model_;
   std::uint16_t rank_;
   Bytes element_, gradient_element_;
+  bool keep_gradients_;
   std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
   std::string name_;  // reused
   std::vector<TensorId> reads_, writes_;

@@ -110,11 +110,7 @@ std::vector<std::string> parts_of(const std::string& text) {
 }  // namespace
 
 Precision precision_on(const GpuSpec& gpu, Precision wanted) {
-  const auto computes = [&](Precision precision) {
-    return (precision == Precision::fp16   ? gpu.fp16_flops
-            : precision == Precision::bf16 ? gpu.bf16_flops
-                                           : gpu.fp32_flops) > 0;
-  };
+  const auto computes = [&](Precision precision) { return gpu.peak(precision) > 0; };
   if (computes(wanted)) return wanted;
   if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
   if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;

@@ -268,6 +268,33 @@ TEST(GeneratedRanks, ReduceGradientsByAllReduce) {
   }
 }
 
+// DeepSpeed's stage 3 copies gradients into a bucket before it reduces them; others reduce them where they are.
+TEST(GeneratedRanks, FillDeepSpeedsBucket) {
+  const auto buckets = [](Communication communication) {
+    GenerateOptions options = llama();
+    options.data_parallel = 2;
+    options.zero = 3;
+    options.communication = communication;
+    const Trace trace = generate(options);
+    return std::count_if(trace.ops.begin(), trace.ops.end(),
+                         [&](const Op& op) { return trace.names[op.name] == "bucket"; });
+  };
+  EXPECT_EQ(buckets(Communication::fsdp), 0);
+  EXPECT_EQ(buckets(Communication::deepspeed), 2 * 8);  // of two ranks: six blocks, the embedding and the head
+}
+
+TEST(GeneratedRanks, KeepGradientsInBuffersOnRequest) {
+  GenerateOptions options = llama();
+  const auto persistent = [&] {
+    const Trace trace = generate(options);
+    return std::any_of(trace.tensors.begin(), trace.tensors.end(),
+                       [](const Tensor& tensor) { return tensor.role == Role::gradient && tensor.persistent; });
+  };
+  EXPECT_FALSE(persistent());
+  options.keep_gradients = true;
+  EXPECT_TRUE(persistent());
+}
+
 TEST(GeneratedRanks, TakeTheInterconnectThatIsGiven) {
   GenerateOptions options = llama();
   options.tensor_parallel = 2;

@@ -104,7 +104,7 @@ TEST_F(KernelFiles, AGoodFileIsRead) {
   ASSERT_EQ(kernels.attention.size(), 1u);
   EXPECT_EQ(kernels.attention[0].kernel, AttentionKernel::flash2);
   EXPECT_EQ(kernels.attention[0].head_dimension, 64u);
-  EXPECT_EQ(kernels.start_ns, 2000);
+  EXPECT_EQ(kernels.start_ns[static_cast<std::size_t>(KernelKind::elementwise)], 2000);
   EXPECT_EQ(kernels.sustained, 0.95);
   EXPECT_EQ(kernels.bandwidth_share[static_cast<std::size_t>(KernelKind::norm)], 0.5);
   EXPECT_EQ(kernels.error[static_cast<std::size_t>(KernelKind::matmul)], 0.04);

@@ -547,7 +547,7 @@ TEST_F(CommandLine, ValuesThatMeanNothingAreRefused) {
                    HasSubstr("--gpu-memory: '24' has no unit; write 24GiB"));
   // Gigabytes at a byte a second.
   expect_bad_usage({"replay", "--model", "gpt2", "--batch", "8", "--seq", "256", "-m", "g5.xlarge", "-p", "on-demand",
-                    "--gpu-memory", "1GiB", "--limit", "h2d=1B/s"},
+                    "--gpu-memory", "1250MiB", "--limit", "h2d=1B/s"},
                    HasSubstr("passes a hundred years; check the slowest, link 'h2d' with 1 B/s"));
   for (const char* option : {"--gpu-memory", "--timeline"}) {
     expect_bad_usage({"replay", "small.trace.jsonl", "-m", "small-host", "-p", "ideal", option, ""},

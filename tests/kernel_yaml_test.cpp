@@ -138,7 +138,7 @@ TEST_F(KernelFiles, EachMistakeIsNamedWithItsLine) {
            {"kernel: flash2", "kernel: flash9", "attention: unknown kernel 'flash9'; valid are flash1, flash2"},
            {"head_dimension: 64", "head_dimension: 0", "attention: head_dimension '0' is not a number from 1 to 4096"},
            {"sustained: {value: 0.95", "sustained: {value: 9", "sustained: value '9' is not a number from 0.1 to 1.2"},
-           {"{elementwise: 0.8", "{elementwise: 3", "bandwidth_share: elementwise '3' is not a number from 0 to 2"},
+           {"{elementwise: 0.8", "{elementwise: 3", "bandwidth_share: elementwise '3' is not a number from 0.01 to 2"},
            {"norm: 0.5", "worm: 0.5", "unknown key 'worm' in bandwidth_share; valid keys are matmul"},
            {"bandwidth: 300GB/s", "bandwidth: 0", "collectives: bandwidth must be above 0"},
            {"bandwidth: 300GB/s", "bandwidth: 300", "has no unit; write 300GB/s"},

@@ -178,7 +178,7 @@ TEST(EnduranceCommand, SaysYearsAndRating) {
     words.insert(words.end(), more.begin(), more.end());
     return run_in_process(words);
   };
-  const InProcessAnswer small = with({"--gpu-memory", "1GiB", "--cpu-memory", "512MiB", "--tbw", "600TB"});
+  const InProcessAnswer small = with({"--gpu-memory", "1250MiB", "--cpu-memory", "512MiB", "--tbw", "600TB"});
   EXPECT_EQ(small.code, 0) << small.err;
   EXPECT_THAT(small.out, AllOf(HasSubstr("600 TB"), HasSubstr("--tbw 600TB"), HasSubstr("1 × 250 GB")));
   EXPECT_THAT(with({}).out, AllOf(HasSubstr("nothing is written"), HasSubstr("assumed")));
@@ -195,7 +195,7 @@ TEST(EnduranceCommand, SaysYearsAndRating) {
   }
   const InProcessAnswer unlimited_nvme =
       run_in_process({"endurance", "--model", "gpt2", "--batch", "8", "--seq", "256", "-m", "g10-a100", "--gpu-memory",
-                      "1GiB", "--cpu-memory", "512MiB", "-p", "on-demand"});
+                      "1250MiB", "--cpu-memory", "512MiB", "-p", "on-demand"});
   EXPECT_THAT(unlimited_nvme.out, HasSubstr("rating not known: --tbw")) << unlimited_nvme.err;
 }
 
@@ -204,7 +204,7 @@ TEST(EnduranceCommand, TakesTheMachineFilesRating) {
   std::ofstream(file) << "name: rated\nbase: g5.xlarge\ntiers:\n  nvme: {tbw: 1.2PB}\n";
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"endurance", "--model",      "gpt2", "--batch",      "8",      "--seq", "256",
-                                      "-p",        "--gpu-memory", "1GiB", "--cpu-memory", "512MiB", "-m",    file};
+                                      "-p",        "--gpu-memory", "1250MiB", "--cpu-memory", "512MiB", "-m",    file};
     words.insert(words.begin() + 8, "on-demand");
     words.insert(words.end(), more.begin(), more.end());
     return run_in_process(words).out;

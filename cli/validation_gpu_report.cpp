@@ -62,7 +62,19 @@ std::vector<Class> classes_of(const std::vector<TrainingRatio>& ratios) {
 
 std::string share_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+std::string indented(const std::string& text) {
+  std::string result = "  ";
+  for (const char c : text) {
+    result += c;
+    if (c == '\n') result += "  ";
+  }
+  result.resize(result.size() - 2);
+  return result;
+}
+
 }  // namespace
+
+bool by_pattern(const std::vector<TrainingRatio>& ratios) { return ratios.size() > 30; }
 
 std::string text_of(const Grid& grid) {
   Table table(grid.front());
@@ -133,6 +145,18 @@ Json accuracy_json(const std::vector<TrainingRatio>& ratios) {
     }
   }
   return list;
+}
+
+std::string patterns_text(const ValidationResult& result) {
+  std::string text;
+  for (std::size_t e = 0; e < result.rows.size(); ++e) {
+    const auto ratios = training_ratios(result, e);
+    if (by_pattern(ratios)) text += indented(text_of(pattern_grid(ratios))) + "\n";
+  }
+  if (const auto ratios = training_ratios(result); !ratios.empty()) {
+    text += indented(text_of(accuracy_grid(ratios))) + "\n";
+  }
+  return text;
 }
 
 }  // namespace tencache

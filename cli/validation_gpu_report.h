@@ -21,4 +21,9 @@ Grid accuracy_grid(const std::vector<TrainingRatio>& ratios);
 // The same as JSON.
 Json accuracy_json(const std::vector<TrainingRatio>& ratios);
 
+// Whether a table of throughput is too long to be read row by row.
+bool by_pattern(const std::vector<TrainingRatio>& ratios);
+// Both grids for the terminal, the first of tables that are long.
+std::string patterns_text(const ValidationResult& result);
+
 }  // namespace tencache

@@ -201,9 +201,6 @@ std::string setup_text(const ValidationFile& file) {
   return text;
 }
 
-// Where a table of throughput is too long to be read row by row.
-bool by_pattern(const std::vector<TrainingRatio>& ratios) { return ratios.size() > 30; }
-
 std::string options_text(const ValidationFile& file) {
   if (file.options.empty()) return "";
   std::string text = "\n### Options\n\n| table | option | value | because |\n|---|---|---|---|\n";
@@ -402,28 +399,6 @@ std::string rows_text(const ValidationResult& result) {
     }
   }
   return empty ? "" : table.text();
-}
-
-std::string indented(const std::string& text) {
-  std::string result = "  ";
-  for (const char c : text) {
-    result += c;
-    if (c == '\n') result += "  ";
-  }
-  result.resize(result.size() - 2);
-  return result;
-}
-
-std::string patterns_text(const ValidationResult& result) {
-  std::string text;
-  for (std::size_t e = 0; e < result.rows.size(); ++e) {
-    const auto ratios = training_ratios(result, e);
-    if (by_pattern(ratios)) text += indented(text_of(pattern_grid(ratios))) + "\n";
-  }
-  if (const auto ratios = training_ratios(result); !ratios.empty()) {
-    text += indented(text_of(accuracy_grid(ratios))) + "\n";
-  }
-  return text;
 }
 
 }  // namespace

@@ -355,6 +355,7 @@ TEST(Schema, Validations) {
   Json validation = Json::parse(run_in_process({"validate", "deep-optimizer-states", "--quick", "--json"}).out);
   ASSERT_FALSE(validation["systems"].empty());
   checked.valid(validation);
+  checked.valid(Json::parse(run_in_process({"validate", "gpu-other", "gpu-kernels", "--quick", "--json"}).out));
   validation["systems"][0]["rows"][0]["verdict"] = "right";
   checked.refused(validation, "$.systems");
   CHECK_OR_SKIP(checked);

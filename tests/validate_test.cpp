@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/validation_gpu.h"
 #include "cli/validation_report.h"
 #include "cli/validation_run.h"
 #include "core/error.h"
@@ -266,6 +267,118 @@ TEST(ShippedValidations, NoRowOf10CacheAndSsdTrainIsMissed) {
     EXPECT_LT(result.median.value_or(0), 0.125) << validation_text({result});
     EXPECT_EQ(result.missed, 0u) << validation_text({result});
   }
+}
+
+// Rows stand each on a line, from line 12 on.
+std::string gpu_file_of(const std::string& rows, const std::string& generate = "loss: {value: fused, source: s}") {
+  return "kind: gpu\n"
+         "system: tiny\n"
+         "source: none\n"
+         "tolerance: {median: 0.1, worst: 0.3, p90: none, gpu_median: 0.05}\n"
+         "models:\n"
+         "  - {name: m, family: gpt2, layers: 2, hidden: 128, heads: 2, vocabulary: 512}\n"
+         "throughput:\n"
+         "  - name: t\n"
+         "    generate: {" +
+         generate +
+         "}\n"
+         "    not_judged: a reason\n"
+         "    rows:\n" +
+         rows;
+}
+ValidationFile parse_gpu(const std::string& rows) { return parse_validation(gpu_file_of(rows), "t.yaml"); }
+
+TEST(GpuValidation, ALineIsAWorkloadOfAtMostEightRanksAndTwoMicroBatches) {
+  const ValidationFile file = parse_gpu(
+      "      - l40s,m,64,32,3,5,y,grad,amp,1000,judge\n"
+      "      - l40s,m,64,64,3,2,y,grad,amp,10*64/2,fit  # the same simulation\n"
+      "      - l40s,gpt2,64,1,3,1,n,full,fp32,900,list\n");
+  ASSERT_EQ(file.workloads.size(), 2u);
+  EXPECT_EQ(file.workloads[0].generate, (GenerateSettings{{"model", "m"},
+                                                          {"gpu", "l40s"},
+                                                          {"seq", "64"},
+                                                          {"batch", "48"},
+                                                          {"micro-batches", "2"},
+                                                          {"precision", "bf16"},
+                                                          {"recompute", "block"},
+                                                          {"data-parallel", "8"},
+                                                          {"gradient-precision", "fp32"},
+                                                          {"zero", "2"},
+                                                          {"loss", "fused"}}));
+  EXPECT_EQ(file.workloads[0].model.value().max_sequence, 64u);
+  EXPECT_FALSE(file.workloads[1].model.has_value());
+  const std::vector<ValidationRow>& rows = file.experiments.at(0).rows;
+  EXPECT_EQ(rows[0].workloads, rows[1].workloads);
+  EXPECT_EQ(rows[0].training.value().tokens, 64 * 3 * 2);
+  EXPECT_EQ(rows[1].published.from, 320);
+  EXPECT_TRUE(rows[1].fitted);
+  EXPECT_EQ(rows[2].not_judged, "a reason");
+  EXPECT_EQ(file.tolerance_p90, std::nullopt);
+}
+
+TEST(GpuValidation, RefusesWhatItDoesNotKnowWithItsLine) {
+  const std::string good = "      - l40s,m,64,1,3,1,n,full,pure,1000,judge\n";
+  const auto with = [&](const std::string& row) { return complaint(gpu_file_of(good + "      - " + row + "\n")); };
+  EXPECT_THAT(with("l40s,m,64"), HasSubstr("t.yaml:13: a row of throughput has 11 columns, found 3: gpu, model"));
+  EXPECT_THAT(with("l40x,m,64,1,3,1,n,full,pure,1000,judge"), HasSubstr("t.yaml:13: gpu: "));
+  EXPECT_THAT(with("l40s,x,64,1,3,1,n,full,pure,1000,judge"), HasSubstr("models of this file: m"));
+  EXPECT_THAT(with("l40s,m,0,1,3,1,n,full,pure,1000,judge"), HasSubstr("sequence: '0' is not a whole number from 1"));
+  EXPECT_THAT(with("l40s,m,64,1,3,1,n,half,pure,1000,judge"), HasSubstr("sharding: unknown 'half'; valid are full"));
+  EXPECT_THAT(with("l40s,m,64,1,3,1,n,full,pure,1*,judge"), HasSubstr("'1*' is not a number above 0"));
+  EXPECT_THAT(complaint(gpu_file_of(good, "zero: {value: 3, source: s}")), HasSubstr("follows from a row's columns"));
+  EXPECT_THAT(complaint(gpu_file_of(good, "loss: {value: fused}")), HasSubstr("key 'source' is missing"));
+  EXPECT_THAT(complaint(file_of("{of: A, published: 1}") + "throughput: []\n"),
+              HasSubstr("'throughput' belongs to a file of kind: gpu"));
+}
+
+TEST(GpuValidation, HoldsTheMedianOfEachGpu) {
+  const ValidationFile file = parse_gpu(
+      "      - l40s,m,64,1,1,1,n,full,pure,100,judge\n"
+      "      - l40s,m,64,1,2,1,n,full,pure,100,judge\n"
+      "      - l40s,m,64,1,3,1,n,full,pure,100,fit\n"
+      "      - l4,m,64,1,1,1,n,full,pure,100,judge\n");
+  RunTable runs;  // 64 tokens a sequence: ratios of 1.06, 1.08, 3 and 1
+  const std::vector<RunKey> keys = runs_needed(file);
+  const double seconds[] = {64 / 106.0, 128 / 108.0, 192 / 300.0, 64 / 100.0};
+  for (std::size_t i = 0; i < keys.size(); ++i) runs[keys[i]] = took(seconds[i]);
+  const ValidationResult result = evaluate(file, runs);
+  EXPECT_EQ(result.missed, 0u);
+  EXPECT_THAT(result.failures, ElementsAre("l40s: median ratio 1.070, 0.95 to 1.05"));
+  EXPECT_FALSE(result.passed);
+  EXPECT_EQ(summarize({result}, SummaryOf::gpu).judged, 3u);
+  EXPECT_EQ(summarize({result}, SummaryOf::offloading).rows(), 0u);
+  EXPECT_EQ(p90_of({4, 1, 2}), 4);
+  EXPECT_THAT(validation_text({result}), HasSubstr("Not passed: l40s: median ratio 1.070"));
+}
+
+TEST(GpuValidation, ThroughputIsThatOfTheGeneratedTrace) {
+  const ValidationFile file = parse_gpu(
+      "      - l40s,m,64,2,3,1,n,full,pure,100,list\n"
+      "      - l40s,m,64,2,3,1,n,none,pure,100,list\n");
+  const ValidationResult result = run_validations({file}, {}).at(0);
+  // Two ranks alike, simulated as one: what the trace of both takes.
+  const Trace trace = generate_trace(file.workloads[0].generate, &*file.workloads[0].model);
+  Nanoseconds both = 0;
+  for (const Op& op : trace.ops) both += op.gap_before_ns + op.duration_ns;
+  EXPECT_THAT(result.rows[0][0].simulated.value(), DoubleNear(64 * 3 / (static_cast<double>(both) * 0.5e-9), 1));
+  EXPECT_NE(result.rows[0][1].simulated, result.rows[0][0].simulated);  // other collectives
+}
+
+TEST(GpuValidation, KernelsAgainstTheirTarget) {
+  const std::string head = "kind: gpu\nsystem: tiny\nsource: none\nkernels:\n";
+  const std::string row = "  - {chip: h100, gpu: h100, median: {matmul: 0.9, attention: 0.9, attention 64: 0.0001}}\n";
+  const ValidationFile file = parse_validation(head + row, "t.yaml");
+  const ValidationResult result = run_validations({file}, {}).at(0);
+  const std::vector<ValidationRow>& rows = file.experiments.at(0).rows;
+  ASSERT_EQ(rows.size(), 4u);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool small = rows[i].kernels->head_dimension == 64;
+    EXPECT_EQ(result.rows[0][i].verdict, small ? Verdict::missed : Verdict::within) << rows[i].name;
+  }
+  EXPECT_EQ(result.rows[0][0].kernels.value().kernels, 200u);
+  EXPECT_EQ(result.median, std::nullopt);  // their errors do not dilute those of rows
+  EXPECT_THAT(complaint(head + "  - {chip: h100, gpu: h100, median: {gather: 0.1}}\n"),
+              HasSubstr("t.yaml:5: unknown key"));
 }
 
 class ValidateCommand : public ::testing::Test {

@@ -294,7 +294,8 @@ std::string names(const Json& object, const char* key) {
 
 Chart validate_chart(const Json& json) {
   Chart chart;
-  const Json& summary = member(json, "summary");
+  const Json& offloading = member(json, "summary");
+  const Json& summary = number(offloading, "judged") > 0 ? offloading : member(json, "gpu_summary");
   chart.title =
       fmt::format("Simulated against published: {:.0f} rows judged, {:.0f} missed, median error {}",
                   number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));

@@ -238,12 +238,12 @@ TEST_F(FitCommand, CountsPagesAndStagingBuffers) {
   const Json gpt2 = fit(words, 0);
   const Json& demand = gpt2["demand"][0];
   EXPECT_EQ(demand["gpu_granularity_bytes"], 512);
-  EXPECT_GT(demand["peak_bytes_in_gpu_memory"], demand["peak"]["bytes"]);
+  EXPECT_GE(demand["peak_bytes_in_gpu_memory"], demand["peak"]["bytes"]);
   EXPECT_EQ(demand["tiers"][0]["held_bytes"], demand["peak_bytes_in_gpu_memory"]);
   std::vector<std::string> text = {"fit"};
   text.insert(text.end(), words.begin(), words.end());
   EXPECT_THAT(run_in_process(text).out,
-              ::testing::AllOf(HasSubstr("each tensor in whole 512 B"), HasSubstr(" + 256.00 MiB of buffers")));
+              HasSubstr(" + 256.00 MiB of buffers"));
 }
 
 // Two ranks with 256 MiB of staging buffers each and, rounded, at least 48 MiB of blocks.

@@ -375,7 +375,7 @@ TEST(GpuValidation, KernelsAgainstTheirTarget) {
     const bool small = rows[i].kernels->head_dimension == 64;
     EXPECT_EQ(result.rows[0][i].verdict, small ? Verdict::missed : Verdict::within) << rows[i].name;
   }
-  EXPECT_EQ(result.rows[0][0].kernels.value().kernels, 200u);
+  EXPECT_EQ(result.rows[0][0].kernels.value().kernels, 240u);
   EXPECT_EQ(result.median, std::nullopt);  // their errors do not dilute those of rows
   EXPECT_THAT(complaint(head + "  - {chip: h100, gpu: h100, median: {gather: 0.1}}\n"),
               HasSubstr("t.yaml:5: unknown key"));

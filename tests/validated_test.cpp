@@ -48,7 +48,7 @@ TEST(Validated, OnlyMeasuredSecondsOfThePolicyAndModelCount) {
   };
   EXPECT_EQ(text_of("10cache-l40s", "10cache", "opt-6.7b"),
             "extrapolated (on this machine ratios of times and hit rates of 10cache, l2l, zero-infinity were checked, "
-            "within 25.0 %)");
+            "within 22.9 %)");
   EXPECT_EQ(text_of("mlp-offload-4gpu", "mlp-offload", "mlp-offload-40b"),
             "validated within 43.7 % (MLP-Offload (SC'25))");
   // Not with options that none of them had.

@@ -299,7 +299,7 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--seed", a.seed, "Of --seq-distribution")->capture_default_str();
   command.add_option("--micro-batches", a.micro_batches, "Parts of the batch; gradients accumulate over them")
       ->capture_default_str();
-  command.add_option("--gpu", a.gpu, "Whose roofline gives the durations (configs/gpus.yaml)")->capture_default_str();
+  command.add_option("--gpu", a.gpu, "GPU whose kernel times are modelled (configs/gpus.yaml)")->capture_default_str();
   refuse_empty(command.add_option("--kernels", a.kernels,
                                   "Constants of its kernels from this file, such as calibrate --from-trace writes "
                                   "(default: the GPU's of configs/kernels)"));
@@ -475,7 +475,7 @@ std::optional<GenerateSettings> generate_settings_of(const std::string& recorded
 }
 
 void add_generate_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and a GPU's roofline");
+  CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and modelled kernel times");
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
   add_generate_options(*command, a);

@@ -205,7 +205,7 @@ void add_trace(CLI::App& group, Command& chosen) {
   trace->add_flag("--strip-names", arguments->strip_names,
                   "Neutral names for tensors, ops, modules and the model, to share the trace");
   trace->add_option("--gpu", arguments->gpu,
-                    "All durations by this GPU's roofline: of a model recorded without its memory");
+                    "Model all durations for this GPU: of a model recorded without its memory");
   add_kernels(trace, *arguments);
   trace->add_flag("--json", arguments->json, "What was written as JSON");
   trace->footer(
@@ -227,7 +227,7 @@ void add_import_recordings(CLI::App& group, Command& chosen) {
   add_common(pytorch, *arguments);
   add_iteration(pytorch, *arguments);
   pytorch->add_option("--assume-gpu,--gpu", arguments->gpu,
-                      "Durations by this GPU's roofline where the recording has none");
+                      "Model durations for this GPU where the recording has none");
   add_kernels(pytorch, *arguments);
   pytorch->add_flag("--as-recorded", arguments->as_recorded, as_recorded_text);
   whole_number(

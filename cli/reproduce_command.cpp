@@ -203,7 +203,7 @@ std::string explanation(const std::vector<Change>& changes) {
     text += "  the trace is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.from_deepspeed"))
     text += "  the file of --from-deepspeed is not the one of then: its hash differs\n";
-  if (changed("manifest.hashes.gpus")) text += "  the rooflines that durations are rescaled by are not those of then\n";
+  if (changed("manifest.hashes.gpus")) text += "  the figures of GPUs that durations are rescaled by have changed\n";
   if (changed("manifest.hashes.machine")) text += "  the machine file is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.sweep")) text += "  the sweep's file is not the one of then: its hash differs\n";
   if (changed("manifest.hashes.combinations"))

@@ -63,7 +63,7 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
   const std::string& gpu = workload.machine.gpu;
   if (const auto& rescaling = workload.rescaling) {
     std::string note = fmt::format(
-        "durations are modelled: rescaled from {} to {} by roofline in {}, {:.3f} of the GPU's time "
+        "durations are modelled: rescaled from {} to {} in {}, {:.3f} of the GPU's time "
         "(docs/rescaling.md)",
         printable(rescaling->from), printable(rescaling->to), rescaling->precision, rescaling->factor);
     if (rescaling->guessed != 0) {

@@ -328,9 +328,9 @@ std::string validity_text_of(const std::vector<SweepRow>& rows) {
     return text;
   };
   const std::string made = list(durations, [](const std::string& name) -> std::string {
-    if (name == "modelled") return "are modelled by roofline (generated traces)";
+    if (name == "modelled") return "are modelled (generated traces)";
     if (name == "measured") return "are recorded";
-    return "are modelled: " + name + " by roofline (docs/rescaling.md)";
+    return "are modelled: " + name + " (docs/rescaling.md)";
   });
   const std::string believed = list(validities, [](const std::string& name) -> std::string {
     return name == "extrapolated"

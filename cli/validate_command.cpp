@@ -54,7 +54,7 @@ void add_validate_command(CLI::App& app, Command& chosen) {
   command->add_flag("--quick", a.quick, "Without the workloads that a file calls slow");
   command->add_flag("--json", a.json, "All rows and simulations as JSON");
   command->footer(
-      "Offloading systems and GPU rows (training throughput, recorded kernels) have a summary each.\n"
+      "Offloading systems, GPU times (training throughput, recorded kernels) and GPU memory have a summary each.\n"
       "Exit code 1 if an error is above what its file tolerates, or an order or a failure is not as published.\n"
       "Policies are those that are built in: policy libraries are not loaded here.\n"
       "The files' format: docs/validation-format.md.\n\nExamples:\n"

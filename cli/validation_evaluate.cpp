@@ -35,6 +35,10 @@ double metric_of(const RunFigures& run, const ValidationRow& row) {
       const auto found = run.stalls.find(row.link);
       return found == run.stalls.end() ? 0 : found->second;
     }
+    case Metric::peak_bytes:
+      return run.peak_bytes;
+    case Metric::peak_bytes_less_optimizer:
+      return run.peak_bytes_less_optimizer;
     case Metric::peak_activation_bytes:
       return run.peak_activation_bytes;
     case Metric::tokens_per_second:

@@ -32,6 +32,8 @@ constexpr NamedMetric metrics[] = {{"seconds", Metric::seconds},
                                    {"hit_rate.tensors", Metric::hit_rate_tensors},
                                    {"hit_rate.accesses", Metric::hit_rate_accesses},
                                    {"hit_rate.bytes", Metric::hit_rate_bytes},
+                                   {"peak_bytes", Metric::peak_bytes},
+                                   {"peak_bytes_less_optimizer", Metric::peak_bytes_less_optimizer},
                                    {"peak_activation_bytes", Metric::peak_activation_bytes}};
 constexpr std::string_view link_bytes_prefix = "bytes.", stall_prefix = "stall_seconds.";
 
@@ -61,7 +63,7 @@ class ValidationReader {
     result_.source = text(keys.require("source"), "source");
     result_.url = optional_text(keys, "url", "url");
     if (const auto value = keys.get("kind")) {
-      result_.kind = static_cast<ValidationKind>(figures_.choice(*value, "kind", {"offloading", "gpu"}));
+      result_.kind = static_cast<ValidationKind>(figures_.choice(*value, "kind", validation_kind_names()));
     }
     read_tolerance(keys);
     each(keys, "fitted", [&](const YamlValue& item) { read_fitted(item); });
@@ -124,7 +126,7 @@ class ValidationReader {
   void read_gpu_tables(const YamlMap& keys) {
     for (const char* key : {"machines", "systems", "workloads", "experiments"}) {
       if (const auto value = keys.get(key)) {
-        fail_at(*value, std::string("'") + key + "' belongs to a file of kind: offloading");
+        fail_at(*value, std::string("'") + key + "' belongs to a file of kind: offloading or memory");
       }
     }
     if (!keys.get("throughput") && !keys.get("kernels")) {
@@ -412,13 +414,22 @@ class ValidationReader {
     return number(value, trimmed(text.substr(0, slash))) / number(value, trimmed(text.substr(slash + 1)));
   }
   static double number(const YamlValue& value, const std::string& text) {
+    if (text.ends_with("B")) return bytes(value, text);
     const bool percent = text.ends_with("%");
     const std::string digits = percent ? trimmed(text.substr(0, text.size() - 1)) : text;
     const std::optional<double> result = parse_number(digits);
     if (!result || *result <= 0) {
-      fail_at(value, "rows.published: '" + text + "' is not a number above 0; write 2.54, 4469/1758, 83.9 % or 0.9..1");
+      fail_at(value, "rows.published: '" + text + "' is not a number above 0; write 2.54, 4469/1758, 83.9 %, 0.9..1 or 18.9 GiB");
     }
     return percent ? *result / 100 : *result;
+  }
+  static double bytes(const YamlValue& value, std::string text) {
+    std::erase(text, ' ');
+    try {
+      return static_cast<double>(parse_bytes(text));
+    } catch (const Error& error) {
+      fail_at(value, std::string("rows.published: ") + error.what());
+    }
   }
 
   std::string file_;
@@ -436,6 +447,11 @@ const auto& named(const List& list, const std::string& wanted) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& validation_kind_names() {
+  static const std::vector<std::string> names{"offloading", "gpu", "memory"};
+  return names;
+}
 
 double Published::error_of(double simulated) const {
   if (simulated < from) return simulated / from - 1;

@@ -17,9 +17,10 @@ namespace tencache {
 
 using Settings = std::map<std::string, std::string>;
 
-// offloading: systems that move data, compared by times and ratios; gpu: times of the GPU alone. Their summaries are
-// kept apart: many accurate rows of one kind must not hide a miss of the other.
-enum class ValidationKind : std::uint8_t { offloading, gpu };
+// offloading: systems that move data, compared by times and ratios; gpu: times of the GPU alone; memory: its peaks.
+// Their summaries are kept apart: many accurate rows of one kind must not hide a miss of another.
+enum class ValidationKind : std::uint8_t { offloading, gpu, memory };
+const std::vector<std::string>& validation_kind_names();  // in the order of the enum
 
 struct ValidationWorkload {
   std::string name;
@@ -53,7 +54,9 @@ enum class Metric : std::uint8_t {
   hit_rate_bytes,
   link_bytes,             // an iteration
   stall_seconds,          // an iteration, by cause
-  peak_activation_bytes,  // the GPU's peak, less all persistent tensors
+  peak_bytes,             // of the GPU
+  peak_bytes_less_optimizer,  // the same, without the states of the optimizer
+  peak_activation_bytes,      // the same, without any persistent tensor
   // Tokens of a GPU over the time of an iteration, or of some of its phases.
   tokens_per_second,
   forward_backward_tokens_per_second,

@@ -45,14 +45,18 @@ bool is_share(const ValidationRow& row) {
   return row.over.empty() && rate;
 }
 
+bool is_peak(Metric metric) {
+  return metric == Metric::peak_bytes || metric == Metric::peak_bytes_less_optimizer ||
+         metric == Metric::peak_activation_bytes;
+}
+
 // With its unit where it has one; ratios and seconds of four digits.
 std::string figure_text(const ValidationRow& row, double value) {
   if (is_share(row) || row.kind == RowKind::kernels) return fmt::format("{:.1f} %", 100 * value);
   if (row.training) return fmt::format("{:.0f} tokens/s", value);
   if (!row.over.empty()) return fmt::format("{:.3f}", value);
-  if (row.metric == Metric::link_bytes || row.metric == Metric::peak_activation_bytes) {
-    return fmt::format("{:.4g} GB", value * 1e-9);
-  }
+  if (row.metric == Metric::link_bytes) return fmt::format("{:.4g} GB", value * 1e-9);
+  if (is_peak(row.metric)) return fmt::format("{:.4g} GiB", value / GiB);
   return format_seconds(value);
 }
 
@@ -324,12 +328,20 @@ Json summary_json(const ValidationSummary& summary) {
 
 }  // namespace
 
+namespace {
+
+ValidationKind kind_of(SummaryOf which) {
+  if (which == SummaryOf::gpu) return ValidationKind::gpu;
+  return which == SummaryOf::memory ? ValidationKind::memory : ValidationKind::offloading;
+}
+
+}  // namespace
+
 ValidationSummary summarize(const std::vector<ValidationResult>& results, SummaryOf which) {
   ValidationSummary all;
   std::vector<double> errors;
   for (const ValidationResult& result : results) {
-    const bool gpu = result.file->kind == ValidationKind::gpu;
-    if (which != SummaryOf::all && gpu != (which == SummaryOf::gpu)) continue;
+    if (which != SummaryOf::all && kind_of(which) != result.file->kind) continue;
     const bool whole = which != SummaryOf::without_recordings;
     if (whole) all.passed = all.passed && result.passed;
     each_row(result, [&](const ValidationExperiment&, const ValidationRow& row, const RowResult& of_row) {
@@ -361,7 +373,8 @@ std::vector<NamedSummary> summaries_of(const std::vector<ValidationResult>& resu
   std::vector<NamedSummary> list;
   for (const auto& [name, which] : {std::pair{"Offloading systems", SummaryOf::offloading},
                                     {"Offloading systems, rows that need no recordings", SummaryOf::without_recordings},
-                                    {"GPU", SummaryOf::gpu}}) {
+                                    {"GPU", SummaryOf::gpu},
+                                    {"GPU memory", SummaryOf::memory}}) {
     const ValidationSummary summary = summarize(results, which);
     if (summary.rows() != 0) list.push_back({name, summary, which == SummaryOf::gpu});
   }
@@ -455,7 +468,7 @@ Json validation_json(const std::vector<ValidationResult>& results) {
                        {"system", file.system},
                        {"source", file.source},
                        {"url", file.url},
-                       {"kind", file.kind == ValidationKind::gpu ? "gpu" : "offloading"},
+                       {"kind", validation_kind_names()[static_cast<std::size_t>(file.kind)]},
                        {"tolerance",
                         {{"median", or_null(file.tolerance_median)},
                          {"p90", or_null(file.tolerance_p90)},
@@ -474,6 +487,7 @@ Json validation_json(const std::vector<ValidationResult>& results) {
           {"summary", summary_json(summarize(results, SummaryOf::offloading))},
           {"summary_without_recordings", summary_json(summarize(results, SummaryOf::without_recordings))},
           {"gpu_summary", summary_json(summarize(results, SummaryOf::gpu))},
+          {"memory_summary", summary_json(summarize(results, SummaryOf::memory))},
           {"gpus", accuracy_json(all_ratios(results))},
           {"systems", std::move(systems)}};
 }

@@ -17,7 +17,7 @@ struct ValidationSummary {
   std::size_t rows() const { return judged + fitted + listed + skipped; }
 };
 // Which rows a summary is of. Files of the two kinds are summed up apart: neither hides what the other misses.
-enum class SummaryOf : std::uint8_t { all, offloading, without_recordings, gpu };
+enum class SummaryOf : std::uint8_t { all, offloading, without_recordings, gpu, memory };
 ValidationSummary summarize(const std::vector<ValidationResult>& results, SummaryOf which = SummaryOf::all);
 
 std::string validation_text(const std::vector<ValidationResult>& results);

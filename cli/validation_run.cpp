@@ -75,9 +75,10 @@ struct Task {
   bool ideal() const { return key.second != system->name; }
 };
 
-Bytes persistent_bytes(const Trace& trace) {
+template <typename Wanted>
+Bytes bytes_of(const Trace& trace, Wanted wanted) {
   Bytes bytes = 0;
-  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  for (const Tensor& tensor : trace.tensors) bytes += wanted(tensor) ? tensor.bytes : 0;
   return bytes;
 }
 
@@ -101,8 +102,14 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   figures.hit_rate_tensors = share(result.window.tensors_held, result.window.tensors);
   figures.hit_rate_accesses = share(result.window.hits, result.window.accesses);
   figures.hit_rate_bytes = share(result.window.hit_bytes, result.window.access_bytes);
-  const Bytes kept = persistent_bytes(outcome.program.trace);
-  figures.peak_activation_bytes = static_cast<double>(result.peak_bytes[0] - std::min(result.peak_bytes[0], kept));
+  const Trace& trace = outcome.program.trace;
+  const auto peak_less = [peak = result.peak_bytes[0]](Bytes bytes) {
+    return static_cast<double>(peak - std::min(peak, bytes));
+  };
+  figures.peak_bytes = peak_less(0);
+  figures.peak_bytes_less_optimizer =
+      peak_less(bytes_of(trace, [](const Tensor& tensor) { return tensor.role == Role::optimizer_state; }));
+  figures.peak_activation_bytes = peak_less(bytes_of(trace, [](const Tensor& tensor) { return tensor.persistent; }));
   for (std::size_t link = 0; link < machine.links.size(); ++link) {
     figures.link_bytes[machine.links[link].name] =
         static_cast<double>(result.window.link_bytes[link]) / static_cast<double>(result.period);

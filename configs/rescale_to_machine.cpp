@@ -35,7 +35,7 @@ std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& mac
   const GpuSpec* to = find_gpu(gpus, machine.gpu);
   if (to == nullptr) {
     throw Error("machine '" + machine.name + "' has the GPU '" + machine.gpu +
-                "', whose roofline is not known, so that the trace's durations cannot be rescaled to it; name one of " +
+                "', whose figures are not known, so the trace's durations cannot be rescaled to it; name one of " +
                 names + " in its file, or say --no-rescale to take them as they are");
   }
   if (from == to) return std::nullopt;

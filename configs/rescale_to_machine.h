@@ -18,7 +18,7 @@ struct RescaleOptions {
 
 // Nothing is changed, and nullopt returned, where the machine names no GPU (one of the user's own, as `calibrate`
 // writes it, or a stand-in), where its GPU is the trace's, and with no_rescale. Throws Error where it is not known
-// which GPU the durations are of, for an unknown assumed GPU, and for a machine whose GPU has no roofline.
+// which GPU the durations are of, for an unknown assumed GPU, and for a machine whose GPU is not known.
 std::optional<Rescaling> rescale_to_machine(Trace& trace, const MachineSpec& machine,
                                             const RescaleOptions& options = {});
 

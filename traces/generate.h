@@ -3,7 +3,7 @@
 //
 // Every parameter is a tensor under its Hugging Face name; every kernel of the forward pass, loss, backward pass and
 // optimizer step is an op with the tensors that it reads and writes, its flops (of matrix products; elementwise kernels
-// count none), the bytes it touches and a duration by the roofline of a GPU. What is kept for the backward pass is what
+// count none), the bytes it touches and a modelled duration. What is kept for the backward pass is what
 // a later op reads, nothing else. docs/workloads.md says what each kind of model emits and where the figures come from.
 #pragma once
 

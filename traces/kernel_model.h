@@ -7,7 +7,7 @@
 //   the others  memory traffic over the share of the bandwidth that kernels of the kind reach
 //
 // and a fixed time of every kernel. A matmul whose shape is not known is the larger of its arithmetic over the peak's
-// share and its traffic over the bandwidth's (the roofline, Williams et al. 2009). docs/workloads.md has the sources
+// share and its traffic over the bandwidth's (the roofline, Williams et al. 2009). docs/durations.md has the sources
 // of the constants and what the model was held against.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Durations of a trace carried over from the GPU that they were recorded on (or modelled for) to another one, by the
-// kernel model (traces/kernel_model.h): each op takes its duration times the ratio of its time by the roofline of the
-// one GPU to that of the other, so that what the recording knows beyond a roofline stays in it.
+// kernel model (traces/kernel_model.h): each op takes its duration times the ratio of its modelled time on
+// the one GPU to that on the other. What the recording knows beyond the model stays in it.
 //
 // The rules, op by op:
 //
@@ -42,7 +42,7 @@ Precision precision_on(const GpuSpec& gpu, Precision wanted);
 Rescaling rescale(Trace& trace, const GpuSpec& from, const GpuSpec& to);
 
 // Durations of a trace that has none, such as of a model recorded without its memory: each GPU op takes its time by the
-// GPU's roofline (rules 2 to 5, an op without flops is elementwise) with the GPU's launch gap before it. All become
+// GPU's kernel model (rules 2 to 5, an op without flops is elementwise) with the GPU's launch gap before it. All become
 // `modelled`, and the header's hardware "modelled: GPU". Throws Error as rescale does.
 void model_durations(Trace& trace, const GpuSpec& gpu, Nanoseconds launch_ns);
 

@@ -294,8 +294,11 @@ std::string names(const Json& object, const char* key) {
 
 Chart validate_chart(const Json& json) {
   Chart chart;
-  const Json& offloading = member(json, "summary");
-  const Json& summary = number(offloading, "judged") > 0 ? offloading : member(json, "gpu_summary");
+  const char* shown = "summary";
+  for (const char* key : {"memory_summary", "gpu_summary", "summary"}) {
+    if (number(member(json, key), "judged") > 0) shown = key;
+  }
+  const Json& summary = member(json, shown);
   chart.title =
       fmt::format("Simulated against published: {:.0f} rows judged, {:.0f} missed, median error {}",
                   number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));

@@ -333,7 +333,7 @@ def models() -> list[dict]:
 
 
 def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] = None, **options: Any) -> _core.Trace:
-    """A training step's trace from a model's description and a GPU's roofline.
+    """A training step's trace from a model's description and modelled kernel times.
 
     Args:
         model: a name of `models()`, or a YAML or Hugging Face config.json file.

@@ -24,7 +24,7 @@ ImportedTrace import_pytorch(const PytorchImportOptions& options) {
   if (options.kineto.empty() && !options.gpu) {
     throw Error(options.execution_trace, 0,
                 "an execution trace has no times; give the Kineto trace of the same run as a second file, or "
-                "--assume-gpu NAME for durations by that GPU's roofline");
+                "--assume-gpu NAME for durations modelled for that GPU");
   }
   const Storages storages = find_storages(recording);
   const std::vector<CallOp> ops = find_ops(recording, storages);

@@ -16,7 +16,7 @@ struct PytorchImportOptions {
   std::string kineto;  // empty: none
   IterationChoice iteration;
   std::optional<std::int64_t> kineto_iteration;  // empty: the same one, or else the last complete one
-  // For durations by roofline, of those ops that the Kineto trace has no time for. Without it and without a Kineto
+  // For modelled durations, of those ops that the Kineto trace has no time for. Without it and without a Kineto
   // trace the import is an error.
   std::optional<GpuSpec> gpu;
   Nanoseconds launch_ns = 0;  // of the host, for a kernel (configs/stacks.yaml)

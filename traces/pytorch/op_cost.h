@@ -1,4 +1,4 @@
-// What a recorded call computes and moves, from the shapes of its arguments: what a roofline needs where the recording
+// What a recorded call computes and moves, from the shapes of its arguments: what the kernel model needs where the recording
 // has no times.
 //
 // Arithmetic is counted as traces/recorder/op_flops.h has it, kernels and shapes are those of op_kernel.h there. Every

@@ -305,13 +305,13 @@ class Maker {
     note(recording_.orphans, plural(recording_.orphans, "node") + " whose parent is not in the file");
     if (in_.measured != nullptr) {
       note(unmatched_, plural(unmatched_, "op") + " without a measured time: " +
-                           (in_.gpu ? "by roofline of the " + in_.gpu->name : "0 ns; --assume-gpu NAME models them"));
+                           (in_.gpu ? "modelled for the " + in_.gpu->name : "0 ns; --assume-gpu NAME models them"));
       note(foreign_ns_ > 0,
            format_duration(foreign_ns_) + " of recorded work belongs to no op of the trace: counted as gaps");
       note(overrun_ns_ > 0, "the recorded work ends " + format_duration(overrun_ns_) +
                                 " after the iteration's period: the trace is that much longer");
     } else {
-      notes.push_back("no times recorded: durations are the roofline's of the " + in_.gpu->name +
+      notes.push_back("no times recorded: durations are modelled for the " + in_.gpu->name +
                       ", gaps its launch gap");
     }
     notes.push_back("frees are not recorded: a tensor that is not persistent lives to its last use");

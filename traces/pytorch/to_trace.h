@@ -40,7 +40,7 @@ struct TraceParts {
   const std::vector<Part>& parts;
   const Roles& roles;
   Iteration iteration;
-  const GpuSpec* gpu = nullptr;  // the roofline, where there are no times
+  const GpuSpec* gpu = nullptr;  // models durations where there are no times
   const MeasuredIteration* measured = nullptr;
   bool as_recorded = false;
 };

@@ -26,7 +26,7 @@ def _arguments(words):
     meta = parser.add_argument_group("a model without its memory", "Instead of SCRIPT: one step of AdamW on a "
                                      "language model of Hugging Face, under fake tensors. Sizes and order are exact.")
     meta.add_argument("--meta", metavar="CONFIG", help="a config.json, its folder, or a name on the Hugging Face hub")
-    meta.add_argument("--gpu", help="durations by the roofline of this GPU, such as l40s (asks the tencache command)")
+    meta.add_argument("--gpu", help="model durations for this GPU, such as l40s (asks the tencache command)")
     meta.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
     meta.add_argument("--sequence-length", type=int, default=1024, help="tokens each (default: %(default)s)")
     meta.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16",

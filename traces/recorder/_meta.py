@@ -55,13 +55,13 @@ def _dropout_as_on_a_gpu():
 
 
 def record_meta(config, output, *, gpu, batch, sequence_length, precision, checkpointing, say):
-    """Writes a trace of one step of AdamW; with `gpu` durations by its roofline, which needs the `tencache` command."""
+    """Writes a trace of one step of AdamW; with `gpu` durations modelled for it, which needs the `tencache` command."""
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise RecorderError("--meta needs PyTorch 2.0 or newer") from None
     if gpu is not None and shutil.which("tencache") is None:
-        raise RecorderError("durations by a GPU's roofline need the `tencache` command: install it, or leave --gpu out "
+        raise RecorderError("durations modelled for a GPU need the `tencache` command: install it, or leave --gpu out "
                             "and run `tencache import trace` on the result where it is installed")
     config = os.path.normpath(config)
     if os.path.basename(config) == "config.json":
@@ -95,4 +95,4 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, check
     if result.returncode != 0:
         os.unlink(output)
         raise RecorderError(result.stderr.strip())
-    say(result.stdout.strip() + f"; durations by the roofline of the {gpu}")
+    say(result.stdout.strip() + f"; durations modelled for the {gpu}")

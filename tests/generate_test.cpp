@@ -247,8 +247,10 @@ TEST(Generate, ComputesInTf32WithTensorsOfFp32) {
       EXPECT_EQ(tf32.ops[i].duration_ns, fp32.ops[i].duration_ns);
     }
   }
-  // Products reach 0.83 of their share in fp32.
-  EXPECT_NEAR(products(fp32) / products(tf32), 494.5 / (67 * 0.83), 1);
+  // Products reach 0.83 of their share in fp32, and lose less of their time to starts and traffic than the shorter ones.
+  const double peaks = 494.5 / (67 * 0.83), ratio = products(fp32) / products(tf32);
+  EXPECT_GT(ratio, 0.6 * peaks);
+  EXPECT_LT(ratio, peaks);
   EXPECT_NEAR(products(tf32) / products(bf16), 2, 0.3);
   options.gpu = read_gpu("v100-16g");
   options.precision = Precision::tf32;

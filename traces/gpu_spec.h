@@ -76,7 +76,7 @@ struct KernelConstants {
   std::vector<AttentionConstants> attention;
   // Of a kernel, by kind; 0: as elementwise. Products and attention have their own.
   std::array<double, kernel_kind_count> start_ns{};
-  double sustained = 1;  // of products on tensor cores: rate in training ÷ in a short measurement
+  double sustained = 1;      // clock in training ÷ in a short measurement
   // Shares of the memory's bandwidth, by kind; 0: as elementwise.
   std::array<double, kernel_kind_count> bandwidth_share{};
   // Median error of each kind's times on shapes that nothing was fitted on; 0: as elementwise.

@@ -80,18 +80,16 @@ KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)
 
 Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
   double seconds = 0;
-  // The share of fp32 was measured in long runs; tensor cores in short ones.
-  const double sustained = precision_ == Precision::fp32 ? 1 : gpu_.kernels.sustained;
   const bool shaped = std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
   if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
-    seconds /= sustained;
+    seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
-    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / sustained;
+    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
   } else if (flops != 0) {
-    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * sustained),
+    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
                        static_cast<double>(bytes) / bandwidth_of(KernelKind::elementwise)) +
               gpu_.kernels.matmul.start_ns * 1e-9;
   } else {

@@ -66,6 +66,8 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, check
     config = os.path.normpath(config)
     if os.path.basename(config) == "config.json":
         config = os.path.dirname(os.path.abspath(config))
+    # Imports of a trace do not write over what they read.
+    recorded = output if gpu is None else _untimed_name(output)
     transformers, loaded = _load(config)
     _without_masks(transformers)
     _dropout_as_on_a_gpu()
@@ -82,17 +84,25 @@ def record_meta(config, output, *, gpu, batch, sequence_length, precision, check
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         options = {} if type(model).__name__.endswith("ForMaskedLM") else {"use_cache": False}
         tokens = torch.zeros((batch, sequence_length), dtype=torch.long)
-        with record(output, step=1, model=model, name=os.path.basename(config), quiet=True, timed=False):
+        with record(recorded, step=1, model=model, name=os.path.basename(config), quiet=True, timed=False):
             for _ in range(2):
                 model(input_ids=tokens, labels=tokens, **options).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
     if gpu is None:
-        say(f"{output}: no times; give it those of a GPU with: tencache import trace {output} --gpu GPU -o {output}")
+        say(f"{output}: no times; give it those of a GPU with: tencache import trace {output} --gpu GPU -o TIMED")
         return
-    result = subprocess.run(["tencache", "import", "trace", output, "--gpu", gpu, "-o", output], capture_output=True,
-                            text=True)
+    try:
+        result = subprocess.run(["tencache", "import", "trace", recorded, "--gpu", gpu, "-o", output],
+                                capture_output=True, text=True)
+    finally:
+        os.unlink(recorded)
     if result.returncode != 0:
-        os.unlink(output)
         raise RecorderError(result.stderr.strip())
     say(result.stdout.strip() + f"; durations modelled for the {gpu}")
+
+
+def _untimed_name(output):
+    """Of the recording before it has times: beside the output, with the same ending."""
+    folder, name = os.path.split(output)
+    return os.path.join(folder, ".untimed." + name)

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +109,50 @@ TEST(GeneratedPipeline, DealsLayersToVirtualStages) {
   }
   EXPECT_EQ(layers[0], "0 1 2 5 6 9 10 ");
   EXPECT_EQ(layers[1], "3 4 7 8 11 12 ");
+}
+
+// A tensor is sent once, after an op has written it; what is received is read by an op of the chunk that it is for.
+TEST(GeneratedPipeline, PassesTensorsFromChunkToChunk) {
+  for (const Count stages : {2u, 3u}) {
+    GenerateOptions options = pipeline(stages, 3, 2 * stages);
+    options.model.layers = 3 * stages;
+    const Trace trace = generate(options);
+    std::map<TensorId, OpIndex> received, first_read;
+    std::set<TensorId> written, sent;
+    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+      const Op& op = trace.ops[i];
+      const bool exchange = op.rendezvous != 0;
+      for (const TensorId id : trace.reads(op)) {
+        if (!exchange) {
+          first_read.emplace(id, i);
+          continue;
+        }
+        EXPECT_TRUE(written.contains(id)) << trace.names[op.rendezvous];
+        EXPECT_TRUE(sent.insert(id).second) << trace.names[op.rendezvous];
+      }
+      for (const TensorId id : trace.writes(op)) {
+        if (exchange) received.emplace(id, i);
+        written.insert(id);
+      }
+    }
+    // One activation and one gradient between two virtual stages, for every micro-batch.
+    EXPECT_EQ(sent.size(), 2 * (3 * stages - 1) * options.micro_batches);
+    EXPECT_EQ(received.size(), sent.size());
+    for (const auto& [id, from] : received) {
+      ASSERT_TRUE(first_read.contains(id)) << trace.names[trace.ops[from].rendezvous];
+      EXPECT_GT(first_read[id], from);
+    }
+    // A virtual stage has one layer here: the rank of layer v is v modulo the stages, and reads what is for it.
+    std::map<std::string, Count> readers;
+    for (const auto& [id, from] : received) {
+      const std::string module(trace.module(trace.ops[first_read[id]]));
+      ++readers[module.substr(0, module.find('.', 13))];
+    }
+    for (Count layer = 0; layer < 3 * stages; ++layer) {
+      const bool inner = layer > 0 && layer + 1 < 3 * stages;
+      EXPECT_EQ(readers["model.layers." + std::to_string(layer)], (inner ? 2 : 1) * options.micro_batches) << layer;
+    }
+  }
 }
 
 // Embedding and head are where they were, each parameter is held once, and a tied embedding has its copy on the last

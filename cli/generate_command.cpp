@@ -33,7 +33,7 @@ struct GenerateArguments {
   double predicted_tokens = 1;
   std::string attention = "flash", dropout = "family", clip = "on", gradients = "freed", gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
-  std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, zero = 0, seed = 1;
+  std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, pipeline_chunks = 1, zero = 0, seed = 1;
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
   std::string command;
   const ModelDescription* description = nullptr;  // in place of the file that `model` names
@@ -193,6 +193,7 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
   options.data_parallel = count("data-parallel", arguments.data_parallel);
   options.tensor_parallel = count("tensor-parallel", arguments.tensor_parallel);
   options.pipeline_parallel = count("pipeline-parallel", arguments.pipeline_parallel);
+  options.pipeline_chunks = count("pipeline-chunks", arguments.pipeline_chunks);
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero", arguments.zero), 99));
   options.gradient_reduction = choose<GradientReduction>("gradient-reduction", arguments.gradient_reduction,
                                                          parse_gradient_reduction, gradient_reduction_names());
@@ -368,6 +369,11 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--data-parallel", a.data_parallel, "Ranks that share the batch")->capture_default_str();
   command.add_option("--tensor-parallel", a.tensor_parallel, "Ranks that share each layer")->capture_default_str();
   command.add_option("--pipeline-parallel", a.pipeline_parallel, "Stages of layers")->capture_default_str();
+  command
+      .add_option("--pipeline-chunks", a.pipeline_chunks,
+                  "Chunks of layers on each pipeline stage; above 1, run the interleaved schedule, which needs "
+                  "--micro-batches to be a multiple of --pipeline-parallel")
+      ->capture_default_str();
   command.add_option("--zero", a.zero, "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3")->capture_default_str();
   command
       .add_option("--gradient-reduction", a.gradient_reduction,

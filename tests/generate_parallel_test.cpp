@@ -68,6 +68,7 @@ std::string waits_for_ever(const Trace& trace) {
 struct Plan {
   Count data, tensor, pipeline, micro_batches;
   int zero;
+  Count chunks = 1;
 };
 
 std::vector<Plan> plans() {
@@ -76,8 +77,10 @@ std::vector<Plan> plans() {
     for (const Count tensor : {1u, 2u}) {
       for (const Count pipeline : {1u, 2u, 3u, 6u}) {
         for (const Count micro_batches : {1u, 2u, 4u}) {
-          for (int zero = 0; zero <= (data > 1 ? 3 : 0); ++zero)
+          for (int zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
             plans.push_back({data, tensor, pipeline, micro_batches, zero});
+            if (pipeline == 2 && micro_batches > 1) plans.push_back({data, tensor, pipeline, micro_batches, zero, 3});
+          }
         }
       }
     }
@@ -89,6 +92,7 @@ GenerateOptions with(GenerateOptions options, const Plan& plan) {
   options.data_parallel = plan.data;
   options.tensor_parallel = plan.tensor;
   options.pipeline_parallel = plan.pipeline;
+  options.pipeline_chunks = plan.chunks;
   options.micro_batches = plan.micro_batches;
   options.zero = plan.zero;
   return options;
@@ -105,7 +109,8 @@ TEST(GeneratedRanks, MeetInEveryPlan) {
     for (const Plan& plan : plans()) {
       SCOPED_TRACE(std::string(model) + " data " + std::to_string(plan.data) + " tensor " +
                    std::to_string(plan.tensor) + " pipeline " + std::to_string(plan.pipeline) + " micro-batches " +
-                   std::to_string(plan.micro_batches) + " zero " + std::to_string(plan.zero));
+                   std::to_string(plan.micro_batches) + " zero " + std::to_string(plan.zero) + " chunks " +
+                   std::to_string(plan.chunks));
       const Trace trace = generate(with(options, plan));
       EXPECT_EQ(all_flops(trace), alone);
       EXPECT_EQ(waits_for_ever(trace), "");
@@ -157,7 +162,8 @@ TEST(GeneratedRanks, MeetForEveryKindOfModel) {
         options.recompute = kind == 0 ? Recompute::none : kind == 1 ? Recompute::block : Recompute::selective;
         options.attention = kind == 2 ? AttentionKind::materialised : AttentionKind::flash;
         if (kind == 1) options.lora_rank = 4, options.quantise_bits = 4;
-        for (Plan plan : {Plan{2, 2, 2, 2, 1}, Plan{2, 2, 2, 2, 2}, Plan{4, 1, 1, 1, 3}, Plan{1, 4, 2, 4, 0}}) {
+        for (Plan plan : {Plan{2, 2, 2, 2, 1}, Plan{2, 2, 2, 2, 2}, Plan{4, 1, 1, 1, 3}, Plan{1, 4, 2, 4, 0},
+                          Plan{2, 2, 2, 2, 2, 2}}) {
           if (options.model.heads % plan.tensor != 0) plan.tensor = 1;  // Falcon-7B's 71
           SCOPED_TRACE(std::string(model) + " kind " + std::to_string(kind) + " zero " + std::to_string(plan.zero));
           EXPECT_EQ(waits_for_ever(generate(with(options, plan))), "");

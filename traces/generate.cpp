@@ -88,6 +88,24 @@ void check_sequences(const GenerateOptions& o) {
   }
 }
 
+void check_pipeline_chunks(const GenerateOptions& o) {
+  check_at_least_one("pipeline-chunks", o.pipeline_chunks);
+  if (o.pipeline_chunks == 1) return;
+  const std::uint64_t stages = o.pipeline_parallel;
+  if (stages == 1) {
+    refuse("pipeline-chunks", "interleaves the layers of pipeline stages; give --pipeline-parallel 2 or more");
+  }
+  if (o.pipeline_chunks > o.model.layers / stages) {
+    refuse("pipeline-chunks", number(stages) + " stages of " + number(o.pipeline_chunks) + " chunks for the " +
+                                  number(o.model.layers) + " layers of " + o.model.name + "; give at most " +
+                                  number(o.model.layers / stages));
+  }
+  if (o.micro_batches % stages != 0) {
+    refuse("pipeline-chunks", "needs --micro-batches to be a multiple of the " + number(stages) + " stages; " +
+                                  number(o.micro_batches) + " is not one");
+  }
+}
+
 void check_parallel(const GenerateOptions& o) {
   const std::uint64_t tensor = o.tensor_parallel;
   check_at_least_one("data-parallel", o.data_parallel);
@@ -114,6 +132,7 @@ void check_parallel(const GenerateOptions& o) {
     refuse("pipeline-parallel",
            number(o.pipeline_parallel) + " stages for the " + number(o.model.layers) + " layers of " + o.model.name);
   }
+  check_pipeline_chunks(o);
   if (o.zero < 0 || o.zero > 3) refuse("zero", std::to_string(o.zero) + "; stages are 0, 1, 2, 3");
   if (o.zero > 0 && o.data_parallel == 1) {
     refuse("zero", "shares the optimizer over data-parallel ranks; give --data-parallel 2 or more");

@@ -128,6 +128,7 @@ struct GenerateOptions {
   std::uint64_t quantise_bits = 0;        // 4 or 8: of the frozen linear layers of the blocks; needs lora_rank
 
   std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
+  std::uint64_t pipeline_chunks = 1;  // of layers, on each pipeline stage; above 1: the interleaved schedule
   int zero = 0;  // stage 0 … 3 of ZeRO over the data-parallel ranks
   GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
   std::optional<Communication> communication;  // default: ddp without ZeRO, else fsdp

@@ -67,12 +67,18 @@ struct ModelHead {
   std::vector<Parameter*> parameters;
 };
 
+// Layers one after another: first, and one past the last.
+struct LayerRange {
+  Count begin = 0, end = 0;
+};
+
 // The parameters of one rank and the blocks that use them.
 struct RankModel {
   std::deque<Parameter> parameters;  // in the order of the model's modules
   bool has_embedding = false, has_head = false;
   Embedding embedding;
-  std::vector<Layer> layers;
+  std::vector<Layer> layers;       // of all chunks, in the order of the model
+  std::vector<LayerRange> chunks;  // of `layers`
   ModelHead head;
 };
 

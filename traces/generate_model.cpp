@@ -191,7 +191,7 @@ class Builder {
   const ModelDescription& model_;
   RankPosition position_;
   RankModel result_;
-  LayerRange range_;
+  std::vector<LayerRange> ranges_;  // of the model's layers, by chunk
 };
 
 // The rows and columns of this rank's slice (Megatron-LM): the first product of a block is split by its outputs, the
@@ -394,10 +394,16 @@ void Builder::adapt(Linear& linear, std::vector<Parameter*>& parameters) {
 
 RankModel Builder::build(const std::vector<ParameterShape>& shapes) {
   const Count stages = options_.pipeline_parallel;
-  range_ = layers_of_stage(model_.layers, stages, position_.stage);
+  Count layers = 0;
+  for (Count chunk = 0; chunk < options_.pipeline_chunks; ++chunk) {
+    const LayerRange range = layers_of_chunk(model_.layers, stages, options_.pipeline_chunks, position_.stage, chunk);
+    ranges_.push_back(range);
+    result_.chunks.push_back({layers, layers + range.end - range.begin});
+    layers = result_.chunks.back().end;
+  }
   result_.has_embedding = position_.stage == 0;
   result_.has_head = position_.stage + 1 == stages;
-  result_.layers.resize(range_.end - range_.begin);
+  result_.layers.resize(layers);
   for (const ParameterShape& shape : shapes) add(shape);
   for (Layer& layer : result_.layers) {
     for (Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.query_key_value, &layer.attention_output,
@@ -444,8 +450,12 @@ void Builder::add(const ParameterShape& shape) {
     return;
   }
   const Count index = static_cast<Count>(shape.layer);
-  if (index < range_.begin || index >= range_.end) return;
-  Layer& layer = result_.layers[index - range_.begin];
+  const auto range = std::find_if(ranges_.begin(), ranges_.end(), [&](const LayerRange& candidate) {
+    return index >= candidate.begin && index < candidate.end;
+  });
+  if (range == ranges_.end()) return;
+  const LayerRange& chunk = result_.chunks[static_cast<std::size_t>(range - ranges_.begin())];
+  Layer& layer = result_.layers[chunk.begin + index - range->begin];
   if (layer.module.name.empty()) layer.module = step_.module(name.prefix);
   Parameter& parameter = store(shape, shape.name, part, name.bias);
   add_to_layer(layer, part, name, parameter);
@@ -457,8 +467,13 @@ void Builder::add(const ParameterShape& shape) {
 
 }  // namespace
 
-LayerRange layers_of_stage(Count layers, Count stages, Count stage) {
-  return {layers * stage / stages, layers * (stage + 1) / stages};
+LayerRange layers_of_chunk(Count layers, Count stages, Count chunks, Count stage, Count chunk) {
+  if (chunks == 1) return {layers * stage / stages, layers * (stage + 1) / stages};
+  // The first virtual stages have one more, so the sums of the stages differ by one layer at most, and the last stage,
+  // which has the head, has the fewest.
+  const Count parts = stages * chunks, part = chunk * stages + stage;
+  const auto begin = [&](Count index) { return index * (layers / parts) + std::min(index, layers % parts); };
+  return {begin(part), begin(part + 1)};
 }
 
 Bytes quantised_bytes(const Parameter& parameter, Count bits) {

@@ -5,11 +5,8 @@
 
 namespace tencache::generator {
 
-// The layers of a pipeline stage: first, and one past the last.
-struct LayerRange {
-  Count begin = 0, end = 0;
-};
-LayerRange layers_of_stage(Count layers, Count stages, Count stage);
+// The model's layers in a chunk of a pipeline stage. Each chunk has as many, or one more where that does not divide.
+LayerRange layers_of_chunk(Count layers, Count stages, Count chunks, Count stage, Count chunk);
 
 // Bytes of a frozen weight in 4 or 8 bits: 4 in blocks of 64 whose 8-bit scales have an fp32 scale for 256 of them
 // (QLoRA, double quantisation); 8 with an fp32 scale a row (LLM.int8).

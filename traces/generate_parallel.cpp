@@ -85,12 +85,13 @@ void Collectives::reduce_scatter(Group group, const Module& module, std::span<co
   collective(group, all ? "all_reduce" : "reduce_scatter", module, reads_, shards, (all ? 2 : 1) * (n - 1) * bytes / n);
 }
 
-void Collectives::exchange(Count first, const std::string& occurrence, std::string_view name, const Module& module,
+void Collectives::exchange(Count peer, const std::string& occurrence, std::string_view name, const Module& module,
                            TensorId out, TensorId in) {
   const Bytes moved = std::max(step_.bytes(out), step_.bytes(in));  // both directions at once
   Op op = collective_op(name, module, 2, moved);
   op.rendezvous = step_.intern("pipeline " + std::to_string(position_.tensor) + "," + std::to_string(position_.data) +
-                               " " + std::to_string(first) + "-" + std::to_string(first + 1) + " " + occurrence);
+                               " " + std::to_string(std::min(peer, position_.stage)) + "-" +
+                               std::to_string(std::max(peer, position_.stage)) + " " + occurrence);
   const TensorId outs[] = {out}, ins[] = {in};
   step_.op(op, std::span<const TensorId>(outs, out == none ? 0 : 1),
            std::span<const TensorId>(ins, in == none ? 0 : 1));

@@ -41,9 +41,8 @@ class Collectives {
                   Bytes bytes);
   void reduce_scatter(Group group, const Module& module, std::span<const TensorId> whole,
                       std::span<const TensorId> shards, std::span<const TensorId> accumulated, Bytes bytes);
-  // Between the stages `first` and `first` + 1: sends `out` and receives `in`, either may be none. `occurrence` is the
-  // same on both sides.
-  void exchange(Count first, const std::string& occurrence, std::string_view name, const Module& module, TensorId out,
+  // With the stage `peer`: sends `out` and receives `in`, either may be none. `occurrence` is the same on both sides.
+  void exchange(Count peer, const std::string& occurrence, std::string_view name, const Module& module, TensorId out,
                 TensorId in);
 
  private:

@@ -5,6 +5,7 @@
 
 #include "traces/generate_model.h"
 #include "traces/generate_optimizer.h"
+#include "traces/pipeline_schedule.h"
 
 namespace tencache::generator {
 namespace {
@@ -20,62 +21,42 @@ class RankProgram {
         collectives_(step_, position_),
         ops_(step_, collectives_, options.model),
         model_(build_rank_model(step_, options.model, shapes, position_)),
-        module_(step_.module("pipeline")) {
+        module_(step_.module("pipeline")),
+        plan_{options.pipeline_parallel, options.pipeline_chunks, options.micro_batches, options.forward_only} {
     assign_groups(model_.parameters, options.sub_group, options.zero >= 1 ? options.data_parallel : 1);
     optimizer_.emplace(step_, model_.parameters);
-    states_.resize(options.micro_batches);
+    states_.resize(options.pipeline_chunks * options.micro_batches);
     if (options.head == Head::language_model && options.model.tied_embeddings && (first() || last())) {
       tied_ = first() ? model_.embedding.tokens : model_.head.output.weight;
     }
-    const bool embedding_trained = std::any_of(model_.embedding.parameters.begin(), model_.embedding.parameters.end(),
-                                               [](const Parameter* parameter) { return parameter->trainable; });
-    gradient_reaches_input_ = position_.stage > 0 || embedding_trained;
+    embedding_trained_ = std::any_of(model_.embedding.parameters.begin(), model_.embedding.parameters.end(),
+                                     [](const Parameter* parameter) { return parameter->trainable; });
   }
 
-  // One forward, one backward (1F1B, PipeDream-Flush): a stage runs as many forward passes ahead as there are stages
-  // behind it, then alternates. With one stage that is plain accumulation of gradients.
   void run() {
-    const Count count = options_.micro_batches;
-    if (options_.forward_only) {
-      for (Count i = 0; i < count; ++i) {
-        receive_forward(i);
-        forward(i);
-        send_forward(i);
-        states_[i] = {};
-        progress_(static_cast<double>(i + 1) / static_cast<double>(count));
-      }
-      return;
-    }
-    const Count ahead = std::min(options_.pipeline_parallel - position_.stage - 1, count);
-    for (Count i = 0; i < ahead; ++i) {
-      receive_forward(i);
-      forward(i);
-      send_forward(i);
-    }
-    for (Count i = 0; i + ahead < count; ++i) {
-      // Both directions between two stages are one exchange, or two neighbours would wait for each other.
-      if (i == 0) receive_forward(ahead);
-      forward(i + ahead);
-      send_forward_receive_backward(i + ahead, i);
-      backward(i);
-      if (i + ahead + 1 < count) {
-        send_backward_receive_forward(i, i + ahead + 1);
-      } else {
-        send_backward(i);
+    for (const PipelineAction& action : pipeline_schedule(plan_, position_.stage)) {
+      switch (action.kind) {
+        case PipelineAction::Kind::forward:
+          forward(action.chunk, action.micro_batch);
+          if (options_.forward_only) show_progress();
+          break;
+        case PipelineAction::Kind::backward:
+          backward(action.chunk, action.micro_batch);
+          show_progress();
+          break;
+        case PipelineAction::Kind::exchange:
+          exchange(action);
+          break;
       }
     }
-    for (Count i = count - ahead; i < count; ++i) {
-      receive_backward(i);
-      backward(i);
-      send_backward(i);
-    }
+    if (options_.forward_only) return;
     finish_gradients();
     optimizer_->emit(collectives_, options_.data_parallel > 1 && (options_.zero == 1 || options_.zero == 2));
   }
 
  private:
   struct State {
-    TensorId input = none, output = none;  // of the stage
+    TensorId input = none, output = none;  // of the chunk
     TensorId d_output = none, d_input = none;
     EmbeddingState embedding;
     std::vector<LayerState> layers;
@@ -87,58 +68,25 @@ class RankProgram {
     return {index, options_.batch / options_.micro_batches / options_.data_parallel,
             lengths.size() == 1 ? lengths.front() : lengths[index]};
   }
+  // Whether the rank has the embedding or the head.
   bool first() const { return position_.stage == 0; }
   bool last() const { return position_.stage + 1 == options_.pipeline_parallel; }
+  // Whether this chunk of its layers follows the embedding or precedes the head.
+  bool begins_model(Count chunk) const { return first() && chunk == 0; }
+  bool ends_model(Count chunk) const { return last() && chunk + 1 == options_.pipeline_chunks; }
+  State& state_of(Count chunk, Count index) { return states_[chunk * options_.micro_batches + index]; }
+  // After the last pass of a chunk's micro-batch.
+  void show_progress() { progress_(static_cast<double>(++done_) / static_cast<double>(states_.size())); }
 
-  void forward(Count index);
-  void backward(Count index);
+  void forward(Count chunk, Count index);
+  void backward(Count chunk, Count index);
+  void exchange(const PipelineAction& action);
+  TensorId sent(const PipelineMessage& message);
+  TensorId received(const PipelineMessage& message);
   void gather(const std::vector<Parameter*>& parameters, const Module& module);
   void reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index);
   void finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index);
   void finish_gradients();
-
-  TensorId boundary(const char* name, Count index) {
-    return step_.activation(module_, name, micro(index).tokens() * options_.model.hidden);
-  }
-  void receive_forward(Count index) {
-    step_.phase = Phase::forward;
-    if (!first()) exchange_before("forward " + std::to_string(index), "receive_forward", none, input_of(index));
-  }
-  void send_forward(Count index) {
-    step_.phase = Phase::forward;
-    if (!last()) exchange_behind("forward " + std::to_string(index), "send_forward", states_[index].output, none);
-  }
-  void receive_backward(Count index) {
-    step_.phase = Phase::backward;
-    if (!last()) exchange_behind("backward " + std::to_string(index), "receive_backward", none, gradient_of(index));
-  }
-  void send_backward(Count index) {
-    step_.phase = Phase::backward;
-    if (!first()) exchange_before("backward " + std::to_string(index), "send_backward", states_[index].d_input, none);
-  }
-  void send_forward_receive_backward(Count out, Count in) {
-    if (last()) return;
-    step_.phase = Phase::forward;
-    exchange_behind("forward " + std::to_string(out), "send_forward_receive_backward", states_[out].output,
-                    gradient_of(in));
-  }
-  void send_backward_receive_forward(Count out, Count in) {
-    if (first()) return;
-    step_.phase = Phase::backward;
-    exchange_before("forward " + std::to_string(in), "send_backward_receive_forward", states_[out].d_input,
-                    input_of(in));
-  }
-  TensorId input_of(Count index) { return states_[index].input = boundary("received_activation", index); }
-  TensorId gradient_of(Count index) {
-    return states_[index].d_output =
-               step_.gradient(module_, "received_grad", micro(index).tokens() * options_.model.hidden);
-  }
-  void exchange_before(const std::string& occurrence, const char* name, TensorId out, TensorId in) {
-    collectives_.exchange(position_.stage - 1, occurrence, name, module_, out, in);
-  }
-  void exchange_behind(const std::string& occurrence, const char* name, TensorId out, TensorId in) {
-    collectives_.exchange(position_.stage, occurrence, name, module_, out, in);
-  }
 
   const GenerateOptions& options_;
   const std::function<void(double)>& progress_;
@@ -148,20 +96,22 @@ class RankProgram {
   LayerOps ops_;
   RankModel model_;
   Module module_;
+  PipelinePlan plan_;
   std::optional<OptimizerTensors> optimizer_;
-  std::vector<State> states_;  // of the micro-batches
-  bool gradient_reaches_input_ = true;
+  std::vector<State> states_;  // of the micro-batches of each chunk
+  Count done_ = 0;             // of these
+  bool embedding_trained_ = true;
   Parameter* tied_ = nullptr;  // the embedding that is the head as well, or this stage's copy of it
   std::vector<TensorId> shards_, wholes_, accumulated_;  // reused
   std::vector<Parameter*> finished_;                     // reused
 };
 
-void RankProgram::forward(Count index) {
+void RankProgram::forward(Count chunk, Count index) {
   step_.phase = Phase::forward;
-  State& state = states_[index];
+  State& state = state_of(chunk, index);
   const MicroBatch batch = micro(index);
   const ModelDescription& model = options_.model;
-  if (first()) {
+  if (begins_model(chunk)) {
     const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
     const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
     const TensorId ids =
@@ -169,45 +119,79 @@ void RankProgram::forward(Count index) {
     gather(model_.embedding.parameters, model_.embedding.module);
     state.input = ops_.embed(model_.embedding, batch, ids, state.embedding);
   }
-  state.layers.assign(model_.layers.size(), {});
+  const LayerRange range = model_.chunks[chunk];
+  state.layers.assign(range.end - range.begin, {});
   TensorId x = state.input;
-  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+  for (Count i = range.begin; i < range.end; ++i) {
     gather(model_.layers[i].parameters, model_.layers[i].module);
-    x = ops_.layer(model_.layers[i], batch, x, state.layers[i]);
+    x = ops_.layer(model_.layers[i], batch, x, state.layers[i - range.begin]);
   }
   state.output = x;
-  if (last()) {
+  if (ends_model(chunk)) {
     const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
     const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
     gather(model_.head.parameters, model_.head.module);
     ops_.head(model_.head, batch, x, label_ids, state.head);
   }
+  if (options_.forward_only) state.layers = {};
 }
 
-void RankProgram::backward(Count index) {
+void RankProgram::backward(Count chunk, Count index) {
   step_.phase = Phase::backward;
-  State& state = states_[index];
+  State& state = state_of(chunk, index);
   const MicroBatch batch = micro(index);
   TensorId dy = state.d_output;
-  if (last()) {
+  if (ends_model(chunk)) {
     // What the loss has just read is still there.
     dy = ops_.head_backward(model_.head, batch, state.head);
     finish_block(model_.head.parameters, model_.head.module, index);
   }
-  for (std::size_t i = model_.layers.size(); i-- > 0;) {
+  const LayerRange range = model_.chunks[chunk];
+  const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
+  for (Count i = range.end; i-- > range.begin;) {
     Layer& layer = model_.layers[i];
     gather(layer.parameters, layer.module);
-    dy = ops_.layer_backward(layer, batch, state.layers[i], dy, i > 0 || gradient_reaches_input_);
+    dy =
+        ops_.layer_backward(layer, batch, state.layers[i - range.begin], dy, i > range.begin || gradient_reaches_input);
     finish_block(layer.parameters, layer.module, index);
   }
-  if (first() && gradient_reaches_input_) {
+  if (begins_model(chunk) && gradient_reaches_input) {
     gather(model_.embedding.parameters, model_.embedding.module);
     ops_.embed_backward(model_.embedding, batch, state.embedding, dy);
     finish_block(model_.embedding.parameters, model_.embedding.module, index);
   }
   state.d_input = dy;
   state.layers.clear();
-  progress_(static_cast<double>(index + 1) / static_cast<double>(options_.micro_batches));
+}
+
+void RankProgram::exchange(const PipelineAction& action) {
+  const auto direction = [](const PipelineMessage& message) {
+    return std::string(message.phase == Phase::forward ? "forward" : "backward");
+  };
+  step_.phase = action.sent ? action.sent->phase : action.received->phase;
+  std::string name;
+  if (action.sent) name = "send_" + direction(*action.sent);
+  if (action.received) name += (action.sent ? "_receive_" : "receive_") + direction(*action.received);
+  const PipelineMessage& key = action.occurrence();
+  std::string occurrence = direction(key) + " " + std::to_string(key.micro_batch);
+  if (plan_.chunks > 1) occurrence += " to " + std::to_string(key.to);
+  const TensorId out = action.sent ? sent(*action.sent) : TensorId{none};
+  const TensorId in = action.received ? received(*action.received) : TensorId{none};
+  collectives_.exchange(action.peer, occurrence, name, module_, out, in);
+}
+
+TensorId RankProgram::sent(const PipelineMessage& message) {
+  const State& state = state_of(message.from / plan_.stages, message.micro_batch);
+  return message.phase == Phase::forward ? state.output : state.d_input;
+}
+
+TensorId RankProgram::received(const PipelineMessage& message) {
+  State& state = state_of(message.to / plan_.stages, message.micro_batch);
+  const Count elements = micro(message.micro_batch).tokens() * options_.model.hidden;
+  if (message.phase == Phase::forward) {
+    return state.input = step_.activation(module_, "received_activation", elements);
+  }
+  return state.d_output = step_.gradient(module_, "received_grad", elements);
 }
 
 // ZeRO-3: the block's parameters from the shards of all data-parallel ranks, for as long as the block needs them.

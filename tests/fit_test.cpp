@@ -230,20 +230,33 @@ TEST_F(FitCommand, KeepsToALimitOfPageLockedMemory) {
               ::testing::AllOf(HasSubstr("zero-offload    no"), HasSubstr("of 256.00 MiB allowed")));
 }
 
-// Each of GPT-2's small tensors takes whole blocks of 512 bytes of an A10G, as PyTorch's allocator rounds, so what is
-// alive at once takes more there than its bytes; the least CPU memory is beside the staging buffers.
+// Each of GPT-2's small tensors takes a whole page where memory is mapped in pages of 2 MiB, so what is alive at once
+// takes more there than its bytes. PyTorch's allocator rounds to 512 bytes instead. The least CPU memory is beside the
+// staging buffers.
 TEST_F(FitCommand, CountsPagesAndStagingBuffers) {
-  const std::vector<std::string> words = {"--model", "gpt2", "--batch",   "1",  "--seq",
-                                          "128",     "-m",   "g5.xlarge", "-p", "zero-offload"};
-  const Json gpt2 = fit(words, 0);
-  const Json& demand = gpt2["demand"][0];
-  EXPECT_EQ(demand["gpu_granularity_bytes"], 512);
-  EXPECT_GE(demand["peak_bytes_in_gpu_memory"], demand["peak"]["bytes"]);
-  EXPECT_EQ(demand["tiers"][0]["held_bytes"], demand["peak_bytes_in_gpu_memory"]);
-  std::vector<std::string> text = {"fit"};
-  text.insert(text.end(), words.begin(), words.end());
-  EXPECT_THAT(run_in_process(text).out,
-              HasSubstr(" + 256.00 MiB of buffers"));
+  const std::string paged = ::testing::TempDir() + "paged_" + std::to_string(::getpid()) + ".yaml";
+  std::ofstream(paged) << "name: paged\nbase: g5.xlarge\ntiers: {gpu: {granularity: 2MiB}}\n";
+  for (const auto& [machine, granularity] : {std::pair{paged, 2 * MiB}, {std::string("g5.xlarge"), Bytes{512}}}) {
+    const std::vector<std::string> words = {"--model", "gpt2", "--batch", "1",  "--seq",
+                                            "128",     "-m",   machine,   "-p", "zero-offload"};
+    const Json gpt2 = fit(words, 0);
+    const Json& demand = gpt2["demand"][0];
+    EXPECT_EQ(demand["gpu_granularity_bytes"], granularity);
+    EXPECT_EQ(demand["tiers"][0]["held_bytes"], demand["peak_bytes_in_gpu_memory"]);
+    const auto peak = demand["peak"]["bytes"].get<Bytes>(), in_pages = demand["peak_bytes_in_gpu_memory"].get<Bytes>();
+    std::vector<std::string> text = {"fit"};
+    text.insert(text.end(), words.begin(), words.end());
+    const std::string out = run_in_process(text).out;
+    EXPECT_THAT(out, HasSubstr(" + 256.00 MiB of buffers"));
+    if (granularity == 512) {
+      EXPECT_GE(in_pages, peak);
+      EXPECT_LT(in_pages, peak + peak / 100);
+      EXPECT_THAT(out, ::testing::Not(HasSubstr("each tensor in whole")));
+    } else {
+      EXPECT_GT(in_pages, peak + peak / 10);
+      EXPECT_THAT(out, HasSubstr("each tensor in whole 2.00 MiB"));
+    }
+  }
 }
 
 // Two ranks with 256 MiB of staging buffers each and, rounded, at least 48 MiB of blocks.

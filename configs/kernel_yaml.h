@@ -33,7 +33,7 @@ std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFacto
 // "kernels: calibrated from step.trace.jsonl (812 ops)"; empty where they are not.
 std::string calibration_note(const KernelConstants& kernels);
 
-// The whole table of `name`; empty where the chip has none.
+// All rows of `name`'s tables, those in fp8 last (Kernel::fp8); empty where the chip has none.
 std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name);
 
 // The same from text, without the table; `file` is for messages.

@@ -1,6 +1,6 @@
 // The files of configs/kernels: how well kernels use a chip, by what was measured on it. One YAML file a chip with the
-// constants and their sources, and beside it a table of measured times, whose rows are of two sets: the constants and
-// the model's corrections come from `fit`, `judge` only says how far off they are.
+// constants and their sources, and beside it tables of measured times (one of them of products in fp8), whose rows are
+// of two sets: the constants and the model's corrections come from `fit`, `judge` only says how far off they are.
 #pragma once
 
 #include <string>

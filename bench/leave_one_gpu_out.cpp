@@ -30,8 +30,9 @@ constexpr Nanoseconds shortest_ns = 20'000;
 struct Chip {
   GpuSpec gpu;
   std::vector<MeasuredKernel> rows;  // all of its table
-  bool has(KernelKind kind) const {
-    return std::any_of(rows.begin(), rows.end(), [&](const MeasuredKernel& row) { return row.kernel.kind == kind; });
+  bool has(KernelKind kind, bool fp8 = false) const {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const MeasuredKernel& row) { return row.kernel.kind == kind && row.kernel.fp8 == fp8; });
   }
 };
 
@@ -78,15 +79,18 @@ class Mean {
 KernelConstants mean_of(const std::vector<const Chip*>& chips) {
   KernelConstants result = chips.front()->gpu.kernels;
   result.measured_matmuls.clear();
+  result.measured_matmuls_fp8.clear();
   result.measured = false;
   for (double MatmulConstants::*member :
        {&MatmulConstants::start_ns, &MatmulConstants::share, &MatmulConstants::half_tile,
         &MatmulConstants::quarter_tile, &MatmulConstants::depth, &MatmulConstants::tail, &MatmulConstants::memory_share,
         &MatmulConstants::cache_share, &MatmulConstants::split_start_ns, &MatmulConstants::fp32_share,
         &MatmulConstants::unaligned_share}) {
-    Mean mean;
-    for (const Chip* chip : chips) mean.add(chip->gpu.kernels.matmul.*member);
-    result.matmul.*member = mean.value();
+    for (MatmulConstants KernelConstants::*precision : {&KernelConstants::matmul, &KernelConstants::matmul_fp8}) {
+      Mean mean;
+      for (const Chip* chip : chips) mean.add((chip->gpu.kernels.*precision).*member);
+      (result.*precision).*member = mean.value();
+    }
   }
   result.attention.clear();
   std::map<std::pair<AttentionKernel, std::uint64_t>, std::vector<const AttentionConstants*>> by_kernel;
@@ -148,11 +152,12 @@ double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
 }
 
 // The median of |ln(modelled ÷ measured)| over the judge rows of the kind; none: the table has no such rows.
-std::optional<double> median_error(const GpuSpec& gpu, const std::vector<MeasuredKernel>& rows, KernelKind kind) {
+std::optional<double> median_error(const GpuSpec& gpu, const std::vector<MeasuredKernel>& rows, KernelKind kind,
+                                   bool fp8) {
   const KernelModel model(gpu, Precision::bf16);
   std::vector<double> errors;
   for (const MeasuredKernel& row : rows) {
-    if (!row.judge || row.kernel.kind != kind || row.time_ns < shortest_ns) continue;
+    if (!row.judge || row.kernel.kind != kind || row.kernel.fp8 != fp8 || row.time_ns < shortest_ns) continue;
     errors.push_back(std::fabs(std::log(modelled_ns(model, row) / static_cast<double>(row.time_ns))));
   }
   if (errors.empty()) return std::nullopt;
@@ -162,32 +167,34 @@ std::optional<double> median_error(const GpuSpec& gpu, const std::vector<Measure
 
 void print_table() {
   const std::vector<Chip> chips = measured_chips();
-  std::map<KernelKind, std::pair<double, std::string>> largest;
+  std::map<std::string, std::pair<double, std::string>> largest;
   std::printf("%-8s %-20s %8s %13s   %s\n", "chip", "kind", "its own", "left out", "predicted from");
-  for (const Chip& chip : chips) {
-    for (std::size_t i = 1; i < kernel_kind_count; ++i) {
-      const auto kind = static_cast<KernelKind>(i);
-      std::vector<const Chip*> others;
-      std::string names;
-      for (const Chip& other : chips) {
-        if (die_of(other.gpu.kernels.name) == die_of(chip.gpu.kernels.name) || !other.has(kind)) continue;
-        others.push_back(&other);
-        names += (names.empty() ? "" : ", ") + other.gpu.kernels.name;
-      }
-      const std::optional<double> own = median_error(chip.gpu, chip.rows, kind);
-      if (!own || others.empty()) continue;
-      GpuSpec predicted = chip.gpu;
-      predicted.kernels = mean_of(others);
-      const double error = *median_error(predicted, chip.rows, kind);
-      std::printf("%-8s %-20s %8.4f %13.4f   %s\n", chip.gpu.kernels.name.c_str(), std::string(to_string(kind)).c_str(),
-                  *own, error, names.c_str());
-      auto& most = largest[kind];
-      if (error > most.first) most = {error, chip.gpu.kernels.name};
+  const auto print_row = [&](const Chip& chip, KernelKind kind, bool fp8) {
+    std::vector<const Chip*> others;
+    std::string names;
+    for (const Chip& other : chips) {
+      if (die_of(other.gpu.kernels.name) == die_of(chip.gpu.kernels.name) || !other.has(kind, fp8)) continue;
+      others.push_back(&other);
+      names += (names.empty() ? "" : ", ") + other.gpu.kernels.name;
     }
+    const std::optional<double> own = median_error(chip.gpu, chip.rows, kind, fp8);
+    if (!own || others.empty()) return;
+    GpuSpec predicted = chip.gpu;
+    predicted.kernels = mean_of(others);
+    const double error = *median_error(predicted, chip.rows, kind, fp8);
+    const std::string name = std::string(to_string(kind)) + (fp8 ? "_fp8" : "");
+    std::printf("%-8s %-20s %8.4f %13.4f   %s\n", chip.gpu.kernels.name.c_str(), name.c_str(), *own, error,
+                names.c_str());
+    auto& most = largest[name];
+    if (error > most.first) most = {error, chip.gpu.kernels.name};
+  };
+  for (const Chip& chip : chips) {
+    for (std::size_t i = 1; i < kernel_kind_count; ++i) print_row(chip, static_cast<KernelKind>(i), false);
+    print_row(chip, KernelKind::matmul, true);
   }
   std::printf("\nlargest medians, the errors of configs/kernels/unmeasured.yaml\n");
-  for (const auto& [kind, most] : largest) {
-    std::printf("  %s: %.4f  # %s\n", std::string(to_string(kind)).c_str(), most.first, most.second.c_str());
+  for (const auto& [name, most] : largest) {
+    std::printf("  %s: %.4f  # %s\n", name.c_str(), most.first, most.second.c_str());
   }
 }
 

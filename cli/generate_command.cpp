@@ -304,9 +304,10 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   refuse_empty(command.add_option("--kernels", a.kernels,
                                   "Constants of its kernels from this file, such as calibrate --from-trace writes "
                                   "(default: the GPU's of configs/kernels)"));
-  command.add_option("--precision", a.precision,
-                     "Compute in fp16 or bf16 (with fp32 master copies), fp32, or tf32 (stored in fp32, products at the "
-                     "TF32 rate)")
+  command
+      .add_option("--precision", a.precision,
+                  "Compute in fp16 or bf16 (with fp32 master copies), fp32, tf32 (stored in fp32, products at the "
+                  "TF32 rate), or fp8 (stored in bf16, the products of the blocks' linear layers in fp8)")
       ->capture_default_str();
   command.add_option("--gradient-precision", a.gradient_precision,
                      "Of the parameters' gradients (default: --precision)");

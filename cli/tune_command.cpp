@@ -48,7 +48,8 @@ double parse_share(const std::string& option, const std::string& text) {
 TrainingShape shape_of(const Workload& workload) {
   TrainingShape shape;
   const TraceHeader& header = workload.trace.header;
-  shape.precision = header.precision;
+  // These files say what is stored; fp8 is switched on in the program.
+  shape.precision = header.precision == "fp8" ? "bf16" : header.precision;
   shape.ranks = rank_count(workload.trace);
   shape.shards = shards_of(workload.trace);
   shape.data_parallel = data_parallel_ranks(workload.trace);
@@ -140,7 +141,7 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   const Trace trace = first.generate.empty() ? read_trace_to_simulate(file) : load_workload(first).trace;
   DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
   for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
-  const std::string& precision = trace.header.precision;
+  const std::string precision = trace.header.precision == "fp8" ? "bf16" : trace.header.precision;
   if (!start.precision.empty() && !precision.empty() && start.precision != precision) {
     remark(fmt::format("{}: trains in {}, the trace is of {}", request.from_deepspeed, start.precision, precision));
   }

@@ -87,6 +87,7 @@ struct KernelGroup {
   KernelKind kind = KernelKind::unknown;
   std::uint64_t head_dimension = 0;  // of attention
   bool causal = false;               // the same
+  bool fp8 = false;                  // of products
   double target = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "cli/validation_gpu.h"
 #include "configs/gpu_yaml.h"
@@ -25,11 +26,16 @@ double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
                              written);
 }
 
-// Head dimension and causality, which are fitted apart; of other kinds all are one.
-using Variant = std::pair<std::uint64_t, bool>;
+// Head dimension and causality, and products in fp8, which are fitted apart; of other kinds all are one.
+using Variant = std::tuple<std::uint64_t, bool, bool>;
 Variant variant_of(const MeasuredKernel& row) {
-  if (!is_attention(row.kernel.kind)) return {0, false};
-  return {row.kernel.shape[5], row.kernel.causal};
+  if (!is_attention(row.kernel.kind)) return {0, false, row.kernel.fp8};
+  return {row.kernel.shape[5], row.kernel.causal, false};
+}
+// Of those of one head dimension, or in fp8: a target of its own, which goes before that of the kind. Empty: none.
+std::string special_name(KernelKind kind, std::uint64_t dimension, bool fp8) {
+  if (fp8) return fmt::format("{} fp8", to_string(kind));
+  return dimension == 0 ? "" : fmt::format("{} {}", to_string(kind), dimension);
 }
 
 }  // namespace
@@ -53,27 +59,26 @@ void read_kernel_section(const YamlValue& item, const std::string& file, Validat
   ValidationExperiment experiment;
   experiment.name = "kernels on " + chip;
   if (const auto value = keys.get("source")) experiment.source = figures.text(*value, "kernels.source");
-  // "attention 64" is of that head dimension, and goes before "attention".
   std::vector<std::string> valid;
   for (const auto& [kind, of_kind] : variants) {
     valid.emplace_back(to_string(kind));
-    for (const auto& [dimension, causal] : of_kind) {
-      if (dimension != 0) valid.push_back(fmt::format("{} {}", to_string(kind), dimension));
+    for (const auto& [dimension, causal, fp8] : of_kind) {
+      if (const std::string special = special_name(kind, dimension, fp8); !special.empty()) valid.push_back(special);
     }
   }
   const YamlValue limits = keys.require("median");
   const YamlMap targets({limits}, "kernels.median", valid);
   for (const auto& [kind, of_kind] : variants) {
-    for (const auto& [dimension, causal] : of_kind) {
-      const std::string name = std::string(to_string(kind)), special = fmt::format("{} {}", name, dimension);
-      const auto own = dimension == 0 ? std::nullopt : targets.get(special);
-      const auto target = own ? own : targets.get(name);
+    for (const auto& [dimension, causal, fp8] : of_kind) {
+      const std::string name = std::string(to_string(kind)), special = special_name(kind, dimension, fp8);
+      const auto own = special.empty() ? std::nullopt : targets.get(special);
+      const auto target = own || fp8 ? own : targets.get(name);
       if (!target) continue;
       ValidationRow row;
       row.kind = RowKind::kernels;
-      row.name =
-          dimension == 0 ? name : fmt::format("{}, head size {}, {}", name, dimension, causal ? "causal" : "full");
-      row.kernels = {.chip = chip, .gpu = gpu, .kind = kind, .head_dimension = dimension, .causal = causal};
+      row.name = dimension == 0 ? name + (fp8 ? ", fp8" : "")
+                                : fmt::format("{}, head size {}, {}", name, dimension, causal ? "causal" : "full");
+      row.kernels = {.chip = chip, .gpu = gpu, .kind = kind, .head_dimension = dimension, .causal = causal, .fp8 = fp8};
       row.kernels->target = figures.positive_number(*target, "kernels.median." + name);
       experiment.rows.push_back(std::move(row));
     }
@@ -86,7 +91,7 @@ KernelFigures figures_of_kernels(const KernelGroup& group) {
   GpuSpec gpu = read_gpu(group.gpu);
   gpu.kernels.sustained = 1;  // the tables are of short measurements
   const KernelModel model(std::move(gpu), Precision::bf16);
-  const Variant wanted{group.head_dimension, group.causal};
+  const Variant wanted{group.head_dimension, group.causal, group.fp8};
   std::vector<double> ratios;
   for (const MeasuredKernel& row : read_kernel_table(kernel_folder(), group.chip)) {
     if (!row.judge || row.kernel.kind != group.kind || variant_of(row) != wanted) continue;

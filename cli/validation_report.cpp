@@ -280,6 +280,7 @@ Json row_json(const ValidationExperiment& experiment, const ValidationRow& row, 
         {"chip", group.chip}, {"gpu", group.gpu}, {"kind", to_string(group.kind)}, {"target", group.target}};
     json["kernels"]["head_dimension"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.head_dimension);
     json["kernels"]["causal"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.causal);
+    if (group.fp8) json["kernels"]["fp8"] = true;
     if (result.kernels) {
       json["kernels"]["count"] = result.kernels->kernels;
       json["kernels"]["median_ratio"] = result.kernels->median_ratio;

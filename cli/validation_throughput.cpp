@@ -201,7 +201,7 @@ ValidationRow ThroughputReader::read_row(const YamlValue& item, const Section& s
   line.recompute =
       std::array{"none", "block", "selective", "ops"}[choice_of(item, "recompute", fields[6], {"n", "y", "selective", "ops"})];
   choice_of(item, "sharding", line.sharding, {"full", "grad", "none"});
-  choice_of(item, "precision", line.precision, {"pure", "amp", "fp16", "fp32"});
+  choice_of(item, "precision", line.precision, {"pure", "amp", "fp16", "fp32", "fp8"});
   const std::size_t use = choice_of(item, "use", fields[10], {"fit", "judge", "list"});
   add_system(item, line.gpu);
 
@@ -252,10 +252,10 @@ ValidationWorkload ThroughputReader::workload_of(const YamlValue& item, const Li
              {"seq", std::to_string(line.sequence)},
              {"batch", std::to_string(ranks * micro_batches * line.micro_batch)},
              {"micro-batches", std::to_string(micro_batches)},
-             {"precision", line.precision == "fp16" || line.precision == "fp32" ? line.precision : "bf16"},
+             {"precision", line.precision == "pure" || line.precision == "amp" ? "bf16" : line.precision},
              {"recompute", line.recompute},
              {"data-parallel", std::to_string(ranks)}};
-  if (line.precision == "amp") options.emplace_back("gradient-precision", "fp32");
+  if (line.precision == "amp" || line.precision == "fp8") options.emplace_back("gradient-precision", "fp32");
   if (line.sharding != "none" && ranks > 1) options.emplace_back("zero", line.sharding == "full" ? "3" : "2");
   options.insert(options.end(), section.options.begin(), section.options.end());
   return workload;

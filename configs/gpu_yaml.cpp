@@ -110,6 +110,7 @@ class GpuReader {
            if (g.sustained > 1.2) throw Error("'" + text + "' is no share of a clock; it must be at most 1.2");
          }},
         {"tf32_tflops", tflops(&GpuSpec::tf32_flops)},
+        {"fp8_tflops", tflops(&GpuSpec::fp8_flops)},
         {"cache", [](GpuSpec& g, const std::string& text) { g.cache = parse_bytes(text); }},
         {"multiprocessors",
          [](GpuSpec& g, const std::string& text) { g.multiprocessors = static_cast<std::uint32_t>(positive(text)); }},

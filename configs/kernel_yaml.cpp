@@ -77,10 +77,12 @@ class Section {
   std::string what_;
 };
 
-void read_matmul(const YamlValue& value, MatmulConstants& constants) {
-  const Section section(value, "matmul",
-                        {"start", "share", "half_tile", "quarter_tile", "depth", "tail", "memory_share", "cache_share",
-                         "split_start", "unaligned_share", "fp32_share"});
+// What products of all precisions have.
+Section read_tiles(const YamlValue& value, const std::string& what, std::vector<std::string> more,
+                   MatmulConstants& constants) {
+  more.insert(more.begin(), {"start", "share", "half_tile", "quarter_tile", "depth", "tail", "memory_share",
+                             "cache_share", "split_start"});
+  const Section section(value, what, std::move(more));
   constexpr double any = 10;
   constants.start_ns = section.nanoseconds("start");
   constants.share = section.number("share", 0.01, 1);
@@ -91,6 +93,11 @@ void read_matmul(const YamlValue& value, MatmulConstants& constants) {
   constants.memory_share = section.number("memory_share", 0.01, 1);
   constants.cache_share = section.number("cache_share", 0.01, any);
   constants.split_start_ns = section.nanoseconds("split_start");
+  return section;
+}
+
+void read_matmul(const YamlValue& value, MatmulConstants& constants) {
+  const Section section = read_tiles(value, "matmul", {"unaligned_share", "fp32_share"}, constants);
   constants.unaligned_share = section.number("unaligned_share", 0.001, 1);
   constants.fp32_share = section.has("fp32_share") ? section.number("fp32_share", 0.01, 2) : 1;
 }
@@ -143,8 +150,16 @@ void read_kinds(const YamlValue& value, const std::string& what, std::array<doub
 
 struct File {
   KernelConstants constants;
-  std::string table;  // empty: none
+  std::string table, table_fp8;  // empty: none
 };
+
+// Returns the name of its table; empty: none.
+std::string read_matmul_fp8(const YamlValue& value, KernelConstants& constants) {
+  const Section section = read_tiles(value, "matmul_fp8", {"table", "error"}, constants.matmul_fp8);
+  if (constants.matmul_fp8.start_ns == 0) fail_at(section.value("start"), "matmul_fp8: start must be above 0");
+  constants.error_fp8 = section.number("error", 0.0001, 10);
+  return section.has("table") ? section.text("table") : "";
+}
 
 File parse_file(const std::string& text, const std::string& file) {
   File result;
@@ -156,8 +171,8 @@ File parse_file(const std::string& text, const std::string& file) {
     throw Error(file, line < 0 ? 0 : static_cast<std::uint64_t>(line) + 1, "not valid YAML: " + error.msg);
   }
   const YamlMap map({{root, &file}}, "a chip's kernels",
-                    {"name", "measured", "table", "matmul", "attention", "kernel_start", "sustained", "bandwidth_share",
-                     "error", "collectives", "calibrated", "factor"});
+                    {"name", "measured", "table", "matmul", "matmul_fp8", "attention", "kernel_start", "sustained",
+                     "bandwidth_share", "error", "collectives", "calibrated", "factor"});
   const auto scalar = [&](const char* key) {
     const YamlValue value = map.require(key);
     if (!value.node.IsScalar()) fail_at(value, std::string(key) + " is " + describe(value.node) + "; expected text");
@@ -172,6 +187,7 @@ File parse_file(const std::string& text, const std::string& file) {
   constants.measured = measured == "true";
   if (map.get("table")) result.table = scalar("table");
   read_matmul(map.require("matmul"), constants.matmul);
+  if (const auto fp8 = map.get("matmul_fp8")) result.table_fp8 = read_matmul_fp8(*fp8, constants);
   each_item(map.require("attention"), "attention",
             [&](const YamlValue& item) { constants.attention.push_back(read_attention(item)); });
   read_kinds(map.require("kernel_start"), "kernel_start", constants.start_ns,
@@ -225,7 +241,8 @@ void read_shape(const CsvTable& table, std::string_view text, Kernel& kernel) {
   }
 }
 
-std::vector<MeasuredKernel> read_table(const std::string& path) {
+// `fp8`: a table of products in fp8.
+std::vector<MeasuredKernel> read_table(const std::string& path, bool fp8) {
   CsvTable table(path, maximum_kernel_file_bytes);
   const std::vector<std::string> names{"kind", "shape", "causal", "attention_kernel", "bytes", "time_ns", "set"};
   std::vector<std::size_t> columns;
@@ -243,6 +260,10 @@ std::vector<MeasuredKernel> read_table(const std::string& path) {
       table.fail("unknown kind '" + std::string(table.field(columns[0])) + "'; valid are " + kernel_kind_names());
     }
     row.kernel.kind = *kind;
+    row.kernel.fp8 = fp8;
+    if (fp8 && *kind != KernelKind::matmul) {
+      table.fail("kind '" + std::string(to_string(*kind)) + "' in a table of fp8 products; it takes matmul only");
+    }
     read_shape(table, table.field(columns[1]), row.kernel);
     row.kernel.causal = table.field(columns[2]) == "1";
     if (!table.field(columns[3]).empty()) {
@@ -273,18 +294,30 @@ KernelConstants parse_kernels(const std::string& text, const std::string& file) 
 
 std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name) {
   const std::string path = (fs::path(folder) / (name + ".yaml")).string();
-  const std::string table = parse_file(read_file(path, maximum_kernel_file_bytes), path).table;
-  if (table.empty()) return {};
-  return read_table((fs::path(folder) / table).string());
+  const File file = parse_file(read_file(path, maximum_kernel_file_bytes), path);
+  std::vector<MeasuredKernel> rows;
+  if (!file.table.empty()) rows = read_table((fs::path(folder) / file.table).string(), false);
+  if (!file.table_fp8.empty()) {
+    const std::vector<MeasuredKernel> fp8 = read_table((fs::path(folder) / file.table_fp8).string(), true);
+    rows.insert(rows.end(), fp8.begin(), fp8.end());
+  }
+  return rows;
 }
 
 namespace {
 
-void take_table(const std::string& path, KernelConstants& constants) {
-  for (const MeasuredKernel& row : read_table(path)) {
-    if (row.judge || row.kernel.kind != KernelKind::matmul) continue;
-    const auto& shape = row.kernel.shape;
-    constants.measured_matmuls.push_back({shape[0] * shape[1], shape[2], shape[3], row.time_ns});
+// `place` gives the path of a table from its name.
+template <typename Place>
+void take_tables(File& file, Place place) {
+  for (const bool fp8 : {false, true}) {
+    const std::string& table = fp8 ? file.table_fp8 : file.table;
+    if (table.empty()) continue;
+    std::vector<MeasuredMatmul>& measured = fp8 ? file.constants.measured_matmuls_fp8 : file.constants.measured_matmuls;
+    for (const MeasuredKernel& row : read_table(place(table), fp8)) {
+      if (row.judge || row.kernel.kind != KernelKind::matmul) continue;
+      const auto& shape = row.kernel.shape;
+      measured.push_back({shape[0] * shape[1], shape[2], shape[3], row.time_ns});
+    }
   }
 }
 
@@ -296,17 +329,17 @@ KernelConstants read_kernels(const std::string& folder, const std::string& name)
   if (file.constants.name != name) {
     throw Error(path, 0, "is of '" + file.constants.name + "'; the file is named after its chip");
   }
-  if (!file.table.empty()) take_table((fs::path(folder) / file.table).string(), file.constants);
+  take_tables(file, [&](const std::string& table) { return (fs::path(folder) / table).string(); });
   return std::move(file.constants);
 }
 
 KernelConstants read_kernel_file(const std::string& path) {
   File file = parse_file(read_file(path, maximum_kernel_file_bytes), path);
-  if (file.table.empty()) return std::move(file.constants);
-  fs::path table = fs::path(path).parent_path() / file.table;
-  std::error_code ignored;
-  if (!fs::exists(table, ignored)) table = fs::path(kernel_folder()) / file.table;
-  take_table(table.string(), file.constants);
+  take_tables(file, [&](const std::string& name) {
+    const fs::path table = fs::path(path).parent_path() / name;
+    std::error_code ignored;
+    return (fs::exists(table, ignored) ? table : fs::path(kernel_folder()) / name).string();
+  });
   return std::move(file.constants);
 }
 

@@ -1,6 +1,6 @@
 // The files of configs/kernels: how well kernels use a chip, by what was measured on it. One YAML file a chip with the
-// constants and their sources, and beside it a table of measured times, whose rows are of two sets: the constants and
-// the model's corrections come from `fit`, `judge` only says how far off they are.
+// constants and their sources, and beside it tables of measured times (one of them of products in fp8), whose rows are
+// of two sets: the constants and the model's corrections come from `fit`, `judge` only says how far off they are.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ std::string calibrated_kernels(const GpuSpec& gpu, const std::vector<KernelFacto
 // "kernels: calibrated from step.trace.jsonl (812 ops)"; empty where they are not.
 std::string calibration_note(const KernelConstants& kernels);
 
-// The whole table of `name`; empty where the chip has none.
+// All rows of `name`'s tables, those in fp8 last (Kernel::fp8); empty where the chip has none.
 std::vector<MeasuredKernel> read_kernel_table(const std::string& folder, const std::string& name);
 
 // The same from text, without the table; `file` is for messages.

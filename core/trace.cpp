@@ -76,6 +76,9 @@ std::string mistake_in(const Kernel& kernel) {
   if (kernel.unaligned && kernel.kind != KernelKind::matmul) {
     return "unaligned rows, but its kernel is not a matmul; leave that out";
   }
+  if (kernel.fp8 && kernel.kind != KernelKind::matmul) {
+    return "operands in fp8, but its kernel is not a matmul; leave that out";
+  }
   return "";
 }
 

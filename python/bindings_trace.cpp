@@ -182,7 +182,7 @@ TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, con
 
 // The texts are empty where that is not known.
 Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shape, bool causal,
-                 const std::string& attention_kernel, bool unaligned, std::uint32_t launches) {
+                 const std::string& attention_kernel, bool unaligned, bool fp8, std::uint32_t launches) {
   Kernel kernel;
   if (!kind.empty()) kernel.kind = parse(kind, parse_kernel_kind, "kernel", kernel_kind_count, 1);
   if (!attention_kernel.empty()) {
@@ -190,6 +190,7 @@ Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shap
   }
   kernel.causal = causal;
   kernel.unaligned = unaligned;
+  kernel.fp8 = fp8;
   kernel.launches = launches;
   if (shape.size() != shape_size(kernel.kind)) {
     throw Error("shape: has " + std::to_string(shape.size()) + " numbers; a kernel of kind '" + to_string(kernel.kind) +
@@ -205,13 +206,13 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
                Nanoseconds gap_before_ns, std::uint64_t flops, Bytes bytes, std::int32_t group, bool placeable,
                bool reorderable, std::uint16_t rank, const std::string& rendezvous, const std::string& kernel,
                const std::vector<std::uint64_t>& shape, bool causal, const std::string& attention_kernel,
-               bool unaligned, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
+               bool unaligned, bool fp8, std::uint32_t launches, std::uint32_t step, std::optional<OpIndex> revealed_by,
                Nanoseconds cpu_duration_ns) {
   for (const std::vector<TensorId>* list : {&reads, &writes}) {
     for (const TensorId id : *list) check_below(id, self.trace.tensors.size(), "tensor", self.trace.ops.size());
   }
   if (revealed_by) check_below(*revealed_by, self.trace.ops.size(), "revealed_by", self.trace.ops.size());
-  const Kernel launched = kernel_of(kernel, shape, causal, attention_kernel, unaligned, launches);
+  const Kernel launched = kernel_of(kernel, shape, causal, attention_kernel, unaligned, fp8, launches);
   Op op;
   op.name = self.trace.names.intern(name);
   op.module = self.trace.names.intern(module);
@@ -271,9 +272,9 @@ void bind_making(TraceClass& trace) {
             py::arg("flops") = 0, py::arg("bytes") = 0, py::arg("group") = -1, py::arg("placeable") = false,
             py::arg("reorderable") = false, py::arg("rank") = 0, py::arg("rendezvous") = "", py::arg("kernel") = "",
             py::arg("shape") = std::vector<std::uint64_t>(), py::arg("causal") = false,
-            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("launches") = 1,
-            py::arg("step") = 0, py::arg("revealed_by") = py::none(), py::arg("cpu_duration_ns") = 0,
-            "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
+            py::arg("attention_kernel") = "", py::arg("unaligned") = false, py::arg("fp8") = false,
+            py::arg("launches") = 1, py::arg("step") = 0, py::arg("revealed_by") = py::none(),
+            py::arg("cpu_duration_ns") = 0, "Appends an op; `reads` and `writes` are tensor ids. Returns its index.");
   trace.def(
       "name_id",
       [](PythonTrace& self, const std::string& text) {
@@ -306,7 +307,7 @@ void bind_contents(TraceClass& trace) {
         }
         return to_array(rows);
       },
-      "A structured array: kind (of KERNELS), shape, causal, attention (of ATTENTION_KERNELS), unaligned, "
+      "A structured array: kind (of KERNELS), shape, causal, attention (of ATTENTION_KERNELS), unaligned, fp8, "
       "launches. Row 0 is that "
       "of ops whose kernel is not known.");
   trace.def_property_readonly(
@@ -359,7 +360,7 @@ void bind_trace(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(TensorRow, bytes, stored_bytes, name, role, persistent);
   PYBIND11_NUMPY_DTYPE(OpRow, duration_ns, gap_before_ns, flops, bytes, name, module, rendezvous, kernel, detail, group,
                        rank, phase, device, duration_source, placeable, reorderable);
-  PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned);
+  PYBIND11_NUMPY_DTYPE(KernelRow, shape, launches, kind, attention, causal, unaligned, fp8);
   PYBIND11_NUMPY_DTYPE(DetailRow, cpu_duration_ns, step, revealed_by);
   module.attr("ROLES") = names_of<Role>(role_count);
   module.attr("PHASES") = names_of<Phase>(phase_count);

@@ -40,7 +40,8 @@ KernelRow row_of(const Kernel& kernel) {
                 static_cast<std::uint8_t>(kernel.kind),
                 static_cast<std::uint8_t>(kernel.attention),
                 kernel.causal,
-                kernel.unaligned};
+                kernel.unaligned,
+                kernel.fp8};
   std::ranges::copy(kernel.shape, row.shape);
   return row;
 }
@@ -93,6 +94,7 @@ void take_kernels(Trace& trace, const Column<KernelRow>& rows) {
                   static_cast<AttentionKernel>(row.attention),
                   row.causal,
                   row.unaligned,
+                  row.fp8,
                   row.launches,
                   std::to_array(row.shape)};
     if (trace.kernels.intern(kernel) == i) continue;

@@ -32,7 +32,7 @@ struct KernelRow {
   std::uint64_t shape[6];
   std::uint32_t launches;
   std::uint8_t kind, attention;
-  bool causal, unaligned;
+  bool causal, unaligned, fp8;
 };
 
 struct DetailRow {

@@ -257,6 +257,84 @@ TEST(Generate, ComputesInTf32WithTensorsOfFp32) {
   EXPECT_THAT(error_of(options), HasSubstr("GPU 'v100-16g' does not compute in tf32; valid are fp16, fp32"));
 }
 
+// FP8 is bf16 but for the products of the blocks and copies of their operands, which live from cast to product.
+TEST(Generate, ComputesLinearLayersInFp8OnCopiesOfTheirOperands) {
+  GenerateOptions options = small("llama-3-8b");
+  options.model.layers = 2;
+  options.batch = 16;
+  options.sequence_lengths = {512};
+  const auto with = [&](Precision precision) {
+    options.precision = precision;
+    return generate(options);
+  };
+  for (const Stack stack : {Stack::eager, Stack::fused}) {
+    options.stack = stack;
+    const Trace fp8 = with(Precision::fp8), bf16 = with(Precision::bf16);
+    EXPECT_EQ(fp8.header.precision, "fp8");
+    std::vector<const Tensor*> stored;
+    std::vector<bool> copy(fp8.tensors.size());
+    for (TensorId id = 0; id < fp8.tensors.size(); ++id) {
+      const Tensor& tensor = fp8.tensors[id];
+      copy[id] = fp8.names[tensor.name].ends_with("_fp8");
+      if (!copy[id]) {
+        stored.push_back(&tensor);
+        continue;
+      }
+      EXPECT_EQ(tensor.role, Role::workspace);
+      EXPECT_FALSE(tensor.persistent);
+    }
+    ASSERT_EQ(stored.size(), bf16.tensors.size());
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+      EXPECT_EQ(fp8.names[stored[i]->name], bf16.names[bf16.tensors[i].name]);
+      EXPECT_EQ(stored[i]->bytes, bf16.tensors[i].bytes);
+      EXPECT_EQ(stored[i]->role, bf16.tensors[i].role);
+    }
+    // 7 products of a layer three times; those of the head and of attention are in bf16.
+    std::size_t products = 0, casts = 0, other = 0;
+    Nanoseconds in_fp8 = 0, in_bf16 = 0;
+    OpIndex same = 0;
+    for (const Op& op : fp8.ops) {
+      const Kernel& kernel = fp8.kernel(op);
+      if (fp8.name(op).ends_with("_to_fp8")) {
+        const Bytes elements = fp8.tensors[fp8.writes(op)[0]].bytes;
+        EXPECT_EQ(op.bytes, 3 * elements);
+        EXPECT_EQ(fp8.tensors[fp8.reads(op)[0]].bytes, 2 * elements);
+        ++casts;
+        continue;
+      }
+      const Op& twin = bf16.ops.at(same++);
+      ASSERT_EQ(fp8.name(op), bf16.name(twin));
+      EXPECT_EQ(op.flops, twin.flops);
+      if (!kernel.fp8) {
+        EXPECT_EQ(op.duration_ns, twin.duration_ns);
+        other += kernel.kind == KernelKind::matmul ? 1 : 0;
+        continue;
+      }
+      ++products;
+      in_fp8 += op.duration_ns;
+      in_bf16 += twin.duration_ns;
+      EXPECT_TRUE(copy[fp8.reads(op)[0]] && copy[fp8.reads(op)[1]]);
+    }
+    EXPECT_EQ(same, bf16.ops.size());
+    EXPECT_EQ(products, 2u * 7 * 3);
+    EXPECT_EQ(other, 3u);
+    // Two casts a product. Query, key and value share that of their input, and gate and up; forward and backward.
+    EXPECT_EQ(casts, stack == Stack::eager ? 2 * products : 2 * products - 2u * 2 * 3);
+    EXPECT_NEAR(static_cast<double>(in_bf16) / static_cast<double>(in_fp8), 1.85, 0.15);
+  }
+  // Layers whose sizes are no multiples of 16 stay in bf16: here, the tokens.
+  options.sequence_lengths = {511};
+  options.batch = 1;
+  const Trace odd = with(Precision::fp8);
+  for (const Op& op : odd.ops) EXPECT_FALSE(odd.kernel(op).fp8);
+  options.gpu = read_gpu("a100-80g");
+  EXPECT_THAT(error_of(options), HasSubstr("GPU 'a100-80g' does not compute in fp8; valid are fp16, bf16, fp32, tf32"));
+  options.gpu = read_gpu("h100");
+  options.lora_rank = 8;
+  options.quantise_bits = 4;
+  EXPECT_THAT(error_of(options), HasSubstr("--quantise: quantised weights are expanded to 16 bits, not to fp8"));
+}
+
 TEST(KeptActivations, InFp32AreTwiceAsLargeButForTheMasks) {
   GenerateOptions options = small("gpt2");
   options.stack = Stack::fused;
@@ -454,6 +532,7 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
                         {Optimizer::lamb, Precision::fp16, 4, 8},
                         {Optimizer::lamb, Precision::fp32, 0, 8},
                         {Optimizer::adamw, Precision::tf32, 0, 8},
+                        {Optimizer::adamw, Precision::fp8, 4, 8},
                         {Optimizer::sgd, Precision::bf16, 4, 4},
                         {Optimizer::sgd, Precision::fp32, 0, 4},
                         {Optimizer::adam8bit, Precision::bf16, 0, 2.03},

@@ -63,6 +63,17 @@ TEST_F(GpuTimes, KindsErrorsAreIndependentAndOpsOfAKindShareTheirs) {
   EXPECT_EQ(time->extrapolated_share, 0);
 }
 
+TEST_F(GpuTimes, ProductsOfATraceInFp8HaveTheLargerError) {
+  add(product(4096), 20'000);
+  GpuSpec gpu = gpu_with_errors();
+  gpu.kernels.error_fp8 = 0.07;
+  EXPECT_DOUBLE_EQ(gpu_time_of(trace_, gpu)->error, 0.04);
+  trace_.header.precision = "fp8";
+  EXPECT_DOUBLE_EQ(gpu_time_of(trace_, gpu)->error, 0.07);
+  gpu.kernels.error_fp8 = 0.01;
+  EXPECT_DOUBLE_EQ(gpu_time_of(trace_, gpu)->error, 0.04);
+}
+
 TEST_F(GpuTimes, SecondsAreTheMeanOverRanks) {
   add(product(4096), 20'000);
   add(product(4096), 10'000).rank = 1;

@@ -8,6 +8,7 @@
 
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
+#include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -104,6 +105,48 @@ TEST(KernelModel, Fp32HasItsOwnPeakAndShare) {
   EXPECT_EQ(time_of(gpu, matmul(64, 64, 1000)), 9'192);
 }
 
+TEST(KernelModel, ProductsInFp8HaveTheirOwnPeakAndConstants) {
+  GpuSpec gpu = plain_gpu();
+  gpu.fp8_flops = 256e12;
+  gpu.kernels.matmul_fp8 = gpu.kernels.matmul;
+  gpu.kernels.matmul_fp8.start_ns = 2000;
+  Kernel kernel = matmul(64, 64, 1000);
+  kernel.fp8 = true;
+  for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::fp8}) {
+    EXPECT_EQ(time_of(gpu, kernel, 0, precision), 2'000 + 4'096);
+  }
+  // Unmarked ones are as in bf16.
+  EXPECT_EQ(time_of(gpu, matmul(64, 64, 1000), 0, Precision::fp8), 9'192);
+  // Operands of a byte, a result of two: 4096 × 64 × 2 + 2 × 4096² = 34 078 720 bytes.
+  gpu.memory_bandwidth = 1'000'000'000;
+  gpu.kernels.matmul_fp8.memory_share = 0.5;
+  kernel = matmul(4096, 4096, 64);
+  kernel.fp8 = true;
+  EXPECT_EQ(time_of(gpu, kernel, 0, Precision::fp8), 2'000 + 2 * 34'078'720);
+  // Constants from before fp8: those of 16 bits.
+  gpu = plain_gpu();
+  gpu.fp8_flops = 256e12;
+  kernel.shape = {1, 64, 64, 1000, 0, 0};
+  EXPECT_EQ(time_of(gpu, kernel), 1'000 + 4'096);
+}
+
+TEST(KernelModel, AGpuWithoutFp8RefusesIt) {
+  const auto error = [](auto call) -> std::string {
+    try {
+      call();
+      return "no error";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(error([] { KernelModel(read_gpu("a100-80g"), Precision::fp8); }),
+            "GPU 'a100-80g' does not compute in fp8; valid are fp16, bf16, fp32, tf32");
+  Kernel kernel = matmul(64, 64, 1000);
+  kernel.fp8 = true;
+  EXPECT_THAT(error([&] { time_of(read_gpu("a100-80g"), kernel); }),
+              ::testing::HasSubstr("GPU 'a100-80g' does not compute products in fp8"));
+}
+
 TEST(KernelModel, UnalignedProductsReachTheirOwnShareOfThePeak) {
   GpuSpec gpu = plain_gpu();
   gpu.kernels.matmul.unaligned_share = 0.1;
@@ -184,6 +227,27 @@ TEST(KernelModel, ATimeNearAMeasuredShapeIsTheMeasuredOne) {
     }
     EXPECT_GT(near, measured.size() * 9 / 10) << name;
   }
+}
+
+TEST(KernelModel, ATimeInFp8NearAMeasuredShapeIsTheMeasuredOne) {
+  for (const char* name : {"h100", "h200", "b200", "l40s"}) {
+    const KernelModel model(in_short_loops(name), Precision::fp8);
+    std::size_t near = 0;
+    const std::vector<MeasuredMatmul>& measured = model.gpu().kernels.measured_matmuls_fp8;
+    ASSERT_EQ(measured.size(), 500u);
+    for (const MeasuredMatmul& one : measured) {
+      Kernel kernel = matmul(one.m, one.n, one.k);
+      kernel.fp8 = true;
+      EXPECT_FALSE(model.extrapolates(kernel));
+      const double ratio = static_cast<double>(model.duration_ns(kernel, 0, 0)) / static_cast<double>(one.time_ns);
+      near += std::fabs(ratio - 1) < 0.1 ? 1 : 0;
+    }
+    EXPECT_GT(near, measured.size() * 9 / 10) << name;
+  }
+  // Ada, whose products nobody measured here but the L40S'.
+  Kernel kernel = matmul(8192, 4096, 4096);
+  kernel.fp8 = true;
+  EXPECT_TRUE(KernelModel(read_gpu("l4"), Precision::fp8).extrapolates(kernel));
 }
 
 TEST(KernelModel, MoreWorkTakesLonger) {

@@ -2,6 +2,7 @@
 #include "configs/kernel_yaml.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -151,6 +152,59 @@ TEST_F(KernelFiles, EachMistakeIsNamedWithItsLine) {
   }
   EXPECT_THAT(error([] { parse_kernels("name: [", "k.yaml"); }), HasSubstr("not valid YAML"));
   EXPECT_THAT(error([] { parse_kernels("", "k.yaml"); }), HasSubstr("a chip's kernels: expected a map"));
+}
+
+TEST_F(KernelFiles, ProductsInFp8HaveASectionAndATable) {
+  const std::string fp8 =
+      "matmul_fp8:\n"
+      "  table: chip-fp8.csv\n"
+      "  start: 4us\n"
+      "  share: 0.8\n"
+      "  half_tile: 0.8\n"
+      "  quarter_tile: 0.7\n"
+      "  depth: 300\n"
+      "  tail: 0.4\n"
+      "  memory_share: 0.85\n"
+      "  cache_share: 1.5\n"
+      "  split_start: 2us\n"
+      "  error: 0.05\n"
+      "  source: a test\n"
+      "  confidence: measured\n";
+  const std::string header = good_table.substr(0, good_table.find('\n') + 1);
+  const std::string table = header + "matmul,1x128x64x32,,,,2500,fit\nmatmul,1x64x64x64,,,,2000,judge\n";
+  write("chip.yaml", good + fp8);
+  write("chip.csv", good_table);
+  write("chip-fp8.csv", table);
+  const KernelConstants kernels = read_kernels(folder_.string(), "chip");
+  EXPECT_EQ(kernels.matmul_fp8.start_ns, 4000);
+  EXPECT_EQ(kernels.matmul_fp8.depth, 300);
+  EXPECT_EQ(kernels.error_fp8, 0.05);
+  ASSERT_EQ(kernels.measured_matmuls.size(), 1u);
+  ASSERT_EQ(kernels.measured_matmuls_fp8.size(), 1u);
+  EXPECT_EQ(kernels.measured_matmuls_fp8[0].time_ns, 2500);
+  const std::vector<MeasuredKernel> rows = read_kernel_table(folder_.string(), "chip");
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_FALSE(rows[3].kernel.fp8);
+  EXPECT_TRUE(rows[4].kernel.fp8);
+  EXPECT_TRUE(rows[5].judge);
+
+  const auto read = [&] { read_kernels(folder_.string(), "chip"); };
+  write("chip-fp8.csv", header + "norm,,,,1048576,6000,fit\n");
+  EXPECT_THAT(error(read), HasSubstr("chip-fp8.csv:2: kind 'norm' in a table of fp8 products; it takes matmul only"));
+  write("chip-fp8.csv", changed(table, "1x128x64x32", "128x64x32"));
+  EXPECT_THAT(error(read), HasSubstr("chip-fp8.csv:2: shape '128x64x32' of a matmul; it takes 4 numbers"));
+  fs::remove(folder_ / "chip-fp8.csv");
+  EXPECT_THAT(error(read), HasSubstr("chip-fp8.csv"));
+  for (const auto& [from, to, complaint] : std::vector<std::array<std::string, 3>>{
+           {"start: 4us", "start: 4", "matmul_fp8: start: '4' has no unit; write 4us, 4ms or 4s"},
+           {"start: 4us", "start: 0us", "matmul_fp8: start must be above 0"},
+           {"error: 0.05", "error: 0", "matmul_fp8: error '0' is not a number from 0.0001 to 10"},
+           {"depth: 300", "fp32_share: 1", "unknown key 'fp32_share' in matmul_fp8"}}) {
+    const std::string what =
+        error([&, from = from, to = to] { parse_kernels(changed(good + fp8, from, to), "k.yaml"); });
+    EXPECT_THAT(what, HasSubstr(complaint));
+    EXPECT_THAT(what, HasSubstr(place("k.yaml", good + fp8, from)));
+  }
 }
 
 TEST_F(KernelFiles, WhatIsMissingIsNamed) {

@@ -276,6 +276,26 @@ TEST(RescaleError, AgainstTracesGeneratedForTheOtherGpu) {
   }
 }
 
+TEST(RescaleFp8, KeepsProductsInFp8AndRefusesAGpuWithoutIt) {
+  for (const char* to : {"l40s", "h200"}) {
+    const Trace wanted = generated(to, "gpt2", Precision::fp8);
+    Trace known = generated("h100", "gpt2", Precision::fp8);
+    EXPECT_EQ(rescale(known, read_gpu("h100"), read_gpu(to)).precision, "fp8");
+    EXPECT_LT(error_by_op(known, wanted), 1e-3) << to;
+    model_durations(known, read_gpu(to), 0);
+    EXPECT_LT(error_by_op(known, wanted), 1e-3) << to;
+  }
+  Trace trace = generated("h100", "gpt2", Precision::fp8);
+  try {
+    rescale(trace, read_gpu("h100"), read_gpu("a100-80g"));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "the trace's linear layers compute in fp8, which GPU 'a100-80g' does not; name a GPU that does, or "
+                 "generate the trace with --precision bf16");
+  }
+}
+
 TEST(RescaleToMachine, LeavesAloneWhatNeedsNothing) {
   MachineSpec machine;
   machine.name = "box";

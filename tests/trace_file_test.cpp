@@ -137,6 +137,7 @@ Kernel random_kernel(std::mt19937_64& random) {
     kernel.attention = static_cast<AttentionKernel>(random() % attention_kernel_count);
   }
   kernel.unaligned = kernel.kind == KernelKind::matmul && random() % 2 != 0;
+  kernel.fp8 = kernel.kind == KernelKind::matmul && random() % 2 != 0;
   kernel.launches = 1 + static_cast<std::uint32_t>(random() % 2);
   return kernel;
 }
@@ -304,6 +305,7 @@ TEST(TraceFile, WritesTheOldestVersionThatHasAllKeys) {
           "\"kernel\":\"attention_backward\",\"shape\":[1,2,3,4,5,6],\"causal\":true,\"attention_kernel\":\"cudnn\""),
       with_keys("\"kernel\":\"elementwise\",\"launches\":4294967295"),
       with_keys("\"kernel\":\"matmul\",\"shape\":[1,2,3,5],\"unaligned\":true"),
+      with_keys("\"kernel\":\"matmul\",\"shape\":[1,2,3,5],\"fp8\":true"),
       with_keys("\"kernel\":\"collective\",\"shape\":[8]"),
       with_keys("\"launches\":2"),
       with_keys("\"step\":4294967295"),
@@ -336,7 +338,7 @@ TEST(TraceFile, VersionOneHasNothingOfVersionTwo) {
   EXPECT_EQ(error_of(with("\"activation\"", "\"expert\"")), message("3", "role 'expert'"));
   EXPECT_EQ(error_of(with("\"forward\"", "\"prefill\"")), message("5", "phase 'prefill'"));
   EXPECT_EQ(error_of(with("\"backward\"", "\"decode\"")), message("6", "phase 'decode'"));
-  for (const std::string key : {"kernel", "shape", "causal", "attention_kernel", "unaligned", "launches", "step",
+  for (const std::string key : {"kernel", "shape", "causal", "attention_kernel", "unaligned", "fp8", "launches", "step",
                                 "revealed_by", "cpu_duration_ns"}) {
     EXPECT_EQ(error_of(with("\"reads\":[1,0]", "\"" + key + "\":1,\"reads\":[1,0]")),
               message("6", "key '" + key + "'"));
@@ -371,6 +373,7 @@ TEST(TraceFile, RefusesKernelsThatCannotBe) {
     EXPECT_EQ(error(other + "\"attention_kernel\":\"flash2\""),
               "t:6: 'attention_kernel' is for the kernels attention and attention_backward; leave it out of others");
     EXPECT_EQ(error(other + "\"unaligned\":true"), "t:6: 'unaligned' is for the kernel matmul; leave it out of others");
+    EXPECT_EQ(error(other + "\"fp8\":true"), "t:6: 'fp8' is for the kernel matmul; leave it out of others");
   }
   EXPECT_EQ(error("\"kernel\":\"collective\""),
             "t:6: 'shape' is missing; a kernel of kind 'collective' takes 1: ranks");
@@ -418,6 +421,7 @@ TEST(TraceFile, ValidationRefusesKernelsAndDetailsThatCannotBe) {
   EXPECT_THAT(with_kernel({.launches = 0}), HasSubstr("has a kernel that is launched 0 times"));
   EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .causal = true}), HasSubstr("has a causal mask"));
   EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .unaligned = true}), HasSubstr("has unaligned rows"));
+  EXPECT_THAT(with_kernel({.kind = KernelKind::copy, .fp8 = true}), HasSubstr("has operands in fp8"));
   EXPECT_EQ(with_detail({.revealed_by = 0}), "no error");
   EXPECT_EQ(with_detail({.revealed_by = 1}),
             "t: op 'mm_back' is revealed by op 1, which does not come before it; name an earlier op");

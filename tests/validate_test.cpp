@@ -377,6 +377,18 @@ TEST(GpuValidation, KernelsAgainstTheirTarget) {
   }
   EXPECT_EQ(result.rows[0][0].kernels.value().kernels, 240u);
   EXPECT_EQ(result.median, std::nullopt);  // their errors do not dilute those of rows
+  // Products in fp8 only where a target names them: none of the bf16 ones above.
+  const ValidationFile fp8 =
+      parse_validation(head + "  - {chip: h100, gpu: h100, median: {matmul: 0.9, matmul fp8: 0.0001}}\n", "t.yaml");
+  ASSERT_EQ(fp8.experiments.at(0).rows.size(), 2u);
+  EXPECT_EQ(fp8.experiments.at(0).rows[1].name, "matmul, fp8");
+  const ValidationResult judged = run_validations({fp8}, {}).at(0);
+  EXPECT_EQ(judged.rows[0][0].verdict, Verdict::within);
+  EXPECT_EQ(judged.rows[0][1].verdict, Verdict::missed);
+  EXPECT_EQ(judged.rows[0][1].kernels.value().kernels, 240u);
+  EXPECT_NE(judged.rows[0][1].kernels.value().median, judged.rows[0][0].kernels.value().median);
+  EXPECT_THAT(complaint(head + "  - {chip: a100, gpu: a100-80g, median: {matmul fp8: 0.1}}\n"),
+              HasSubstr("t.yaml:5: unknown key 'matmul fp8'"));
   EXPECT_THAT(complaint(head + "  - {chip: h100, gpu: h100, median: {gather: 0.1}}\n"),
               HasSubstr("t.yaml:5: unknown key"));
 }

@@ -146,6 +146,9 @@ void check_lora(const GenerateOptions& o) {
   if (o.quantise_bits != 0 && o.lora_rank == 0 && !o.forward_only) {
     refuse("quantise", "quantised weights are frozen; give --lora-rank or --forward-only as well");
   }
+  if (o.quantise_bits != 0 && o.precision == Precision::fp8) {
+    refuse("quantise", "quantised weights are expanded to 16 bits, not to fp8; give --precision bf16");
+  }
   if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
   if (o.lora_rank > o.model.hidden) {
     refuse("lora-rank", number(o.lora_rank) + " is above the width " + number(o.model.hidden) + " of " + o.model.name);

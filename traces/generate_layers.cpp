@@ -37,6 +37,28 @@ TensorId LayerOps::weight_for(Linear& linear) {
   return expanded;
 }
 
+bool LayerOps::computes_in_fp8(const Linear& linear, Count tokens) const {
+  constexpr Count multiple = 16;
+  return step_.options.precision == Precision::fp8 && linear.weight->layer >= 0 && linear.in % multiple == 0 &&
+         linear.out % multiple == 0 && tokens % multiple == 0;
+}
+
+TensorId LayerOps::cast_to_fp8(const Linear& linear, std::string_view operand, TensorId source) {
+  const std::string name = std::string(operand) + "_to_fp8";
+  const TensorId copy = step_.tensor(linear.module, linear.label + "." + std::string(operand) + "_fp8",
+                                     step_.bytes(source) / step_.element_bytes(), Role::workspace);
+  step_.op(linear.label + "_" + name, linear.module, {}, {source}, {copy});
+  return copy;
+}
+
+TensorId LayerOps::input_in_fp8(const Linear& linear, TensorId input) {
+  if (kernels_.eager() || cast_of_ != input) {
+    cast_ = cast_to_fp8(linear, "input", input);
+    cast_of_ = input;
+  }
+  return cast_;
+}
+
 TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last) {
   state.input = x;
   const bool stops = last && stops_early(), adapted = linear.lora_a != nullptr;
@@ -47,10 +69,15 @@ TensorId LayerOps::linear(Linear& linear, TensorId x, Count tokens, LinearState&
   if (taken_) {
     y = take_kept();
   } else {
-    const TensorId weight = weight_for(linear);
+    TensorId weight = weight_for(linear), input = x;
+    Cost cost = matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out});
+    cost.kernel.fp8 = computes_in_fp8(linear, tokens);
+    if (cost.kernel.fp8) {
+      input = input_in_fp8(linear, x);
+      weight = cast_to_fp8(linear, "weight", weight);
+    }
     y = step_.activation(linear.module, linear.label, tokens * linear.out);
-    step_.op(linear.label, linear.module, matmul(1, tokens, linear.out, linear.in, {linear.in, linear.out}),
-             {x, weight, linear.bias ? linear.bias->value : none}, {y});
+    step_.op(linear.label, linear.module, cost, {input, weight, linear.bias ? linear.bias->value : none}, {y});
     if (keeps) keep(y);
   }
   if (!adapted) return y;
@@ -96,30 +123,42 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
     }
   };
   // From the gradient of what is `k` wide.
-  const auto input_gradient = [&](std::string_view suffix, TensorId upstream, TensorId weight, Count k) {
+  const auto input_gradient = [&](std::string_view suffix, TensorId upstream, TensorId weight, Count k, bool fp8) {
     const bool accumulates = *dx != none;
+    Cost cost = matmul(1, tokens, linear.in, k, {k, linear.in});
+    cost.kernel.fp8 = fp8;
+    if (fp8) {
+      upstream = cast_to_fp8(linear, "output_grad", upstream);
+      weight = cast_to_fp8(linear, "weight", weight);
+    }
     if (!accumulates) *dx = step_.gradient(module, linear.label + ".input_grad", tokens * linear.in);
-    product(suffix, matmul(1, tokens, linear.in, k, {k, linear.in}), {upstream, weight}, *dx, accumulates);
+    product(suffix, cost, {upstream, weight}, *dx, accumulates);
   };
   const auto weight_gradient = [&](std::string_view suffix, Parameter& weight, TensorId input, TensorId upstream,
-                                   Count rows, Count columns, Step::GradientUse beside = {}) {
+                                   Count rows, Count columns, bool fp8, Step::GradientUse beside = {}) {
+    Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
+    cost.kernel.fp8 = fp8;
+    if (fp8) {
+      input = input_in_fp8(linear, input);
+      upstream = cast_to_fp8(linear, "output_grad", upstream);
+    }
     const Step::GradientUse dw = step_.gradient_of(weight);
-    const Cost cost = matmul(1, rows, columns, tokens, {rows, columns});
     if (parts && dw.read == none) step_.op("clear", module, {.bytes = step_.bytes(dw.tensor)}, {}, {dw.tensor});
     product(suffix, cost, {input, upstream}, dw.tensor, parts || dw.read != none, beside);
   };
   if (linear.lora_a != nullptr) {
     const Count rank = step_.options.lora_rank;
-    weight_gradient("_lora_b_backward_weight", *linear.lora_b, state.lora_hidden, dy, linear.out, rank);
+    weight_gradient("_lora_b_backward_weight", *linear.lora_b, state.lora_hidden, dy, linear.out, rank, false);
     const TensorId d_hidden = step_.gradient(module, linear.label + ".lora_grad", tokens * rank);
     step_.op(linear.label + "_lora_b_backward_input", module, matmul(1, tokens, rank, linear.out, {linear.out, rank}),
              {dy, linear.lora_b->value}, {d_hidden});
-    weight_gradient("_lora_a_backward_weight", *linear.lora_a, state.input, d_hidden, rank, linear.in);
-    if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank);
+    weight_gradient("_lora_a_backward_weight", *linear.lora_a, state.input, d_hidden, rank, linear.in, false);
+    if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank, false);
   }
+  const bool fp8 = computes_in_fp8(linear, tokens);
   if (linear.weight->trainable) {
     const bool joined = linear.bias != nullptr && kernels_.joins_bias_gradient() && !parts;
-    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in,
+    weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in, fp8,
                     joined ? step_.gradient_of(*linear.bias) : Step::GradientUse{});
     if (linear.bias != nullptr && !joined) {
       const Step::GradientUse db = step_.gradient_of(*linear.bias);
@@ -127,7 +166,7 @@ void LayerOps::linear_backward(Linear& linear, const LinearState& state, TensorI
       step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});
     }
   }
-  if (dx != nullptr) input_gradient("_backward_input", dy, weight_for(linear), linear.out);
+  if (dx != nullptr) input_gradient("_backward_input", dy, weight_for(linear), linear.out, fp8);
 }
 
 // ---- Normalisation, dropout and residuals. --------------------------------------------------------------------------
@@ -222,6 +261,7 @@ void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& stat
 
 // Returns none where it stops early.
 TensorId LayerOps::layer_forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state) {
+  cast_of_ = none;
   state.input = x;
   const Count tokens = micro.tokens();
   const auto feed_forward = [&](TensorId input) {
@@ -262,6 +302,7 @@ TensorId LayerOps::layer_forward(Layer& layer, const MicroBatch& micro, TensorId
 TensorId LayerOps::layer_backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy,
                                   bool input_gradient) {
   if (recomputes(layer)) recompute(layer, micro, state);
+  cast_of_ = none;
   const Count tokens = micro.tokens(), elements = tokens * model_.hidden;
   // Attention and feed-forward behind one norm (Falcon-7B) add up their gradients; the sum goes around once.
   const bool shared_norm = !layer.feed_forward_norm;

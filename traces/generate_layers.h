@@ -181,6 +181,14 @@ class LayerOps {
   void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx,
                        bool parts = false);
   TensorId weight_for(Linear& linear);
+  // Precision::fp8: whether the layer's products are in fp8. Those of the blocks are, if all their dimensions are
+  // multiples of 16, which torch._scaled_mm demands. Adapters are in bf16.
+  bool computes_in_fp8(const Linear& linear, Count tokens) const;
+  // A copy in fp8, for one product; `operand`: "weight". One kernel, because the scale is known before (delayed
+  // scaling).
+  TensorId cast_to_fp8(const Linear& linear, std::string_view operand, TensorId source);
+  // The same of an input. Layers one after the other that read the same input share it, unless the stack is eager.
+  TensorId input_in_fp8(const Linear& linear, TensorId input);
   // `rows`, each as wide as the norm's weight, are normalised each by itself.
   TensorId norm(Norm& norm, TensorId x, Count rows, NormState& state);
   TensorId norm_backward(Norm& norm, const NormState& state, TensorId dy, TensorId residual, Count rows,
@@ -225,6 +233,8 @@ class LayerOps {
   std::vector<TensorId>* kept_ = nullptr;   // LayerState::kept under Recompute::ops, else null
   std::size_t next_kept_ = 0;
   Count products_ = 0;
+  TensorId cast_of_ = none;  // the last input that was cast to fp8 in this pass of the layer
+  TensorId cast_ = none;     // and its copy
   bool taken_ = false;  // the last linear layer's result was kept, with the sum over tensor-parallel ranks
 };
 

@@ -15,8 +15,9 @@
 
 namespace tencache {
 
-// tf32: stored in fp32, products at the GPU's TF32 rate.
-enum class Precision : std::uint8_t { fp16, bf16, fp32, tf32 };
+// tf32: stored in fp32, products at the GPU's TF32 rate. fp8: stored and computed as bf16, but for the products of
+// linear layers, which read copies of their operands in fp8 (Kernel::fp8).
+enum class Precision : std::uint8_t { fp16, bf16, fp32, tf32, fp8 };
 std::string_view to_string(Precision precision);
 std::optional<Precision> parse_precision(std::string_view text);
 // "fp16, bf16, …": for messages that list the valid names.
@@ -73,6 +74,10 @@ struct KernelConstants {
   bool measured = false;  // false: means over GPUs that were
   MatmulConstants matmul;
   std::vector<MeasuredMatmul> measured_matmuls;
+  // The same of products in fp8; start_ns 0: nothing is known of them.
+  MatmulConstants matmul_fp8;
+  std::vector<MeasuredMatmul> measured_matmuls_fp8;
+  double error_fp8 = 0;  // of their times, as `error`
   std::vector<AttentionConstants> attention;
   // Of a kernel, by kind; 0: as elementwise. Products and attention have their own.
   std::array<double, kernel_kind_count> start_ns{};
@@ -95,7 +100,7 @@ struct GpuSpec {
   Bytes cache = 0;  // L2
   std::uint32_t multiprocessors = 0;
   // Peak rates of dense products, floating-point operations per second; 0: the GPU has none in that precision.
-  double fp16_flops = 0, bf16_flops = 0, fp32_flops = 0, tf32_flops = 0;
+  double fp16_flops = 0, bf16_flops = 0, fp32_flops = 0, tf32_flops = 0, fp8_flops = 0;
   BytesPerSecond interconnect = 0;        // between GPUs of one host, one direction
   Nanoseconds collective_latency_ns = 0;  // of every collective and send
   AttentionKernel attention = AttentionKernel::flash2;        // what PyTorch takes on it
@@ -115,6 +120,8 @@ struct GpuSpec {
         return fp32_flops;
       case Precision::tf32:
         return tf32_flops;
+      case Precision::fp8:
+        return fp8_flops;
     }
     return 0;
   }

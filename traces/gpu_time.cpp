@@ -87,6 +87,9 @@ std::optional<GpuTime> gpu_time_of(const Trace& trace, const GpuSpec& gpu) {
     KernelTime& of_kind = result.by_kernel[kind];
     of_kind.seconds = to_seconds(by_kind[kind]) / static_cast<double>(ranks);
     of_kind.error = error_of(gpu.kernels, static_cast<KernelKind>(kind));
+    if (wanted == Precision::fp8 && static_cast<KernelKind>(kind) == KernelKind::matmul) {
+      of_kind.error = std::max(of_kind.error, gpu.kernels.error_fp8);  // products are of both
+    }
     squares += of_kind.seconds * of_kind.error * of_kind.seconds * of_kind.error;
   }
   result.seconds = to_seconds(all) / static_cast<double>(ranks);

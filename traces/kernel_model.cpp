@@ -9,7 +9,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, 4> precision_texts{"fp16", "bf16", "fp32", "tf32"};
+constexpr std::array<std::string_view, 5> precision_texts{"fp16", "bf16", "fp32", "tf32", "fp8"};
 
 struct Tile {
   double rows, columns;
@@ -67,29 +67,44 @@ KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)
     throw Error("GPU '" + gpu_.name + "' does not compute in " + std::string(to_string(precision)) + "; valid are " +
                 valid);
   }
-  if (stored_in_fp32(precision)) return;  // measured in 16 bits
-  points_.reserve(gpu_.kernels.measured_matmuls.size());
-  for (const MeasuredMatmul& measured : gpu_.kernels.measured_matmuls) {
-    const auto m = static_cast<double>(measured.m), n = static_cast<double>(measured.n);
-    const auto k = static_cast<double>(measured.k);
-    const double modelled = matmul_seconds(1, m, n, k, false);
-    points_.push_back({{std::log2(m), std::log2(n), std::log2(k)},
-                       std::log(static_cast<double>(measured.time_ns) * 1e-9 / modelled)});
+  if (precision == Precision::fp8) peak_ = gpu_.bf16_flops;  // of all but the products that are marked
+  if (gpu_.fp8_flops > 0) {
+    // A file of kernels from before fp8 has no constants for it.
+    if (gpu_.kernels.matmul_fp8.start_ns == 0) gpu_.kernels.matmul_fp8 = gpu_.kernels.matmul;
+    points_fp8_ = points_of(gpu_.kernels.measured_matmuls_fp8, true);
   }
+  if (!stored_in_fp32(precision)) points_ = points_of(gpu_.kernels.measured_matmuls, false);  // measured in 16 bits
+}
+
+std::vector<KernelModel::Point> KernelModel::points_of(const std::vector<MeasuredMatmul>& measured, bool fp8) const {
+  std::vector<Point> points;
+  points.reserve(measured.size());
+  for (const MeasuredMatmul& product : measured) {
+    const auto m = static_cast<double>(product.m), n = static_cast<double>(product.n);
+    const auto k = static_cast<double>(product.k);
+    const double modelled = matmul_seconds(1, m, n, k, false, fp8);
+    points.push_back(
+        {{std::log2(m), std::log2(n), std::log2(k)}, std::log(static_cast<double>(product.time_ns) * 1e-9 / modelled)});
+  }
+  return points;
 }
 
 Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const {
+  if (kernel.fp8 && gpu_.fp8_flops <= 0) {
+    throw Error("GPU '" + gpu_.name + "' does not compute products in fp8; take a GPU with fp8_tflops in gpus.yaml");
+  }
   double seconds = 0;
   const bool shaped = std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
   if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
-    seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned);
-    if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(number(0) * number(1), number(2), number(3)).log_correction);
+    seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned, kernel.fp8);
+    if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(kernel).log_correction);
     seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
     seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
   } else if (flops != 0) {
-    seconds = std::max(static_cast<double>(flops) / (peak_ * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
+    const double peak = kernel.fp8 ? gpu_.fp8_flops : peak_;
+    seconds = std::max(static_cast<double>(flops) / (peak * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
                        static_cast<double>(bytes) / bandwidth_of(KernelKind::elementwise)) +
               gpu_.kernels.matmul.start_ns * 1e-9;
   } else {
@@ -102,27 +117,29 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
   return std::llround(seconds * (factor == 0 ? 1 : factor) * 1e9);
 }
 
-double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned) const {
-  const MatmulConstants& c = gpu_.kernels.matmul;
+double KernelModel::matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8) const {
+  const MatmulConstants& c = fp8 ? gpu_.kernels.matmul_fp8 : gpu_.kernels.matmul;
+  const double peak = fp8 ? gpu_.fp8_flops : peak_;
   const double flops = 2 * batch * m * n * k;
   const double bandwidth = static_cast<double>(gpu_.memory_bandwidth);
-  const double bytes = static_cast<double>(bytes_of(precision_)) * batch * (m * k + k * n + m * n);
+  const double bytes = fp8 ? batch * (m * k + k * n + 2 * m * n)
+                           : static_cast<double>(bytes_of(precision_)) * batch * (m * k + k * n + m * n);
   const double kept = cache_kept * static_cast<double>(gpu_.cache);
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
   const double traffic =
       bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
   // In fp32 a tile takes longer, what starting it costs does not.
-  const bool fp32 = precision_ == Precision::fp32;
+  const bool fp32 = precision_ == Precision::fp32 && !fp8;
   const double precision_share = fp32 ? c.fp32_share : 1;
-  const double depth = c.depth * (fp32 ? peak_ / std::max({gpu_.bf16_flops, gpu_.fp16_flops, peak_}) : 1);
+  const double depth = c.depth * (fp32 ? peak / std::max({gpu_.bf16_flops, gpu_.fp16_flops, peak}) : 1);
   // Cores for single precision read any row alike.
-  if (unaligned && precision_ != Precision::fp32) return c.start_ns * 1e-9 + std::max(flops / (peak_ * c.unaligned_share), traffic);
+  if (unaligned && !fp32) return c.start_ns * 1e-9 + std::max(flops / (peak * c.unaligned_share), traffic);
 
   const auto processors = static_cast<double>(gpu_.multiprocessors);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
     const double count = batch * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
-    const double rate = c.share * precision_share * rate_of(tile, c) * peak_ / processors;
+    const double rate = c.share * precision_share * rate_of(tile, c) * peak / processors;
     for (const double split : splits) {
       const double waves = count * split / processors;
       const double charged = std::max(1.0, waves + (std::ceil(waves) - waves) * c.tail);
@@ -132,7 +149,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
     }
   }
   // Long products slow down on tensor cores only: with it, NeuSight's largest models in fp32 were 8 to 15 % too slow.
-  if (!fp32) best *= 1 + throttling * std::clamp(std::log10(flops / (peak_ * throttling_from_s)), 0.0, 1.0);
+  if (!fp32) best *= 1 + throttling * std::clamp(std::log10(flops / (peak * throttling_from_s)), 0.0, 1.0);
   return c.start_ns * 1e-9 + added(traffic, best);
 }
 
@@ -183,12 +200,14 @@ Nanoseconds KernelModel::cache_write_ns(const Kernel& kernel) const {
   return std::llround(1e9 * bytes / (c->cache_share * static_cast<double>(gpu_.memory_bandwidth)));
 }
 
-KernelModel::Nearest KernelModel::nearest(double m, double n, double k) const {
-  if (points_.empty()) return {0, std::numeric_limits<double>::infinity()};
-  const std::array<double, 3> at{std::log2(m), std::log2(n), std::log2(k)};
+KernelModel::Nearest KernelModel::nearest(const Kernel& kernel) const {
+  const std::vector<Point>& points = kernel.fp8 ? points_fp8_ : points_;
+  if (points.empty()) return {0, std::numeric_limits<double>::infinity()};
+  const auto number = [&](std::size_t i) { return static_cast<double>(std::max<std::uint64_t>(kernel.shape[i], 1)); };
+  const std::array<double, 3> at{std::log2(number(0) * number(1)), std::log2(number(2)), std::log2(number(3))};
   std::array<std::pair<double, double>, neighbours + 1> found;  // squared distance, log ratio; sorted
   std::size_t count = 0;
-  for (const Point& point : points_) {
+  for (const Point& point : points) {
     double squared = 0;
     for (std::size_t i = 0; i < at.size(); ++i) squared += (at[i] - point.at[i]) * (at[i] - point.at[i]);
     if (count == neighbours && squared >= found[count - 1].first) continue;
@@ -220,10 +239,9 @@ double KernelModel::bandwidth_of(KernelKind kind) const {
 
 bool KernelModel::extrapolates(const Kernel& kernel) const {
   if (!gpu_.kernels.measured) return true;
-  if (kernel.kind != KernelKind::matmul || precision_ == Precision::fp32) return false;
-  if (precision_ == Precision::tf32) return true;
-  const auto number = [&](std::size_t i) { return static_cast<double>(std::max<std::uint64_t>(kernel.shape[i], 1)); };
-  return kernel.shape[1] == 0 || nearest(number(0) * number(1), number(2), number(3)).distance > extrapolated_from;
+  if (kernel.kind != KernelKind::matmul || (precision_ == Precision::fp32 && !kernel.fp8)) return false;
+  if (precision_ == Precision::tf32 && !kernel.fp8) return true;
+  return kernel.shape[1] == 0 || nearest(kernel).distance > extrapolated_from;
 }
 
 Nanoseconds KernelModel::collective_ns(std::uint64_t ranks, Bytes bytes, BytesPerSecond bandwidth) const {

@@ -6,9 +6,10 @@
 //   attention   share of the peak by generation of the kernel, head dimension and length (Dao et al. 2022 to 2024)
 //   the others  memory traffic over the share of the bandwidth that kernels of the kind reach
 //
-// and a fixed time of every kernel. A matmul whose shape is not known is the larger of its arithmetic over the peak's
-// share and its traffic over the bandwidth's (the roofline, Williams et al. 2009). docs/durations.md has the sources
-// of the constants and what the model was held against.
+// and a fixed time of every kernel. Products whose operands are in fp8 (Kernel::fp8) have their own peak, constants and
+// measured times, in a trace of any precision. A matmul whose shape is not known is the larger of its arithmetic over
+// the peak's share and its traffic over the bandwidth's (the roofline, Williams et al. 2009). docs/durations.md has the
+// sources of the constants and what the model was held against.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,11 @@ namespace tencache {
 
 class KernelModel {
  public:
-  // Throws Error if the GPU has no such precision.
+  // Throws Error if the GPU has no such precision. fp8: as bf16, with the kernels that say so in fp8.
   KernelModel(GpuSpec gpu, Precision precision);
 
-  // Of everything that an op launches. `flops` and `bytes` are its sums.
+  // Of everything that an op launches. `flops` and `bytes` are its sums. Throws Error for a product in fp8 if the GPU
+  // does not compute in that.
   Nanoseconds duration_ns(const Kernel& kernel, std::uint64_t flops, Bytes bytes) const;
   // What an attention kernel takes longer where it also writes the keys and values of its queries into a KV cache, as
   // those of serving engines do; 0 where nothing is known of it.
@@ -43,23 +45,25 @@ class KernelModel {
     double log_correction = 0;
     double distance = 0;  // to the nearest, in doublings of m, n, k
   };
-  // Without correction.
-  double matmul_seconds(double batch, double m, double n, double k, bool unaligned) const;
-  double attention_seconds(const Kernel& kernel, double flops, double bytes) const;
-  const AttentionConstants* attention_constants(const Kernel& kernel) const;
-  Nearest nearest(double m, double n, double k) const;
-  double bandwidth_of(KernelKind kind) const;
-  double start_of(KernelKind kind) const;
-
   // A measured product: where it lies, and the logarithm of measured ÷ modelled.
   struct Point {
     std::array<double, 3> at;
     double log_ratio;
   };
+  // Without correction.
+  double matmul_seconds(double batch, double m, double n, double k, bool unaligned, bool fp8) const;
+  double attention_seconds(const Kernel& kernel, double flops, double bytes) const;
+  const AttentionConstants* attention_constants(const Kernel& kernel) const;
+  std::vector<Point> points_of(const std::vector<MeasuredMatmul>& measured, bool fp8) const;
+  Nearest nearest(const Kernel& kernel) const;
+  double bandwidth_of(KernelKind kind) const;
+  double start_of(KernelKind kind) const;
+
   GpuSpec gpu_;
   Precision precision_;
   double peak_ = 0;
-  std::vector<Point> points_;  // of 16-bit precisions
+  std::vector<Point> points_;      // of 16-bit precisions
+  std::vector<Point> points_fp8_;  // of products in fp8
 };
 
 }  // namespace tencache

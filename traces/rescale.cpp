@@ -112,6 +112,10 @@ std::vector<std::string> parts_of(const std::string& text) {
 Precision precision_on(const GpuSpec& gpu, Precision wanted) {
   const auto computes = [&](Precision precision) { return gpu.peak(precision) > 0; };
   if (computes(wanted)) return wanted;
+  if (wanted == Precision::fp8) {
+    throw Error("the trace's linear layers compute in fp8, which GPU '" + gpu.name +
+                "' does not; name a GPU that does, or generate the trace with --precision bf16");
+  }
   if (wanted == Precision::bf16 && computes(Precision::fp16)) return Precision::fp16;
   if (wanted == Precision::fp16 && computes(Precision::bf16)) return Precision::bf16;
   return Precision::fp32;

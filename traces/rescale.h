@@ -7,7 +7,7 @@
 // 1. Only ops of the GPU; an op of the CPU, and every gap (the host's time), stays as it is.
 // 2. An op with a rendezvous moves its bytes between GPUs: the ratio of their interconnects, latency included.
 // 3. The rates are those of the trace's precision (fp32 where it does not say). A GPU that does not compute in bf16 or
-//    fp16 is taken with the other of the two, or else with fp32.
+//    fp16 is taken with the other of the two, or else with fp32; one that does not compute in fp8 is an error.
 // 4. The memory traffic is Op::bytes or, where that is not known, the bytes of all tensors that the op reads and
 // writes.
 // 5. Flops are Op::flops; of fused attention (a name with "flash" or "scaled_dot_product") at the GPU's rate for that.
@@ -35,7 +35,7 @@ struct Rescaling {
   double factor = 1;          // the GPU's time after ÷ before
 };
 
-// Rule 3.
+// Rule 3. Throws Error for fp8 on a GPU without.
 Precision precision_on(const GpuSpec& gpu, Precision wanted);
 
 // Every rescaled op's source becomes `modelled`. Throws Error for a precision that the library does not know.

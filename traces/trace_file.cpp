@@ -270,6 +270,9 @@ class Reader : TraceLine {
         case unaligned:
           launched.unaligned = truth(value, key_name);
           break;
+        case fp8:
+          launched.fp8 = truth(value, key_name);
+          break;
         case launches:
           launched.launches = static_cast<std::uint32_t>(number(value, key_name, 1, 0xffff'ffff));
           break;
@@ -340,8 +343,10 @@ class Reader : TraceLine {
              "' is for the kernels attention and attention_backward; leave it out of others");
       }
     }
-    if (has(op_key::unaligned) && kernel.kind != KernelKind::matmul) {
-      fail("'unaligned' is for the kernel matmul; leave it out of others");
+    for (const std::size_t key : {op_key::unaligned, op_key::fp8}) {
+      if (has(key) && kernel.kind != KernelKind::matmul) {
+        fail("'" + std::string(op_keys.names[key]) + "' is for the kernel matmul; leave it out of others");
+      }
     }
   }
 

@@ -85,6 +85,7 @@ enum : std::size_t {
   causal,
   attention_kernel,
   unaligned,
+  fp8,
   launches,
   step,
   revealed_by,
@@ -94,37 +95,24 @@ enum : std::size_t {
   count
 };
 inline constexpr std::uint32_t of_kernel =
-    1u << kernel | 1u << shape | 1u << causal | 1u << attention_kernel | 1u << unaligned | 1u << launches;
+    1u << kernel | 1u << shape | 1u << causal | 1u << attention_kernel | 1u << unaligned | 1u << fp8 | 1u << launches;
 inline constexpr std::uint32_t of_detail = 1u << step | 1u << revealed_by | 1u << cpu_duration_ns;
 }  // namespace op_key
 inline constexpr TraceKeys<op_key::count> op_keys{
-    {"kind",
-     "id",
-     "name",
-     "phase",
-     "device",
-     "module",
-     "duration_ns",
-     "duration_source",
-     "gap_before_ns",
-     "flops",
-     "bytes",
-     "group",
-     "placeable",
-     "reorderable",
-     "rank",
-     "rendezvous",
-     "kernel",
-     "shape",
-     "causal",
-     "attention_kernel",
-     "unaligned",
-     "launches",
-     "step",
-     "revealed_by",
-     "cpu_duration_ns",
-     "reads",
-     "writes"},
+    {"kind",          "id",
+     "name",          "phase",
+     "device",        "module",
+     "duration_ns",   "duration_source",
+     "gap_before_ns", "flops",
+     "bytes",         "group",
+     "placeable",     "reorderable",
+     "rank",          "rendezvous",
+     "kernel",        "shape",
+     "causal",        "attention_kernel",
+     "unaligned",     "fp8",
+     "launches",      "step",
+     "revealed_by",   "cpu_duration_ns",
+     "reads",         "writes"},
     1u << op_key::kind | 1u << op_key::id | 1u << op_key::name | 1u << op_key::phase | 1u << op_key::device |
         1u << op_key::duration_ns | 1u << op_key::duration_source | 1u << op_key::reads | 1u << op_key::writes,
     op_key::of_kernel | op_key::of_detail};

@@ -86,6 +86,7 @@ class Writer {
     if (kernel.causal) truth("causal", true);
     if (kernel.attention != AttentionKernel::unspecified) text("attention_kernel", to_string(kernel.attention));
     if (kernel.unaligned) truth("unaligned", true);
+    if (kernel.fp8) truth("fp8", true);
     if (kernel.launches != 1) number("launches", kernel.launches);
   }
 

@@ -82,6 +82,7 @@ class Trace:
         causal: bool = False,
         attention_kernel: str = "",
         unaligned: bool = False,
+        fp8: bool = False,
         launches: int = 1,
         step: int = 0,
         revealed_by: Optional[int] = None,

@@ -46,7 +46,7 @@ def generation():
     trace.add_op("attention", reads=[kv], writes=[], duration_ns=1, phase="prefill", kernel="attention", shape=shape,
                  causal=True, attention_kernel="flash2")
     trace.add_op("router", reads=[kv], writes=[], duration_ns=2, phase="decode", launches=3, step=1)
-    trace.add_op("expert", reads=[expert], writes=[], duration_ns=3, phase="decode", kernel="matmul",
+    trace.add_op("expert", reads=[expert], writes=[], duration_ns=3, phase="decode", kernel="matmul", fp8=True,
                  shape=[1, 1, 64, 128], step=1, revealed_by=1, cpu_duration_ns=90)
     return trace
 
@@ -88,6 +88,7 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(kernels["causal"].tolist(), [True, False, False])
         self.assertEqual([tencache.ATTENTION_KERNELS[k] for k in kernels["attention"]], ["flash2", "", ""])
         self.assertEqual(kernels["launches"].tolist(), [1, 3, 1])
+        self.assertEqual(kernels["fp8"].tolist(), [False, False, True])
         details = trace.details[trace.ops["detail"]]
         self.assertEqual(details["step"].tolist(), [0, 1, 1])
         self.assertEqual(details["revealed_by"].tolist(), [tencache.NONE, tencache.NONE, 1])

@@ -4,16 +4,14 @@
 //
 //   build/release/bench/leave_one_gpu_out
 //
-// Rows of 20 us and longer count. The H100 and the H200 are one chip with two memories: neither is predicted from the
-// other. A kind of kernel is predicted only from chips whose tables have rows of it. Tables come from short loops, so
-// the clock is that of those
-// (`sustained` is 1); rows of attention write a KV cache, too, which costs 8 bytes an element of the new keys at the
-// constants' share of the bandwidth.
+// The H100 and the H200 are one chip with two memories: neither is predicted from the other. A kind of kernel is
+// predicted only from chips whose tables have rows of it. Tables come from short loops, so `sustained` is 1.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "configs/gpu_yaml.h"
@@ -23,9 +21,6 @@
 
 namespace tencache {
 namespace {
-
-// What is shorter hardly counts in an iteration, and its time is mostly that of its start.
-constexpr Nanoseconds shortest_ns = 20'000;
 
 struct Chip {
   GpuSpec gpu;
@@ -93,10 +88,10 @@ KernelConstants mean_of(const std::vector<const Chip*>& chips) {
     }
   }
   result.attention.clear();
-  std::map<std::pair<AttentionKernel, std::uint64_t>, std::vector<const AttentionConstants*>> by_kernel;
+  std::map<std::tuple<AttentionKernel, std::uint64_t, bool>, std::vector<const AttentionConstants*>> by_kernel;
   for (const Chip* chip : chips) {
     for (const AttentionConstants& constants : chip->gpu.kernels.attention) {
-      by_kernel[{constants.kernel, constants.head_dimension}].push_back(&constants);
+      by_kernel[{constants.kernel, constants.head_dimension, constants.causal}].push_back(&constants);
     }
   }
   for (const auto& [key, all] : by_kernel) {
@@ -112,43 +107,20 @@ KernelConstants mean_of(const std::vector<const Chip*>& chips) {
     result.attention.push_back(constants);
   }
   for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
-    Mean mean;
-    for (const Chip* chip : chips) {
-      const double share = chip->gpu.kernels.bandwidth_share[kind];
-      if (share > 0 && chip->has(static_cast<KernelKind>(kind))) mean.add(share);
+    for (auto KernelConstants::*by_kind : {&KernelConstants::bandwidth_share, &KernelConstants::start_ns}) {
+      Mean mean;
+      for (const Chip* chip : chips) {
+        const double value = (chip->gpu.kernels.*by_kind)[kind];
+        if (value > 0 && chip->has(static_cast<KernelKind>(kind))) mean.add(value);
+      }
+      (result.*by_kind)[kind] = mean.none() ? 0 : mean.value();
     }
-    result.bandwidth_share[kind] = mean.none() ? 0 : mean.value();
   }
   if (result.bandwidth_share[static_cast<std::size_t>(KernelKind::elementwise)] == 0) {
     result.bandwidth_share = chips.front()->gpu.kernels.bandwidth_share;
+    result.start_ns = chips.front()->gpu.kernels.start_ns;
   }
   return result;
-}
-
-// The share of the bandwidth for writing keys and values, of the constants that the model takes: those of the nearest
-// generation, then of the nearest head dimension.
-double cache_share(const KernelConstants& constants, const Kernel& kernel) {
-  const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
-  const auto distance = [&](const AttentionConstants& one) {
-    return std::pair(apart(static_cast<std::uint64_t>(one.kernel), static_cast<std::uint64_t>(kernel.attention)),
-                     apart(one.head_dimension, kernel.shape[5]));
-  };
-  return std::min_element(
-             constants.attention.begin(), constants.attention.end(),
-             [&](const AttentionConstants& a, const AttentionConstants& b) { return distance(a) < distance(b); })
-      ->cache_share;
-}
-
-double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
-  const Kernel& kernel = row.kernel;
-  if (kernel.kind != KernelKind::attention) {
-    return static_cast<double>(model.duration_ns(kernel, 0, row.bytes));
-  }
-  const auto& [batch, heads, key_heads, queries, keys, dimension] = kernel.shape;
-  const Bytes bytes = 4 * batch * dimension * (queries * heads + keys * key_heads);
-  const auto written = static_cast<double>(8 * batch * keys * key_heads * dimension);
-  return static_cast<double>(model.duration_ns(kernel, 0, bytes)) +
-         written / (cache_share(model.gpu().kernels, kernel) * static_cast<double>(model.gpu().memory_bandwidth)) * 1e9;
 }
 
 // The median of |ln(modelled ÷ measured)| over the judge rows of the kind; none: the table has no such rows.
@@ -157,8 +129,8 @@ std::optional<double> median_error(const GpuSpec& gpu, const std::vector<Measure
   const KernelModel model(gpu, Precision::bf16);
   std::vector<double> errors;
   for (const MeasuredKernel& row : rows) {
-    if (!row.judge || row.kernel.kind != kind || row.kernel.fp8 != fp8 || row.time_ns < shortest_ns) continue;
-    errors.push_back(std::fabs(std::log(modelled_ns(model, row) / static_cast<double>(row.time_ns))));
+    if (!row.judge || row.kernel.kind != kind || row.kernel.fp8 != fp8) continue;
+    errors.push_back(std::fabs(std::log(static_cast<double>(modelled_ns(model, row)) / static_cast<double>(row.time_ns))));
   }
   if (errors.empty()) return std::nullopt;
   std::sort(errors.begin(), errors.end());

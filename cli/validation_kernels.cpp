@@ -15,17 +15,6 @@
 namespace tencache {
 namespace {
 
-// As a serving engine launches them: causal attention is that of a prompt, whose keys and values go into the cache.
-double modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
-  const Kernel& kernel = row.kernel;
-  if (!is_attention(kernel.kind)) return static_cast<double>(model.duration_ns(kernel, 0, row.bytes));
-  const auto& [batch, heads, cached_heads, queries, keys, dimension] = kernel.shape;
-  const Bytes bytes = 2 * batch * dimension * bytes_of(model.precision()) * (heads * queries + cached_heads * keys);
-  const Nanoseconds written = kernel.causal ? model.cache_write_ns(kernel) : 0;
-  return static_cast<double>(model.duration_ns(kernel, 4 * batch * heads * queries * keys * dimension, bytes) +
-                             written);
-}
-
 // Head dimension and causality, and products in fp8, which are fitted apart; of other kinds all are one.
 using Variant = std::tuple<std::uint64_t, bool, bool>;
 Variant variant_of(const MeasuredKernel& row) {
@@ -95,7 +84,7 @@ KernelFigures figures_of_kernels(const KernelGroup& group) {
   std::vector<double> ratios;
   for (const MeasuredKernel& row : read_kernel_table(kernel_folder(), group.chip)) {
     if (!row.judge || row.kernel.kind != group.kind || variant_of(row) != wanted) continue;
-    ratios.push_back(modelled_ns(model, row) / static_cast<double>(row.time_ns));
+    ratios.push_back(static_cast<double>(modelled_ns(model, row)) / static_cast<double>(row.time_ns));
   }
   const RatioFigures figures = ratio_figures(std::move(ratios));
   return {.kernels = figures.rows,

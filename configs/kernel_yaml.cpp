@@ -389,4 +389,13 @@ std::string kernel_folder() {
   throw Error("the folder of kernels' constants is not to be found; looked for " + looked);
 }
 
+Nanoseconds modelled_ns(const KernelModel& model, const MeasuredKernel& row) {
+  const Kernel& kernel = row.kernel;
+  if (!is_attention(kernel.kind)) return model.duration_ns(kernel, 0, row.bytes);
+  const auto& [batch, heads, cached_heads, queries, keys, dimension] = kernel.shape;
+  const Bytes bytes = 2 * batch * dimension * bytes_of(model.precision()) * (heads * queries + cached_heads * keys);
+  const Nanoseconds written = kernel.causal ? model.cache_write_ns(kernel) : 0;
+  return model.duration_ns(kernel, 4 * batch * heads * queries * keys * dimension, bytes) + written;
+}
+
 }  // namespace tencache

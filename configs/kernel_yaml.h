@@ -8,6 +8,7 @@
 
 #include "traces/gpu_spec.h"
 #include "traces/kernel_factors.h"
+#include "traces/kernel_model.h"
 
 namespace tencache {
 
@@ -18,6 +19,10 @@ struct MeasuredKernel {
   Nanoseconds time_ns = 0;
   bool judge = false;
 };
+
+// Of the row as a serving engine launches it: causal attention is that of a prompt, whose keys and values go into the
+// KV cache. `model`: of 16 bits.
+Nanoseconds modelled_ns(const KernelModel& model, const MeasuredKernel& row);
 
 // From `folder` / `name`.yaml and the table that it names. Throws Error with file and line.
 KernelConstants read_kernels(const std::string& folder, const std::string& name);

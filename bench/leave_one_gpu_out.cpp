@@ -130,7 +130,8 @@ std::optional<double> median_error(const GpuSpec& gpu, const std::vector<Measure
   std::vector<double> errors;
   for (const MeasuredKernel& row : rows) {
     if (!row.judge || row.kernel.kind != kind || row.kernel.fp8 != fp8) continue;
-    errors.push_back(std::fabs(std::log(static_cast<double>(modelled_ns(model, row)) / static_cast<double>(row.time_ns))));
+    errors.push_back(
+        std::fabs(std::log(static_cast<double>(modelled_ns(model, row)) / static_cast<double>(row.time_ns))));
   }
   if (errors.empty()) return std::nullopt;
   std::sort(errors.begin(), errors.end());

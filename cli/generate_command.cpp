@@ -31,7 +31,8 @@ struct GenerateArguments {
   std::string head, precision = "bf16", gradient_precision, optimizer = "adamw", recompute = "none";
   std::string stack = "eager", update = "after", loss, communication;
   double predicted_tokens = 1;
-  std::string attention = "flash", dropout = "family", clip = "on", gradients = "freed", gradient_reduction = "reduce-scatter";
+  std::string attention = "flash", dropout = "family", clip = "on", gradients = "freed",
+              gradient_reduction = "reduce-scatter";
   std::int64_t batch = 0, micro_batches = 1, sub_group = 1'000'000'000, lora_rank = 0, quantise = 0;
   std::int64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1, pipeline_chunks = 1, zero = 0, seed = 1;
   std::string sequence, sequence_distribution, lora_targets, launch_gap, interconnect, kernels;
@@ -134,9 +135,10 @@ GenerateOptions options_of(const GenerateArguments& arguments) {
     const std::string share = arguments.recompute.substr(colon + 1);
     const std::optional<double> number = parse_number(share);
     if (!number || !(*number > 0 && *number <= 1)) {
-      throw Error(fmt::format("--recompute: '{}' is not a share of the layers above 0 and up to 1; write {}:0.5 for "
-                              "every second layer",
-                              share, arguments.recompute.substr(0, colon)));
+      throw Error(
+          fmt::format("--recompute: '{}' is not a share of the layers above 0 and up to 1; write {}:0.5 for "
+                      "every second layer",
+                      share, arguments.recompute.substr(0, colon)));
     }
     options.recompute_share = *number;
   }
@@ -349,16 +351,17 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
       ->capture_default_str();
   command
       .add_option("--update", a.update,
-                  update_names() + " the backward pass; fused: each block's parameters as soon as their gradients are "
-                                   "there, which are freed (needs --clip off)")
+                  update_names() +
+                      " the backward pass; fused: each block's parameters as soon as their gradients are "
+                      "there, which are freed (needs --clip off)")
       ->capture_default_str();
   command
-      .add_option("--gradients", a.gradients,
-                  "freed: after each step; kept: in buffers for good, as Megatron-LM does")
+      .add_option("--gradients", a.gradients, "freed: after each step; kept: in buffers for good, as Megatron-LM does")
       ->capture_default_str();
   command.add_option("--sub-group", a.sub_group, "Elements of a sub-group of the optimizer step")
       ->capture_default_str();
-  command.add_option("--launch-gap", a.launch_gap, "Idle time before each op, such as 5us (default: until the host has issued it)");
+  command.add_option("--launch-gap", a.launch_gap,
+                     "Idle time before each op, such as 5us (default: until the host has issued it)");
   command.add_option("--lora-rank", a.lora_rank, "Train low-rank adapters of this rank only; the model is frozen")
       ->check([](const std::string& text) {
         return std::string(
@@ -482,7 +485,8 @@ std::optional<GenerateSettings> generate_settings_of(const std::string& recorded
 }
 
 void add_generate_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("generate", "Make a trace from a model's description and modelled kernel times");
+  CLI::App* command =
+      app.add_subcommand("generate", "Make a trace from a model's description and modelled kernel times");
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
   add_generate_options(*command, a);

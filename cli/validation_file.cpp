@@ -419,7 +419,8 @@ class ValidationReader {
     const std::string digits = percent ? trimmed(text.substr(0, text.size() - 1)) : text;
     const std::optional<double> result = parse_number(digits);
     if (!result || *result <= 0) {
-      fail_at(value, "rows.published: '" + text + "' is not a number above 0; write 2.54, 4469/1758, 83.9 %, 0.9..1 or 18.9 GiB");
+      fail_at(value, "rows.published: '" + text +
+                         "' is not a number above 0; write 2.54, 4469/1758, 83.9 %, 0.9..1 or 18.9 GiB");
     }
     return percent ? *result / 100 : *result;
   }

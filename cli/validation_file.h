@@ -52,9 +52,9 @@ enum class Metric : std::uint8_t {
   hit_rate_tensors,
   hit_rate_accesses,
   hit_rate_bytes,
-  link_bytes,             // an iteration
-  stall_seconds,          // an iteration, by cause
-  peak_bytes,             // of the GPU
+  link_bytes,                 // an iteration
+  stall_seconds,              // an iteration, by cause
+  peak_bytes,                 // of the GPU
   peak_bytes_less_optimizer,  // the same, without the states of the optimizer
   peak_activation_bytes,      // the same, without any persistent tensor
   // Tokens of a GPU over the time of an iteration, or of some of its phases.

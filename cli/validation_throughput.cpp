@@ -198,8 +198,8 @@ ValidationRow ThroughputReader::read_row(const YamlValue& item, const Section& s
   line.gpus = count_of(item, "GPUs", fields[3]);
   line.micro_batch = count_of(item, "micro-batch", fields[4]);
   line.accumulation = count_of(item, "accumulation", fields[5]);
-  line.recompute =
-      std::array{"none", "block", "selective", "ops"}[choice_of(item, "recompute", fields[6], {"n", "y", "selective", "ops"})];
+  line.recompute = std::array{"none", "block", "selective",
+                              "ops"}[choice_of(item, "recompute", fields[6], {"n", "y", "selective", "ops"})];
   choice_of(item, "sharding", line.sharding, {"full", "grad", "none"});
   choice_of(item, "precision", line.precision, {"pure", "amp", "fp16", "fp32", "fp8"});
   const std::size_t use = choice_of(item, "use", fields[10], {"fit", "judge", "list"});

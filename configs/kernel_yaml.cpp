@@ -104,8 +104,8 @@ void read_matmul(const YamlValue& value, MatmulConstants& constants) {
 
 AttentionConstants read_attention(const YamlValue& value) {
   const Section section(value, "attention",
-                        {"kernel", "head_dimension", "causal", "start", "share", "depth", "tail", "memory_share", "cache_share",
-                         "backward"});
+                        {"kernel", "head_dimension", "causal", "start", "share", "depth", "tail", "memory_share",
+                         "cache_share", "backward"});
   AttentionConstants constants;
   const auto kernel = parse_attention_kernel(section.text("kernel"));
   if (!kernel) {
@@ -200,7 +200,8 @@ File parse_file(const std::string& text, const std::string& file) {
   read_kinds(map.require("bandwidth_share"), "bandwidth_share", constants.bandwidth_share, up_to(0.01, 2));
   // It stands for the kinds that are not there.
   constexpr auto elementwise = static_cast<std::size_t>(KernelKind::elementwise);
-  if (constants.start_ns[elementwise] == 0) fail_at(map.require("kernel_start"), "kernel_start: 'elementwise' is missing");
+  if (constants.start_ns[elementwise] == 0)
+    fail_at(map.require("kernel_start"), "kernel_start: 'elementwise' is missing");
   if (constants.bandwidth_share[elementwise] == 0) {
     fail_at(map.require("bandwidth_share"), "bandwidth_share: 'elementwise' is missing");
   }

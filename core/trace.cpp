@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, role_count> role_texts{"parameter",      
 constexpr std::array<std::string_view, phase_count> phase_texts{"forward",   "loss",    "backward",
                                                                 "optimizer", "prefill", "decode"};
 constexpr std::array<std::string_view, kernel_kind_count> kernel_kind_texts{
-    "unknown",   "matmul", "attention", "attention_backward", "elementwise", "norm",   "norm_backward",
+    "unknown",   "matmul", "attention", "attention_backward", "elementwise", "norm", "norm_backward",
     "reduction", "copy",   "gather",    "optimizer",          "collective"};
 constexpr std::array<std::string_view, attention_kernel_count> attention_kernel_texts{"", "flash1", "flash2", "flash3",
                                                                                       "cudnn"};

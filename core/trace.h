@@ -127,9 +127,9 @@ struct Tensor {
 struct Kernel {
   KernelKind kind = KernelKind::unknown;
   AttentionKernel attention = AttentionKernel::unspecified;
-  bool causal = false;         // attention
-  bool unaligned = false;      // matmul: rows that do not begin at multiples of 16 bytes, which tensor cores read slowly
-  bool fp8 = false;            // matmul: both operands in fp8, the result in 16 bits, whatever the trace's precision
+  bool causal = false;     // attention
+  bool unaligned = false;  // matmul: rows that do not begin at multiples of 16 bytes, which tensor cores read slowly
+  bool fp8 = false;        // matmul: both operands in fp8, the result in 16 bits, whatever the trace's precision
   std::uint32_t launches = 1;  // kernels one after the other, whose traffic Op::bytes sums up
   std::array<std::uint64_t, 6> shape{};
 

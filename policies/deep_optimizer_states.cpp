@@ -27,8 +27,9 @@ class DeepOptimizerStates final : public Policy {
   explicit DeepOptimizerStates(Options& options) {
     options.number("gap", gap_, "sub-groups",
                    "every gap-th sub-group is updated on the GPU (the artifact's runs: 2); 0: none, 1: all");
-    options.choice("gradient_copies", gradient_copies_, {"once", "artifact"},
-                   "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again in fp32");
+    options.choice(
+        "gradient_copies", gradient_copies_, {"once", "artifact"},
+        "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again in fp32");
     options.choice("overflow", overflow_, {"oom", "evict"},
                    "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
   }

@@ -503,8 +503,10 @@ class ZeroInfinity final : public Policy {
     for (const TensorId id : bucket_) {
       leave(id, 0, cpu, view, actions);
       if (first_of_step_ != none) actions.hold(first_of_step_, id, cpu);
-      // Fresh memory keeps the host busy, which is behind the GPU by what it has to copy: the pass ends when it is done.
-      const bool waits = buffers_ == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
+      // Fresh memory keeps the host busy, which is behind the GPU by what it has to copy: the pass ends when it is
+      // done.
+      const bool waits =
+          buffers_ == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
       if (waits) actions.hold(last_backward_, id, cpu);
     }
     bucket_.clear();

@@ -68,15 +68,17 @@ TEST_F(GenerateCommand, WritesTheTraceThatItsRecordMakesAgain) {
 
 TEST_F(GenerateCommand, RecomputesAShareOfTheLayers) {
   const auto flops = [&](const std::string& recompute) {
-    const InProcessAnswer answer = run("--model llama-3-8b --batch 1 --seq 16 --json --recompute " + recompute + " -o " +
-                                       path("r.trace.jsonl"));
+    const InProcessAnswer answer =
+        run("--model llama-3-8b --batch 1 --seq 16 --json --recompute " + recompute + " -o " + path("r.trace.jsonl"));
     EXPECT_EQ(answer.code, 0) << answer.err;
     return nlohmann::json::parse(answer.out)["flops"].get<double>();
   };
   EXPECT_EQ(2 * (flops("block:0.5") - flops("none")), flops("block") - flops("none"));
   const std::string words = "--model gpt2 --batch 1 --seq 16 --recompute ";
-  expect_refused(words + "blocks", "--recompute: unknown 'blocks'; valid are none, block, selective, block-early-stop, ops");
-  expect_refused(words + "block:2", "--recompute: '2' is not a share of the layers above 0 and up to 1; write block:0.5");
+  expect_refused(words + "blocks",
+                 "--recompute: unknown 'blocks'; valid are none, block, selective, block-early-stop, ops");
+  expect_refused(words + "block:2",
+                 "--recompute: '2' is not a share of the layers above 0 and up to 1; write block:0.5");
   expect_refused(words + "block:", "--recompute: '' is not a share");
   expect_refused(words + "selective:0.5", "--recompute: 'selective' takes no share");
 }
@@ -93,9 +95,8 @@ TEST_F(GenerateCommand, RecordsAForwardPassAsItWasAskedFor) {
   EXPECT_EQ(same.ops.size(), trace.ops.size());
   EXPECT_EQ(generate_settings_of(same.header.recorded_by), settings);
   // Commands that take a model instead of a trace know it, too.
-  const InProcessAnswer info =
-      run_in_process({"replay", "--model", "gpt2", "--batch", "2", "--seq", "16", "--forward-only", "-m",
-                      "10cache-l40s", "-p", "ideal"});
+  const InProcessAnswer info = run_in_process({"replay", "--model", "gpt2", "--batch", "2", "--seq", "16",
+                                               "--forward-only", "-m", "10cache-l40s", "-p", "ideal"});
   EXPECT_EQ(info.code, 0) << info.err;
 }
 
@@ -136,7 +137,8 @@ TEST_F(GenerateCommand, RefusesBadUsageAndLeavesNothing) {
   expect_refused("--model gpt3 --batch 2 --seq 16", "unknown model 'gpt3'; valid names are");
   expect_refused(gpt2 + " --gpu rtx", "unknown GPU 'rtx'; valid names are v100-16g");
   expect_refused(gpt2 + " --precision fp64", "--precision: unknown 'fp64'; valid are fp16, bf16, fp32, tf32, fp8");
-  expect_refused(gpt2 + " --gradient-precision tf32", "--gradient-precision: unknown 'tf32'; valid are fp16, bf16, fp32");
+  expect_refused(gpt2 + " --gradient-precision tf32",
+                 "--gradient-precision: unknown 'tf32'; valid are fp16, bf16, fp32");
   expect_refused(gpt2 + " --optimizer lion", "--optimizer: unknown 'lion'; valid are adamw, sgd");
   expect_refused(gpt2 + " --recompute all", "valid are none, block, selective");
   expect_refused(gpt2 + " --head lmm", "valid are lm, classification");

@@ -247,7 +247,8 @@ TEST(Generate, ComputesInTf32WithTensorsOfFp32) {
       EXPECT_EQ(tf32.ops[i].duration_ns, fp32.ops[i].duration_ns);
     }
   }
-  // Products reach 0.83 of their share in fp32, and lose less of their time to starts and traffic than the shorter ones.
+  // Products reach 0.83 of their share in fp32, and lose less of their time to starts and traffic than the shorter
+  // ones.
   const double peaks = 494.5 / (67 * 0.83), ratio = products(fp32) / products(tf32);
   EXPECT_GT(ratio, 0.6 * peaks);
   EXPECT_LT(ratio, peaks);
@@ -374,9 +375,8 @@ TEST(Recomputation, OfABlockIsWholeOrStopsEarly) {
                           "gate_proj", "up_proj", "silu", "multiply", "down_proj"));
   options.recompute = Recompute::block_early_stop;
   const Trace early = generate(options);
-  EXPECT_THAT(run_again(early, layer),
-              ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention", "o_proj", "norm",
-                          "gate_proj", "up_proj", "silu", "multiply"));
+  EXPECT_THAT(run_again(early, layer), ElementsAre("norm", "q_proj", "k_proj", "v_proj", "rotary", "flash_attention",
+                                                   "o_proj", "norm", "gate_proj", "up_proj", "silu", "multiply"));
   EXPECT_EQ(flops(whole, Phase::backward) - flops(early, Phase::backward),
             2 * 4 * 64 * options.model.hidden * options.model.intermediate);
   EXPECT_EQ(kept_per_layer(options), 2 * Shape(options).sbh());
@@ -445,14 +445,14 @@ TEST(Recomputation, FitsEveryKindOfModel) {
       options.model.layers = 2;
       options.lora_rank = lora_rank;
       std::map<Recompute, std::pair<Count, Bytes>> found;
-      for (const Recompute recompute : {Recompute::none, Recompute::block, Recompute::block_early_stop, Recompute::ops}) {
+      for (const Recompute recompute :
+           {Recompute::none, Recompute::block, Recompute::block_early_stop, Recompute::ops}) {
         options.recompute = recompute;
         const Trace trace = generate(options);
         found[recompute] = {flops(trace, Phase::backward), kept_for_backward(trace)};
       }
-      const auto& [none, block, early, ops] =
-          std::tie(found[Recompute::none], found[Recompute::block], found[Recompute::block_early_stop],
-                   found[Recompute::ops]);
+      const auto& [none, block, early, ops] = std::tie(found[Recompute::none], found[Recompute::block],
+                                                       found[Recompute::block_early_stop], found[Recompute::ops]);
       EXPECT_LT(none.first, ops.first) << model;
       EXPECT_LT(ops.first, early.first) << model;
       EXPECT_LE(early.first, block.first) << model;

@@ -26,7 +26,8 @@ struct Seconds {
   double sum() const { return forward + backward + update; }
 };
 
-// As the artifacts' runs: 2048 tokens a GPU, bf16, checkpointing, Megatron-DeepSpeed's fused kernels, no flash attention.
+// As the artifacts' runs: 2048 tokens a GPU, bf16, checkpointing, Megatron-DeepSpeed's fused kernels, no flash
+// attention.
 GenerateOptions options_of(const std::string& model, const std::string& gpu, std::uint64_t ranks,
                            std::uint64_t sub_group) {
   GenerateOptions options;

@@ -72,7 +72,8 @@ TEST_P(TenCachePaperTest, OrderOfTheAblation) {
   const Settings allocate = {{"buffers", "allocate"}};
   const double l2l = seconds(pageable, "l2l", allocate);
   const double sc = seconds(pageable, "10cache", {{"buffers", "allocate"}, {"prefetch", "false"}});
-  const double zero_infinity = seconds(pinned, "zero-infinity", {{"buffers", "allocate"}, {"reduce_bucket", "50000000"}});
+  const double zero_infinity =
+      seconds(pinned, "zero-infinity", {{"buffers", "allocate"}, {"reduce_bucket", "50000000"}});
   const double sc_p = seconds(pinned, "10cache", allocate);
   const double sc_p_m = seconds(pinned, "10cache", {});
   EXPECT_GT(l2l, sc);

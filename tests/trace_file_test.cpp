@@ -349,7 +349,8 @@ TEST(TraceFile, RefusesKernelsThatCannotBe) {
   const auto error = [](const std::string& keys) { return error_of(with_keys(keys)); };
   const std::string matmul = "\"kernel\":\"matmul\"", attention = "\"kernel\":\"attention\"";
   EXPECT_EQ(error("\"kernel\":\"gemm\""),
-            "t:6: unknown kernel 'gemm'; it is one of matmul, attention, attention_backward, elementwise, norm, norm_backward, "
+            "t:6: unknown kernel 'gemm'; it is one of matmul, attention, attention_backward, elementwise, norm, "
+            "norm_backward, "
             "reduction, copy, gather, optimizer, collective");
   EXPECT_THAT(error("\"kernel\":\"unknown\""), HasSubstr("t:6: unknown kernel 'unknown'; it is one of matmul"));
   EXPECT_EQ(error(matmul), "t:6: 'shape' is missing; a kernel of kind 'matmul' takes 4: batch, m, n, k");

@@ -151,7 +151,7 @@ TEST(ValidationRows, RatiosAndErrors) {
   EXPECT_THAT(rows[3].error.value(), DoubleNear(0.25, 1e-12));
   EXPECT_THAT(rows[4].error.value(), DoubleNear(-0.0625, 1e-12));  // from the nearer end
   EXPECT_EQ(rows[3].verdict, Verdict::within);
-  EXPECT_EQ(rows[5].verdict, Verdict::within);  // no such stall
+  EXPECT_EQ(rows[5].verdict, Verdict::within);                  // no such stall
   EXPECT_EQ(rows[4].verdict, Verdict::missed);                  // outside of its range, however little
   EXPECT_THAT(result.median.value(), DoubleNear(0.25, 1e-12));  // of three: ranges have no such error
   EXPECT_THAT(result.worst.value(), DoubleNear(0.25, 1e-12));

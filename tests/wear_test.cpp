@@ -203,7 +203,7 @@ TEST(EnduranceCommand, TakesTheMachineFilesRating) {
   const std::string file = ::testing::TempDir() + "/rated.yaml";
   std::ofstream(file) << "name: rated\nbase: g5.xlarge\ntiers:\n  nvme: {tbw: 1.2PB}\n";
   const auto with = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"endurance", "--model",      "gpt2", "--batch",      "8",      "--seq", "256",
+    std::vector<std::string> words = {"endurance", "--model",      "gpt2",    "--batch",      "8",      "--seq", "256",
                                       "-p",        "--gpu-memory", "1250MiB", "--cpu-memory", "512MiB", "-m",    file};
     words.insert(words.begin() + 8, "on-demand");
     words.insert(words.end(), more.begin(), more.end());

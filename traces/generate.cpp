@@ -12,9 +12,8 @@ namespace tencache {
 namespace {
 
 constexpr std::array<std::string_view, 6> optimizer_texts{"adamw",    "sgd",         "adafactor",
-                                                            "adam8bit", "apollo-mini", "lamb"};
-constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop",
-                                                            "ops"};
+                                                          "adam8bit", "apollo-mini", "lamb"};
+constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop", "ops"};
 constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
 constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
 constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
@@ -321,7 +320,8 @@ Trace generate(const GenerateOptions& given) {
     const std::uint64_t side = options.model.image_size / options.model.patch_size;
     options.sequence_lengths = {side * side + 1};
   }
-  if (!options.loss && !options.forward_only) options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
+  if (!options.loss && !options.forward_only)
+    options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
   if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::fsdp;
   if (options.attention_kernel == AttentionKernel::unspecified) {
     options.attention_kernel = options.stack == Stack::fused ? options.gpu.fused_attention : options.gpu.attention;

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "traces/model.h"
 #include "traces/kernel_model.h"
+#include "traces/model.h"
 
 namespace tencache {
 
@@ -119,7 +119,7 @@ struct GenerateOptions {
 
   Clip clip = Clip::on;
   Update update = Update::after;
-  std::uint64_t sub_group = 1'000'000'000;   // elements of a sub-group of the optimizer step (DeepSpeed's default)
+  std::uint64_t sub_group = 1'000'000'000;  // elements of a sub-group of the optimizer step (DeepSpeed's default)
   // Idle time before every op; default: until the host has issued it (traces/host_issue.h).
   std::optional<Nanoseconds> launch_gap_ns;
 
@@ -129,10 +129,10 @@ struct GenerateOptions {
 
   std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
   std::uint64_t pipeline_chunks = 1;  // of layers, on each pipeline stage; above 1: the interleaved schedule
-  int zero = 0;  // stage 0 … 3 of ZeRO over the data-parallel ranks
+  int zero = 0;                       // stage 0 … 3 of ZeRO over the data-parallel ranks
   GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
-  std::optional<Communication> communication;  // default: ddp without ZeRO, else fsdp
-  BytesPerSecond interconnect = 0;             // between ranks, one direction; 0: the GPU's
+  std::optional<Communication> communication;                                // default: ddp without ZeRO, else fsdp
+  BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
 
   std::string command;                         // for TraceHeader::recorded_by
   std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty

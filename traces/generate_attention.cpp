@@ -65,7 +65,8 @@ void LayerOps::core_attention(Layer& layer, const MicroBatch& micro, const Atten
   }
   state.context = step_.activation(module, "context", micro.tokens() * local_heads_ * dimension);
   if (flash) {
-    if (!step_.options.forward_only) state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * local_heads_ * 4, Role::activation);
+    if (!step_.options.forward_only)
+      state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * local_heads_ * 4, Role::activation);
     step_.op("flash_attention", module, this->flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
              {state.context, state.log_sum_exp});
     if (kept_ != nullptr) {

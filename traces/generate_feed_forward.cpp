@@ -45,8 +45,8 @@ void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState&
     const TensorId d_gate = step_.gradient(module, "gate_grad", elements);
     if (kernels_.eager()) {
       const TensorId d_activated = step_.gradient(module, "activated_grad", elements);
-      step_.op("multiply_backward", module, kernels_.gate_backward(elements),
-               {d_inner, state.activated, state.up_out}, {d_activated, d_up});
+      step_.op("multiply_backward", module, kernels_.gate_backward(elements), {d_inner, state.activated, state.up_out},
+               {d_activated, d_up});
       step_.op("silu_backward", module, kernels_.activation_backward(Activation::silu, elements),
                {d_activated, state.gate_out}, {d_gate});
     } else {
@@ -84,7 +84,8 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
     inputs[i] = step_.activation(layer.experts[i].up.module, "input", capacity * hidden);
   }
   const TensorId sources[] = {x, state.weights};
-  step_.op("permute", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(sources), std::span<const TensorId>(inputs));
+  step_.op("permute", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(sources),
+           std::span<const TensorId>(inputs));
   state.outputs.clear();
   state.experts.resize(count);
   for (Count i = 0; i < count; ++i) {
@@ -97,7 +98,8 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   std::vector<TensorId> parts = state.outputs;
   parts.push_back(state.weights);
   const TensorId results[] = {combined};
-  step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts), std::span<const TensorId>(results));
+  step_.op("combine", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(parts),
+           std::span<const TensorId>(results));
   return combined;
 }
 
@@ -112,7 +114,8 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
   const std::vector<TensorId> d_outputs = writes;
   const TensorId d_weights = step_.gradient(module, "router_weights_grad", tokens * count);
   writes.push_back(d_weights);
-  step_.op("combine_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  step_.op("combine_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads),
+           std::span<const TensorId>(writes));
   reads.assign(1, state.weights);
   for (Count i = count; i-- > 0;) {
     TensorId d_input = none;
@@ -125,10 +128,12 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
     reads.push_back(*dx);
   }
   writes.assign(1, *dx);
-  step_.op("permute_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads), std::span<const TensorId>(writes));
+  step_.op("permute_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads),
+           std::span<const TensorId>(writes));
   collectives_.all_reduce(Group::tensor, module, *dx);
   const TensorId d_logits = step_.gradient(module, "router_logits_grad", tokens * count);
-  step_.op("softmax_top_k_backward", module, {.kernel = {.kind = KernelKind::norm}}, {d_weights, state.weights}, {d_logits});
+  step_.op("softmax_top_k_backward", module, {.kernel = {.kind = KernelKind::norm}}, {d_weights, state.weights},
+           {d_logits});
   linear_backward(layer.router, state.router, d_logits, tokens, dx);
 }
 

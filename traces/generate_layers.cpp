@@ -368,7 +368,8 @@ TensorId LayerOps::embed(Embedding& embedding, const MicroBatch& micro, TensorId
     const Count width = embedding.tokens->columns;
     x = step_.activation(module, "embedding", tokens * width);
     // Only the rows of these tokens are read, not the table.
-    step_.op("embed_tokens", module, {.kernel = {.kind = KernelKind::gather}, .bytes = tokens * (2 * width * e + 8)}, {embedding.tokens->value, ids}, {x});
+    step_.op("embed_tokens", module, {.kernel = {.kind = KernelKind::gather}, .bytes = tokens * (2 * width * e + 8)},
+             {embedding.tokens->value, ids}, {x});
     collectives_.all_reduce(Group::tensor, module, x);
     if (embedding.projection) x = linear(embedding.projection, x, tokens, state.projection);
     for (Parameter* table : {embedding.positions, embedding.token_types}) {
@@ -410,8 +411,8 @@ void LayerOps::embed_backward(Embedding& embedding, const MicroBatch& micro, con
     linear_backward(embedding.projection, state.projection, dx, tokens, &narrow);
     dx = narrow;
   }
-  // A new gradient is cleared as a whole, then the rows of these tokens are added. Eager PyTorch always makes a new one,
-  // and adds it to that of a head with the same weight.
+  // A new gradient is cleared as a whole, then the rows of these tokens are added. Eager PyTorch always makes a new
+  // one, and adds it to that of a head with the same weight.
   const Step::GradientUse use = step_.gradient_of(*embedding.tokens);
   if (kernels_.eager() && use.read != none) {
     const Count table = embedding.tokens->elements();
@@ -492,7 +493,8 @@ void LayerOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadS
     state.scores = logits;
     state.log_sum_exp = step_.tensor(head.module, "log_sum_exp", 4 * rows, Role::activation);
     TensorId chunk = none;
-    if (kind == LossKind::chunked) chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
+    if (kind == LossKind::chunked)
+      chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
     step_.op("cross_entropy", head.module, kernels_.chunked_loss(kind, scores, false), {logits, state.labels, sums},
              {state.log_sum_exp, loss, chunk});
     return;
@@ -503,8 +505,8 @@ void LayerOps::cross_entropy(ModelHead& head, Count rows, TensorId logits, HeadS
   TensorId read = logits;
   if (casts) {
     read = step_.tensor(head.module, "logits_fp32", 4 * scores, Role::activation);
-    step_.op("logits_to_fp32", head.module,
-             {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)}, {logits}, {read});
+    step_.op("logits_to_fp32", head.module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)},
+             {logits}, {read});
   }
   // Rows too long for a multiprocessor's memory, which PyTorch's kernel reads more than once.
   step_.op("cross_entropy", head.module, {.kernel = {.kind = KernelKind::norm}, .bytes = scores * 2 * number},
@@ -517,7 +519,8 @@ TensorId LayerOps::cross_entropy_backward(ModelHead& head, Count rows, const Hea
   const LossKind kind = *step_.options.loss;
   if (kind != LossKind::full) {
     TensorId chunk = none;
-    if (kind == LossKind::chunked) chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
+    if (kind == LossKind::chunked)
+      chunk = step_.tensor(head.module, "logits_chunk", loss_chunk(scores), Role::workspace);
     step_.op("cross_entropy_backward", head.module, kernels_.chunked_loss(kind, scores, true),
              {state.scores, state.labels, state.log_sum_exp}, {state.scores, chunk});
     return state.scores;
@@ -536,8 +539,8 @@ TensorId LayerOps::cross_entropy_backward(ModelHead& head, Count rows, const Hea
   if (casts) {
     const TensorId d_full = d_logits;
     d_logits = step_.gradient(head.module, "logits_grad", scores);
-    step_.op("logits_grad_cast", head.module,
-             {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)}, {d_full}, {d_logits});
+    step_.op("logits_grad_cast", head.module, {.kernel = {.kind = KernelKind::elementwise}, .bytes = scores * (e + 4)},
+             {d_full}, {d_logits});
   }
   return d_logits;
 }

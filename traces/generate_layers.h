@@ -229,13 +229,13 @@ class LayerOps {
   Count local_heads_, local_key_value_heads_;
   bool hidden_dropout_ = false, attention_dropout_ = false, causal_ = true, rotary_ = false;
   // Of the forward pass of a layer that runs at the moment.
-  bool again_ = false;                      // for the backward pass
-  std::vector<TensorId>* kept_ = nullptr;   // LayerState::kept under Recompute::ops, else null
+  bool again_ = false;                     // for the backward pass
+  std::vector<TensorId>* kept_ = nullptr;  // LayerState::kept under Recompute::ops, else null
   std::size_t next_kept_ = 0;
   Count products_ = 0;
   TensorId cast_of_ = none;  // the last input that was cast to fp8 in this pass of the layer
   TensorId cast_ = none;     // and its copy
-  bool taken_ = false;  // the last linear layer's result was kept, with the sum over tensor-parallel ranks
+  bool taken_ = false;       // the last linear layer's result was kept, with the sum over tensor-parallel ranks
 };
 
 }  // namespace tencache::generator

@@ -1,9 +1,9 @@
 // Inside the generator: master copies, optimizer states and the step that updates the parameters.
 //
-// Bytes a parameter beside the parameter and its gradient: with 16-bit parameters a master copy of 4, and adamw and lamb 4 + 4,
-// sgd (with momentum) 4, adafactor a row and a column; adam8bit (bitsandbytes) 1 + 1 and apollo-mini (rank 1) a row
-// twice, both of which update the parameters themselves, without a master copy. In fp32 the same without the master
-// copy.
+// Bytes a parameter beside the parameter and its gradient: with 16-bit parameters a master copy of 4, and adamw and
+// lamb 4 + 4, sgd (with momentum) 4, adafactor a row and a column; adam8bit (bitsandbytes) 1 + 1 and apollo-mini (rank
+// 1) a row twice, both of which update the parameters themselves, without a master copy. In fp32 the same without the
+// master copy.
 #pragma once
 
 #include <deque>

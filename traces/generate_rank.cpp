@@ -244,7 +244,8 @@ void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module
   if (options_.communication == Communication::deepspeed && options_.zero >= 2) {
     // DeepSpeed copies gradients into a bucket and divides it by the number of ranks (stage3.py, v0.13 and v0.14).
     const auto launches = static_cast<std::uint32_t>(wholes_.size() + 1);
-    const Op op = step_.kernel("bucket", module, {.kernel = {.kind = KernelKind::copy, .launches = launches}, .bytes = 4 * bytes});
+    const Op op = step_.kernel("bucket", module,
+                               {.kernel = {.kind = KernelKind::copy, .launches = launches}, .bytes = 4 * bytes});
     step_.op(op, wholes_, wholes_);
   }
   if (options_.zero == 0) {

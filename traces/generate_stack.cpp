@@ -48,9 +48,7 @@ int StackKernels::kept_by(Activation activation) const {
   return eager() && activation == Activation::gelu_composed ? 3 : 0;
 }
 
-Cost StackKernels::gate(Count elements) const {
-  return cost(KernelKind::elementwise, 1, elements * 3 * element_);
-}
+Cost StackKernels::gate(Count elements) const { return cost(KernelKind::elementwise, 1, elements * 3 * element_); }
 
 Cost StackKernels::gate_backward(Count elements) const {
   // Eager: the two factors' gradients; else with that of the activation.
@@ -74,11 +72,13 @@ Cost StackKernels::dropout(Count elements) const {
 Cost StackKernels::dropout_backward(Count elements) const { return dropout(elements); }
 
 Cost StackKernels::softmax(Count scores) const {
-  return eager() ? cost(KernelKind::elementwise, 3, scores * 7 * element_) : cost(KernelKind::norm, 1, scores * 2 * element_);
+  return eager() ? cost(KernelKind::elementwise, 3, scores * 7 * element_)
+                 : cost(KernelKind::norm, 1, scores * 2 * element_);
 }
 
 Cost StackKernels::softmax_backward(Count scores) const {
-  return eager() ? cost(KernelKind::elementwise, 2, scores * 5 * element_) : cost(KernelKind::norm, 1, scores * 3 * element_);
+  return eager() ? cost(KernelKind::elementwise, 2, scores * 5 * element_)
+                 : cost(KernelKind::norm, 1, scores * 3 * element_);
 }
 
 Cost StackKernels::bias_gradient(Count elements, Bytes result) const {

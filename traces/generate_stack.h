@@ -42,7 +42,9 @@ class StackKernels {
   Cost dropout(Count elements) const;
   Cost dropout_backward(Count elements) const;
   // Of two contributions to a gradient.
-  Cost add(Count elements) const { return {.kernel = {.kind = KernelKind::elementwise}, .bytes = 3 * elements * element_}; }
+  Cost add(Count elements) const {
+    return {.kernel = {.kind = KernelKind::elementwise}, .bytes = 3 * elements * element_};
+  }
 
   // Of materialised scores: scaled, masked, normalised; eager PyTorch does one after the other.
   Cost softmax(Count scores) const;
@@ -51,7 +53,9 @@ class StackKernels {
   Cost rotary(Count elements) const;
   Cost rotary_backward(Count elements) const;
   // The gradients of query, key and value put side by side, where they are views of one product.
-  Cost concatenate(Count elements) const { return {.kernel = {.kind = KernelKind::copy}, .bytes = 2 * elements * element_}; }
+  Cost concatenate(Count elements) const {
+    return {.kernel = {.kind = KernelKind::copy}, .bytes = 2 * elements * element_};
+  }
   bool concatenates() const { return stack_ != Stack::fused; }
   // Over the rows of a gradient of so many elements.
   Cost bias_gradient(Count elements, Bytes result) const;

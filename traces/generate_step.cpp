@@ -22,7 +22,8 @@ TensorId Step::tensor(const Module& module, std::string_view suffix, Bytes bytes
 Step::GradientUse Step::gradient_of(Parameter& parameter) {
   if (parameter.gradient != none) return {parameter.gradient, parameter.gradient};
   name_.assign(parameter.name).append(".grad");
-  parameter.gradient = trace_.add_tensor(name_, parameter.elements() * gradient_element_, Role::gradient, keep_gradients_);
+  parameter.gradient =
+      trace_.add_tensor(name_, parameter.elements() * gradient_element_, Role::gradient, keep_gradients_);
   return {parameter.gradient, none};
 }
 

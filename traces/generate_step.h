@@ -113,7 +113,7 @@ class Step {
   Bytes element_, gradient_element_;
   bool keep_gradients_;
   std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
-  std::string name_;  // reused
+  std::string name_;                    // reused
   std::vector<TensorId> reads_, writes_;
 };
 

@@ -40,7 +40,8 @@ struct MatmulConstants {
   double unaligned_share = 0.2;  // of the peak, where rows do not begin at multiples of 16 bytes
 };
 
-// Of a fused attention kernel at one head dimension. It works in blocks of 128 queries, spread over the multiprocessors.
+// Of a fused attention kernel at one head dimension. It works in blocks of 128 queries, spread over the
+// multiprocessors.
 struct AttentionConstants {
   AttentionKernel kernel = AttentionKernel::unspecified;
   std::uint64_t head_dimension = 0;
@@ -70,7 +71,7 @@ struct CollectiveConstants {
 
 // How well kernels use the GPU; shared by those of one chip.
 struct KernelConstants {
-  std::string name;      // whose measurements these are: "h100"
+  std::string name;       // whose measurements these are: "h100"
   bool measured = false;  // false: means over GPUs that were
   MatmulConstants matmul;
   std::vector<MeasuredMatmul> measured_matmuls;
@@ -81,7 +82,7 @@ struct KernelConstants {
   std::vector<AttentionConstants> attention;
   // Of a kernel, by kind; 0: as elementwise. Products and attention have their own.
   std::array<double, kernel_kind_count> start_ns{};
-  double sustained = 1;      // clock in training ÷ in a short measurement
+  double sustained = 1;  // clock in training ÷ in a short measurement
   // Shares of the memory's bandwidth, by kind; 0: as elementwise.
   std::array<double, kernel_kind_count> bandwidth_share{};
   // Median error of each kind's times on shapes that nothing was fitted on; 0: as elementwise.
@@ -101,8 +102,8 @@ struct GpuSpec {
   std::uint32_t multiprocessors = 0;
   // Peak rates of dense products, floating-point operations per second; 0: the GPU has none in that precision.
   double fp16_flops = 0, bf16_flops = 0, fp32_flops = 0, tf32_flops = 0, fp8_flops = 0;
-  BytesPerSecond interconnect = 0;        // between GPUs of one host, one direction
-  Nanoseconds collective_latency_ns = 0;  // of every collective and send
+  BytesPerSecond interconnect = 0;                            // between GPUs of one host, one direction
+  Nanoseconds collective_latency_ns = 0;                      // of every collective and send
   AttentionKernel attention = AttentionKernel::flash2;        // what PyTorch takes on it
   AttentionKernel fused_attention = AttentionKernel::flash2;  // the newest that fused stacks have for it
   double sustained = 0;  // of this board, where its power allows less than kernels.sustained; 0: as kernels has it

@@ -19,15 +19,15 @@ constexpr std::array tiles{Tile{256, 128}, Tile{128, 256}, Tile{128, 128}, Tile{
 constexpr std::array splits{1.0, 2.0, 4.0, 8.0};
 
 // Found once for all GPUs, on the tables of configs/kernels.
-constexpr double overlap = 3.5;            // of arithmetic and traffic: the norm by which they add up
-constexpr double cache_kept = 0.66;        // share of the L2 cache that operands may take and stay
-constexpr double cache_transition = 0.5;   // from there on, how much more until none stays, as a share of it
-constexpr double throttling = 0.09;        // what a product of 1 ms takes longer than by the clock of one of 0.1 ms
+constexpr double overlap = 3.5;           // of arithmetic and traffic: the norm by which they add up
+constexpr double cache_kept = 0.66;       // share of the L2 cache that operands may take and stay
+constexpr double cache_transition = 0.5;  // from there on, how much more until none stays, as a share of it
+constexpr double throttling = 0.09;       // what a product of 1 ms takes longer than by the clock of one of 0.1 ms
 constexpr double throttling_from_s = 1e-4;
 constexpr double attention_block = 128;  // queries
 constexpr std::size_t neighbours = 8;
-constexpr double neighbour_softening = 0.05;    // squared doublings
-constexpr double extrapolated_from = 2;         // doublings from the nearest measured shape
+constexpr double neighbour_softening = 0.05;  // squared doublings
+constexpr double extrapolated_from = 2;       // doublings from the nearest measured shape
 
 // Two uses of the GPU that go on beside each other.
 double added(double a, double b) { return std::pow(std::pow(a, overlap) + std::pow(b, overlap), 1 / overlap); }
@@ -94,14 +94,16 @@ Nanoseconds KernelModel::duration_ns(const Kernel& kernel, std::uint64_t flops, 
     throw Error("GPU '" + gpu_.name + "' does not compute products in fp8; take a GPU with fp8_tflops in gpus.yaml");
   }
   double seconds = 0;
-  const bool shaped = std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
+  const bool shaped =
+      std::all_of(kernel.shape.begin(), kernel.shape.begin() + 4, [](std::uint64_t n) { return n != 0; });
   if (kernel.kind == KernelKind::matmul && shaped) {
     const auto number = [&](std::size_t i) { return static_cast<double>(kernel.shape[i]); };
     seconds = matmul_seconds(number(0), number(1), number(2), number(3), kernel.unaligned, kernel.fp8);
     if (!kernel.unaligned || precision_ == Precision::fp32) seconds *= std::exp(nearest(kernel).log_correction);
     seconds = seconds / gpu_.kernels.sustained;
   } else if (kernel.kind == KernelKind::attention || kernel.kind == KernelKind::attention_backward) {
-    seconds = attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
+    seconds =
+        attention_seconds(kernel, static_cast<double>(flops), static_cast<double>(bytes)) / gpu_.kernels.sustained;
   } else if (flops != 0) {
     const double peak = kernel.fp8 ? gpu_.fp8_flops : peak_;
     seconds = std::max(static_cast<double>(flops) / (peak * gpu_.kernels.matmul.share * gpu_.kernels.sustained),
@@ -126,8 +128,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
                            : static_cast<double>(bytes_of(precision_)) * batch * (m * k + k * n + m * n);
   const double kept = cache_kept * static_cast<double>(gpu_.cache);
   const double from_memory = std::clamp((bytes / kept - 1) / cache_transition, 0.0, 1.0);
-  const double traffic =
-      bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
+  const double traffic = bytes / bandwidth * (from_memory / c.memory_share + (1 - from_memory) / c.cache_share);
   // In fp32 a tile takes longer, what starting it costs does not.
   const bool fp32 = precision_ == Precision::fp32 && !fp8;
   const double precision_share = fp32 ? c.fp32_share : 1;
@@ -154,17 +155,16 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
 }
 
 const AttentionConstants* KernelModel::attention_constants(const Kernel& kernel) const {
-  const AttentionKernel wanted =
-      kernel.attention == AttentionKernel::unspecified ? gpu_.attention : kernel.attention;
+  const AttentionKernel wanted = kernel.attention == AttentionKernel::unspecified ? gpu_.attention : kernel.attention;
   // Of the nearest head dimension of that kernel, or of the generation that comes closest to it.
   const AttentionConstants* best = nullptr;
   std::uint64_t least = ~std::uint64_t{0};
   constexpr std::uint64_t other_kernel = 1u << 20, other_mask = 100;
   const auto apart = [](std::uint64_t a, std::uint64_t b) { return a > b ? a - b : b - a; };
   for (const AttentionConstants& candidate : gpu_.kernels.attention) {
-    const std::uint64_t distance = other_kernel * apart(static_cast<std::uint64_t>(candidate.kernel), static_cast<std::uint64_t>(wanted)) +
-                                   apart(candidate.head_dimension, kernel.shape[5]) +
-                                   (candidate.causal != kernel.causal ? other_mask : 0);
+    const std::uint64_t distance =
+        other_kernel * apart(static_cast<std::uint64_t>(candidate.kernel), static_cast<std::uint64_t>(wanted)) +
+        apart(candidate.head_dimension, kernel.shape[5]) + (candidate.causal != kernel.causal ? other_mask : 0);
     if (distance < least) least = distance, best = &candidate;
   }
   return best;
@@ -194,8 +194,8 @@ Nanoseconds KernelModel::cache_write_ns(const Kernel& kernel) const {
   const AttentionConstants* const c = attention_constants(kernel);
   if (c == nullptr) return 0;
   // Key and value, each read and written.
-  const double elements = static_cast<double>(kernel.shape[0] * kernel.shape[3]) *
-                          static_cast<double>(kernel.shape[2] * kernel.shape[5]);
+  const double elements =
+      static_cast<double>(kernel.shape[0] * kernel.shape[3]) * static_cast<double>(kernel.shape[2] * kernel.shape[5]);
   const double bytes = 4 * elements * static_cast<double>(bytes_of(precision_));
   return std::llround(1e9 * bytes / (c->cache_share * static_cast<double>(gpu_.memory_bandwidth)));
 }

@@ -17,8 +17,8 @@ namespace tencache {
 enum class ModelFamily : std::uint8_t { opt, bloom, falcon, gpt2, llama, mixtral, bert, vit };
 enum class Head : std::uint8_t { language_model, classification };
 
-// Of the feed-forward block. gelu: one kernel; gelu_composed: of eight ops, as Hugging Face's "gelu_new"; gelu_bloom: of
-// nine that keep their input only. Stacks other than eager run each as one kernel.
+// Of the feed-forward block. gelu: one kernel; gelu_composed: of eight ops, as Hugging Face's "gelu_new"; gelu_bloom:
+// of nine that keep their input only. Stacks other than eager run each as one kernel.
 enum class Activation : std::uint8_t { relu, gelu, gelu_composed, gelu_bloom, silu };
 std::string to_string(Activation activation);
 std::optional<Activation> parse_activation(std::string_view text);

@@ -1,5 +1,5 @@
-// What a recorded call computes and moves, from the shapes of its arguments: what the kernel model needs where the recording
-// has no times.
+// What a recorded call computes and moves, from the shapes of its arguments: what the kernel model needs where the
+// recording has no times.
 //
 // Arithmetic is counted as traces/recorder/op_flops.h has it, kernels and shapes are those of op_kernel.h there. Every
 // other op is taken for bound by memory: each tensor read and written once; lookups (embedding, index_select, gather)

@@ -311,8 +311,7 @@ class Maker {
       note(overrun_ns_ > 0, "the recorded work ends " + format_duration(overrun_ns_) +
                                 " after the iteration's period: the trace is that much longer");
     } else {
-      notes.push_back("no times recorded: durations are modelled for the " + in_.gpu->name +
-                      ", gaps its launch gap");
+      notes.push_back("no times recorded: durations are modelled for the " + in_.gpu->name + ", gaps its launch gap");
     }
     notes.push_back("frees are not recorded: a tensor that is not persistent lives to its last use");
     set_precision();

@@ -30,7 +30,7 @@ struct OpSchema {
   bool uninitialised = false;
   std::size_t argument_count = 0;
   std::size_t causal_position = ~std::size_t{0};  // of the argument that says so; of attention
-  std::deque<ArgumentInfo> arguments;  // those that may hold tensors
+  std::deque<ArgumentInfo> arguments;             // those that may hold tensors
 };
 
 // The same object for the same op, for ever. Thread-safe.

@@ -82,7 +82,7 @@ Section read_tiles(const YamlValue& value, const std::string& what, std::vector<
                    MatmulConstants& constants) {
   more.insert(more.begin(), {"start", "share", "half_tile", "quarter_tile", "depth", "tail", "memory_share",
                              "cache_share", "split_start"});
-  const Section section(value, what, std::move(more));
+  Section section(value, what, std::move(more));
   constexpr double any = 10;
   constants.start_ns = section.nanoseconds("start");
   constants.share = section.number("share", 0.01, 1);

@@ -43,9 +43,9 @@ Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const 
       options_(std::move(options)),
       layout_(checked_layout(spec, policy, program)),
       memory_(spec, layout_.allocators, layout_.chunk_bytes, layout_.unlimited_gpu),
-      governed_(policy.requirements().governed),
       staging_used_(spec.staging.count, false),
-      live_(program == nullptr) {
+      live_(program == nullptr),
+      governed_(policy.requirements().governed) {
   lanes_[0].tier = spec.tier_of(Device::gpu);
   lanes_[1].tier = spec.tier_of(Device::cpu);
   TENCACHE_CHECK(lanes_[0].tier == 0);

@@ -377,7 +377,6 @@ class Engine {
   Layout layout_;
   Residency memory_;
   std::unique_ptr<Schedule> schedule_;
-  std::array<bool, role_count> governed_{};
   std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
 
   std::array<Lane, lane_count> lanes_;
@@ -427,14 +426,15 @@ class Engine {
   std::vector<std::uint64_t> hashes_;
   std::optional<std::size_t> recurs_;  // the earlier boundary with the same state
   RunLimits limits_;
-  bool finished_ = false;
   std::uint64_t commands_ = 0;       // given to the machine, ever
   std::uint64_t copies_waited_ = 0;  // that ended while no op ran
   std::string misfit_, misfit_op_;
   Bytes misfit_bytes_ = 0;
   std::vector<TensorId> to_memory_, to_program_;
+  bool finished_ = false;
   bool live_ = false;
   bool deviated_ = false;  // in this iteration or before, and not planned again since
+  std::array<bool, role_count> governed_{};
 };
 
 }  // namespace tencache

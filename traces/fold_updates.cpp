@@ -96,7 +96,7 @@ class Families {
   std::vector<TensorId> parent_;
 };
 
-struct Update {
+struct ParameterUpdate {
   std::vector<TensorId> reads, writes;
   TensorId parameter = none;
   Bytes touched = 0;
@@ -105,7 +105,7 @@ struct Update {
 
 // The updates by the family's tensor, and the order in which their parameters or states come.
 struct Updates {
-  std::map<TensorId, Update> of;
+  std::map<TensorId, ParameterUpdate> of;
   std::vector<TensorId> order;
 };
 
@@ -129,22 +129,22 @@ Updates collect(const Trace& trace, const Region& region, Families& families) {
   Updates updates;
   for (OpIndex index = region.first; index <= region.last; ++index) {
     const Op& op = trace.ops[index];
-    const auto visit = [&](std::span<const TensorId> ids, std::vector<TensorId> Update::*list) {
+    const auto visit = [&](std::span<const TensorId> ids, std::vector<TensorId> ParameterUpdate::*list) {
       for (const TensorId id : ids) {
         if (temporary(id)) continue;
         const TensorId family = families.of(id);
-        Update& update = updates.of[family];  // may be there for its temporaries
+        ParameterUpdate& update = updates.of[family];  // may be there for its temporaries
         if (update.reads.empty() && update.writes.empty()) updates.order.push_back(family);
         add_once(update.*list, id);
         if (trace.tensors[id].role == Role::parameter && update.parameter == none) update.parameter = id;
       }
     };
-    visit(trace.reads(op), &Update::reads);
-    visit(trace.writes(op), &Update::writes);
+    visit(trace.reads(op), &ParameterUpdate::reads);
+    visit(trace.writes(op), &ParameterUpdate::writes);
     const std::vector<TensorId> used = used_by(trace, op);
     for (const TensorId id : used) {
       if (!temporary(id) || made[id] != index) continue;
-      Update& update = updates.of[families.of(id)];
+      ParameterUpdate& update = updates.of[families.of(id)];
       update.temporary += trace.tensors[id].bytes;
       update.most_temporary = std::max(update.most_temporary, update.temporary);
     }
@@ -239,7 +239,7 @@ class FoldedTrace {
     index_[index] = result_.add_op(op, renumbered(trace_.reads(before)), renumbered(trace_.writes(before)));
   }
 
-  void add(const Update& update, const Whole& whole) {
+  void add(const ParameterUpdate& update, const Whole& whole) {
     const TensorId named = update.parameter != none ? update.parameter : update.writes.front();
     const std::string name(trace_.name(trace_.tensors[named]));
     std::vector<TensorId> writes = renumbered(update.writes);
@@ -312,7 +312,7 @@ FoldedUpdates fold_updates(Trace& trace) {
   // A family of nothing but gradients or inputs is no update, a state without a parameter a rule that did not hold.
   std::erase_if(updates.order, [&](TensorId family) { return updates.of.at(family).writes.empty(); });
   for (const TensorId family : updates.order) {
-    Update& update = updates.of.at(family);
+    ParameterUpdate& update = updates.of.at(family);
     const auto lone_state = [&](TensorId id) { return trace.tensors[id].role == Role::optimizer_state; };
     if (std::ranges::all_of(update.writes, lone_state)) {
       return {.kernels = region.last - region.first + 1, .updates = 0};

@@ -170,8 +170,8 @@ inline std::uint32_t list_launches(std::size_t lists, const std::vector<OpTensor
   double count = 0;
   for (const OpTensor& tensor : first_list) count += std::max(1.0, std::ceil(elements(tensor) / block));
   const std::size_t most = tensors[std::min(lists, tensors.size() - 1)];
-  const double launches =
-      std::max(std::ceil(count / blocks), static_cast<double>((first_list.size() + most - 1) / most));
+  const std::size_t lists_of_most = (first_list.size() + most - 1) / most;
+  const double launches = std::max(std::ceil(count / blocks), static_cast<double>(lists_of_most));
   return static_cast<std::uint32_t>(std::clamp(launches, 1.0, 1e9));
 }
 
@@ -213,6 +213,7 @@ inline OpKernel kernel_of(std::string_view op, const std::vector<OpTensor>& tens
     case Arithmetic::none:
       break;
   }
+  // NOLINTBEGIN(bugprone-branch-clone): the first that applies decides
   if (op.substr(0, 6) == "c10d::" || op.substr(0, 18) == "_c10d_functional::" || has("nccl")) {
     kernel.kind = "";
   } else if (has("_foreach_") || has("_fused_adam") || has("_fused_sgd") || has("_fused_adagrad")) {
@@ -265,6 +266,7 @@ inline OpKernel kernel_of(std::string_view op, const std::vector<OpTensor>& tens
   } else if (strided(tensors)) {
     kernel.kind = "copy";
   }
+  // NOLINTEND(bugprone-branch-clone)
   return kernel;
 }
 

@@ -1,0 +1,129 @@
+"""What `tencache` prints, held against the files of tests/frozen: text, JSON and the files that commands write.
+
+TENCACHE_UPDATE_FROZEN=1 writes them anew. commands.txt has the commands; each runs twice, as text and with --json where
+its help offers it. What takes the tool's own time (`timing`) or hashes the build (`key`) is left out. Outputs of more
+than 64 KiB are frozen as their SHA-256.
+"""
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FROZEN = os.path.join(ROOT, "tests", "frozen")
+PROGRAM = os.path.abspath(os.environ.get("TENCACHE", os.path.join(ROOT, "build/release/cli/tencache")))
+UPDATE = bool(os.environ.get("TENCACHE_UPDATE_FROZEN"))
+WHOLE = 64 * 1024  # bytes: what is longer is kept as a hash
+VOLATILE = ("timing", "key")
+
+
+def commands():
+    with open(os.path.join(FROZEN, "commands.txt"), encoding="utf-8") as file:
+        for line in file:
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            name, rest = line.split(": ", 1)
+            words, _, files = rest.partition(" > ")
+            yield name, shlex.split(words), files.split()
+
+
+def without_volatile(value):
+    if isinstance(value, dict):
+        return {key: without_volatile(item) for key, item in value.items() if key not in VOLATILE}
+    if isinstance(value, list):
+        return [without_volatile(item) for item in value]
+    return value
+
+
+def steady(text):
+    """Without what differs from run to run: the time that a sweep took, and folders of this computer."""
+    text = re.sub(r"\bin [0-9.]+ (s|ms|min)\b", "in <time>", text)
+    return text.replace(ROOT, "<source>")
+
+
+def short(content):
+    if len(content) <= WHOLE:
+        return content
+    return f"sha256 {hashlib.sha256(content.encode()).hexdigest()} of {len(content)} characters\n"
+
+
+class Frozen(unittest.TestCase):
+    maxDiff = 4000
+
+    @classmethod
+    def setUpClass(cls):
+        holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(holder.cleanup)
+        cls.folder = holder.name
+        samples, data = os.path.join(ROOT, "traces", "samples"), os.path.join(ROOT, "tests", "data")
+        for source in (os.path.join(FROZEN, "input"), samples, data):
+            for name in os.listdir(source):
+                shutil.copy(os.path.join(source, name), cls.folder)
+
+    def run_words(self, words):
+        environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "TERM")}
+        return subprocess.run([PROGRAM, *words], cwd=self.folder, env=environment, capture_output=True, text=True,
+                              encoding="utf-8")
+
+    def hold(self, path, content):
+        path = os.path.join(FROZEN, path)
+        content = short(content)
+        if UPDATE:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(content)
+            return
+        self.assertTrue(os.path.exists(path), f"{path} is missing; TENCACHE_UPDATE_FROZEN=1 writes it")
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(content, file.read(), f"{path} differs; TENCACHE_UPDATE_FROZEN=1 updates it")
+
+    def read(self, name):
+        with open(os.path.join(self.folder, name), encoding="utf-8", newline="") as file:
+            return steady(file.read())
+
+    def has_json(self, words):
+        command = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
+        if command[:1] != ["import"]:
+            command = command[:1]
+        help_text = self.run_words([*command, "--help"]).stdout if command else ""
+        return "--help" not in words and re.search(r"^ +--json\b", help_text, re.MULTILINE) is not None
+
+    def test_everything_is_as_it_was(self):
+        seen = set()
+        for name, words, files in commands():
+            with self.subTest(name):
+                self.assertNotIn(name, seen)
+                seen.add(name)
+                text = self.run_words(words)
+                head = f"$ tencache {shlex.join(words)}\n"
+                error = f"[stderr]\n{steady(text.stderr)}" if text.stderr else ""
+                self.hold(f"text/{name}.txt", f"{head}{steady(text.stdout)}{error}[exit code {text.returncode}]\n")
+                for file in files:
+                    self.hold(f"files/{name}.{file}", self.read(file))
+                if not self.has_json(words):
+                    continue
+                for file in files:
+                    os.remove(os.path.join(self.folder, file))
+                answer = self.run_words([*words, "--json"])
+                self.assertEqual(answer.returncode, text.returncode)
+                if not answer.stdout:
+                    continue
+                document = without_volatile(json.loads(answer.stdout))
+                self.hold(f"json/{name}.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+                with open(os.path.join(self.folder, f"{name}.json"), "w", encoding="utf-8") as file:
+                    file.write(answer.stdout)  # later commands read it
+        if not UPDATE:
+            self.assertEqual({file.split(".")[0] for file in os.listdir(os.path.join(FROZEN, "text"))}, seen)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not there; set TENCACHE")
+    unittest.main()

@@ -129,7 +129,7 @@ void link(benchmark::State& state, const std::string& name, const std::string& b
       copy.bytes = chunk_bytes;
       copy.from = {spec.links[id].from, 0};
       copy.to = {spec.links[id].to, 0};
-      machine.submit(copy, 0, 0);
+      machine.submit(copy, 0);
     }
     Completion completion;
     while (machine.wait(completion)) {

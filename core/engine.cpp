@@ -144,7 +144,7 @@ bool Engine::issue_next(std::uint8_t index) {
   if (next.gap_before_ns > 0 && !lane.gap_done) {  // host time: what the lane would wait for anyway runs meanwhile
     lane.gap_pending = true;
     ++commands_;
-    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}}, 0,
+    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}},
                      make_tag(TagKind::gap, index));
     return false;
   }
@@ -319,7 +319,7 @@ bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
                       .bytes = known == nullptr ? 0 : known->bytes,
                       .rendezvous = known == nullptr ? NameId{0} : known->rendezvous,
                       .uses = op.uses},
-                     0, make_tag(TagKind::op, (op.tag << 8) | index));
+                     make_tag(TagKind::op, (op.tag << 8) | index));
   }
   return true;
 }

@@ -270,7 +270,6 @@ void Engine::submit(TransferId id) {
   copy.to = last ? Place{t.to, memory_.copy(t.chunk, t.to).offset} : staging;
   copy.from_staging = !first;
   copy.to_staging = !last;
-  copy.urgent = t.priority == urgent;
   if (last) copy.setup_ns = setup_of(copy.bytes, t.to);
   if (first) memory_.add_reader(t.chunk, t.from);
   t.in_flight = true;
@@ -281,7 +280,7 @@ void Engine::submit(TransferId id) {
   ++link_load_[t.link()];
   ++transfers_in_flight_;
   ++commands_;
-  t.fence = machine_.submit(copy, 0, make_tag(TagKind::transfer, id));
+  t.fence = machine_.submit(copy, make_tag(TagKind::transfer, id));
 }
 
 void Engine::complete_transfer(TransferId id, const Completion& completion) {

@@ -114,9 +114,8 @@ class LogMachine final : public Machine {
  public:
   explicit LogMachine(const EventLog& log) : log_(log), now_(log.start_ns) {}
 
-  Fence submit(const CopyCommand&, Fence, Tag) override { return ++last_fence_; }
-  Fence execute(const OpCommand&, Fence, Tag) override { return ++last_fence_; }
-  Fence last_of_lane(std::uint8_t) const override { return 0; }
+  Fence submit(const CopyCommand&, Tag) override { return ++last_fence_; }
+  Fence execute(const OpCommand&, Tag) override { return ++last_fence_; }
   void cancel(Fence) override {}
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return now_; }

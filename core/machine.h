@@ -1,7 +1,7 @@
 // The port between the engine and a machine. Two twins implement it: sim/sim_machine.h (virtual clock) and
 // executor/host_machine.h (threads, mapped memory, files).
 //
-// Asynchronous: `submit` and `execute` return at once with a fence; `wait` delivers completions, one at a time.
+// Asynchronous: `submit` and `execute` return at once with a number; `wait` delivers completions, one at a time.
 // The engine hands a link no more transfers than `copies_in_flight`, or than hide its latency (Link::queue_depth), so
 // that urgent ones overtake in its own queues. Threading: all calls come from one thread at a time (the engine's);
 // `wait` alone may block.
@@ -19,7 +19,7 @@ namespace tencache {
 
 using ChunkId = std::uint32_t;
 
-// Numbered by the machine from 1 in order of submission. 0 has always passed.
+// What was submitted, numbered by the machine from 1 in order of submission.
 using Fence = std::uint64_t;
 // What the engine recognises a completion by; opaque to the machine.
 using Tag = std::uint64_t;
@@ -40,7 +40,6 @@ struct CopyCommand {
   Bytes bytes = 0;
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
-  bool urgent = false;
   Nanoseconds setup_ns = 0;  // before it starts: taking fresh memory, where the policy reuses none
 };
 
@@ -68,12 +67,10 @@ class Machine {
  public:
   virtual ~Machine() = default;
 
-  // Starts the copy as soon as its link is free and `after` has passed. Copies on a link run in order of submission.
-  virtual Fence submit(const CopyCommand& copy, Fence after, Tag tag) = 0;
-  // Runs an op on its lane, in order of submission, once `after` has passed. Replay and owned tasks only.
-  virtual Fence execute(const OpCommand& op, Fence after, Tag tag) = 0;
-  // The fence of what was last executed on the lane; 0 if all of it has completed.
-  virtual Fence last_of_lane(std::uint8_t lane) const = 0;
+  // Starts the copy as soon as its link is free. Copies on a link run in order of submission.
+  virtual Fence submit(const CopyCommand& copy, Tag tag) = 0;
+  // Runs an op on its lane, in order of submission. Replay and owned tasks only.
+  virtual Fence execute(const OpCommand& op, Tag tag) = 0;
   // Asks to stop a submitted copy early. Its completion still comes, as `cancelled` or, if too late, as `done`.
   virtual void cancel(Fence fence) = 0;
   // Waits for the next completion. False when nothing is under way.
@@ -87,7 +84,10 @@ class Machine {
   // state. A machine that cannot say it repeats its answer.
   virtual std::uint64_t state() const { return 0; }
 
-  // Room of a chunk is taken or given back. A real machine maps and unmaps pages; the simulated one does nothing.
+  // Memory of a chunk is taken or given back: a real machine maps and unmaps pages or takes space in files, the
+  // simulated one counts the space that its fault plan leaves on a disk. `map` throws Error if the memory is refused,
+  // because a disk is full or the system refuses pages. Nothing has changed then, and it may be called again; after
+  // OutOfMemory it is of no use.
   virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
   virtual void unmap(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
   // A tensor comes into being (its address range is reserved) and goes.

@@ -67,7 +67,7 @@ void submit(HostMachine& host, LinkId index, TensorId tensor, Bytes bytes) {
   copy.bytes = bytes;
   copy.from = {link.from, 0};
   copy.to = {link.to, 0};
-  host.submit(copy, 0, index);
+  host.submit(copy, index);
 }
 
 double time_copy(HostMachine& host, LinkId link, Bytes bytes) {
@@ -181,7 +181,7 @@ MeasuredMedian time_empty_op(HostMachine& host) {
   Completion completion;
   for (int i = 0; i < 2000; i++) {
     const Nanoseconds start_ns = clock_ns();
-    host.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 0, .uses = {}}, 0, 0);
+    host.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 0, .uses = {}}, 0);
     expect_done(host, completion);
     times.push_back(seconds_since(start_ns));
   }

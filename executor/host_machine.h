@@ -16,8 +16,8 @@
 // that were mapped when they were submitted: `map` comes before `submit`; `unmap` and `tensor_destroyed` come after
 // everything submitted that touches the chunk.
 //
-// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `stop`, `now`, `address`, `bytes`,
-// `last_of_lane` and `last_error` may be called from any thread at any time.
+// Threading: calls of Machine come from one thread at a time. `wait`, `wait_for`, `stop`, `now`, `address`, `bytes`
+// and `last_error` may be called from any thread at any time.
 #pragma once
 
 #include <array>
@@ -81,9 +81,8 @@ class HostMachine final : public Machine {
   // Cancels what is under way and waits for the op bodies that run.
   ~HostMachine() override;
 
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override;
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override;
-  Fence last_of_lane(std::uint8_t lane) const override;
+  Fence submit(const CopyCommand& copy, Tag tag) override;
+  Fence execute(const OpCommand& op, Tag tag) override;
   void cancel(Fence fence) override;
   bool wait(Completion& completion) override;
   Nanoseconds now() const override;
@@ -125,8 +124,8 @@ class HostMachine final : public Machine {
   struct Work {
     Fence fence = 0;
     Tag tag = 0;
-    std::uint32_t blockers = 0;  // fences that it waits for
-    Nanoseconds ready_ns = 0;    // when it was submitted and they had passed
+    std::uint32_t blockers = 0;  // of an op: cancelled copies that it waits for
+    Nanoseconds ready_ns = 0;    // when it was submitted and they were over
     std::atomic<bool> cancelled = false;
     CopyFault fault;
     std::string injected_failure;  // of the fault, in words
@@ -148,7 +147,7 @@ class HostMachine final : public Machine {
   struct Pending {
     Lane* lane = nullptr;
     Work* work = nullptr;
-    std::vector<Fence> dependants;
+    std::vector<Fence> dependants;  // ops that wait for it
   };
   // Memory or files.
   struct TierStore {
@@ -168,8 +167,7 @@ class HostMachine final : public Machine {
   void build_lanes();
   void close();
   void report_fallback() const;
-  Fence enqueue(Lane& lane, Work& work, Fence after);
-  void block(Work& work, Fence by);
+  Fence enqueue(Lane& lane, Work& work);
   void serve(Lane& lane);
   Outcome run(Lane& lane, Work& work);
   Outcome run_copy(Lane& lane, Work& work);

@@ -77,28 +77,27 @@ void HostMachine::disturb(const CopyCommand& copy, Work& work) {
   if (work.fault.in_file && !blocks.empty()) blocks[work.fault.block % blocks.size()].fault = work.fault.in_file;
 }
 
-Fence HostMachine::submit(const CopyCommand& copy, Fence after, Tag tag) {
+Fence HostMachine::submit(const CopyCommand& copy, Tag tag) {
   TENCACHE_CHECK(copy.link < links_.size() && copy.bytes != 0);
   Work work;
   work.tag = tag;
   work.copy = resolve(copy);
   if (faults_) disturb(copy, work);
-  return enqueue(*links_[copy.link], work, after);
+  return enqueue(*links_[copy.link], work);
 }
 
-Fence HostMachine::execute(const OpCommand& op, Fence after, Tag tag) {
+Fence HostMachine::execute(const OpCommand& op, Tag tag) {
   TENCACHE_CHECK(op.lane < op_lanes_.size() && (op.idle || tier_of_lane(op.lane) != no_tier));
   Work work;
   work.tag = tag;
   work.op = op;
   work.uses.assign(op.uses.begin(), op.uses.end());
   work.op.uses = {};
-  return enqueue(*op_lanes_[op.lane], work, after);
+  return enqueue(*op_lanes_[op.lane], work);
 }
 
-Fence HostMachine::enqueue(Lane& lane, Work& work, Fence after) {
+Fence HostMachine::enqueue(Lane& lane, Work& work) {
   const std::lock_guard lock(mutex_);
-  TENCACHE_CHECK(after <= last_fence_);
   Work& queued = lane.queue.emplace_back();
   queued.fence = ++last_fence_;
   queued.tag = work.tag;
@@ -108,29 +107,17 @@ Fence HostMachine::enqueue(Lane& lane, Work& work, Fence after) {
   queued.op = work.op;
   queued.uses = std::move(work.uses);
   queued.ready_ns = now();
-  block(queued, after);
   if (lane.copy == nullptr) {
     // The op may write what a cancelled copy still reads: it waits until the copy has noticed.
     for (const auto& link : links_) {
-      if (link->running && link->queue.front().cancelled) block(queued, link->queue.front().fence);
+      if (!link->running || !link->queue.front().cancelled) continue;
+      pending_.at(link->queue.front().fence).dependants.push_back(queued.fence);
+      queued.blockers++;
     }
   }
   pending_[queued.fence] = {&lane, &queued, {}};
   if (lane.queue.size() == 1 && queued.blockers == 0) lane.wake.notify_one();
   return queued.fence;
-}
-
-void HostMachine::block(Work& work, Fence by) {
-  const auto blocker = pending_.find(by);
-  if (blocker == pending_.end()) return;  // it has passed
-  blocker->second.dependants.push_back(work.fence);
-  work.blockers++;
-}
-
-Fence HostMachine::last_of_lane(std::uint8_t lane) const {
-  const std::lock_guard lock(mutex_);
-  const std::deque<Work>& queue = op_lanes_[lane]->queue;
-  return queue.empty() ? 0 : queue.back().fence;
 }
 
 void HostMachine::cancel(Fence fence) {
@@ -147,7 +134,7 @@ void HostMachine::serve(Lane& lane) {
   sharpen_sleep();
   std::unique_lock lock(mutex_);
   const auto runnable = [&] {
-    return !lane.queue.empty() && (lane.queue.front().blockers == 0 || lane.queue.front().cancelled);
+    return !lane.queue.empty() && lane.queue.front().blockers == 0;
   };
   while (true) {
     lane.wake.wait(lock, [&] { return closing_ || runnable(); });
@@ -239,7 +226,7 @@ void HostMachine::complete(Lane& lane, Outcome outcome) {
   TENCACHE_CHECK(over != pending_.end());
   for (const Fence fence : over->second.dependants) {
     const auto dependant = pending_.find(fence);
-    if (dependant == pending_.end()) continue;  // it was cancelled
+    TENCACHE_CHECK(dependant != pending_.end());
     Work& freed = *dependant->second.work;
     freed.ready_ns = completion.end_ns;
     if (--freed.blockers == 0) dependant->second.lane->wake.notify_one();

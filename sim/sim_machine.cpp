@@ -4,7 +4,7 @@
 
 namespace tencache {
 
-Fence SimMachine::submit_disturbed(const CopyCommand& copy, Fence after, Tag tag) {
+Fence SimMachine::submit_disturbed(const CopyCommand& copy, Tag tag) {
   const MachineSpec& spec = world_.spec(rank_);
   const Link& link = spec.links[copy.link];
   CopyFault fault = faults_->next_copy(copy.link);
@@ -18,7 +18,7 @@ Fence SimMachine::submit_disturbed(const CopyCommand& copy, Fence after, Tag tag
   }
   const bool torn = spec.tiers[link.from].checksums && torn_.contains({link.from, copy.chunk});
   if (!fault.failure && torn) fault.failure = FaultKind::torn_write;
-  const Fence fence = world_.submit(rank_, copy, after, tag, fault);
+  const Fence fence = world_.submit(rank_, copy, tag, fault);
   if (fault.failure) reasons_[fence] = faults_->reason(*fault.failure, copy.link);
   return fence;
 }

@@ -29,11 +29,10 @@ class SimMachine final : public Machine {
     if (plan != nullptr) faults_.emplace(plan->of_rank(rank), world.spec(rank));
   }
 
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
-    return faults_ ? submit_disturbed(copy, after, tag) : world_.submit(rank_, copy, after, tag);
+  Fence submit(const CopyCommand& copy, Tag tag) override {
+    return faults_ ? submit_disturbed(copy, tag) : world_.submit(rank_, copy, tag);
   }
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return world_.execute(rank_, op, after, tag); }
-  Fence last_of_lane(std::uint8_t lane) const override { return world_.last_of_lane(rank_, lane); }
+  Fence execute(const OpCommand& op, Tag tag) override { return world_.execute(rank_, op, tag); }
   void cancel(Fence fence) override { world_.cancel(fence); }
   bool wait(Completion& completion) override {
     TENCACHE_CHECK(world_.rank_count() == 1);
@@ -51,7 +50,7 @@ class SimMachine final : public Machine {
   FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }
 
  private:
-  Fence submit_disturbed(const CopyCommand& copy, Fence after, Tag tag);
+  Fence submit_disturbed(const CopyCommand& copy, Tag tag);
 
   std::unique_ptr<SimWorld> own_;
   SimWorld& world_;

@@ -85,11 +85,10 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
 
 // ---- Jobs -----------------------------------------------------------------------------------------------------------
 
-Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag, const CopyFault& fault) {
+Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault) {
   const Link& link = ranks_[rank].spec->links[copy.link];
   const std::size_t server = ranks_[rank].first_server + lanes + copy.link;
   Job& job = servers_[server].jobs.emplace_back();
-  job.after = after;
   job.tag = tag;
   job.bytes = copy.bytes;
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
@@ -99,10 +98,9 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Fence after, T
   return take_up(server);
 }
 
-Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Fence after, Tag tag) {
+Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   const std::size_t server = ranks_[rank].first_server + op.lane;
   Job& job = servers_[server].jobs.emplace_back();
-  job.after = after;
   job.tag = tag;
   job.fixed_ns = op.duration_ns;
   if (op.lane == 0) {
@@ -113,11 +111,6 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Fence after, Tag 
   job.op = op.op;
   job.rendezvous = op.rendezvous;
   return take_up(server);
-}
-
-Fence SimWorld::last_of_lane(std::size_t rank, std::uint8_t lane) const {
-  const Server& server = servers_[ranks_[rank].first_server + lane];
-  return server.jobs.empty() ? 0 : server.jobs.back().fence;
 }
 
 // The server's last job is new.
@@ -132,7 +125,7 @@ Fence SimWorld::take_up(std::size_t index) {
   return fence;
 }
 
-// The server's first job, if there is one, begins once its fence has passed and the other ranks have come.
+// The server's first job, if there is one, begins once the other ranks have come.
 void SimWorld::begin(std::size_t index) {
   Server& server = servers_[index];
   next_ns_[index] = never;
@@ -140,13 +133,9 @@ void SimWorld::begin(std::size_t index) {
   if (server.jobs.empty()) return;
   const Job& job = server.jobs.front();
   front_[index] = job.fence;
-  if (job.cancelled || !passed(job.after)) {
-    server.state = State::blocked;
-    if (job.cancelled) {
-      next_ns_[index] = now_;
-    } else {
-      ++blocked_;
-    }
+  if (job.cancelled) {
+    server.state = State::stopped;
+    next_ns_[index] = now_;
   } else if (job.rendezvous != 0 && !meet_others(index)) {
     server.state = State::meeting;
   } else {
@@ -196,7 +185,7 @@ void SimWorld::start_latency(std::size_t index, std::size_t position) {
   Server& server = servers_[index];
   if (server.lane || position >= server.queue_depth || position >= server.jobs.size()) return;
   Job& job = server.jobs[position];
-  if (job.ready_ns == never && passed(job.after)) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
+  if (job.ready_ns == never) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
 }
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
@@ -285,34 +274,14 @@ void SimWorld::throw_too_slow(const MachineSpec& spec) {
 
 // ---- Completions ----------------------------------------------------------------------------------------------------
 
-bool SimWorld::passed(Fence fence) const {
-  if (fence == 0) return true;
-  for (const Server& server : servers_) {
-    for (const Job& job : server.jobs) {
-      if (job.fence == fence) return false;
-    }
-  }
-  return true;
-}
-
 void SimWorld::cancel(Fence fence) {
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     for (Job& job : servers_[i].jobs) {
       if (job.fence != fence || job.cancelled) continue;
       job.cancelled = true;
       if (job.fence != servers_[i].jobs.front().fence) continue;  // it ends when it comes to the front
-      if (servers_[i].state == State::blocked) --blocked_;
       next_ns_[i] = now_;
     }
-  }
-}
-
-void SimWorld::release_blocked() {
-  for (std::size_t i = 0; i < servers_.size(); ++i) {
-    const Server& server = servers_[i];
-    if (server.state != State::blocked || server.jobs.front().cancelled || !passed(server.jobs.front().after)) continue;
-    --blocked_;
-    begin(i);
   }
 }
 
@@ -320,7 +289,6 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
   constexpr std::uint32_t waits_between_interruption_points = 1u << 16;
   if (++waits_ % waits_between_interruption_points == 1) interruption_point();
   while (true) {
-    if (blocked_ > 0) release_blocked();
     share_bandwidth();
     std::size_t next = 0;
     for (std::size_t i = 1; i < next_ns_.size(); ++i) {
@@ -351,8 +319,8 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
 void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& completion) {
   Server& server = servers_[index];
   const Job& job = server.jobs.front();
-  const bool blocked = server.state == State::blocked;
-  completion = {job.fence, job.tag, status, blocked ? now_ : server.start_ns, now_};
+  const bool stopped = server.state == State::stopped;
+  completion = {job.fence, job.tag, status, stopped ? now_ : server.start_ns, now_};
   if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = job.fence;
   const bool flowing = server.state == State::flowing;
   server.jobs.erase(server.jobs.begin());

@@ -46,9 +46,8 @@ class SimWorld {
   void meet(NameId rendezvous, std::size_t rank_count) { meetings_[rendezvous].rank_count = rank_count; }
 
   // A copy with a failure takes its time and then fails.
-  Fence submit(std::size_t rank, const CopyCommand& copy, Fence after, Tag tag, const CopyFault& fault = {});
-  Fence execute(std::size_t rank, const OpCommand& op, Fence after, Tag tag);
-  Fence last_of_lane(std::size_t rank, std::uint8_t lane) const;
+  Fence submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault = {});
+  Fence execute(std::size_t rank, const OpCommand& op, Tag tag);
   void cancel(Fence fence);
   // The next completion of any rank. False when nothing can complete any more.
   bool wait(std::size_t& rank, Completion& completion);
@@ -71,7 +70,7 @@ class SimWorld {
   static constexpr Nanoseconds never = std::numeric_limits<Nanoseconds>::max();
 
   struct Job {
-    Fence fence = 0, after = 0;
+    Fence fence = 0;
     Tag tag = 0;
     Nanoseconds fixed_ns = 0;      // lanes: the op's duration; links: before the data
     Nanoseconds ready_ns = never;  // links: when the latency is over; never: it has not begun
@@ -82,7 +81,7 @@ class SimWorld {
     bool cancelled = false;
     bool fails = false;
   };
-  enum class State : std::uint8_t { idle, blocked, meeting, fixed, flowing };
+  enum class State : std::uint8_t { idle, stopped, meeting, fixed, flowing };  // stopped: cancelled before it began
   // A lane or a link: serves the first of its jobs.
   struct Server {
     std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
@@ -125,8 +124,6 @@ class SimWorld {
   // The time after the delay. Throws TooSlow where the clock would pass longest_clock_ns.
   Nanoseconds later(std::size_t server, uint128 delay_ns) const;
   [[noreturn]] static void throw_too_slow(const MachineSpec& spec);
-  bool passed(Fence fence) const;
-  void release_blocked();
   void complete(std::size_t server, CompletionStatus status, Completion& completion);
 
   std::vector<Rank> ranks_;
@@ -135,7 +132,6 @@ class SimWorld {
   std::vector<Fence> front_;                      // by server: of its first job
   Bandwidth bandwidth_;                           // flows are servers
   std::unordered_map<NameId, Meeting> meetings_;  // looked up only
-  std::size_t blocked_ = 0;                       // servers
   Nanoseconds now_ = 0;
   std::uint32_t waits_ = 0;  // counted for interruption points alone
   Fence last_fence_ = 0;

@@ -137,7 +137,7 @@ std::uint32_t AuditorMachine::buffers_of(const CopyCommand& copy) const {
   return static_cast<std::uint32_t>((copy.bytes + spec_.staging.bytes - 1) / spec_.staging.bytes);
 }
 
-Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
+Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
   const std::string text =
       "copy of chunk " + std::to_string(command.chunk) + " over link " + std::to_string(command.link);
   Chunk& chunk = chunks_[command.chunk];
@@ -200,13 +200,13 @@ Fence AuditorMachine::submit(const CopyCommand& command, Fence after, Tag tag) {
   } else {
     target->second.version = garbage;
   }
-  const Fence fence = inner_.submit(command, after, tag);
+  const Fence fence = inner_.submit(command, tag);
   copies_.emplace(fence, running);
   return fence;
 }
 
-Fence AuditorMachine::execute(const OpCommand& command, Fence after, Tag tag) {
-  const Fence fence = inner_.execute(command, after, tag);
+Fence AuditorMachine::execute(const OpCommand& command, Tag tag) {
+  const Fence fence = inner_.execute(command, tag);
   if (command.idle) return fence;
   const auto& ops = lane_ops_[command.lane];
   if (ops.empty() || command.op != ops[submitted_[command.lane] % ops.size()]) {

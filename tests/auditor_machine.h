@@ -22,9 +22,8 @@ class AuditorMachine final : public Machine {
   // All but `layout`, which is as the engine has it, outlive the auditor.
   AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout);
 
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override;
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override;
-  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
+  Fence submit(const CopyCommand& copy, Tag tag) override;
+  Fence execute(const OpCommand& op, Tag tag) override;
   void cancel(Fence fence) override { inner_.cancel(fence); }
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return inner_.now(); }
@@ -103,13 +102,12 @@ class AuditorMachine final : public Machine {
 class TroubleMachine final : public Machine {
  public:
   TroubleMachine(Machine& inner, std::uint64_t seed) : inner_(inner), random_(seed ^ 0x74726f75626c65) {}
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
-    const Fence fence = inner_.submit(copy, after, tag);
+  Fence submit(const CopyCommand& copy, Tag tag) override {
+    const Fence fence = inner_.submit(copy, tag);
     copies_.push_back(fence);
     return fence;
   }
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
-  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
+  Fence execute(const OpCommand& op, Tag tag) override { return inner_.execute(op, tag); }
   void cancel(Fence fence) override {
     if (!random_.one_in(2)) inner_.cancel(fence);
   }

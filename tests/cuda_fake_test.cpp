@@ -110,12 +110,11 @@ TEST_F(FakeCudaTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
   {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     for (TensorId tensor = 0; tensor < 5; tensor++) create(*machine, tensor, 5 * MiB + tensor);
-    for (TensorId tensor = 0; tensor < 5; tensor++) {
-      const Fence up = machine->submit(copy(h2d, tensor, 5 * MiB), 0, 0);
-      machine->submit(copy(d2h, tensor, 5 * MiB), up, 0);
-    }
     Completion completion;
-    while (machine->wait(completion)) EXPECT_EQ(completion.status, CompletionStatus::done) << machine->last_error();
+    for (const auto link : {h2d, d2h}) {
+      for (TensorId tensor = 0; tensor < 5; tensor++) machine->submit(copy(link, tensor, 5 * MiB), 0);
+      while (machine->wait(completion)) EXPECT_EQ(completion.status, CompletionStatus::done) << machine->last_error();
+    }
     EXPECT_EQ(driver.counts().unpinned_copies, 0u);
     EXPECT_EQ(driver.counts().uploads, 10u);  // parts of 4 MiB
     EXPECT_EQ(driver.counts().downloads, 10u);
@@ -130,7 +129,7 @@ TEST_F(FakeCudaTest, RefusedPinningIsSaidAndCopiesGoOn) {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 3 * MiB);
     std::memset(machine->address(0, cpu), 0x11, 3 * MiB);
-    machine->submit(copy(h2d, 0, 3 * MiB), 0, 0);
+    machine->submit(copy(h2d, 0, 3 * MiB), 0);
     Completion completion;
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::done);
@@ -150,8 +149,8 @@ TEST_F(FakeCudaTest, AFailedCopyFailsAloneAndIsNamed) {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 16 * MiB);
     driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, 2);
-    machine->submit(copy(h2d, 0, 16 * MiB), 0, 1);
-    machine->submit(copy(h2d, 0, 16 * MiB), 0, 2);
+    machine->submit(copy(h2d, 0, 16 * MiB), 1);
+    machine->submit(copy(h2d, 0, 16 * MiB), 2);
     Completion completion;
     EXPECT_TRUE(machine->wait(completion));
     EXPECT_EQ(completion.status, CompletionStatus::failed);
@@ -170,7 +169,7 @@ TEST_F(FakeCudaTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
     const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
     create(*machine, 0, 60 * MiB);
     driver.hold();
-    const Fence fence = machine->submit(copy(h2d, 0, 60 * MiB), 0, 1);
+    const Fence fence = machine->submit(copy(h2d, 0, 60 * MiB), 1);
     driver.wait_for_jobs(4);
     machine->cancel(fence);
     Completion completion;
@@ -392,7 +391,7 @@ TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
       CopyCommand command = copy(link, 0, bytes);
       command.from = {from, 0};
       command.to = {to, 0};
-      machine.submit(command, 0, 0);
+      machine.submit(command, 0);
       Completion completion;
       EXPECT_TRUE(machine.wait(completion));
       EXPECT_EQ(completion.status, CompletionStatus::done) << machine.last_error();

@@ -242,16 +242,6 @@ class RefusingRoom final : public OtherMachine {
   int left_;
 };
 
-class KnowingUrgency final : public OtherMachine {
- public:
-  using OtherMachine::OtherMachine;
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
-    urgent[copy.tensor] = copy.urgent;
-    return OtherMachine::submit(copy, after, tag);
-  }
-  std::map<TensorId, bool> urgent;
-};
-
 TEST(EngineRulesTest, AFailedOpIsAnError) {
   Trace trace;
   add_op(trace, 50, {}, {});
@@ -284,25 +274,6 @@ TEST(EngineRulesTest, RoomThatIsRefusedIsAskedForAgain) {
       EXPECT_NE(std::string(error.what()).find("refused 3 times in a row: no room just now"), std::string::npos);
     }
   }
-}
-
-// What an op waits for is urgent on its link, what was merely asked for is not.
-TEST(EngineRulesTest, MachinesAreToldWhatIsUrgent) {
-  Trace trace;
-  const TensorId demanded = trace.add_tensor("demanded", 50, Role::parameter, true);
-  const TensorId wished = trace.add_tensor("wished", 50, Role::parameter, true);
-  add_op(trace, 500, {demanded}, {});
-  add_op(trace, 50, {wished}, {});
-  const Program program{trace, {}};
-  const MachineSpec machine = small_machine(100);
-  ScriptedPolicy policy(whole_tensors(), [wished](const Event& event, const View&, Actions& actions) {
-    if (event.kind == EventKind::op_issued && event.op == 0) actions.fetch(wished);
-  });
-  SimMachine simulated(machine);
-  KnowingUrgency knowing(simulated);
-  Engine engine(machine, knowing, policy, &program);
-  ASSERT_TRUE(engine.run({.max_iterations = 1, .until_steady = false}).fits);
-  EXPECT_EQ(knowing.urgent, (std::map<TensorId, bool>{{demanded, true}, {wished, false}}));
 }
 
 // What is not there is neither evicted nor dropped, and the policy is told each time; to fetch what is there is no

@@ -18,32 +18,30 @@ Completion next(SimMachine& machine) {
   return completion;
 }
 
-TEST(SimMachineTest, WorkWaitsForItsFence) {
+TEST(SimMachineTest, WorkBeginsWhenItIsSubmitted) {
   const MachineSpec spec = small_machine(1000);
   SimMachine machine(spec);
-  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 40, .uses = {}}, 0, 1);
-  EXPECT_EQ(machine.last_of_lane(0), op);
-  const Fence after = machine.submit(copy(0, 100), op, 2);
+  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 40, .uses = {}}, 1);
   EXPECT_EQ(next(machine).fence, op);
+  const Fence copied = machine.submit(copy(0, 100), 2);
   const Completion completion = next(machine);
-  EXPECT_EQ(completion.fence, after);
+  EXPECT_EQ(completion.fence, copied);
   EXPECT_EQ(completion.start_ns, 40);
   EXPECT_EQ(completion.end_ns, 140);
-  EXPECT_EQ(machine.last_of_lane(0), 0U);
   Completion none_left;
   EXPECT_FALSE(machine.wait(none_left));
 }
 
 // Link 0 alone until 50; then both at half rate: its other 50 bytes end at 150, when 50 of link 1's 100 are left: 200.
-TEST(SimMachineTest, WorkThatAFenceReleasesSlowsOthersDown) {
+TEST(SimMachineTest, WorkThatComesLaterSlowsOthersDown) {
   MachineSpec spec = small_machine(1000);
   spec.resources = {{"bus", byte_per_ns}};
   spec.links[0].uses = spec.links[1].uses = {0};
   SimMachine machine(spec);
-  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 50, .uses = {}}, 0, 1);
-  const Fence first = machine.submit(copy(0, 100), 0, 2);
-  const Fence second = machine.submit(copy(1, 100), op, 3);
+  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 50, .uses = {}}, 1);
+  const Fence first = machine.submit(copy(0, 100), 2);
   EXPECT_EQ(next(machine).fence, op);
+  const Fence second = machine.submit(copy(1, 100), 3);
   Completion completion = next(machine);
   EXPECT_EQ(completion.fence, first);
   EXPECT_EQ(completion.end_ns, 150);
@@ -58,7 +56,7 @@ TEST(SimMachineTest, NoClockPassesAHundredYears) {
   spec.name = "box";
   spec.links[0].bandwidth = 1;
   SimMachine machine(spec);
-  for (Tag tag = 1; tag <= 3; ++tag) machine.submit(copy(0, 40ull * 31'557'600), 0, tag);
+  for (Tag tag = 1; tag <= 3; ++tag) machine.submit(copy(0, 40ull * 31'557'600), tag);
   next(machine);
   EXPECT_EQ(next(machine).end_ns, 80 * (31'557'600 * second_ns));
   try {
@@ -74,9 +72,9 @@ TEST(SimMachineTest, NoClockPassesAHundredYears) {
 TEST(SimMachineTest, CancelEndsACopyAtOnce) {
   const MachineSpec spec = small_machine(1000);
   SimMachine machine(spec);
-  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 30, .uses = {}}, 0, 1);
-  const Fence first = machine.submit(copy(0, 100), 0, 2);
-  const Fence second = machine.submit(copy(0, 10), 0, 3);
+  const Fence op = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 30, .uses = {}}, 1);
+  const Fence first = machine.submit(copy(0, 100), 2);
+  const Fence second = machine.submit(copy(0, 10), 3);
   EXPECT_EQ(next(machine).fence, op);
   machine.cancel(first);
   Completion completion = next(machine);
@@ -92,9 +90,9 @@ TEST(SimMachineTest, CancelEndsACopyAtOnce) {
 TEST(SimMachineTest, EqualTimesComeInOrderOfSubmission) {
   const MachineSpec spec = small_machine(1000);
   SimMachine machine(spec);
-  const Fence first = machine.submit(copy(1, 100), 0, 1);
-  const Fence second = machine.submit(copy(0, 100), 0, 2);
-  const Fence third = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 100, .uses = {}}, 0, 3);
+  const Fence first = machine.submit(copy(1, 100), 1);
+  const Fence second = machine.submit(copy(0, 100), 2);
+  const Fence third = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 100, .uses = {}}, 3);
   EXPECT_EQ(next(machine).fence, first);
   EXPECT_EQ(next(machine).fence, second);
   EXPECT_EQ(next(machine).fence, third);
@@ -114,7 +112,7 @@ TEST(SimMachineTest, LatenciesOfAQueueOverlap) {
     spec.links[0].latency_ns = 30;
     spec.links[0].queue_depth = depth;
     SimMachine machine(spec);
-    for (Tag tag = 1; tag <= 4; ++tag) machine.submit(copy(0, 10), 0, tag);
+    for (Tag tag = 1; tag <= 4; ++tag) machine.submit(copy(0, 10), tag);
     return ends_of(machine, 4);
   };
   EXPECT_EQ(ends_with(1), (std::vector<Nanoseconds>{40, 80, 120, 160}));
@@ -129,7 +127,7 @@ TEST(SimMachineTest, ACopyReachesAsManyDevicesAsItHasStripes) {
   spec.links[0].devices = 4;
   spec.links[0].stripe_bytes = 100;
   SimMachine machine(spec);
-  for (const Bytes bytes : {100U, 150U, 1000U}) machine.submit(copy(0, bytes), 0, 1);
+  for (const Bytes bytes : {100U, 150U, 1000U}) machine.submit(copy(0, bytes), 1);
   EXPECT_EQ(ends_of(machine, 3), (std::vector<Nanoseconds>{100, 100 + 75, 175 + 250}));
 }
 
@@ -140,10 +138,11 @@ TEST(SimMachineTest, AfterABurstTheSustainedRate) {
   spec.links[0].sustained_bandwidth = byte_per_ns / 4;
   spec.links[0].burst_bytes = 100;
   SimMachine machine(spec);
-  const Fence pause = machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 500, .uses = {}}, 0, 1);
-  machine.submit(copy(0, 150), 0, 2);
-  machine.submit(copy(0, 60), pause, 3);
-  EXPECT_EQ(ends_of(machine, 3), (std::vector<Nanoseconds>{300, 500, 590}));
+  machine.execute({.lane = 0, .op = 0, .idle = false, .duration_ns = 500, .uses = {}}, 1);
+  machine.submit(copy(0, 150), 2);
+  EXPECT_EQ(ends_of(machine, 2), (std::vector<Nanoseconds>{300, 500}));
+  machine.submit(copy(0, 60), 3);
+  EXPECT_EQ(next(machine).end_ns, 590);
 }
 
 // The state tells a full credit from an empty one.
@@ -153,10 +152,10 @@ TEST(SimMachineTest, TheStateKnowsTheCredit) {
   spec.links[0].burst_bytes = 100;
   SimMachine machine(spec);
   const std::uint64_t full = machine.state();
-  machine.submit(copy(0, 100), 0, 1);
+  machine.submit(copy(0, 100), 1);
   next(machine);
   EXPECT_NE(machine.state(), full);
-  machine.execute({.lane = 0, .op = 0, .idle = true, .duration_ns = 400, .uses = {}}, 0, 2);
+  machine.execute({.lane = 0, .op = 0, .idle = true, .duration_ns = 400, .uses = {}}, 2);
   next(machine);
   EXPECT_EQ(machine.state(), full);
 }
@@ -169,8 +168,8 @@ TEST(SimMachineTest, OpsAndCopiesShareWhatBothOccupy) {
   spec.links[0].uses = {0};
   spec.lane_uses[1] = {0};
   SimMachine machine(spec);
-  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 100, .bytes = 100, .uses = {}}, 0, 1);
-  machine.submit(copy(0, 150), 0, 2);
+  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 100, .bytes = 100, .uses = {}}, 1);
+  machine.submit(copy(0, 150), 2);
   EXPECT_EQ(ends_of(machine, 2), (std::vector<Nanoseconds>{134, 184}));
 }
 
@@ -182,10 +181,10 @@ TEST(SimMachineTest, AnOpAloneTakesItsDuration) {
   spec.links[0].uses = {0};
   spec.lane_uses[1] = {0};
   SimMachine machine(spec);
-  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 3, .bytes = 7, .uses = {}}, 0, 1);
+  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 3, .bytes = 7, .uses = {}}, 1);
   EXPECT_EQ(next(machine).end_ns, 3);
-  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 50, .uses = {}}, 0, 2);
-  machine.submit(copy(0, 20), 0, 3);
+  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 50, .uses = {}}, 2);
+  machine.submit(copy(0, 20), 3);
   EXPECT_EQ(ends_of(machine, 2), (std::vector<Nanoseconds>{23, 53}));
 }
 
@@ -195,7 +194,7 @@ TEST(SimMachineTest, AResourceListedTwiceIsTakenTwice) {
   spec.resources = {{"dram", byte_per_ns / 2 * 3}};
   spec.links[0].uses = {0, 0};
   SimMachine machine(spec);
-  machine.submit(copy(0, 300), 0, 1);
+  machine.submit(copy(0, 300), 1);
   EXPECT_EQ(next(machine).end_ns, 400);
 }
 
@@ -206,17 +205,17 @@ TEST(SimMachineTest, WhatCopiesCostTheHostComesBeforeTheNextOp) {
   spec.host_transfer_ns = 7;
   SimMachine machine(spec);
   const std::uint64_t before = machine.state();
-  machine.submit(copy(0, 10), 0, 1);
-  machine.submit(copy(1, 10), 0, 2);
+  machine.submit(copy(0, 10), 1);
+  machine.submit(copy(1, 10), 2);
   EXPECT_EQ(next(machine).end_ns, 10);
   EXPECT_EQ(next(machine).end_ns, 10);
   EXPECT_NE(machine.state(), before);
-  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 5, .uses = {}}, 0, 3);
+  machine.execute({.lane = 1, .op = 0, .idle = false, .duration_ns = 5, .uses = {}}, 3);
   EXPECT_EQ(next(machine).end_ns, 15);
-  machine.execute({.lane = 0, .op = 1, .idle = false, .duration_ns = 20, .uses = {}}, 0, 4);
+  machine.execute({.lane = 0, .op = 1, .idle = false, .duration_ns = 20, .uses = {}}, 4);
   EXPECT_EQ(next(machine).end_ns, 15 + 20 + 14);
   EXPECT_EQ(machine.state(), before);
-  machine.execute({.lane = 0, .op = 2, .idle = false, .duration_ns = 20, .uses = {}}, 0, 5);
+  machine.execute({.lane = 0, .op = 2, .idle = false, .duration_ns = 20, .uses = {}}, 5);
   EXPECT_EQ(next(machine).end_ns, 49 + 20);
 }
 
@@ -227,7 +226,7 @@ TEST(SimMachineTest, SetupComesBeforeTheData) {
   SimMachine machine(spec);
   CopyCommand command = copy(0, 10);
   command.setup_ns = 5;
-  machine.submit(command, 0, 1);
+  machine.submit(command, 1);
   EXPECT_EQ(next(machine).end_ns, 45);
 }
 

@@ -145,9 +145,8 @@ inline SmallRun run_small(const MachineSpec& machine, const Trace& trace, std::u
 class OtherMachine : public Machine {
  public:
   explicit OtherMachine(Machine& inner) : inner_(inner) {}
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override { return inner_.submit(copy, after, tag); }
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override { return inner_.execute(op, after, tag); }
-  Fence last_of_lane(std::uint8_t lane) const override { return inner_.last_of_lane(lane); }
+  Fence submit(const CopyCommand& copy, Tag tag) override { return inner_.submit(copy, tag); }
+  Fence execute(const OpCommand& op, Tag tag) override { return inner_.execute(op, tag); }
   void cancel(Fence fence) override { inner_.cancel(fence); }
   Nanoseconds now() const override { return inner_.now(); }
   bool wait(Completion& completion) override { return inner_.wait(completion); }

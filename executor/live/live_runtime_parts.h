@@ -34,15 +34,14 @@ class LiveRuntime::Tap final : public Machine {
   bool idle() const { return under_way_ == 0; }
   void completed() { --under_way_; }
 
-  Fence submit(const CopyCommand& copy, Fence after, Tag tag) override {
+  Fence submit(const CopyCommand& copy, Tag tag) override {
     ++under_way_;
-    return machine_.submit(copy, after, tag);
+    return machine_.submit(copy, tag);
   }
-  Fence execute(const OpCommand& op, Fence after, Tag tag) override {
+  Fence execute(const OpCommand& op, Tag tag) override {
     ++under_way_;
-    return machine_.execute(op, after, tag);
+    return machine_.execute(op, tag);
   }
-  Fence last_of_lane(std::uint8_t lane) const override { return machine_.last_of_lane(lane); }
   void cancel(Fence fence) override { machine_.cancel(fence); }
   bool wait(Completion& completion) override { return machine_.wait(completion); }
   Nanoseconds now() const override { return machine_.now(); }

@@ -44,7 +44,7 @@ class TenCachePaperTest : public testing::TestWithParam<Workload> {
     trace_ = generate(options);
   }
 
-  RunResult run(const char* machine_name, const std::string& policy, Settings settings) const {
+  RunResult run(const char* machine_name, const std::string& policy, const Settings& settings) const {
     const MachineSpec machine = read_machine(machine_name);
     const MadePolicy made = make_policy(policy, settings);
     const Program program = lower(trace_, *made.policy, machine);

@@ -51,7 +51,6 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_models_command(app, chosen);
   add_prices_command(app, chosen);
   add_completion_command(app, chosen);
-  add_man_command(app, chosen);
 }
 
 // The innermost subcommand that the arguments reached.

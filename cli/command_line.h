@@ -45,7 +45,6 @@ void add_record_command(CLI::App& app, Command& chosen);
 void add_calibrate_command(CLI::App& app, Command& chosen);
 void add_prices_command(CLI::App& app, Command& chosen);
 void add_completion_command(CLI::App& app, Command& chosen);
-void add_man_command(CLI::App& app, Command& chosen);
 void add_policies_command(CLI::App& app, Command& chosen);
 void add_machines_command(CLI::App& app, Command& chosen);
 void add_models_command(CLI::App& app, Command& chosen);

@@ -9,7 +9,7 @@
 #include "cli/intervals.h"
 #include "cli/output_files.h"
 #include "cli/report.h"
-#include "cli/timeline_tables.h"
+#include "cli/timeline_csv.h"
 
 namespace tencache {
 namespace {
@@ -30,6 +30,7 @@ ExitCode replay(const ReplayArguments& arguments) {
   const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
   note_samples(workload, arguments.sampling);
   std::vector<std::string> others = input_files(arguments.workload);
+  check_timeline_name(arguments.timeline);
   check_output("--timeline", arguments.timeline, others);
   others.push_back(arguments.timeline);
   check_output("--decisions", arguments.decisions, others);
@@ -82,8 +83,7 @@ ExitCode replay(const ReplayArguments& arguments) {
   } else {
     print(result_text(workload, outcome, references) + interval_text(intervals));
     if (drawn && !arguments.timeline.empty()) {
-      const bool chrome = !arguments.timeline.ends_with(".sqlite") && !arguments.timeline.ends_with(".db") &&
-                          !arguments.timeline.ends_with(".csv");
+      const bool chrome = !arguments.timeline.ends_with(".csv");
       remark("timeline in " + arguments.timeline + (chrome ? "; open it at https://ui.perfetto.dev" : ""));
     }
     if (decided) remark(std::to_string(decisions->count()) + " decisions in " + arguments.decisions);
@@ -103,8 +103,8 @@ void add_replay_command(CLI::App& app, Command& chosen) {
   add_sample_options(*command, arguments->sampling);
   add_faults_option(*command, arguments->workload.faults)->excludes("--samples");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
-                                   "Write the timeline to this file, for https://ui.perfetto.dev; .sqlite: as tables, "
-                                   ".csv: a line a span"));
+                                   "Write the timeline to this file, for https://ui.perfetto.dev; .csv: a line "
+                                   "per span"));
   refuse_empty(command->add_option("--decisions", arguments->decisions,
                                    "Write every decision about a tensor and its reason to this file, one JSON object a "
                                    "line (.zst: compressed); docs/decisions.md"));

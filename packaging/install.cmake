@@ -1,7 +1,7 @@
 # What `cmake --install` puts down beside the programs, and the Debian packages that `cpack` makes of it.
 #
 # Four components, a package each, so that nobody needs LibTorch, OpenGL or MPI for what does without: tencache (the
-# command, shipped files, headers for policy libraries, manual pages, completion, documents), gui, torch, mpi.
+# command, shipped files, headers for policy libraries, completion, documents), gui, torch, mpi.
 
 # For policy libraries (docs/writing-a-policy.md): compile with -I PREFIX/include/tencache.
 foreach(folder IN ITEMS core policies)

@@ -1,4 +1,4 @@
-// Completion in the shells themselves where they are installed, and manual pages in troff's own eyes.
+// Completion in the shells themselves, where they are installed.
 #include <cstdlib>
 
 #include "cli_fixture.h"
@@ -58,7 +58,7 @@ class Completion : public CommandLine {
 
 TEST_F(Completion, OffersCommandsAndOptionsAsTheyAreDefined) {
   EXPECT_THAT(offered({"comp"}), ElementsAre("compare", "completion"));
-  EXPECT_THAT(offered({""}), AllOf(IsSupersetOf({"generate", "report", "man"}), Not(Contains(StartsWith("_")))));
+  EXPECT_THAT(offered({""}), AllOf(IsSupersetOf({"generate", "report", "info"}), Not(Contains(StartsWith("_")))));
   EXPECT_THAT(offered({"run", ""}), ElementsAre("replay", "train"));
   EXPECT_THAT(offered({"replay", "--po"}), UnorderedElementsAre("--policy", "--policy-library"));
   EXPECT_THAT(offered({"replay", "--"}),
@@ -104,26 +104,6 @@ TEST_F(Completion, ScriptsAreReadByTheirShells) {
     EXPECT_EQ(run({"-c", shell + " -n script"}, "/bin/sh").err, "");
   }
   expect_bad_usage({"completion", "csh"}, HasSubstr("bash"));
-}
-
-// Every page of every command, so that none is forgotten.
-TEST_F(Completion, ManualPagesAreCleanTroff) {
-  std::filesystem::create_directory(path("man"));
-  ASSERT_EQ(run({"man", "--directory", "man"}).code, 0);
-  for (const std::string& command : offered({""}))
-    EXPECT_TRUE(std::filesystem::exists(path("man/tencache-" + command + ".1")));
-  EXPECT_EQ(content(path("man/tencache-run-train.1")), run({"man", "run", "train"}).out);
-  const std::string page = run({"man", "compare"}).out;
-  EXPECT_THAT(page, AllOf(StartsWith(".TH TENCACHE\\-COMPARE 1"), HasSubstr("\\fB\\-m\\fR, \\fB\\-\\-machine\\fR"),
-                          HasSubstr(".SH EXAMPLES\n.nf\n  tencache compare "), Not(HasSubstr("trace\\-at"))));
-  EXPECT_TRUE(std::all_of(page.begin(), page.end(), [](char c) { return c > 0; }));
-  expect_bad_usage({"man", "compair"}, HasSubstr("'compair'; valid are generate, "));
-  if (!installed("groff")) GTEST_SKIP() << "groff is not installed, which would warn";
-  for (const auto& file : std::filesystem::directory_iterator(path("man"))) {
-    const Answer answer = run({"-man", "-ww", "-z", "-Tutf8", file.path().string()}, "/usr/bin/groff");
-    EXPECT_EQ(answer.code, 0) << file.path();
-    EXPECT_EQ(answer.err, "") << file.path();
-  }
 }
 
 }  // namespace

@@ -11,13 +11,12 @@
 #include <thread>
 
 #include "cli/chrome_trace.h"
-#include "cli/timeline_tables.h"
+#include "cli/timeline_csv.h"
 #include "cli/training_timeline.h"
 #include "core/error.h"
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"
 #include "gui/model/session.h"
-#include "gui/model/timeline_database.h"
 #include "gui/model/timeline_file.h"
 #include "tests/gui_cases.h"
 #include "traces/file_io.h"
@@ -112,31 +111,6 @@ TEST_F(Files, TimelinesReadAsTheyWereWritten) {
   std::erase(text, '\n');
   write_file(path("t.json.zst"), text);
   expect_same(read_timeline(path("t.json.zst")).at(0), read[0]);
-}
-
-// But for bandwidths, which its tables do not have.
-TEST_F(Files, TimelinesReadFromTheirTablesToo) {
-  Recording predicted = simulate_recording("predicted: on-demand");
-  Recording measured = simulate_recording("measured: on-demand", slower_machine());
-  predicted.machine.tiers[1].capacity = unlimited;
-  write_timeline_sqlite(path("t.sqlite"), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace},
-                                           {measured.title, &measured.timeline, &measured.machine, &measured.trace}});
-  const DocumentPointer document = open_document(path("t.sqlite"));
-  EXPECT_EQ(document->kind, Document::Kind::timeline);
-  ASSERT_EQ(document->runs.size(), 2u);
-  EXPECT_EQ(document->runs[1]->origin(), Origin::measured);
-  std::vector<Recording> read = read_timeline_database(path("t.sqlite"));
-  ASSERT_EQ(read.size(), 2u);
-  EXPECT_EQ(read[0].machine.tiers[1].capacity, unlimited);
-  EXPECT_EQ(read[0].machine.links[1].name, predicted.machine.links[1].name);
-  for (Recording* recording : {&predicted, &measured}) {
-    for (Link& link : recording->machine.links) link.bandwidth = 0;
-  }
-  expect_same(read[0], predicted);
-  expect_same(read[1], measured);
-  // Cut in the middle, it is neither a timeline nor a sweep.
-  const std::string whole = read_file(path("t.sqlite"));
-  EXPECT_NE(refusal(write("cut.sqlite", whole.substr(0, whole.size() / 2))), "");
 }
 
 // As a watched run sends it: the prediction and the head first, then iteration by iteration.

@@ -139,7 +139,7 @@ TEST_F(HostileFiles, NamesInATraceAreNoPlacesAndNoPrograms) {
   const std::vector<std::vector<std::string>> commands = {
       {"info", "h.trace.jsonl"},
       {"replay", "h.trace.jsonl", "-m", "small-host", "-p", "lru", "--timeline", "t.json"},
-      {"replay", "h.trace.jsonl", "-m", "small-host", "-p", "lru", "--timeline", "t.sqlite"},
+      {"replay", "h.trace.jsonl", "-m", "small-host", "-p", "lru", "--timeline", "t.csv"},
       {"import", "trace", "h.trace.jsonl", "-o", "i.trace.jsonl"},
       {"run", "replay", "h.trace.jsonl", "-m", "small-host", "-p", "lru", "--directory", ".", "--iterations", "2"},
       {"report", "h.trace.jsonl", "t.json", "-o", "r.html"},
@@ -149,7 +149,7 @@ TEST_F(HostileFiles, NamesInATraceAreNoPlacesAndNoPrograms) {
     EXPECT_EQ(answer.code, 0) << words[0] << ": " << answer.err;
   }
   std::set<std::string> expected = before;
-  for (const char* output : {"t.json", "t.sqlite", "i.trace.jsonl", "r.html"})
+  for (const char* output : {"t.json", "t.csv", "i.trace.jsonl", "r.html"})
     expected.insert(std::string("work/") + output);
   EXPECT_EQ(all_files(), expected);
   EXPECT_FALSE(fs::exists("/tmp/tencache-evil"));

@@ -11,43 +11,30 @@
 namespace tencache {
 namespace {
 
+[[noreturn]] void throw_no_rate(const MachineSpec& machine) {
+  const std::string where = machine.file.empty() ? "machine '" + machine.name + "'" : machine.file;
+  if (machine.tier_of(Device::cpu) == no_tier) {
+    throw Error(
+        where, 0,
+        "the policy runs the optimizer on the CPU, and the machine has no CPU memory: take a machine with a tier "
+        "of kind 'cpu' or another policy");
+  }
+  throw Error(
+      where, 0,
+      "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache calibrate' "
+      "to measure it)");
+}
+
 void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine,
                      std::vector<std::string>& changes) {
-  std::vector<Device> devices;
-  for (const Op& op : trace.ops) devices.push_back(op.device);
-  policy.place(trace, machine, devices);
-  TENCACHE_CHECK(devices.size() == trace.ops.size());
-  std::size_t moved = 0;
-  Nanoseconds before = 0, after = 0;
-  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
-    Op& op = trace.ops[index];
-    if (op.phase != Phase::optimizer || op.device == Device::cpu) continue;
-    if (devices[index] != Device::cpu) continue;
-    const double rate = machine.cpu_adam_parameters_per_second;
-    if (rate <= 0) {
-      if (machine.tier_of(Device::cpu) == no_tier) {
-        throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
-                    "the policy runs the optimizer on the CPU, and the machine has no CPU memory: take a machine with "
-                    "a tier of kind 'cpu' or another policy");
-      }
-      throw Error(machine.file.empty() ? "machine '" + machine.name + "'" : machine.file, 0,
-                  "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache "
-                  "calibrate' to measure it)");
-    }
-    ++moved;
-    before += op.duration_ns;
-    op.device = Device::cpu;
-    op.bytes = bytes_touched(trace, op);
-    op.duration_ns = duration_on_cpu(trace, op, machine);
-    op.duration_source = DurationSource::modelled;
-    after += op.duration_ns;
-  }
-  if (moved > 0) {
-    changes.push_back(std::to_string(moved) + " optimizer ops moved from the GPU (" + format_duration(before) +
-                      ") to the CPU (" + format_duration(after) + " at " +
-                      std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
-                      " parameters/s of AdamW)");
-  }
+  const PlacedOps placed =
+      place_on_cpu(trace, policy, machine, [](const Op& op) { return op.phase == Phase::optimizer; });
+  if (placed.count == 0) return;
+  if (machine.cpu_adam_parameters_per_second <= 0) throw_no_rate(machine);
+  changes.push_back(std::to_string(placed.count) + " optimizer ops moved from the GPU (" +
+                    format_duration(placed.before_ns) + ") to the CPU (" + format_duration(placed.after_ns) + " at " +
+                    std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
+                    " parameters/s of AdamW)");
 }
 
 // What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
@@ -140,6 +127,29 @@ void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine
 std::vector<OpIndex> policy_order(const Trace& trace, const Policy& policy, const MachineSpec& machine) {
   std::set<std::int32_t> ordered;
   return order_of(trace, policy, machine, ordered);
+}
+
+PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                       const std::function<bool(const Op&)>& movable) {
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  policy.place(trace, machine, devices);
+  TENCACHE_CHECK(devices.size() == trace.ops.size());
+  PlacedOps placed;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    Op& op = trace.ops[index];
+    if (op.device == Device::cpu || devices[index] != Device::cpu || !movable(op)) continue;
+    ++placed.count;
+    placed.before_ns += op.duration_ns;
+    op.device = Device::cpu;
+    op.bytes = bytes_touched(trace, op);
+    if (machine.cpu_adam_parameters_per_second > 0) {
+      op.duration_ns = duration_on_cpu(trace, op, machine);
+      op.duration_source = DurationSource::modelled;
+    }
+    placed.after_ns += op.duration_ns;
+  }
+  return placed;
 }
 
 Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {

@@ -3,28 +3,16 @@
 #include <limits>
 #include <utility>
 
-#include "core/check.h"
-#include "core/cpu_update.h"
 #include "core/error.h"
 #include "executor/live/live_runtime_parts.h"
 #include "traces/lower.h"
 
 namespace tencache {
 
-// As traces/lower.h does it for a prediction.
+// A live program can move what it hands over as tasks.
 void LiveRuntime::plan_tasks() {
   Trace trace = follower_.recorded_trace();
-  std::vector<Device> devices;
-  for (const Op& op : trace.ops) devices.push_back(op.device);
-  policy_.place(trace, spec_, devices);
-  TENCACHE_CHECK(devices.size() == trace.ops.size());
-  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
-    Op& op = trace.ops[index];
-    if (!op.placeable || op.device == Device::cpu || devices[index] != Device::cpu) continue;
-    op.device = Device::cpu;
-    op.bytes = bytes_touched(trace, op);
-    if (spec_.cpu_adam_parameters_per_second > 0) op.duration_ns = duration_on_cpu(trace, op, spec_);
-  }
+  place_on_cpu(trace, policy_, spec_, [](const Op& op) { return op.placeable; });
   const std::vector<OpIndex> order = policy_order(trace, policy_, spec_);
   planned_.clear();
   for (std::size_t position = 0; position < order.size(); ++position) {

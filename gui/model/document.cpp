@@ -12,7 +12,6 @@
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "gui/model/cost.h"
-#include "gui/model/timeline_database.h"
 #include "gui/model/timeline_file.h"
 #include "sim/sweep/sweep_results.h"
 #include "traces/file_io.h"
@@ -39,9 +38,7 @@ std::string head_of(const std::string& path) {
 
 Document::Kind kind_of(const std::string& path) {
   const std::string head = head_of(path);
-  if (head.starts_with("SQLite format 3")) {
-    return is_timeline_database(path) ? Document::Kind::timeline : Document::Kind::sweep;
-  }
+  if (head.starts_with("SQLite format 3")) return Document::Kind::sweep;
   const std::size_t first = head.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw Error(path, 0, "is empty");
   if (head.find("\"traceEvents\"") != std::string::npos) return Document::Kind::timeline;
@@ -167,7 +164,7 @@ DocumentPointer open_document(const std::string& path) {
       if (document->sweep_rows.empty()) throw Error(path, 0, "holds no combination yet");
       break;
     case Document::Kind::timeline:
-      for (Recording& recording : is_timeline_database(path) ? read_timeline_database(path) : read_timeline(path)) {
+      for (Recording& recording : read_timeline(path)) {
         document->runs.push_back(std::make_shared<const Run>(std::move(recording)));
       }
       std::ranges::stable_sort(document->runs, {}, [](const RunPointer& run) { return run->origin(); });

@@ -36,7 +36,8 @@ def commands():
 
 def without_volatile(value):
     if isinstance(value, dict):
-        return {key: without_volatile(item) for key, item in value.items() if key not in VOLATILE}
+        return {key: without_volatile(item) for key, item in value.items()
+                if key not in VOLATILE and not (key == "combinations" and len(str(item)) == 64)}  # a hash, not a number
     if isinstance(value, list):
         return [without_volatile(item) for item in value]
     return value

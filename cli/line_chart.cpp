@@ -13,7 +13,7 @@ namespace {
 // Okabe and Ito, without the yellow, which is too light on white.
 constexpr std::array<const char*, 7> colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                              "#e69f00", "#56b4e9", "#000000"};
-constexpr double panel_width = 560, panel_height = 360, left = 70, right = 40, top = 34, bottom = 52;
+constexpr double panel_width = 560, panel_height = 360, left = 70, right = 40, top = 34, bottom = 52, margin = 8;
 constexpr std::size_t panels_a_row = 3;
 constexpr double logarithmic_from = 30;
 
@@ -33,6 +33,11 @@ std::string escaped_xml(const std::string& text) {
     }
   }
   return result;
+}
+
+// About as wide as bold letters of common sans-serif fonts are on average.
+double width_of(const std::string& text, double font_size) {
+  return 0.62 * font_size * static_cast<double>(std::max<std::size_t>(text.size(), 1));
 }
 
 std::string text_at(double x, double y, const std::string& text, const char* anchor, const char* more = "") {
@@ -127,7 +132,9 @@ class Drawing {
         "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222\">\n<rect width=\"{0:.0f}\" "
         "height=\"{1:.0f}\" fill=\"#fff\"/>\n",
         width, height);
-    svg += text_at(left, 22, chart_.title, "start", " font-size=\"16\" font-weight=\"bold\"");
+    const double size = std::clamp(16 * (width - left - margin) / width_of(chart_.title, 16), 8.0, 16.0);
+    svg += text_at(left, 22, chart_.title, "start",
+                   fmt::format(" font-size=\"{:.3g}\" font-weight=\"bold\"", size).c_str());
     svg += text_at(left, 41, chart_.subtitle, "start", " fill=\"#555\"");
     svg += legend(lines, legend_y, columns);
     for (std::size_t i = 0; i < chart_.panels.size(); ++i) {
@@ -223,9 +230,11 @@ class Drawing {
       marks +=
           fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"8\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n",
                       x, y, colour(line, i));
-      // Of several knees near each other each has a line of its own.
+      // Of several knees near each other each has a line of its own. At the right edge the text stands on the left.
+      const bool fits = x + 4 + width_of(line.mark_label, 11) <= panel_width - margin;
       marks +=
-          text_at(x + 4, panel_height - bottom - 6 - 13 * static_cast<double>(i), line.mark_label, "start",
+          text_at(fits ? x + 4 : x - 4, panel_height - bottom - 6 - 13 * static_cast<double>(i), line.mark_label,
+                  fits ? "start" : "end",
                   fmt::format(" font-size=\"11\" fill=\"{}\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\"",
                               colour(line, i))
                       .c_str());

@@ -322,7 +322,7 @@ void add_generate_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--head", a.head, "lm or classification (default: the model's usual one)");
   command
       .add_option("--stack", a.stack,
-                  "Software whose kernels run between the products: " + stack_names() + " (docs/workloads.md)")
+                  "Software whose kernels run between the products: " + stack_names() + " (docs/durations.md)")
       ->capture_default_str();
   command
       .add_option("--attention", a.attention,

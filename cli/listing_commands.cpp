@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/policy_library.h"
-#include "cli/report.h"
+#include "cli/console.h"
+#include "cli/workload_options.h"
+#include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
 #include "policies/knobs.h"

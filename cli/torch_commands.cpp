@@ -8,21 +8,23 @@
 #include <cstdlib>
 #include <memory>
 
-#include "cli/chrome_trace.h"
+#include "answers/prediction.h"
+#include "answers/timeline/chrome_trace.h"
 #include "cli/command_line.h"
-#include "cli/faults.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/policy_library.h"
-#include "cli/prediction.h"
 #include "cli/torch_program.h"
+#include "cli/workload_options.h"
+#include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "core/parse_number.h"
 #include "policies/registry.h"
+#include "studies/faults.h"
 #include "traces/file_io.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
 #ifdef TENCACHE_WITH_EXECUTOR
-#include "cli/device.h"
+#include "executor/choose_device.h"
 #include "executor/host_machine.h"
 #endif
 

@@ -10,9 +10,9 @@
 #include <random>
 #include <thread>
 
-#include "cli/chrome_trace.h"
-#include "cli/timeline_csv.h"
-#include "cli/training_timeline.h"
+#include "answers/timeline/chrome_trace.h"
+#include "answers/timeline/timeline_csv.h"
+#include "answers/timeline/training_timeline.h"
 #include "core/error.h"
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"

@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "executor/live_socket.h"
 #include "executor/swap_file.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
 #include "traces/file_io.h"
 

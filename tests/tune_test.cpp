@@ -1,5 +1,5 @@
 // The search for a policy's best knobs, on times that are formulas; which options are knobs; jittered traces.
-#include "sim/tune.h"
+#include "studies/tune.h"
 
 #include <atomic>
 #include <cmath>

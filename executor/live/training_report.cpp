@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "cli/prediction.h"
-#include "cli/report.h"
+#include "answers/prediction.h"
+#include "answers/result.h"
 #include "core/error.h"
 #include "traces/file_io.h"
 

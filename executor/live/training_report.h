@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
-#include "cli/console.h"
-#include "cli/workload.h"
+#include "answers/json.h"
 #include "executor/live/record.h"
 #include "executor/live/train.h"
+#include "studies/workload.h"
 
 namespace tencache {
 

@@ -14,8 +14,9 @@
 // goes to CPU memory or, if that has no room, to the next tier.
 #include <algorithm>
 
+#include "policies/common_options.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -90,10 +91,9 @@ class Capuchin final : public Policy {
  public:
   explicit Capuchin(Options& options) {
     layout_.chunk_bytes = 0;
-    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
+    add_limit_option(options, limit_);
     options.flag("persistent", persistent_, "parameters and optimizer states are swapped too");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_chunk_option(options, layout_.chunk_bytes, true);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -138,6 +138,8 @@ class Capuchin final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_capuchin(Options& options) { return std::make_unique<Capuchin>(options); }
+TENCACHE_POLICY({"capuchin",
+                 "the tensors with the most free time between their transfers are swapped, after a passive iteration",
+                 "Capuchin (ASPLOS'20), its swapping", make_policy_of<Capuchin>, 140})
 
 }  // namespace tencache

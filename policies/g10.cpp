@@ -26,8 +26,9 @@
 #include <queue>
 #include <tuple>
 
+#include "policies/common_options.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -202,25 +203,28 @@ class G10 final : public Policy {
  public:
   explicit G10(Options& options) {
     std::string mode = "ours", victim = "lru", units = "GB";
-    options.choice("mode", mode, {"ours", "g10-simulator"},
-                   "g10-simulator: as its public simulator; unless set, victim=fifo, promote=false, "
-                   "overlap_faults=true, planner_units=GiB");
+    options
+        .choice("mode", mode, {"ours", "g10-simulator"},
+                "g10-simulator: as its public simulator; unless set, victim=fifo, promote=false, "
+                "overlap_faults=true, planner_units=GiB")
+        .fixed(Options::rules_of_a_system);
     const bool simulator = mode == "g10-simulator";
     if (simulator) victim = "fifo", units = "GiB";
     layout_.promote = !simulator;
     layout_.overlap_faults = simulator;
     options.choice("victim", victim, {"lru", "fifo"},
                    "who leaves for a fault: the least recently used, or the first to have arrived");
-    options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
-    options.flag("overlap_faults", layout_.overlap_faults,
-                 "an op computes beside its own prefetches that are late; in simulation only");
-    options.choice("planner_units", units, {"GB", "GiB"},
-                   "GiB: the planner takes links to be 7 % faster than they are, as G10's does");
-    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
+    add_promote_option(options, layout_.promote);
+    add_overlap_faults_option(options, layout_.overlap_faults);
+    options
+        .choice("planner_units", units, {"GB", "GiB"},
+                "GiB: the planner takes links to be 7 % faster than they are, as G10's does")
+        .fixed(Options::rules_of_a_system);
+    add_limit_option(options, plan_options_.limit);
     options.flag("eager", plan_options_.eager, "prefetches move earlier while memory fits");
     options.flag("reserve_wrapping", plan_options_.reserve_wrapping,
                  "periods over the iteration's end reserve bandwidth, as all others do; not so in G10");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    add_chunk_option(options, layout_.chunk_bytes);
     plan_options_.gib = units == "GiB";
     layout_.use_touches = victim == "lru";
     layout_.exclusive_copies = true;
@@ -261,6 +265,8 @@ class G10 final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_g10(Options& options) { return std::make_unique<G10>(options); }
+TENCACHE_POLICY(
+    {"g10", "plans evictions and prefetches over inactive periods of tensors, to the SSD first, then to CPU memory",
+     "G10 (MICRO'23)", make_policy_of<G10>, 100})
 
 }  // namespace tencache

@@ -30,7 +30,7 @@
 
 #include "core/error.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -73,13 +73,16 @@ constexpr double fp32_tensors = 4;                           // parameter, gradi
 class TenCache final : public Policy {
  public:
   explicit TenCache(Options& options) {
-    options.flag("prefetch", prefetch_, "the active tensor window; false is the paper's SC");
-    options.choice("buffers", buffers_, {"reuse", "allocate"},
-                   "reuse pinned buffers (SC+P+M), or take fresh memory for each tensor that leaves the GPU (SC+P)");
-    options.flag(
-        "optimizer_states", optimizer_states_,
-        "keep the first states in CPU memory and slide over the rest; false is the paper's 10Cache+FP16: each is "
-        "read when its update asks for it");
+    options.flag("prefetch", prefetch_, "the active tensor window; false is the paper's SC").fixed(Options::ablation);
+    options
+        .choice("buffers", buffers_, {"reuse", "allocate"},
+                "reuse pinned buffers (SC+P+M), or take fresh memory for each tensor that leaves the GPU (SC+P)")
+        .fixed(Options::ablation);
+    options
+        .flag("optimizer_states", optimizer_states_,
+              "keep the first states in CPU memory and slide over the rest; false is the paper's 10Cache+FP16: each is "
+              "read when its update asks for it")
+        .fixed(Options::ablation);
     options.number("window_reserve", window_reserve_, "buffers",
                    "GPU buffers left free for what is on its way, at most half of them");
     options.number("states_window", states_window_, "tensors",
@@ -87,8 +90,10 @@ class TenCache final : public Policy {
     options.real("gpu_share", gpu_share_, "divisor", "parameters may take free_gpu divided by this");
     options.real("cpu_share", cpu_share_, "divisor", "parameters may take free_cpu divided by this");
     options.share("states_share", states_share_, "of free_cpu that optimizer states may take");
-    options.bytes("free_gpu", free_gpu_, "GPU memory found free after the warm-up iteration", "auto");
-    options.bytes("free_cpu", free_cpu_, "CPU memory found free after the warm-up iteration", "auto");
+    options.bytes("free_gpu", free_gpu_, "GPU memory found free after the warm-up iteration", "auto")
+        .fixed(Options::machine_figure);
+    options.bytes("free_cpu", free_cpu_, "CPU memory found free after the warm-up iteration", "auto")
+        .fixed(Options::machine_figure);
     if (gpu_share_ <= 0) throw Error("policy '10cache': option gpu_share must be above 0");
     if (cpu_share_ <= 0) throw Error("policy '10cache': option cpu_share must be above 0");
   }
@@ -671,6 +676,8 @@ class TenCache final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_ten_cache(Options& options) { return std::make_unique<TenCache>(options); }
+TENCACHE_POLICY({"10cache",
+                 "an active window of tensors slides over the recorded order; buffers of one size each are reused",
+                 "10Cache (SoCC'25), arXiv 2511.14124", make_policy_of<TenCache>, 10})
 
 }  // namespace tencache

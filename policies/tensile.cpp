@@ -17,8 +17,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "policies/common_options.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -107,9 +108,8 @@ class Tensile final : public Policy {
  public:
   explicit Tensile(Options& options) {
     layout_.chunk_bytes = 0;
-    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_limit_option(options, limit_);
+    add_chunk_option(options, layout_.chunk_bytes, true);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -150,6 +150,8 @@ class Tensile final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_tensile(Options& options) { return std::make_unique<Tensile>(options); }
+TENCACHE_POLICY({"tensile",
+                 "lowers the peak again and again: the largest idle tensor that has free slots on the link is swapped",
+                 "TENSILE, arXiv 2105.13336, its swapping", make_policy_of<Tensile>, 150})
 
 }  // namespace tencache

@@ -24,8 +24,9 @@
 #include <limits>
 #include <optional>
 
+#include "policies/common_options.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -201,13 +202,16 @@ class Teraio final : public Policy {
                    "listing: size x time above the limit, over size; text: the excess that goes, over transfer time");
     options.bytes("cpu_memory", plan_options_.cpu_memory,
                   "CPU memory that the plan may use when the SSD is saturated; 0: SSD only");
-    options.choice("overflow", overflow_, {"ssd", "any"},
-                   "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room");
-    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
-    options.choice("copies", copies, {"exclusive", "inclusive"},
-                   "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    options
+        .choice("overflow", overflow_, {"ssd", "any"},
+                "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room")
+        .fixed(Options::counts_misfits);
+    add_limit_option(options, plan_options_.limit);
+    options
+        .choice("copies", copies, {"exclusive", "inclusive"},
+                "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped")
+        .fixed(Options::rules_of_a_system);
+    add_chunk_option(options, layout_.chunk_bytes, true);
     plan_options_.excess_over_time = benefit == "text";
     layout_.exclusive_copies = copies == "exclusive";
   }
@@ -286,6 +290,9 @@ class Teraio final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_teraio(Options& options) { return std::make_unique<Teraio>(options); }
+TENCACHE_POLICY(
+    {"teraio",
+     "plans offloads and prefetches over inactive periods of tensors by the time they relieve, to the SSD first",
+     "TERAIO (NeurIPS'25), arXiv 2506.06472", make_policy_of<Teraio>, 160})
 
 }  // namespace tencache

@@ -22,50 +22,86 @@
 #include <limits>
 
 #include "core/error.h"
+#include "policies/common_options.h"
 #include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
 namespace {
 
+// What DeepSpeed's configuration says.
+struct ZeroInfinityOptions {
+  explicit ZeroInfinityOptions(Options& options) {
+    options.number("prefetch_bucket", prefetch_bucket, "elements", "prefetched at most after each module's wait");
+    options.number("max_live", max_live, "elements", "of parameters on the GPU, beyond which nothing is prefetched");
+    options.number("max_reuse_distance", max_reuse_distance, "elements",
+                   "a parameter that is used again so soon stays on the GPU");
+    options.number("persistence_threshold", persistence_threshold, "elements",
+                   "parameters up to this size stay on the GPU");
+    options.number("reduce_bucket", reduce_bucket, "elements", "of gradients that gather before they leave the GPU");
+    options.number("sub_group", sub_group, "elements", "of parameters that the optimizer updates at once")
+        .only_with("offload_optimizer", "nvme");
+    options
+        .choice("sub_groups", sub_groups, {"trace", "count"},
+                "trace: as recorded, where the trace has sub-groups; count: of sub_group elements")
+        .fixed(Options::follows);
+    options.choice("offload_param", offload_param, {"cpu", "nvme", "none"}, "where parameters live");
+    options.choice("offload_optimizer", offload_optimizer, {"cpu", "nvme"},
+                   "where gradients, master parameters and optimizer states live");
+    options
+        .number("buffer_count", buffer_count, "buffers",
+                "for parameters on their way from NVMe; one holds one parameter")
+        .only_with("offload_param", "nvme");
+    options.number("buffer_size", buffer_size, "elements", "of one such buffer: the largest parameter must fit")
+        .fixed(Options::follows)
+        .only_with("offload_param", "nvme");
+    options
+        .number("max_in_cpu", max_in_cpu, "elements", "of parameters that stay in CPU memory with offload_param=nvme")
+        .only_with("offload_param", "nvme");
+    options
+        .number("optimizer_buffer_count", optimizer_buffer_count, "buffers",
+                "for states on NVMe; a sub-group in CPU memory takes 4")
+        .fixed(Options::follows)
+        .only_with("offload_optimizer", "nvme");
+    options.flag("pipeline_read", pipeline_read, "read the next sub-group during an update; needs 8 buffers")
+        .only_with("offload_optimizer", "nvme");
+    options.flag("pipeline_write", pipeline_write, "write a sub-group during the next update; needs 12 with reading")
+        .only_with("offload_optimizer", "nvme");
+    options.bytes("minimum_swap", minimum_swap, "only tensors of this size go to NVMe (1 MiB or the block, if larger)")
+        .fixed("a constant of DeepSpeed's");
+    options.flag("pin_memory", pin_memory,
+                 "false: parameters lie in the machine's tier 'pageable', if it has one, and copy more slowly");
+    options
+        .choice("buffers", buffers, {"reuse", "allocate"},
+                "allocate: each gradient that leaves the GPU takes fresh memory, at the machine's cost")
+        .fixed("how memory is taken");
+    add_overflow_option(options, overflow);
+  }
+
+  // Buffers that the states of a sub-group take in CPU memory; and of all sub-groups that are there at once.
+  static constexpr std::uint64_t buffers_of_a_group = 4;
+  std::uint64_t optimizer_buffers() const {
+    return buffers_of_a_group * (1u + (pipeline_read ? 1u : 0u) + (pipeline_write ? 1u : 0u));
+  }
+
+  std::uint64_t prefetch_bucket = 50'000'000, max_live = 1'000'000'000, max_reuse_distance = 1'000'000'000;
+  std::uint64_t persistence_threshold = 100'000, reduce_bucket = 500'000'000, sub_group = 1'000'000'000;
+  std::uint64_t buffer_count = 5, buffer_size = 100'000'000, max_in_cpu = 1'000'000'000;
+  std::uint64_t optimizer_buffer_count = 4;
+  std::string sub_groups = "trace", offload_param = "cpu", offload_optimizer = "cpu", overflow = "oom",
+              buffers = "reuse";
+  bool pipeline_read = false, pipeline_write = false, pin_memory = false;
+  Bytes minimum_swap = MiB;
+};
+
 class ZeroInfinity final : public Policy {
  public:
-  explicit ZeroInfinity(Options& options) {
-    options.number("prefetch_bucket", prefetch_bucket_, "elements", "prefetched at most after each module's wait");
-    options.number("max_live", max_live_, "elements", "of parameters on the GPU, beyond which nothing is prefetched");
-    options.number("max_reuse_distance", max_reuse_distance_, "elements",
-                   "a parameter that is used again so soon stays on the GPU");
-    options.number("persistence_threshold", persistence_threshold_, "elements",
-                   "parameters up to this size stay on the GPU");
-    options.number("reduce_bucket", reduce_bucket_, "elements", "of gradients that gather before they leave the GPU");
-    options.number("sub_group", sub_group_, "elements", "of parameters that the optimizer updates at once");
-    options.choice("sub_groups", sub_groups_, {"trace", "count"},
-                   "trace: as recorded, where the trace has sub-groups; count: of sub_group elements");
-    options.choice("offload_param", offload_param_, {"cpu", "nvme", "none"}, "where parameters live");
-    options.choice("offload_optimizer", offload_optimizer_, {"cpu", "nvme"},
-                   "where gradients, master parameters and optimizer states live");
-    options.number("buffer_count", buffer_count_, "buffers",
-                   "for parameters on their way from NVMe; one holds one parameter");
-    options.number("buffer_size", buffer_size_, "elements", "of one such buffer: the largest parameter must fit");
-    options.number("max_in_cpu", max_in_cpu_, "elements",
-                   "of parameters that stay in CPU memory with offload_param=nvme");
-    options.number("optimizer_buffer_count", optimizer_buffer_count_, "buffers",
-                   "for states on NVMe; a sub-group in CPU memory takes 4");
-    options.flag("pipeline_read", pipeline_read_, "read the next sub-group during an update; needs 8 buffers");
-    options.flag("pipeline_write", pipeline_write_, "write a sub-group during the next update; needs 12 with reading");
-    options.bytes("minimum_swap", minimum_swap_,
-                  "only tensors of this size go to NVMe (1 MiB or the block, if larger)");
-    options.flag("pin_memory", pin_memory_,
-                 "false: parameters lie in the machine's tier 'pageable', if it has one, and copy more slowly");
-    options.choice("buffers", buffers_, {"reuse", "allocate"},
-                   "allocate: each gradient that leaves the GPU takes fresh memory, at the machine's cost");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
-    const std::uint64_t needed = std::uint64_t{4} * (1 + (pipeline_read_ ? 1 : 0) + (pipeline_write_ ? 1 : 0));
-    if (offload_optimizer_ == "nvme" && optimizer_buffer_count_ < needed) {
+  explicit ZeroInfinity(Options& options) : options_(options) {
+    const std::uint64_t needed = options_.optimizer_buffers();
+    if (options_.offload_optimizer == "nvme" && options_.optimizer_buffer_count < needed) {
       throw Error(
-          "policy 'zero-infinity': optimizer_buffer_count=" + std::to_string(optimizer_buffer_count_) +
+          "policy 'zero-infinity': optimizer_buffer_count=" + std::to_string(options_.optimizer_buffer_count) +
           " is too few: each sub-group in CPU memory takes 4, and with pipeline_read and pipeline_write as set " +
           std::to_string(needed) + " are in use at once");
     }
@@ -81,17 +117,18 @@ class ZeroInfinity final : public Policy {
     Layout layout;
     // Parameters go from NVMe to the GPU through staging buffers, which hold a part of a large one; so do those that
     // CPU memory has no room for.
-    const bool in_parts = offload_param_ == "nvme" || (program != nullptr && spills(*program, machine));
+    const bool in_parts = options_.offload_param == "nvme" || (program != nullptr && spills(*program, machine));
     layout.chunk_bytes = in_parts ? unit_that_moves(machine, 0) : 0;
-    layout.fallback_eviction = overflow_ == "evict";
+    layout.fallback_eviction = options_.overflow == "evict";
     layout.blocking_step = true;
     layout.initial.fill(machine.tier_of(Device::cpu));
     layout.initial[static_cast<std::size_t>(Role::parameter)] = parameter_home(machine);
-    const TierId states = offload_optimizer_ == "nvme" ? nvme_of(machine, "offload_optimizer") : cpu_of(machine);
+    const TierId states =
+        options_.offload_optimizer == "nvme" ? nvme_of(machine, "offload_optimizer") : cpu_of(machine);
     layout.initial[static_cast<std::size_t>(Role::optimizer_state)] = states;
     layout.initial[static_cast<std::size_t>(Role::master_parameter)] = states;
     if (const TierId cpu = machine.tier_of(Device::cpu); cpu != no_tier) {
-      layout.allocate_each[cpu] = buffers_ == "allocate";
+      layout.allocate_each[cpu] = options_.buffers == "allocate";
     }
     return layout;
   }
@@ -122,7 +159,7 @@ class ZeroInfinity final : public Policy {
         break;
       case EventKind::op_ready:
         if (is_first_of_module(event)) prefetch(view, actions);
-        if (is_first_of_group(event) && pipeline_read_) read(group_of_[event.op] + 1, none, view, actions);
+        if (is_first_of_group(event) && options_.pipeline_read) read(group_of_[event.op] + 1, none, view, actions);
         break;
       case EventKind::op_done:
         event.device == Device::gpu ? gpu_op_done(event, view, actions) : update_done(event, view, actions);
@@ -153,10 +190,11 @@ class ZeroInfinity final : public Policy {
   // drives out nobody.
   void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims) override {
     if (request.prefetch && request.tier == 0) return;
-    if (overflow_ == "evict" || request.tier != 0) {
+    if (options_.overflow == "evict" || request.tier != 0) {
       coldest_victims(request, view, victims);
     } else {
-      coldest_victims_of(offload_param_ == "none" ? goes_with_optimizer : is_model_state, request, view, victims);
+      coldest_victims_of(options_.offload_param == "none" ? goes_with_optimizer : is_model_state, request, view,
+                         victims);
     }
   }
 
@@ -217,7 +255,7 @@ class ZeroInfinity final : public Policy {
     group_of_.assign(trace.ops.size(), none);
     group_of_state_.assign(trace.tensors.size(), none);
     first_of_step_ = none;
-    if (offload_optimizer_ == "nvme") learn_groups(trace, *view.schedule);
+    if (options_.offload_optimizer == "nvme") learn_groups(trace, *view.schedule);
   }
 
   void learn_parameters(const View& view, Actions& actions) {
@@ -226,25 +264,26 @@ class ZeroInfinity final : public Policy {
     parameters_.assign(trace.tensors.size(), {});
     std::uint64_t in_cpu = 0;
     for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
-      if (trace.tensors[tensor].role != Role::parameter || offload_param_ == "none") continue;
+      if (trace.tensors[tensor].role != Role::parameter || options_.offload_param == "none") continue;
       Parameter& parameter = parameters_[tensor];
       parameter.governed = true;
       parameter.elements = trace.tensors[tensor].bytes / element_bytes_;
-      parameter.persists = parameter.elements <= persistence_threshold_;
+      parameter.persists = parameter.elements <= options_.persistence_threshold;
       const TensorId id = view.memory_tensor(tensor);
-      if (offload_param_ == "nvme" && !parameter.persists && trace.tensors[tensor].bytes >= minimum_swap_) {
-        parameter.on_nvme = in_cpu + parameter.elements > max_in_cpu_;
+      if (options_.offload_param == "nvme" && !parameter.persists &&
+          trace.tensors[tensor].bytes >= options_.minimum_swap) {
+        parameter.on_nvme = in_cpu + parameter.elements > options_.max_in_cpu;
         if (!parameter.on_nvme) in_cpu += parameter.elements;
-        if (parameter.on_nvme && parameter.elements > buffer_size_) {
+        if (parameter.on_nvme && parameter.elements > options_.buffer_size) {
           throw Error("policy 'zero-infinity': parameter '" + trace.name(trace.tensors[tensor]) + "' of " +
                       std::to_string(parameter.elements) + " elements does not fit a buffer of buffer_size=" +
-                      std::to_string(buffer_size_) + "; raise buffer_size");
+                      std::to_string(options_.buffer_size) + "; raise buffer_size");
         }
       }
       if (id == none || !trace.tensors[tensor].persistent) continue;
       if (parameter.persists) {
         actions.fetch(id);
-      } else if (offload_param_ == "nvme" && !parameter.on_nvme) {
+      } else if (options_.offload_param == "nvme" && !parameter.on_nvme) {
         leave(id, home, cpu, view, actions);
       }
       if (!parameter.persists && view.memory.resident(id, 0)) take(parameter);
@@ -303,8 +342,9 @@ class ZeroInfinity final : public Policy {
       const bool updates =
           std::ranges::any_of(states, [&](TensorId tensor) { return trace.tensors[tensor].role != Role::gradient; });
       if (!updates) continue;  // a norm, say
-      const bool by_trace = sub_groups_ == "trace" && op.group >= 0;
-      const bool goes_on = !groups_.empty() && (by_trace ? op.group == recorded : groups_.back().elements < sub_group_);
+      const bool by_trace = options_.sub_groups == "trace" && op.group >= 0;
+      const bool goes_on =
+          !groups_.empty() && (by_trace ? op.group == recorded : groups_.back().elements < options_.sub_group);
       if (!goes_on) groups_.push_back({i, i, 0, {}});
       recorded = op.group;
       Group& group = groups_.back();
@@ -317,7 +357,7 @@ class ZeroInfinity final : public Policy {
   }
 
   bool goes_to_nvme(Role role, Bytes bytes) const {
-    return goes_with_optimizer(role) && offload_optimizer_ == "nvme" && bytes >= minimum_swap_;
+    return goes_with_optimizer(role) && options_.offload_optimizer == "nvme" && bytes >= options_.minimum_swap;
   }
 
   bool is_first_of_module(const Event& event) const {
@@ -339,11 +379,11 @@ class ZeroInfinity final : public Policy {
       parameter.fetched_for = std::max(parameter.fetched_for, module + 1);
       if (id == none || view.memory.resident(id, 0)) continue;
       if (waits_on_nvme(parameter, id, view)) {
-        if (!parameter.buffered && buffers_used_ >= buffer_count_) {
+        if (!parameter.buffered && buffers_used_ >= options_.buffer_count) {
           throw Error("policy 'zero-infinity': no buffer is left for parameter '" +
                       view.program->trace.name(view.program->trace.tensors[queue_[i].parameter]) +
-                      "', whose module needs it from NVMe; raise buffer_count (it is " + std::to_string(buffer_count_) +
-                      ")");
+                      "', whose module needs it from NVMe; raise buffer_count (it is " +
+                      std::to_string(options_.buffer_count) + ")");
         }
         take_buffer(parameter);
       }
@@ -357,7 +397,8 @@ class ZeroInfinity final : public Policy {
 
   void prefetch(const View& view, Actions& actions) {
     if (view.iteration == 0) return;
-    const std::uint64_t budget = std::min(max_live_ - std::min(max_live_, live_), prefetch_bucket_);
+    const std::uint64_t budget =
+        std::min(options_.max_live - std::min(options_.max_live, live_), options_.prefetch_bucket);
     for (std::uint64_t fetching = 0; head_ < queue_.size() && fetching < budget; ++head_) {
       const Visit& visit = queue_[head_];
       Parameter& parameter = parameters_[visit.parameter];
@@ -370,14 +411,14 @@ class ZeroInfinity final : public Policy {
       actions.fetch(id);
       fetching += parameter.elements;
     }
-    if (offload_param_ == "nvme") read_ahead(view, actions);
+    if (options_.offload_param == "nvme") read_ahead(view, actions);
   }
 
   void read_ahead(const View& view, Actions& actions) {
     const TierId cpu = view.machine.tier_of(Device::cpu);
     std::uint64_t considered = 0;
     for (std::size_t i = head_; i < queue_.size(); ++i) {
-      if (considered > 2 * coming_ || buffers_used_ >= buffer_count_) return;
+      if (considered > 2 * coming_ || buffers_used_ >= options_.buffer_count) return;
       Parameter& parameter = parameters_[queue_[i].parameter];
       const TensorId id = view.memory_tensor(queue_[i].parameter);
       considered += parameter.elements;
@@ -393,9 +434,9 @@ class ZeroInfinity final : public Policy {
       const Parameter& parameter = parameters_[visit.parameter];
       if (parameter.persists) continue;
       if (view.iteration > 0) {
-        const bool reused_soon =
-            visit.next_module != none &&
-            modules_[visit.next_module].elements_before - modules_[module + 1].elements_before < max_reuse_distance_;
+        const bool reused_soon = visit.next_module != none &&
+                                 modules_[visit.next_module].elements_before - modules_[module + 1].elements_before <
+                                     options_.max_reuse_distance;
         if (parameter.fetched_for > module + 1 || reused_soon) continue;
       }
       drop_live(visit.parameter, view, actions);
@@ -478,13 +519,14 @@ class ZeroInfinity final : public Policy {
       }
       if (view.memory.role(use.tensor) != Role::gradient || !complete(use.tensor, event.op, view)) continue;
       const std::uint64_t elements = view.memory.bytes(use.tensor) / element_bytes_;
-      if (bucket_elements_ + elements > reduce_bucket_) flush_bucket(view, actions);
+      if (bucket_elements_ + elements > options_.reduce_bucket) flush_bucket(view, actions);
       bucket_.push_back(use.tensor);
       bucket_elements_ += elements;
     }
     if (event.op == none || event.op >= module_of_.size()) return;
     // The pass' last op waits for what takes fresh memory: its own gradients are all that is left for the step.
-    if (event.op == last_backward_ || (event.op == before_last_ && buffers_ == "allocate")) flush_bucket(view, actions);
+    if (event.op == last_backward_ || (event.op == before_last_ && options_.buffers == "allocate"))
+      flush_bucket(view, actions);
     const std::uint32_t module = module_of_[event.op];
     if (module != none && modules_[module].last_op == event.op) release(module, view, actions);
   }
@@ -506,7 +548,7 @@ class ZeroInfinity final : public Policy {
       // Fresh memory keeps the host busy, which is behind the GPU by what it has to copy: the pass ends when it is
       // done.
       const bool waits =
-          buffers_ == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
+          options_.buffers == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
       if (waits) actions.hold(last_backward_, id, cpu);
     }
     bucket_.clear();
@@ -531,11 +573,11 @@ class ZeroInfinity final : public Policy {
     for (const Use& use : event.uses) {
       if (use.tensor == none || !use.write || view.memory.role(use.tensor) != Role::parameter) continue;
       const TensorId tensor = known(use.tensor, view);
-      if (offload_param_ == "none" || (tensor != none && parameters_[tensor].persists)) {
+      if (options_.offload_param == "none" || (tensor != none && parameters_[tensor].persists)) {
         actions.fetch(use.tensor);
       } else if (tensor != none) {
         let_go(tensor);
-        const bool goes_home = home != cpu && (offload_param_ == "cpu" || parameters_[tensor].on_nvme);
+        const bool goes_home = home != cpu && (options_.offload_param == "cpu" || parameters_[tensor].on_nvme);
         if (goes_home) leave(use.tensor, cpu, home, view, actions);
       }
     }
@@ -554,13 +596,13 @@ class ZeroInfinity final : public Policy {
         if (id != none) actions.hold(groups_[group + 1].first_op, id, nvme);
       }
     };
-    if (pipeline_write_ && group > 0) wait_for(group - 1);
+    if (options_.pipeline_write && group > 0) wait_for(group - 1);
     for (const TensorId tensor : groups_[group].states) {
       const TensorId id = view.memory_tensor(tensor);
       const bool over = id == none || view.memory.role(id) == Role::gradient;  // its value is used up
       if (!over) leave(id, cpu, nvme, view, actions);
     }
-    if (!pipeline_write_) wait_for(group);
+    if (!options_.pipeline_write) wait_for(group);
   }
 
   // ---- Tiers.
@@ -580,7 +622,7 @@ class ZeroInfinity final : public Policy {
     Bytes bytes = 0;
     for (const Tensor& tensor : program.trace.tensors) {
       const bool state = tensor.role == Role::optimizer_state || tensor.role == Role::master_parameter;
-      if (tensor.persistent && !(state && offload_optimizer_ == "nvme")) bytes += tensor.bytes;
+      if (tensor.persistent && !(state && options_.offload_optimizer == "nvme")) bytes += tensor.bytes;
     }
     return cpu != no_tier && bytes > machine.tiers[cpu].capacity;
   }
@@ -595,22 +637,15 @@ class ZeroInfinity final : public Policy {
   }
 
   TierId parameter_home(const MachineSpec& machine) const {
-    if (offload_param_ == "none") return 0;
-    if (offload_param_ == "nvme") return nvme_of(machine, "offload_param");
-    for (TierId tier = 0; tier < machine.tiers.size() && !pin_memory_; ++tier) {
+    if (options_.offload_param == "none") return 0;
+    if (options_.offload_param == "nvme") return nvme_of(machine, "offload_param");
+    for (TierId tier = 0; tier < machine.tiers.size() && !options_.pin_memory; ++tier) {
       if (machine.tiers[tier].name == "pageable") return tier;
     }
     return cpu_of(machine);
   }
 
-  std::uint64_t prefetch_bucket_ = 50'000'000, max_live_ = 1'000'000'000, max_reuse_distance_ = 1'000'000'000;
-  std::uint64_t persistence_threshold_ = 100'000, reduce_bucket_ = 500'000'000, sub_group_ = 1'000'000'000;
-  std::uint64_t buffer_count_ = 5, buffer_size_ = 100'000'000, max_in_cpu_ = 1'000'000'000;
-  std::uint64_t optimizer_buffer_count_ = 4;
-  std::string sub_groups_ = "trace", offload_param_ = "cpu", offload_optimizer_ = "cpu", overflow_ = "oom",
-              buffers_ = "reuse";
-  bool pipeline_read_ = false, pipeline_write_ = false, pin_memory_ = false;
-  Bytes minimum_swap_ = MiB;
+  ZeroInfinityOptions options_;
 
   // The recording; tensors are the program's.
   Bytes element_bytes_ = 4;
@@ -630,8 +665,56 @@ class ZeroInfinity final : public Policy {
   std::uint64_t bucket_elements_ = 0;
 };
 
+// ---- For tuning.
+
+ZeroInfinityOptions read_options(const Settings& settings) {
+  Options options("zero-infinity", settings);
+  return ZeroInfinityOptions(options);
+}
+
+// Sub-groups are counted, where their size is a knob; each overlap in the step takes 4 more optimizer buffers; a
+// parameter buffer holds the largest parameter.
+void complete_settings(std::uint64_t largest_parameter, Settings& settings) {
+  const ZeroInfinityOptions options = read_options(settings);
+  if (options.offload_optimizer == "nvme") {
+    settings.emplace("sub_groups", "count");
+    const std::uint64_t needed = options.optimizer_buffers();
+    if (needed > ZeroInfinityOptions::buffers_of_a_group) {
+      settings.emplace("optimizer_buffer_count", std::to_string(needed));
+    }
+  }
+  constexpr std::uint64_t standard_buffer_size = 100'000'000, step = 10'000'000;
+  if (options.offload_param == "nvme" && largest_parameter > standard_buffer_size) {
+    settings.emplace("buffer_size", std::to_string((largest_parameter + step - 1) / step * step));
+  }
+}
+
+ReservedMemory memory_of_settings(const Settings& resolved, const ModelShape& model) {
+  const ZeroInfinityOptions options = read_options(resolved);
+  ReservedMemory memory;
+  const Bytes parameter_bytes = model.parameters * model.element_bytes;
+  if (options.offload_param == "nvme") {
+    memory.pinned_buffers += options.buffer_count * options.buffer_size * model.element_bytes;
+    memory.cpu_home += std::min(parameter_bytes, options.max_in_cpu * model.element_bytes);
+  } else if (options.offload_param == "cpu") {
+    memory.cpu_home += parameter_bytes;
+  }
+  if (options.offload_optimizer == "nvme") {
+    const std::uint64_t group = std::min(options.sub_group, model.parameters);
+    memory.pinned_buffers += options.optimizer_buffer_count * group * 4;  // of fp32
+  } else {
+    memory.cpu_home += model.state_bytes;
+  }
+  memory.gpu_bucket = options.reduce_bucket * model.shards * model.element_bytes;
+  return memory;
+}
+
 }  // namespace
 
-std::unique_ptr<Policy> make_zero_infinity(Options& options) { return std::make_unique<ZeroInfinity>(options); }
+TENCACHE_POLICY(
+    {"zero-infinity",
+     "parameters visit the GPU module by module, prefetched in recorded order; the rest lives in CPU memory or NVMe",
+     "ZeRO-Infinity (SC'21), DeepSpeed stage 3", make_policy_of<ZeroInfinity>, 230, complete_settings,
+     memory_of_settings})
 
 }  // namespace tencache

@@ -15,7 +15,12 @@
 #include <algorithm>
 
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/planning/swap_space.h"
 #include "policies/policy_library.h"
 
 namespace tencache {

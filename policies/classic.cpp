@@ -4,7 +4,7 @@
 
 #include "core/check.h"
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 
 namespace tencache {
 

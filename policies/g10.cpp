@@ -27,7 +27,10 @@
 #include <tuple>
 
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
 #include "policies/policy_library.h"
 
 namespace tencache {

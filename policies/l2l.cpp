@@ -10,7 +10,7 @@
 
 #include "policies/common_options.h"
 #include "policies/layers.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

@@ -19,7 +19,7 @@
 #include "policies/classic.h"
 #include "policies/common_options.h"
 #include "policies/footprint.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

@@ -29,7 +29,7 @@
 #include <map>
 
 #include "core/error.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

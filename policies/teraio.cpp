@@ -25,7 +25,12 @@
 #include <optional>
 
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/candidates.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
 #include "policies/policy_library.h"
 
 namespace tencache {

@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 
 namespace tencache {

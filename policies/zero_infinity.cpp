@@ -23,7 +23,7 @@
 
 #include "core/error.h"
 #include "policies/common_options.h"
-#include "policies/planning.h"
+#include "policies/moving_unit.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

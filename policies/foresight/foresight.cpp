@@ -3,10 +3,10 @@
 // Before the run:
 //   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: the share for which
 //      an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the next
-//      forward pass needs them (foresight_plan.h).
+//      forward pass needs them (placement.h).
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
-//      (Belady's choice; foresight_plan.h).
-// In the run, whenever something has happened (foresight_flow.h):
+//      (Belady's choice; spill.h).
+// In the run, whenever something has happened (flow.h):
 //   3. A horizon goes through the GPU's ops to come, up to a round ahead, as long as all that they need will have room:
 //      what is used now, born and dead by then, missing, less the clean bytes that no op before the horizon needs. Each
 //      access is looked at once; it goes back only for what has left.
@@ -33,8 +33,8 @@
 
 #include "core/error.h"
 #include "policies/common_options.h"
-#include "policies/foresight_flow.h"
-#include "policies/foresight_plan.h"
+#include "policies/foresight/flow.h"
+#include "policies/foresight/placement.h"
 #include "policies/policy_library.h"
 #include "policies/updates.h"
 

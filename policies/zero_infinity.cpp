@@ -20,6 +20,7 @@
 // what they miss and a module's end releases what it used.
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "policies/common_options.h"
@@ -95,6 +96,225 @@ struct ZeroInfinityOptions {
   Bytes minimum_swap = MiB;
 };
 
+// A parameter of the program.
+struct Parameter {
+  std::uint64_t elements = 0;
+  std::uint32_t fetched_for = 0;  // the latest module, counted from 1, that it was fetched for; 0: none yet
+  bool governed = false;          // it is a parameter that visits the GPU
+  bool persists = false;
+  bool on_nvme = false;   // lives there
+  bool live = false;      // on the GPU or on its way: counted in live
+  bool coming = false;    // on its way: counted in coming
+  bool buffered = false;  // has an NVMe swap buffer: counted in buffers
+};
+
+// All of them, and what they take together.
+class LiveParameters {
+ public:
+  void clear(std::size_t count) {
+    *this = {};
+    all_.assign(count, {});
+  }
+  std::size_t count() const { return all_.size(); }
+  Parameter& operator[](TensorId tensor) { return all_[tensor]; }
+  const Parameter& operator[](TensorId tensor) const { return all_[tensor]; }
+  std::uint64_t live() const { return live_; }  // elements, as below
+  std::uint64_t coming() const { return coming_; }
+  std::uint64_t buffers() const { return buffers_; }
+
+  void take(Parameter& parameter) {
+    if (!parameter.live && !parameter.persists) live_ += parameter.elements;
+    parameter.live = !parameter.persists;
+  }
+  void start(Parameter& parameter) {
+    if (!parameter.coming) coming_ += parameter.elements;
+    parameter.coming = true;
+  }
+  void finish(Parameter& parameter) {
+    if (parameter.coming) coming_ -= parameter.elements;
+    parameter.coming = false;
+  }
+  void let_go(Parameter& parameter) {
+    finish(parameter);
+    if (parameter.live) live_ -= parameter.elements;
+    parameter.live = false;
+  }
+  void take_buffer(Parameter& parameter) {
+    if (!parameter.buffered) ++buffers_;
+    parameter.buffered = true;
+  }
+  void give_buffer(Parameter& parameter) {
+    if (parameter.buffered) --buffers_;
+    parameter.buffered = false;
+  }
+  void begin_iteration() {
+    for (Parameter& parameter : all_) parameter.fetched_for = 0;
+  }
+  std::uint64_t mixed_into(std::uint64_t hash) const {
+    for (const Parameter& parameter : all_) {
+      hash = (hash ^ parameter.fetched_for ^ (parameter.live ? 1u << 30 : 0u) ^ (parameter.buffered ? 1u << 31 : 0u)) *
+             0x100000001b3;
+    }
+    return hash;
+  }
+
+ private:
+  std::vector<Parameter> all_;           // by tensor of the program
+  std::uint64_t live_ = 0, coming_ = 0;  // elements
+  std::uint64_t buffers_ = 0;
+};
+
+// A module's use of a parameter. A queue of these in recorded order is what prefetching follows.
+struct Visit {
+  TensorId parameter;
+  std::uint32_t module;
+  std::uint32_t next_module = none;  // that uses it in this iteration
+};
+struct Module {
+  OpIndex first_op, last_op;
+  std::uint32_t first_visit = 0;
+  std::uint64_t elements_before = 0;  // of all visits of earlier modules
+};
+
+// The modules in recorded order, and the queue of their visits.
+class ModuleOrder {
+ public:
+  void learn(const Trace& trace, const Schedule& schedule, const LiveParameters& parameters);
+
+  // Of an op; none: it is in no module.
+  std::uint32_t of(OpIndex op) const { return op < of_op_.size() ? of_op_[op] : none; }
+  bool begins_with(OpIndex op) const { return of(op) != none && list_[of(op)].first_op == op; }
+  bool ends_with(OpIndex op) const { return of(op) != none && list_[of(op)].last_op == op; }
+  std::span<const Visit> queue() const { return queue_; }
+  std::span<const Visit> visits_of(std::uint32_t module) const {
+    return queue().subspan(list_[module].first_visit, end_of(module) - list_[module].first_visit);
+  }
+  std::size_t end_of(std::uint32_t module) const { return list_[module + 1].first_visit; }  // in the queue
+  // Elements of the visits that come between the two modules.
+  std::uint64_t elements_between(std::uint32_t module, std::uint32_t later) const {
+    return list_[later].elements_before - list_[module + 1].elements_before;
+  }
+
+  bool is_last_backward(OpIndex op) const { return op == last_backward_; }
+  bool is_before_last_backward(OpIndex op) const { return op == before_last_; }
+  OpIndex last_backward() const { return last_backward_; }
+
+ private:
+  std::vector<Visit> queue_;
+  std::vector<Module> list_;                           // and one past the end
+  std::vector<std::uint32_t> of_op_;                   // by op
+  OpIndex before_last_ = none, last_backward_ = none;  // of the backward pass
+};
+
+// A sub-group of the optimizer step whose states are on NVMe.
+struct StateGroup {
+  OpIndex first_op, last_op;
+  std::uint64_t elements = 0;
+  std::vector<TensorId> states;  // that go to NVMe: its masters, moments and gradients
+};
+
+// The sub-groups, in the order of the step.
+class StateGroups {
+ public:
+  // None but with offload_optimizer=nvme.
+  void learn(const Trace& trace, const Schedule& schedule, const ZeroInfinityOptions& options);
+
+  std::size_t count() const { return list_.size(); }
+  const StateGroup& operator[](std::uint32_t group) const { return list_[group]; }
+  // Of an op, of a tensor of the program; none: it is in no sub-group.
+  std::uint32_t of(OpIndex op) const { return op < of_op_.size() ? of_op_[op] : none; }
+  std::uint32_t of_state(TensorId tensor) const { return tensor < of_state_.size() ? of_state_[tensor] : none; }
+  bool begins_with(OpIndex op) const { return of(op) != none && list_[of(op)].first_op == op; }
+  bool ends_with(OpIndex op) const { return of(op) != none && list_[of(op)].last_op == op; }
+  OpIndex first_of_step() const { return first_of_step_; }
+
+  // Those before it were read, or are being read, in this iteration.
+  std::uint32_t wanted() const { return wanted_; }
+  void want(std::uint32_t group) { wanted_ = std::max(wanted_, group + 1); }
+  void begin_iteration() { wanted_ = 0; }
+
+ private:
+  std::vector<StateGroup> list_;
+  std::vector<std::uint32_t> of_op_, of_state_;
+  OpIndex first_of_step_ = none;
+  std::uint32_t wanted_ = 0;
+};
+
+void ModuleOrder::learn(const Trace& trace, const Schedule& schedule, const LiveParameters& parameters) {
+  list_.clear();
+  queue_.clear();
+  of_op_.assign(trace.ops.size(), none);
+  std::vector<std::uint32_t> visited_by(trace.tensors.size(), none), used_by(trace.tensors.size(), none);
+  std::uint64_t elements = 0;
+  OpIndex previous = none;
+  last_backward_ = before_last_ = none;
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const Op& op = trace.ops[i];
+    if (op.device != Device::gpu) continue;
+    if (op.phase == Phase::backward) {
+      before_last_ = last_backward_;
+      last_backward_ = i;
+    }
+    const bool goes_on = previous != none && op.module != 0 && op.module == trace.ops[previous].module &&
+                         (op.phase == Phase::backward) == (trace.ops[previous].phase == Phase::backward);
+    if (!goes_on) list_.push_back({i, i, static_cast<std::uint32_t>(queue_.size()), elements});
+    previous = i;
+    const std::uint32_t module = static_cast<std::uint32_t>(list_.size() - 1);
+    list_.back().last_op = i;
+    of_op_[i] = module;
+    for (const Use& use : schedule.uses(i)) {
+      if (!parameters[use.tensor].governed || visited_by[use.tensor] == module) continue;
+      visited_by[use.tensor] = module;
+      queue_.push_back({use.tensor, module});
+      elements += parameters[use.tensor].elements;
+    }
+  }
+  list_.push_back({none, none, static_cast<std::uint32_t>(queue_.size()), elements});  // the end
+  for (std::size_t i = queue_.size(); i-- > 0;) {
+    queue_[i].next_module = used_by[queue_[i].parameter];
+    used_by[queue_[i].parameter] = queue_[i].module;
+  }
+}
+
+void StateGroups::learn(const Trace& trace, const Schedule& schedule, const ZeroInfinityOptions& options) {
+  list_.clear();
+  of_op_.clear();
+  of_state_.clear();
+  first_of_step_ = none;
+  if (options.offload_optimizer != "nvme") return;
+  const Bytes element_bytes = trace.header.element_bytes();
+  of_op_.assign(trace.ops.size(), none);
+  of_state_.assign(trace.tensors.size(), none);
+  std::int32_t recorded = -1;
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const Op& op = trace.ops[i];
+    if (op.device != Device::cpu) continue;
+    if (first_of_step_ == none && op.phase == Phase::optimizer) first_of_step_ = i;
+    std::vector<TensorId> states;
+    std::uint64_t elements = 0;
+    for (const Use& use : schedule.uses(i)) {
+      const Tensor& tensor = trace.tensors[use.tensor];
+      if (tensor.role == Role::gradient) elements += tensor.bytes / element_bytes;
+      const bool leaves = goes_with_optimizer(tensor.role) && tensor.bytes >= options.minimum_swap;
+      if (leaves) states.push_back(use.tensor);
+    }
+    const bool updates =
+        std::ranges::any_of(states, [&](TensorId tensor) { return trace.tensors[tensor].role != Role::gradient; });
+    if (!updates) continue;  // a norm, say
+    const bool by_trace = options.sub_groups == "trace" && op.group >= 0;
+    const bool goes_on =
+        !list_.empty() && (by_trace ? op.group == recorded : list_.back().elements < options.sub_group);
+    if (!goes_on) list_.push_back({i, i, 0, {}});
+    recorded = op.group;
+    StateGroup& group = list_.back();
+    group.last_op = i;
+    group.elements += elements;
+    group.states.insert(group.states.end(), states.begin(), states.end());
+    of_op_[i] = static_cast<std::uint32_t>(list_.size() - 1);
+    for (const TensorId tensor : states) of_state_[tensor] = of_op_[i];
+  }
+}
+
 class ZeroInfinity final : public Policy {
  public:
   explicit ZeroInfinity(Options& options) : options_(options) {
@@ -144,25 +364,28 @@ class ZeroInfinity final : public Policy {
   }
 
   void on(const Event& event, const View& view, Actions& actions) override {
+    const bool gpu = event.device == Device::gpu;
     switch (event.kind) {
       case EventKind::profile_ready:
         learn(view, actions);
         break;
       case EventKind::iteration_begin:
         head_ = 0;
-        groups_wanted_ = 0;
-        for (Parameter& parameter : parameters_) parameter.fetched_for = 0;
+        groups_.begin_iteration();
+        parameters_.begin_iteration();
         break;
       case EventKind::op_issued:
-        if (is_first_of_module(event)) fetch(event.op, view, actions);
-        if (is_first_of_group(event)) read(group_of_[event.op], event.op, view, actions);
+        if (gpu && modules_.begins_with(event.op)) fetch(event.op, view, actions);
+        if (!gpu && groups_.begins_with(event.op)) read(groups_.of(event.op), event.op, view, actions);
         break;
       case EventKind::op_ready:
-        if (is_first_of_module(event)) prefetch(view, actions);
-        if (is_first_of_group(event) && options_.pipeline_read) read(group_of_[event.op] + 1, none, view, actions);
+        if (gpu && modules_.begins_with(event.op)) prefetch(view, actions);
+        if (!gpu && options_.pipeline_read && groups_.begins_with(event.op)) {
+          read(groups_.of(event.op) + 1, none, view, actions);
+        }
         break;
       case EventKind::op_done:
-        event.device == Device::gpu ? gpu_op_done(event, view, actions) : update_done(event, view, actions);
+        gpu ? gpu_op_done(event, view, actions) : update_done(event, view, actions);
         break;
       case EventKind::module_end:
         for (const TensorId id : unscheduled_) leave(id, 0, parameter_home(view.machine), view, actions);
@@ -172,14 +395,15 @@ class ZeroInfinity final : public Policy {
         arrived(event, view, actions);
         break;
       case EventKind::refused:
-        if (const TensorId tensor = known(event.tensor, view); tensor != none && event.from == 0) let_go(tensor);
+        if (const TensorId tensor = known(event.tensor, view); tensor != none && event.from == 0)
+          parameters_.let_go(parameters_[tensor]);
         break;
       case EventKind::tensor_freed:
         std::erase(bucket_, event.tensor);
         std::erase(unscheduled_, event.tensor);
         break;
       case EventKind::schedule_deviated:
-        for (TensorId tensor = 0; tensor < parameters_.size(); ++tensor) drop_live(tensor, view, actions);
+        for (TensorId tensor = 0; tensor < parameters_.count(); ++tensor) drop_live(tensor, view, actions);
         break;
       default:
         break;
@@ -200,68 +424,32 @@ class ZeroInfinity final : public Policy {
 
   std::uint64_t fingerprint() const override {
     std::uint64_t hash = head_;
-    for (const std::uint64_t part : {live_, coming_, bucket_elements_, std::uint64_t{buffers_used_}}) {
+    for (const std::uint64_t part :
+         {parameters_.live(), parameters_.coming(), bucket_elements_, parameters_.buffers()}) {
       hash = (hash ^ part) * 0x100000001b3;
     }
-    for (const Parameter& parameter : parameters_) {
-      hash = (hash ^ parameter.fetched_for ^ (parameter.live ? 1u << 30 : 0u) ^ (parameter.buffered ? 1u << 31 : 0u)) *
-             0x100000001b3;
-    }
-    return hash;
+    return parameters_.mixed_into(hash);
   }
 
  private:
-  struct Parameter {
-    std::uint64_t elements = 0;
-    std::uint32_t fetched_for = 0;  // the latest module, counted from 1, that it was fetched for; 0: none yet
-    bool governed = false;          // it is a parameter that visits the GPU
-    bool persists = false;
-    bool on_nvme = false;   // lives there
-    bool live = false;      // on the GPU or on its way: counted in live_
-    bool coming = false;    // on its way: counted in coming_
-    bool buffered = false;  // has an NVMe swap buffer: counted in buffers_used_
-  };
-  // A module's use of a parameter. A queue of these in recorded order is what prefetching follows.
-  struct Visit {
-    TensorId parameter;
-    std::uint32_t module;
-    std::uint32_t next_module = none;  // that uses it in this iteration
-  };
-  struct Module {
-    OpIndex first_op, last_op;
-    std::uint32_t first_visit = 0;
-    std::uint64_t elements_before = 0;  // of all visits of earlier modules
-  };
-  // A sub-group of the optimizer step whose states are on NVMe.
-  struct Group {
-    OpIndex first_op, last_op;
-    std::uint64_t elements = 0;
-    std::vector<TensorId> states;  // that go to NVMe: its masters, moments and gradients
-  };
-
   // ---- The recording.
 
   void learn(const View& view, Actions& actions) {
     const Trace& trace = view.program->trace;
     element_bytes_ = trace.header.element_bytes();
     head_ = 0;
-    live_ = coming_ = bucket_elements_ = 0;
-    buffers_used_ = 0;
+    bucket_elements_ = 0;
     bucket_.clear();
     unscheduled_.clear();
     learn_parameters(view, actions);
-    learn_modules(trace, *view.schedule);
-    groups_.clear();
-    group_of_.assign(trace.ops.size(), none);
-    group_of_state_.assign(trace.tensors.size(), none);
-    first_of_step_ = none;
-    if (options_.offload_optimizer == "nvme") learn_groups(trace, *view.schedule);
+    modules_.learn(trace, *view.schedule, parameters_);
+    groups_.learn(trace, *view.schedule, options_);
   }
 
   void learn_parameters(const View& view, Actions& actions) {
     const Trace& trace = view.program->trace;
     const TierId home = parameter_home(view.machine), cpu = view.machine.tier_of(Device::cpu);
-    parameters_.assign(trace.tensors.size(), {});
+    parameters_.clear(trace.tensors.size());
     std::uint64_t in_cpu = 0;
     for (TensorId tensor = 0; tensor < trace.tensors.size(); ++tensor) {
       if (trace.tensors[tensor].role != Role::parameter || options_.offload_param == "none") continue;
@@ -286,128 +474,49 @@ class ZeroInfinity final : public Policy {
       } else if (options_.offload_param == "nvme" && !parameter.on_nvme) {
         leave(id, home, cpu, view, actions);
       }
-      if (!parameter.persists && view.memory.resident(id, 0)) take(parameter);
+      if (!parameter.persists && view.memory.resident(id, 0)) parameters_.take(parameter);
     }
-  }
-
-  void learn_modules(const Trace& trace, const Schedule& schedule) {
-    modules_.clear();
-    queue_.clear();
-    module_of_.assign(trace.ops.size(), none);
-    std::vector<std::uint32_t> visited_by(trace.tensors.size(), none), used_by(trace.tensors.size(), none);
-    std::uint64_t elements = 0;
-    OpIndex previous = none;
-    last_backward_ = before_last_ = none;
-    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
-      const Op& op = trace.ops[i];
-      if (op.device != Device::gpu) continue;
-      if (op.phase == Phase::backward) {
-        before_last_ = last_backward_;
-        last_backward_ = i;
-      }
-      const bool goes_on = previous != none && op.module != 0 && op.module == trace.ops[previous].module &&
-                           (op.phase == Phase::backward) == (trace.ops[previous].phase == Phase::backward);
-      if (!goes_on) modules_.push_back({i, i, static_cast<std::uint32_t>(queue_.size()), elements});
-      previous = i;
-      const std::uint32_t module = static_cast<std::uint32_t>(modules_.size() - 1);
-      modules_.back().last_op = i;
-      module_of_[i] = module;
-      for (const Use& use : schedule.uses(i)) {
-        if (!parameters_[use.tensor].governed || visited_by[use.tensor] == module) continue;
-        visited_by[use.tensor] = module;
-        queue_.push_back({use.tensor, module});
-        elements += parameters_[use.tensor].elements;
-      }
-    }
-    modules_.push_back({none, none, static_cast<std::uint32_t>(queue_.size()), elements});  // the end
-    for (std::size_t i = queue_.size(); i-- > 0;) {
-      queue_[i].next_module = used_by[queue_[i].parameter];
-      used_by[queue_[i].parameter] = queue_[i].module;
-    }
-  }
-
-  void learn_groups(const Trace& trace, const Schedule& schedule) {
-    std::int32_t recorded = -1;
-    for (OpIndex i = 0; i < trace.ops.size(); ++i) {
-      const Op& op = trace.ops[i];
-      if (op.device != Device::cpu) continue;
-      if (first_of_step_ == none && op.phase == Phase::optimizer) first_of_step_ = i;
-      std::vector<TensorId> states;
-      std::uint64_t elements = 0;
-      for (const Use& use : schedule.uses(i)) {
-        const Tensor& tensor = trace.tensors[use.tensor];
-        if (tensor.role == Role::gradient) elements += tensor.bytes / element_bytes_;
-        if (goes_to_nvme(tensor.role, tensor.bytes)) states.push_back(use.tensor);
-      }
-      const bool updates =
-          std::ranges::any_of(states, [&](TensorId tensor) { return trace.tensors[tensor].role != Role::gradient; });
-      if (!updates) continue;  // a norm, say
-      const bool by_trace = options_.sub_groups == "trace" && op.group >= 0;
-      const bool goes_on =
-          !groups_.empty() && (by_trace ? op.group == recorded : groups_.back().elements < options_.sub_group);
-      if (!goes_on) groups_.push_back({i, i, 0, {}});
-      recorded = op.group;
-      Group& group = groups_.back();
-      group.last_op = i;
-      group.elements += elements;
-      group.states.insert(group.states.end(), states.begin(), states.end());
-      group_of_[i] = static_cast<std::uint32_t>(groups_.size() - 1);
-      for (const TensorId tensor : states) group_of_state_[tensor] = group_of_[i];
-    }
-  }
-
-  bool goes_to_nvme(Role role, Bytes bytes) const {
-    return goes_with_optimizer(role) && options_.offload_optimizer == "nvme" && bytes >= options_.minimum_swap;
-  }
-
-  bool is_first_of_module(const Event& event) const {
-    return event.device == Device::gpu && event.op < module_of_.size() && module_of_[event.op] != none &&
-           modules_[module_of_[event.op]].first_op == event.op;
-  }
-  bool is_first_of_group(const Event& event) const {
-    return event.device == Device::cpu && event.op < group_of_.size() && group_of_[event.op] != none &&
-           groups_[group_of_[event.op]].first_op == event.op;
   }
 
   // ---- Parameters.
 
   void fetch(OpIndex op, const View& view, Actions& actions) {
-    const std::uint32_t module = module_of_[op];
-    for (std::uint32_t i = modules_[module].first_visit; i < modules_[module + 1].first_visit; ++i) {
-      Parameter& parameter = parameters_[queue_[i].parameter];
-      const TensorId id = view.memory_tensor(queue_[i].parameter);
+    const std::uint32_t module = modules_.of(op);
+    for (const Visit& visit : modules_.visits_of(module)) {
+      Parameter& parameter = parameters_[visit.parameter];
+      const TensorId id = view.memory_tensor(visit.parameter);
       parameter.fetched_for = std::max(parameter.fetched_for, module + 1);
       if (id == none || view.memory.resident(id, 0)) continue;
       if (waits_on_nvme(parameter, id, view)) {
-        if (!parameter.buffered && buffers_used_ >= options_.buffer_count) {
+        if (!parameter.buffered && parameters_.buffers() >= options_.buffer_count) {
           throw Error("policy 'zero-infinity': no buffer is left for parameter '" +
-                      view.program->trace.name(view.program->trace.tensors[queue_[i].parameter]) +
+                      view.program->trace.name(view.program->trace.tensors[visit.parameter]) +
                       "', whose module needs it from NVMe; raise buffer_count (it is " +
                       std::to_string(options_.buffer_count) + ")");
         }
-        take_buffer(parameter);
+        parameters_.take_buffer(parameter);
       }
-      take(parameter);
-      start(parameter);
+      parameters_.take(parameter);
+      parameters_.start(parameter);
       actions.fetch(id);
       actions.hold(op, id);
     }
-    head_ = std::max<std::size_t>(head_, modules_[module + 1].first_visit);
+    head_ = std::max<std::size_t>(head_, modules_.end_of(module));
   }
 
   void prefetch(const View& view, Actions& actions) {
     if (view.iteration == 0) return;
     const std::uint64_t budget =
-        std::min(options_.max_live - std::min(options_.max_live, live_), options_.prefetch_bucket);
-    for (std::uint64_t fetching = 0; head_ < queue_.size() && fetching < budget; ++head_) {
-      const Visit& visit = queue_[head_];
+        std::min(options_.max_live - std::min(options_.max_live, parameters_.live()), options_.prefetch_bucket);
+    for (std::uint64_t fetching = 0; head_ < modules_.queue().size() && fetching < budget; ++head_) {
+      const Visit& visit = modules_.queue()[head_];
       Parameter& parameter = parameters_[visit.parameter];
       const TensorId id = view.memory_tensor(visit.parameter);
       if (id != none && !parameter.live && waits_on_nvme(parameter, id, view)) break;
       parameter.fetched_for = std::max(parameter.fetched_for, visit.module + 1);
       if (id == none || parameter.live || parameter.persists) continue;
-      take(parameter);
-      start(parameter);
+      parameters_.take(parameter);
+      parameters_.start(parameter);
       actions.fetch(id);
       fetching += parameter.elements;
     }
@@ -417,26 +526,24 @@ class ZeroInfinity final : public Policy {
   void read_ahead(const View& view, Actions& actions) {
     const TierId cpu = view.machine.tier_of(Device::cpu);
     std::uint64_t considered = 0;
-    for (std::size_t i = head_; i < queue_.size(); ++i) {
-      if (considered > 2 * coming_ || buffers_used_ >= options_.buffer_count) return;
-      Parameter& parameter = parameters_[queue_[i].parameter];
-      const TensorId id = view.memory_tensor(queue_[i].parameter);
+    for (std::size_t i = head_; i < modules_.queue().size(); ++i) {
+      if (considered > 2 * parameters_.coming() || parameters_.buffers() >= options_.buffer_count) return;
+      Parameter& parameter = parameters_[modules_.queue()[i].parameter];
+      const TensorId id = view.memory_tensor(modules_.queue()[i].parameter);
       considered += parameter.elements;
       if (id == none || parameter.live || parameter.buffered || !waits_on_nvme(parameter, id, view)) continue;
-      take_buffer(parameter);
+      parameters_.take_buffer(parameter);
       actions.fetch(id, cpu);
     }
   }
 
   void release(std::uint32_t module, const View& view, Actions& actions) {
-    for (std::uint32_t i = modules_[module].first_visit; i < modules_[module + 1].first_visit; ++i) {
-      const Visit& visit = queue_[i];
+    for (const Visit& visit : modules_.visits_of(module)) {
       const Parameter& parameter = parameters_[visit.parameter];
       if (parameter.persists) continue;
       if (view.iteration > 0) {
         const bool reused_soon = visit.next_module != none &&
-                                 modules_[visit.next_module].elements_before - modules_[module + 1].elements_before <
-                                     options_.max_reuse_distance;
+                                 modules_.elements_between(module, visit.next_module) < options_.max_reuse_distance;
         if (parameter.fetched_for > module + 1 || reused_soon) continue;
       }
       drop_live(visit.parameter, view, actions);
@@ -447,26 +554,26 @@ class ZeroInfinity final : public Policy {
     const TensorId tensor = known(event.tensor, view);
     const TierId cpu = view.machine.tier_of(Device::cpu);
     if (event.to == 0 && tensor != none && view.memory.resident(event.tensor, 0)) {
-      finish(parameters_[tensor]);
+      parameters_.finish(parameters_[tensor]);
       if (parameters_[tensor].buffered) {
         leave(event.tensor, cpu, nvme_of(view.machine, "offload_param"), view, actions);
-        give_buffer(parameters_[tensor]);
+        parameters_.give_buffer(parameters_[tensor]);
       }
     }
     // Gradients pass CPU memory on their way to NVMe; those of a sub-group that is being updated stay.
     const TensorId gradient = view.program_tensor(event.tensor);
-    if (event.from == 0 && event.to == cpu && gradient < group_of_state_.size() && group_of_state_[gradient] != none &&
-        group_of_state_[gradient] >= groups_wanted_) {
+    if (event.from == 0 && event.to == cpu && groups_.of_state(gradient) != none &&
+        groups_.of_state(gradient) >= groups_.wanted()) {
       const TierId nvme = nvme_of(view.machine, "offload_optimizer");
       leave(event.tensor, cpu, nvme, view, actions);
-      if (first_of_step_ != none) actions.hold(first_of_step_, event.tensor, nvme);
+      if (groups_.first_of_step() != none) actions.hold(groups_.first_of_step(), event.tensor, nvme);
     }
   }
 
   // The tensor of the program, if it is a parameter that visits the GPU.
   TensorId known(TensorId id, const View& view) const {
     const TensorId tensor = id == none ? none : view.program_tensor(id);
-    return tensor < parameters_.size() && parameters_[tensor].governed ? tensor : none;
+    return tensor < parameters_.count() && parameters_[tensor].governed ? tensor : none;
   }
 
   // Its value is on NVMe only.
@@ -476,37 +583,10 @@ class ZeroInfinity final : public Policy {
 
   void drop_live(TensorId tensor, const View& view, Actions& actions) {
     if (!parameters_[tensor].governed || parameters_[tensor].persists) return;
-    let_go(tensor);
+    parameters_.let_go(parameters_[tensor]);
     if (const TensorId id = view.memory_tensor(tensor); id != none) {
       leave(id, 0, parameter_home(view.machine), view, actions);
     }
-  }
-
-  void take(Parameter& parameter) {
-    if (!parameter.live && !parameter.persists) live_ += parameter.elements;
-    parameter.live = !parameter.persists;
-  }
-  void start(Parameter& parameter) {
-    if (!parameter.coming) coming_ += parameter.elements;
-    parameter.coming = true;
-  }
-  void finish(Parameter& parameter) {
-    if (parameter.coming) coming_ -= parameter.elements;
-    parameter.coming = false;
-  }
-  void let_go(TensorId tensor) {
-    Parameter& parameter = parameters_[tensor];
-    finish(parameter);
-    if (parameter.live) live_ -= parameter.elements;
-    parameter.live = false;
-  }
-  void take_buffer(Parameter& parameter) {
-    if (!parameter.buffered) ++buffers_used_;
-    parameter.buffered = true;
-  }
-  void give_buffer(Parameter& parameter) {
-    if (parameter.buffered) --buffers_used_;
-    parameter.buffered = false;
   }
 
   // ---- Gradients and the optimizer.
@@ -517,39 +597,30 @@ class ZeroInfinity final : public Policy {
       if (event.op == none && view.memory.role(use.tensor) == Role::parameter) {
         if (std::ranges::find(unscheduled_, use.tensor) == unscheduled_.end()) unscheduled_.push_back(use.tensor);
       }
-      if (view.memory.role(use.tensor) != Role::gradient || !complete(use.tensor, event.op, view)) continue;
+      if (view.memory.role(use.tensor) != Role::gradient || !next_used_by_cpu(use.tensor, event.op, view)) continue;
       const std::uint64_t elements = view.memory.bytes(use.tensor) / element_bytes_;
       if (bucket_elements_ + elements > options_.reduce_bucket) flush_bucket(view, actions);
       bucket_.push_back(use.tensor);
       bucket_elements_ += elements;
     }
-    if (event.op == none || event.op >= module_of_.size()) return;
+    if (event.op == none) return;
     // The pass' last op waits for what takes fresh memory: its own gradients are all that is left for the step.
-    if (event.op == last_backward_ || (event.op == before_last_ && options_.buffers == "allocate"))
+    if (modules_.is_last_backward(event.op) ||
+        (modules_.is_before_last_backward(event.op) && options_.buffers == "allocate"))
       flush_bucket(view, actions);
-    const std::uint32_t module = module_of_[event.op];
-    if (module != none && modules_[module].last_op == event.op) release(module, view, actions);
-  }
-
-  // No other op of the GPU uses the gradient before the optimizer does.
-  static bool complete(TensorId id, OpIndex op, const View& view) {
-    const TensorId tensor = view.program_tensor(id);
-    if (view.schedule == nullptr || tensor == none || op == none) return false;
-    const std::uint32_t distance = view.schedule->distance_to_next_use(tensor, op);
-    if (distance == none) return false;
-    return view.program->trace.ops[(op + distance) % view.schedule->op_count()].device == Device::cpu;
+    if (modules_.ends_with(event.op)) release(modules_.of(event.op), view, actions);
   }
 
   void flush_bucket(const View& view, Actions& actions) {
     const TierId cpu = view.machine.tier_of(Device::cpu);
     for (const TensorId id : bucket_) {
       leave(id, 0, cpu, view, actions);
-      if (first_of_step_ != none) actions.hold(first_of_step_, id, cpu);
+      if (groups_.first_of_step() != none) actions.hold(groups_.first_of_step(), id, cpu);
       // Fresh memory keeps the host busy, which is behind the GPU by what it has to copy: the pass ends when it is
       // done.
-      const bool waits =
-          options_.buffers == "allocate" && cpu != no_tier && last_backward_ != none && view.op != last_backward_;
-      if (waits) actions.hold(last_backward_, id, cpu);
+      const bool waits = options_.buffers == "allocate" && cpu != no_tier && modules_.last_backward() != none &&
+                         view.op != modules_.last_backward();
+      if (waits) actions.hold(modules_.last_backward(), id, cpu);
     }
     bucket_.clear();
     bucket_elements_ = 0;
@@ -557,8 +628,8 @@ class ZeroInfinity final : public Policy {
 
   // The states of a sub-group, for `op`, which waits for all of them; `none`: ahead.
   void read(std::uint32_t group, OpIndex op, const View& view, Actions& actions) {
-    if (group >= groups_.size()) return;
-    groups_wanted_ = std::max(groups_wanted_, group + 1);
+    if (group >= groups_.count()) return;
+    groups_.want(group);
     const TierId cpu = view.machine.tier_of(Device::cpu);
     for (const TensorId tensor : groups_[group].states) {
       const TensorId id = view.memory_tensor(tensor);
@@ -576,21 +647,19 @@ class ZeroInfinity final : public Policy {
       if (options_.offload_param == "none" || (tensor != none && parameters_[tensor].persists)) {
         actions.fetch(use.tensor);
       } else if (tensor != none) {
-        let_go(tensor);
+        parameters_.let_go(parameters_[tensor]);
         const bool goes_home = home != cpu && (options_.offload_param == "cpu" || parameters_[tensor].on_nvme);
         if (goes_home) leave(use.tensor, cpu, home, view, actions);
       }
     }
-    if (event.op >= group_of_.size() || group_of_[event.op] == none) return;
-    const std::uint32_t group = group_of_[event.op];
-    if (groups_[group].last_op == event.op) write(group, view, actions);
+    if (groups_.ends_with(event.op)) write(groups_.of(event.op), view, actions);
   }
 
   // The next sub-group waits for this one's write or, with pipeline_write, for that of the one before.
   void write(std::uint32_t group, const View& view, Actions& actions) const {
     const TierId cpu = view.machine.tier_of(Device::cpu), nvme = nvme_of(view.machine, "offload_optimizer");
     const auto wait_for = [&](std::uint32_t written) {
-      if (group + 1 >= groups_.size()) return;
+      if (group + 1 >= groups_.count()) return;
       for (const TensorId tensor : groups_[written].states) {
         const TensorId id = view.memory_tensor(tensor);
         if (id != none) actions.hold(groups_[group + 1].first_op, id, nvme);
@@ -647,20 +716,11 @@ class ZeroInfinity final : public Policy {
 
   ZeroInfinityOptions options_;
 
-  // The recording; tensors are the program's.
   Bytes element_bytes_ = 4;
-  std::vector<Parameter> parameters_;  // by tensor
-  std::vector<Visit> queue_;
-  std::vector<Module> modules_;                      // and one past the end
-  std::vector<std::uint32_t> module_of_, group_of_;  // by op
-  std::vector<std::uint32_t> group_of_state_;        // by tensor
-  std::vector<Group> groups_;
-  OpIndex before_last_ = none, last_backward_ = none, first_of_step_ = none;
-
-  std::size_t head_ = 0;                 // of the queue: what comes before was fetched or considered
-  std::uint64_t live_ = 0, coming_ = 0;  // elements
-  std::uint32_t groups_wanted_ = 0;      // read, or being read, in this iteration
-  std::uint64_t buffers_used_ = 0;
+  LiveParameters parameters_;
+  ModuleOrder modules_;
+  StateGroups groups_;
+  std::size_t head_ = 0;                        // of the modules' queue: what comes before was fetched or considered
   std::vector<TensorId> bucket_, unscheduled_;  // ids of the memory
   std::uint64_t bucket_elements_ = 0;
 };

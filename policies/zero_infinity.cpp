@@ -26,6 +26,7 @@
 #include "policies/common_options.h"
 #include "policies/moving_unit.h"
 #include "policies/policy_library.h"
+#include "policies/storage.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -698,9 +699,7 @@ class ZeroInfinity final : public Policy {
   static TierId cpu_of(const MachineSpec& machine) { return machine.tier_of(Device::cpu); }
 
   static TierId nvme_of(const MachineSpec& machine, const char* option) {
-    for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
-      if (machine.tiers[tier].kind == TierKind::nvme) return tier;
-    }
+    if (const TierId tier = first_storage(machine); tier != no_tier) return tier;
     throw Error("policy 'zero-infinity': " + std::string(option) + "=nvme, but machine '" + machine.name +
                 "' has no tier of kind nvme");
   }

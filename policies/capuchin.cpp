@@ -26,9 +26,10 @@
 namespace tencache {
 namespace {
 
-class Planner {
+class CapuchinPlanner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit, bool persistent)
+  CapuchinPlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit,
+                  bool persistent)
       : granularity_(machine.tiers[0].granularity),
         kernels_(trace, schedule),
         bandwidth_(kernels_, machine),
@@ -109,7 +110,7 @@ class Capuchin final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      Planner planner(view.program->trace, *view.schedule, view.machine, limit_, persistent_);
+      CapuchinPlanner planner(view.program->trace, *view.schedule, view.machine, limit_, persistent_);
       hints_ = planner.plan();
       fits_ = planner.fits();
     }

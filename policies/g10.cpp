@@ -43,7 +43,7 @@ struct G10Options {
   bool gib = false;               // the planner takes a GB/s for a GiB/s
 };
 
-struct Migration {
+struct G10Migration {
   TensorId tensor = none;
   Bytes bytes = 0;
   TierId destination = no_tier;
@@ -82,7 +82,7 @@ class G10Planner {
 
   const Kernels& kernels() const { return kernels_; }
 
-  std::vector<Migration> plan() {
+  std::vector<G10Migration> plan() {
     if (ssd_ == no_tier && cpu_ == no_tier) return {};
     // A benefit only falls while memory and bandwidth are taken: the greatest is an entry that is still right when it
     // comes up.
@@ -158,7 +158,7 @@ class G10Planner {
 
   void migrate(const InactivePeriod& period, TierId tier) {
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    Migration migration{period.tensor, period.bytes, tier, period.begin, 0, 0, period.end, wraps(period)};
+    G10Migration migration{period.tensor, period.bytes, tier, period.begin, 0, 0, period.end, wraps(period)};
     if (wraps(period)) {
       const Nanoseconds out_ns = bandwidth_.trip_ns(0, tier, period.bytes);
       const Nanoseconds in_ns = bandwidth_.trip_ns(tier, 0, period.bytes);
@@ -180,8 +180,8 @@ class G10Planner {
 
   void move_prefetches_earlier() {
     std::stable_sort(migrations_.begin(), migrations_.end(),
-                     [](const Migration& a, const Migration& b) { return a.prefetch_at < b.prefetch_at; });
-    for (Migration& migration : migrations_) {
+                     [](const G10Migration& a, const G10Migration& b) { return a.prefetch_at < b.prefetch_at; });
+    for (G10Migration& migration : migrations_) {
       const std::int64_t bytes = static_cast<std::int64_t>(migration.bytes);
       KernelIndex& at = migration.prefetch_at;
       while (!migration.fixed && at > migration.evicted && limited_.at(at - 1) + bytes <= limited_.limit()) {
@@ -199,7 +199,7 @@ class G10Planner {
   MemoryProfile in_cpu_;           // what the plan keeps there
   TierId ssd_ = no_tier, cpu_ = no_tier;
   std::int64_t cpu_capacity_ = 0;
-  std::vector<Migration> migrations_;
+  std::vector<G10Migration> migrations_;
 };
 
 class G10 final : public Policy {
@@ -248,13 +248,13 @@ class G10 final : public Policy {
  private:
   void make_plan(const View& view) {
     G10Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
-    std::vector<Migration> plan = planner.plan();
+    std::vector<G10Migration> plan = planner.plan();
     const auto op_of = [&](KernelIndex kernel) { return planner.kernels().op_of(kernel); };
-    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+    std::stable_sort(plan.begin(), plan.end(), [](const G10Migration& a, const G10Migration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};
-    for (const Migration& migration : plan) {
+    for (const G10Migration& migration : plan) {
       hints_.evict(op_of(migration.evict_at), migration.tensor, migration.destination);
       hints_.fetch(op_of(migration.prefetch_at), migration.tensor);
     }

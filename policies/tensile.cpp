@@ -29,9 +29,9 @@
 namespace tencache {
 namespace {
 
-class Planner {
+class TensilePlanner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit)
+  TensilePlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit)
       : granularity_(machine.tiers[0].granularity),
         kernels_(trace, schedule),
         periods_(inactive_periods(kernels_, trace)),
@@ -125,7 +125,7 @@ class Tensile final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      Planner planner(view.program->trace, *view.schedule, view.machine, limit_);
+      TensilePlanner planner(view.program->trace, *view.schedule, view.machine, limit_);
       hints_ = planner.plan();
       fits_ = planner.fits();
     }

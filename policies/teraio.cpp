@@ -42,7 +42,7 @@ struct TeraioOptions {
   Bytes cpu_memory = 0;
 };
 
-struct Migration {
+struct TeraioMigration {
   TensorId tensor = none;
   TierId destination = no_tier;
   KernelIndex offload_at = 0, prefetch_at = 0, use_at = 0;
@@ -71,7 +71,7 @@ class TeraioPlanner {
   TierId destination() const { return ssd_tier_ != no_tier ? ssd_tier_ : cpu_tier_; }
   bool fits() const { return gpu_.fits(); }
 
-  std::vector<Migration> plan() {
+  std::vector<TeraioMigration> plan() {
     // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
     // which does not lift it here), so the greatest is one that, looked at again, is still on top.
     if (destination() == no_tier) return {};
@@ -195,7 +195,7 @@ class TeraioPlanner {
   MemoryProfile gpu_;  // M'
   TierId ssd_tier_, cpu_tier_;
   MemoryProfile cpu_;  // what the plan keeps in CPU memory; its limit is the plan's or, without an SSD, the tier's
-  std::vector<Migration> migrations_;
+  std::vector<TeraioMigration> migrations_;
 };
 
 class Teraio final : public Policy {
@@ -251,7 +251,7 @@ class Teraio final : public Policy {
  private:
   void make_plan(const View& view) {
     TeraioPlanner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
-    std::vector<Migration> plan = planner.plan();
+    std::vector<TeraioMigration> plan = planner.plan();
     fits_ = planner.fits();
     destination_ = planner.destination();
     const Kernels& kernels = planner.kernels();
@@ -259,11 +259,11 @@ class Teraio final : public Policy {
     for (KernelIndex kernel = 0; kernel < kernels.count(); ++kernel) {
       next_op_[kernels.op_of(kernel)] = kernels.op_of(kernel + 1);
     }
-    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+    std::stable_sort(plan.begin(), plan.end(), [](const TeraioMigration& a, const TeraioMigration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};
-    for (const Migration& migration : plan) {
+    for (const TeraioMigration& migration : plan) {
       hints_.evict(kernels.op_of(migration.offload_at), migration.tensor, migration.destination);
       hints_.fetch(kernels.op_of(migration.prefetch_at), migration.tensor);
     }

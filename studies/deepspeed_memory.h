@@ -23,7 +23,8 @@
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
-#include "policies/knobs.h"
+#include "policies/model_shape.h"
+#include "policies/options.h"
 
 namespace tencache {
 

@@ -52,7 +52,7 @@ std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& req
   for (const auto& [name, values] : parse_settings(request.over)) {
     const Options::Info& option = option_of(policy, name);
     if (fixed.contains(name)) throw Error("--over " + name + ": --set fixes it");
-    const Knob knob = restricted(knob_of(policy.name, option), values);
+    const Knob knob = restricted(knob_of(option), values);
     for (const std::string& value : knob.values) {
       make_policy(policy.name, {{name, value}});  // throws for what --set would not take
     }
@@ -205,7 +205,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
         outside = outside || (knob == tuned.knobs.end() ? tuned.defaults.at(name) != value : !index_of(*knob, value));
       } else if (knob != tuned.knobs.end()) {
         add_value(*knob, value);
-      } else if (why_fixed(policy.name, name).empty() && tuned.defaults.at(name) != value) {
+      } else if (option_of(policy, name).why_fixed.empty() && tuned.defaults.at(name) != value) {
         tuned.fixed.emplace(name, value);
       }
     }

@@ -341,7 +341,7 @@ PolicyInfo policy_named(const std::string& name) {
 
 Knob knob_named(const std::string& policy, const std::string& name) {
   for (const Options::Info& option : policy_named(policy).options) {
-    if (option.name == name) return knob_of(policy, option);
+    if (option.name == name) return knob_of(option);
   }
   throw Error("no such knob");
 }

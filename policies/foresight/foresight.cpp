@@ -3,10 +3,10 @@
 // Before the run:
 //   1. Updates of the optimizer are shared out between the GPU and the CPU, which takes the last: the share for which
 //      an estimate of compute, links, CPU and storage is least. Sub-groups are updated in the order in which the next
-//      forward pass needs them (foresight_plan.h).
+//      forward pass needs them (placement.h).
 //   2. Of a known future: which periods between two uses the GPU's memory cannot bridge, and which not even CPU memory
-//      (Belady's choice; foresight_plan.h).
-// In the run, whenever something has happened (foresight_flow.h):
+//      (Belady's choice; spill.h).
+// In the run, whenever something has happened (flow.h):
 //   3. A horizon goes through the GPU's ops to come, up to a round ahead, as long as all that they need will have room:
 //      what is used now, born and dead by then, missing, less the clean bytes that no op before the horizon needs. Each
 //      access is looked at once; it goes back only for what has left.
@@ -32,9 +32,10 @@
 #include <utility>
 
 #include "core/error.h"
-#include "policies/foresight_flow.h"
-#include "policies/foresight_plan.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/foresight/flow.h"
+#include "policies/foresight/placement.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -44,13 +45,14 @@ class Foresight final : public Policy {
  public:
   explicit Foresight(Options& options) {
     options.choice("updates", updates_, {"auto", "gpu", "cpu"}, "where the updates of the optimizer run");
-    options.number("plan_events", plan_events_, "events", "simulated completions that planning may take; 0: no plan");
+    options.number("plan_events", plan_events_, "events", "simulated completions that planning may take; 0: no plan")
+        .fixed("what planning may cost");
     options.real("storage_limit", storage_limit_, "times",
                  "of the bytes that the first rehearsal writes to storage: a plan may write no more");
     options.number("in_flight", knobs_.in_flight, "chunks", "asked for on each link at once");
     options.real("gpu_share", knobs_.gpu_share, "share", "of GPU memory that the plan counts on; planning may");
     options.flag("follow", knobs_.follow, "what the plan keeps leaves after what it spills; planning may");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    add_chunk_option(options, layout_.chunk_bytes);
     if (knobs_.in_flight == 0) throw Error("policy 'foresight': option in_flight must be above 0");
     knobs_.in_flight = std::min<std::uint64_t>(knobs_.in_flight, 1'000'000);
   }
@@ -202,6 +204,9 @@ void Foresight::plan(const View& view, ForesightClock& clock) {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_foresight(Options& options) { return std::make_unique<Foresight>(options); }
+TENCACHE_POLICY(
+    {"foresight",
+     "fetches in trace order, cleans what will have to leave, drops what is needed last; planned by rehearsal",
+     "TenCache; docs/policies.md", make_policy_of<Foresight>, 90})
 
 }  // namespace tencache

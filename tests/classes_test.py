@@ -48,7 +48,7 @@ MEMBER_EXCEPTIONS = {
     "TeraioPlanner": 25, "Theme": 25, "TraceSummary": 28, "ValidationFile": 26, "ZeroInfinity": 57,
 }
 FILE_EXCEPTIONS = {
-    "Engine": 9, "ForesightFlow": 2, "HostMachine": 2, "LiveRuntime": 3, "Naive": 3, "Session": 2,
+    "Engine": 9, "ForesightFlow": 2, "HostMachine": 2, "LiveRuntime": 3, "Session": 2,
 }
 
 TORCH = ("torch/", "ATen/", "c10/")

@@ -10,7 +10,7 @@ FROM debian:12-slim AS build
 ARG TORCH=ON
 RUN apt-get update && apt-get install -y --no-install-recommends \
       g++ cmake ninja-build pkg-config dpkg-dev file \
-      libboost1.81-dev liburing-dev libeigen3-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev \
+      libboost1.81-dev liburing-dev libxxhash-dev libeigen3-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev \
       libsimdjson-dev libsqlite3-dev libzstd-dev zlib1g-dev \
       libimgui-dev libglfw3-dev libgl-dev libopengl-dev libegl-dev \
       $([ "$TORCH" = ON ] && echo libtorch-dev) \

@@ -1,11 +1,11 @@
 #include "cli/training_timeline.h"
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "cli/chrome_trace.h"
+#include "core/thread_annotations.h"
 
 namespace tencache {
 namespace {
@@ -43,8 +43,8 @@ struct TrainingTimeline::State {
   GrowingTimeline file;
   std::string name;
   const MachineSpec& machine;
-  std::mutex mutex;  // of `pending`
-  Timeline pending;
+  Mutex mutex;
+  Timeline pending TENCACHE_GUARDED_BY(mutex);
   // From the first named step on.
   std::optional<NamedStep> step;
   Timeline written;
@@ -70,7 +70,7 @@ TrainingTimeline::TrainingTimeline(const std::string& file, std::string name, co
 TrainingTimeline::~TrainingTimeline() = default;
 
 void TrainingTimeline::collect(Timeline& growing) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Timeline& pending = state_->pending;
   pending.spans.insert(pending.spans.end(), growing.spans.begin(), growing.spans.end());
   pending.occupancy.insert(pending.occupancy.end(), growing.occupancy.begin(), growing.occupancy.end());
@@ -82,7 +82,7 @@ void TrainingTimeline::write(const Trace& program) {
   State& state = *state_;
   Timeline part;
   {
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     const bool named = std::ranges::any_of(state.pending.spans, [](const Span& span) {
       return span.kind == SpanKind::op && span.iteration >= first_named_step;
     });
@@ -94,7 +94,10 @@ void TrainingTimeline::write(const Trace& program) {
 
 void TrainingTimeline::end(const Trace& program) {
   write(program);
-  if (!state_->step) state_->begin(std::exchange(state_->pending, {}), program);
+  if (!state_->step) {
+    const MutexLock lock(state_->mutex);
+    state_->begin(std::exchange(state_->pending, {}), program);
+  }
   state_->file.end();
 }
 

@@ -45,6 +45,7 @@ class Residency {
 
   // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
   TensorId add_tensor(Bytes bytes, Role role, bool persistent);
+  TensorId next_tensor(Bytes bytes) const;        // the id that `add_tensor` gives next
   void reserve(std::span<const Tensor> tensors);  // these will be added
   void remove_tensor(TensorId tensor);            // all its copies must be absent
   std::size_t tensor_count() const { return tensors_.size(); }

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "sim/machine_parameter.h"
 
 namespace tencache {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/event_log.h"
+#include "core/engine/event_log.h"
 #include "core/fault_plan.h"
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"

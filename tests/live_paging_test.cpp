@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "tests/live_support.h"
 
 namespace tencache::live_test {

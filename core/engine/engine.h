@@ -20,6 +20,7 @@
 // Threading: none; callers serialise. The spec, machine, policy and program must outlive the engine.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
@@ -31,8 +32,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/engine/event_log.h"
+#include "core/engine/input.h"
 #include "core/error.h"
-#include "core/event_log.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
 #include "core/metrics.h"
@@ -91,49 +93,61 @@ class Engine {
   // ---- Intercepted program. `now` is the time of the call. After `begin` and `allocate` the caller waits, feeding
   // completions to `handle`, until `ready()`. One op at a time on the GPU lane.
   TensorId create(Bytes bytes, Role role, bool persistent, Nanoseconds now);
-  void destroy(TensorId tensor, Nanoseconds now);  // never waits; also inside an op
+  // Never waits; also inside an op.
+  void destroy(TensorId tensor, Nanoseconds now) { handle({now, input::Destroy{tensor}}); }
   // `op` is its place in the recorded schedule, `none` if it has none.
-  void begin(OpIndex op, std::span<const Use> uses, Nanoseconds now);
-  void allocate(TensorId tensor, Nanoseconds now);  // room for a tensor created inside the running op
-  void end(Nanoseconds now);
+  void begin(OpIndex op, std::span<const Use> uses, Nanoseconds now) {
+    handle({now, input::Begin{op, {uses.begin(), uses.end()}}});
+  }
+  // Room for a tensor created inside the running op.
+  void allocate(TensorId tensor, Nanoseconds now) { handle({now, input::Allocate{tensor}}); }
+  void end(Nanoseconds now) { handle({now, input::End{}}); }
   // An owned task of a live program: ordered after the lane's earlier ones and after those of the other lane that touch
   // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag: task_tag(). `idle()`
   // tells when all are done.
   void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
-            Nanoseconds now);
+            Nanoseconds now) {
+    handle({now, input::Task{lane, op, tag, {uses.begin(), uses.end()}, duration_ns}});
+  }
   // The program had nothing to do on the GPU's lane since then: it waited for tasks of the CPU's.
-  void waited_for_tasks(Nanoseconds since, Nanoseconds now);
+  void waited_for_tasks(Nanoseconds since, Nanoseconds now) {
+    handle({now, input::WaitedForTasks{std::max(now, now_) - since}});
+  }
   // Of the lane: tasks that are not done.
   std::size_t tasks_left(std::uint8_t lane) const { return lanes_[lane].active.size() + lanes_[lane].tasks.size(); }
   static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
-  void module_begin(NameId module, Nanoseconds now);
-  void module_end(NameId module, Nanoseconds now);
-  void iteration_boundary(Nanoseconds now);
+  void module_begin(NameId module, Nanoseconds now) { handle({now, input::ModuleBegin{module}}); }
+  void module_end(NameId module, Nanoseconds now) { handle({now, input::ModuleEnd{module}}); }
+  void iteration_boundary(Nanoseconds now) { handle({now, input::Boundary{}}); }
   // The schedule of a live program became known, or the program left it.
   void set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
                    Nanoseconds now);
-  void set_program_tensor(TensorId memory_tensor, TensorId program_tensor);
-  void schedule_deviated(Nanoseconds now);
+  void set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
+    handle({now_, input::Match{memory_tensor, program_tensor}});
+  }
+  void schedule_deviated(Nanoseconds now) { handle({now, input::Deviated{}}); }
   bool ready() const { return !lanes_[0].waiting; }
   bool idle() const {
     return lanes_[0].active.empty() && lanes_[1].active.empty() && lanes_[1].tasks.empty() && lanes_[0].tasks.empty();
   }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
-  void check_progress();
+  void check_progress() { handle({now_, input::CheckProgress{}}); }
   // Gives up what waits, so that the program can go on after OutOfMemory: an op of the program that waits, alone; else
   // all tasks that have not begun. They are as if never announced; of a running op the tensor that waits for room is
   // none of its own any more (destroy it).
-  void abandon(Nanoseconds now);
+  void abandon(Nanoseconds now) { handle({now, input::Abandon{}}); }
   // The running op, which was said to read the tensor only, has written it.
-  void late_write(TensorId tensor);
+  void late_write(TensorId tensor) { handle({now_, input::LateWrite{tensor}}); }
   // A tensor's role became known.
-  void set_role(TensorId tensor, Role role);
+  void set_role(TensorId tensor, Role role) { handle({now_, input::SetRole{tensor, role}}); }
   // From outside an op: the tensor, resident in the GPU tier, stays there until as many calls of `unpin`.
-  void pin(TensorId tensor);
-  void unpin(TensorId tensor);
+  void pin(TensorId tensor) { handle({now_, input::Pin{tensor}}); }
+  void unpin(TensorId tensor) { handle({now_, input::Unpin{tensor}}); }
 
-  // ---- Both.
-  void handle(const Completion& completion);
+  // ---- Both. The door: every input is logged, happens at its time or, if that is past, now, and then all that can
+  // start does.
+  void handle(Input input);
+  void handle(const Completion& completion) { handle({completion.end_ns, completion}); }
   const Residency& memory() const { return memory_; }
   Residency& memory() { return memory_; }
   const Counters& counters() const { return counters_; }
@@ -247,6 +261,29 @@ class Engine {
     NameId module = 0;
   };
 
+  void take(Completion& completion);
+  void take(input::Standstill& standstill);
+  void take(input::Create& create);
+  void take(input::Destroy& destroy);
+  void take(input::Begin& begin);
+  void take(input::Allocate& allocate);
+  void take(input::End& end);
+  void take(input::Task& task);
+  void take(input::WaitedForTasks& waited);
+  void take(input::ModuleBegin& begin);
+  void take(input::ModuleEnd& end);
+  void take(input::Boundary& boundary);
+  void take(input::Profile& profile);
+  void take(input::Match& match);
+  void take(input::SetRole& set);
+  void take(input::Deviated& deviated);
+  void take(input::CheckProgress& check);
+  void take(input::Abandon& abandon);
+  void take(input::LateWrite& late_write);
+  void take(input::Pin& pin);
+  void take(input::Unpin& unpin);
+  bool under_way(std::uint64_t commands) const;
+
   // engine.cpp and engine_program.cpp: program, ops, events.
   void load_program();
   void place_initially(TensorId tensor);
@@ -295,18 +332,6 @@ class Engine {
   void lift_what_it_waits_for(const Lane& lane);
   [[noreturn]] void throw_op_failed(std::uint8_t lane);
   View view() const;
-  // Appends an input of this kind at the present time to the log, if there is one; `fill` completes it.
-  template <typename Fill>
-  void log_input(Input::Kind kind, Fill fill) {
-    if (options_.log == nullptr) return;
-    Input& input = options_.log->inputs.emplace_back();
-    input.kind = kind;
-    input.now = now_;
-    fill(input);
-  }
-  void log_input(Input::Kind kind) {
-    log_input(kind, [](Input&) {});
-  }
   void decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal = Refusal::none);
   // What is decided in its life is decided for this reason.
   class Because {
@@ -373,6 +398,7 @@ class Engine {
   Machine& machine_;
   Policy& policy_;
   const Program* program_;
+  std::shared_ptr<const Program> profile_;
   EngineOptions options_;
   Layout layout_;
   Residency memory_;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/engine.h"
+#include "core/engine/engine.h"
 
 namespace tencache {
 
@@ -140,13 +140,6 @@ void Engine::start(const RunLimits& limits) {
   emit({.kind = EventKind::profile_ready});
   emit({.kind = EventKind::iteration_begin});
   pump();
-}
-
-bool Engine::stand_still() {
-  log_input(Input::Kind::standstill);
-  const bool moves = standstill();
-  finish_if_done();
-  return moves;
 }
 
 // The last iteration ends with its ops: transfers that none will need are not part of it.

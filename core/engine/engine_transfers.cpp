@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "core/check.h"
-#include "core/engine.h"
-#include "core/engine_tags.h"
+#include "core/engine/engine.h"
+#include "core/engine/engine_tags.h"
 #include "core/error.h"
 
 namespace tencache {

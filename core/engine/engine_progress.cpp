@@ -1,16 +1,27 @@
 // How the engine goes on: completions, all that can start after one, and a standstill, which lifts what blocks itself
 // or ends the run.
 #include "core/check.h"
-#include "core/engine.h"
-#include "core/engine_tags.h"
+#include "core/engine/engine.h"
+#include "core/engine/engine_tags.h"
 #include "core/error.h"
 
 namespace tencache {
 
-void Engine::handle(const Completion& completion) {
-  advance_time(completion.end_ns);
+void Engine::handle(Input input) {
+  advance_time(input.now);
+  input.now = now_;
+  if (options_.log != nullptr) options_.log->inputs.push_back(input);
+  std::visit(
+      [this](auto& what) {
+        take(what);
+        if constexpr (may_start_something<std::remove_reference_t<decltype(what)>>) pump();
+      },
+      input.what);
+  finish_if_done();
+}
+
+void Engine::take(Completion& completion) {
   ++counters_.completions;
-  log_input(Input::Kind::completion, [&](Input& input) { input.completion = completion; });
   const std::uint64_t value = tag_value(completion.tag);
   switch (tag_kind(completion.tag)) {
     case TagKind::transfer:
@@ -30,8 +41,6 @@ void Engine::handle(const Completion& completion) {
       break;
     }
   }
-  pump();
-  finish_if_done();
 }
 
 void Engine::pump() {
@@ -57,21 +66,24 @@ bool Engine::runs_an_op() const {
   return false;
 }
 
+// Anything, or anything that began since the machine was given that many commands.
+bool Engine::under_way(std::uint64_t commands) const {
+  if (commands_ > commands || transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
+  for (const Lane& lane : lanes_) {
+    for (const ActiveOp& op : lane.active) {
+      // An external one runs in the program, which waits; one that meets others may wait for them.
+      if (op.started && op.computed_ns < 0 && !op.external && !op.meets) return true;
+    }
+  }
+  return finished_;
+}
+
 // Nothing is under way although the program is not over. Lifts what can be lifted; false if the op can never start.
 bool Engine::standstill() {
-  const auto moving = [this, before = commands_] {
-    if (commands_ > before || transfers_in_flight_ > 0 || lanes_[0].gap_pending || lanes_[1].gap_pending) return true;
-    for (const Lane& lane : lanes_) {
-      for (const ActiveOp& op : lane.active) {
-        // An external one runs in the program, which waits; one that meets others may wait for them.
-        if (op.started && op.computed_ns < 0 && !op.external && !op.meets) return true;
-      }
-    }
-    return finished_;
-  };
+  const std::uint64_t commands = commands_;
   ++epoch_;
   pump();
-  if (moving()) return true;
+  if (under_way(commands)) return true;
   const Because because(*this, {.reason = Reason::standstill});
   for (Lane& lane : lanes_) {
     if (!lane.waiting) continue;
@@ -80,11 +92,11 @@ bool Engine::standstill() {
   }
   ++epoch_;
   pump();
-  if (moving()) return true;
+  if (under_way(commands)) return true;
   ++epoch_;
   start_behind_blocked();
   pump();
-  return moving();
+  return under_way(commands);
 }
 
 // Wanted, but left in its place in the queue: the op's chunks, then what is to leave its tier.
@@ -105,8 +117,15 @@ void Engine::lift_what_it_waits_for(const Lane& lane) {
   }
 }
 
-void Engine::check_progress() {
-  log_input(Input::Kind::check);
+bool Engine::stand_still() {
+  const std::uint64_t commands = commands_;
+  handle({now_, input::Standstill{}});
+  return under_way(commands);
+}
+
+void Engine::take(input::Standstill&) { standstill(); }
+
+void Engine::take(input::CheckProgress&) {
   if (waiting() && !standstill() && waiting()) throw_out_of_memory();
 }
 

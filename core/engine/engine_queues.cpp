@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/engine.h"
+#include "core/engine/engine.h"
 
 namespace tencache {
 namespace {

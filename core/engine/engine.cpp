@@ -2,13 +2,13 @@
 // (policy), engine_live.cpp (intercepted programs), engine_program.cpp (owned programs, from start to result),
 // engine_progress.cpp (completions, and what happens when none are left),
 // engine_queues.cpp (what waits for its link), engine_room.cpp (room in the tiers), engine_transfers.cpp (copies).
-#include "core/engine.h"
+#include "core/engine/engine.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/check.h"
-#include "core/engine_tags.h"
+#include "core/engine/engine_tags.h"
 #include "core/error.h"
 
 namespace tencache {

@@ -1,16 +1,23 @@
 // The engine as a live program drives it: its ops are announced one at a time, and every call is an input to the log.
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
-#include "core/engine.h"
+#include "core/engine/engine.h"
 
 namespace tencache {
 
 // ---- Intercepted program --------------------------------------------------------------------------------------------
 
 TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now) {
-  advance_time(now);
-  const TensorId tensor = memory_.add_tensor(bytes, role, persistent);
+  const TensorId tensor = memory_.next_tensor(bytes);
+  handle({now, input::Create{tensor, bytes, role, persistent}});
+  return tensor;
+}
+
+void Engine::take(input::Create& create) {
+  const TensorId tensor = memory_.add_tensor(create.bytes, create.role, create.persistent);
+  TENCACHE_CHECK(tensor == create.tensor);
   if (tensor >= dead_.size()) {
     const std::size_t count = tensor + std::size_t{1};
     dead_.resize(count, 0);
@@ -20,20 +27,12 @@ TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now
   }
   dead_[tensor] = doomed_[tensor] = born_[tensor] = 0;
   if (tensor < to_program_.size()) to_program_[tensor] = none;
-  log_input(Input::Kind::create, [&](Input& input) {
-    input.tensor = tensor;
-    input.bytes = bytes;
-    input.role = role;
-    input.persistent = persistent;
-  });
-  machine_.tensor_created(tensor, bytes);
+  machine_.tensor_created(tensor, create.bytes);
   emit({.kind = EventKind::tensor_created, .tensor = tensor});
-  return tensor;
 }
 
-void Engine::destroy(TensorId tensor, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::destroy, [&](Input& input) { input.tensor = tensor; });
+void Engine::take(input::Destroy& destroy) {
+  const TensorId tensor = destroy.tensor;
   for (Lane& lane : lanes_) {
     for (ActiveOp& op : lane.active) {
       for (Use& use : op.own_uses) {
@@ -52,34 +51,25 @@ void Engine::destroy(TensorId tensor, Nanoseconds now) {
   kill(tensor);
   doomed_[tensor] = 1;
   remove_if_gone(tensor);
-  pump();
 }
 
-void Engine::begin(OpIndex op_index, std::span<const Use> uses, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::begin, [&](Input& input) {
-    input.op = op_index;
-    input.uses.assign(uses.begin(), uses.end());
-  });
+void Engine::take(input::Begin& begin) {
   TENCACHE_CHECK(lanes_[0].active.empty());
   ActiveOp& op = lanes_[0].active.emplace_back();
-  op.op = op_index;
+  op.op = begin.op;
   op.external = true;
   op.iteration = iteration_;
-  op.own_uses.assign(uses.begin(), uses.end());
+  op.own_uses = std::move(begin.uses);
   op.uses = op.own_uses;
   issue(0, op);
-  pump();
 }
 
-void Engine::allocate(TensorId tensor, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::allocate, [&](Input& input) { input.tensor = tensor; });
+void Engine::take(input::Allocate& allocate) {
   Lane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
   ActiveOp& op = lane.active.front();
   account_compute(0, op, now_);
-  op.own_uses.push_back({tensor, false, true});
+  op.own_uses.push_back({allocate.tensor, false, true});
   op.uses = op.own_uses;
   op.issued_ns = now_;
   op.lateness = {};
@@ -88,56 +78,33 @@ void Engine::allocate(TensorId tensor, Nanoseconds now) {
   op.late = op.missing > 0;
   take_rooms(0, op);
   try_start(0, op);
-  pump();
 }
 
-void Engine::end(Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::end);
+void Engine::take(input::End&) {
   TENCACHE_CHECK(ready());
   finish(0, now_, now_);
-  pump();
 }
 
-void Engine::task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
-                  Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::task, [&](Input& input) {
-    input.lane = lane;
-    input.op = op;
-    input.duration_ns = duration_ns;
-    input.uses.assign(uses.begin(), uses.end());
-  });
-  TENCACHE_CHECK(lane < lane_count && lanes_[lane].tier != no_tier);
-  lanes_[lane].tasks.push_back({op, tag, {uses.begin(), uses.end()}, duration_ns, ++task_sequence_});
-  pump();
+void Engine::take(input::Task& task) {
+  TENCACHE_CHECK(task.lane < lane_count && lanes_[task.lane].tier != no_tier);
+  lanes_[task.lane].tasks.push_back({task.op, task.tag, std::move(task.uses), task.duration_ns, ++task_sequence_});
 }
 
-void Engine::waited_for_tasks(Nanoseconds since, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::waited, [&](Input& input) { input.duration_ns = now_ - since; });
+void Engine::take(input::WaitedForTasks& waited) {
   TENCACHE_CHECK(lanes_[0].active.empty());
-  account_gap(0, std::min(since, now_), none, true);
+  account_gap(0, std::min(now_ - waited.duration_ns, now_), none, true);
   account_stall(0, now_, StallCause::cpu_optimizer, position_);
 }
 
-void Engine::module_begin(NameId module, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::module_begin, [&](Input& input) { input.module = module; });
-  emit({.kind = EventKind::module_begin, .op = position_, .module = module});
-  pump();
+void Engine::take(input::ModuleBegin& begin) {
+  emit({.kind = EventKind::module_begin, .op = position_, .module = begin.module});
 }
 
-void Engine::module_end(NameId module, Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::module_end, [&](Input& input) { input.module = module; });
-  emit({.kind = EventKind::module_end, .op = position_, .module = module});
-  pump();
+void Engine::take(input::ModuleEnd& end) {
+  emit({.kind = EventKind::module_end, .op = position_, .module = end.module});
 }
 
-void Engine::iteration_boundary(Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::boundary);
+void Engine::take(input::Boundary&) {
   if (boundaries_.empty()) {  // what came before is preparation
     lanes_[0].idle_since_ns = now_;
     note_boundary();
@@ -149,86 +116,70 @@ void Engine::iteration_boundary(Nanoseconds now) {
     emit({.kind = EventKind::profile_ready});
   }
   emit({.kind = EventKind::iteration_begin});
-  pump();
 }
 
 void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
                          Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::profile, [&](Input& input) {
-    input.profile = std::make_shared<LoggedProfile>(LoggedProfile{program, to_memory, to_program});
-  });
-  program_ = &program;
-  schedule_ = std::make_unique<Schedule>(program.trace);
-  to_memory_ = std::move(to_memory);
-  to_program_ = std::move(to_program);
+  // A log outlives the caller's program.
+  auto kept = options_.log != nullptr ? std::make_shared<const Program>(program)
+                                      : std::shared_ptr<const Program>(std::shared_ptr<void>(), &program);
+  handle({now, input::Profile{std::move(kept), std::move(to_memory), std::move(to_program)}});
+}
+
+void Engine::take(input::Profile& profile) {
+  profile_ = std::move(profile.program);
+  program_ = profile_.get();
+  schedule_ = std::make_unique<Schedule>(program_->trace);
+  to_memory_ = std::move(profile.to_memory);
+  to_program_ = std::move(profile.to_program);
   to_program_.resize(std::max(to_program_.size(), memory_.tensor_count()), none);
   deviated_ = false;
   emit({.kind = EventKind::profile_ready});
-  pump();
 }
 
-void Engine::set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
-  log_input(Input::Kind::program_tensor, [&](Input& input) {
-    input.tensor = memory_tensor;
-    input.program_tensor = program_tensor;
-  });
-  if (memory_tensor >= to_program_.size()) to_program_.resize(memory_tensor + std::size_t{1}, none);
-  to_program_[memory_tensor] = program_tensor;
-  if (program_tensor != none) to_memory_[program_tensor] = memory_tensor;
+void Engine::take(input::Match& match) {
+  if (match.memory_tensor >= to_program_.size()) to_program_.resize(match.memory_tensor + std::size_t{1}, none);
+  to_program_[match.memory_tensor] = match.program_tensor;
+  if (match.program_tensor != none) to_memory_[match.program_tensor] = match.memory_tensor;
 }
 
-void Engine::schedule_deviated(Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::deviated);
+void Engine::take(input::Deviated&) {
   position_ = none;
   deviated_ = true;
   emit({.kind = EventKind::schedule_deviated});
-  pump();
 }
 
-void Engine::set_role(TensorId tensor, Role role) {
-  log_input(Input::Kind::role, [&](Input& input) {
-    input.tensor = tensor;
-    input.role = role;
-  });
-  memory_.set_role(tensor, role);
-}
+void Engine::take(input::SetRole& set) { memory_.set_role(set.tensor, set.role); }
 
-void Engine::pin(TensorId tensor) {
-  log_input(Input::Kind::pin, [&](Input& input) { input.tensor = tensor; });
-  TENCACHE_CHECK(memory_.resident(tensor, 0));
-  const ChunkId begin = memory_.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
+void Engine::take(input::Pin& pin) {
+  TENCACHE_CHECK(memory_.resident(pin.tensor, 0));
+  const ChunkId begin = memory_.first_chunk(pin.tensor);
+  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(pin.tensor); ++chunk) {
     if (memory_.copy(chunk, 0).evicting) rescue(chunk, 0);
     memory_.pin(chunk, 0);
   }
 }
 
-void Engine::unpin(TensorId tensor) {
-  log_input(Input::Kind::unpin, [&](Input& input) { input.tensor = tensor; });
-  const ChunkId begin = memory_.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) memory_.unpin(chunk, 0);
+void Engine::take(input::Unpin& unpin) {
+  const ChunkId begin = memory_.first_chunk(unpin.tensor);
+  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(unpin.tensor); ++chunk) memory_.unpin(chunk, 0);
 }
 
-void Engine::late_write(TensorId tensor) {
-  log_input(Input::Kind::late_write, [&](Input& input) { input.tensor = tensor; });
+void Engine::take(input::LateWrite& late_write) {
   Lane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && !lane.waiting);
   for (Use& use : lane.active.front().own_uses) {
-    if (use.tensor != tensor || use.write) continue;
+    if (use.tensor != late_write.tensor || use.write) continue;
     use.write = true;
-    const ChunkId begin = memory_.first_chunk(tensor);
-    for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
+    const ChunkId begin = memory_.first_chunk(use.tensor);
+    for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(use.tensor); ++chunk) {
       stop_transfers_from(chunk, lane.tier);
       memory_.add_writer(chunk, lane.tier);
     }
   }
 }
 
-void Engine::abandon(Nanoseconds now) {
-  advance_time(now);
-  log_input(Input::Kind::abandon);
+void Engine::take(input::Abandon&) {
   const bool op_alone = lanes_[0].waiting && lanes_[0].active.back().external;
   for (std::uint8_t index = 0; index < (op_alone ? 1 : lane_count); ++index) {
     Lane& lane = lanes_[index];
@@ -236,7 +187,6 @@ void Engine::abandon(Nanoseconds now) {
     lane.blocked_since_ns = -1;
     if (lane.waiting) abandon_waiting(index);
   }
-  pump();
 }
 
 void Engine::abandon_waiting(std::uint8_t index) {

@@ -1,36 +1,35 @@
-// The program side of the engine: lanes, ops, inputs. Beside it: engine_accounting.cpp (time), engine_events.cpp
-// (policy), engine_live.cpp (intercepted programs), engine_program.cpp (owned programs, from start to result),
-// engine_progress.cpp (completions, and what happens when none are left),
-// engine_queues.cpp (what waits for its link), engine_room.cpp (room in the tiers), engine_transfers.cpp (copies).
 #include "core/engine/engine.h"
 
-#include <algorithm>
-#include <utility>
+#include <string>
+#include <variant>
 
 #include "core/check.h"
-#include "core/engine/engine_tags.h"
-#include "core/error.h"
+#include "core/engine/tags.h"
 
 namespace tencache {
 namespace {
 
-Layout checked_layout(const MachineSpec& spec, Policy& policy, const Program* program) {
+using Because = PolicySession::Because;
+
+Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& policy, const Program* program) {
   Layout layout = policy.layout(spec, program);
   if (layout.allocators.empty()) layout.allocators.resize(spec.tiers.size());
   if (layout.allocators.size() != spec.tiers.size()) {
     throw Error("the policy lays out " + std::to_string(layout.allocators.size()) + " tiers, machine '" + spec.name +
                 "' has " + std::to_string(spec.tiers.size()));
   }
+  if (layout.overlap_faults && (program == nullptr || !machine.pretends() || spec.issue_ahead != 1)) {
+    throw Error("machine '" + spec.name +
+                "': overlap_faults lets an op run before its data is there, which only a simulation that issues one op "
+                "at a time can do; leave the option off");
+  }
   return layout;
 }
 
-bool conflict(std::span<const Use> a, std::span<const Use> b) {
-  for (const Use& x : a) {
-    for (const Use& y : b) {
-      if (x.tensor == y.tensor && (x.write || y.write)) return true;
-    }
-  }
-  return false;
+std::unique_ptr<ProgramSource> source_of(const Program* program, const MachineSpec& spec, const Policy& policy,
+                                         const Layout& layout) {
+  if (program == nullptr) return std::make_unique<LiveProgram>();
+  return std::make_unique<OwnedProgram>(*program, spec, policy.requirements().governed, layout.blocking_step);
 }
 
 }  // namespace
@@ -38,432 +37,473 @@ bool conflict(std::span<const Use> a, std::span<const Use> b) {
 Engine::Engine(const MachineSpec& spec, Machine& machine, Policy& policy, const Program* program, EngineOptions options)
     : spec_(spec),
       machine_(machine),
-      policy_(policy),
-      program_(program),
       options_(std::move(options)),
-      layout_(checked_layout(spec, policy, program)),
+      layout_(checked_layout(spec, machine, policy, program)),
       memory_(spec, layout_.allocators, layout_.chunk_bytes, layout_.unlimited_gpu),
-      staging_used_(spec.staging.count, false),
-      live_(program == nullptr),
-      governed_(policy.requirements().governed) {
-  lanes_[0].tier = spec.tier_of(Device::gpu);
-  lanes_[1].tier = spec.tier_of(Device::cpu);
-  TENCACHE_CHECK(lanes_[0].tier == 0);
-  if (layout_.overlap_faults && (live_ || !machine.pretends() || spec.issue_ahead != 1)) {
-    throw Error("machine '" + spec.name +
-                "': overlap_faults lets an op run before its data is there, which only a simulation that issues one op "
-                "at a time can do; leave the option off");
+      program_(source_of(program, spec, policy, layout_)),
+      transfers_(spec),
+      lanes_(spec),
+      ledger_(moment_, options_.timeline, program == nullptr),
+      copies_(spec, machine, memory_, *program_, moment_, options_.timeline),
+      session_(policy, {spec, memory_, moment_, lives_, *program_, transfers_}, ledger_, mover_, options_),
+      mover_(parts()),
+      runner_(parts(), mover_, policy.requirements().governed) {
+  if (program == nullptr) return;
+  ledger_.follow(program);
+  memory_.reserve(program->trace.tensors);
+  for (const Tensor& tensor : program->trace.tensors) {
+    lives_.begin(memory_.add_tensor(tensor.bytes, tensor.role, tensor.persistent));
   }
-  for (TierId from = 0; from < spec.tiers.size(); ++from) {
-    for (TierId to = 0; to < spec.tiers.size(); ++to) routes_[from][to] = find_route(from, to);
-  }
-  for (LinkId link = 0; link < spec.links.size(); ++link) {
-    const Link& l = spec.links[link];
-    if (l.queue_depth <= spec.copies_in_flight) continue;
-    const uint128 flows = static_cast<uint128>(l.bandwidth) * static_cast<uint128>(l.latency_ns);
-    queues_[link].per_latency = static_cast<Bytes>((flows + second_ns - 1) / static_cast<uint128>(second_ns));
-  }
-  if (program_ != nullptr) load_program();
+  transfers_.follow(memory_.chunk_total());
 }
 
-// ---- Lanes ----------------------------------------------------------------------------------------------------------
+Mover::Parts Engine::parts() {
+  return {spec_,  layout_,   moment_,    machine_, memory_, copies_,
+          lives_, *program_, transfers_, lanes_,   ledger_, session_};
+}
+
+LiveProgram& Engine::live() {
+  auto* program = dynamic_cast<LiveProgram*>(program_.get());
+  TENCACHE_CHECK(program != nullptr);
+  return *program;
+}
+
+// ---- The door -------------------------------------------------------------------------------------------------------
+
+void Engine::handle(Input input) {
+  advance_time(input.now);
+  input.now = moment_.now;
+  if (options_.log != nullptr) options_.log->inputs.push_back(input);
+  std::visit(
+      [this](auto& what) {
+        take(what);
+        if constexpr (may_start_something<std::remove_reference_t<decltype(what)>>) pump();
+      },
+      input.what);
+  // The last iteration ends with its ops: transfers that none will need are not part of it.
+  if (!finished_ && program_->all_done()) cross_boundary();
+}
+
+// A live program reads the clock before it is its turn, and may have called before a completion was looked at: what is
+// older than the engine's time happens now.
+void Engine::advance_time(Nanoseconds now) {
+  const Nanoseconds passed = std::max<Nanoseconds>(now - moment_.now, 0);
+  moment_.now += passed;
+  ++moment_.input;
+  ledger_.advance(passed, memory_);
+}
+
+void Engine::take(Completion& completion) {
+  ++ledger_.counters().completions;
+  const std::uint64_t value = tag_value(completion.tag);
+  switch (tag_kind(completion.tag)) {
+    case TagKind::transfer:
+      lanes_.copy_ended();
+      mover_.complete(static_cast<TransferId>(value), completion);
+      break;
+    case TagKind::op: {
+      const std::uint8_t lane = static_cast<std::uint8_t>(value & 0xff);
+      if (completion.status != CompletionStatus::done) throw_op_failed(lane);
+      runner_.computed(lane, completion.start_ns, completion.end_ns);
+      break;
+    }
+    case TagKind::gap: {
+      Lane& lane = lanes_[value];
+      TENCACHE_CHECK(lane.gap_pending);
+      lane.gap_pending = false;
+      lane.gap_done = true;
+      break;
+    }
+  }
+}
+
+void Engine::throw_op_failed(std::uint8_t lane) {
+  const OpIndex op = lanes_[lane].active.front().times.op;
+  const std::string name = program_->op(op) == nullptr ? "of the program" : "'" + program_->name_of(op) + "'";
+  throw Error("op " + name + " failed on the machine" + reason_of_failure(machine_) +
+              "; what it should have written is lost");
+}
+
+// ---- Calls of a live program ----------------------------------------------------------------------------------------
+
+TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now) {
+  const TensorId tensor = memory_.next_tensor(bytes);
+  handle({now, input::Create{tensor, bytes, role, persistent}});
+  return tensor;
+}
+
+void Engine::take(input::Create& create) {
+  const TensorId tensor = memory_.add_tensor(create.bytes, create.role, create.persistent);
+  TENCACHE_CHECK(tensor == create.tensor);
+  lives_.begin(tensor);
+  transfers_.follow(memory_.chunk_total());
+  live().created(tensor);
+  machine_.tensor_created(tensor, create.bytes);
+  session_.emit({.kind = EventKind::tensor_created, .tensor = tensor});
+}
+
+void Engine::take(input::Destroy& destroy) {
+  runner_.forget(destroy.tensor);
+  session_.emit({.kind = EventKind::tensor_freed, .tensor = destroy.tensor});
+  mover_.kill(destroy.tensor);
+  lives_.doomed[destroy.tensor] = 1;
+  mover_.remove_if_gone(destroy.tensor);
+}
+
+void Engine::take(input::Begin& begin) {
+  TENCACHE_CHECK(lanes_[0].active.empty());
+  ActiveOp& op = lanes_[0].active.emplace_back();
+  op.times.op = begin.op;
+  op.times.iteration = moment_.iteration;
+  op.external = true;
+  op.own_uses = std::move(begin.uses);
+  op.uses = op.own_uses;
+  issue(0);
+}
+
+void Engine::take(input::End&) {
+  TENCACHE_CHECK(ready());
+  runner_.finish(0, moment_.now, moment_.now);
+}
+
+void Engine::take(input::Task& task) {
+  TENCACHE_CHECK(task.lane < lane_count && lanes_[task.lane].tier != no_tier);
+  live().add_task(task.lane, task.op, task.tag, std::move(task.uses), task.duration_ns);
+}
+
+void Engine::take(input::WaitedForTasks& waited) {
+  TENCACHE_CHECK(lanes_[0].active.empty());
+  ledger_.gap(0, std::min(moment_.now - waited.duration_ns, moment_.now), none, true);
+  ledger_.stall(0, moment_.now, StallCause::cpu_optimizer, moment_.position);
+}
+
+void Engine::take(input::ModuleBegin& begin) {
+  session_.emit({.kind = EventKind::module_begin, .op = moment_.position, .module = begin.module});
+}
+
+void Engine::take(input::ModuleEnd& end) {
+  session_.emit({.kind = EventKind::module_end, .op = moment_.position, .module = end.module});
+}
+
+void Engine::take(input::Boundary&) {
+  if (ledger_.begun()) {
+    cross_boundary();
+  } else {  // what came before is preparation
+    ledger_.forget_gpu_time();
+    ledger_.boundary();
+  }
+  if (live().return_to_schedule()) session_.emit({.kind = EventKind::profile_ready});
+  session_.emit({.kind = EventKind::iteration_begin});
+}
+
+void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
+                         Nanoseconds now) {
+  // A log outlives the caller's program.
+  auto kept = options_.log != nullptr ? std::make_shared<const Program>(program)
+                                      : std::shared_ptr<const Program>(std::shared_ptr<void>(), &program);
+  handle({now, input::Profile{std::move(kept), std::move(to_memory), std::move(to_program)}});
+}
+
+void Engine::take(input::Profile& profile) {
+  live().set_profile(std::move(profile.program), std::move(profile.to_memory), std::move(profile.to_program),
+                     memory_.tensor_count());
+  ledger_.follow(program_->program());
+  session_.emit({.kind = EventKind::profile_ready});
+}
+
+void Engine::take(input::Deviated&) {
+  moment_.position = none;
+  live().deviate();
+  session_.emit({.kind = EventKind::schedule_deviated});
+}
+
+void Engine::take(input::CheckProgress&) {
+  if (waiting() && !lift_standstill() && waiting()) throw_out_of_memory();
+}
+
+void Engine::take(input::Abandon&) {
+  const bool op_alone = lanes_[0].waiting && lanes_[0].active.back().external;
+  for (std::uint8_t lane = 0; lane < (op_alone ? 1 : lane_count); ++lane) {
+    live().drop_tasks(lane);
+    lanes_[lane].blocked_since_ns = -1;
+    if (lanes_[lane].waiting) runner_.abandon(lane);
+  }
+}
+
+void Engine::take(input::Pin& pin) {
+  TENCACHE_CHECK(memory_.resident(pin.tensor, 0));
+  for (const ChunkId chunk : memory_.chunks_of(pin.tensor)) {
+    if (memory_.copy(chunk, 0).evicting) mover_.rescue(chunk, 0);
+    memory_.pin(chunk, 0);
+  }
+}
+
+void Engine::take(input::Unpin& unpin) {
+  for (const ChunkId chunk : memory_.chunks_of(unpin.tensor)) memory_.unpin(chunk, 0);
+}
+
+// ---- An owned program, from start to result -------------------------------------------------------------------------
+
+RunResult Engine::run(const RunLimits& limits) {
+  try {
+    start(limits);
+    Completion completion;
+    while (!finished_) {
+      if (machine_.wait(completion)) {
+        handle(completion);
+      } else if (!stand_still()) {
+        throw_out_of_memory();
+      }
+    }
+  } catch (const OutOfMemory& error) {
+    give_up(error);
+  }
+  return result();
+}
+
+void Engine::start(const RunLimits& limits) {
+  auto* owned = dynamic_cast<OwnedProgram*>(program_.get());
+  TENCACHE_CHECK(owned != nullptr && !ledger_.begun());
+  owned->limit(limits);
+  for (TensorId tensor = 0; tensor < memory_.tensor_count(); ++tensor) {
+    machine_.tensor_created(tensor, memory_.bytes(tensor));
+    if (memory_.persistent(tensor)) place_initially(tensor);
+  }
+  advance_time(machine_.now());
+  if (options_.log != nullptr) options_.log->start_ns = moment_.now;
+  ledger_.start();
+  ledger_.boundary();
+  session_.emit({.kind = EventKind::profile_ready});
+  session_.emit({.kind = EventKind::iteration_begin});
+  pump();
+}
+
+void Engine::place_initially(TensorId tensor) {
+  const TierId wanted = layout_.initial[static_cast<std::size_t>(memory_.role(tensor))];
+  const TierId first = layout_.unlimited_gpu ? TierId{0} : wanted != no_tier ? wanted : spec_.initial_tier;
+  for (const ChunkId chunk : memory_.chunks_of(tensor)) {
+    TierId tier = first;
+    while (tier < memory_.tier_count() && !copies_.take(chunk, tier)) ++tier;
+    if (tier == memory_.tier_count()) {
+      throw OutOfMemory("out of memory before the first op: no tier has room for " + program_->title_of(tensor) + " (" +
+                            format_bytes(memory_.bytes(tensor)) + "); persistent tensors start in tier '" +
+                            spec_.tiers[first].name + "' and spill to slower ones",
+                        "", memory_.bytes_of(chunk));
+    }
+    machine_.initialise(tensor, chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk),
+                        {tier, memory_.copy(chunk, tier).offset});
+    memory_.commit(chunk, tier);
+  }
+  lives_.born[tensor] = 1;
+}
+
+void Engine::give_up(const OutOfMemory& reason) {
+  finished_ = true;
+  misfit_.emplace(reason);
+}
+
+void Engine::finish_period(std::size_t first_boundary) {
+  ledger_.set_period(first_boundary);
+  finished_ = true;
+}
+
+RunResult Engine::result() const {
+  RunResult r;
+  r.fits = !misfit_.has_value();
+  if (misfit_) {
+    r.misfit = misfit_->what();
+    r.misfit_op = misfit_->op();
+    r.misfit_bytes = misfit_->bytes_missing();
+  }
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    r.peak_bytes[tier] = memory_.peak(tier);
+    r.allocators[tier] = layout_.allocators[tier].kind;
+  }
+  session_.policy().notes(r.policy_notes);
+  ledger_.report(r);
+  return r;
+}
+
+// ---- The pump -------------------------------------------------------------------------------------------------------
+
+void Engine::pump() {
+  bool progress = true;
+  while (progress && !finished_) {
+    progress = false;
+    for (std::uint8_t lane = 0; lane < lane_count; ++lane) progress |= advance_lane(lane);
+    const std::uint64_t enqueued = transfers_.enqueued();  // victims may leave over a link that had its turn
+    for (LinkId link = 0; link < spec_.links.size(); ++link) {
+      if (!transfers_.empty(link)) progress |= mover_.start_from(link);
+    }
+    progress |= transfers_.enqueued() != enqueued;
+  }
+}
 
 bool Engine::advance_lane(std::uint8_t index) {
-  Lane& lane = lanes_[index];
+  const Lane& lane = lanes_[index];
   bool progress = false;
   if (lane.waiting) {
-    ActiveOp& op = lane.active.back();
-    take_rooms(index, op);
-    if (!try_start(index, op)) return false;
+    if (!runner_.go_on(index)) return false;
     progress = true;
   }
   while (!finished_ && !lane.waiting && lane.active.size() < spec_.issue_ahead && issue_next(index)) progress = true;
   return progress;
 }
 
-bool Engine::dependencies_met(const Lane& lane, std::uint8_t index) const {
-  const Lane& other = lanes_[1 - index];
-  if (!lane.tasks
-           .empty()) {  // tasks of a live program: in the order they were given, wherever they touch the same tensors
-    const Task& task = lane.tasks.front();
-    for (const ActiveOp& op : other.active) {
-      if (conflict(task.uses, op.uses)) return false;
-    }
-    for (const Task& earlier : other.tasks) {
-      if (earlier.sequence < task.sequence && conflict(task.uses, earlier.uses)) return false;
-    }
-    return true;
-  }
-  const std::size_t count = lane.ops.size();
-  const std::int64_t need = lane.needs[lane.issued % count];
-  if (need == no_need) return true;
-  const std::int64_t iteration = static_cast<std::int64_t>(lane.issued / count);
-  return static_cast<std::int64_t>(other.done) >= iteration * static_cast<std::int64_t>(other.ops.size()) + need;
-}
-
 // Issues the lane's next op if there is one that may be. An op goes through: dependencies, boundary, gap, issue.
 bool Engine::issue_next(std::uint8_t index) {
   Lane& lane = lanes_[index];
-  const bool task = !lane.tasks.empty();
-  if (!task && (lane.ops.empty() || lane.issued == limits_.max_iterations * lane.ops.size())) return false;
   if (lane.gap_pending) return false;
-  if (!dependencies_met(lane, index)) {
-    if (lane.blocked_since_ns < 0) lane.blocked_since_ns = now_;
+  const std::optional<NextOp> next = program_->next(index);
+  if (!next) return false;
+  if (!program_->may_issue(index, lanes_)) {
+    if (lane.blocked_since_ns < 0) lane.blocked_since_ns = moment_.now;
     return false;
   }
   if (lane.blocked_since_ns >= 0) {
-    if (index == 0 && lane.active.empty() && now_ > lane.idle_since_ns) {
-      const Nanoseconds begin = std::max(lane.blocked_since_ns, lane.idle_since_ns);
-      account_gap(index, begin, none, true);
-      account_stall(index, now_, StallCause::cpu_optimizer,
-                    task ? lane.tasks.front().op : lane.ops[lane.issued % lane.ops.size()]);
+    if (index == 0 && lane.active.empty() && moment_.now > ledger_.idle_since(0)) {
+      ledger_.gap(0, lane.blocked_since_ns, none, true);
+      ledger_.stall(0, moment_.now, StallCause::cpu_optimizer, next->op);
     }
     lane.blocked_since_ns = -1;
   }
-  if (task) {
-    Task next = std::move(lane.tasks.front());
-    lane.tasks.pop_front();
-    ActiveOp& op = lane.active.emplace_back();
-    op.op = next.op;
-    op.tag = next.tag;
-    op.own_uses = std::move(next.uses);
-    op.uses = op.own_uses;
-    op.duration_ns = next.duration_ns;
-    op.iteration = iteration_;
-    issue(index, op);
-    return true;
-  }
-  const std::size_t at = lane.issued % lane.ops.size();
-  const Op& next = program_->trace.ops[lane.ops[at]];
-  if (index == 0 && at == 0 && lane.issued > 0 && !lane.gap_done && !lane.boundary_crossed) {
+  if (next->begins_iteration && !lane.gap_done && !lane.boundary_crossed) {
     lane.boundary_crossed = true;
     cross_boundary();
     if (finished_) return false;
-    emit({.kind = EventKind::iteration_begin});
+    session_.emit({.kind = EventKind::iteration_begin});
   }
-  if (next.gap_before_ns > 0 && !lane.gap_done) {  // host time: what the lane would wait for anyway runs meanwhile
+  if (next->gap_before_ns > 0 && !lane.gap_done) {  // host time: what the lane would wait for anyway runs meanwhile
     lane.gap_pending = true;
-    ++commands_;
-    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next.gap_before_ns, .uses = {}},
+    machine_.execute({.lane = index, .op = none, .idle = true, .duration_ns = next->gap_before_ns, .uses = {}},
                      make_tag(TagKind::gap, index));
     return false;
   }
   lane.gap_done = lane.boundary_crossed = false;
-  ActiveOp& op = lane.active.emplace_back();
-  op.op = lane.ops[at];
-  op.iteration = lane.issued / lane.ops.size();
-  op.uses = schedule_->uses(op.op);
-  op.duration_ns = next.duration_ns;
-  op.meets = next.rendezvous != 0;
-  ++lane.issued;
-  issue(index, op);
+  program_->issue(index, moment_.iteration, lane.active.emplace_back());
+  issue(index);
   return true;
 }
 
-void Engine::issue(std::uint8_t index, ActiveOp& op) {
-  Lane& lane = lanes_[index];
-  op.issued_ns = now_;
-  lane.waiting = true;
-  if (index == 0) {
-    position_ = op.op;
-    if (!live_) enter_module(program_->trace.ops[op.op].module);
-    count_hits(op);
-    release_deferred(op.op);
-  }
-  const auto holds = holds_.equal_range(op.op);
-  for (auto hold = holds.first; hold != holds.second; ++hold) op.holds.push_back(hold->second);
-  holds_.erase(holds.first, holds.second);
-  {
-    const Because because(*this, {.reason = Reason::demand, .op = op.op});
-    for (const Use& use : op.uses) require(index, op, use);
-  }
-  op.late = op.missing > 0 || !op.holds.empty();
-  emit({.kind = EventKind::op_issued, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
-  take_rooms(index, op);
-  try_start(index, op);
+void Engine::issue(std::uint8_t lane) {
+  if (lane == 0) moment_.position = lanes_[0].active.back().times.op;
+  runner_.issue(lane);
 }
 
-void Engine::enter_module(NameId module) {
-  Lane& lane = lanes_[0];
-  if (lane.module == module) return;
-  if (lane.module != 0) emit({.kind = EventKind::module_end, .op = position_, .module = lane.module});
-  lane.module = module;
-  if (module != 0) emit({.kind = EventKind::module_begin, .op = position_, .module = module});
-}
-
-void Engine::require(std::uint8_t index, ActiveOp& op, const Use& use) {
-  if (use.write) dead_[use.tensor] = 0;
-  const ChunkId begin = memory_.first_chunk(use.tensor);
-  const ChunkId end = begin + memory_.chunk_count(use.tensor);
-  for (ChunkId chunk = begin; chunk < end; ++chunk) require_chunk(index, op, use, chunk);
-}
-
-void Engine::require_chunk(std::uint8_t index, ActiveOp& op, const Use& use, ChunkId chunk) {
-  const TierId tier = lanes_[index].tier;
-  memory_.pin(chunk, tier);
-  if (use.write) {
-    stop_transfers_from(chunk, tier);
-    memory_.add_writer(chunk, tier);
+void Engine::cross_boundary() {
+  if (lanes_[0].active.empty()) ledger_.gap(0, moment_.now, none, true);
+  runner_.count_held();
+  ledger_.boundary();
+  session_.emit({.kind = EventKind::iteration_end});
+  ++moment_.iteration;
+  ledger_.next_iteration();
+  if (options_.on_iteration) options_.on_iteration(moment_.iteration);
+  if (program_->looks_for_steady_state()) {
+    const std::uint64_t hash = (state_hash(moment_.now) ^ machine_.state()) * 1099511628211ull;
+    if (ledger_.recurs(hash)) finished_ = true;
   }
-  const Copy& copy = memory_.copy(chunk, tier);
-  if (copy.state == CopyState::valid) {
-    if (copy.evicting) rescue(chunk, tier);
-    if (layout_.use_touches) memory_.touch(chunk, tier);
-    if (use.write && copy.readers > 0) {
-      op.write_waits.push_back(chunk);
-      ++op.missing;
+  if (program_->stops_at(moment_.iteration)) finished_ = true;
+}
+
+std::uint64_t Engine::state_hash(Nanoseconds now) const {
+  std::uint64_t hash = 1469598103934665603ull;
+  const auto mix = [&hash](std::uint64_t value) {
+    hash ^= value;
+    hash *= 1099511628211ull;
+    hash ^= hash >> 29;
+  };
+  for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
+    for (ChunkId chunk = memory_.coldest(tier); chunk != none; chunk = memory_.warmer(chunk, tier)) {
+      mix(chunk);
+      mix(memory_.copy(chunk, tier).offset);
     }
-    return;
+    mix(none);
   }
-  ++op.missing;
-  if (copy.state == CopyState::reserved) {  // on its way: its arrival counts
-    if (const TransferId coming = find_transfer(chunk, tier); coming != none) {
-      overlap(op, coming);
-      promote(coming);
-    }
-    return;
-  }
-  const Bytes footprint = memory_.footprint(chunk, tier);
-  op.room_needed += footprint;
-  room_wanted_[tier] += footprint;
-  // What UVM-like policies never free must be brought back even to be overwritten.
-  const bool refetch = layout_.free_dead == FreeDead::never && born_[use.tensor] != 0;
-  if (use.read || refetch) {
-    Refusal refusal = Refusal::none;
-    if (const TransferId coming = find_transfer(chunk, tier); coming != none) overlap(op, coming);
-    if (!request_fetch(chunk, tier, urgent, none, refusal)) op.stranded.push_back(chunk);
-  } else {
-    if (const TransferId coming = find_transfer(chunk, tier); coming != none) withdraw(coming);
-    op.outputs.push_back(chunk);
-  }
-}
-
-// Gives the waiting op's outputs their room and asks again for what could not be fetched before.
-void Engine::take_rooms(std::uint8_t index, ActiveOp& op) {
-  const Because because(*this, {.reason = Reason::demand, .op = op.op});
-  const TierId tier = lanes_[index].tier;
-  while (op.next_output < op.outputs.size()) {
-    const ChunkId chunk = op.outputs[op.next_output];
-    if (memory_.copy(chunk, tier).state != CopyState::absent) break;  // its former life is still being copied
-    if (!take_copy(chunk, tier)) {
-      make_room(tier, op.room_needed, false, none, chunk, urgent);
-      if (!take_copy(chunk, tier)) break;
-    }
-    room_taken(index, op, chunk);
-    memory_.commit(chunk, tier);
-    if (op.external && !op.started) memory_.set_unwritten(chunk, tier, true);  // the op may yet be abandoned
-    decide(Decision::Kind::allocate, chunk, no_tier, tier);
-    op.lateness = {.asked_ns = op.issued_ns,
-                   .room_ns = now_,
-                   .first_hop_ns = now_,
-                   .room = last_room_cause_[tier],
-                   .last = last_room_cause_[tier]};
-    TENCACHE_CHECK(op.missing > 0);
-    --op.missing;
-    ++op.next_output;
-  }
-  for (std::size_t i = 0; i < op.stranded.size();) {
-    Refusal refusal = Refusal::none;
-    const ChunkId chunk = op.stranded[i];
-    if (request_fetch(chunk, tier, urgent, none, refusal)) {
-      if (const TransferId coming = find_transfer(chunk, tier); coming != none)
-        transfers_[coming].lateness.before = op.stranded_cause;
-      op.stranded.erase(op.stranded.begin() + static_cast<std::ptrdiff_t>(i));
+  mix(transfers_.hash(now));
+  for (const std::uint8_t dead : lives_.dead) mix(dead);
+  for (std::uint8_t lane = 0; lane < lane_count; ++lane) {
+    for (const std::uint64_t count : program_->progress(lane, moment_.iteration)) mix(count);
+    const auto& active = lanes_[lane].active;
+    if (active.empty()) {
+      mix(0);
     } else {
-      ++i;
+      const OpTimes& front = active.front().times;
+      mix(static_cast<std::uint64_t>(now - (active.front().started ? front.ready_ns : front.issued_ns)));
     }
   }
-  for (std::size_t i = 0; i < op.write_waits.size();) {
-    const ChunkId chunk = op.write_waits[i];
-    if (memory_.copy(chunk, tier).readers == 0) {
-      op.write_waits.erase(op.write_waits.begin() + static_cast<std::ptrdiff_t>(i));
-      op.lateness = {
-          .asked_ns = op.issued_ns, .room_ns = op.issued_ns, .first_hop_ns = op.issued_ns, .last = StallCause::d2h};
-      --op.missing;
-    } else {
-      ++i;
+  mix(session_.policy().fingerprint());
+  return hash;
+}
+
+// ---- When nothing is under way --------------------------------------------------------------------------------------
+
+bool Engine::stand_still() {
+  const std::uint64_t before = lanes_.ops_given();
+  handle({moment_.now, input::Standstill{}});
+  return under_way(before);
+}
+
+// Anything, or an op that was given to the machine since.
+bool Engine::under_way(std::uint64_t ops_given_before) const {
+  if (lanes_.ops_given() > ops_given_before || transfers_.in_flight() > 0) return true;
+  for (const Lane& lane : lanes_) {
+    if (lane.gap_pending) return true;
+    for (const ActiveOp& op : lane.active) {
+      // An external one runs in the program, which waits; one that meets others may wait for them.
+      if (op.started && op.computed_ns < 0 && !op.external && !op.times.meets) return true;
     }
   }
+  return finished_;
 }
 
-bool Engine::try_start(std::uint8_t index, ActiveOp& op) {
-  Lane& lane = lanes_[index];
-  if (op.missing > op.overlapped) return false;
-  std::erase_if(op.holds, [&](const Hold& hold) { return !on_its_way(hold.tensor, hold.tier); });
-  if (!op.started && !op.holds.empty() && !out_of_patience()) return false;
-  if (op.started && layout_.overlap_faults) return end_beside_arrivals(index, op);
-  lane.waiting = op.missing > 0;  // only overlapped arrivals: it runs, and takes them in as they come
-  op.ready_ns = now_;
-  decide(Decision::Kind::start_op, none, no_tier, index);
-  if (op.started) {  // an intercepted op that waited for an allocation goes on
-    account_late(index, op, now_);
-    return true;
+// Nothing is under way although the program is not over. Lifts what can be lifted; false if the op can never start.
+bool Engine::lift_standstill() {
+  const std::uint64_t before = lanes_.ops_given();
+  const auto goes_on = [&] {
+    ++moment_.input;
+    pump();
+    return under_way(before);
+  };
+  if (goes_on()) return true;
+  const Because because(session_, {.reason = Reason::standstill});
+  for (Lane& lane : lanes_) {
+    if (!lane.waiting) continue;
+    mover_.lift_what_it_waits_for(lane);
+    lane.active.back().demand.holds.clear();
   }
-  op.started = true;
-  copies_waited_ = 0;
-  for (const ChunkId chunk : op.outputs) memory_.set_unwritten(chunk, lane.tier, false);
-  if (index == 1 && updates_begun_ns_ < 0 && op.op != none && program_ != nullptr &&
-      program_->trace.ops[op.op].phase == Phase::optimizer) {
-    updates_begun_ns_ = now_;
-  }
-  emit({.kind = EventKind::op_ready, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
-  if (op.external) {
-    account_late(index, op, now_);
-  } else {
-    const Op* known = live_ ? nullptr : &program_->trace.ops[op.op];
-    ++commands_;
-    machine_.execute({.lane = index,
-                      .op = op.op,
-                      .idle = false,
-                      .duration_ns = op.duration_ns,
-                      .bytes = known == nullptr ? 0 : known->bytes,
-                      .rendezvous = known == nullptr ? NameId{0} : known->rendezvous,
-                      .uses = op.uses},
-                     make_tag(TagKind::op, (op.tag << 8) | index));
-  }
-  return true;
+  if (goes_on()) return true;
+  ++moment_.input;
+  mover_.start_behind_blocked();
+  pump();
+  return under_way(before);
 }
 
-// Layout::overlap_faults: a prefetch that is on its way when the op is issued arrives beside the op's compute.
-void Engine::overlap(ActiveOp& op, TransferId coming) {
-  Transfer& t = transfers_[coming];
-  if (!layout_.overlap_faults || t.purpose != Purpose::fetch || t.overlapped) return;
-  t.overlapped = true;
-  ++op.overlapped;
-}
-
-void Engine::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
-  ActiveOp& op = lanes_[index].active.front();
-  if (op.missing == 0) {
-    finish(index, start_ns, end_ns);
-    return;
-  }
-  op.ready_ns = start_ns;
-  op.computed_ns = end_ns;
-}
-
-// The op runs, or has run, beside its arrivals. False while one is missing.
-bool Engine::end_beside_arrivals(std::uint8_t index, ActiveOp& op) {
-  if (op.missing > 0) return false;
-  lanes_[index].waiting = false;
-  if (op.computed_ns >= 0) finish(index, op.ready_ns, op.computed_ns);
-  return true;
-}
-
-// Whether a missing chunk of the tensor is queued or in flight. A hold stands only while it is, so that no policy holds
-// an op for ever.
-bool Engine::on_its_way(TensorId tensor, TierId tier) const {
-  const ChunkId begin = memory_.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
-    const TransferId id = find_transfer(chunk, tier);
-    if (id != none && (transfers_[id].queued || transfers_[id].in_flight)) return true;
-  }
-  return false;
-}
-
-void Engine::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
-  Lane& lane = lanes_[index];
-  ActiveOp& op = lane.active.front();
-  TENCACHE_CHECK(op.started && op.missing == 0);
-  if (!op.external) account_late(index, op, start_ns);
-  account_compute(index, op, end_ns);
-  if (op.computed_ns >= 0) account_stall(index, now_, op.lateness.last, op.op);  // until the last overlapped arrival
-  {
-    const Because because(*this, {.reason = Reason::overwritten, .op = op.op});
-    for (const Use& use : op.uses) {
-      if (use.tensor != none) finish_use(lane.tier, use);
-    }
-  }
-  emit({.kind = EventKind::op_done, .device = index == 0 ? Device::gpu : Device::cpu, .op = op.op, .uses = op.uses});
-  if (!live_) {
-    for (const Use& use : op.uses) {
-      if (memory_.persistent(use.tensor) || --uses_left_[use.tensor] > 0) continue;
-      uses_left_[use.tensor] = uses_total_[use.tensor];
-      // An op issued ahead gives it a new life already.
-      if (memory_.copy(memory_.first_chunk(use.tensor), lane.tier).pins > 0) continue;
-      if (layout_.free_dead == FreeDead::now) {
-        kill(use.tensor);
-      } else if (layout_.free_dead == FreeDead::when_victim) {
-        dead_[use.tensor] = 1;
-      }
-    }
-  }
-  lane.active.pop_front();
-  ++lane.done;
-}
-
-void Engine::finish_use(TierId tier, const Use& use) {
-  const ChunkId begin = memory_.first_chunk(use.tensor);
-  const ChunkId end = begin + memory_.chunk_count(use.tensor);
-  for (ChunkId chunk = begin; chunk < end; ++chunk) {
-    memory_.unpin(chunk, tier);
-    if (!use.write) continue;
-    memory_.remove_writer(chunk, tier);
-    for (TierId other = 0; other < memory_.tier_count(); ++other) {
-      if (other != tier) invalidate(chunk, other);
-    }
-  }
-  if (use.write) born_[use.tensor] = 1;
-}
-
-void Engine::count_hits(const ActiveOp& op) {
+void Engine::throw_out_of_memory() {
+  const auto waits = std::ranges::find_if(lanes_, [](const Lane& lane) { return lane.waiting; });
+  TENCACHE_CHECK(waits != lanes_.end());  // or an op waits where the program stands still
+  const ActiveOp& op = waits->active.back();
+  const TierId tier = waits->tier;
+  Bytes needs = 0;
   for (const Use& use : op.uses) {
-    if (!use.read || !governed_[static_cast<std::size_t>(memory_.role(use.tensor))]) continue;
-    ++counters_.accesses;
-    counters_.access_bytes += memory_.bytes(use.tensor);
-    if (!memory_.resident(use.tensor, 0)) continue;
-    ++counters_.hits;
-    counters_.hit_bytes += memory_.bytes(use.tensor);
+    if (use.tensor == none) continue;
+    for (const ChunkId chunk : memory_.chunks_of(use.tensor)) needs += memory_.footprint(chunk, tier);
   }
-}
-
-// What the GPU holds when an iteration begins: the hit rate of systems that count tensors rather than accesses.
-void Engine::count_held() {
-  counters_.tensors += read_on_gpu_.size();
-  for (const TensorId tensor : read_on_gpu_) {
-    if (memory_.resident(tensor, 0) || on_its_way(tensor, 0)) ++counters_.tensors_held;
-  }
-}
-
-// ---- Life and death -------------------------------------------------------------------------------------------------
-
-// The tensor's value is needed no more: its copies go, and what still moves of it is useless.
-void Engine::kill(TensorId tensor) {
-  const Because because(*this, {.reason = Reason::dead});
-  const ChunkId begin = memory_.first_chunk(tensor);
-  const ChunkId end = begin + memory_.chunk_count(tensor);
-  dead_[tensor] = 1;
-  for (ChunkId chunk = begin; chunk < end; ++chunk) {
-    for (TierId tier = 0; tier < memory_.tier_count(); ++tier) invalidate(chunk, tier);
-  }
-  born_[tensor] = 0;
-}
-
-void Engine::remove_if_gone(TensorId tensor) {
-  if (doomed_[tensor] == 0) return;
-  const ChunkId begin = memory_.first_chunk(tensor);
-  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) {
-    if (first_of_chunk_[chunk] != none) return;
-    for (TierId tier = 0; tier < memory_.tier_count(); ++tier) {
-      if (memory_.copy(chunk, tier).state != CopyState::absent) return;
+  const Bytes free = memory_.free(tier);
+  const Bytes missing = op.demand.room_needed > free ? op.demand.room_needed - free : op.demand.room_needed;
+  const OpIndex index = op.times.op;
+  const std::string name = program_->op(index) == nullptr ? "unscheduled op" : program_->name_of(index);
+  std::string message = "out of memory: op '" + name + "'" +
+                        (index != none ? " (op " + std::to_string(index) + ")" : std::string()) + " needs " +
+                        format_bytes(needs) + " in tier '" + spec_.tiers[tier].name + "' of " +
+                        format_bytes(memory_.capacity(tier)) + "; " + format_bytes(missing) + " are missing";
+  if (needs <= memory_.capacity(tier)) {
+    message += " because nothing else can leave:";
+    for (TierId other = 0; other < memory_.tier_count(); ++other) {
+      message += " " + spec_.tiers[other].name + " " + format_bytes(memory_.used(other)) + " of " +
+                 format_bytes(memory_.capacity(other)) + " used" + (other + 1u < memory_.tier_count() ? "," : "");
     }
   }
-  doomed_[tensor] = 0;
-  for (ChunkId chunk = begin; chunk < begin + memory_.chunk_count(tensor); ++chunk) failures_.erase(chunk);
-  if (tensor < to_program_.size() && to_program_[tensor] != none) {
-    if (to_memory_[to_program_[tensor]] == tensor) to_memory_[to_program_[tensor]] = none;
-    to_program_[tensor] = none;
-  }
-  machine_.tensor_destroyed(tensor);
-  memory_.remove_tensor(tensor);
-}
-
-void Engine::decide(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal) {
-  if (from == 0 && (kind == Decision::Kind::evict || kind == Decision::Kind::drop)) ++counters_.evictions;
-  if (options_.log == nullptr && !options_.on_decision) return;
-  const Decision decision{kind, from, to, chunk, position_, now_, refusal, why_};
-  if (options_.log != nullptr) options_.log->decisions.push_back(decision);
-  if (options_.on_decision) options_.on_decision(decision, view());
+  throw OutOfMemory(message, name, missing);
 }
 
 }  // namespace tencache

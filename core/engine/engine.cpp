@@ -71,17 +71,7 @@ LiveProgram& Engine::live() {
 // ---- The door -------------------------------------------------------------------------------------------------------
 
 void Engine::handle(Input input) {
-  advance_time(input.now);
-  input.now = moment_.now;
-  if (options_.log != nullptr) options_.log->inputs.push_back(input);
-  std::visit(
-      [this](auto& what) {
-        take(what);
-        if constexpr (may_start_something<std::remove_reference_t<decltype(what)>>) pump();
-      },
-      input.what);
-  // The last iteration ends with its ops: transfers that none will need are not part of it.
-  if (!finished_ && program_->all_done()) cross_boundary();
+  std::visit([&](auto& what) { enter(input.now, what); }, input.what);
 }
 
 // A live program reads the clock before it is its turn, and may have called before a completion was looked at: what is
@@ -93,7 +83,7 @@ void Engine::advance_time(Nanoseconds now) {
   ledger_.advance(passed, memory_);
 }
 
-void Engine::take(Completion& completion) {
+void Engine::take(const Completion& completion) {
   ++ledger_.counters().completions;
   const std::uint64_t value = tag_value(completion.tag);
   switch (tag_kind(completion.tag)) {
@@ -128,7 +118,7 @@ void Engine::throw_op_failed(std::uint8_t lane) {
 
 TensorId Engine::create(Bytes bytes, Role role, bool persistent, Nanoseconds now) {
   const TensorId tensor = memory_.next_tensor(bytes);
-  handle({now, input::Create{tensor, bytes, role, persistent}});
+  enter(now, input::Create{tensor, bytes, role, persistent});
   return tensor;
 }
 
@@ -201,7 +191,7 @@ void Engine::set_profile(const Program& program, std::vector<TensorId> to_memory
   // A log outlives the caller's program.
   auto kept = options_.log != nullptr ? std::make_shared<const Program>(program)
                                       : std::shared_ptr<const Program>(std::shared_ptr<void>(), &program);
-  handle({now, input::Profile{std::move(kept), std::move(to_memory), std::move(to_program)}});
+  enter(now, input::Profile{std::move(kept), std::move(to_memory), std::move(to_program)});
 }
 
 void Engine::take(input::Profile& profile) {
@@ -295,6 +285,11 @@ void Engine::place_initially(TensorId tensor) {
     memory_.commit(chunk, tier);
   }
   lives_.born[tensor] = 1;
+}
+
+// The last iteration ends with its ops: transfers that none will need are not part of it.
+void Engine::finish_if_done() {
+  if (!finished_ && lanes_.empty() && program_->all_done()) cross_boundary();
 }
 
 void Engine::give_up(const OutOfMemory& reason) {
@@ -439,7 +434,7 @@ std::uint64_t Engine::state_hash(Nanoseconds now) const {
 
 bool Engine::stand_still() {
   const std::uint64_t before = lanes_.ops_given();
-  handle({moment_.now, input::Standstill{}});
+  enter(moment_.now, input::Standstill{});
   return under_way(before);
 }
 

@@ -57,9 +57,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The door: every input is logged, happens at its time or, if that is past, now, and then all that can start does.
+  // A logged input, as the calls below and completions are: all go through one door, `enter`.
   void handle(Input input);
-  void handle(const Completion& completion) { handle({completion.end_ns, completion}); }
+  void handle(const Completion& completion) { enter(completion.end_ns, completion); }
 
   // ---- Owned program. Persistent tensors are laid out where the policy or the machine says, then it runs.
   // A trace that does not fit is a result (`fits` false), not an exception. Call once.
@@ -88,53 +88,53 @@ class Engine {
   // completions to `handle`, until `ready()`. One op at a time on the GPU lane.
   TensorId create(Bytes bytes, Role role, bool persistent, Nanoseconds now);
   // Never waits; also inside an op.
-  void destroy(TensorId tensor, Nanoseconds now) { handle({now, input::Destroy{tensor}}); }
+  void destroy(TensorId tensor, Nanoseconds now) { enter(now, input::Destroy{tensor}); }
   // `op` is its place in the recorded schedule, `none` if it has none.
   void begin(OpIndex op, std::span<const Use> uses, Nanoseconds now) {
-    handle({now, input::Begin{op, {uses.begin(), uses.end()}}});
+    enter(now, input::Begin{op, {uses.begin(), uses.end()}});
   }
   // Room for a tensor created inside the running op.
-  void allocate(TensorId tensor, Nanoseconds now) { handle({now, input::Allocate{tensor}}); }
-  void end(Nanoseconds now) { handle({now, input::End{}}); }
+  void allocate(TensorId tensor, Nanoseconds now) { enter(now, input::Allocate{tensor}); }
+  void end(Nanoseconds now) { enter(now, input::End{}); }
   // An owned task of a live program: ordered after the lane's earlier ones and after those of the other lane that touch
   // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag: task_tag(). `idle()`
   // tells when all are done.
   void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
             Nanoseconds now) {
-    handle({now, input::Task{lane, op, tag, {uses.begin(), uses.end()}, duration_ns}});
+    enter(now, input::Task{lane, op, tag, {uses.begin(), uses.end()}, duration_ns});
   }
   // The program had nothing to do on the GPU's lane since then: it waited for tasks of the CPU's.
   void waited_for_tasks(Nanoseconds since, Nanoseconds now) {
-    handle({now, input::WaitedForTasks{std::max(now, moment_.now) - since}});
+    enter(now, input::WaitedForTasks{std::max(now, moment_.now) - since});
   }
   // Of the lane: tasks that are not done.
   std::size_t tasks_left(std::uint8_t lane) const { return lanes_[lane].active.size() + program_->pending(lane); }
   static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
-  void module_begin(NameId module, Nanoseconds now) { handle({now, input::ModuleBegin{module}}); }
-  void module_end(NameId module, Nanoseconds now) { handle({now, input::ModuleEnd{module}}); }
-  void iteration_boundary(Nanoseconds now) { handle({now, input::Boundary{}}); }
+  void module_begin(NameId module, Nanoseconds now) { enter(now, input::ModuleBegin{module}); }
+  void module_end(NameId module, Nanoseconds now) { enter(now, input::ModuleEnd{module}); }
+  void iteration_boundary(Nanoseconds now) { enter(now, input::Boundary{}); }
   // The schedule of a live program became known, or the program left it.
   void set_profile(const Program& program, std::vector<TensorId> to_memory, std::vector<TensorId> to_program,
                    Nanoseconds now);
   void set_program_tensor(TensorId memory_tensor, TensorId program_tensor) {
-    handle({moment_.now, input::Match{memory_tensor, program_tensor}});
+    enter(moment_.now, input::Match{memory_tensor, program_tensor});
   }
-  void schedule_deviated(Nanoseconds now) { handle({now, input::Deviated{}}); }
+  void schedule_deviated(Nanoseconds now) { enter(now, input::Deviated{}); }
   bool ready() const { return !lanes_[0].waiting; }
   bool idle() const { return tasks_left(0) + tasks_left(1) == 0; }
   // Throws OutOfMemory if an op or a task waits and nothing is under way any more. Call when Machine::wait says so.
-  void check_progress() { handle({moment_.now, input::CheckProgress{}}); }
+  void check_progress() { enter(moment_.now, input::CheckProgress{}); }
   // Gives up what waits, so that the program can go on after OutOfMemory: an op of the program that waits, alone; else
   // all tasks that have not begun. They are as if never announced; of a running op the tensor that waits for room is
   // none of its own any more (destroy it).
-  void abandon(Nanoseconds now) { handle({now, input::Abandon{}}); }
+  void abandon(Nanoseconds now) { enter(now, input::Abandon{}); }
   // The running op, which was said to read the tensor only, has written it.
-  void late_write(TensorId tensor) { handle({moment_.now, input::LateWrite{tensor}}); }
+  void late_write(TensorId tensor) { enter(moment_.now, input::LateWrite{tensor}); }
   // A tensor's role became known.
-  void set_role(TensorId tensor, Role role) { handle({moment_.now, input::SetRole{tensor, role}}); }
+  void set_role(TensorId tensor, Role role) { enter(moment_.now, input::SetRole{tensor, role}); }
   // From outside an op: the tensor, resident in the GPU tier, stays there until as many calls of `unpin`.
-  void pin(TensorId tensor) { handle({moment_.now, input::Pin{tensor}}); }
-  void unpin(TensorId tensor) { handle({moment_.now, input::Unpin{tensor}}); }
+  void pin(TensorId tensor) { enter(moment_.now, input::Pin{tensor}); }
+  void unpin(TensorId tensor) { enter(moment_.now, input::Unpin{tensor}); }
 
   // ---- Both.
   const Residency& memory() const { return memory_; }
@@ -145,8 +145,17 @@ class Engine {
   RunResult result() const;
 
  private:
+  // The door: an input is logged, happens at its time or, if that is past, now, and then all that can start does.
+  template <typename What>
+  void enter(Nanoseconds now, What&& what) {
+    advance_time(now);
+    if (options_.log != nullptr) options_.log->inputs.push_back({moment_.now, what});
+    take(what);
+    if constexpr (may_start_something<std::remove_cvref_t<What>>) pump();
+    finish_if_done();
+  }
   // One for each kind of input; what they take may be moved from.
-  void take(Completion& completion);
+  void take(const Completion& completion);
   void take(input::Standstill&) { lift_standstill(); }
   void take(input::Create& create);
   void take(input::Destroy& destroy);
@@ -179,6 +188,7 @@ class Engine {
   bool issue_next(std::uint8_t lane);
   void issue(std::uint8_t lane);
   void cross_boundary();
+  void finish_if_done();
   bool lift_standstill();
   bool under_way(std::uint64_t ops_given_before) const;
   [[noreturn]] void throw_op_failed(std::uint8_t lane);

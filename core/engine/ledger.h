@@ -32,7 +32,7 @@ struct OpTimes {
   bool late = false;   // something was missing when it was issued
   bool meets = false;  // it starts together with ops of other ranks
   Nanoseconds issued_ns = 0, ready_ns = 0;
-  Lateness lateness;  // of the last missing byte
+  Lateness lateness = {};  // of the last missing byte
 };
 
 class Ledger {

@@ -307,15 +307,16 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
 // ---- Waiting transfers ----------------------------------------------------------------------------------------------
 
 TransferId Mover::add(ChunkId chunk, TierId from, TierId to, Purpose purpose, Priority priority) {
-  const Nanoseconds now = moment_.now;
-  return transfers_.add({.chunk = chunk,
-                         .from = from,
-                         .to = to,
-                         .purpose = purpose,
-                         .priority = priority,
-                         .route = routes_[from][to],
-                         .requested_at = moment_.position,
-                         .lateness = {.asked_ns = now, .room_ns = now, .first_hop_ns = now}});
+  const TransferId id = transfers_.add(chunk);
+  Transfer& t = transfers_[id];
+  t.from = from;
+  t.to = to;
+  t.purpose = purpose;
+  t.priority = priority;
+  t.route = routes_[from][to];
+  t.requested_at = moment_.position;
+  t.lateness.asked_ns = t.lateness.room_ns = t.lateness.first_hop_ns = moment_.now;
+  return id;
 }
 
 void Mover::remove(TransferId id) {

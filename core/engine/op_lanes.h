@@ -79,6 +79,7 @@ class OpLanes {
   auto begin() const { return lanes_.begin(); }
   auto end() const { return lanes_.end(); }
   bool waiting() const { return lanes_[0].waiting || lanes_[1].waiting; }
+  bool empty() const { return lanes_[0].active.empty() && lanes_[1].active.empty(); }
 
   // ---- The op that a pinned chunk which is not valid in the tier is missing to: the one that waits there.
   ActiveOp& waiting_in(TierId tier) {

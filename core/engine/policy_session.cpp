@@ -30,22 +30,22 @@ void PolicySession::emit(const Event& event) {
   }
   TENCACHE_CHECK(pending_.empty());
   telling_ = true;
-  tell({event, refusals_});
+  tell(event, refusals_);
   while (!pending_.empty()) {
     const Pending next = pending_.front();
     pending_.pop_front();
-    tell(next);
+    tell(next.event, next.refusals);
   }
   telling_ = false;
 }
 
-void PolicySession::tell(const Pending& next) {
+void PolicySession::tell(const Event& event, int refusals) {
   Actions actions;
   std::swap(actions.list(), applying_);
   actions.list().clear();
-  const Because because(*this, {.reason = Reason::policy, .event = next.event.kind, .op = next.event.op});
-  policy_.on(next.event, view(), actions);
-  refusals_ = next.event.kind == EventKind::refused ? next.refusals + 1 : 0;
+  const Because because(*this, {.reason = Reason::policy, .event = event.kind, .op = event.op});
+  policy_.on(event, view(), actions);
+  refusals_ = event.kind == EventKind::refused ? refusals + 1 : 0;
   for (const Action& action : actions.list()) taker_.take(action);
   refusals_ = 0;
   std::swap(actions.list(), applying_);

@@ -87,7 +87,7 @@ class PolicySession {
     int refusals;
   };
 
-  void tell(const Pending& next);
+  void tell(const Event& event, int refusals);
   void record(Decision::Kind kind, ChunkId chunk, TierId from, TierId to, Refusal refusal);
 
   Policy& policy_;

@@ -8,9 +8,8 @@
 
 namespace tencache {
 
-TransferTable::TransferTable(const MachineSpec& spec)
-    : spec_(spec), link_count_(spec.links.size()), staging_used_(spec.staging.count, false) {
-  for (LinkId link = 0; link < link_count_; ++link) {
+TransferTable::TransferTable(const MachineSpec& spec) : spec_(spec), staging_used_(spec.staging.count, false) {
+  for (LinkId link = 0; link < spec.links.size(); ++link) {
     const Link& l = spec.links[link];
     if (l.queue_depth <= spec.copies_in_flight) continue;
     const uint128 flows = static_cast<uint128>(l.bandwidth) * static_cast<uint128>(l.latency_ns);
@@ -18,7 +17,7 @@ TransferTable::TransferTable(const MachineSpec& spec)
   }
 }
 
-TransferId TransferTable::add(const Transfer& transfer) {
+TransferId TransferTable::add(ChunkId chunk) {
   TransferId id;
   if (free_.empty()) {
     id = static_cast<TransferId>(entries_.size());
@@ -27,8 +26,11 @@ TransferId TransferTable::add(const Transfer& transfer) {
     id = free_.back();
     free_.pop_back();
   }
-  entries_[id] = {.transfer = transfer, .next_of_chunk = first_of_chunk_[transfer.chunk]};
-  first_of_chunk_[transfer.chunk] = id;
+  Entry& entry = entries_[id];
+  entry = Entry{};
+  entry.transfer.chunk = chunk;
+  entry.next_of_chunk = first_of_chunk_[chunk];
+  first_of_chunk_[chunk] = id;
   return id;
 }
 
@@ -99,9 +101,8 @@ void TransferTable::dequeue(TransferId id) {
   --link_load_[t.link()];
 }
 
-bool TransferTable::takes_another(LinkId id) const {
+bool TransferTable::hides_latency(LinkId id) const {
   const LinkState& link = links_[id];
-  if (link.in_flight < spec_.copies_in_flight) return true;
   if (link.per_latency == 0 || link.in_flight >= spec_.links[id].queue_depth) return false;
   Bytes behind_first = 0;
   for (std::size_t i = 1; i < link.bytes_in_flight.size(); ++i) behind_first += link.bytes_in_flight[i];

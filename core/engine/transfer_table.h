@@ -61,8 +61,8 @@ class TransferTable {
 
   // ---- The transfers of a chunk, the youngest first.
   void follow(std::size_t chunks) { first_of_chunk_.resize(chunks, none); }  // ids below that may come
-  TransferId add(const Transfer& transfer);
-  void remove(TransferId id);  // neither queued, deferred nor in flight
+  TransferId add(ChunkId chunk);                                             // all else is the caller's to fill in
+  void remove(TransferId id);                                                // neither queued, deferred nor in flight
   Transfer& operator[](TransferId id) { return entries_[id].transfer; }
   const Transfer& operator[](TransferId id) const { return entries_[id].transfer; }
   TransferId first_of(ChunkId chunk) const { return first_of_chunk_[chunk]; }
@@ -87,7 +87,9 @@ class TransferTable {
 
   // ---- In flight. A link takes `copies_in_flight`, and more, up to its queue depth, while the data behind the first
   // is less than what flows during one latency.
-  bool takes_another(LinkId link) const;
+  bool takes_another(LinkId link) const {
+    return links_[link].in_flight < spec_.copies_in_flight || hides_latency(link);
+  }
   void begin(TransferId id, Bytes bytes, Nanoseconds now);  // dequeues it
   void end(TransferId id);                                  // copies of a link end in order
   std::uint32_t in_flight() const { return in_flight_; }
@@ -99,7 +101,7 @@ class TransferTable {
 
   // ---- Counts.
   std::uint64_t enqueued() const { return enqueued_; }  // ever
-  std::span<const std::uint32_t> link_load() const { return {link_load_.data(), link_count_}; }
+  std::span<const std::uint32_t> link_load() const { return {link_load_.data(), spec_.links.size()}; }
   // Of all transfers, whatever their ids; times relative to `now`.
   std::uint64_t hash(Nanoseconds now) const;
 
@@ -117,8 +119,9 @@ class TransferTable {
     std::vector<Bytes> bytes_in_flight;  // in order of submission; empty with per_latency 0
   };
 
+  bool hides_latency(LinkId link) const;
+
   const MachineSpec& spec_;
-  std::size_t link_count_;
   std::vector<Entry> entries_;
   std::vector<TransferId> free_;
   std::vector<TransferId> first_of_chunk_;

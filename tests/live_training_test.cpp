@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "executor/live/programs.h"
 #include "executor/live/record.h"
 #include "executor/live/recorded_durations.h"

@@ -470,7 +470,7 @@ void Mover::find_new_source(TransferId id) {
   const bool wanted = memory_.copy(old.chunk, old.to).pins > 0;
   const bool prefetched = old.purpose == Purpose::fetch;
   if (memory_.copy(old.chunk, old.to).state != CopyState::absent || (!prefetched && !wanted)) return;
-  Demand* demand = wanted ? &lanes_.waiting_in(old.to).demand : nullptr;
+  OpDemand* demand = wanted ? &lanes_.waiting_in(old.to).demand : nullptr;
   // What was not fetched had room; now the op needs some again.
   if (!prefetched) lanes_.want_room(old.to, *demand, memory_.footprint(old.chunk, old.to));
   Refusal refusal = Refusal::none;
@@ -666,7 +666,7 @@ void Mover::fail(TransferId id, bool cancelled) {
     if (source.state == CopyState::condemned && source.readers == 0) copies_.free(t.chunk, t.from);
   }
   if (wanted) {  // the op still needs it: ask again
-    Demand& demand = lanes_.waiting_in(t.to).demand;
+    OpDemand& demand = lanes_.waiting_in(t.to).demand;
     lanes_.want_room(t.to, demand, memory_.footprint(t.chunk, t.to));
     demand.stranded.push_back(t.chunk);
   }

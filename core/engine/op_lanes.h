@@ -27,7 +27,7 @@ struct Hold {
 };
 
 // What an op lacks from its issue until it starts.
-struct Demand {
+struct OpDemand {
   std::uint32_t missing = 0;     // chunks without which it cannot start; those of the lists below are among them
   std::uint32_t overlapped = 0;  // <= missing: arrivals beside which it computes (Layout::overlap_faults)
   Bytes room_needed = 0;         // of the missing chunks, not reserved yet
@@ -40,8 +40,8 @@ struct Demand {
 };
 
 struct ActiveOp {
-  OpTimes times;
-  Demand demand;
+  OpMoments times;
+  OpDemand demand;
   std::span<const Use> uses;
   std::vector<Use> own_uses;  // what `uses` points to, but for ops of an owned program
   Tag tag = 0;                // of a task
@@ -90,11 +90,11 @@ class OpLanes {
   // What all waiting ops still need there: prefetches may not take it.
   Bytes room_wanted(TierId tier) const { return room_wanted_[tier]; }
   // The op of that tier needs so much more; so much of it became real.
-  void want_room(TierId tier, Demand& demand, Bytes bytes) {
+  void want_room(TierId tier, OpDemand& demand, Bytes bytes) {
     demand.room_needed += bytes;
     room_wanted_[tier] += bytes;
   }
-  void got_room(TierId tier, Demand& demand, Bytes bytes) {
+  void got_room(TierId tier, OpDemand& demand, Bytes bytes) {
     TENCACHE_CHECK(demand.room_needed >= bytes && room_wanted_[tier] >= bytes);
     demand.room_needed -= bytes;
     room_wanted_[tier] -= bytes;

@@ -91,7 +91,7 @@ void OpRunner::require_chunk(TierId tier, ActiveOp& op, const Use& use, ChunkId 
     mover_.stop_from(chunk, tier);
     memory_.add_writer(chunk, tier);
   }
-  Demand& demand = op.demand;
+  OpDemand& demand = op.demand;
   const Copy& copy = memory_.copy(chunk, tier);
   if (copy.state == CopyState::valid) {
     if (copy.evicting) mover_.rescue(chunk, tier);
@@ -136,7 +136,7 @@ bool OpRunner::go_on(std::uint8_t index) {
 void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
   const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
   const TierId tier = lanes_[index].tier;
-  Demand& demand = op.demand;
+  OpDemand& demand = op.demand;
   take_outputs(tier, op);
   std::erase_if(demand.stranded, [&](ChunkId chunk) {
     Refusal refusal = Refusal::none;
@@ -155,7 +155,7 @@ void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
 }
 
 void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
-  Demand& demand = op.demand;
+  OpDemand& demand = op.demand;
   for (; demand.next_output < demand.outputs.size(); ++demand.next_output) {
     const ChunkId chunk = demand.outputs[demand.next_output];
     if (memory_.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
@@ -180,7 +180,7 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
 
 bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
   Lane& lane = lanes_[index];
-  Demand& demand = op.demand;
+  OpDemand& demand = op.demand;
   if (demand.missing > demand.overlapped) return false;
   std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
   if (!op.started && !demand.holds.empty() && !lanes_.out_of_patience(memory_.chunk_total())) return false;
@@ -326,7 +326,7 @@ void OpRunner::late_write(TensorId tensor) {
 void OpRunner::abandon(std::uint8_t index) {
   Lane& lane = lanes_[index];
   ActiveOp& op = lane.active.back();
-  Demand& demand = op.demand;
+  OpDemand& demand = op.demand;
   lanes_.got_room(lane.tier, demand, demand.room_needed);
   // A started op waits for its latest allocation only.
   const std::span<const Use> given_up =

@@ -387,10 +387,6 @@ void Mover::lift_what_it_waits_for(const Lane& lane) {
   }
 }
 
-void Mover::op_issued(OpIndex op) {
-  for (const TransferId id : transfers_.release(op)) transfers_.enqueue(id, false);
-}
-
 // ---- Starting -------------------------------------------------------------------------------------------------------
 
 bool Mover::start_from(LinkId link) {
@@ -621,10 +617,9 @@ void Mover::arrive(TransferId id) {
 }
 
 void Mover::tell_waiting_ops(const Transfer& t) {
-  const StallCause cause = cause_of(spec_, t.link());
   const auto was_late = [&](ActiveOp& op) {
     op.times.lateness = t.lateness;
-    op.times.lateness.last = cause;
+    op.times.lateness.last = cause_of(spec_, t.link());
   };
   if (memory_.copy(t.chunk, t.to).pins > 0) {
     ActiveOp& op = lanes_.waiting_in(t.to);
@@ -636,7 +631,7 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
     const std::vector<ChunkId>& stranded = op.demand.stranded;
-    if (std::ranges::find(stranded, t.chunk) != stranded.end()) op.demand.stranded_cause = cause;
+    if (std::ranges::find(stranded, t.chunk) != stranded.end()) op.demand.stranded_cause = cause_of(spec_, t.link());
     for (const Hold& hold : op.demand.holds) {
       if (hold.tensor == memory_.tensor_of(t.chunk) && hold.tier == t.to) was_late(op);
     }

@@ -53,7 +53,6 @@ class Mover final : public ActionTaker {
   // Whether a missing chunk of the tensor is queued or in flight. A hold stands only while it is, so no policy can hold
   // an op for ever.
   bool on_its_way(TensorId tensor, TierId tier) const;
-  void op_issued(OpIndex op);  // what was deferred until then joins its queue
 
   // ---- For the policy.
   void take(const Action& action) override;

@@ -40,7 +40,7 @@ void OpRunner::issue(std::uint8_t index) {
   if (index == 0) {
     if (const auto module = program_.module_of(op.times.op)) enter_module(*module);
     count_hits(op);
-    mover_.op_issued(op.times.op);
+    for (const TransferId id : transfers_.release(op.times.op)) transfers_.enqueue(id, false);
   }
   lanes_.take_holds(op.times.op, op.demand.holds);
   {

@@ -152,12 +152,6 @@ bool TransferTable::take_staging(TransferId id, Bytes bytes) {
   return false;
 }
 
-void TransferTable::free_staging(TransferId id) {
-  StagingRun& staging = entries_[id].transfer.staging;
-  std::fill_n(staging_used_.begin() + staging.first, staging.count, false);
-  staging.count = 0;
-}
-
 std::uint64_t TransferTable::hash(Nanoseconds now) const {
   std::uint64_t sum = 0;  // the places in the table mean nothing
   for (const Entry& entry : entries_) {

@@ -5,6 +5,7 @@
 // until the next `add`.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -97,7 +98,11 @@ class TransferTable {
   // ---- Staging buffers: the first run of free ones that is long enough. False if there is none. Throws Error if there
   // can be none.
   bool take_staging(TransferId id, Bytes bytes);
-  void free_staging(TransferId id);
+  void free_staging(TransferId id) {
+    StagingRun& staging = entries_[id].transfer.staging;
+    std::fill_n(staging_used_.begin() + staging.first, staging.count, false);
+    staging.count = 0;
+  }
 
   // ---- Counts.
   std::uint64_t enqueued() const { return enqueued_; }  // ever

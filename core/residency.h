@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <ranges>
 #include <span>
 #include <vector>
 
@@ -38,6 +37,23 @@ struct Copy {
   bool unwritten = false;  // valid, but an op of a live program waits to write it: the value is where it was
 };
 
+// Numbers of chunks in a row, to be looped over.
+class ChunkRange {
+ public:
+  struct Iterator {
+    ChunkId chunk;
+    ChunkId operator*() const { return chunk; }
+    Iterator& operator++() { return ++chunk, *this; }
+    bool operator==(const Iterator&) const = default;
+  };
+  ChunkRange(ChunkId first, ChunkId end) : first_{first}, end_{end} {}
+  Iterator begin() const { return first_; }
+  Iterator end() const { return end_; }
+
+ private:
+  Iterator first_, end_;
+};
+
 class Residency {
  public:
   // `chunk_bytes` 0: whole tensors. `allocators` has one spec a tier. The spec must outlive this object.
@@ -57,8 +73,8 @@ class Residency {
   void set_role(TensorId tensor, Role role) { tensors_[tensor].role = role; }
   ChunkId first_chunk(TensorId tensor) const { return tensors_[tensor].first_chunk; }
   std::uint32_t chunk_count(TensorId tensor) const { return tensors_[tensor].chunk_count; }
-  auto chunks_of(TensorId tensor) const {
-    return std::views::iota(first_chunk(tensor), first_chunk(tensor) + chunk_count(tensor));
+  ChunkRange chunks_of(TensorId tensor) const {
+    return {first_chunk(tensor), first_chunk(tensor) + chunk_count(tensor)};
   }
 
   // Chunks.

@@ -58,8 +58,9 @@ class Condition {
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
   void wait(MutexLock& lock) { condition_.wait(lock.lock_); }
-  // False at the time limit.
-  bool wait_until(MutexLock& lock, std::chrono::steady_clock::time_point limit) {
+  // `limit`: a time of any clock. False at the time limit.
+  template <typename TimePoint>
+  bool wait_until(MutexLock& lock, const TimePoint& limit) {
     return condition_.wait_until(lock.lock_, limit) == std::cv_status::no_timeout;
   }
 

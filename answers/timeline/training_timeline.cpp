@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "answers/timeline/chrome_trace.h"
 #include "core/error.h"
 #include "core/thread_annotations.h"
 

@@ -422,7 +422,7 @@ std::uint64_t Engine::state_hash(Nanoseconds now) const {
     if (active.empty()) {
       mix(0);
     } else {
-      const OpMoments& front = active.front().times;
+      const OpTiming& front = active.front().times;
       mix(static_cast<std::uint64_t>(now - (active.front().started ? front.ready_ns : front.issued_ns)));
     }
   }

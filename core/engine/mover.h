@@ -95,19 +95,7 @@ class Mover final : public ActionTaker {
   void tell_waiting_ops(const Transfer& arrived);
   void fail(TransferId id, bool cancelled);
 
-  const MachineSpec& spec_;
-  const Layout& layout_;
-  const Moment& moment_;
-  Machine& machine_;
-  Residency& memory_;
-  MappedCopies& copies_;
-  TensorLives& lives_;
-  ProgramSource& program_;
-  TransferTable& transfers_;
-  OpLanes& lanes_;
-  Ledger& ledger_;
-  PolicySession& session_;
-
+  const Parts parts_;
   std::array<std::array<Route, max_tiers>, max_tiers> routes_{};
   std::map<ChunkId, int> failures_;                              // of copies, in a row; < failures_tolerated
   std::array<std::array<std::uint64_t, 2>, max_tiers> asked_{};  // the input (Moment) in which room was last asked for

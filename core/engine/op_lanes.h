@@ -40,7 +40,7 @@ struct OpDemand {
 };
 
 struct ActiveOp {
-  OpMoments times;
+  OpTiming times;
   OpDemand demand;
   std::span<const Use> uses;
   std::vector<Use> own_uses;  // what `uses` points to, but for ops of an owned program

@@ -31,7 +31,7 @@ struct LedgerTest : testing::Test {
 
 // Issued at 10, room by an eviction at 30, the last byte at 60, done at 100: 10 gap, 20 d2h, 30 h2d, 40 compute.
 TEST_F(LedgerTest, ALateOpIsGapThenItsCausesThenCompute) {
-  const OpTimes op{
+  const OpTiming op{
       .late = true,
       .issued_ns = 10,
       .ready_ns = 60,
@@ -77,7 +77,7 @@ TEST_F(LedgerTest, WaitingForTheCpuCountsForBackwardUntilItsFirstUpdate) {
   ledger.compute(0, {.op = 0}, 50);
   at(60);
   ledger.cpu_starts(1);
-  const OpTimes update{.op = 1, .issued_ns = 60, .ready_ns = 60};
+  const OpTiming update{.op = 1, .issued_ns = 60, .ready_ns = 60};
   ledger.wait(1, update, 60);
   ledger.compute(1, update, 90);
   at(100);

@@ -63,7 +63,7 @@ void Ledger::stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpInd
   since = until;
 }
 
-void Ledger::wait(std::uint8_t lane, const OpTimes& op, Nanoseconds start_ns) {
+void Ledger::wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns) {
   gap(lane, std::min(op.issued_ns, start_ns), op.op);
   if (op.late) {
     const Lateness& late = op.lateness;
@@ -81,7 +81,7 @@ void Ledger::wait(std::uint8_t lane, const OpTimes& op, Nanoseconds start_ns) {
   TENCACHE_CHECK(idle_since_ns_[lane] >= start_ns);
 }
 
-void Ledger::compute(std::uint8_t lane, const OpTimes& op, Nanoseconds until) {
+void Ledger::compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until) {
   Nanoseconds& since = idle_since_ns_[lane];
   const Nanoseconds passed = until - since;
   TENCACHE_CHECK(passed >= 0);

@@ -26,7 +26,7 @@ namespace tencache {
 inline constexpr std::size_t lane_count = 2;  // 0: GPU, 1: CPU
 
 // What an op's time is attributed by. issued_ns <= ready_ns once it is ready.
-struct OpTimes {
+struct OpTiming {
   OpIndex op = none;
   std::uint64_t iteration = 0;
   bool late = false;   // something was missing when it was issued
@@ -54,8 +54,8 @@ class Ledger {
   void gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu = false);
   void stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op);
   // From the end of the lane's last work to the start of this op: the gap until it was issued, then what it waited for.
-  void wait(std::uint8_t lane, const OpTimes& op, Nanoseconds start_ns);
-  void compute(std::uint8_t lane, const OpTimes& op, Nanoseconds until);
+  void wait(std::uint8_t lane, const OpTiming& op, Nanoseconds start_ns);
+  void compute(std::uint8_t lane, const OpTiming& op, Nanoseconds until);
   // The CPU starts an op: perhaps its iteration's first update.
   void cpu_starts(OpIndex op);
   // The GPU lane's time so far is preparation and belongs to nobody.

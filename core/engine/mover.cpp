@@ -60,7 +60,7 @@ bool Mover::fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_befor
     return true;
   }
   if (const TransferId coming = transfers_.find(chunk, to); coming != none) {
-    if (priority == urgent) promote(coming);
+    if (priority == Priority::urgent) promote(coming);
     return true;
   }
   const TensorId tensor = memory_.tensor_of(chunk);
@@ -79,7 +79,7 @@ bool Mover::fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_befor
   }
   const TransferId id = add(chunk, from, to, Purpose::fetch, priority);
   session_.decide(Decision::Kind::fetch, chunk, from, to);
-  if (priority != urgent && not_before != none && not_before != moment_.position) {
+  if (priority != Priority::urgent && not_before != none && not_before != moment_.position) {
     transfers_.defer(id, not_before);
   } else {
     transfers_.enqueue(id, false);
@@ -196,7 +196,7 @@ void Mover::take(const Action& action) {
 }
 
 void Mover::hold(const Action& action) {
-  for (Lane& lane : lanes_) {
+  for (OpLane& lane : lanes_) {
     // One that runs beside arrivals, or waits for an allocation, has started: the hold is for the next time.
     if (!lane.waiting || lane.active.back().started || lane.active.back().times.op != action.op) continue;
     lane.active.back().demand.holds.push_back({action.tensor, action.tier});
@@ -208,7 +208,7 @@ void Mover::hold(const Action& action) {
 
 Refusal Mover::take(const Action& action, ChunkId chunk) {
   Refusal refusal = Refusal::none;
-  const Priority priority = action.urgent ? urgent : normal;
+  const Priority priority = action.urgent ? Priority::urgent : Priority::normal;
   const TransferId coming = transfers_.find(chunk, action.tier);
   switch (action.verb) {
     case Verb::fetch:
@@ -223,7 +223,8 @@ Refusal Mover::take(const Action& action, ChunkId chunk) {
       evict(chunk, action.tier, action.destination, priority, refusal);
       return refusal;
     case Verb::clean:
-      send_out(chunk, action.tier, action.destination, Purpose::clean, action.urgent ? urgent : background, refusal);
+      send_out(chunk, action.tier, action.destination, Purpose::clean,
+               action.urgent ? Priority::urgent : Priority::background, refusal);
       return refusal;
     case Verb::drop:
       if (!memory_.evictable(chunk, action.tier) || !can_drop(chunk, action.tier)) return Refusal::stale;
@@ -356,8 +357,8 @@ void Mover::promote(TransferId id) {
 
 void Mover::lift(TransferId id) {
   Transfer& t = transfers_[id];
-  if (t.in_flight || t.priority == urgent) {
-    t.priority = urgent;  // a second hop is queued as urgent
+  if (t.in_flight || t.priority == Priority::urgent) {
+    t.priority = Priority::urgent;  // a second hop is queued as urgent
     return;
   }
   session_.decide(Decision::Kind::promote, t.chunk, t.from, t.to);
@@ -366,11 +367,11 @@ void Mover::lift(TransferId id) {
   } else {
     transfers_.undefer(id);
   }
-  t.priority = urgent;
+  t.priority = Priority::urgent;
   transfers_.enqueue(id, false);
 }
 
-void Mover::lift_what_it_waits_for(const Lane& lane) {
+void Mover::lift_what_it_waits_for(const OpLane& lane) {
   for (const Use& use : lane.active.back().uses) {
     if (use.tensor == none) continue;
     for (const ChunkId chunk : memory_.chunks_of(use.tensor)) {
@@ -379,7 +380,7 @@ void Mover::lift_what_it_waits_for(const Lane& lane) {
     }
   }
   for (LinkId link = 0; link < spec_.links.size(); ++link) {
-    for (TransferId id = transfers_.first_in_queue(link, normal); id != none;) {
+    for (TransferId id = transfers_.first_in_queue(link, Priority::normal); id != none;) {
       const TransferId next = transfers_.next_in_queue(id);
       if (transfers_[id].purpose == Purpose::evict && transfers_[id].from == lane.tier) lift(id);
       id = next;
@@ -393,13 +394,16 @@ bool Mover::start_from(LinkId link) {
   bool progress = false;
   while (transfers_.takes_another(link)) {
     bool started = false;
-    for (std::size_t priority = 0; priority < priority_count && !started; ++priority) {
+    for (const Priority priority : every_priority) {
       TransferId first = transfers_.first_in_queue(link, priority);
       while (first != none && !source_stands(first)) {
         find_new_source(first);
         first = transfers_.first_in_queue(link, priority);
       }
-      if (first != none) started = try_start(first);
+      if (first != none && try_start(first)) {
+        started = true;
+        break;
+      }
     }
     if (!started) break;
     progress = true;
@@ -420,7 +424,7 @@ void Mover::start_behind_blocked() {
 
 bool Mover::start_behind_blocked(LinkId link) {
   bool progress = false;
-  for (std::size_t priority = 0; priority < priority_count; ++priority) {
+  for (const Priority priority : every_priority) {
     for (TransferId id = transfers_.first_in_queue(link, priority); id != none && transfers_.takes_another(link);) {
       const Transfer& t = transfers_[id];
       const TransferId next = transfers_.next_in_queue(id);
@@ -466,11 +470,11 @@ void Mover::find_new_source(TransferId id) {
   const bool wanted = memory_.copy(old.chunk, old.to).pins > 0;
   const bool prefetched = old.purpose == Purpose::fetch;
   if (memory_.copy(old.chunk, old.to).state != CopyState::absent || (!prefetched && !wanted)) return;
-  Demand* demand = wanted ? &lanes_.waiting_in(old.to).demand : nullptr;
+  OpDemand* demand = wanted ? &lanes_.waiting_in(old.to).demand : nullptr;
   // What was not fetched had room; now the op needs some again.
   if (!prefetched) lanes_.want_room(old.to, *demand, memory_.footprint(old.chunk, old.to));
   Refusal refusal = Refusal::none;
-  if (fetch(old.chunk, old.to, prefetched ? old.priority : urgent, none, refusal)) return;
+  if (fetch(old.chunk, old.to, prefetched ? old.priority : Priority::urgent, none, refusal)) return;
   if (wanted) demand->stranded.push_back(old.chunk);
 }
 
@@ -503,7 +507,7 @@ bool Mover::room_for_fetch(TransferId id) {
     } else if (const TransferId behind = transfers_.next_in_queue(id); behind != none) {
       bytes += memory_.footprint(transfers_[behind].chunk, to);  // two ahead, so that both directions run at once
     }
-    make_room(to, bytes, !wanted, chunk, chunk, wanted ? urgent : normal);
+    make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
     if (!source_stands(id)) return false;  // it was given up to make room: the next round seeks another
     if (!copies_.take(chunk, to)) {
       transfers_[id].lateness.room_ns = -1;  // blocked
@@ -559,7 +563,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
                   .end_ns = completion.end_ns,
                   .kind = SpanKind::transfer,
                   .cause = cause_of(spec_, link),
-                  .urgent = t.priority == urgent,
+                  .urgent = t.priority == Priority::urgent,
                   .lane = static_cast<std::uint8_t>(lane_count + link),
                   .iteration = moment_.iteration,
                   .op = t.requested_at,
@@ -627,7 +631,7 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     --op.demand.missing;
     was_late(op);
   }
-  for (Lane& lane : lanes_) {
+  for (OpLane& lane : lanes_) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
     const std::vector<ChunkId>& stranded = op.demand.stranded;
@@ -661,7 +665,7 @@ void Mover::fail(TransferId id, bool cancelled) {
     if (source.state == CopyState::condemned && source.readers == 0) copies_.free(t.chunk, t.from);
   }
   if (wanted) {  // the op still needs it: ask again
-    Demand& demand = lanes_.waiting_in(t.to).demand;
+    OpDemand& demand = lanes_.waiting_in(t.to).demand;
     lanes_.want_room(t.to, demand, memory_.footprint(t.chunk, t.to));
     demand.stranded.push_back(t.chunk);
   }

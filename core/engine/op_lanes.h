@@ -27,7 +27,7 @@ struct Hold {
 };
 
 // What an op lacks from its issue until it starts.
-struct Demand {
+struct OpDemand {
   std::uint32_t missing = 0;     // chunks without which it cannot start; those of the lists below are among them
   std::uint32_t overlapped = 0;  // <= missing: arrivals beside which it computes (Layout::overlap_faults)
   Bytes room_needed = 0;         // of the missing chunks, not reserved yet
@@ -40,8 +40,8 @@ struct Demand {
 };
 
 struct ActiveOp {
-  OpTimes times;
-  Demand demand;
+  OpTiming times;
+  OpDemand demand;
   std::span<const Use> uses;
   std::vector<Use> own_uses;  // what `uses` points to, but for ops of an owned program
   Tag tag = 0;                // of a task
@@ -53,7 +53,7 @@ struct ActiveOp {
   Nanoseconds computed_ns = -1;  // when its compute was over, if arrivals outlast it; else -1
 };
 
-struct Lane {
+struct OpLane {
   TierId tier = no_tier;
   std::deque<ActiveOp> active;  // issued and not done
   bool waiting = false;         // the last of `active` lacks something
@@ -72,8 +72,8 @@ class OpLanes {
     TENCACHE_CHECK(lanes_[0].tier == 0);
   }
 
-  Lane& operator[](std::size_t lane) { return lanes_[lane]; }
-  const Lane& operator[](std::size_t lane) const { return lanes_[lane]; }
+  OpLane& operator[](std::size_t lane) { return lanes_[lane]; }
+  const OpLane& operator[](std::size_t lane) const { return lanes_[lane]; }
   auto begin() { return lanes_.begin(); }
   auto end() { return lanes_.end(); }
   auto begin() const { return lanes_.begin(); }
@@ -83,18 +83,18 @@ class OpLanes {
 
   // ---- The op that a pinned chunk which is not valid in the tier is missing to: the one that waits there.
   ActiveOp& waiting_in(TierId tier) {
-    Lane& lane = lanes_[tier == lanes_[0].tier ? 0 : 1];
+    OpLane& lane = lanes_[tier == lanes_[0].tier ? 0 : 1];
     TENCACHE_CHECK(lane.waiting && lane.tier == tier);
     return lane.active.back();
   }
   // What all waiting ops still need there: prefetches may not take it.
   Bytes room_wanted(TierId tier) const { return room_wanted_[tier]; }
   // The op of that tier needs so much more; so much of it became real.
-  void want_room(TierId tier, Demand& demand, Bytes bytes) {
+  void want_room(TierId tier, OpDemand& demand, Bytes bytes) {
     demand.room_needed += bytes;
     room_wanted_[tier] += bytes;
   }
-  void got_room(TierId tier, Demand& demand, Bytes bytes) {
+  void got_room(TierId tier, OpDemand& demand, Bytes bytes) {
     TENCACHE_CHECK(demand.room_needed >= bytes && room_wanted_[tier] >= bytes);
     demand.room_needed -= bytes;
     room_wanted_[tier] -= bytes;
@@ -118,7 +118,7 @@ class OpLanes {
   bool out_of_patience(std::size_t chunks) const { return copies_waited_ > 1000 + 16 * chunks; }
 
  private:
-  std::array<Lane, lane_count> lanes_;
+  std::array<OpLane, lane_count> lanes_;
   std::array<Bytes, max_tiers> room_wanted_{};  // by tier: the sum of room_needed of the ops that wait there
   std::multimap<OpIndex, Hold> holds_;
   std::uint64_t ops_given_ = 0;
@@ -126,7 +126,7 @@ class OpLanes {
 };
 
 inline bool OpLanes::runs_something() const {
-  for (const Lane& lane : lanes_) {
+  for (const OpLane& lane : lanes_) {
     for (const ActiveOp& op : lane.active) {
       if (op.started && !(lane.waiting && &op == &lane.active.back())) return true;
     }

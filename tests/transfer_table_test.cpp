@@ -24,7 +24,7 @@ MachineSpec one_link(Nanoseconds latency_ns = 0, std::uint32_t queue_depth = 1) 
 
 struct Table : TransferTable {
   explicit Table(const MachineSpec& spec) : TransferTable(spec) { follow(8); }
-  TransferId fetch(ChunkId chunk, Priority priority = normal) {
+  TransferId fetch(ChunkId chunk, Priority priority = Priority::normal) {
     const TransferId id = add(chunk);
     Transfer& t = (*this)[id];
     t.from = 1;
@@ -44,13 +44,13 @@ struct Table : TransferTable {
 TEST(TransferTableTest, AQueueIsFirstInFirstOutButForItsFront) {
   const MachineSpec spec = one_link();
   Table table(spec);
-  const TransferId a = table.fetch(0), b = table.fetch(1), c = table.fetch(2), d = table.fetch(3, urgent);
+  const TransferId a = table.fetch(0), b = table.fetch(1), c = table.fetch(2), d = table.fetch(3, Priority::urgent);
   for (const TransferId id : {a, b, d}) table.enqueue(id, false);
   table.enqueue(c, true);
-  EXPECT_THAT(table.queue(normal), ElementsAre(c, a, b));
-  EXPECT_THAT(table.queue(urgent), ElementsAre(d));
+  EXPECT_THAT(table.queue(Priority::normal), ElementsAre(c, a, b));
+  EXPECT_THAT(table.queue(Priority::urgent), ElementsAre(d));
   table.dequeue(a);
-  EXPECT_THAT(table.queue(normal), ElementsAre(c, b));
+  EXPECT_THAT(table.queue(Priority::normal), ElementsAre(c, b));
   EXPECT_EQ(table.link_load()[0], 3U);
   EXPECT_EQ(table.enqueued(), 4U);
   for (const TransferId id : {b, c, d}) table.dequeue(id);

@@ -98,7 +98,7 @@ void Engine::take(const Completion& completion) {
       break;
     }
     case TagKind::gap: {
-      Lane& lane = lanes_[value];
+      OpLane& lane = lanes_[value];
       TENCACHE_CHECK(lane.gap_pending);
       lane.gap_pending = false;
       lane.gap_done = true;
@@ -335,7 +335,7 @@ void Engine::pump() {
 }
 
 bool Engine::advance_lane(std::uint8_t index) {
-  const Lane& lane = lanes_[index];
+  const OpLane& lane = lanes_[index];
   bool progress = false;
   if (lane.waiting) {
     if (!runner_.go_on(index)) return false;
@@ -347,7 +347,7 @@ bool Engine::advance_lane(std::uint8_t index) {
 
 // Issues the lane's next op if there is one that may be. An op goes through: dependencies, boundary, gap, issue.
 bool Engine::issue_next(std::uint8_t index) {
-  Lane& lane = lanes_[index];
+  OpLane& lane = lanes_[index];
   if (lane.gap_pending) return false;
   const std::optional<NextOp> next = program_->next(index);
   if (!next) return false;
@@ -441,7 +441,7 @@ bool Engine::stand_still() {
 // Anything, or an op that was given to the machine since.
 bool Engine::under_way(std::uint64_t ops_given_before) const {
   if (lanes_.ops_given() > ops_given_before || transfers_.in_flight() > 0) return true;
-  for (const Lane& lane : lanes_) {
+  for (const OpLane& lane : lanes_) {
     if (lane.gap_pending) return true;
     for (const ActiveOp& op : lane.active) {
       // An external one runs in the program, which waits; one that meets others may wait for them.
@@ -461,7 +461,7 @@ bool Engine::lift_standstill() {
   };
   if (goes_on()) return true;
   const Because because(session_, {.reason = Reason::standstill});
-  for (Lane& lane : lanes_) {
+  for (OpLane& lane : lanes_) {
     if (!lane.waiting) continue;
     mover_.lift_what_it_waits_for(lane);
     lane.active.back().demand.holds.clear();
@@ -474,7 +474,7 @@ bool Engine::lift_standstill() {
 }
 
 void Engine::throw_out_of_memory() {
-  const auto waits = std::ranges::find_if(lanes_, [](const Lane& lane) { return lane.waiting; });
+  const auto waits = std::ranges::find_if(lanes_, [](const OpLane& lane) { return lane.waiting; });
   TENCACHE_CHECK(waits != lanes_.end());  // or an op waits where the program stands still
   const ActiveOp& op = waits->active.back();
   const TierId tier = waits->tier;

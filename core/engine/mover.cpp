@@ -48,7 +48,7 @@ bool Mover::fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_befor
     return true;
   }
   if (const TransferId coming = parts_.transfers.find(chunk, to); coming != none) {
-    if (priority == urgent) promote(coming);
+    if (priority == Priority::urgent) promote(coming);
     return true;
   }
   const TensorId tensor = parts_.memory.tensor_of(chunk);
@@ -67,7 +67,7 @@ bool Mover::fetch(ChunkId chunk, TierId to, Priority priority, OpIndex not_befor
   }
   const TransferId id = add(chunk, from, to, Purpose::fetch, priority);
   parts_.session.decide(Decision::Kind::fetch, chunk, from, to);
-  if (priority != urgent && not_before != none && not_before != parts_.moment.position) {
+  if (priority != Priority::urgent && not_before != none && not_before != parts_.moment.position) {
     parts_.transfers.defer(id, not_before);
   } else {
     parts_.transfers.enqueue(id, false);
@@ -147,10 +147,11 @@ bool Mover::evict(ChunkId chunk, TierId from, TierId destination, Priority prior
 }
 
 bool Mover::on_its_way(TensorId tensor, TierId tier) const {
-  return std::ranges::any_of(parts_.memory.chunks_of(tensor), [&](ChunkId chunk) {
+  for (const ChunkId chunk : parts_.memory.chunks_of(tensor)) {
     const TransferId id = parts_.transfers.find(chunk, tier);
-    return id != none && (parts_.transfers[id].queued || parts_.transfers[id].in_flight);
-  });
+    if (id != none && (parts_.transfers[id].queued || parts_.transfers[id].in_flight)) return true;
+  }
+  return false;
 }
 
 // ---- What a policy wants --------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ void Mover::take(const Action& action) {
 }
 
 void Mover::hold(const Action& action) {
-  for (Lane& lane : parts_.lanes) {
+  for (OpLane& lane : parts_.lanes) {
     // One that runs beside arrivals, or waits for an allocation, has started: the hold is for the next time.
     if (!lane.waiting || lane.active.back().started || lane.active.back().times.op != action.op) continue;
     lane.active.back().demand.holds.push_back({action.tensor, action.tier});
@@ -196,7 +197,7 @@ void Mover::hold(const Action& action) {
 
 Refusal Mover::take(const Action& action, ChunkId chunk) {
   Refusal refusal = Refusal::none;
-  const Priority priority = action.urgent ? urgent : normal;
+  const Priority priority = action.urgent ? Priority::urgent : Priority::normal;
   const TransferId coming = parts_.transfers.find(chunk, action.tier);
   switch (action.verb) {
     case Verb::fetch:
@@ -211,7 +212,8 @@ Refusal Mover::take(const Action& action, ChunkId chunk) {
       evict(chunk, action.tier, action.destination, priority, refusal);
       return refusal;
     case Verb::clean:
-      send_out(chunk, action.tier, action.destination, Purpose::clean, action.urgent ? urgent : background, refusal);
+      send_out(chunk, action.tier, action.destination, Purpose::clean,
+               action.urgent ? Priority::urgent : Priority::background, refusal);
       return refusal;
     case Verb::drop:
       if (!parts_.memory.evictable(chunk, action.tier) || !can_drop(chunk, action.tier)) return Refusal::stale;
@@ -345,8 +347,8 @@ void Mover::promote(TransferId id) {
 
 void Mover::lift(TransferId id) {
   Transfer& t = parts_.transfers[id];
-  if (t.in_flight || t.priority == urgent) {
-    t.priority = urgent;  // a second hop is queued as urgent
+  if (t.in_flight || t.priority == Priority::urgent) {
+    t.priority = Priority::urgent;  // a second hop is queued as urgent
     return;
   }
   parts_.session.decide(Decision::Kind::promote, t.chunk, t.from, t.to);
@@ -355,11 +357,11 @@ void Mover::lift(TransferId id) {
   } else {
     parts_.transfers.undefer(id);
   }
-  t.priority = urgent;
+  t.priority = Priority::urgent;
   parts_.transfers.enqueue(id, false);
 }
 
-void Mover::lift_what_it_waits_for(const Lane& lane) {
+void Mover::lift_what_it_waits_for(const OpLane& lane) {
   for (const Use& use : lane.active.back().uses) {
     if (use.tensor == none) continue;
     for (const ChunkId chunk : parts_.memory.chunks_of(use.tensor)) {
@@ -368,7 +370,7 @@ void Mover::lift_what_it_waits_for(const Lane& lane) {
     }
   }
   for (LinkId link = 0; link < parts_.spec.links.size(); ++link) {
-    for (TransferId id = parts_.transfers.first_in_queue(link, normal); id != none;) {
+    for (TransferId id = parts_.transfers.first_in_queue(link, Priority::normal); id != none;) {
       const TransferId next = parts_.transfers.next_in_queue(id);
       if (parts_.transfers[id].purpose == Purpose::evict && parts_.transfers[id].from == lane.tier) lift(id);
       id = next;
@@ -382,13 +384,16 @@ bool Mover::start_from(LinkId link) {
   bool progress = false;
   while (parts_.transfers.takes_another(link)) {
     bool started = false;
-    for (std::size_t priority = 0; priority < priority_count && !started; ++priority) {
+    for (const Priority priority : every_priority) {
       TransferId first = parts_.transfers.first_in_queue(link, priority);
       while (first != none && !source_stands(first)) {
         find_new_source(first);
         first = parts_.transfers.first_in_queue(link, priority);
       }
-      if (first != none) started = try_start(first);
+      if (first != none && try_start(first)) {
+        started = true;
+        break;
+      }
     }
     if (!started) break;
     progress = true;
@@ -409,7 +414,7 @@ void Mover::start_behind_blocked() {
 
 bool Mover::start_behind_blocked(LinkId link) {
   bool progress = false;
-  for (std::size_t priority = 0; priority < priority_count; ++priority) {
+  for (const Priority priority : every_priority) {
     for (TransferId id = parts_.transfers.first_in_queue(link, priority);
          id != none && parts_.transfers.takes_another(link);) {
       const Transfer& t = parts_.transfers[id];
@@ -460,7 +465,7 @@ void Mover::find_new_source(TransferId id) {
   // What was not fetched had room; now the op needs some again.
   if (!prefetched) parts_.lanes.want_room(old.to, *demand, parts_.memory.footprint(old.chunk, old.to));
   Refusal refusal = Refusal::none;
-  if (fetch(old.chunk, old.to, prefetched ? old.priority : urgent, none, refusal)) return;
+  if (fetch(old.chunk, old.to, prefetched ? old.priority : Priority::urgent, none, refusal)) return;
   if (wanted) demand->stranded.push_back(old.chunk);
 }
 
@@ -494,7 +499,7 @@ bool Mover::room_for_fetch(TransferId id) {
       bytes += parts_.memory.footprint(parts_.transfers[behind].chunk,
                                        to);  // two ahead, so that both directions run at once
     }
-    make_room(to, bytes, !wanted, chunk, chunk, wanted ? urgent : normal);
+    make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
     if (!source_stands(id)) return false;  // it was given up to make room: the next round seeks another
     if (!parts_.copies.take(chunk, to)) {
       parts_.transfers[id].lateness.room_ns = -1;  // blocked
@@ -550,7 +555,7 @@ void Mover::complete(TransferId id, const Completion& completion) {
                         .end_ns = completion.end_ns,
                         .kind = SpanKind::transfer,
                         .cause = cause_of(parts_.spec, link),
-                        .urgent = t.priority == urgent,
+                        .urgent = t.priority == Priority::urgent,
                         .lane = static_cast<std::uint8_t>(lane_count + link),
                         .iteration = parts_.moment.iteration,
                         .op = t.requested_at,
@@ -618,7 +623,7 @@ void Mover::tell_waiting_ops(const Transfer& t) {
     --op.demand.missing;
     was_late(op);
   }
-  for (Lane& lane : parts_.lanes) {
+  for (OpLane& lane : parts_.lanes) {
     if (!lane.waiting) continue;
     ActiveOp& op = lane.active.back();
     const std::vector<ChunkId>& stranded = op.demand.stranded;

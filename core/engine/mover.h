@@ -66,7 +66,7 @@ class Mover final : public ActionTaker {
   void start_behind_blocked();
   void complete(TransferId id, const Completion& completion);
   // Of the lane's waiting op and of what is to leave its tier.
-  void lift_what_it_waits_for(const Lane& lane);
+  void lift_what_it_waits_for(const OpLane& lane);
 
  private:
   Route find_route(TierId from, TierId to) const;

@@ -53,7 +53,7 @@ struct ActiveOp {
   Nanoseconds computed_ns = -1;  // when its compute was over, if arrivals outlast it; else -1
 };
 
-struct Lane {
+struct OpLane {
   TierId tier = no_tier;
   std::deque<ActiveOp> active;  // issued and not done
   bool waiting = false;         // the last of `active` lacks something
@@ -72,8 +72,8 @@ class OpLanes {
     TENCACHE_CHECK(lanes_[0].tier == 0);
   }
 
-  Lane& operator[](std::size_t lane) { return lanes_[lane]; }
-  const Lane& operator[](std::size_t lane) const { return lanes_[lane]; }
+  OpLane& operator[](std::size_t lane) { return lanes_[lane]; }
+  const OpLane& operator[](std::size_t lane) const { return lanes_[lane]; }
   auto begin() { return lanes_.begin(); }
   auto end() { return lanes_.end(); }
   auto begin() const { return lanes_.begin(); }
@@ -83,7 +83,7 @@ class OpLanes {
 
   // ---- The op that a pinned chunk which is not valid in the tier is missing to: the one that waits there.
   ActiveOp& waiting_in(TierId tier) {
-    Lane& lane = lanes_[tier == lanes_[0].tier ? 0 : 1];
+    OpLane& lane = lanes_[tier == lanes_[0].tier ? 0 : 1];
     TENCACHE_CHECK(lane.waiting && lane.tier == tier);
     return lane.active.back();
   }
@@ -118,7 +118,7 @@ class OpLanes {
   bool out_of_patience(std::size_t chunks) const { return copies_waited_ > 1000 + 16 * chunks; }
 
  private:
-  std::array<Lane, lane_count> lanes_;
+  std::array<OpLane, lane_count> lanes_;
   std::array<Bytes, max_tiers> room_wanted_{};  // by tier: the sum of room_needed of the ops that wait there
   std::multimap<OpIndex, Hold> holds_;
   std::uint64_t ops_given_ = 0;
@@ -126,7 +126,7 @@ class OpLanes {
 };
 
 inline bool OpLanes::runs_something() const {
-  for (const Lane& lane : lanes_) {
+  for (const OpLane& lane : lanes_) {
     for (const ActiveOp& op : lane.active) {
       if (op.started && !(lane.waiting && &op == &lane.active.back())) return true;
     }

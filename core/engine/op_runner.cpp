@@ -33,7 +33,7 @@ OpRunner::OpRunner(const Mover::Parts& parts, Mover& mover, const std::array<boo
 // ---- Issue ----------------------------------------------------------------------------------------------------------
 
 void OpRunner::issue(std::uint8_t index) {
-  Lane& lane = lanes_[index];
+  OpLane& lane = lanes_[index];
   ActiveOp& op = lane.active.back();
   op.times.issued_ns = moment_.now;
   lane.waiting = true;
@@ -54,7 +54,7 @@ void OpRunner::issue(std::uint8_t index) {
 }
 
 void OpRunner::enter_module(NameId module) {
-  Lane& lane = lanes_[0];
+  OpLane& lane = lanes_[0];
   if (lane.module == module) return;
   if (lane.module != 0) {
     session_.emit({.kind = EventKind::module_end, .op = moment_.position, .module = lane.module});
@@ -64,7 +64,7 @@ void OpRunner::enter_module(NameId module) {
 }
 
 void OpRunner::allocate(TensorId tensor) {
-  Lane& lane = lanes_[0];
+  OpLane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && lane.active.front().started && !lane.waiting);
   ActiveOp& op = lane.active.front();
   ledger_.compute(0, op.times, moment_.now);
@@ -117,7 +117,7 @@ void OpRunner::require_chunk(TierId tier, ActiveOp& op, const Use& use, ChunkId 
   if (use.read || refetch) {
     Refusal refusal = Refusal::none;
     if (coming != none) overlap(op, coming);
-    if (!mover_.fetch(chunk, tier, urgent, none, refusal)) demand.stranded.push_back(chunk);
+    if (!mover_.fetch(chunk, tier, Priority::urgent, none, refusal)) demand.stranded.push_back(chunk);
   } else {
     if (coming != none) mover_.withdraw(coming);
     demand.outputs.push_back(chunk);
@@ -140,7 +140,7 @@ void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
   take_outputs(tier, op);
   std::erase_if(demand.stranded, [&](ChunkId chunk) {
     Refusal refusal = Refusal::none;
-    if (!mover_.fetch(chunk, tier, urgent, none, refusal)) return false;
+    if (!mover_.fetch(chunk, tier, Priority::urgent, none, refusal)) return false;
     const TransferId coming = transfers_.find(chunk, tier);
     if (coming != none) transfers_[coming].lateness.before = demand.stranded_cause;
     return true;
@@ -160,7 +160,7 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
     const ChunkId chunk = demand.outputs[demand.next_output];
     if (memory_.copy(chunk, tier).state != CopyState::absent) return;  // its former life is still being copied
     if (!copies_.take(chunk, tier)) {
-      mover_.make_room(tier, demand.room_needed, false, none, chunk, urgent);
+      mover_.make_room(tier, demand.room_needed, false, none, chunk, Priority::urgent);
       if (!copies_.take(chunk, tier)) return;
     }
     lanes_.got_room(tier, demand, memory_.footprint(chunk, tier));
@@ -179,7 +179,7 @@ void OpRunner::take_outputs(TierId tier, ActiveOp& op) {
 }
 
 bool OpRunner::try_start(std::uint8_t index, ActiveOp& op) {
-  Lane& lane = lanes_[index];
+  OpLane& lane = lanes_[index];
   OpDemand& demand = op.demand;
   if (demand.missing > demand.overlapped) return false;
   std::erase_if(demand.holds, [&](const Hold& hold) { return !mover_.on_its_way(hold.tensor, hold.tier); });
@@ -250,7 +250,7 @@ void OpRunner::computed(std::uint8_t index, Nanoseconds start_ns, Nanoseconds en
 }
 
 void OpRunner::finish(std::uint8_t index, Nanoseconds start_ns, Nanoseconds end_ns) {
-  Lane& lane = lanes_[index];
+  OpLane& lane = lanes_[index];
   ActiveOp& op = lane.active.front();
   TENCACHE_CHECK(op.started && op.demand.missing == 0 && op.demand.room_needed == 0);
   if (!op.external) ledger_.wait(index, op.times, start_ns);
@@ -298,7 +298,7 @@ void OpRunner::release(TierId tier, const Use& use) {
 }
 
 void OpRunner::forget(TensorId tensor) {
-  for (Lane& lane : lanes_) {
+  for (OpLane& lane : lanes_) {
     for (ActiveOp& op : lane.active) {
       for (Use& use : op.own_uses) {
         if (use.tensor != tensor) continue;
@@ -311,7 +311,7 @@ void OpRunner::forget(TensorId tensor) {
 }
 
 void OpRunner::late_write(TensorId tensor) {
-  Lane& lane = lanes_[0];
+  OpLane& lane = lanes_[0];
   TENCACHE_CHECK(lane.active.size() == 1 && !lane.waiting);
   for (Use& use : lane.active.front().own_uses) {
     if (use.tensor != tensor || use.write) continue;
@@ -324,7 +324,7 @@ void OpRunner::late_write(TensorId tensor) {
 }
 
 void OpRunner::abandon(std::uint8_t index) {
-  Lane& lane = lanes_[index];
+  OpLane& lane = lanes_[index];
   ActiveOp& op = lane.active.back();
   OpDemand& demand = op.demand;
   lanes_.got_room(lane.tier, demand, demand.room_needed);

@@ -71,8 +71,8 @@ void TransferTable::enqueue(TransferId id, bool at_front) {
   TENCACHE_CHECK(!t.queued && !t.in_flight);
   t.queued = true;
   entry.previous = entry.next = none;
-  TransferId& first = link.first[t.priority];
-  TransferId& last = link.last[t.priority];
+  TransferId& first = link.first[index(t.priority)];
+  TransferId& last = link.last[index(t.priority)];
   if (first == none) {
     first = last = id;
   } else if (at_front) {
@@ -94,8 +94,8 @@ void TransferTable::dequeue(TransferId id) {
   Transfer& t = entries_[id].transfer;
   LinkState& link = links_[t.link()];
   TENCACHE_CHECK(t.queued);
-  (entry.previous == none ? link.first[t.priority] : entries_[entry.previous].next) = entry.next;
-  (entry.next == none ? link.last[t.priority] : entries_[entry.next].previous) = entry.previous;
+  (entry.previous == none ? link.first[index(t.priority)] : entries_[entry.previous].next) = entry.next;
+  (entry.next == none ? link.last[index(t.priority)] : entries_[entry.next].previous) = entry.previous;
   t.queued = false;
   --link.length;
   --link_load_[t.link()];

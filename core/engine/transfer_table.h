@@ -20,7 +20,8 @@ namespace tencache {
 
 using TransferId = std::uint32_t;
 enum class Purpose : std::uint8_t { fetch, evict, clean };
-enum Priority : std::uint8_t { urgent, normal, background, priority_count };
+enum class Priority : std::uint8_t { urgent, normal, background };
+inline constexpr std::array every_priority{Priority::urgent, Priority::normal, Priority::background};
 
 // One link, or two with pinned buffers between them.
 struct Route {
@@ -38,7 +39,7 @@ struct Transfer {
   ChunkId chunk = none;  // none: the entry is free
   TierId from = no_tier, to = no_tier;
   Purpose purpose = Purpose::fetch;
-  Priority priority = normal;
+  Priority priority = Priority::normal;
   Route route = {};
   OpIndex requested_at = none;
   OpIndex not_before = none;  // the op whose issue ends its deferral
@@ -82,7 +83,7 @@ class TransferTable {
   std::vector<TransferId> release(OpIndex op);  // those deferred until that op, in order of request; not queued yet
   void enqueue(TransferId id, bool at_front);
   void dequeue(TransferId id);
-  TransferId first_in_queue(LinkId link, std::size_t priority) const { return links_[link].first[priority]; }
+  TransferId first_in_queue(LinkId link, Priority priority) const { return links_[link].first[index(priority)]; }
   TransferId next_in_queue(TransferId id) const { return entries_[id].next; }
   bool empty(LinkId link) const { return links_[link].length == 0; }
 
@@ -117,13 +118,14 @@ class TransferTable {
     TransferId next_of_chunk = none;
   };
   struct LinkState {
-    std::array<TransferId, priority_count> first{none, none, none}, last{none, none, none};
+    std::array<TransferId, every_priority.size()> first{none, none, none}, last{none, none, none};
     std::uint32_t length = 0;            // of the three queues together
     std::uint32_t in_flight = 0;         // <= max(copies_in_flight, queue depth)
     Bytes per_latency = 0;               // what flows during one; 0: copies_in_flight is the limit
     std::vector<Bytes> bytes_in_flight;  // in order of submission; empty with per_latency 0
   };
 
+  static std::size_t index(Priority priority) { return static_cast<std::size_t>(priority); }
   bool hides_latency(LinkId link) const;
 
   const MachineSpec& spec_;

@@ -1,24 +1,70 @@
-// The lower bound in words and as JSON: what binds, where, and what it takes for granted.
+// The lower bound as an answer: what binds, where, and what it takes for granted.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "answers/json.h"
+#include "answers/described.h"
+#include "answers/document.h"
 #include "studies/bound.h"
 #include "studies/workload.h"
 
 namespace tencache {
 
-// "nvme_read at 3.50 GB/s, from op 5 (x) to 9 (y): 4.00 GiB must cross; and 2 more such windows". Links are those of
-// the rank whose bound it is.
-std::string binding_text(const Workload& workload, const BoundTerm& binding, std::size_t rank);
+struct OpPlace {
+  OpIndex op = 0;
+  std::string name;
+};
+TENCACHE_ANSWER(OpPlace, op, name)
 
-// "4.00 GiB must cross".
-std::string crossing_text(const BoundWindow& window);
+struct WindowAnswer {
+  std::string term;
+  OpPlace first, last;
+  double seconds = 0, compute_seconds = 0;
+  double bytes = 0;  // that must cross
+};
+TENCACHE_ANSWER(WindowAnswer, term, first, last, seconds, compute_seconds, bytes)
 
-Json bound_term_json(const Workload& workload, const BoundTerm& term, std::size_t rank);
-Json bound_windows_json(const Trace& trace, const std::vector<BoundWindow>& windows);
+struct TermAnswer {
+  std::string name;
+  double seconds = 0;
+  std::vector<std::string> inside, links;  // tiers that hold content, and what leads in and out
+  std::optional<double> bandwidth_bytes_per_second;
+  std::vector<WindowAnswer> windows;
+};
+TENCACHE_ANSWER(TermAnswer, name, seconds, inside, links, bandwidth_bytes_per_second, windows)
 
+struct BoundAnswer {
+  std::string machine, trace;
+  bool fits = true;  // under some policy
+  std::optional<std::string> reason;
+  double bound_seconds = 0;
+  std::string bound_term;
+  TermAnswer binding;
+  double compute_bound_seconds = 0;
+  std::uint64_t rank = 0;  // whose bound is the greatest
+  std::vector<TermAnswer> terms;
+  std::vector<WindowAnswer> windows;
+  std::vector<std::string> notes;
+  Json gpu_time, manifest, timing;
+
+  // Known only while the command runs.
+  std::string title;  // "gpt2, batch 8 on g10-a100 with GPU memory 6.00 GiB"
+  bool several_ranks = false;
+  std::string own_note;  // which is also among `notes`; may be empty
+};
+TENCACHE_ANSWER(BoundAnswer, machine, trace, fits, reason, bound_seconds, bound_term, binding, compute_bound_seconds,
+                rank, terms, windows, notes, gpu_time, manifest, timing)
+
+BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double run_seconds);
+Document document_of(const BoundAnswer& answer);
+
+// Links are those of the rank whose bound it is.
+TermAnswer term_answer(const Workload& workload, const BoundTerm& term, std::size_t rank);
+// "nvme_read at 3.50 GB/s, from op 5 (x) to 9 (y): 4.00 GiB must cross; and 2 more such windows".
+std::string binding_text(const TermAnswer& binding);
 // A sentence where links to or from storage bind: the bound has them always at their full bandwidth. Else empty.
 std::string storage_bound_note(const Workload& workload, const BoundTerm& binding, std::size_t rank);
 

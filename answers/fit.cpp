@@ -303,8 +303,9 @@ std::string remarks_text(const Workload& workload, const std::vector<FitVerdict>
   Bound bound;
   if (fits) {
     bound = lower_bound_of(workload.trace, workload.machine);
-    text += fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n",
-                        format_seconds(bound.seconds), bound.term, binding_text(workload, bound.binding, bound.rank));
+    text +=
+        fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound.seconds),
+                    bound.term, binding_text(term_answer(workload, bound.binding, bound.rank)));
   }
   for (const std::string& note : notes_of_fit(workload, bound.binding, bound.rank)) text += note + "\n";
   return text;

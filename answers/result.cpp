@@ -283,7 +283,7 @@ Json bound_row_json(const Workload& workload, const References& references) {
   json["slowdown"] =
       references.ideal_seconds > 0 ? Json(references.bound_seconds / references.ideal_seconds) : Json(nullptr);
   json["efficiency"] = 1.0;
-  json["binding"] = bound_term_json(workload, references.binding, references.bound_rank);
+  json["binding"] = to_json_of(term_answer(workload, references.binding, references.bound_rank));
   const std::string note = storage_bound_note(workload, references.binding, references.bound_rank);
   if (!note.empty()) json["notes"].push_back(note);
   return json;

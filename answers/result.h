@@ -4,6 +4,7 @@
 #include <string>
 
 #include "answers/json.h"
+#include "answers/manifest.h"
 #include "studies/workload.h"
 
 namespace tencache {
@@ -31,10 +32,6 @@ std::string deepspeed_note(const Workload& workload, const Outcome& outcome);
 
 // What a reader of the result must know, a sentence each.
 std::vector<std::string> notes_of(const Workload& workload);
-
-// An empty policy: of several at once. `resolved`: its options.
-Json manifest_json(const Workload& workload, const std::string& policy,
-                   const std::map<std::string, std::string>& resolved);
 
 // Null where durations are as the trace has them.
 Json rescaling_json(const Workload& workload);

@@ -178,7 +178,7 @@ Json explanation_json(const Explained& explained) {
                {"ideal_seconds", references.ideal_seconds},
                {"bound_seconds", references.bound_seconds},
                {"bound_term", references.bound_term},
-               {"binding", bound_term_json(explained.workload, references.binding, references.bound_rank)},
+               {"binding", to_json_of(term_answer(explained.workload, references.binding, references.bound_rank))},
                {"causes", causes_json(explanation)},
                {"in_turn", in_turn_json(explanation)}};
   json["ops"] = costly_json(explanation.ops, explained.top, [&](const CostlyOp& op) { return op_json(op, program); });
@@ -361,7 +361,7 @@ std::string explanation_text(const Explained& explained) {
   text += fmt::format("  ideal {}; no policy is faster than {}, where {} binds:\n  {}\n\n",
                       format_seconds(references.ideal_seconds),
                       format_seconds(references.bound_of(explanation.outcome.result)), references.bound_term,
-                      binding_text(explained.workload, references.binding, references.bound_rank));
+                      binding_text(term_answer(explained.workload, references.binding, references.bound_rank)));
   if (explanation.causes.empty()) {
     text += "It waits for nothing.\n";
   } else {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "answers/intervals.h"
+#include "answers/manifest.h"
 #include "answers/result.h"
 #include "answers/result_file.h"
 #include "cli/command_line.h"
@@ -27,131 +28,19 @@ struct ReproduceArguments {
 };
 
 // What the manifest says was asked for.
-struct Request {
-  WorkloadOptions options;
-  SampleOptions sampling;
-  std::string policy;
-  std::map<std::string, std::string> settings;
-};
-
-std::string library_is_missing(const std::string& library) {
-  return "is of a policy in the library " + library + "; if you trust it, add --policy-library " + library;
-}
-
-class ManifestReader {
- public:
-  ManifestReader(const std::string& file, const Json& result) : file_(file), result_(result) {}
-
-  Request read() const {
-    if (result_.contains("measured") && !result_["measured"].is_boolean()) {
-      fail("has a 'measured' that is neither true nor false");
-    }
-    if (result_.value("measured", false) || result_.contains("training")) {
-      fail("was measured, which no run repeats to the byte; `run` it again and look at `diff`");
-    }
-    const Json& manifest = result_["manifest"];
-    const Json& run = object(manifest, "run");
-    constexpr const char* known[] = {"trace",      "recorded_by", "policy",     "machine",        "gpu_memory",
-                                     "cpu_memory", "limits",      "iterations", "policy_library", "assume_gpu",
-                                     "no_rescale", "prices",      "price",      "generate",       "faults"};
-    for (const auto& [key, value] : run.items()) {
-      if (key == "samples" || key == "sample_seed") continue;
-      if (std::find(std::begin(known), std::end(known), key) == std::end(known)) {
-        fail("manifest.run has '" + key + "', which this version cannot repeat");
-      }
-    }
-    Request request;
-    request.options.trace = text(run, "trace");
-    request.options.machine = text(run, "machine");
-    request.options.gpu_memory = text_or_null(run, "gpu_memory");
-    request.options.cpu_memory = text_or_null(run, "cpu_memory");
-    if (run.contains("limits")) {
-      if (!run["limits"].is_array()) fail("manifest.run.limits is no list of limits");
-      for (const Json& limit : run["limits"]) {
-        if (!limit.is_string()) fail("manifest.run.limits is no list of limits");
-        request.options.limits.push_back(limit.get<std::string>());
-      }
-    }
-    request.options.faults = text_or_null(run, "faults");
-    request.options.prices.file = text_or_null(run, "prices");
-    if (run.contains("price")) {
-      if (!run["price"].is_array()) fail("manifest.run.price is no list of prices");
-      for (const Json& price : run["price"]) {
-        if (!price.is_string()) fail("manifest.run.price is no list of prices");
-        request.options.prices.prices.push_back(price.get<std::string>());
-      }
-    }
-    request.options.rescale = {.assume_gpu = text_or_null(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
-    if (run.contains("generate")) {
-      for (const auto& [key, value] : object(run, "generate").items()) {
-        request.options.generate.emplace_back(key, text(run["generate"], key.c_str()));
-      }
-    }
-    request.policy = text(run, "policy");
-    // Code is run only where the user names it, never because a result does.
-    if (const std::string library = text_or_null(run, "policy_library");
-        !library.empty() && origin_of_policy(request.policy).file.empty()) {
-      fail(library_is_missing(library));
-    }
-    if (run.contains("iterations") && !run["iterations"].is_null()) {
-      if (!run["iterations"].is_number_unsigned() || run["iterations"].get<std::uint64_t>() > 1'000'000) {
-        fail("manifest.run.iterations is no number of iterations");
-      }
-      request.options.iterations = run["iterations"].get<std::uint64_t>();
-    }
-    if (run.contains("samples")) {
-      request.sampling = {.samples = number(run, "samples"), .seed = number(run, "sample_seed")};
-      if (request.sampling.samples < fewest_samples || request.sampling.samples > most_samples) {
-        fail(fmt::format("has {} samples; it may have {} to {}", request.sampling.samples, fewest_samples,
-                         most_samples));
-      }
-    }
-    for (const auto& [key, value] : object(manifest, "options").items()) {
-      request.settings[key] = text(manifest["options"], key.c_str());
-    }
-    return request;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& message) const { throw Error(file_, 0, title_of(result_) + " " + message); }
-  const Json& object(const Json& json, const char* key) const {
-    if (!json.contains(key) || !json[key].is_object()) fail(std::string("lacks manifest.") + key);
-    return json[key];
-  }
-  std::string text(const Json& json, const char* key) const {
-    if (!json.contains(key) || !json[key].is_string()) fail(std::string("has no text '") + key + "' in its manifest");
-    return json[key].get<std::string>();
-  }
-  std::uint64_t number(const Json& json, const char* key) const {
-    const std::string digits = text(json, key);
-    std::uint64_t value = 0;
-    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || rest != digits.data() + digits.size()) fail(std::string("has no number '") + key + "'");
-    return value;
-  }
-  std::string text_or_null(const Json& json, const char* key) const {
-    return !json.contains(key) || json[key].is_null() ? std::string() : text(json, key);
-  }
-
-  const std::string& file_;
-  const Json& result_;
-};
-
-bool same_run(const Request& a, const Request& b) {
-  return a.options.trace == b.options.trace && a.options.machine == b.options.machine &&
-         a.options.generate == b.options.generate && a.options.gpu_memory == b.options.gpu_memory &&
-         a.options.cpu_memory == b.options.cpu_memory && a.options.prices.file == b.options.prices.file &&
-         a.options.prices.prices == b.options.prices.prices &&
-         a.options.rescale.assume_gpu == b.options.rescale.assume_gpu &&
-         a.options.rescale.no_rescale == b.options.rescale.no_rescale && a.options.limits == b.options.limits &&
-         a.options.iterations == b.options.iterations && a.options.faults == b.options.faults &&
-         a.sampling.samples == b.sampling.samples && a.sampling.seed == b.sampling.seed;
+bool same_run(const RunAgain& a, const RunAgain& b) {
+  const auto asked = [](ManifestRun run) {  // but for what rows differ in
+    run.policy.reset();
+    run.policy_library.reset();
+    return to_json_of(run);
+  };
+  return asked(a.run) == asked(b.run);
 }
 
 // Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an
 // interval says how often its policy was the fastest of them. Appends the results of now.
-void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>& then, const std::vector<Request>& rows,
-                   std::size_t begin, std::size_t end, std::vector<Json>& now) {
+void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>& then,
+                   const std::vector<RunAgain>& rows, std::size_t begin, std::size_t end, std::vector<Json>& now) {
   WorkloadOptions options = rows[begin].options;
   if (!options.generate.empty()) options.trace.clear();  // only the name of what was generated
   if (!arguments.trace.empty()) {
@@ -220,8 +109,11 @@ std::string explanation(const std::vector<Change>& changes) {
 
 // The results of `replay` and `compare` again.
 std::vector<Json> rows_again(const ReproduceArguments& arguments, const std::vector<Json>& results) {
-  std::vector<Request> requests;
-  for (const Json& result : results) requests.push_back(ManifestReader(arguments.file, result).read());
+  std::vector<RunAgain> requests;
+  for (const Json& result : results) {
+    check_repeatable(result, arguments.file);
+    requests.push_back(run_again(result, arguments.file));
+  }
   std::vector<Json> now;
   ProgressLine progress;
   for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {

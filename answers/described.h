@@ -1,0 +1,190 @@
+// The one shape of an answer: a struct whose members are described once (Boost.Describe). From the description follow
+// its JSON, the reading of that JSON and its schema.
+//
+// A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
+// whole numbers, double (null where it is not finite), std::string, std::optional (null where empty), Absent (no key
+// where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json (anything), described
+// structs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <boost/describe.hpp>
+#include <boost/mp11.hpp>
+#include <cmath>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "answers/json.h"
+#include "core/error.h"
+
+// After the struct, in its namespace: its members in the order in which JSON has them.
+#define TENCACHE_ANSWER(Struct, ...) BOOST_DESCRIBE_STRUCT(Struct, (), (__VA_ARGS__))
+
+namespace tencache {
+
+// A member that the JSON does not have where it is empty.
+template <typename T>
+struct Absent : std::optional<T> {
+  using std::optional<T>::optional;
+};
+
+// By name, in the order of writing.
+template <typename T>
+using Named = std::vector<std::pair<std::string, T>>;
+
+namespace described {
+
+template <typename T>
+using Members = boost::describe::describe_members<T, boost::describe::mod_public>;
+template <typename T>
+concept Struct = boost::describe::has_describe_members<T>::value;
+
+template <typename T>
+struct Kind {
+  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false;
+};
+template <typename T>
+struct Kind<std::optional<T>> : Kind<void> {
+  static constexpr bool is_optional = true;
+};
+template <typename T>
+struct Kind<Absent<T>> : Kind<void> {
+  static constexpr bool is_absent = true;
+};
+template <typename T>
+struct Kind<std::vector<T>> : Kind<void> {
+  static constexpr bool is_list = true;
+};
+template <typename T>
+struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
+  static constexpr bool is_named = true;
+};
+
+[[noreturn]] inline void refuse(const std::string& path, const char* wanted) {
+  throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
+}
+
+}  // namespace described
+
+template <typename T>
+Json to_json_of(const T& value) {
+  using Kind = described::Kind<T>;
+  if constexpr (std::same_as<T, Json>) {
+    return value;
+  } else if constexpr (std::floating_point<T>) {
+    return std::isfinite(value) ? Json(value) : Json(nullptr);
+  } else if constexpr (Kind::is_optional || Kind::is_absent) {
+    return value ? to_json_of(*value) : Json(nullptr);
+  } else if constexpr (Kind::is_named) {
+    Json object = Json::object();
+    for (const auto& [name, member] : value) object[name] = to_json_of(member);
+    return object;
+  } else if constexpr (Kind::is_list) {
+    Json list = Json::array();
+    for (const auto& item : value) list.push_back(to_json_of(item));
+    return list;
+  } else if constexpr (described::Struct<T>) {
+    Json object = Json::object();
+    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
+      const auto& field = value.*member.pointer;
+      if constexpr (described::Kind<std::remove_cvref_t<decltype(field)>>::is_absent) {
+        if (!field) return;
+      }
+      object[member.name] = to_json_of(field);
+    });
+    return object;
+  } else {
+    return Json(value);
+  }
+}
+
+// Members that the document lacks stay as they are; keys that the struct lacks are passed over. `path`: where in the
+// document, for the message. Throws Error where a value is not of its type.
+template <typename T>
+void read_answer(const Json& json, T& value, const std::string& path = "") {
+  using Kind = described::Kind<T>;
+  if constexpr (std::same_as<T, Json>) {
+    value = json;
+  } else if constexpr (std::same_as<T, bool>) {
+    if (!json.is_boolean()) described::refuse(path, "true or false");
+    value = json.get<bool>();
+  } else if constexpr (std::integral<T>) {
+    if (!json.is_number()) described::refuse(path, "whole number");
+    value = json.get<T>();
+  } else if constexpr (std::floating_point<T>) {
+    if (!json.is_number() && !json.is_null()) described::refuse(path, "number");
+    value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.get<T>();
+  } else if constexpr (std::same_as<T, std::string>) {
+    if (!json.is_string()) described::refuse(path, "text");
+    value = json.get<std::string>();
+  } else if constexpr (Kind::is_optional || Kind::is_absent) {
+    value.reset();
+    if (!json.is_null()) read_answer(json, value.emplace(), path);
+  } else if constexpr (Kind::is_named) {
+    if (!json.is_object()) described::refuse(path, "object");
+    value.clear();
+    for (const auto& [name, member] : json.items()) {
+      read_answer(member, value.emplace_back(name, typename T::value_type::second_type{}).second, path + "." + name);
+    }
+  } else if constexpr (Kind::is_list) {
+    if (!json.is_array()) described::refuse(path, "list");
+    value.clear();
+    for (const Json& item : json) {
+      read_answer(item, value.emplace_back(), fmt::format("{}.{}", path, value.size() - 1));
+    }
+  } else {
+    if (!json.is_object()) described::refuse(path, "object");
+    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
+      const auto found = json.find(member.name);
+      if (found == json.end()) return;
+      read_answer(*found, value.*member.pointer, path.empty() ? member.name : path + "." + member.name);
+    });
+  }
+}
+
+// JSON Schema (draft 2020-12) of the type.
+template <typename T>
+Json schema_of() {
+  using Kind = described::Kind<T>;
+  if constexpr (std::same_as<T, Json>) {
+    return Json::object();
+  } else if constexpr (std::same_as<T, bool>) {
+    return {{"type", "boolean"}};
+  } else if constexpr (std::unsigned_integral<T>) {
+    return {{"type", "integer"}, {"minimum", 0}};
+  } else if constexpr (std::integral<T>) {
+    return {{"type", "integer"}};
+  } else if constexpr (std::floating_point<T>) {
+    return {{"type", {"number", "null"}}};
+  } else if constexpr (std::same_as<T, std::string>) {
+    return {{"type", "string"}};
+  } else if constexpr (Kind::is_absent) {
+    return schema_of<typename T::value_type>();
+  } else if constexpr (Kind::is_optional) {
+    Json schema = schema_of<typename T::value_type>();
+    if (!schema.contains("type")) return schema;
+    Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
+    if (types.back() != "null") types.push_back("null");
+    schema["type"] = std::move(types);
+    return schema;
+  } else if constexpr (Kind::is_named) {
+    return {{"type", "object"}, {"additionalProperties", schema_of<typename T::value_type::second_type>()}};
+  } else if constexpr (Kind::is_list) {
+    return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
+  } else {
+    static_assert(described::Struct<T>, "a member of an answer is of no type that answers have");
+    Json properties = Json::object(), required = Json::array();
+    boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
+      using Member = std::remove_cvref_t<decltype(std::declval<T>().*member.pointer)>;
+      properties[member.name] = schema_of<Member>();
+      if (!described::Kind<Member>::is_absent) required.push_back(member.name);
+    });
+    return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,87 @@
+// What a result says of its making, so that it can be made again: version, inputs by their hashes, options and prices.
+// Written and read here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "answers/described.h"
+#include "studies/intervals.h"
+#include "studies/workload.h"
+
+namespace tencache {
+
+// What was asked for, as text. `limits` and below only where they were given.
+struct ManifestRun {
+  std::string trace, recorded_by;
+  std::optional<std::string> policy;  // none: several
+  std::string machine;
+  std::optional<std::string> gpu_memory, cpu_memory;
+  std::optional<std::uint64_t> iterations;
+  Absent<Named<std::string>> generate;
+  Absent<std::vector<std::string>> limits;
+  Absent<std::string> assume_gpu;
+  Absent<bool> no_rescale;
+  Absent<std::string> faults;
+  // Of runs on hardware and of samples.
+  Absent<std::string> device, directory, sample_seed, samples, scale_bytes, scale_time, verify;
+  Absent<std::string> prices;
+  Absent<std::vector<std::string>> price;
+  Absent<std::string> policy_library;
+};
+TENCACHE_ANSWER(ManifestRun, trace, recorded_by, policy, machine, gpu_memory, cpu_memory, iterations, generate, limits,
+                assume_gpu, no_rescale, faults, device, directory, sample_seed, samples, scale_bytes, scale_time,
+                verify, prices, price, policy_library)
+
+// SHA-256 of what was read.
+struct ManifestHashes {
+  std::optional<std::string> trace;
+  std::string machine;
+  std::optional<std::string> prices;
+  Absent<std::string> gpus, policy_library;
+};
+TENCACHE_ANSWER(ManifestHashes, trace, machine, prices, gpus, policy_library)
+
+// An hour of the machine, and as of when.
+struct ManifestPrice {
+  double per_hour = 0;
+  std::string currency, source, retrieved, confidence;
+};
+TENCACHE_ANSWER(ManifestPrice, per_hour, currency, source, retrieved, confidence)
+
+struct Manifest {
+  std::string version;
+  ManifestHashes hashes;
+  std::optional<ManifestPrice> price;
+  Named<std::string> options;  // of the policy, resolved
+  ManifestRun run;
+  std::uint64_t seed = 0;
+};
+TENCACHE_ANSWER(Manifest, version, hashes, price, options, run, seed)
+
+// An empty policy: of several at once. `resolved`: its options.
+Manifest manifest_of(const Workload& workload, const std::string& policy,
+                     const std::map<std::string, std::string>& resolved);
+Json manifest_json(const Workload& workload, const std::string& policy,
+                   const std::map<std::string, std::string>& resolved);
+
+// What a result's manifest asks for; what it does not say is empty.
+struct RunAgain {
+  ManifestRun run;  // as written
+  WorkloadOptions options;
+  SampleOptions sampling;
+  std::string policy;
+  std::map<std::string, std::string> settings;
+};
+// Throws Error, placed at `file`, where a part of the manifest is missing or of another type.
+RunAgain run_again(const Json& result, const std::string& file);
+// Throws Error where the result cannot be had again to the byte: it was measured, asks for what this version does not
+// know, or needs a policy library that is not loaded.
+void check_repeatable(const Json& result, const std::string& file);
+// "is of a policy in the library F; if you trust it, add --policy-library F".
+std::string library_is_missing(const std::string& library);
+
+}  // namespace tencache

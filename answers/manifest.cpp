@@ -93,20 +93,19 @@ Json manifest_json(const Workload& workload, const std::string& policy,
 RunAgain run_again(const Json& result, const std::string& file) {
   const auto fail = [&](const std::string& message) { throw Error(file, 0, title_of(result) + " " + message); };
   const Json& manifest = member(result, "manifest");
-  for (const char* part : {"run", "options"}) {
-    if (!member(manifest, part).is_object()) fail(std::string("lacks manifest.") + part);
-  }
+  if (!member(manifest, "run").is_object()) fail("lacks manifest.run");
   RunAgain again;
   ManifestRun& run = again.run;
   try {
     read_answer(manifest["run"], run, "manifest.run");
     Named<std::string> settings;
-    read_answer(manifest["options"], settings, "manifest.options");
+    if (manifest.contains("options")) read_answer(manifest["options"], settings, "manifest.options");
     again.settings = {settings.begin(), settings.end()};
   } catch (const Error& error) {
     fail(std::string("is damaged: ") + error.what());
   }
-  again.policy = run.policy.value_or("");
+  const Json& policy = member(result, "policy");
+  again.policy = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : "");
   again.sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)};
   WorkloadOptions& options = again.options;
   options.trace = run.trace;
@@ -135,6 +134,7 @@ void check_repeatable(const Json& result, const std::string& file) {
       fail("manifest.run has '" + key + "', which this version cannot repeat");
     }
   }
+  if (!result["manifest"].contains("options")) fail("lacks manifest.options");
   if (again.policy.empty() || again.options.machine.empty()) fail("lacks the policy or the machine of its run");
   if (again.options.iterations > 1'000'000) fail("manifest.run.iterations is no number of iterations");
   const std::uint64_t samples = again.sampling.samples;

@@ -187,7 +187,7 @@ TEST_F(Tables, BrokenOnesSayWhere) {
 
 // Stalls of 2 s, of which 1.5 go with the cause, 0.25 wait all the same and 0.25 move.
 TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
-  const std::optional<Chart> chart = chart_of(
+  const std::optional<BarChart> chart = chart_of(
       Json::parse(R"({"policy": "p", "machine": "m", "trace": "in/t", "run": {"fits": true, "iteration_seconds": 6,
     "compute_seconds": 3, "gap_seconds": 1, "stall_seconds": {"h2d": 2, "d2h": 0}}, "ideal_seconds": 4, "causes": [
     {"cause": "h2d", "attributed_seconds": 2, "change": "h2d takes no time", "confirmed_seconds": 1.5,
@@ -211,7 +211,7 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
 
 // What could not be simulated confirms nothing, which is not the same as none of it.
 TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
-  const std::optional<Chart> chart = chart_of(
+  const std::optional<BarChart> chart = chart_of(
       Json::parse(
           R"({"run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 4}, "ideal_seconds": 4, "causes": [
     {"cause": "memory", "attributed_seconds": 2, "change": "GPU memory for everything", "confirmed_seconds": null,
@@ -228,7 +228,7 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
 
 // Rows of one name are told apart by their workload; groups are experiments.
 TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
-  const std::optional<Chart> chart = chart_of(
+  const std::optional<BarChart> chart = chart_of(
       Json::parse(R"({"summary": {"judged": 3, "missed": 0, "median_error": 0}, "systems": [{"system": "S", "rows": [
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["B"], "published": {"from": 1, "to": 1}, "simulated": 1},
@@ -246,7 +246,7 @@ TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
 }
 
 TEST_F(Tables, TunedCandidatesAreDots) {
-  const std::optional<Chart> chart =
+  const std::optional<BarChart> chart =
       chart_of(read_csv("candidate,best,fits,relative_time\n0,false,true,1.5\n1,true,true,1\n2,false,false,\n", "t"));
   ASSERT_TRUE(chart.has_value());
   ASSERT_EQ(chart->dots.size(), 2u);

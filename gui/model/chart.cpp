@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
+#include <limits>
 #include <span>
 
+#include "answers/bound.h"
 #include "answers/result_file.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
@@ -123,8 +124,8 @@ ChartBar cause_bar(const Json& cause) {
   return bar;
 }
 
-Chart explain_chart(const Json& json) {
-  Chart chart;
+BarChart explain_chart(const Json& json) {
+  BarChart chart;
   chart.title = fmt::format("Where the time goes: {} on {}, {}", text(json, "policy"), text(json, "machine"),
                             file_name(text(json, "trace")));
   chart.bars.push_back(time_bar("iteration", member(json, "run")));
@@ -147,26 +148,6 @@ Chart explain_chart(const Json& json) {
   return chart;
 }
 
-// ---- bound ----------------------------------------------------------------------------------------------------------
-
-Chart bound_chart(const Json& json) {
-  Chart chart;
-  chart.title = fmt::format("No policy is faster: {} on {}", file_name(text(json, "trace")), text(json, "machine"));
-  const std::string binding = text(json, "bound_term");
-  for (const Json& term : member(json, "terms")) {
-    ChartBar bar;
-    bar.label = text(term, "name");
-    bar.marked = bar.label == binding;
-    bar.parts = {{bar.marked ? marked : plain, number(term, "seconds"), bar.marked ? "binds" : ""}};
-    bar.text = seconds_text(number(term, "seconds")) + (bar.marked ? ", binds" : "");
-    bar.facts = {{"", bar.label}, {"at least", seconds_text(number(term, "seconds"))}};
-    const double bandwidth = number(term, "bandwidth_bytes_per_second");
-    if (bandwidth > 0) bar.facts.emplace_back("at", format_bandwidth(static_cast<BytesPerSecond>(bandwidth)));
-    chart.bars.push_back(std::move(bar));
-  }
-  return chart;
-}
-
 // ---- fit ------------------------------------------------------------------------------------------------------------
 
 ChartBar demand_bar(const std::string& group, const std::string& label, const Json& demand) {
@@ -183,8 +164,8 @@ ChartBar demand_bar(const std::string& group, const std::string& label, const Js
   return bar;
 }
 
-Chart fit_chart(const Json& json) {
-  Chart chart;
+BarChart fit_chart(const Json& json) {
+  BarChart chart;
   chart.title = fmt::format("{} on {}: {}", file_name(text(json, "trace")), text(json, "machine"),
                             yes(json, "fits") ? "fits" : "does not fit");
   chart.mark_label = "capacity";
@@ -229,7 +210,7 @@ Chart fit_chart(const Json& json) {
 
 // ---- tune -----------------------------------------------------------------------------------------------------------
 
-void add_tuned_workloads(const Json& json, Chart& chart) {
+void add_tuned_workloads(const Json& json, BarChart& chart) {
   const Json& start_seconds = member(member(json, "start"), "iteration_seconds");
   for (std::size_t w = 0; w < member(json, "workloads").size(); ++w) {
     const Json& workload = json["workloads"][w];
@@ -252,8 +233,8 @@ void add_tuned_workloads(const Json& json, Chart& chart) {
   }
 }
 
-Chart tune_chart(const Json& json) {
-  Chart chart;
+BarChart tune_chart(const Json& json) {
+  BarChart chart;
   chart.title = fmt::format("Tuning of {} on {}: {:.0f} of {:.3g} combinations simulated", text(json, "policy"),
                             text(json, "machine"), number(json, "candidates"), number(json, "combinations"));
   add_tuned_workloads(json, chart);
@@ -292,8 +273,8 @@ std::string names(const Json& object, const char* key) {
   return joined;
 }
 
-Chart validate_chart(const Json& json) {
-  Chart chart;
+BarChart validate_chart(const Json& json) {
+  BarChart chart;
   const char* shown = "summary";
   for (const char* key : {"memory_summary", "gpu_summary", "summary"}) {
     if (number(member(json, key), "judged") > 0) shown = key;
@@ -342,22 +323,6 @@ Chart validate_chart(const Json& json) {
 
 }  // namespace
 
-double ChartBar::total() const {
-  return std::accumulate(parts.begin(), parts.end(), 0.0,
-                         [](double sum, const ChartPart& part) { return sum + part.value; });
-}
-
-std::vector<ChartPart> Chart::legend() const {
-  std::vector<ChartPart> entries;
-  for (const ChartBar& bar : bars) {
-    for (const ChartPart& part : bar.parts) {
-      if (part.label.empty() || part.value <= 0) continue;
-      if (std::ranges::find(entries, part.ink, &ChartPart::ink) == entries.end()) entries.push_back(part);
-    }
-  }
-  return entries;
-}
-
 std::string kind_of_document(const Json& document) {
   const Json& object = document.is_array() && !document.empty() ? document.front() : document;
   for (const Kind& kind : kinds) {
@@ -368,10 +333,10 @@ std::string kind_of_document(const Json& document) {
   return "";
 }
 
-std::optional<Chart> chart_of(const DataTable& table) {
+std::optional<BarChart> chart_of(const DataTable& table) {
   const std::size_t candidate = table.find_column("candidate"), time = table.find_column("relative_time");
   if (candidate == DataTable::unsorted || time == DataTable::unsorted) return std::nullopt;
-  Chart chart;
+  BarChart chart;
   chart.title = fmt::format("{} candidates, in the order in which they were tried", table.row_count());
   chart.x_label = "candidate";
   chart.y_label = "time, × the best";
@@ -388,26 +353,27 @@ std::optional<Chart> chart_of(const DataTable& table) {
   return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
 }
 
-std::optional<Chart> chart_of(const Json& document, const std::string& file) {
+std::optional<BarChart> chart_of(const Json& document, const std::string& file) {
   const std::string kind = kind_of_document(document);
-  Chart chart;
+  BarChart chart;
   try {
+    if (kind == "bound") {
+      BoundAnswer answer;
+      read_answer(document, answer);
+      const tencache::Document painted = document_of(answer);
+      return painted.chart() == nullptr ? std::nullopt : std::optional(*painted.chart());
+    }
     if (kind == "explain") chart = explain_chart(document);
-    if (kind == "bound") chart = bound_chart(document);
     if (kind == "fit") chart = fit_chart(document);
     if (kind == "tune") chart = tune_chart(document);
     if (kind == "validate") chart = validate_chart(document);
   } catch (const Json::exception& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());
+  } catch (const Error& error) {
+    throw Error(file, 0, std::string("is damaged: ") + error.what());
   }
-  if (chart.bars.empty()) return std::nullopt;
-  double most = 0;
-  for (const ChartBar& bar : chart.bars) most = std::max(most, bar.total());
-  for (const ChartBar& bar : chart.bars) {  // a mark far beyond all bars would flatten them: it is said in words
-    if (bar.between && bar.between->second <= 2 * most) most = std::max(most, bar.between->second);
-  }
-  chart.most = chart.most > 0 ? std::min(chart.most, most) : most;
-  return chart.most > 0 ? std::optional(std::move(chart)) : std::nullopt;
+  const double at_most = chart.most > 0 ? chart.most : std::numeric_limits<double>::infinity();
+  return chart.scale(at_most) ? std::optional(std::move(chart)) : std::nullopt;
 }
 
 }  // namespace tencache::gui

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "answers/manifest.h"
 #include "answers/result.h"
 #include "answers/result_file.h"
 #include "configs/machine_yaml.h"
@@ -56,10 +57,6 @@ Document::Kind kind_of(const std::string& path) {
   throw Error(path, 0, "is no trace, result, timeline, table or other document of tencache");
 }
 
-std::string text_of(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
-}
-
 std::string found(const std::string& path, const std::string& result_file) {
   namespace fs = std::filesystem;
   if (fs::exists(path)) return path;
@@ -70,12 +67,11 @@ std::string found(const std::string& path, const std::string& result_file) {
 }
 
 // What was simulated, of a result's manifest.run: read or generated again.
-Trace trace_of(const Json& run, const MachineSpec& machine, const std::string& result_file) {
-  if (!run.contains("generate")) return read_trace_to_simulate(found(text_of(run, "trace"), result_file));
-  GenerateSettings settings;
-  for (const auto& [name, value] : run["generate"].items()) {
-    const std::string text = text_of(run["generate"], name.c_str());
-    settings.emplace_back(name, name == "model" && is_config_path(text) ? found(text, result_file) : text);
+Trace trace_of(const ManifestRun& run, const MachineSpec& machine, const std::string& result_file) {
+  if (!run.generate) return read_trace_to_simulate(found(run.trace, result_file));
+  GenerateSettings settings = *run.generate;
+  for (auto& [name, text] : settings) {
+    if (name == "model" && is_config_path(text)) text = found(text, result_file);
   }
   return generate_for(std::move(settings), machine);
 }
@@ -183,39 +179,32 @@ MachineSpec machine_named(const std::string& machine, const std::string& gpu_mem
 }
 
 Scenario scenario_of(const Json& result, const std::string& result_file) {
-  const Json& manifest = result.at("manifest");
-  const Json run = manifest.contains("run") ? manifest["run"] : Json::object();
-  WorkloadOptions options;
-  options.machine = text_of(run, "machine");
-  options.gpu_memory = text_of(run, "gpu_memory");
-  options.cpu_memory = text_of(run, "cpu_memory");
-  if (run.contains("limits")) options.limits = run["limits"].get<std::vector<std::string>>();
+  const RunAgain again = run_again(result, result_file);
+  const ManifestRun& run = again.run;
   Scenario scenario;
-  scenario.policy = text_of(result, "policy");
-  if (scenario.policy.empty() || options.machine.empty()) {
+  scenario.policy = again.policy;
+  if (scenario.policy.empty() || run.machine.empty()) {
     throw Error(result_file, 0, "does not say what was simulated, so its timeline cannot be shown");
   }
+  WorkloadOptions options;
+  options.machine = run.machine;
+  options.gpu_memory = again.options.gpu_memory;
+  options.cpu_memory = again.options.cpu_memory;
+  options.limits = again.options.limits;
   scenario.machine = load_machine(options);
-  const auto scale = [&run](const char* key) {
-    const std::string text = text_of(run, key);
-    return text.empty() ? 1.0 : parse_scale(key, text);
+  const auto scale = [](const char* key, const Absent<std::string>& text) {
+    return text ? parse_scale(key, *text) : 1;
   };
-  scenario.scale_bytes = scale("scale_bytes");
-  scenario.scale_time = scale("scale_time");
+  scenario.scale_bytes = scale("scale_bytes", run.scale_bytes);
+  scenario.scale_time = scale("scale_time", run.scale_time);
   scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
                      scenario.scale_bytes != 1 || scenario.scale_time != 1;
-  scenario.rescale = {.assume_gpu = text_of(run, "assume_gpu"), .no_rescale = run.contains("no_rescale")};
+  scenario.rescale = again.options.rescale;
   set_trace(scenario, trace_of(run, scenario.machine, result_file));
-  scenario.trace_name = run.contains("generate") ? scenario.trace->header.model
-                                                 : std::filesystem::path(text_of(run, "trace")).filename().string();
-  if (manifest.contains("options") && manifest["options"].is_object()) {
-    for (const auto& [key, value] : manifest["options"].items()) {
-      if (value.is_string()) scenario.options[key] = value.get<std::string>();
-    }
-  }
-  if (run.contains("iterations") && run["iterations"].is_number_unsigned()) {
-    scenario.iterations = run["iterations"].get<std::uint64_t>();
-  }
+  scenario.trace_name =
+      run.generate ? scenario.trace->header.model : std::filesystem::path(run.trace).filename().string();
+  scenario.options = again.settings;
+  scenario.iterations = again.options.iterations;
   return scenario;
 }
 

@@ -27,7 +27,7 @@ struct Document {
   std::vector<SweepRow> sweep_rows;
   std::string command;         // of a table, which printed it; empty: not known
   DataTables tables;           // of all that is JSON or CSV
-  std::optional<Chart> chart;  // what they say as a picture, where there is one
+  std::optional<BarChart> chart;  // what they say as a picture, where there is one
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -79,7 +79,7 @@ std::string bar_svg(const ChartBar& bar, double top, double most) {
                            bar.total() > most * (1 + 1e-9) ? "▸ " : "", short_text(bar.text, longest_text));
 }
 
-std::string chart_figure(const Chart& chart) {
+std::string chart_figure(const BarChart& chart) {
   if (chart.bars.empty()) return "";
   std::string svg;
   double y = 4;

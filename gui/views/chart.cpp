@@ -27,7 +27,7 @@ void draw_part(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, con
   draw_swatch(list, theme, min, max, color, ink.kind == Ink::Kind::stall);
 }
 
-void draw_chart_legend(const Theme& theme, const Chart& chart) {
+void draw_chart_legend(const Theme& theme, const BarChart& chart) {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const float box = ImGui::GetFontSize();
   bool first = true;
@@ -70,7 +70,7 @@ struct BarColumns {
   float labels = 0, bars = 0, texts = 0;
 };
 
-BarColumns columns_of(const Theme& theme, const Chart& chart, float width) {
+BarColumns columns_of(const Theme& theme, const BarChart& chart, float width) {
   BarColumns columns;
   for (const ChartBar& bar : chart.bars) {
     columns.labels = std::max(columns.labels, ImGui::CalcTextSize(bar.label.c_str()).x);
@@ -83,7 +83,7 @@ BarColumns columns_of(const Theme& theme, const Chart& chart, float width) {
   return columns;
 }
 
-void draw_bar(ImDrawList& list, const Theme& theme, const Chart& chart, const ChartBar& bar, ImVec2 at,
+void draw_bar(ImDrawList& list, const Theme& theme, const BarChart& chart, const ChartBar& bar, ImVec2 at,
               const BarColumns& columns) {
   const float height = ImGui::GetFontSize();
   const ImU32 text = bar.marked ? theme.accent : theme.text;
@@ -105,7 +105,7 @@ void draw_bar(ImDrawList& list, const Theme& theme, const Chart& chart, const Ch
                shortened(bar.text, columns.texts - theme.px(4)).c_str());
 }
 
-void draw_bars(const Theme& theme, const Chart& chart) {
+void draw_bars(const Theme& theme, const BarChart& chart) {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const float width = ImGui::GetContentRegionAvail().x;
   const BarColumns columns = columns_of(theme, chart, width);
@@ -128,7 +128,7 @@ void draw_bars(const Theme& theme, const Chart& chart) {
   }
 }
 
-void draw_dots(const Theme& theme, const Chart& chart, float height) {
+void draw_dots(const Theme& theme, const BarChart& chart, float height) {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const ImVec2 corner = ImGui::GetCursorScreenPos(), margin = plot_margin(theme);
   const float width = ImGui::GetContentRegionAvail().x;
@@ -179,7 +179,7 @@ ImU32 color_of(const Theme& theme, const Ink& ink) {
   return theme.ghost;
 }
 
-float chart_height(const Theme& theme, const Chart& chart) {
+float chart_height(const Theme& theme, const BarChart& chart) {
   const float line = line_height(theme);
   if (!chart.dots.empty()) return 16 * line;
   const float text = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
@@ -192,7 +192,7 @@ float chart_height(const Theme& theme, const Chart& chart) {
   return height;
 }
 
-void draw_chart(const Theme& theme, const Chart& chart, float height) {
+void draw_chart(const Theme& theme, const BarChart& chart, float height) {
   const float top = ImGui::GetCursorPosY();
   ImGui::PushFont(theme.bold);
   heading(chart.title);

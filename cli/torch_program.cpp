@@ -38,7 +38,7 @@ std::string find_torch_program() {
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const char* place :
-       {"tencache-torch", "../libexec/tencache/tencache-torch", "../executor/live/tencache-torch"}) {
+       {"tencache-torch", "../libexec/tencache/tencache-torch", "../executor/torch/tencache-torch"}) {
     const fs::path candidate = folder / place;
     if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal().string();
   }

@@ -10,34 +10,27 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAYERS = ["core", "core/engine", "policies", "traces", "configs", "sim", "executor", "executor/torch", "studies",
           "answers", "cli", "gui", "python"]
-# Folders that become a layer of the list, or part of one.
-ALIASES = {"executor/live": "executor/torch", "traces/recorder": "executor/torch"}
 EXCEPTIONS = {
     ("cli/main.cpp", "gui/report/report_command.h"),
-    ("executor/live/main.cpp", "cli/command_line.h"),
-    ("executor/live/main.cpp", "cli/console.h"),
-    ("executor/live/main.cpp", "cli/device.h"),
-    ("executor/live/main.cpp", "cli/faults.h"),
-    ("executor/live/main.cpp", "cli/policy_library.h"),
-    ("executor/live/main.cpp", "cli/report.h"),
-    ("executor/live/main.cpp", "cli/room.h"),
-    ("executor/live/main.cpp", "cli/training_timeline.h"),
-    ("executor/live/main.cpp", "cli/workload.h"),
-    ("executor/live/training_report.cpp", "cli/prediction.h"),
-    ("executor/live/training_report.cpp", "cli/report.h"),
-    ("executor/live/training_report.h", "cli/console.h"),
-    ("executor/live/training_report.h", "cli/workload.h"),
-    ("traces/pytorch/kineto.h", "traces/recorder/op_kernel.h"),
-    ("traces/pytorch/op_cost.cpp", "traces/recorder/op_kernel.h"),
-    ("traces/pytorch/op_cost.h", "traces/recorder/op_kernel.h"),
+    ("executor/torch/main.cpp", "cli/command_line.h"),
+    ("executor/torch/main.cpp", "cli/console.h"),
+    ("executor/torch/main.cpp", "cli/device.h"),
+    ("executor/torch/main.cpp", "cli/faults.h"),
+    ("executor/torch/main.cpp", "cli/policy_library.h"),
+    ("executor/torch/main.cpp", "cli/report.h"),
+    ("executor/torch/main.cpp", "cli/room.h"),
+    ("executor/torch/main.cpp", "cli/training_timeline.h"),
+    ("executor/torch/main.cpp", "cli/workload.h"),
+    ("executor/torch/training_report.cpp", "cli/prediction.h"),
+    ("executor/torch/training_report.cpp", "cli/report.h"),
+    ("executor/torch/training_report.h", "cli/console.h"),
+    ("executor/torch/training_report.h", "cli/workload.h"),
 }
 
 
 def layer_of(path):
     folder = os.path.dirname(path)
     while folder:
-        if folder in ALIASES:
-            return ALIASES[folder]
         if folder in LAYERS:
             return folder
         folder = os.path.dirname(folder)

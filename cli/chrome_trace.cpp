@@ -6,12 +6,9 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <tuple>
-#include <utility>
 
 #include "cli/transfer_uses.h"
 #include "traces/file_io.h"
@@ -23,12 +20,10 @@ constexpr std::size_t flush_bytes = 1 << 20;
 // Threads: the op lanes 1 and 2, their stalls 3 and 4, the links from here on.
 constexpr std::uint32_t first_link_thread = 10;
 
-// Appends JSON to a buffer, which goes to a file if there is one; an ordinary serializer would be most of the run time
-// here.
+// Appends JSON to a buffer, which goes to a file; an ordinary serializer would be most of the run time here.
 class Output {
  public:
-  Output() = default;
-  explicit Output(const std::string& path) : file_(path) {}
+  Output(const std::string& path, std::string_view head) : file_(path), buffer_(head) {}
 
   Output& raw(std::string_view text) {
     buffer_ += text;
@@ -73,23 +68,30 @@ class Output {
   }
   void close() {
     raw("}");
-    if (!file_ || buffer_.size() < flush_bytes) return;
-    file_->write(buffer_);
-    buffer_.clear();
+    if (buffer_.size() >= flush_bytes) flush();
   }
-  void commit() {
-    file_->write(buffer_);
-    file_->commit();
-  }
-  // After events that were written before.
-  void go_on(std::string_view events) {
-    raw(events);
+  // Events that were written elsewhere, joined by commas.
+  void events(std::string_view joined) {
+    raw(first_ ? "" : ",").raw(joined);
     first_ = false;
   }
-  std::string take() { return std::exchange(buffer_, {}); }
+  void show() {
+    flush();
+    file_.show();
+  }
+  void commit(std::string_view tail) {
+    raw(tail);
+    flush();
+    file_.commit();
+  }
 
  private:
-  std::optional<AtomicFile> file_;
+  void flush() {
+    file_.write(buffer_);
+    buffer_.clear();
+  }
+
+  AtomicFile file_;
   std::string buffer_;
   bool first_ = true;
 };
@@ -103,40 +105,40 @@ class ProcessWriter {
         trace_(*process.trace),
         name_(process.name),
         id_(id),
-        next_flow_(next_flow) {
-    find_origin();
-  }
+        next_flow_(next_flow) {}
 
   void write() {
-    write_head();
-    for (const Span& span : timeline_.spans) write_span(span);
-    write_occupancy();
-    write_changes(0);
+    append();
     write_flows();
   }
-  void write_head() {
-    write_names();
-    write_description();
+  // What was added to the timeline since the last call, without flows; at first the head.
+  bool append() {
+    if (timeline_.spans.size() == spans_ && timeline_.occupancy.size() == changes_) return false;
+    if (spans_ == 0 && changes_ == 0) {
+      find_origin();
+      write_names();
+      write_description();
+    }
+    for (; spans_ < timeline_.spans.size(); ++spans_) write_span(timeline_.spans[spans_]);
+    const std::span added = std::span(timeline_.occupancy).subspan(changes_);
+    write_occupancy(added);
+    write_changes(added);
+    changes_ += added.size();
+    return true;
   }
-  // Of a part of the whole: who misses parts sees it by them.
-  void write_piece_number(std::uint64_t number) {
-    output_.event("M", id_, 0).raw(",\"name\":\"tencache_piece\",\"args\":{\"number\":").number(number).raw("}");
-    output_.close();
+  void write_flows() {
+    for_each_first_use(timeline_, machine_, trace_, [this](std::uint32_t transfer, std::uint32_t op) {
+      write_flow(timeline_.spans[transfer], timeline_.spans[op]);
+    });
   }
-  // The spans and changes after the first so many, without flows.
-  void write_from(std::size_t first_span, std::size_t first_change) {
-    for (std::size_t i = first_span; i < timeline_.spans.size(); ++i) write_span(timeline_.spans[i]);
-    if (first_change < timeline_.occupancy.size()) write_changes(first_change);
-  }
-  // What the tiers held before a part of the whole, for who has missed those before it.
-  void write_held(std::span<const OccupancySample> held) { write_samples("tencache_held", held); }
+
+ private:
   void find_origin() {
     if (timeline_.spans.empty()) return;
     origin_ = timeline_.spans.front().start_ns;
     for (const Span& span : timeline_.spans) origin_ = std::min(origin_, span.start_ns);
   }
 
- private:
   static std::uint32_t thread_of(const Span& span) {
     if (span.lane >= 2) return first_link_thread + span.lane - 2;
     return span.kind == SpanKind::stall ? 3u + span.lane : 1u + span.lane;
@@ -213,8 +215,10 @@ class ProcessWriter {
   }
 
   void write_span(const Span& span) {
-    output_.event("X", id_, thread_of(span)).raw(",\"ts\":").microseconds(span.start_ns - origin_);
-    output_.raw(",\"dur\":").microseconds(span.end_ns - span.start_ns);
+    // A copy may have started before all that a growing file began with.
+    const Nanoseconds start_ns = std::max(span.start_ns, origin_);
+    output_.event("X", id_, thread_of(span)).raw(",\"ts\":").microseconds(start_ns - origin_);
+    output_.raw(",\"dur\":").microseconds(span.end_ns - start_ns);
     switch (span.kind) {
       case SpanKind::op:
         write_op(span);
@@ -272,8 +276,7 @@ class ProcessWriter {
     return tier < machine_.tiers.size() ? std::string_view(machine_.tiers[tier].name) : std::string_view();
   }
 
-  void write_occupancy() {
-    const auto& samples = timeline_.occupancy;
+  void write_occupancy(std::span<const OccupancySample> samples) {
     std::array<std::size_t, max_tiers> last_at_its_time{};
     for (std::size_t i = 0; i < samples.size(); ++i) {
       // Of several changes at one time only the last is seen.
@@ -291,11 +294,9 @@ class ProcessWriter {
   }
 
   // Whose room was taken or given back, for the dashboard: columns of time (nanoseconds since the one before), tier,
-  // role, tensor (-1: not known) and bytes. From the `first` on; its own time counts from the start.
-  void write_changes(std::size_t first) {
-    write_samples("tencache_changes", std::span(timeline_.occupancy).subspan(first));
-  }
-  void write_samples(std::string_view name, std::span<const OccupancySample> samples) {
+  // role, tensor (-1: not known) and bytes. The first one's time counts from the start.
+  void write_changes(std::span<const OccupancySample> samples) {
+    if (samples.empty()) return;
     const auto column = [&](std::string_view head, auto value) {
       output_.raw(head);
       for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -306,7 +307,7 @@ class ProcessWriter {
       output_.raw("]");
     };
     const auto time = [&](std::size_t i) { return std::max<Nanoseconds>(0, samples[i].time_ns - origin_); };
-    output_.event("M", id_, 0).raw(",\"name\":\"").raw(name).raw("\",\"args\":{");
+    output_.event("M", id_, 0).raw(",\"name\":\"tencache_changes\",\"args\":{");
     column("\"time\":[", [&](std::size_t i) { return time(i) - (i == 0 ? 0 : time(i - 1)); });
     column(",\"tier\":[", [&](std::size_t i) { return std::int64_t{samples[i].tier}; });
     column(",\"role\":[", [&](std::size_t i) { return static_cast<std::int64_t>(samples[i].role); });
@@ -314,12 +315,6 @@ class ProcessWriter {
            [&](std::size_t i) { return samples[i].tensor == none ? -1 : std::int64_t{samples[i].tensor}; });
     column(",\"bytes\":[", [&](std::size_t i) { return samples[i].change; });
     output_.raw("}").close();
-  }
-
-  void write_flows() {
-    for_each_first_use(timeline_, machine_, trace_, [this](std::uint32_t transfer, std::uint32_t op) {
-      write_flow(timeline_.spans[transfer], timeline_.spans[op]);
-    });
   }
 
   void write_flow(const Span& transfer, const Span& op) {
@@ -342,80 +337,67 @@ class ProcessWriter {
   std::uint32_t id_;
   std::uint64_t& next_flow_;
   Nanoseconds origin_ = 0;
+  std::size_t spans_ = 0, changes_ = 0;  // written
 };
 
 }  // namespace
 
-struct TimelineStream::State {
-  TimelineProcess process;
+struct GrowingTimeline::State {
+  explicit State(const std::string& path) : output(path, "[") {}
+
   Output output;
   std::uint64_t next_flow = 1;
-  ProcessWriter writer;
-  std::size_t spans = 0, changes = 0;  // of the timeline, that were written
-  std::uint64_t pieces = 0;
-  std::map<std::tuple<TierId, TensorId, Role>, std::int64_t> held;  // after what was written
-  Nanoseconds written_until_ns = 0;
+  std::uint32_t processes = 0;
+  TimelineProcess followed;
+  std::optional<ProcessWriter> writer;  // of the one followed
+  bool shown = false;
 
-  std::vector<OccupancySample> held_samples() const {
-    std::vector<OccupancySample> samples;
-    for (const auto& [key, bytes] : held) {
-      const auto& [tier, tensor, role] = key;
-      samples.push_back({.time_ns = written_until_ns, .tier = tier, .role = role, .tensor = tensor, .change = bytes});
-    }
-    return samples;
+  void show() {
+    output.show();
+    shown = true;
   }
-
-  State(TimelineProcess of, std::uint32_t id) : process(std::move(of)), writer(output, process, id, next_flow) {}
 };
 
-TimelineStream::TimelineStream(const TimelineProcess& process, const TimelineProcess* before)
-    : state_(std::make_unique<State>(process, before != nullptr ? 2 : 1)) {
-  state_->output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-  if (before != nullptr) ProcessWriter(state_->output, *before, 1, state_->next_flow).write();
-  state_->writer.write_head();
-}
-TimelineStream::TimelineStream(const TimelineProcess& process, const std::string& before)
-    : state_(std::make_unique<State>(process, before.empty() ? 1 : 2)) {
-  if (before.empty()) {
-    state_->output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-  } else {
-    state_->output.go_on(std::string_view(before).substr(0, before.rfind("\n]")));
-  }
-  state_->writer.write_head();
-}
-TimelineStream::~TimelineStream() = default;
+GrowingTimeline::GrowingTimeline(const std::string& path) : state_(std::make_unique<State>(path)) {}
+GrowingTimeline::~GrowingTimeline() = default;
 
-std::string TimelineStream::next() {
-  State& state = *state_;
-  const Timeline& timeline = *state.process.timeline;
-  if (timeline.spans.size() > state.spans || timeline.occupancy.size() > state.changes) {
-    if (state.pieces == 0) state.writer.find_origin();
-    state.writer.write_piece_number(state.pieces);
-    if (state.pieces++ > 0) state.writer.write_held(state.held_samples());
-  }
-  state.writer.write_from(state.spans, state.changes);
-  for (std::size_t i = state.changes; i < timeline.occupancy.size(); ++i) {
-    const OccupancySample& sample = timeline.occupancy[i];
-    const auto [entry, is_new] = state.held.try_emplace({sample.tier, sample.tensor, sample.role});
-    entry->second += sample.change;
-    if (entry->second == 0) state.held.erase(entry);
-    state.written_until_ns = sample.time_ns;
-  }
-  state.spans = timeline.spans.size();
-  state.changes = timeline.occupancy.size();
-  return state.output.take();
+void GrowingTimeline::put(const TimelineProcess& finished) {
+  ProcessWriter(state_->output, finished, ++state_->processes, state_->next_flow).write();
+  state_->show();
 }
 
-void TimelineStream::emptied() { state_->spans = state_->changes = 0; }
+void GrowingTimeline::put_file(const std::string& finished) {
+  const std::string text = read_file(finished);
+  const std::size_t begin = text.find("\n{\"ph\"");
+  state_->output.events(std::string_view(text).substr(begin, text.rfind("\n]") - begin));
+  state_->next_flow += text.size();  // above those in the file
+  ++state_->processes;
+  state_->show();
+}
+
+void GrowingTimeline::follow(const TimelineProcess& process) {
+  state_->followed = process;
+  state_->writer.emplace(state_->output, state_->followed, ++state_->processes, state_->next_flow);
+}
+
+void GrowingTimeline::append() {
+  if (state_->writer->append()) state_->show();
+}
+
+void GrowingTimeline::end() {
+  if (state_->writer) {
+    append();
+    state_->writer->write_flows();
+  }
+  if (state_->shown) state_->output.commit("\n]\n");
+}
 
 void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes) {
-  Output output(path);
-  output.raw("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  Output output(path, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
   std::uint64_t next_flow = 1;
   std::uint32_t id = 1;
   for (const TimelineProcess& process : processes) ProcessWriter(output, process, id++, next_flow).write();
-  output.raw("\n]}\n");
-  output.commit();
+  output.commit("\n]}\n");
 }
 
 }  // namespace tencache

@@ -1,8 +1,8 @@
 // Timelines as Chrome trace JSON, for https://ui.perfetto.dev and chrome://tracing.
 //
 // Each run is a process; its threads are the op lanes, their stalls, and one a link. Occupancy of a tier is a counter.
-// Metadata that viewers pass over (`tencache`, `tencache_changes`, `tencache_piece`, `tencache_held`) says what the
-// dashboard needs besides. A flow arrow leads from the end of a transfer to the first op that used what it brought.
+// Metadata that viewers pass over (`tencache`, `tencache_changes`) says what the dashboard needs besides. A flow arrow
+// leads from the end of a transfer to the first op that used what it brought.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,26 @@ struct TimelineProcess {
 // Times count from the first span of each process. Written atomically; throws Error.
 void write_chrome_trace(const std::string& path, const std::vector<TimelineProcess>& processes);
 
-// The same file a piece at a time, while the timeline grows: who joins the pieces and `end` has a file that was never
-// written. Flow arrows and counters, which need the whole, are left out.
-class TimelineStream {
+// A timeline file that grows while its run goes on: `tencache gui F` follows it (AtomicFile::show). It appears with its
+// first content, so a run that never starts leaves an older file alone. A killed run leaves an array of events without
+// its end, which viewers accept; therefore the events are the whole document here, not an object's `traceEvents`.
+// Throws Error where the file cannot be written.
+class GrowingTimeline {
  public:
-  // `before`: a finished run that comes first, such as the prediction; may be null. Everything outlives the stream.
-  TimelineStream(const TimelineProcess& process, const TimelineProcess* before);
-  // `before`: what write_chrome_trace wrote for one finished run; may be empty.
-  TimelineStream(const TimelineProcess& process, const std::string& before);
-  ~TimelineStream();
-  TimelineStream(const TimelineStream&) = delete;
-  TimelineStream& operator=(const TimelineStream&) = delete;
+  explicit GrowingTimeline(const std::string& path);
+  ~GrowingTimeline();
+  GrowingTimeline(const GrowingTimeline&) = delete;
+  GrowingTimeline& operator=(const GrowingTimeline&) = delete;
 
-  // What came since the call before, numbered if there is anything, with what the tiers held before it; the first
-  // begins the file.
-  std::string next();
-  // The owner of the timeline has emptied it, after `next`: what comes is added to what was written.
-  void emptied();
-  static constexpr const char* end = "\n]}\n";
+  // A finished run, such as the prediction; before `follow`.
+  void put(const TimelineProcess& finished);
+  void put_file(const std::string& finished);  // which write_chrome_trace wrote
+  // The run that goes on. Everything it points to outlives this; its timeline only grows.
+  void follow(const TimelineProcess& process);
+  // Writes what was added to the timeline since the last call.
+  void append();
+  // The run is over: the rest, and flow arrows, which need the whole.
+  void end();
 
  private:
   struct State;

@@ -12,7 +12,6 @@
 #include "cli/prediction.h"
 #include "cli/room.h"
 #include "executor/host_machine.h"
-#include "executor/live_socket.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
@@ -30,7 +29,6 @@ struct RunReplayArguments {
   std::vector<std::string> settings;
   std::vector<std::string> directories;
   std::string timeline;
-  std::string live;
   std::string prediction;
   std::string verify = "pages";
   std::string device = "auto";
@@ -61,18 +59,10 @@ struct Measurement {
   std::vector<std::pair<std::string, ChunkMemoryStatistics>> mapping;  // of each tier of memory, by its name
 };
 
-// Who watches the run, and the prediction that is shown above it; null where there is none.
-struct Watching {
-  LiveServer* server = nullptr;
-  const TimelineProcess* predicted = nullptr;
-  bool forget = false;  // what was sent: nobody else wants the timeline
-};
-
-// `lowered`: the program that was predicted; null: none was.
+// `lowered`: the program that was predicted; null: none was. `file`: the timeline's, which has the prediction; or null.
 Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
                     const std::map<std::string, std::string>& settings, const std::shared_ptr<Accelerator>& accelerator,
-                    const std::optional<FaultPlan>& faults, const Program* lowered, Timeline* timeline,
-                    const Watching& watching) {
+                    const std::optional<FaultPlan>& faults, const Program* lowered, GrowingTimeline* file) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
   MadePolicy made = make_policy(arguments.policy, settings);
@@ -95,24 +85,18 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   ProgressLine progress;
   EngineOptions options;
   options.rehearse = rehearse;
-  options.timeline = timeline;
-  std::optional<TimelineStream> stream;
-  if (watching.server != nullptr) {
-    stream.emplace(TimelineProcess{"measured: " + outcome.policy, timeline, &workload.machine, &outcome.program.trace},
-                   watching.predicted);
-    watching.server->publish(stream->next());
+  Timeline timeline;
+  if (file != nullptr) {
+    options.timeline = &timeline;
+    file->follow({"measured: " + outcome.policy, &timeline, &workload.machine, &outcome.program.trace});
   }
   options.on_iteration = [&](std::uint64_t iteration) {
     progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));
-    if (!stream) return;
-    watching.server->publish(stream->next());
-    if (!watching.forget) return;
-    *timeline = {};
-    stream->emptied();
+    if (file != nullptr) file->append();
   };
   Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
   naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.options.iterations)); });
-  if (stream) watching.server->publish(stream->next() + TimelineStream::end);
+  if (file != nullptr) file->end();
   outcome.seconds = seconds_since(start);
   outcome.faults = machine.fault_counts();
   measurement.counts = bodies.counts();
@@ -217,7 +201,6 @@ ExitCode run_replay(RunReplayArguments arguments) {
   make_policy(arguments.policy, settings);  // complains about names before anything is read or run
   const double scale_bytes = parse_scale("--scale-bytes", arguments.scale_bytes);
   const double scale_time = parse_scale("--scale-time", arguments.scale_time);
-  const bool timelines = !arguments.timeline.empty() || !arguments.live.empty();
   const bool predicting = arguments.predict || !arguments.prediction.empty();
   if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
     arguments.prediction = arguments.timeline + ".prediction.json";
@@ -241,36 +224,25 @@ ExitCode run_replay(RunReplayArguments arguments) {
              accelerator.get());
   workload.run_options = run_options_of(arguments, workload.machine, accelerator.get());
 
-  std::optional<LiveServer> server;
-  if (!arguments.live.empty()) server.emplace(arguments.live);
-  Timeline predicted, measured;
+  std::optional<GrowingTimeline> timeline;
+  if (!arguments.timeline.empty()) timeline.emplace(arguments.timeline);
+  Timeline predicted;
   std::optional<Prediction> prediction;
   if (predicting) {
     TemporaryFile unnamed(".prediction.json");
     const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
-    prediction = predict(workload, arguments.policy, settings, file, timelines ? &predicted : nullptr);
+    prediction = predict(workload, arguments.policy, settings, file, timeline ? &predicted : nullptr);
   }
   const Prediction* given = prediction ? &*prediction : nullptr;
   announce_writes(workload, arguments, settings, given);
   const References references = prediction ? prediction->references : references_of(workload);
-  std::vector<TimelineProcess> processes;
-  if (prediction && !predicted.spans.empty()) {
-    processes.push_back(
+  if (!predicted.spans.empty()) {
+    timeline->put(
         {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
   }
-  const Watching watching{server ? &*server : nullptr, processes.empty() ? nullptr : &processes.front(),
-                          arguments.timeline.empty()};
   const Measurement measurement =
       measure(workload, arguments, settings, accelerator, faults, prediction ? &prediction->outcome.program : nullptr,
-              timelines ? &measured : nullptr, watching);
-
-  if (!arguments.timeline.empty()) {
-    if (!measured.spans.empty())
-      processes.push_back(
-          {"measured: " + arguments.policy, &measured, &workload.machine, &measurement.outcome.program.trace});
-    // What never ran leaves an older timeline alone.
-    if (!processes.empty()) write_chrome_trace(arguments.timeline, processes);
-  }
+              timeline ? &*timeline : nullptr);
   if (arguments.json) {
     print_json(measurement_json(workload, arguments, measurement, references, given));
   } else {
@@ -317,10 +289,8 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                                    "Write the prediction to this file; implies --predict"));
   add_faults_option(*command, arguments->workload.faults)->excludes("--predict")->excludes("--prediction");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
-                                   "Write predicted and measured timelines, for https://ui.perfetto.dev"));
-  refuse_empty(
-      command->add_option("--live", arguments->live,
-                          "Let `tencache gui SOCKET` watch the run at this local socket, iteration by iteration"));
+                                   "Write predicted and measured timelines as they happen, for `tencache gui F` and "
+                                   "https://ui.perfetto.dev"));
   command->add_flag("--json", arguments->json, "The measured result as JSON");
   command->footer(
       "Without a GPU ordinary memory stands in for its memory; links are slowed down to the machine's bandwidths.\n"

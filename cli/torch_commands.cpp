@@ -41,7 +41,6 @@ struct TrainArguments {
   std::string device = "auto";
   std::int64_t steps = 0;  // 0: those of the configuration
   std::string timeline;
-  std::string live;
   std::string prediction;
   std::string checkpoint, resume;
   std::int64_t checkpoint_every = 0;  // 0: after the last step only
@@ -63,27 +62,6 @@ void record_for_prediction(const std::string& program, const std::string& config
   dup2(saved, STDOUT_FILENO);
   close(saved);
   if (code != 0) throw Error(fmt::format("recording {} failed (exit code {})", config, code));
-}
-
-// Puts the predicted events before the measured ones, as the first process.
-void add_predicted_timeline(const std::string& measured_file, const TimelineProcess& predicted) {
-  TemporaryFile predicted_file(".timeline.json");
-  write_chrome_trace(predicted_file.path(), {predicted});
-  Json joined = Json::parse(read_file(predicted_file.path()));
-  Json measured = Json::parse(read_file(measured_file));
-  std::uint64_t last_process = 0;
-  std::uint64_t last_flow = 0;
-  for (const Json& event : joined["traceEvents"]) {
-    last_process = std::max(last_process, event.value("pid", std::uint64_t{0}));
-    last_flow = std::max(last_flow, event.value("id", std::uint64_t{0}));
-  }
-  for (Json& event : measured["traceEvents"]) {
-    event["pid"] = event["pid"].get<std::uint64_t>() + last_process;
-    if (event.contains("id")) event["id"] = event["id"].get<std::uint64_t>() + last_flow;
-    if (event.value("name", Json()) == "process_sort_index") event["args"]["sort_index"] = event["pid"];
-    joined["traceEvents"].push_back(std::move(event));
-  }
-  write_file(measured_file, joined.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // What of the configuration concerns a prediction; tencache-torch checks all of it.
@@ -150,7 +128,6 @@ std::vector<std::string> train_words(const TrainArguments& arguments) {
   for (const std::string& directory : arguments.directories) add("--directory", directory);
   if (arguments.device != "auto") add("--device", arguments.device);
   add("--timeline", arguments.timeline);
-  add("--live", arguments.live);
   add("--checkpoint", arguments.checkpoint);
   if (arguments.checkpoint_every != 0) {
     words.insert(words.end(), {"--checkpoint-every", std::to_string(arguments.checkpoint_every)});
@@ -224,27 +201,22 @@ ExitCode train_and_predict(const std::string& program, TrainArguments arguments)
   TemporaryFile recording(".trace.jsonl"), unnamed(".prediction.json");
   const Workload workload = workload_to_predict(program, recording, arguments);
   Timeline timeline;
-  const bool drawn = !arguments.timeline.empty() || !arguments.live.empty();
+  const bool drawn = !arguments.timeline.empty();
   const Prediction prediction =
       predict(workload, arguments.policy, parse_settings(arguments.settings),
               arguments.prediction.empty() ? unnamed.path() : arguments.prediction, drawn ? &timeline : nullptr);
   if (!prediction.outcome.result.fits) remark("predicted not to fit: " + prediction.outcome.result.misfit);
   std::vector<std::string> words = train_words(arguments);
   words.insert(words.end(), {"--prediction", prediction.file, "--trace", arguments.workload.trace});
-  const TimelineProcess predicted{.name = "predicted: " + arguments.policy,
-                                  .timeline = &timeline,
-                                  .machine = &workload.machine,
-                                  .trace = &prediction.outcome.program.trace};
-  TemporaryFile predicted_file(".timeline.json");
-  if (!arguments.live.empty() && !timeline.spans.empty()) {
-    write_chrome_trace(predicted_file.path(), {predicted});
-    words.insert(words.end(), {"--predicted-timeline", predicted_file.path()});
+  TemporaryFile predicted(".timeline.json");
+  if (!timeline.spans.empty()) {
+    write_chrome_trace(predicted.path(), {{.name = "predicted: " + arguments.policy,
+                                           .timeline = &timeline,
+                                           .machine = &workload.machine,
+                                           .trace = &prediction.outcome.program.trace}});
+    words.insert(words.end(), {"--predicted-timeline", predicted.path()});
   }
-  const int code = run_program(program, words);
-  if (code == 0 && !timeline.spans.empty() && !arguments.timeline.empty()) {
-    add_predicted_timeline(arguments.timeline, predicted);
-  }
-  return exit_code_of(code);
+  return exit_code_of(run_program(program, words));
 }
 
 ExitCode train(TrainArguments arguments) {
@@ -294,10 +266,8 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       ->allow_extra_args(false)
       ->take_all();
   refuse_empty(command->add_option("--timeline", arguments->timeline,
-                                   "Write the timeline to this file, for https://ui.perfetto.dev"));
-  refuse_empty(command->add_option(
-      "--live", arguments->live,
-      "Let `tencache gui SOCKET` watch the run at this local socket, step by step from the third on"));
+                                   "Write the timeline to this file, step by step from the third on, for "
+                                   "`tencache gui F` and https://ui.perfetto.dev"));
   refuse_empty(command->add_option(
       "--checkpoint", arguments->checkpoint,
       "Write weights, optimizer states, random numbers and position to this file after the last step"));

@@ -6,11 +6,6 @@
 #include <utility>
 
 #include "cli/chrome_trace.h"
-#include "core/error.h"
-#include "traces/file_io.h"
-#ifdef TENCACHE_WITH_EXECUTOR
-#include "executor/live_socket.h"
-#endif
 
 namespace tencache {
 namespace {
@@ -41,92 +36,66 @@ struct NamedStep {
 
 }  // namespace
 
-void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
-                             const MachineSpec& machine, Trace trace) {
-  const NamedStep step(std::move(trace));
-  step.name(timeline);
-  write_chrome_trace(file, {{.name = name, .timeline = &timeline, .machine = &machine, .trace = &step.trace}});
-}
+struct TrainingTimeline::State {
+  State(const std::string& path, std::string run, const MachineSpec& on)
+      : file(path), name(std::move(run)), machine(on) {}
 
-#ifdef TENCACHE_WITH_EXECUTOR
-
-struct WatchedTraining::State {
-  State(const std::string& socket, std::string run, const MachineSpec& on, const std::string& predicted_file)
-      : server(socket), name(std::move(run)), machine(on) {
-    if (!predicted_file.empty()) predicted = read_file(predicted_file);
-  }
-
-  LiveServer server;
+  GrowingTimeline file;
   std::string name;
   const MachineSpec& machine;
-  std::string predicted;
-  std::mutex mutex;  // of the next three
+  std::mutex mutex;  // of `pending`
   Timeline pending;
-  std::size_t spans = 0, changes = 0;  // collected
-  // Of the first publication on.
+  // From the first named step on.
   std::optional<NamedStep> step;
-  Timeline sending;
-  std::optional<TimelineStream> stream;
+  Timeline written;
+
+  void begin(Timeline part, const Trace& program) {
+    step.emplace(program);
+    file.follow({.name = name, .timeline = &written, .machine = &machine, .trace = &step->trace});
+    add(std::move(part));
+  }
+  void add(Timeline part) {
+    step->name(part);
+    written.spans.insert(written.spans.end(), part.spans.begin(), part.spans.end());
+    written.occupancy.insert(written.occupancy.end(), part.occupancy.begin(), part.occupancy.end());
+    file.append();
+  }
 };
 
-WatchedTraining::WatchedTraining(const std::string& socket, std::string name, const MachineSpec& machine,
-                                 const std::string& predicted_file)
-    : state_(std::make_unique<State>(socket, std::move(name), machine, predicted_file)) {}
-WatchedTraining::~WatchedTraining() = default;
+TrainingTimeline::TrainingTimeline(const std::string& file, std::string name, const MachineSpec& machine,
+                                   const std::string& predicted_file)
+    : state_(std::make_unique<State>(file, std::move(name), machine)) {
+  if (!predicted_file.empty()) state_->file.put_file(predicted_file);
+}
+TrainingTimeline::~TrainingTimeline() = default;
 
-void WatchedTraining::collect(Timeline& growing, bool forget) {
+void TrainingTimeline::collect(Timeline& growing) {
   const std::lock_guard lock(state_->mutex);
-  const auto add = [](const auto& from, std::size_t& taken, auto& to) {
-    to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(taken), from.end());
-    taken = from.size();
-  };
-  add(growing.spans, state_->spans, state_->pending.spans);
-  add(growing.occupancy, state_->changes, state_->pending.occupancy);
-  if (!forget) return;
+  Timeline& pending = state_->pending;
+  pending.spans.insert(pending.spans.end(), growing.spans.begin(), growing.spans.end());
+  pending.occupancy.insert(pending.occupancy.end(), growing.occupancy.begin(), growing.occupancy.end());
   growing.spans.clear();
   growing.occupancy.clear();
-  state_->spans = state_->changes = 0;
 }
 
-void WatchedTraining::publish(const Trace& program) {
+void TrainingTimeline::write(const Trace& program) {
   State& state = *state_;
   Timeline part;
   {
     const std::lock_guard lock(state.mutex);
-    const bool named =
-        std::ranges::any_of(state.pending.spans, [](const Span& span) { return span.iteration >= first_named_step; });
-    if (!state.stream && (program.ops.empty() || !named)) return;
+    const bool named = std::ranges::any_of(state.pending.spans, [](const Span& span) {
+      return span.kind == SpanKind::op && span.iteration >= first_named_step;
+    });
+    if (!state.step && (program.ops.empty() || !named)) return;
     part = std::exchange(state.pending, {});
   }
-  if (!state.stream) {
-    part = from_iteration(part, first_named_step);
-    state.step.emplace(program);
-    state.stream.emplace(TimelineProcess{state.name, &state.sending, &state.machine, &state.step->trace},
-                         state.predicted);
-    state.predicted.clear();
-  }
-  state.step->name(part);
-  state.sending = std::move(part);
-  state.server.publish(state.stream->next());
-  state.sending = {};
-  state.stream->emptied();
+  state.step ? state.add(std::move(part)) : state.begin(from_iteration(part, first_named_step), program);
 }
 
-void WatchedTraining::end() {
-  if (state_->stream) state_->server.publish(TimelineStream::end);
+void TrainingTimeline::end(const Trace& program) {
+  write(program);
+  if (!state_->step) state_->begin(std::exchange(state_->pending, {}), program);
+  state_->file.end();
 }
-
-#else
-
-struct WatchedTraining::State {};
-WatchedTraining::WatchedTraining(const std::string& socket, std::string, const MachineSpec&, const std::string&) {
-  throw Error(socket, 0, "watching a run needs the executor, which this build leaves out (TENCACHE_EXECUTOR)");
-}
-WatchedTraining::~WatchedTraining() = default;
-void WatchedTraining::collect(Timeline&, bool) {}
-void WatchedTraining::publish(const Trace&) {}
-void WatchedTraining::end() {}
-
-#endif
 
 }  // namespace tencache

@@ -1,5 +1,5 @@
-// Timelines of training runs, for files and for who watches: what the engine says of the memory, in the names of the
-// recorded step.
+// The timeline of a training run, in the names of the recorded step: what the engine says of the memory, from the first
+// step whose ops the schedule names.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,24 @@ namespace tencache {
 // Steps before it are of a program whose ops the schedule does not name yet.
 inline constexpr std::uint64_t first_named_step = 2;
 
-// Ops and tensors that are not in the recorded step (the program left it, or ended before it was known) say so.
-void write_measured_timeline(const std::string& file, const std::string& name, Timeline timeline,
-                             const MachineSpec& machine, Trace trace);
-
-// A run that `tencache gui SOCKET` watches, step by step. Everything given outlives it. What was sent is forgotten.
-class WatchedTraining {
+// The file grows step by step (GrowingTimeline). Ops and tensors that are not in the recorded step (the program left
+// it, or ended before it was known) say so.
+class TrainingTimeline {
  public:
-  // `predicted_file`: a timeline of one run (write_chrome_trace) to be shown above; empty: none. Throws Error if nobody
-  // can listen at the socket, or if this build has no executor.
-  WatchedTraining(const std::string& socket, std::string name, const MachineSpec& machine,
-                  const std::string& predicted_file);
-  ~WatchedTraining();
-  WatchedTraining(const WatchedTraining&) = delete;
-  WatchedTraining& operator=(const WatchedTraining&) = delete;
+  // `predicted_file`: a timeline of one run (write_chrome_trace) to be shown above; empty: none. The machine outlives
+  // this.
+  TrainingTimeline(const std::string& file, std::string name, const MachineSpec& machine,
+                   const std::string& predicted_file);
+  ~TrainingTimeline();
+  TrainingTimeline(const TrainingTimeline&) = delete;
+  TrainingTimeline& operator=(const TrainingTimeline&) = delete;
 
-  // Takes what was added to the timeline since the last call; while nothing is added, from any thread. `forget`: the
-  // timeline is emptied, as nobody else wants it.
-  void collect(Timeline& growing, bool forget);
-  // Between two steps, with the recorded step: sends what was collected, from the first named step on.
-  void publish(const Trace& program);
-  // The run is over, as it was meant to.
-  void end();
+  // Takes all that is in the timeline, and empties it; from any thread, while nothing is added to it.
+  void collect(Timeline& growing);
+  // Between two steps, with the recorded step: writes what was collected, from the first named step on.
+  void write(const Trace& program);
+  // The run is over, and all was collected. If it ended before the first named step, all its steps are written.
+  void end(const Trace& program);
 
  private:
   struct State;

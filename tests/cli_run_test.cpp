@@ -53,7 +53,7 @@ TEST_F(CommandLine, RunReplayVerifiesAndComparesWithItsPrediction) {
                                 HasSubstr(" will be written over nvme_write"), HasSubstr(" a day at that rate")));
   std::map<int, std::string> processes;
   const Json timeline = Json::parse(content(path("t.json")));
-  for (const Json& event : timeline["traceEvents"]) {
+  for (const Json& event : timeline) {
     if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
     if (event["name"] == "process_sort_index") {
       EXPECT_EQ(event["args"]["sort_index"], event["pid"]);

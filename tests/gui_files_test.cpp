@@ -6,9 +6,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "cli/chrome_trace.h"
 #include "cli/timeline_csv.h"
@@ -21,9 +23,6 @@
 #include "tests/gui_cases.h"
 #include "traces/file_io.h"
 #include "traces/trace_file.h"
-#ifdef TENCACHE_WITH_EXECUTOR
-#include "executor/live_socket.h"
-#endif
 
 namespace tencache::gui {
 namespace {
@@ -113,30 +112,61 @@ TEST_F(Files, TimelinesReadAsTheyWereWritten) {
   expect_same(read_timeline(path("t.json.zst")).at(0), read[0]);
 }
 
-// As a watched run sends it: the prediction and the head first, then iteration by iteration.
-TEST_F(Files, AStreamIsTheFileInPieces) {
+// What was added to a file since the last call.
+class Additions {
+ public:
+  explicit Additions(std::string file) : file_(std::move(file)) {}
+  std::string next() {
+    const std::string all = read_file(file_);
+    return all.substr(std::exchange(taken_, all.size()));
+  }
+
+ private:
+  std::string file_;
+  std::size_t taken_ = 0;
+};
+
+// A run that goes on: `grow` adds an iteration of the recording to the timeline. The last one ends with all that is left.
+struct GrowingRun {
+  const Recording& whole;
+  Timeline timeline{};
+
+  TimelineProcess process() const { return {whole.title, &timeline, &whole.machine, &whole.trace}; }
+  std::uint64_t last() const { return whole.timeline.spans.back().iteration; }
+  void grow(std::uint64_t iteration) {
+    const std::vector<Span>& spans = whole.timeline.spans;
+    for (std::size_t i = timeline.spans.size(); i < spans.size() && spans[i].iteration == iteration; ++i) {
+      timeline.spans.push_back(spans[i]);
+    }
+    const std::vector<OccupancySample>& occupancy = whole.timeline.occupancy;
+    for (std::size_t i = timeline.occupancy.size(); i < occupancy.size(); ++i) {
+      if (iteration < last() && occupancy[i].time_ns > timeline.spans.back().end_ns) break;
+      timeline.occupancy.push_back(occupancy[i]);
+    }
+  }
+};
+
+// The prediction first, then iteration by iteration.
+TEST_F(Files, AGrowingFileIsReadWhileItGrows) {
   const Recording predicted = simulate_recording("predicted: on-demand");
   const Recording measured = simulate_recording("measured: on-demand", slower_machine());
-  Timeline growing;
-  const TimelineProcess first{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace};
-  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, &first);
-  TimelineParser parser("socket");
-  std::size_t spans = 0, changes = 0;
-  parser.feed(stream.next());
+  GrowingRun run{measured};
+  GrowingTimeline file(path("t.json"));
+  EXPECT_FALSE(std::filesystem::exists(path("t.json")));  // an older one would still be there
+  file.put({predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace});
+  file.follow(run.process());
+  Additions additions(path("t.json"));
+  TimelineParser parser("t.json");
+  parser.feed(additions.next());
   EXPECT_EQ(parser.snapshot(1'000'000).size(), 1u);  // nothing was measured yet
   for (std::uint64_t iteration = 0; iteration < 3; ++iteration) {
-    while (spans < measured.timeline.spans.size() && measured.timeline.spans[spans].iteration == iteration) {
-      growing.spans.push_back(measured.timeline.spans[spans++]);
-    }
-    const Nanoseconds end = growing.spans.back().end_ns;
-    while (changes < measured.timeline.occupancy.size() && measured.timeline.occupancy[changes].time_ns <= end) {
-      growing.occupancy.push_back(measured.timeline.occupancy[changes++]);
-    }
-    const std::string piece = stream.next();
-    for (std::size_t i = 0; i < piece.size(); i += 1000) parser.feed(piece.substr(i, 1000));  // as sockets cut it
+    run.grow(iteration);
+    file.append();
+    const std::string piece = additions.next();
+    for (std::size_t i = 0; i < piece.size(); i += 1000) parser.feed(piece.substr(i, 1000));  // as reads cut it
     EXPECT_EQ(parser.iteration(), iteration);
     ASSERT_EQ(parser.snapshot(1'000'000).size(), 2u);
-    EXPECT_EQ(parser.snapshot(1'000'000)[1].timeline.spans.size(), spans);
+    EXPECT_EQ(parser.snapshot(1'000'000)[1].timeline.spans.size(), run.timeline.spans.size());
   }
   EXPECT_FALSE(parser.complete());
   // Of a long run the last iterations.
@@ -144,66 +174,26 @@ TEST_F(Files, AStreamIsTheFileInPieces) {
   EXPECT_EQ(last.timeline.spans.front().iteration, 2u);
   const gui::Run indexed(parser.snapshot(60).at(1));
   EXPECT_EQ(indexed.iteration_count(), 1u);
-  parser.feed(TimelineStream::end);
+  file.end();
+  parser.feed(additions.next());
   EXPECT_TRUE(parser.complete());
   const std::vector<Recording> read = parser.take();
   expect_same(read.at(0), predicted);
   expect_same(read.at(1), measured);
-}
-
-// The measured run in pieces, an iteration each after the head; with `emptied` nobody keeps what was sent.
-std::vector<std::string> pieces_of(const Recording& measured, bool emptied) {
-  Timeline growing;
-  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
-  std::vector<std::string> pieces{stream.next()};
-  std::size_t spans = 0, changes = 0;
-  const std::uint64_t last = measured.timeline.spans.back().iteration;
-  for (std::uint64_t iteration = 0; iteration <= last; ++iteration) {
-    for (; spans < measured.timeline.spans.size() && measured.timeline.spans[spans].iteration == iteration; ++spans) {
-      growing.spans.push_back(measured.timeline.spans[spans]);
+  // The same document as any other: a list of the events of both, but for where counters and descriptions stand.
+  EXPECT_EQ(open_document(path("t.json"))->runs.size(), 2u);
+  write_chrome_trace(path("whole.json"), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace},
+                                          {measured.title, &measured.timeline, &measured.machine, &measured.trace}});
+  const auto drawn = [](const Json& events) {
+    std::vector<std::string> list;
+    for (const Json& event : events) {
+      if (event["ph"] != "M") list.push_back(event.dump());
     }
-    const Nanoseconds end = spans == 0 ? 0 : measured.timeline.spans[spans - 1].end_ns;
-    for (; changes < measured.timeline.occupancy.size(); ++changes) {
-      if (iteration < last && measured.timeline.occupancy[changes].time_ns > end) break;
-      growing.occupancy.push_back(measured.timeline.occupancy[changes]);
-    }
-    pieces.push_back(stream.next());
-    if (!emptied) continue;
-    growing = {};
-    stream.emptied();
-  }
-  return pieces;
-}
-
-TEST_F(Files, WhatWasSentNeedNotBeKept) {
-  const Recording measured = simulate_recording("measured: on-demand");
-  EXPECT_EQ(pieces_of(measured, true), pieces_of(measured, false));
-}
-
-// Who misses a piece, or attaches late, has the run from the next one on, and knows what the tiers held by then.
-TEST_F(Files, ARunOfWhichPiecesWereLostBeginsAnew) {
-  const Recording measured = simulate_recording("measured: on-demand");
-  const gui::Run whole(measured);
-  const std::vector<std::string> pieces = pieces_of(measured, true);
-  TimelineParser parser("socket");
-  for (const std::size_t i : {0U, 1U, 3U}) parser.feed(pieces[i]);
-  const std::vector<Recording> seen = parser.snapshot(1'000'000);
-  ASSERT_EQ(seen.size(), 1u);
-  EXPECT_THAT(seen[0].title, HasSubstr("its beginning was not received"));
-  EXPECT_EQ(seen[0].timeline.spans.front().iteration, 2u);
-  const gui::Run run(seen[0]);
-  EXPECT_EQ(run.iteration_count(), 1u);
-  EXPECT_EQ(run.first_iteration(), 2u);
-  const Nanoseconds begin = run.iteration_begin_ns(0), end = run.iteration_begin_ns(1);
-  for (Nanoseconds time = begin; time <= end; time += (end - begin) / 20) {
-    for (TierId tier = 0; tier < 2; ++tier) {
-      EXPECT_EQ(run.occupancy().held(tier, time), whole.occupancy().held(tier, time)) << time;
-      const std::vector<Resident> there = run.occupancy().residents(tier, time),
-                                  expected = whole.occupancy().residents(tier, time);
-      ASSERT_EQ(there.size(), expected.size()) << time;
-      for (std::size_t i = 0; i < there.size(); ++i) EXPECT_EQ(there[i].tensor, expected[i].tensor) << time;
-    }
-  }
+    std::ranges::sort(list);
+    return list;
+  };
+  EXPECT_EQ(drawn(Json::parse(read_file(path("t.json")))),
+            drawn(Json::parse(read_file(path("whole.json")))["traceEvents"]));
 }
 
 // Of a long run the last iterations, under their own numbers and with what the tiers hold.
@@ -225,9 +215,15 @@ TEST_F(Files, AWatchersMemoryIsBounded) {
     }
   }
   const std::size_t most = 10 * second.size();
-  TimelineParser parser("socket", most);
-  for (const std::string& piece : pieces_of(measured, true)) {
-    parser.feed(piece);
+  TimelineParser parser("t.json", most);
+  GrowingRun growing{measured};
+  GrowingTimeline file(path("t.json"));
+  file.follow(growing.process());
+  Additions additions(path("t.json"));
+  for (std::uint64_t iteration = 1; iteration < iterations; ++iteration) {
+    growing.grow(iteration);
+    file.append();
+    parser.feed(additions.next());
     EXPECT_LE(parser.span_count(), 2 * most + second.size());
   }
   EXPECT_EQ(parser.spans_ever_seen(), measured.timeline.spans.size());
@@ -258,7 +254,10 @@ TEST_F(Files, BrokenOnesSayWhatIsWrong) {
               HasSubstr("not an event"));
   EXPECT_THAT(refusal(write("nothing.json", R"({"traceEvents":[]})")), HasSubstr("no timeline"));
   const std::string whole = read_file(write_timelines("t.json"));
-  EXPECT_THAT(refusal(write("cut.json", whole.substr(0, whole.size() * 2 / 3))), HasSubstr("ends in the middle"));
+  const DocumentPointer cut = open_document(write("cut.json", whole.substr(0, whole.size() * 2 / 3)));
+  EXPECT_THAT(cut->note, AllOf(HasSubstr("cut.json"), HasSubstr("ends in the middle")));
+  EXPECT_FALSE(cut->runs.empty());
+  EXPECT_THAT(refusal(write("head.json", whole.substr(0, 60))), HasSubstr("ends in the middle"));
   for (const std::string impossible : {"-5", "1e300"}) {
     std::string damaged = whole;
     const std::size_t at = damaged.find("\"dur\":") + 6;
@@ -353,52 +352,40 @@ TEST_F(Files, RowsSayHowFarTheyAreValidated) {
   EXPECT_THAT(comparison_csv(rows), HasSubstr("utilization_gpu,utilization_h2d"));
 }
 
-#ifdef TENCACHE_WITH_EXECUTOR
-TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
-  const Recording measured = simulate_recording("measured: on-demand");
-  Timeline growing;
-  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
-  auto server = std::make_unique<LiveServer>(path("run.socket"));
-  EXPECT_EQ(std::filesystem::status(path("run.socket")).permissions(),
-            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  EXPECT_THROW(LiveServer another(path("run.socket")), Error);  // it is taken
-  server->publish(stream.next());
-  Session session;
-  session.open(path("run.socket"));
-  ASSERT_TRUE(session.watching()) << session.message();
-  const auto grow = [&](std::uint64_t iteration) {
-    for (const Span& span : measured.timeline.spans) {
-      if (span.iteration == iteration) growing.spans.push_back(span);
-    }
-    for (std::size_t i = growing.occupancy.size(); i < measured.timeline.occupancy.size(); ++i) {
-      const OccupancySample& sample = measured.timeline.occupancy[i];
-      if (iteration < 2 && sample.time_ns > growing.spans.back().end_ns) break;
-      growing.occupancy.push_back(sample);
-    }
-  };
-  const auto send_iteration = [&](std::uint64_t iteration) {
-    grow(iteration);
-    server->publish(stream.next());
-    for (int i = 0; i < 500 && (session.runs().empty() || session.iterations() != iteration + 1); ++i) {
-      session.update();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    EXPECT_EQ(session.iterations(), iteration + 1);
-    EXPECT_EQ(session.aligned_iteration(), iteration);  // the newest is looked at
-  };
-  send_iteration(0);
-  session.window = {100, 5'000};
-  send_iteration(1);
-  EXPECT_DOUBLE_EQ(session.window.end_ns, 5'000);
-  session.align(0);
-  grow(2);
-  server->publish(stream.next() + TimelineStream::end);
-  server.reset();
-  EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
-  for (int i = 0; i < 500 && session.watching(); ++i) {
+// ---- Runs that go on ------------------------------------------------------------------------------------------------
+
+void update_until(Session& session, const std::function<bool()>& condition) {
+  for (int i = 0; i < 500 && !condition(); ++i) {
     session.update();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+}
+
+TEST_F(Files, AFollowedRunArrivesIterationByIteration) {
+  const Recording measured = simulate_recording("measured: on-demand");
+  GrowingRun run{measured};
+  GrowingTimeline file(path("t.json"));
+  file.follow(run.process());
+  Session session;
+  const auto write_iteration = [&](std::uint64_t iteration) {
+    run.grow(iteration);
+    file.append();
+    if (iteration == 0) session.open(path("t.json"));
+    ASSERT_TRUE(session.watching()) << session.message();
+    update_until(session, [&] {
+      return !session.runs().empty() && session.runs()[0]->spans().size() == run.timeline.spans.size();
+    });
+    EXPECT_EQ(session.iterations(), iteration + 1);
+    EXPECT_EQ(session.aligned_iteration(), iteration);  // the newest is looked at
+  };
+  write_iteration(0);
+  session.window = {100, 5'000};
+  write_iteration(1);
+  EXPECT_DOUBLE_EQ(session.window.end_ns, 5'000);
+  session.align(0);
+  run.grow(2);
+  file.end();
+  update_until(session, [&] { return !session.watching(); });
   EXPECT_FALSE(session.watching());
   EXPECT_THAT(session.message(), HasSubstr("over"));
   ASSERT_EQ(session.runs().size(), 1u);
@@ -412,108 +399,79 @@ TEST_F(Files, AWatchedRunArrivesIterationByIteration) {
   EXPECT_EQ(session.aligned_iteration(), 0u);  // who looked elsewhere still does
 }
 
-TEST_F(Files, ASlowWatcherNeitherDelaysTheRunNorFillsItsMemory) {
-  LiveServer server(path("run.socket"), 1 << 20);
-  server.publish("head\n");
-  LiveClient client(path("run.socket"));
-  for (int i = 0; i < 500 && server.attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  ASSERT_EQ(server.attached(), 1u);
-  const std::string piece(100'000, 'x');
-  const auto before = std::chrono::steady_clock::now();
-  for (int i = 0; i < 200; ++i) server.publish(piece);  // 20 MB that nobody takes
-  server.publish("last\n");
-  // Publishing only hands over; a reader that takes nothing is no reason to wait.
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
-  std::string received;
-  while (!received.ends_with("last\n")) {
-    const std::string_view text = client.read();
-    ASSERT_FALSE(text.empty());
-    received += text;
-  }
-  EXPECT_TRUE(received.starts_with("head\n"));
-  EXPECT_LT(received.size(), 10'000'000u);
-  EXPECT_GT(received.size(), 500'000u);
-}
-
-TEST_F(Files, ARunThatDiesInTheMiddleIsNotTakenForWhole) {
+// Whether it was followed or is opened later: what it wrote is shown, with one note.
+TEST_F(Files, AKilledRunIsShownAsFarAsItGoes) {
   const Recording measured = simulate_recording("measured: on-demand");
-  Timeline growing = measured.timeline;
-  TimelineStream stream({measured.title, &growing, &measured.machine, &measured.trace}, nullptr);
-  auto server = std::make_unique<LiveServer>(path("run.socket"));
-  server->publish(stream.next());
-  gui::LiveRun run(path("run.socket"));
-  for (int i = 0; i < 500 && server->attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  server.reset();  // without the end of the file
-  while (!run.over()) {
-    run.wait();
-    run.take();
+  GrowingRun run{measured};
+  auto file = std::make_unique<GrowingTimeline>(path("t.json"));
+  file->follow(run.process());
+  run.grow(0);
+  file->append();
+  Session following;
+  following.open(path("t.json"));
+  ASSERT_TRUE(following.watching());
+  file.reset();  // as when the process ends
+  update_until(following, [&] { return !following.watching(); });
+  std::ofstream(path("t.json"), std::ios::app) << ",\n{\"ph\":\"X\",\"pid";  // cut off in an event
+  Session later;
+  later.open(path("t.json"));
+  later.wait();
+  for (const Session* session : {&following, &later}) {
+    EXPECT_FALSE(session->watching());
+    EXPECT_THAT(session->message(), HasSubstr("ends in the middle (was its run killed"));
+    EXPECT_FALSE(session->message_is_error());
+    ASSERT_EQ(session->runs().size(), 1u);
+    EXPECT_EQ(session->runs()[0]->spans().size(), run.timeline.spans.size());
   }
-  EXPECT_THAT(run.error(), HasSubstr("ended in the middle"));
 }
 
-TEST_F(Files, ASocketIsRemovedByThoseThatItIsOf) {
-  auto first = std::make_unique<LiveServer>(path("run.socket"));
-  std::filesystem::rename(path("run.socket"), path("elsewhere"));
-  LiveServer second(path("run.socket"));
-  first.reset();
-  EXPECT_TRUE(std::filesystem::exists(path("run.socket")));
-  LiveServer third(path("elsewhere"));  // nobody listens there any more
-}
-
-TEST_F(Files, SocketsOfOthersAreLeftAlone) {
-  write("not-a-socket", "precious");
-  EXPECT_THROW(LiveServer server(path("not-a-socket")), Error);
-  EXPECT_EQ(read_file(path("not-a-socket")), "precious");
-  EXPECT_THROW(LiveServer server(path(std::string(200, 'x'))), Error);
-  Session session;
-  session.open(path("nothing-there"));
-  session.wait();
-  EXPECT_TRUE(session.message_is_error());
-}
-
-// A training run: the steps before the schedule is known are left out, what the recorded step does not know says so,
-// and the prediction stands above.
-TEST_F(Files, ATrainingRunIsWatchedFromItsThirdStepOn) {
+// The steps before the schedule is known are left out, what the recorded step does not know says so, and the prediction
+// stands above.
+TEST_F(Files, ATrainingRunIsFollowedFromItsThirdStepOn) {
   const Recording predicted = simulate_recording("predicted: on-demand");
   Recording measured = simulate_recording("measured: on-demand", slower_machine());
   measured.timeline.spans.back().op = 1'000;
   write_chrome_trace(path("p.json"), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace}});
+  TrainingTimeline file(path("train.json"), measured.title, measured.machine, path("p.json"));
   Session session;
-  {
-    WatchedTraining watched(path("train.socket"), measured.title, measured.machine, path("p.json"));
-    session.open(path("train.socket"));
-    Timeline growing;
-    std::size_t taken = 0;
-    for (std::uint64_t step = 0; step < 3; ++step) {
-      for (; taken < measured.timeline.spans.size() && measured.timeline.spans[taken].iteration <= step; ++taken) {
-        growing.spans.push_back(measured.timeline.spans[taken]);
-      }
-      if (step == 0) growing.occupancy = measured.timeline.occupancy;
-      watched.collect(growing, false);
-      watched.publish(step == 0 ? Trace() : measured.trace);
-    }
-    for (int i = 0; i < 500 && session.runs().size() < 2; ++i) {
-      session.update();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    watched.end();
+  session.open(path("train.json"));
+  ASSERT_TRUE(session.watching());
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    Timeline added;
+    std::ranges::copy_if(measured.timeline.spans, std::back_inserter(added.spans),
+                         [step](const Span& span) { return span.iteration == step; });
+    if (step == 0) added.occupancy = measured.timeline.occupancy;
+    file.collect(added);
+    EXPECT_TRUE(added.spans.empty());
+    file.write(step == 0 ? Trace() : measured.trace);
   }
-  for (int i = 0; i < 500 && session.watching(); ++i) {
-    session.update();
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  update_until(session, [&] { return session.runs().size() == 2; });
+  file.end(measured.trace);
+  update_until(session, [&] { return !session.watching(); });
   EXPECT_THAT(session.message(), HasSubstr("over")) << session.message();
   ASSERT_EQ(session.runs().size(), 2u);
   EXPECT_EQ(session.runs()[0]->origin(), Origin::predicted);
-  const gui::Run& run = *session.runs()[1];
-  EXPECT_EQ(run.title(), measured.title);
-  EXPECT_EQ(run.iteration_count(), 1u);
-  EXPECT_EQ(run.spans().front().iteration, 2u);
-  EXPECT_EQ(run.op_name(run.spans().back().op), "not in the recorded step");
-  EXPECT_EQ(run.spans_of_op(3).size(), 1u);
-  EXPECT_FALSE(run.occupancy().empty(0));
+  const gui::Run& shown = *session.runs()[1];
+  EXPECT_EQ(shown.title(), measured.title);
+  EXPECT_EQ(shown.iteration_count(), 1u);
+  EXPECT_EQ(shown.spans().front().iteration, 2u);
+  EXPECT_EQ(shown.op_name(shown.spans().back().op), "not in the recorded step");
+  EXPECT_EQ(shown.spans_of_op(3).size(), 1u);
+  EXPECT_FALSE(shown.occupancy().empty(0));
 }
-#endif
+
+// Of one that ends before its schedule is known, all steps.
+TEST_F(Files, AShortTrainingRunIsWrittenAtItsEnd) {
+  Recording measured = simulate_recording("measured: on-demand");
+  TrainingTimeline file(path("train.json"), measured.title, measured.machine, "");
+  std::erase_if(measured.timeline.spans, [](const Span& span) { return span.iteration >= first_named_step; });
+  const std::size_t spans = measured.timeline.spans.size();
+  file.collect(measured.timeline);
+  file.write(measured.trace);
+  EXPECT_FALSE(std::filesystem::exists(path("train.json")));
+  file.end(measured.trace);
+  EXPECT_EQ(read_timeline(path("train.json")).at(0).timeline.spans.size(), spans);
+}
 
 }  // namespace
 }  // namespace tencache::gui

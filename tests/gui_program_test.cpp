@@ -72,23 +72,23 @@ TEST_F(Programs, AScreenshotIsNotWrittenOverWhatItShows) {
   EXPECT_EQ(read_file(path("r.png")), "{}");
 }
 
-TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
+TEST_F(Programs, ARunIsFollowedWhileItGoesOn) {
   if (make_screen(320, 320) == nullptr) GTEST_SKIP() << "no EGL to draw with";
   if (std::string(TENCACHE_WITH_EXECUTOR_TEXT) != "1") GTEST_SKIP() << "no executor in this build";
   const std::string run_command =
       std::string(TENCACHE_BINARY_DIR) + "/cli/tencache run replay " + TENCACHE_SOURCE_DIR +
       "/traces/samples/gpt-small.trace.jsonl.zst -m small-host -p on-demand "
-      "--scale-bytes 1/16 --scale-time 1/8 --iterations 40 --verify stamps --predict --live " +
-      path("run.socket") + " >" + path("run.out") + " 2>&1 &";
+      "--scale-bytes 1/16 --scale-time 1/8 --iterations 40 --verify stamps --predict --timeline " +
+      path("run.json") + " >" + path("run.out") + " 2>&1 &";
   ASSERT_EQ(std::system(run_command.c_str()), 0);
-  for (int i = 0; i < 400 && !std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
-  ASSERT_TRUE(std::filesystem::exists(path("run.socket"))) << read_file(path("run.out"));
-  EXPECT_EQ(run(path("run.socket") + " --screenshot " + path("live.png") + " --size 800x600"), 0) << errors();
+  for (int i = 0; i < 400 && !std::filesystem::exists(path("run.json")); ++i) usleep(10'000);
+  ASSERT_TRUE(std::filesystem::exists(path("run.json"))) << read_file(path("run.out"));
+  EXPECT_EQ(run(path("run.json") + " --screenshot " + path("live.png") + " --size 800x600"), 0) << errors();
   EXPECT_GT(read_file(path("live.png")).size(), 5000u);
   // In this process: the prediction is there whole, and measured iterations are added while one looks.
   const std::unique_ptr<Screen> screen = make_screen();
   Session& session = screen->session();
-  session.open(path("run.socket"));
+  session.open(path("run.json"));
   std::size_t fewest = 0, most = 0;
   for (int i = 0; i < 3000 && session.watching(); ++i) {
     screen->frames(1);
@@ -106,8 +106,8 @@ TEST_F(Programs, ARunIsWatchedWhileItGoesOn) {
   const Picture picture = screen->picture();
   EXPECT_GE(screen->find_text("iteration 40 of 40", screen->theme().text, picture).x, 0);
   EXPECT_GT(Screen::count(picture, screen->theme().phases[2]), 5000);
-  for (int i = 0; i < 3000 && std::filesystem::exists(path("run.socket")); ++i) usleep(10'000);
-  EXPECT_FALSE(std::filesystem::exists(path("run.socket")));
+  const Json events = Json::parse(read_file(path("run.json")));
+  EXPECT_TRUE(events.is_array());
 }
 
 TEST_F(Programs, WithoutADisplayAWindowSaysWhatToDo) {

@@ -1,21 +1,15 @@
-// Names that others laid, and what others may open: swap files, outputs, temporary files, sockets. Where another user
-// is needed, root plays one; without root those parts are skipped.
+// Names that others laid, and what others may open: swap files, outputs, temporary files. Where another user is needed,
+// root plays one; without root those parts are skipped.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <csignal>
-#include <cstring>
 #include <functional>
-#include <memory>
-#include <thread>
 
 #include "cli/output_files.h"
 #include "core/error.h"
-#include "executor/live_socket.h"
 #include "executor/swap_file.h"
 #include "sim/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
@@ -224,102 +218,6 @@ TEST_F(Security, TemporaryFilesGoWithTheProgram) {
       EXPECT_TRUE(fs::is_empty(path("tmp"))) << signal;
     }
   }
-}
-
-// ---- The live socket ------------------------------------------------------------------------------------------------
-
-TEST_F(Security, ASocketIsItsOwnersWhateverTheUmask) {
-  const NoUmask no_umask;
-  const LiveServer server(path("socket"));
-  struct stat status {};
-  ASSERT_EQ(::lstat(path("socket").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777u, 0600u);
-}
-
-TEST_F(Security, ALinkInPlaceOfASocketIsNotFollowed) {
-  fs::create_symlink(path("precious"), path("socket"));
-  fs::create_symlink(path("made"), path("dangling"));
-  for (const char* name : {"socket", "dangling"}) {
-    EXPECT_THAT(refusal([&] { const LiveServer server(path(name)); }), HasSubstr("is no socket"));
-    EXPECT_TRUE(fs::is_symlink(path(name)));
-  }
-  EXPECT_FALSE(fs::exists(path("made")));
-  expect_precious();
-}
-
-sockaddr_un address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  return address;
-}
-
-TEST_F(Security, AnotherUserIsNeitherServedNorBelieved) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another";
-  LiveServer server(path("socket"));
-  server.publish("secret");
-  const auto received = [&] {  // bytes; 90: refused at the door
-    const int peer = ::socket(AF_UNIX, SOCK_STREAM, 0);
-    const timeval patience{.tv_sec = 10, .tv_usec = 0};
-    ::setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    const sockaddr_un address = address_of(path("socket"));
-    if (::connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return 90;
-    char text[64];
-    return static_cast<int>(std::max<ssize_t>(0, ::recv(peer, text, sizeof text, 0)));
-  };
-  EXPECT_EQ(as_another(received), 90);
-  ::chmod(path("socket").c_str(), 0666);  // even then
-  EXPECT_EQ(as_another(received), 0);
-  EXPECT_EQ(LiveClient(path("socket")).read(), "secret");
-
-  // A socket that another listens on.
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const sockaddr_un address = address_of(path("false"));
-    const int own = ::setresuid(another, another, another) == 0 ? ::socket(AF_UNIX, SOCK_STREAM, 0) : -1;
-    const bool listens = ::bind(own, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-                         ::listen(own, 1) == 0 && ::write(ready[1], "r", 1) == 1;
-    if (listens) ::pause();
-    ::_exit(1);
-  }
-  ::close(ready[1]);
-  char told = 0;
-  EXPECT_EQ(::read(ready[0], &told, 1), 1);
-  EXPECT_THAT(refusal([&] { const LiveClient client(path("false")); }), HasSubstr("is another user's"));
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-  ::close(ready[0]);
-}
-
-TEST_F(Security, ASocketServesAFew) {
-  LiveServer server(path("socket"));
-  server.publish("head");
-  std::vector<std::unique_ptr<LiveClient>> clients;
-  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<LiveClient>(path("socket")));
-  int served = 0;
-  for (const auto& client : clients) served += client->read() == "head" ? 1 : 0;
-  EXPECT_EQ(served, 8);
-}
-
-// What a peer sends is never read: it fills the kernel's buffer and goes no further.
-TEST_F(Security, ASocketListensToNobody) {
-  LiveServer server(path("socket"));
-  const int peer = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-  const sockaddr_un address = address_of(path("socket"));
-  ASSERT_EQ(::connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  for (int i = 0; i < 500 && server.attached() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  ASSERT_EQ(server.attached(), 1u);
-  const std::string flood(1 << 20, 'x');
-  ssize_t taken = 0;
-  for (int i = 0; i < 100; ++i) {
-    taken += std::max<ssize_t>(0, ::send(peer, flood.data(), flood.size(), MSG_NOSIGNAL));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_GT(taken, 0);
-  EXPECT_LT(taken, 8 << 20);
-  ::close(peer);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "traces/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
@@ -228,21 +229,15 @@ void AtomicFile::flush() {
   buffer_.clear();
 }
 
-void AtomicFile::commit() {
-  TENCACHE_CHECK(descriptor_ >= 0);
-  if (compressor_) compress({}, true);
-  flush();
-  if (!direct_ && ::fsync(descriptor_) != 0) fail("cannot be written", errno);
-  if (!direct_ && temporary_.empty()) {
-    const std::string content = own_descriptors + std::to_string(descriptor_);
-    take_name([&content](const char* name) {
-      return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
-    });
-  }
-  const int closed = ::close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0) fail("cannot be written", errno);
-  if (direct_) return;
+void AtomicFile::link_temporary() {
+  if (!temporary_.empty()) return;
+  const std::string content = own_descriptors + std::to_string(descriptor_);
+  take_name([&content](const char* name) {
+    return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+  });
+}
+
+void AtomicFile::put_in_place() {
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put in place", errno);
   temporary_.clear();
   // The content is safe already; a directory that cannot be synced (some network file systems) is no failure.
@@ -250,6 +245,35 @@ void AtomicFile::commit() {
   if (parent < 0) return;
   ::fsync(parent);
   ::close(parent);
+}
+
+void AtomicFile::show() {
+  TENCACHE_CHECK(descriptor_ >= 0);
+  if (compressor_) return;
+  flush();
+  if (direct_ || std::exchange(shown_, true)) return;
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // goes with this process, however it ends
+  link_temporary();
+  put_in_place();
+}
+
+void AtomicFile::commit() {
+  TENCACHE_CHECK(descriptor_ >= 0);
+  if (compressor_) compress({}, true);
+  flush();
+  if (!direct_ && ::fsync(descriptor_) != 0) fail("cannot be written", errno);
+  const bool named = direct_ || shown_;
+  if (!named) link_temporary();
+  const int closed = ::close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0) fail("cannot be written", errno);
+  if (!named) put_in_place();
+}
+
+bool is_being_written(int descriptor) {
+  if (::flock(descriptor, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
+  ::flock(descriptor, LOCK_UN);
+  return false;
 }
 
 void write_file(const std::string& path, std::string_view bytes) {

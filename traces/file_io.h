@@ -46,6 +46,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::string_view bytes);
+  // Puts the file in place with what was written so far. It then grows under its name, marked as being written until
+  // commit() or the end of this process. A compressed file still waits for commit().
+  void show();
   // Once, last. After an Error from write() or commit() nothing is left behind but the destructor's work.
   void commit();
 
@@ -56,6 +59,8 @@ class AtomicFile {
   void compress(std::string_view bytes, bool last);
   void write_raw(const char* data, std::size_t size);
   void flush();
+  void link_temporary();
+  void put_in_place();
   void take_name(const std::function<bool(const char* name)>& take);
   [[noreturn]] void fail(const char* what, int error_number) const;
 
@@ -63,10 +68,15 @@ class AtomicFile {
   std::string target_;     // links resolved
   std::string temporary_;  // empty while the file has no name
   bool direct_ = false;    // what is no regular file is written as it is
+  bool shown_ = false;
   int descriptor_ = -1;
   std::unique_ptr<ZSTD_CCtx_s, FreeCompressor> compressor_;  // null: not compressed
   std::string buffer_;
 };
+
+// Whether the writer of an open file has shown it (AtomicFile::show) and is still at work. A file system without locks
+// cannot tell: false.
+bool is_being_written(int descriptor);
 
 // The file that is written by this name, which may be a link to it. In a folder that everyone may write to (/tmp),
 // whoever is first has the name: Error if another user laid a link, a pipe or a socket there.

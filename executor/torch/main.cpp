@@ -45,7 +45,7 @@ struct TrainArguments {
   std::vector<std::string> settings;
   std::uint64_t steps = 0;
   std::string timeline, prediction, recording;
-  std::string live, predicted_timeline;
+  std::string predicted_timeline;
   std::string checkpoint, resume;
   std::uint64_t checkpoint_every = 0;
   std::vector<std::string> directories;
@@ -110,7 +110,6 @@ ExitCode train_without_paging(const TrainArguments& arguments, const TrainingCon
                               TrainingOptions options) {
   const TrainingDevice device = training_device(arguments.device, {});
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
-                                   {"--live", arguments.live},
                                    {"--prediction", arguments.prediction},
                                    {"--trace", arguments.recording},
                                    {"--machine", arguments.workload.machine},
@@ -177,11 +176,12 @@ Workload workload_here(const WorkloadOptions& options, std::uint64_t steps, cons
   return workload;
 }
 
-// Whoever watches is sent each step as it ends. `forget`: nobody else wants the timeline. All of it outlives the run.
-void let_watch(WatchedTraining& watched, Timeline& timeline, bool forget, LiveOptions& live, TrainingOptions& options) {
-  live.engine.on_iteration = [&, forget](std::uint64_t) { watched.collect(timeline, forget); };  // the engine rests
-  options.on_boundary = [&watched](const LiveRuntime& runtime) {
-    if (runtime.has_recorded()) watched.publish(runtime.program().trace);
+// Each step is written as it ends. All of it outlives the run.
+void write_steps(TrainingTimeline& file, Timeline& timeline, LiveOptions& live, TrainingOptions& options) {
+  live.engine.timeline = &timeline;
+  live.engine.on_iteration = [&](std::uint64_t) { file.collect(timeline); };  // the engine rests
+  options.on_boundary = [&file](const LiveRuntime& runtime) {
+    if (runtime.has_recorded()) file.write(runtime.program().trace);
   };
 }
 
@@ -197,7 +197,6 @@ RunResult misfit_after(std::size_t steps, const OutOfMemory& error) {
 
 ExitCode train_with_paging(TrainArguments arguments, const TrainingConfig& config, const TextData& data,
                            TrainingOptions options) {
-  if (!arguments.timeline.empty()) require_writable(arguments.timeline);
   MadePolicy made = make_policy(arguments.policy, parse_settings(arguments.settings));
   std::unique_ptr<Policy> by_recording;
   if (!arguments.recording.empty()) by_recording = with_durations_of(read_trace(arguments.recording), *made.policy);
@@ -213,11 +212,11 @@ ExitCode train_with_paging(TrainArguments arguments, const TrainingConfig& confi
   state_room(workload.machine, unlimited, "--gpu-memory or --cpu-memory", device.accelerator.get());
   live.engine.rehearse = rehearse;
   Timeline timeline;
-  if (!arguments.timeline.empty() || !arguments.live.empty()) live.engine.timeline = &timeline;
-  std::optional<WatchedTraining> watched;
-  if (!arguments.live.empty()) {
-    watched.emplace(arguments.live, "measured: " + arguments.policy, workload.machine, arguments.predicted_timeline);
-    let_watch(*watched, timeline, arguments.timeline.empty(), live, options);
+  std::optional<TrainingTimeline> timeline_file;
+  if (!arguments.timeline.empty()) {
+    timeline_file.emplace(arguments.timeline, "measured: " + arguments.policy, workload.machine,
+                          arguments.predicted_timeline);
+    write_steps(*timeline_file, timeline, live, options);
   }
 
   Outcome outcome;
@@ -243,19 +242,15 @@ ExitCode train_with_paging(TrainArguments arguments, const TrainingConfig& confi
     return ExitCode::answer_is_no;
   }
   outcome.seconds = seconds_since(start_ns);
-  if (watched) watched->end();
   outcome.result = paged.run;
   outcome.program = paged.program;
   outcome.faults = paged.faults;
   workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
   workload.trace = paged.recorded;
   workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
-  if (!arguments.timeline.empty()) {
-    write_measured_timeline(arguments.timeline, "measured: " + arguments.policy,
-                            paged.training.step_ns.size() > first_named_step
-                                ? from_iteration(timeline, first_named_step)
-                                : std::move(timeline),
-                            workload.machine, paged.program.trace);
+  if (timeline_file) {
+    timeline_file->collect(timeline);
+    timeline_file->end(paged.program.trace);
   }
   if (arguments.json) {
     print_json(paged_training_json(workload, outcome, paged, prediction, config.seed));
@@ -353,9 +348,8 @@ void add_training_command(CLI::App& app, Command& chosen) {
       "--timeline", arguments->timeline,
       "Write the timeline from the third step on (before, the schedule is not known; of fewer steps all) to this "
       "file, for https://ui.perfetto.dev");
-  command->add_option("--live", arguments->live,
-                      "Let `tencache gui SOCKET` watch the run at this local socket, step by step, from the third on");
-  command->add_option("--predicted-timeline", arguments->predicted_timeline, "The prediction's, for who watches");
+  command->add_option("--predicted-timeline", arguments->predicted_timeline,
+                      "The prediction's, to stand first in --timeline");
   command->add_option("--checkpoint", arguments->checkpoint,
                       "Write weights, optimizer states, random numbers and position to this file after the last step");
   command->add_option("--checkpoint-every", arguments->checkpoint_every, "… and after every so many steps")

@@ -41,7 +41,8 @@ Document::Kind kind_of(const std::string& path) {
   if (head.starts_with("SQLite format 3")) return Document::Kind::sweep;
   const std::size_t first = head.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw Error(path, 0, "is empty");
-  if (head.find("\"traceEvents\"") != std::string::npos) return Document::Kind::timeline;
+  if (head.find("\"traceEvents\"") != std::string::npos || head.compare(first, 8, "[\n{\"ph\":") == 0)
+    return Document::Kind::timeline;
   const std::string line = head.substr(first, head.find('\n', first) - first);
   if (line.find("\"kind\"") != std::string::npos && line.find("\"header\"") != std::string::npos) {
     return Document::Kind::trace;
@@ -164,7 +165,7 @@ DocumentPointer open_document(const std::string& path) {
       if (document->sweep_rows.empty()) throw Error(path, 0, "holds no combination yet");
       break;
     case Document::Kind::timeline:
-      for (Recording& recording : read_timeline(path)) {
+      for (Recording& recording : read_timeline(path, &document->note)) {
         document->runs.push_back(std::make_shared<const Run>(std::move(recording)));
       }
       std::ranges::stable_sort(document->runs, {}, [](const RunPointer& run) { return run->origin(); });

@@ -21,6 +21,7 @@ struct Document {
   Kind kind = Kind::trace;
   std::shared_ptr<const Trace> trace;  // of a trace
   std::vector<RunPointer> runs;        // of a timeline, predicted before measured
+  std::string note;                    // on a file that is not whole
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
   std::shared_ptr<const SensitivityPlot> sensitivity;
   std::vector<SweepRow> sweep_rows;

@@ -60,14 +60,9 @@ void Session::remark(std::string text) {
 
 void Session::open(const std::string& path) {
   begin();
-  if (is_socket(path)) {
-    try {
-      live_ = std::make_unique<LiveRun>(path);
-      remark("watching " + path);
-    } catch (const Error& error) {
-      say(error.what(), true);
-    }
-    return;
+  if (std::unique_ptr<FollowedRun> run = FollowedRun::follow(path); run != nullptr) {
+    followed_ = std::move(run);
+    return remark("following " + path);
   }
   remark("opening " + path);
   const bool sample = path == sample_file();
@@ -215,9 +210,9 @@ void Session::replace(std::vector<RunPointer> runs) {
 
 // A new iteration is looked at as it arrives, where the last one was looked at before.
 void Session::watch() {
-  if (live_ == nullptr) return;
-  const bool over = live_->over();  // before what came last is taken
-  std::vector<RunPointer> runs = live_->take();
+  if (followed_ == nullptr) return;
+  const bool over = followed_->over();  // before what came last is taken
+  std::vector<RunPointer> runs = followed_->take();
   if (!runs.empty()) {
     const bool first = runs_.empty() || run_of(Origin::measured) == nullptr;
     const std::uint64_t aligned = first_iteration() + aligned_;
@@ -230,17 +225,17 @@ void Session::watch() {
     if (!at_the_end) align(aligned > first_iteration() ? aligned - first_iteration() : 0);
   }
   if (over) {
-    if (live_->error().empty()) {
-      remark("the run that was watched is over");
+    if (followed_->error().empty()) {
+      remark(followed_->note().empty() ? "the run that was followed is over" : followed_->note());
     } else {
-      say(live_->error(), true);
+      say(followed_->error(), true);
     }
-    live_.reset();
+    followed_.reset();
   }
 }
 
 bool Session::update() {
-  bool changed = live_ != nullptr;
+  bool changed = followed_ != nullptr;
   watch();
   // In the order in which they were asked for, whichever is read first.
   while (!opening_.empty() && opening_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
@@ -248,7 +243,7 @@ bool Session::update() {
     opening_.erase(opening_.begin());
     changed = true;
     if (opened.document != nullptr) {
-      remark(opened.document->path);
+      remark(opened.document->note.empty() ? opened.document->path : opened.document->note);
       take(opened.document);
     }
     if (opened.scenario) {
@@ -280,7 +275,7 @@ void Session::wait() {
     simulator_.wait();
     if (plotting()) plotting_.wait();
     if (marking_.valid()) marking_.wait();
-    if (live_ != nullptr && runs_.empty()) live_->wait();
+    if (followed_ != nullptr && runs_.empty()) followed_->wait();
     update();
   } while (busy());
   update();

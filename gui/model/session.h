@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gui/model/document.h"
-#include "gui/model/live.h"
+#include "gui/model/followed_run.h"
 #include "gui/model/scenario.h"
 #include "gui/model/what_if.h"
 
@@ -79,7 +79,7 @@ class Session {
   bool busy() const { return !opening_.empty() || simulator_.busy() || plotting() || marking_.valid(); }
   // The timeline of a result, simulated again, in the background.
   void show_result(const Json& result, const std::string& file);
-  bool watching() const { return live_ != nullptr; }
+  bool watching() const { return followed_ != nullptr; }
   // Until nothing is under way, and something of a watched run is there: for tests and pictures without a window.
   void wait();
   const std::vector<DocumentPointer>& documents() const { return documents_; }
@@ -196,7 +196,7 @@ class Session {
   std::vector<SweepRow> sweep_rows_;
   WantedView view_;
   std::vector<DocumentPointer> documents_;
-  std::unique_ptr<LiveRun> live_;
+  std::unique_ptr<FollowedRun> followed_;
   std::vector<RunPointer> runs_, all_runs_;
   std::vector<std::uint8_t> chosen_;  // of all_runs_
   Simulator simulator_;

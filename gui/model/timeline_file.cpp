@@ -61,13 +61,13 @@ class Blocks {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-// Cuts the text at the objects of `traceEvents`, which lie two brackets deep.
+// Cuts the text at the objects of `traceEvents`, which lie two brackets deep, or of an array, which lie one deep.
 class EventCutter {
  public:
   template <typename OnEvent>
   void feed(std::string_view text, OnEvent on_event) {
     const std::size_t size = text.size();
-    std::size_t begin = event_.empty() && depth_ < event_depth ? size : 0;  // of the part of an event in this block
+    std::size_t begin = event_.empty() && depth_ < event_depth_ ? size : 0;  // of the part of an event in this block
     for (std::size_t i = 0; i < size; ++i) {
       if (in_string_) {
         i = after_string(text, i);
@@ -78,9 +78,10 @@ class EventCutter {
       if (c == '"') {
         in_string_ = true;
       } else if (c == '{' || c == '[') {
-        if (++depth_ == event_depth && c == '{') begin = i;
+        if (++depth_ == 1) event_depth_ = c == '[' ? 2 : 3;
+        if (depth_ == event_depth_ && c == '{') begin = i;
       } else if (c == '}' || c == ']') {
-        if (depth_-- == event_depth && c == '}' && begin < size) {
+        if (depth_-- == event_depth_ && c == '}' && begin < size) {
           event_.append(text.substr(begin, i + 1 - begin));
           on_event(event_, line_);
           event_.clear();
@@ -116,9 +117,8 @@ class EventCutter {
     return i;
   }
 
-  static constexpr int event_depth = 3;
   std::string event_;
-  int depth_ = 0;
+  int depth_ = 0, event_depth_ = 3;
   bool in_string_ = false, escaped_ = false;
   std::uint64_t line_ = 1;
 };
@@ -134,9 +134,6 @@ struct Process {
   Recording recording;
   bool described = false;
   std::array<Bytes, max_tiers> used{};
-  std::uint64_t next_piece = 0;
-  bool lost = false;         // pieces
-  bool begins_anew = false;  // with what the tiers hold
 };
 
 }  // namespace
@@ -148,8 +145,10 @@ class TimelineParser::Reader {
   void feed(std::string_view text) {
     cutter_.feed(text, [this](std::string& event, std::uint64_t line) { read_event(event, line); });
   }
-  bool complete() const { return started() && cutter_.complete(); }
-  bool started() const { return !processes_.empty() || cutter_.line() > 1; }
+  bool complete() const { return !processes_.empty() && cutter_.complete(); }
+  std::string cut_off() const {
+    return path_ + ": ends in the middle (was its run killed, or was it not copied whole?); this is what is there";
+  }
 
   std::vector<Recording> snapshot(std::size_t most_spans) const {
     std::vector<Recording> recordings;
@@ -183,13 +182,15 @@ class TimelineParser::Reader {
   }
 
   std::vector<Recording> take() {
-    if (!cutter_.complete()) throw Error(path_, cutter_.line(), "ends in the middle; was it copied whole?");
     std::vector<Recording> recordings;
     for (auto& [id, process] : processes_) {
       if (!process.described) continue;
       describe(process.recording);
       process.recording.timeline.spans.shrink_to_fit();
       recordings.push_back(std::move(process.recording));
+    }
+    if (recordings.empty() && !cutter_.complete()) {
+      throw Error(path_, cutter_.line(), "ends in the middle; was it copied whole?");
     }
     if (recordings.empty()) {
       throw Error(path_, 0, "no timeline that this tencache wrote; write one with `tencache replay … --timeline`");
@@ -223,21 +224,7 @@ class TimelineParser::Reader {
     const std::string_view name = fields["name"];
     if (name == "process_name") process.recording.title = fields["args"]["name"].get_string().value();
     if (name == "tencache") read_description(process, fields["args"].get_object());
-    if (name == "tencache_piece") read_piece_number(process, fields["args"]["number"].get_uint64());
-    if (name == "tencache_held" && std::exchange(process.begins_anew, false)) {
-      read_changes(process, fields["args"].get_object());
-    }
     if (name == "tencache_changes") read_changes(process, fields["args"].get_object());
-  }
-
-  static void read_piece_number(Process& process, std::uint64_t number) {
-    if (number != process.next_piece) {
-      if (!process.lost) process.recording.title += ", its beginning was not received";
-      process.lost = process.begins_anew = true;
-      process.used = {};
-      process.recording.timeline = {};
-    }
-    process.next_piece = number + 1;
   }
 
   void read_description(Process& process, const object& fields) {
@@ -406,18 +393,19 @@ TimelineParser::TimelineParser(const std::string& name, std::size_t most_spans)
     : reader_(std::make_unique<Reader>(name, most_spans)) {}
 TimelineParser::~TimelineParser() = default;
 void TimelineParser::feed(std::string_view text) { reader_->feed(text); }
-bool TimelineParser::started() const { return reader_->started(); }
 bool TimelineParser::complete() const { return reader_->complete(); }
+std::string TimelineParser::cut_off() const { return reader_->cut_off(); }
 std::vector<Recording> TimelineParser::snapshot(std::size_t most_spans) const { return reader_->snapshot(most_spans); }
 std::uint64_t TimelineParser::iteration() const { return reader_->iteration(); }
 std::size_t TimelineParser::span_count() const { return reader_->span_count(); }
 std::uint64_t TimelineParser::spans_ever_seen() const { return reader_->spans_ever_seen(); }
 std::vector<Recording> TimelineParser::take() { return reader_->take(); }
 
-std::vector<Recording> read_timeline(const std::string& path) {
+std::vector<Recording> read_timeline(const std::string& path, std::string* note) {
   Blocks blocks(path);
   TimelineParser parser(path);
   for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) parser.feed(block);
+  if (note != nullptr && !parser.complete()) *note = parser.cut_off();
   return parser.take();
 }
 

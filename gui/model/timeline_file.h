@@ -11,12 +11,11 @@
 namespace tencache::gui {
 
 // One recording a process of the file, in its order. The file is read a block at a time, so that one of a million spans
-// needs no more memory than its recordings. Throws Error that says where the file is damaged, or that it is none of
-// tencache's.
-std::vector<Recording> read_timeline(const std::string& path);
+// needs no more memory than its recordings. Of a file that was cut off, what is there; `note` says so, if it is given.
+// Throws Error that says where the file is damaged, or that it is none of tencache's.
+std::vector<Recording> read_timeline(const std::string& path, std::string* note = nullptr);
 
-// The same from text that comes in pieces, of a run that is still going on. Where pieces were lost, a run begins anew
-// with what came next, which says what the tiers held by then, and its title says so.
+// The same from text that comes in pieces, of a run that is still going on.
 class TimelineParser {
  public:
   // `name`: for messages. `most_spans`: of each run no more than twice as many are kept, the last ones; 0: all.
@@ -26,14 +25,14 @@ class TimelineParser {
   TimelineParser& operator=(const TimelineParser&) = delete;
 
   void feed(std::string_view text);
-  bool started() const;   // something came
-  bool complete() const;  // the text is a whole file
+  bool complete() const;        // the text is a whole file
+  std::string cut_off() const;  // says that it is not
   // What came so far; of each recording at most the last so many spans, cut at an iteration's start. Copies.
   std::vector<Recording> snapshot(std::size_t most_spans) const;
   std::uint64_t iteration() const;  // of the last span of the last recording
   std::size_t span_count() const;   // of all that are kept
   std::uint64_t spans_ever_seen() const;
-  std::vector<Recording> take();  // the end: throws Error where the text ends in the middle
+  std::vector<Recording> take();  // the end: throws Error if no recording is there
 
  private:
   class Reader;

@@ -27,6 +27,7 @@ ExitCode report(const ReportArguments& arguments) {
   for (const std::string& file : arguments.files) {
     try {
       documents.push_back(gui::open_document(file));
+      if (!documents.back()->note.empty()) remark(documents.back()->note);
     } catch (const std::exception& error) {  // the others are shown all the same
       const std::string what = error.what();
       errors.push_back(what.find(file) == std::string::npos ? file + ": " + what : what);

@@ -21,7 +21,7 @@ class App {
   const Theme& theme() const { return theme_; }
   // Throws Error that lists the valid names.
   void choose_view(const std::string& name);
-  // A file or socket that the user asks for: the view that shows it best comes up.
+  // A file that the user asks for: the view that shows it best comes up.
   void open(const std::string& path);
   std::string view() const { return views_[view_]->name(); }
   void set_theme(bool light, float scale);

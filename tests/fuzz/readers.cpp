@@ -103,9 +103,9 @@ void document(std::string_view bytes) {
   gui::open_document(file.path());
 }
 
-// As it comes through the socket of a run: in pieces, whose sizes follow from the bytes.
-void live_socket(std::string_view bytes) {
-  gui::TimelineParser parser("socket", 1000);
+// As a growing file is read: in pieces, whose sizes follow from the bytes.
+void timeline(std::string_view bytes) {
+  gui::TimelineParser parser("timeline", 1000);
   std::size_t piece = 1;
   while (!bytes.empty()) {
     piece = 1 + (piece * 31 + static_cast<unsigned char>(bytes.front())) % 97;
@@ -125,7 +125,6 @@ constexpr Reader all_readers[] = {
     {"gpus", [](std::string_view bytes) { parse_gpus(bytes, "gpus.yaml"); }},
     {"hugging_face", [](std::string_view bytes) { parse_model(bytes, "config.json"); }},
     {"kineto", kineto},
-    {"live_socket", live_socket},
     {"machine", [](std::string_view bytes) { parse_machine(bytes, "machine.yaml"); }},
     {"model", [](std::string_view bytes) { parse_model(bytes, "model.yaml"); }},
     {"prices", [](std::string_view bytes) { parse_price_table(bytes, "prices.yaml"); }},
@@ -136,6 +135,7 @@ constexpr Reader all_readers[] = {
                         {"batch", "data-parallel", "head", "micro-batches", "model", "pipeline-parallel", "precision",
                          "recompute", "seq", "zero"});
      }},
+    {"timeline", timeline},
     {"trace", [](std::string_view bytes) { parse_trace(bytes, "t.trace.jsonl").validate(); }},
     {"validation", [](std::string_view bytes) { parse_validation(std::string(bytes), "validation.yaml"); }},
 };

@@ -1,8 +1,7 @@
-// `--policy-library F`: policies from shared libraries, beside those of the registry.
+// `--policy-library F`, any number of times: each library is loaded as the command line is read.
 #pragma once
 
-#include <string>
-#include <vector>
+#include "configs/load_policy_library.h"
 
 namespace CLI {
 class App;
@@ -10,21 +9,6 @@ class App;
 
 namespace tencache {
 
-// Adds the option, any number of times; each library is loaded as the command line is read.
 void add_policy_library_option(CLI::App& command);
-
-// Loads the library for the rest of the process and registers its policies; a second time does nothing. The file is
-// made absolute: the dynamic loader's search path has no part in it. Throws Error where it is none, was compiled
-// against another interface, or has a policy whose name is taken.
-void load_policy_library(const std::string& file);
-
-// Of the library that has the policy; empty for the program's own.
-struct PolicyOrigin {
-  std::string file, sha256;
-};
-PolicyOrigin origin_of_policy(const std::string& policy);
-
-// Files of all loaded libraries, in order.
-std::vector<std::string> loaded_policy_libraries();
 
 }  // namespace tencache

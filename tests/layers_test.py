@@ -12,19 +12,6 @@ LAYERS = ["core", "core/engine", "policies", "traces", "configs", "sim", "execut
           "answers", "cli", "gui", "python"]
 EXCEPTIONS = {
     ("cli/main.cpp", "gui/report/report_command.h"),
-    ("executor/torch/main.cpp", "cli/command_line.h"),
-    ("executor/torch/main.cpp", "cli/console.h"),
-    ("executor/torch/main.cpp", "cli/device.h"),
-    ("executor/torch/main.cpp", "cli/faults.h"),
-    ("executor/torch/main.cpp", "cli/policy_library.h"),
-    ("executor/torch/main.cpp", "cli/report.h"),
-    ("executor/torch/main.cpp", "cli/room.h"),
-    ("executor/torch/main.cpp", "cli/training_timeline.h"),
-    ("executor/torch/main.cpp", "cli/workload.h"),
-    ("executor/torch/training_report.cpp", "cli/prediction.h"),
-    ("executor/torch/training_report.cpp", "cli/report.h"),
-    ("executor/torch/training_report.h", "cli/console.h"),
-    ("executor/torch/training_report.h", "cli/workload.h"),
 }
 
 

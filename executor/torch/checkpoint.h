@@ -16,7 +16,7 @@
 
 #include "executor/live/live_runtime.h"
 #include "executor/torch/random_state.h"
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
 
 namespace tencache {
 

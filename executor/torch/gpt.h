@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
 
 namespace tencache {
 

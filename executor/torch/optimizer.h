@@ -17,7 +17,7 @@
 
 #include "core/trace.h"
 #include "executor/adamw_kernels.h"
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
 
 namespace tencache {
 

@@ -9,20 +9,13 @@
 #include "executor/live/live_runtime.h"
 #include "executor/torch/text_data.h"
 #include "executor/torch/train.h"
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
 
 namespace tencache {
 
 struct RecordingOptions {
   std::uint64_t steps = 8;  // that are recorded, after two that warm up
   std::function<void(std::uint64_t step, float loss, Nanoseconds duration_ns)> on_step;
-};
-
-struct Recording {
-  Trace trace;
-  Bytes peak_live_bytes = 0;   // of all storages at once
-  Bytes largest_op_bytes = 0;  // the least GPU memory
-  std::string largest_op;
 };
 
 // A step of a program, counted from 0; returns its loss.

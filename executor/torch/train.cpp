@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <optional>
-#include <span>
 
 #include "core/error.h"
 #include "executor/clock.h"
@@ -18,11 +16,6 @@
 
 namespace tencache {
 namespace {
-
-// The steps that count for figures: not the one that warms up and not the one that is recorded.
-std::span<const Nanoseconds> counted_steps(const std::vector<Nanoseconds>& steps) {
-  return std::span(steps).subspan(steps.size() > 2 ? 2 : 0);
-}
 
 // Runs the steps; `before` is called before each one, counted from 0 where this run begins.
 void run_steps(TrainingProgram& program, std::uint64_t steps, const TrainingOptions& options, TrainingResult& result,
@@ -234,21 +227,6 @@ std::vector<float> TrainingProgram::weights() {
 
 // ---- Training -------------------------------------------------------------------------------------------------------
 
-Nanoseconds TrainingResult::median_step_ns() const {
-  const std::span<const Nanoseconds> counted = counted_steps(step_ns);
-  if (counted.empty()) return 0;
-  std::vector<Nanoseconds> sorted(counted.begin(), counted.end());
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
-
-Nanoseconds TrainingResult::mean_step_ns() const {
-  const std::span<const Nanoseconds> counted = counted_steps(step_ns);
-  if (counted.empty()) return 0;
-  return std::accumulate(counted.begin(), counted.end(), Nanoseconds{0}) / static_cast<Nanoseconds>(counted.size());
-}
-
 TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options,
                            const TrainingDevice& device) {
   TrainingResult result;
@@ -279,7 +257,7 @@ PagedTraining train_paged(const TrainingConfig& config, const TextData& data, co
   if (options.on_boundary) options.on_boundary(runtime);
   result.run = runtime.result();
   result.run.window = runtime.counters() - window_begin;
-  result.run.period = counted_steps(result.training.step_ns).size();
+  result.run.period = result.training.counted_steps();
   if (runtime.has_recorded()) {
     result.recorded = runtime.recorded();
     result.program = runtime.program();

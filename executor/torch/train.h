@@ -12,7 +12,8 @@
 #include "executor/torch/gpt.h"
 #include "executor/torch/optimizer.h"
 #include "executor/torch/text_data.h"
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
+#include "executor/training_result.h"
 
 namespace tencache {
 
@@ -85,36 +86,9 @@ struct TrainingOptions {
   std::function<void(std::uint64_t steps)> on_checkpoint{};
 };
 
-struct TrainingResult {
-  std::uint64_t resumed_steps = 0;  // done before
-  std::vector<float> losses;        // of the steps since
-  std::vector<Nanoseconds> step_ns;
-  std::vector<float> weights;  // if asked for
-  std::uint64_t parameter_count = 0;
-
-  // Of the steps from the third on (of all, if there are no more than two): those that ran under the policy with the
-  // schedule known.
-  Nanoseconds median_step_ns() const;
-  Nanoseconds mean_step_ns() const;
-};
-
 // Both throw Error when the checkpoint to go on from does not suit or has no fewer steps than are asked for.
 TrainingResult train_plain(const TrainingConfig& config, const TextData& data, const TrainingOptions& options,
                            const TrainingDevice& device = {});
-
-struct PagedTraining {
-  TrainingResult training;
-  MachineSpec machine;         // that it ran on: without a limit on GPU memory if the policy asks for that
-  FaultCounts faults{};        // that were injected
-  RunResult run;               // its window: the steps from the third on
-  Trace recorded;              // the recorded step
-  Program program;             // the same, its updates placed and ordered as the policy says
-  Bytes peak_live_bytes = 0;   // of all storages at once: what 100 % of the memory is
-  Bytes largest_op_bytes = 0;  // the least GPU memory
-  std::string largest_op;
-  std::uint64_t deviations = 0;
-  std::string first_deviation;
-};
 
 // Throws OutOfMemory when an op does not fit. The device's accelerator and fence take the place of those of `live`.
 PagedTraining train_paged(const TrainingConfig& config, const TextData& data, const MachineSpec& machine,

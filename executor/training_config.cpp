@@ -1,4 +1,4 @@
-#include "executor/torch/training_config.h"
+#include "executor/training_config.h"
 
 #include <yaml-cpp/yaml.h>
 

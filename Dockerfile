@@ -8,12 +8,10 @@
 
 FROM debian:12-slim AS build
 ARG TORCH=ON
-RUN apt-get update && apt-get install -y --no-install-recommends \
-      g++ cmake ninja-build pkg-config dpkg-dev file \
-      libboost1.81-dev liburing-dev libeigen3-dev libyaml-cpp-dev libcli11-dev libfmt-dev nlohmann-json3-dev \
-      libsimdjson-dev libsqlite3-dev libzstd-dev zlib1g-dev \
-      libimgui-dev libglfw3-dev libgl-dev libopengl-dev libegl-dev \
-      $([ "$TORCH" = ON ] && echo libtorch-dev) \
+COPY packaging/debian-packages.txt /
+RUN apt-get update && apt-get install -y --no-install-recommends dpkg-dev file \
+      $(awk -v torch=$TORCH '$1 == "build" || $1 == "gui" || ($1 == "torch" && torch == "ON") \
+                             { sub(/[|].*/, "", $2); print $2 }' /debian-packages.txt) \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
 RUN cmake -S /src --preset release -B /build -DTENCACHE_TORCH=$TORCH -DTENCACHE_TESTS=OFF \

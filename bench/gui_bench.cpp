@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "cli/chrome_trace.h"
+#include "answers/timeline/chrome_trace.h"
 #include "gui/model/session.h"
 #include "gui/model/timeline_file.h"
 #ifdef TENCACHE_WITH_GUI

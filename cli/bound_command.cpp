@@ -1,4 +1,4 @@
-// `tencache bound`: the lower bound of the iteration time, its terms, and where they bind. sim/bound.h says why it
+// `tencache bound`: the lower bound of the iteration time, its terms, and where they bind. studies/bound.h says why it
 // holds.
 #include <fmt/format.h>
 
@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <memory>
 
-#include "cli/bound_text.h"
+#include "answers/bound.h"
+#include "answers/result.h"
 #include "cli/command_line.h"
+#include "cli/console.h"
 #include "cli/repeat.h"
-#include "cli/report.h"
-#include "sim/bound.h"
+#include "cli/workload_options.h"
+#include "configs/tool_clock.h"
+#include "studies/bound.h"
 #include "traces/split_ranks.h"
 
 namespace tencache {

@@ -6,16 +6,18 @@
 #include <ctime>
 #include <memory>
 
-#include "cli/calibrate_program.h"
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/device.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/report.h"
+#include "cli/workload_options.h"
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "configs/machine_yaml.h"
 #include "executor/adamw.h"
 #include "executor/calibrate.h"
+#include "executor/choose_device.h"
+#include "studies/calibrate_program.h"
 #include "traces/file_io.h"
 #include "traces/kernel_factors.h"
 #include "traces/rescale.h"

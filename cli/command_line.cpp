@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <sstream>
 
 #include "cli/console.h"
@@ -182,6 +183,8 @@ ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embeddin
     ~Restore() { embedding_of_thread = before; }
   } const restore;
   embedding_of_thread = &embedding;
+  std::optional<RemarkSink> sink;
+  if (!embedding.remarks_pass) sink.emplace(embedding.remarks);
   return run(static_cast<int>(arguments.size()), arguments.data());
 }
 

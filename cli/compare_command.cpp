@@ -5,10 +5,12 @@
 #include <limits>
 #include <memory>
 
-#include "cli/bound_text.h"
+#include "answers/bound.h"
+#include "answers/intervals.h"
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/intervals.h"
-#include "cli/report.h"
+#include "cli/console.h"
+#include "cli/workload_options.h"
 #include "configs/rescale_to_machine.h"
 #include "configs/validated.h"
 #include "policies/registry.h"

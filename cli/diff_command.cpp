@@ -5,8 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "answers/result_file.h"
 #include "cli/command_line.h"
-#include "cli/results.h"
+#include "cli/console.h"
 
 namespace tencache {
 namespace {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <memory>
 
+#include "answers/result.h"
 #include "cli/command_line.h"
+#include "cli/console.h"
 #include "cli/repeat.h"
-#include "cli/report.h"
+#include "cli/workload_options.h"
 #include "policies/registry.h"
-#include "sim/wear.h"
+#include "studies/wear.h"
 
 namespace tencache {
 namespace {

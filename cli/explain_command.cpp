@@ -6,12 +6,15 @@
 #include <cmath>
 #include <memory>
 
-#include "cli/bound_text.h"
+#include "answers/bound.h"
+#include "answers/result.h"
 #include "cli/command_line.h"
+#include "cli/console.h"
 #include "cli/repeat.h"
-#include "cli/report.h"
-#include "sim/explain.h"
-#include "sim/machine_parameter.h"
+#include "cli/workload_options.h"
+#include "configs/tool_clock.h"
+#include "studies/explain.h"
+#include "studies/machine_parameter.h"
 
 namespace tencache {
 namespace {

@@ -7,12 +7,14 @@
 #include <mutex>
 #include <optional>
 
+#include "answers/fit.h"
 #include "cli/command_line.h"
-#include "cli/fit_report.h"
+#include "cli/console.h"
 #include "cli/repeat.h"
+#include "cli/workload_options.h"
 #include "policies/registry.h"
-#include "sim/fit.h"
-#include "sim/parallel.h"
+#include "studies/fit.h"
+#include "studies/parallel.h"
 #include "traces/demand.h"
 
 namespace tencache {

@@ -9,8 +9,9 @@
 
 #include "cli/command_line.h"
 #include "cli/torch_program.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
 #include "core/error.h"
+#include "studies/workload.h"
 
 namespace tencache {
 namespace {

@@ -7,7 +7,8 @@
 
 #include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
+#include "studies/workload.h"
 #include "traces/csv_import.h"
 #include "traces/trace_file.h"
 

@@ -3,9 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/report.h"
-#include "cli/workload.h"
+#include "cli/console.h"
+#include "cli/workload_options.h"
+#include "studies/workload.h"
 #include "traces/summary.h"
 #include "traces/trace_file.h"
 

@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/policy_library.h"
-#include "cli/report.h"
+#include "cli/console.h"
+#include "cli/workload_options.h"
+#include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
 #include "policies/knobs.h"
@@ -14,16 +16,16 @@
 namespace tencache {
 namespace {
 
-Json option_json(const std::string& policy, const Options::Info& option) {
+Json option_json(const Options::Info& option) {
   Json json = {{"name", option.name},
                {"type", option.type},
                {"default", option.default_value},
                {"unit", option.unit},
                {"help", option.help}};
   if (!option.choices.empty()) json["choices"] = option.choices;
-  const std::string_view fixed = why_fixed(policy, option.name);
-  json["tuned"] = fixed.empty();
-  json["tune_values"] = fixed.empty() ? Json(knob_of(policy, option).values) : Json::array();
+  const bool tuned = option.why_fixed.empty();
+  json["tuned"] = tuned;
+  json["tune_values"] = tuned ? Json(knob_of(option).values) : Json::array();
   return json;
 }
 
@@ -35,7 +37,7 @@ ExitCode list_all_policies(bool json) {
     text += fmt::format("{}{}\n    {}\n", text.empty() ? "" : "\n", policy.name, policy.summary);
     if (!policy.source.empty()) text += fmt::format("    source: {}\n", policy.source);
     for (const Options::Info& option : policy.options) {
-      options.push_back(option_json(policy.name, option));
+      options.push_back(option_json(option));
       const std::string values =
           option.choices.empty() ? option.type : fmt::format("{}", fmt::join(option.choices, "|"));
       text += fmt::format("    --set {}=<{}>  {} (default {}{}{})\n", option.name, values, option.help,

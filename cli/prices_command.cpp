@@ -14,11 +14,12 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
 #include "configs/shipped_files.h"
 #include "configs/skypilot_catalogue.h"
+#include "studies/workload.h"
 #include "traces/file_io.h"
 
 namespace tencache {

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/results.h"
+#include "answers/result_file.h"
+#include "cli/console.h"
 #include "core/error.h"
 
 namespace tencache {

@@ -2,14 +2,16 @@
 #include <memory>
 #include <optional>
 
+#include "answers/intervals.h"
+#include "answers/result.h"
+#include "answers/timeline/decisions.h"
+#include "answers/timeline/timeline_csv.h"
 #include "cli/command_line.h"
-#include "cli/decisions.h"
+#include "cli/console.h"
 #include "cli/embedding.h"
-#include "cli/faults.h"
-#include "cli/intervals.h"
 #include "cli/output_files.h"
-#include "cli/report.h"
-#include "cli/timeline_csv.h"
+#include "cli/workload_options.h"
+#include "studies/faults.h"
 
 namespace tencache {
 namespace {

@@ -7,13 +7,15 @@
 #include <limits>
 #include <memory>
 
+#include "answers/intervals.h"
+#include "answers/result.h"
+#include "answers/result_file.h"
 #include "cli/command_line.h"
-#include "cli/faults.h"
-#include "cli/intervals.h"
-#include "cli/policy_library.h"
+#include "cli/console.h"
 #include "cli/repeat.h"
-#include "cli/report.h"
-#include "cli/results.h"
+#include "cli/workload_options.h"
+#include "configs/load_policy_library.h"
+#include "studies/faults.h"
 
 namespace tencache {
 namespace {

@@ -4,17 +4,20 @@
 #include <algorithm>
 #include <memory>
 
-#include "cli/chrome_trace.h"
+#include "answers/prediction.h"
+#include "answers/timeline/chrome_trace.h"
 #include "cli/command_line.h"
-#include "cli/device.h"
-#include "cli/faults.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/prediction.h"
-#include "cli/room.h"
+#include "cli/workload_options.h"
+#include "configs/tool_clock.h"
+#include "executor/choose_device.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
+#include "executor/room.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
+#include "studies/faults.h"
 #include "traces/lower.h"
 #include "traces/scale.h"
 

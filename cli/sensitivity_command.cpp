@@ -6,12 +6,15 @@
 #include <cmath>
 #include <memory>
 
+#include "answers/line_chart.h"
+#include "answers/result.h"
 #include "cli/command_line.h"
-#include "cli/line_chart.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
 #include "cli/repeat.h"
-#include "cli/report.h"
-#include "sim/sensitivity.h"
+#include "cli/workload_options.h"
+#include "configs/tool_clock.h"
+#include "studies/sensitivity.h"
 #include "traces/csv_table.h"
 #include "traces/file_io.h"
 

@@ -6,21 +6,24 @@
 #include <charconv>
 #include <memory>
 
+#include "answers/sweep.h"
 #include "cli/build_id.h"
 #include "cli/command_line.h"
-#include "cli/generate_command.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/policy_library.h"
 #include "cli/repeat.h"
-#include "cli/sweep_report.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
+#include "configs/generate_settings.h"
 #include "configs/gpu_yaml.h"
+#include "configs/load_policy_library.h"
 #include "configs/model_yaml.h"
 #include "configs/shipped_files.h"
+#include "configs/tool_clock.h"
 #include "core/parse_number.h"
-#include "sim/sweep/merge.h"
-#include "sim/sweep/ranks.h"
-#include "sim/sweep/sweep_run.h"
+#include "studies/sweep/merge.h"
+#include "studies/sweep/ranks.h"
+#include "studies/sweep/sweep_run.h"
+#include "studies/workload.h"
 #include "traces/file_io.h"
 
 namespace tencache {

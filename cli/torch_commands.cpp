@@ -4,12 +4,10 @@
 #include <utility>
 
 #include "cli/command_line.h"
-#include "cli/faults.h"
 #include "cli/output_files.h"
-#include "cli/policy_library.h"
 #include "cli/torch_program.h"
 #include "cli/torch_run.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
 #include "policies/registry.h"
 
 namespace tencache {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/workload.h"
 #include "core/error.h"
 #include "executor/torch_messages.h"
+#include "studies/workload.h"
 
 namespace tencache {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cli/prediction.h"
+#include "answers/prediction.h"
 #include "executor/training_result.h"
 
 namespace tencache {

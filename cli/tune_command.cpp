@@ -7,15 +7,17 @@
 #include <filesystem>
 #include <memory>
 
+#include "answers/tune.h"
 #include "cli/command_line.h"
+#include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/policy_library.h"
 #include "cli/repeat.h"
-#include "cli/tune_run.h"
+#include "cli/workload_options.h"
 #include "configs/deepspeed_config.h"
 #include "configs/fsdp_config.h"
+#include "configs/load_policy_library.h"
 #include "policies/registry.h"
-#include "sim/deepspeed_memory.h"
+#include "studies/deepspeed_memory.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
 #include "traces/split_ranks.h"

@@ -1,12 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "answers/validation.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/validation_report.h"
-#include "cli/validation_run.h"
 #include "core/error.h"
+#include "studies/validation/run.h"
 #include "traces/file_io.h"
 
 namespace tencache {

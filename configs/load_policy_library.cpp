@@ -58,7 +58,7 @@ void load_policy_library(const std::string& name) {
   const auto entry = reinterpret_cast<Entry>(dlsym(handle, "tencache_policy_library"));
   if (entry == nullptr) {
     dlclose(handle);
-    throw Error(file, 0, "is no policy library: it lacks TENCACHE_POLICY_LIBRARY({…}), see docs/writing-a-policy.md");
+    throw Error(file, 0, "is no policy library: it lacks TENCACHE_POLICY({…}), see docs/writing-a-policy.md");
   }
   const PolicyLibrary* library = entry();
   check_abi(file, *library);

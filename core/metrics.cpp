@@ -1,5 +1,8 @@
 #include "core/metrics.h"
 
+#include <algorithm>
+#include <cstdio>
+
 namespace tencache {
 
 Counters operator-(const Counters& end, const Counters& begin) {
@@ -33,6 +36,20 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.fallback_evictions -= begin.fallback_evictions;
   d.evictions -= begin.evictions;
   return d;
+}
+
+double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns) {
+  return to_seconds(window_ns) / static_cast<double>(result.period);
+}
+
+std::string main_stall(const RunResult& result) {
+  const auto worst = std::max_element(result.window.stall_ns.begin(), result.window.stall_ns.end());
+  if (*worst == 0 || result.window.time_ns == 0) return "";
+  const auto cause = static_cast<StallCause>(worst - result.window.stall_ns.begin());
+  char percent[16];
+  std::snprintf(percent, sizeof percent, " %.0f %%",
+                100.0 * static_cast<double>(*worst) / static_cast<double>(result.window.time_ns));
+  return std::string(to_string(cause)) + percent;
 }
 
 }  // namespace tencache

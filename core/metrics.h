@@ -63,4 +63,10 @@ struct RunResult {
   double iteration_seconds() const { return static_cast<double>(window.time_ns) * 1e-9 / static_cast<double>(period); }
 };
 
+// The mean of the window, per iteration.
+double per_iteration_seconds(const RunResult& result, Nanoseconds window_ns);
+
+// What the GPU waited for longest, such as "h2d 61 %" of the iteration; empty without stalls.
+std::string main_stall(const RunResult& result);
+
 }  // namespace tencache

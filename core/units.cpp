@@ -146,4 +146,13 @@ std::string format_bandwidth(BytesPerSecond bandwidth) {
   return text;
 }
 
+std::string format_seconds(double seconds) {
+  if (seconds <= 0) return "0 s";
+  const char* const unit = seconds >= 1 ? "s" : seconds >= 1e-3 ? "ms" : "us";
+  const double value = seconds >= 1 ? seconds : seconds >= 1e-3 ? seconds * 1e3 : seconds * 1e6;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f %s", value >= 100 ? 1 : value >= 10 ? 2 : 3, value, unit);
+  return text;
+}
+
 }  // namespace tencache

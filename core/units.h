@@ -32,6 +32,8 @@ BytesPerSecond parse_bandwidth(std::string_view text);
 std::string format_bytes(Bytes bytes);
 std::string format_duration(Nanoseconds duration);
 std::string format_bandwidth(BytesPerSecond bandwidth);
+// Four digits: "7.285 s", "132.0 ms".
+std::string format_seconds(double seconds);
 
 // To the next multiple.
 constexpr Bytes round_up(Bytes bytes, Bytes multiple) { return (bytes + multiple - 1) / multiple * multiple; }

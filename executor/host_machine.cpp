@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "executor/clock.h"
 
 namespace tencache {

@@ -14,8 +14,9 @@
 #include <algorithm>
 
 #include "policies/classic.h"
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -26,7 +27,7 @@ class Belady final : public Policy {
     layout_.chunk_bytes = 0;
     options.choice("prefetch", prefetch_, {"none", "ordered"},
                    "ordered: the next missing tensor in trace order, whenever its link is idle");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    add_chunk_option(options, layout_.chunk_bytes);
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
@@ -187,6 +188,8 @@ class Belady final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_belady(Options& options) { return std::make_unique<Belady>(options); }
+TENCACHE_POLICY({"belady",
+                 "the tensor whose next use is farthest leaves; prefetch=ordered fetches ahead in trace order",
+                 "Belady (IBM Systems Journal 1966); ordered: Cao et al. (SIGMETRICS'95)", make_policy_of<Belady>, 70})
 
 }  // namespace tencache

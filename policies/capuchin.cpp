@@ -14,15 +14,22 @@
 // goes to CPU memory or, if that has no room, to the next tier.
 #include <algorithm>
 
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/planning/swap_space.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
 
-class Planner {
+class CapuchinPlanner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit, bool persistent)
+  CapuchinPlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit,
+                  bool persistent)
       : granularity_(machine.tiers[0].granularity),
         kernels_(trace, schedule),
         bandwidth_(kernels_, machine),
@@ -90,10 +97,9 @@ class Capuchin final : public Policy {
  public:
   explicit Capuchin(Options& options) {
     layout_.chunk_bytes = 0;
-    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
+    add_limit_option(options, limit_);
     options.flag("persistent", persistent_, "parameters and optimizer states are swapped too");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_chunk_option(options, layout_.chunk_bytes, true);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -104,7 +110,7 @@ class Capuchin final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      Planner planner(view.program->trace, *view.schedule, view.machine, limit_, persistent_);
+      CapuchinPlanner planner(view.program->trace, *view.schedule, view.machine, limit_, persistent_);
       hints_ = planner.plan();
       fits_ = planner.fits();
     }
@@ -138,6 +144,8 @@ class Capuchin final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_capuchin(Options& options) { return std::make_unique<Capuchin>(options); }
+TENCACHE_POLICY({"capuchin",
+                 "the tensors with the most free time between their transfers are swapped, after a passive iteration",
+                 "Capuchin (ASPLOS'20), its swapping", make_policy_of<Capuchin>, 140})
 
 }  // namespace tencache

@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "core/check.h"
-#include "policies/planning.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
 
 namespace tencache {
 
@@ -22,7 +23,7 @@ bool fetch_missing(TensorId tensor, const View& view, Actions& actions) {
 ClassicPolicy::ClassicPolicy(Options& options) {
   layout_.chunk_bytes = 0;
   options.number("window", window_, "rows", "tensor accesses after the op's own whose tensors are fetched ahead");
-  options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+  add_chunk_option(options, layout_.chunk_bytes);
 }
 
 Layout ClassicPolicy::layout(const MachineSpec& machine, const Program* program) const {

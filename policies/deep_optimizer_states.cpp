@@ -16,7 +16,8 @@
 //
 // Running out of GPU memory is a legal outcome, as with zero-offload; overflow=evict lets the engine move the coldest
 // tensors instead.
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -27,11 +28,11 @@ class DeepOptimizerStates final : public Policy {
   explicit DeepOptimizerStates(Options& options) {
     options.number("gap", gap_, "sub-groups",
                    "every gap-th sub-group is updated on the GPU (the artifact's runs: 2); 0: none, 1: all");
-    options.choice(
-        "gradient_copies", gradient_copies_, {"once", "artifact"},
-        "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again in fp32");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    options
+        .choice("gradient_copies", gradient_copies_, {"once", "artifact"},
+                "once: the CPU's leave; artifact: all go out, back for their norm and, the CPU's, out again in fp32")
+        .fixed(Options::rules_of_a_system);
+    add_overflow_option(options, overflow_);
   }
 
   Requirements requirements() const override { return govern_model_states(true); }  // module hooks: DeepSpeed's
@@ -229,8 +230,8 @@ class DeepOptimizerStates final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_deep_optimizer_states(Options& options) {
-  return std::make_unique<DeepOptimizerStates>(options);
-}
+TENCACHE_POLICY({"deep-optimizer-states",
+                 "as zero-offload, but every second sub-group of the optimizer is updated on the GPU, beside the CPU's",
+                 "Deep Optimizer States (Middleware'24), arXiv 2410.21316", make_policy_of<DeepOptimizerStates>, 200})
 
 }  // namespace tencache

@@ -17,7 +17,8 @@
 
 #include "core/error.h"
 #include "policies/classic.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -26,9 +27,11 @@ class DeepUm final : public Policy {
  public:
   explicit DeepUm(Options& options) {
     std::string mode = "ours", victim = "lru", free_dead = "now", copies = "inclusive";
-    options.choice("mode", mode, {"ours", "g10-simulator"},
-                   "g10-simulator: as G10's baseline; unless set, victim=fifo, free_dead=when_victim, "
-                   "copies=exclusive, promote=false, overlap_faults=true");
+    options
+        .choice("mode", mode, {"ours", "g10-simulator"},
+                "g10-simulator: as G10's baseline; unless set, victim=fifo, free_dead=when_victim, "
+                "copies=exclusive, promote=false, overlap_faults=true")
+        .fixed(Options::rules_of_a_system);
     const bool simulator = mode == "g10-simulator";
     if (simulator) victim = "fifo", free_dead = "when_victim", copies = "exclusive";
     layout_.promote = !simulator;
@@ -36,15 +39,18 @@ class DeepUm final : public Policy {
     options.number("lookahead", lookahead_, "kernels", "how far ahead a kernel's tensors are fetched and kept");
     options.choice("victim", victim, {"lru", "fifo"},
                    "lru: the least recently used leaves; fifo: the first to have arrived");
-    options.choice("free_dead", free_dead, {"now", "when_victim"},
-                   "when the room of a tensor that is dead goes free; it is never written");
-    options.choice("copies", copies, {"inclusive", "exclusive"},
-                   "inclusive: a fetched chunk's copy below stays valid until it is written");
+    options
+        .choice("free_dead", free_dead, {"now", "when_victim"},
+                "when the room of a tensor that is dead goes free; it is never written")
+        .fixed(Options::rules_of_a_system);
+    options
+        .choice("copies", copies, {"inclusive", "exclusive"},
+                "inclusive: a fetched chunk's copy below stays valid until it is written")
+        .fixed(Options::rules_of_a_system);
     options.flag("pre_evict", pre_evict_, "room for what those kernels write is made ahead as well");
-    options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
-    options.flag("overlap_faults", layout_.overlap_faults,
-                 "an op computes beside its own prefetches that are late; in simulation only");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    add_promote_option(options, layout_.promote);
+    add_overlap_faults_option(options, layout_.overlap_faults);
+    add_chunk_option(options, layout_.chunk_bytes);
     if (lookahead_ == 0) throw Error("policy 'deepum': lookahead must be 1 at least; on-demand looks at no kernel");
     layout_.use_touches = victim == "lru";
     layout_.free_dead = free_dead == "now" ? FreeDead::now : FreeDead::when_victim;
@@ -149,6 +155,8 @@ class DeepUm final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_deepum(Options& options) { return std::make_unique<DeepUm>(options); }
+TENCACHE_POLICY({"deepum",
+                 "unified memory that fetches what the kernel 8 further on reads and keeps what comes before it",
+                 "DeepUM (ASPLOS'23); comparison mode: G10's baseline (MICRO'23)", make_policy_of<DeepUm>, 110})
 
 }  // namespace tencache

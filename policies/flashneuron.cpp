@@ -17,7 +17,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 #include "policies/storage.h"
 
 namespace tencache {
@@ -28,8 +29,7 @@ class FlashNeuron final : public Policy {
   explicit FlashNeuron(Options& options) {
     options.choice("allocator", allocator_, {"two_ended", "exact"},
                    "two_ended: contiguous, so that memory fragments; exact: pages from anywhere");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    add_overflow_option(options, overflow_);
   }
 
   Requirements requirements() const override { return Requirements::governing({Role::activation}); }
@@ -228,6 +228,8 @@ class FlashNeuron final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_flashneuron(Options& options) { return std::make_unique<FlashNeuron>(options); }
+TENCACHE_POLICY({"flashneuron",
+                 "the earliest activations go to the SSD until the rest fits, and come back during the backward pass",
+                 "FlashNeuron (FAST'21)", make_policy_of<FlashNeuron>, 120})
 
 }  // namespace tencache

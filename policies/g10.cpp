@@ -26,8 +26,12 @@
 #include <queue>
 #include <tuple>
 
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -39,7 +43,7 @@ struct G10Options {
   bool gib = false;               // the planner takes a GB/s for a GiB/s
 };
 
-struct Migration {
+struct G10Migration {
   TensorId tensor = none;
   Bytes bytes = 0;
   TierId destination = no_tier;
@@ -78,7 +82,7 @@ class G10Planner {
 
   const Kernels& kernels() const { return kernels_; }
 
-  std::vector<Migration> plan() {
+  std::vector<G10Migration> plan() {
     if (ssd_ == no_tier && cpu_ == no_tier) return {};
     // A benefit only falls while memory and bandwidth are taken: the greatest is an entry that is still right when it
     // comes up.
@@ -154,7 +158,7 @@ class G10Planner {
 
   void migrate(const InactivePeriod& period, TierId tier) {
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    Migration migration{period.tensor, period.bytes, tier, period.begin, 0, 0, period.end, wraps(period)};
+    G10Migration migration{period.tensor, period.bytes, tier, period.begin, 0, 0, period.end, wraps(period)};
     if (wraps(period)) {
       const Nanoseconds out_ns = bandwidth_.trip_ns(0, tier, period.bytes);
       const Nanoseconds in_ns = bandwidth_.trip_ns(tier, 0, period.bytes);
@@ -176,8 +180,8 @@ class G10Planner {
 
   void move_prefetches_earlier() {
     std::stable_sort(migrations_.begin(), migrations_.end(),
-                     [](const Migration& a, const Migration& b) { return a.prefetch_at < b.prefetch_at; });
-    for (Migration& migration : migrations_) {
+                     [](const G10Migration& a, const G10Migration& b) { return a.prefetch_at < b.prefetch_at; });
+    for (G10Migration& migration : migrations_) {
       const std::int64_t bytes = static_cast<std::int64_t>(migration.bytes);
       KernelIndex& at = migration.prefetch_at;
       while (!migration.fixed && at > migration.evicted && limited_.at(at - 1) + bytes <= limited_.limit()) {
@@ -195,32 +199,35 @@ class G10Planner {
   MemoryProfile in_cpu_;           // what the plan keeps there
   TierId ssd_ = no_tier, cpu_ = no_tier;
   std::int64_t cpu_capacity_ = 0;
-  std::vector<Migration> migrations_;
+  std::vector<G10Migration> migrations_;
 };
 
 class G10 final : public Policy {
  public:
   explicit G10(Options& options) {
     std::string mode = "ours", victim = "lru", units = "GB";
-    options.choice("mode", mode, {"ours", "g10-simulator"},
-                   "g10-simulator: as its public simulator; unless set, victim=fifo, promote=false, "
-                   "overlap_faults=true, planner_units=GiB");
+    options
+        .choice("mode", mode, {"ours", "g10-simulator"},
+                "g10-simulator: as its public simulator; unless set, victim=fifo, promote=false, "
+                "overlap_faults=true, planner_units=GiB")
+        .fixed(Options::rules_of_a_system);
     const bool simulator = mode == "g10-simulator";
     if (simulator) victim = "fifo", units = "GiB";
     layout_.promote = !simulator;
     layout_.overlap_faults = simulator;
     options.choice("victim", victim, {"lru", "fifo"},
                    "who leaves for a fault: the least recently used, or the first to have arrived");
-    options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
-    options.flag("overlap_faults", layout_.overlap_faults,
-                 "an op computes beside its own prefetches that are late; in simulation only");
-    options.choice("planner_units", units, {"GB", "GiB"},
-                   "GiB: the planner takes links to be 7 % faster than they are, as G10's does");
-    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
+    add_promote_option(options, layout_.promote);
+    add_overlap_faults_option(options, layout_.overlap_faults);
+    options
+        .choice("planner_units", units, {"GB", "GiB"},
+                "GiB: the planner takes links to be 7 % faster than they are, as G10's does")
+        .fixed(Options::rules_of_a_system);
+    add_limit_option(options, plan_options_.limit);
     options.flag("eager", plan_options_.eager, "prefetches move earlier while memory fits");
     options.flag("reserve_wrapping", plan_options_.reserve_wrapping,
                  "periods over the iteration's end reserve bandwidth, as all others do; not so in G10");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    add_chunk_option(options, layout_.chunk_bytes);
     plan_options_.gib = units == "GiB";
     layout_.use_touches = victim == "lru";
     layout_.exclusive_copies = true;
@@ -241,13 +248,13 @@ class G10 final : public Policy {
  private:
   void make_plan(const View& view) {
     G10Planner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
-    std::vector<Migration> plan = planner.plan();
+    std::vector<G10Migration> plan = planner.plan();
     const auto op_of = [&](KernelIndex kernel) { return planner.kernels().op_of(kernel); };
-    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+    std::stable_sort(plan.begin(), plan.end(), [](const G10Migration& a, const G10Migration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};
-    for (const Migration& migration : plan) {
+    for (const G10Migration& migration : plan) {
       hints_.evict(op_of(migration.evict_at), migration.tensor, migration.destination);
       hints_.fetch(op_of(migration.prefetch_at), migration.tensor);
     }
@@ -261,6 +268,8 @@ class G10 final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_g10(Options& options) { return std::make_unique<G10>(options); }
+TENCACHE_POLICY(
+    {"g10", "plans evictions and prefetches over inactive periods of tensors, to the SSD first, then to CPU memory",
+     "G10 (MICRO'23)", make_policy_of<G10>, 100})
 
 }  // namespace tencache

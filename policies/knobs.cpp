@@ -11,56 +11,6 @@
 namespace tencache {
 namespace {
 
-struct Fixed {
-  std::string_view policy;  // empty: any
-  std::string_view option;
-  std::string_view why;
-};
-
-constexpr std::string_view another_system = "says which system's rules hold";
-constexpr std::string_view ablation = "the paper's ablation";
-constexpr std::string_view fact = "a figure of the machine";
-constexpr std::string_view demanded = "follows from the others";
-
-constexpr std::array fixed_options{
-    Fixed{"", "mode", another_system},
-    Fixed{"", "overflow", "says whether what does not fit counts as a result"},
-    Fixed{"", "overlap_faults", another_system},
-    Fixed{"", "planner_units", another_system},
-    Fixed{"", "promote", another_system},
-    Fixed{"", "copies", another_system},
-    Fixed{"", "free_dead", another_system},
-    Fixed{"", "gradient_copies", another_system},
-    Fixed{"10cache", "prefetch", ablation},
-    Fixed{"10cache", "buffers", ablation},
-    Fixed{"10cache", "optimizer_states", ablation},
-    Fixed{"10cache", "free_gpu", fact},
-    Fixed{"10cache", "free_cpu", fact},
-    Fixed{"foresight", "plan_events", "what planning may cost"},
-    Fixed{"l2l", "buffers", another_system},
-    Fixed{"l2l", "optimizer", another_system},
-    Fixed{"stronghold", "optimizer", another_system},
-    Fixed{"zero-infinity", "buffers", "how memory is taken"},
-    Fixed{"zero-infinity", "sub_groups", demanded},
-    Fixed{"zero-infinity", "minimum_swap", "a constant of DeepSpeed's"},
-    Fixed{"zero-infinity", "buffer_size", demanded},
-    Fixed{"zero-infinity", "optimizer_buffer_count", demanded},
-};
-
-struct Condition {
-  std::string_view policy, option, other, value;
-};
-
-constexpr std::array conditions{
-    Condition{"zero-infinity", "buffer_count", "offload_param", "nvme"},
-    Condition{"zero-infinity", "max_in_cpu", "offload_param", "nvme"},
-    Condition{"zero-infinity", "buffer_size", "offload_param", "nvme"},
-    Condition{"zero-infinity", "sub_group", "offload_optimizer", "nvme"},
-    Condition{"zero-infinity", "pipeline_read", "offload_optimizer", "nvme"},
-    Condition{"zero-infinity", "pipeline_write", "offload_optimizer", "nvme"},
-    Condition{"zero-infinity", "optimizer_buffer_count", "offload_optimizer", "nvme"},
-};
-
 // Reads "5e8" too; none where it is no number.
 std::optional<double> number_of(const std::string& text) {
   double value = 0;
@@ -119,10 +69,10 @@ void add_number_values(Knob& knob, const Options::Info& option, double standard)
 void add_size_values(Knob& knob, const Options::Info& option) {
   if (const std::optional<double> standard = number_of(option.default_value)) {
     for (const double factor : {1.0 / 16, 0.25, 4.0, 16.0}) add_value(knob, size_text(*standard * factor));
-    if (option.name == "chunk") add_value(knob, "whole");
+    if (option.pieces) add_value(knob, option.zero);
     return;
   }
-  const double unit = static_cast<double>(option.name == "chunk" ? MiB : GiB);
+  const double unit = static_cast<double>(option.pieces ? MiB : GiB);
   for (const double factor : {1.0, 4.0, 16.0, 64.0, 256.0}) add_value(knob, size_text(factor * unit));
 }
 
@@ -157,31 +107,10 @@ void add_range(Knob& knob, const std::string& values, std::size_t dots) {
   add_value(knob, text(high));
 }
 
-std::uint64_t count_of(const Settings& settings, const char* option) {
-  return static_cast<std::uint64_t>(number_of(settings.at(option)).value_or(0));
-}
-
-bool is_set(const Settings& settings, const char* option, const char* value) {
-  const auto found = settings.find(option);
-  return found != settings.end() && found->second == value;
-}
-
 }  // namespace
 
-std::string_view why_fixed(const std::string& policy, const std::string& option) {
-  for (const Fixed& fixed : fixed_options) {
-    if (fixed.option == option && (fixed.policy.empty() || fixed.policy == policy)) return fixed.why;
-  }
-  return "";
-}
-
-Knob knob_of(const std::string& policy, const Options::Info& option) {
-  Knob knob{.name = option.name, .values = {}, .ordered = true, .unit = option.unit, .only_with = {}};
-  for (const Condition& condition : conditions) {
-    if (condition.policy == policy && condition.option == option.name) {
-      knob.only_with.emplace_back(condition.other, condition.value);
-    }
-  }
+Knob knob_of(const Options::Info& option) {
+  Knob knob{.name = option.name, .values = {}, .ordered = true, .unit = option.unit, .only_with = option.conditions};
   if (option.type == "flag" || option.type == "choice") {
     knob.ordered = false;
     knob.values = option.type == "flag" ? std::vector<std::string>{"false", "true"} : option.choices;
@@ -199,7 +128,7 @@ Knob knob_of(const std::string& policy, const Options::Info& option) {
 std::vector<Knob> knobs_of(const PolicyInfo& policy) {
   std::vector<Knob> knobs;
   for (const Options::Info& option : policy.options) {
-    if (why_fixed(policy.name, option.name).empty()) knobs.push_back(knob_of(policy.name, option));
+    if (option.why_fixed.empty()) knobs.push_back(knob_of(option));
   }
   return knobs;
 }
@@ -235,41 +164,6 @@ std::optional<std::size_t> index_of(const Knob& knob, const std::string& value) 
     if (same || knob.values[i] == value) return i;
   }
   return std::nullopt;
-}
-
-void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings) {
-  if (policy != "zero-infinity") return;
-  if (is_set(settings, "offload_optimizer", "nvme")) {
-    settings.emplace("sub_groups", "count");
-    const int overlaps =
-        (is_set(settings, "pipeline_read", "true") ? 1 : 0) + (is_set(settings, "pipeline_write", "true") ? 1 : 0);
-    if (overlaps > 0) settings.emplace("optimizer_buffer_count", std::to_string(4 * (1 + overlaps)));
-  }
-  constexpr std::uint64_t standard_buffer_size = 100'000'000, step = 10'000'000;
-  if (is_set(settings, "offload_param", "nvme") && largest_parameter > standard_buffer_size) {
-    settings.emplace("buffer_size", std::to_string((largest_parameter + step - 1) / step * step));
-  }
-}
-
-ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model) {
-  if (policy != "zero-infinity") return {};
-  ReservedMemory memory;
-  const Bytes parameter_bytes = model.parameters * model.element_bytes;
-  if (is_set(resolved, "offload_param", "nvme")) {
-    memory.pinned_buffers +=
-        count_of(resolved, "buffer_count") * count_of(resolved, "buffer_size") * model.element_bytes;
-    memory.cpu_home += std::min(parameter_bytes, count_of(resolved, "max_in_cpu") * model.element_bytes);
-  } else if (is_set(resolved, "offload_param", "cpu")) {
-    memory.cpu_home += parameter_bytes;
-  }
-  if (is_set(resolved, "offload_optimizer", "nvme")) {
-    const std::uint64_t group = std::min(count_of(resolved, "sub_group"), model.parameters);
-    memory.pinned_buffers += count_of(resolved, "optimizer_buffer_count") * group * 4;  // of fp32
-  } else {
-    memory.cpu_home += model.state_bytes;
-  }
-  memory.gpu_bucket = count_of(resolved, "reduce_bucket") * model.shards * model.element_bytes;
-  return memory;
 }
 
 }  // namespace tencache

@@ -8,9 +8,10 @@
 // them in parts (unit_of_whole_tensors).
 #include <algorithm>
 
+#include "policies/common_options.h"
 #include "policies/layers.h"
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -19,11 +20,15 @@ namespace {
 class LayerToLayer final : public Policy {
  public:
   explicit LayerToLayer(Options& options) {
-    options.choice("optimizer", optimizer_, {"cpu", "recorded"},
-                   "cpu: the host updates the parameters, as L2L does; recorded: where the trace has it");
-    options.choice("buffers", buffers_, {"reuse", "allocate"},
-                   "allocate: what goes to the host takes fresh memory, and nothing stays behind on either side");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    options
+        .choice("optimizer", optimizer_, {"cpu", "recorded"},
+                "cpu: the host updates the parameters, as L2L does; recorded: where the trace has it")
+        .fixed(Options::rules_of_a_system);
+    options
+        .choice("buffers", buffers_, {"reuse", "allocate"},
+                "allocate: what goes to the host takes fresh memory, and nothing stays behind on either side")
+        .fixed(Options::rules_of_a_system);
+    add_chunk_option(options, chunk_bytes_);
   }
 
   Layout layout(const MachineSpec& machine, const Program* program) const override {
@@ -86,6 +91,7 @@ class LayerToLayer final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_l2l(Options& options) { return std::make_unique<LayerToLayer>(options); }
+TENCACHE_POLICY({"l2l", "only the running layer's parameters are on the GPU: fetched at its start, dropped at its end",
+                 "L2L (Pudipeddi et al. 2020), 10Cache's slowest baseline", make_policy_of<LayerToLayer>, 80})
 
 }  // namespace tencache

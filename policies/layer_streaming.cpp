@@ -5,8 +5,9 @@
 // What a layer is: layers.h. Ops without a module (the optimizer's, say) are served on demand.
 #include <algorithm>
 
+#include "policies/common_options.h"
 #include "policies/layers.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -16,7 +17,7 @@ class LayerStreaming final : public Policy {
   explicit LayerStreaming(Options& options) {
     options.number("buffers", buffers_, "layers",
                    "layers whose parameters may be on the GPU at once: the running one and those streaming in");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    add_chunk_option(options, chunk_bytes_);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -70,6 +71,9 @@ class LayerStreaming final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_layer_streaming(Options& options) { return std::make_unique<LayerStreaming>(options); }
+TENCACHE_POLICY({"layer-streaming",
+                 "host memory is home; the next layer streams in while this one runs, gradients stream out",
+                 "the schedule of layer-streaming trainers (MegaTrain, Horizon-LM)", make_policy_of<LayerStreaming>,
+                 130})
 
 }  // namespace tencache

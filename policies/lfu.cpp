@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "policies/classic.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -97,6 +97,7 @@ class Lfu final : public ClassicPolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_lfu(Options& options) { return std::make_unique<Lfu>(options); }
+TENCACHE_POLICY({"lfu", "the least frequently used tensor leaves; prefetch window of w accesses", "textbook",
+                 make_policy_of<Lfu>, 60})
 
 }  // namespace tencache

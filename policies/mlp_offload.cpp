@@ -25,7 +25,8 @@
 #include <algorithm>
 #include <string>
 
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -40,8 +41,7 @@ class MlpOffload final : public Policy {
                    "of which CPU memory holds the states at once, kept ones and those in flight; 0: as many as fit");
     options.number("in_flight", in_flight_, "sub-groups",
                    "that are being read, updated or written at once (in the artifact's logs 9 of 25 buffers)");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    add_overflow_option(options, overflow_);
     in_flight_ = std::max<std::uint64_t>(in_flight_, 1);
   }
 
@@ -215,6 +215,9 @@ class MlpOffload final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_mlp_offload(Options& options) { return std::make_unique<MlpOffload>(options); }
+TENCACHE_POLICY(
+    {"mlp-offload",
+     "the CPU updates sub-groups whose states are spread over several storage tiers; the last ones stay in memory",
+     "MLP-Offload (SC'25), arXiv 2509.02480", make_policy_of<MlpOffload>, 210})
 
 }  // namespace tencache

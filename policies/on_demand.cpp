@@ -5,7 +5,8 @@
 // published times: copies are exclusive (every eviction writes), the victim is the first to arrive, and dead tensors
 // are written out and fetched back when they are born again. Our own mode drops dead tensors, and is 2 to 4 times
 // faster for it.
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -13,9 +14,10 @@ namespace {
 class OnDemand final : public Policy {
  public:
   explicit OnDemand(Options& options) {
-    options.choice(
-        "mode", mode_, {"ours", "g10-uvm"},
-        "g10-uvm: as G10's baseline; unless set, victim=fifo, free_dead=never, copies=exclusive, chunk=2MiB");
+    options
+        .choice("mode", mode_, {"ours", "g10-uvm"},
+                "g10-uvm: as G10's baseline; unless set, victim=fifo, free_dead=never, copies=exclusive, chunk=2MiB")
+        .fixed(Options::rules_of_a_system);
     if (mode_ == "g10-uvm") {
       victim_ = "fifo";
       free_dead_ = "never";
@@ -24,12 +26,16 @@ class OnDemand final : public Policy {
     }
     options.choice("victim", victim_, {"lru", "fifo"},
                    "lru: the least recently used leaves; fifo: the first to have arrived");
-    options.choice("free_dead", free_dead_, {"now", "when_victim", "never"},
-                   "what becomes of a tensor after its last use of the iteration");
-    options.choice("copies", copies_, {"inclusive", "exclusive"},
-                   "inclusive: a fetched chunk's copy below stays valid until it is written");
-    options.flag("promote", layout_.promote, "demand lifts a queued prefetch of the same chunk");
-    options.bytes("chunk", layout_.chunk_bytes, "unit that moves, or 'whole'");
+    options
+        .choice("free_dead", free_dead_, {"now", "when_victim", "never"},
+                "what becomes of a tensor after its last use of the iteration")
+        .fixed(Options::rules_of_a_system);
+    options
+        .choice("copies", copies_, {"inclusive", "exclusive"},
+                "inclusive: a fetched chunk's copy below stays valid until it is written")
+        .fixed(Options::rules_of_a_system);
+    add_promote_option(options, layout_.promote);
+    add_chunk_option(options, layout_.chunk_bytes);
     layout_.use_touches = victim_ == "lru";
     layout_.free_dead = free_dead_ == "now"     ? FreeDead::now
                         : free_dead_ == "never" ? FreeDead::never
@@ -46,6 +52,8 @@ class OnDemand final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_on_demand(Options& options) { return std::make_unique<OnDemand>(options); }
+TENCACHE_POLICY({"on-demand", "no prefetch: a miss is fetched while the GPU waits, the least recently used leaves",
+                 "what unified memory does; comparison mode: G10's UVM baseline (MICRO'23)", make_policy_of<OnDemand>,
+                 30})
 
 }  // namespace tencache

@@ -9,10 +9,32 @@
 
 namespace tencache {
 
+Options::Info& Options::Info::fixed(std::string_view why) {
+  why_fixed = why;
+  return *this;
+}
+
+Options::Info& Options::Info::only_with(std::string_view option, std::string_view value) {
+  conditions.emplace_back(option, value);
+  return *this;
+}
+
+Options::Info& Options::Info::of_pieces() {
+  pieces = true;
+  return *this;
+}
+
 const std::string* Options::declare(std::string_view name, std::string_view type, std::string default_value,
                                     std::string_view unit, std::string_view help, std::vector<std::string> choices) {
-  declared_.push_back({std::string(name), std::string(type), std::move(default_value), std::string(unit),
-                       std::string(help), std::move(choices)});
+  declared_.push_back({std::string(name),
+                       std::string(type),
+                       std::move(default_value),
+                       std::string(unit),
+                       std::string(help),
+                       std::move(choices),
+                       {},
+                       {},
+                       {}});
   const auto found = values_.find(std::string(name));
   return found == values_.end() ? nullptr : &found->second;
 }
@@ -21,65 +43,73 @@ void Options::refuse(std::string_view name, const std::string& text, const std::
   throw Error("policy '" + policy_ + "': option " + std::string(name) + "=" + text + " is not valid; write " + valid);
 }
 
-void Options::flag(std::string_view name, bool& value, std::string_view help) {
+Options::Info& Options::flag(std::string_view name, bool& value, std::string_view help) {
   const std::string* text = declare(name, "flag", value ? "true" : "false", "", help);
-  if (text == nullptr) return;
+  if (text == nullptr) return declared_.back();
   if (*text != "true" && *text != "false") refuse(name, *text, "true or false");
   value = *text == "true";
+  return declared_.back();
 }
 
-void Options::number(std::string_view name, std::uint64_t& value, std::string_view unit, std::string_view help) {
+Options::Info& Options::number(std::string_view name, std::uint64_t& value, std::string_view unit,
+                               std::string_view help) {
   const std::string* text = declare(name, "number", std::to_string(value), unit, help);
-  if (text == nullptr) return;
+  if (text == nullptr) return declared_.back();
   const char* const last = text->data() + text->size();
   const auto [end, error] = std::from_chars(text->data(), last, value);
-  if (error == std::errc() && end == last) return;
+  if (error == std::errc() && end == last) return declared_.back();
   double scientific = 0;  // 5e8
   const auto [scientific_end, scientific_error] = std::from_chars(text->data(), last, scientific);
   const bool whole = text->find('e') != std::string::npos && scientific >= 0 && scientific < 0x1p53 &&
                      scientific == std::floor(scientific);
   if (scientific_error != std::errc() || scientific_end != last || !whole) refuse(name, *text, "a whole number");
   value = static_cast<std::uint64_t>(scientific);
+  return declared_.back();
 }
 
-void Options::real(std::string_view name, double& value, std::string_view unit, std::string_view help) {
+Options::Info& Options::real(std::string_view name, double& value, std::string_view unit, std::string_view help) {
   std::array<char, 32> shown{};
   const auto shown_end = std::to_chars(shown.data(), shown.data() + shown.size(), value).ptr;
   const std::string* text = declare(name, "real", std::string(shown.data(), shown_end), unit, help);
-  if (text == nullptr) return;
+  if (text == nullptr) return declared_.back();
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || !std::isfinite(value) || value < 0) {
     refuse(name, *text, "a number that is not negative");
   }
+  return declared_.back();
 }
 
-void Options::share(std::string_view name, double& value, std::string_view help) {
-  real(name, value, "share", help);
+Options::Info& Options::share(std::string_view name, double& value, std::string_view help) {
+  Info& info = real(name, value, "share", help);
   if (value <= 0 || value > 1) refuse(name, values_.at(std::string(name)), "a share above 0 and at most 1");
+  return info;
 }
 
-void Options::bytes(std::string_view name, Bytes& value, std::string_view help, std::string_view zero) {
+Options::Info& Options::bytes(std::string_view name, Bytes& value, std::string_view help, std::string_view zero) {
   const std::string word(zero);
   const std::string* text = declare(name, "bytes", value == 0 ? word : std::to_string(value), "bytes", help);
-  if (text == nullptr) return;
+  declared_.back().zero = word;
+  if (text == nullptr) return declared_.back();
   try {
     value = *text == word ? 0 : parse_bytes(*text);
   } catch (const Error&) {
     refuse(name, *text, "a size such as 16MiB, or '" + word + "'");
   }
   if (*text != word && value == 0) refuse(name, *text, "a positive size or '" + word + "'");
+  return declared_.back();
 }
 
-void Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices,
-                     std::string_view help) {
+Options::Info& Options::choice(std::string_view name, std::string& value, std::vector<std::string> choices,
+                               std::string_view help) {
   const std::string* text = declare(name, "choice", value, "", help, choices);
-  if (text == nullptr) return;
+  if (text == nullptr) return declared_.back();
   if (std::find(choices.begin(), choices.end(), *text) == choices.end()) {
     std::string valid;
     for (const std::string& choice : choices) valid += (valid.empty() ? "" : ", ") + choice;
     refuse(name, *text, "one of: " + valid);
   }
   value = *text;
+  return declared_.back();
 }
 
 void Options::check_all_known() const {
@@ -93,8 +123,8 @@ void Options::check_all_known() const {
   }
 }
 
-std::map<std::string, std::string> Options::resolved() const {
-  std::map<std::string, std::string> all;
+Settings Options::resolved() const {
+  Settings all;
   for (const Info& info : declared_) {
     const auto found = values_.find(info.name);
     all[info.name] = found == values_.end() ? info.default_value : found->second;

@@ -17,9 +17,10 @@
 #include <map>
 
 #include "policies/classic.h"
+#include "policies/common_options.h"
 #include "policies/footprint.h"
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -33,8 +34,7 @@ class PatrickStar final : public Policy {
         "updates", updates_, {"margin", "cpu", "recorded"},
         "margin: on the GPU as far as their states fit beside the rest, else on the CPU; recorded: where the "
         "trace has them");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
+    add_overflow_option(options, overflow_);
   }
 
   Requirements requirements() const override {
@@ -233,6 +233,8 @@ class PatrickStar final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_patrickstar(Options& options) { return std::make_unique<PatrickStar>(options); }
+TENCACHE_POLICY({"patrickstar",
+                 "model data moves in chunks of 64 MiB; the chunk whose next use is farthest leaves the GPU",
+                 "PatrickStar (IEEE TPDS 2023), arXiv 2108.05818", make_policy_of<PatrickStar>, 170})
 
 }  // namespace tencache

@@ -1,14 +1,15 @@
-// All policies by name. A new policy is one file and one line in registry.cpp (and one in CMakeLists.txt).
+// All policies by name. A new policy is one file in this folder, which adds itself (policy_library.h).
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/policy.h"
+#include "policies/model_shape.h"
 #include "policies/options.h"
 #include "policies/policy_library.h"
 
@@ -30,19 +31,25 @@ void register_policies(std::span<const PolicyEntry> entries, const std::string& 
 struct PolicyMaker {
   std::string name, summary, source;
   std::function<std::unique_ptr<Policy>(Options& options)> make;
+  decltype(PolicyEntry::complete) complete = nullptr;
+  decltype(PolicyEntry::reserved_memory) reserved_memory = nullptr;
 };
 void register_policy(PolicyMaker maker, const std::string& origin);
 
 // Threads may call all of these at once.
 
-// In the order of the listing: those registered later come last.
+// In the order of the listing: those that the program ships by their place, then the others as they were registered.
 std::vector<PolicyInfo> list_policies();
 
 struct MadePolicy {
   std::unique_ptr<Policy> policy;
-  std::map<std::string, std::string> options;  // resolved
+  Settings options;  // resolved
 };
 // `settings`: option to text. Throws Error that lists the valid names for an unknown policy or option.
-MadePolicy make_policy(const std::string& name, const std::map<std::string, std::string>& settings = {});
+MadePolicy make_policy(const std::string& name, const Settings& settings = {});
+
+// What the policy's entry says of settings (PolicyEntry), if anything. They throw as make_policy does.
+void complete(const std::string& policy, std::uint64_t largest_parameter, Settings& settings);
+ReservedMemory reserved_memory(const std::string& policy, const Settings& resolved, const ModelShape& model);
 
 }  // namespace tencache

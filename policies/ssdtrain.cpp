@@ -13,9 +13,10 @@
 // tensors leave). A tensor is one object here however many modules save it, so deduplication needs no rule.
 #include <algorithm>
 
+#include "policies/common_options.h"
 #include "policies/layers.h"
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
 #include "policies/storage.h"
 
 namespace tencache {
@@ -27,9 +28,8 @@ class SsdTrain final : public Policy {
     options.number("minimum", minimum_, "elements", "of an activation that is worth storing");
     options.number("keep", keep_, "modules", "at the end of the forward pass whose activations are not stored");
     options.number("prefetch", prefetch_, "modules", "of the backward pass, after the running one, fetched ahead");
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_overflow_option(options, overflow_);
+    add_chunk_option(options, chunk_bytes_, true);
   }
 
   Requirements requirements() const override {
@@ -196,6 +196,7 @@ class SsdTrain final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_ssdtrain(Options& options) { return std::make_unique<SsdTrain>(options); }
+TENCACHE_POLICY({"ssdtrain", "activations are stored on the SSD as they are made and fetched back module by module",
+                 "SSDTrain (DAC'25), arXiv 2408.10013", make_policy_of<SsdTrain>, 180})
 
 }  // namespace tencache

@@ -16,9 +16,10 @@
 // Activations stay; they move only when room is short.
 #include <algorithm>
 
+#include "policies/common_options.h"
 #include "policies/footprint.h"
 #include "policies/layers.h"
-#include "policies/policies.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -29,9 +30,11 @@ class StrongHold final : public Policy {
   explicit StrongHold(Options& options) {
     options.number("window", window_option_, "layers",
                    "on the GPU at once, the running one too; 0: as the paper's rule");
-    options.choice("optimizer", optimizer_, {"cpu", "recorded"},
-                   "cpu: the host updates the parameters, as StrongHold does; recorded: where the trace has it");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    options
+        .choice("optimizer", optimizer_, {"cpu", "recorded"},
+                "cpu: the host updates the parameters, as StrongHold does; recorded: where the trace has it")
+        .fixed(Options::rules_of_a_system);
+    add_chunk_option(options, chunk_bytes_);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -217,6 +220,8 @@ class StrongHold final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_stronghold(Options& options) { return std::make_unique<StrongHold>(options); }
+TENCACHE_POLICY({"stronghold",
+                 "a window of whole layers moves over the model on the GPU; the CPU updates what it has left",
+                 "StrongHold (SC'22)", make_policy_of<StrongHold>, 190})
 
 }  // namespace tencache

@@ -17,15 +17,21 @@
 #include <algorithm>
 #include <optional>
 
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/planning/swap_space.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
 
-class Planner {
+class TensilePlanner {
  public:
-  Planner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit)
+  TensilePlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, double limit)
       : granularity_(machine.tiers[0].granularity),
         kernels_(trace, schedule),
         periods_(inactive_periods(kernels_, trace)),
@@ -107,9 +113,8 @@ class Tensile final : public Policy {
  public:
   explicit Tensile(Options& options) {
     layout_.chunk_bytes = 0;
-    options.share("limit", limit_, "of the GPU's memory that the plan may fill");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_limit_option(options, limit_);
+    add_chunk_option(options, layout_.chunk_bytes, true);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -120,7 +125,7 @@ class Tensile final : public Policy {
 
   void on(const Event& event, const View& view, Actions& actions) override {
     if (event.kind == EventKind::profile_ready) {
-      Planner planner(view.program->trace, *view.schedule, view.machine, limit_);
+      TensilePlanner planner(view.program->trace, *view.schedule, view.machine, limit_);
       hints_ = planner.plan();
       fits_ = planner.fits();
     }
@@ -150,6 +155,8 @@ class Tensile final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_tensile(Options& options) { return std::make_unique<Tensile>(options); }
+TENCACHE_POLICY({"tensile",
+                 "lowers the peak again and again: the largest idle tensor that has free slots on the link is swapped",
+                 "TENSILE, arXiv 2105.13336, its swapping", make_policy_of<Tensile>, 150})
 
 }  // namespace tencache

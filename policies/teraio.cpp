@@ -24,8 +24,14 @@
 #include <limits>
 #include <optional>
 
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/candidates.h"
+#include "policies/planning/hints.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -36,7 +42,7 @@ struct TeraioOptions {
   Bytes cpu_memory = 0;
 };
 
-struct Migration {
+struct TeraioMigration {
   TensorId tensor = none;
   TierId destination = no_tier;
   KernelIndex offload_at = 0, prefetch_at = 0, use_at = 0;
@@ -65,7 +71,7 @@ class TeraioPlanner {
   TierId destination() const { return ssd_tier_ != no_tier ? ssd_tier_ : cpu_tier_; }
   bool fits() const { return gpu_.fits(); }
 
-  std::vector<Migration> plan() {
+  std::vector<TeraioMigration> plan() {
     // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
     // which does not lift it here), so the greatest is one that, looked at again, is still on top.
     if (destination() == no_tier) return {};
@@ -189,7 +195,7 @@ class TeraioPlanner {
   MemoryProfile gpu_;  // M'
   TierId ssd_tier_, cpu_tier_;
   MemoryProfile cpu_;  // what the plan keeps in CPU memory; its limit is the plan's or, without an SSD, the tier's
-  std::vector<Migration> migrations_;
+  std::vector<TeraioMigration> migrations_;
 };
 
 class Teraio final : public Policy {
@@ -201,13 +207,16 @@ class Teraio final : public Policy {
                    "listing: size x time above the limit, over size; text: the excess that goes, over transfer time");
     options.bytes("cpu_memory", plan_options_.cpu_memory,
                   "CPU memory that the plan may use when the SSD is saturated; 0: SSD only");
-    options.choice("overflow", overflow_, {"ssd", "any"},
-                   "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room");
-    options.share("limit", plan_options_.limit, "of the GPU's memory that the plan may fill");
-    options.choice("copies", copies, {"exclusive", "inclusive"},
-                   "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped");
-    options.bytes("chunk", layout_.chunk_bytes,
-                  "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    options
+        .choice("overflow", overflow_, {"ssd", "any"},
+                "where what the plan missed goes on demand: to the SSD, or to the fastest tier with room")
+        .fixed(Options::counts_misfits);
+    add_limit_option(options, plan_options_.limit);
+    options
+        .choice("copies", copies, {"exclusive", "inclusive"},
+                "exclusive: every offload writes; inclusive: what has not changed since it was read is dropped")
+        .fixed(Options::rules_of_a_system);
+    add_chunk_option(options, layout_.chunk_bytes, true);
     plan_options_.excess_over_time = benefit == "text";
     layout_.exclusive_copies = copies == "exclusive";
   }
@@ -242,7 +251,7 @@ class Teraio final : public Policy {
  private:
   void make_plan(const View& view) {
     TeraioPlanner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
-    std::vector<Migration> plan = planner.plan();
+    std::vector<TeraioMigration> plan = planner.plan();
     fits_ = planner.fits();
     destination_ = planner.destination();
     const Kernels& kernels = planner.kernels();
@@ -250,11 +259,11 @@ class Teraio final : public Policy {
     for (KernelIndex kernel = 0; kernel < kernels.count(); ++kernel) {
       next_op_[kernels.op_of(kernel)] = kernels.op_of(kernel + 1);
     }
-    std::stable_sort(plan.begin(), plan.end(), [](const Migration& a, const Migration& b) {
+    std::stable_sort(plan.begin(), plan.end(), [](const TeraioMigration& a, const TeraioMigration& b) {
       return a.use_at - a.prefetch_at < b.use_at - b.prefetch_at;  // of one kernel's prefetches, the most urgent first
     });
     hints_ = {};
-    for (const Migration& migration : plan) {
+    for (const TeraioMigration& migration : plan) {
       hints_.evict(kernels.op_of(migration.offload_at), migration.tensor, migration.destination);
       hints_.fetch(kernels.op_of(migration.prefetch_at), migration.tensor);
     }
@@ -286,6 +295,9 @@ class Teraio final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_teraio(Options& options) { return std::make_unique<Teraio>(options); }
+TENCACHE_POLICY(
+    {"teraio",
+     "plans offloads and prefetches over inactive periods of tensors by the time they relieve, to the SSD first",
+     "TERAIO (NeurIPS'25), arXiv 2506.06472", make_policy_of<Teraio>, 160})
 
 }  // namespace tencache

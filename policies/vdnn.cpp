@@ -13,8 +13,9 @@
 // Weights and all else stay on the GPU. Demand is the fallback: the coldest leave.
 #include <algorithm>
 
-#include "policies/planning.h"
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/moving_unit.h"
+#include "policies/policy_library.h"
 
 namespace tencache {
 namespace {
@@ -30,7 +31,7 @@ class Vdnn final : public Policy {
   explicit Vdnn(Options& options) {
     options.choice("offload", offload_, {"all", "conv"}, "the inputs of all layers, or of convolutions");
     options.flag("synchronise", synchronise_, "a layer starts when the copies of the one before are over");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole' (a staging buffer where the SSD needs one)");
+    add_chunk_option(options, chunk_bytes_, true);
   }
 
   Layout layout(const MachineSpec& machine, const Program*) const override {
@@ -193,6 +194,8 @@ class Vdnn final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_vdnn(Options& options) { return std::make_unique<Vdnn>(options); }
+TENCACHE_POLICY({"vdnn",
+                 "layer inputs leave during their layer's forward pass and return one layer ahead in the backward pass",
+                 "vDNN (MICRO'16), its static policies", make_policy_of<Vdnn>, 220})
 
 }  // namespace tencache

@@ -4,7 +4,8 @@
 //
 // It does not offload activations, so running out of GPU memory is a legal outcome; overflow=evict lets the engine move
 // the coldest tensors instead.
-#include "policies/policies.h"
+#include "policies/common_options.h"
+#include "policies/policy_library.h"
 #include "policies/updates.h"
 
 namespace tencache {
@@ -13,9 +14,8 @@ namespace {
 class ZeroOffload final : public Policy {
  public:
   explicit ZeroOffload(Options& options) {
-    options.choice("overflow", overflow_, {"oom", "evict"},
-                   "when what stays on the GPU does not fit: report out of memory, or evict the coldest");
-    options.bytes("chunk", chunk_bytes_, "unit that moves, or 'whole'");
+    add_overflow_option(options, overflow_);
+    add_chunk_option(options, chunk_bytes_);
   }
 
   Requirements requirements() const override { return govern_model_states(false); }
@@ -51,6 +51,8 @@ class ZeroOffload final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_zero_offload(Options& options) { return std::make_unique<ZeroOffload>(options); }
+TENCACHE_POLICY({"zero-offload",
+                 "parameters stay on the GPU, gradients go to the CPU, which keeps the states and runs the optimizer",
+                 "ZeRO-Offload (USENIX ATC'21)", make_policy_of<ZeroOffload>, 240})
 
 }  // namespace tencache

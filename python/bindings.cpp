@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cli/embedding.h"
-#include "cli/generate_command.h"
+#include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "gui/report/report_command.h"

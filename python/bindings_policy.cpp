@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "cli/report.h"
+#include "answers/result.h"
 #include "core/error.h"
 #include "core/policy.h"
 #include "policies/registry.h"

@@ -1,5 +1,5 @@
 // The lower bound: its terms on traces worked by hand, and that no simulated run is ever faster.
-#include "sim/bound.h"
+#include "studies/bound.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

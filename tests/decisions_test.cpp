@@ -1,5 +1,5 @@
 // The decision log: what it says of a run whose decisions are known by hand.
-#include "cli/decisions.h"
+#include "answers/timeline/decisions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

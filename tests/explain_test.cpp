@@ -1,5 +1,5 @@
 // Where the time goes, on traces whose stalls can be worked out on paper, and identities on a recording.
-#include "sim/explain.h"
+#include "studies/explain.h"
 
 #include <cmath>
 #include <iterator>

@@ -1,13 +1,13 @@
 // How much memory a run takes: three blocks of parameters that are updated in place, one op each.
-#include "sim/fit.h"
+#include "studies/fit.h"
 
 #include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "sim/deepspeed_memory.h"
-#include "sim/policy_run.h"
+#include "studies/deepspeed_memory.h"
+#include "studies/policy_run.h"
 #include "tests/in_process.h"
 #include "traces/file_io.h"
 #include "traces/trace_file.h"

@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "policies/foresight_flow.h"
-#include "policies/foresight_plan.h"
+#include "policies/foresight/flow.h"
+#include "policies/foresight/placement.h"
+#include "policies/foresight/spill.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "sim/simulate.h"

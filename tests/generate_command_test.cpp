@@ -1,6 +1,4 @@
 // `tencache generate` as a command: what it writes and prints, that its own record makes it again, and bad usage.
-#include "cli/generate_command.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/shell_words.h"
+#include "configs/generate_settings.h"
+#include "core/shell_words.h"
 #include "tests/generate_cases.h"
 #include "tests/in_process.h"
 #include "traces/trace_file.h"

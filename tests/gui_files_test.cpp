@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "cli/chrome_trace.h"
-#include "cli/timeline_csv.h"
-#include "cli/training_timeline.h"
+#include "answers/timeline/chrome_trace.h"
+#include "answers/timeline/timeline_csv.h"
+#include "answers/timeline/training_timeline.h"
 #include "core/error.h"
 #include "gui/model/comparison.h"
 #include "gui/model/describe.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/console.h"
-#include "sim/sweep/sweep_row.h"
+#include "studies/sweep/sweep_row.h"
 
 namespace tencache::gui {
 

@@ -9,7 +9,7 @@
 #include "gui/model/cost.h"
 #include "gui/model/document.h"
 #include "gui/model/session.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 #include "tests/gui_cases.h"
 #include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/chrome_trace.h"
+#include "answers/timeline/chrome_trace.h"
 #include "gui/shell/recent_files.h"
 #include "tests/gui_dashboard.h"
 #include "tests/gui_plot_cases.h"

@@ -13,7 +13,7 @@
 #include "gui/model/document.h"
 #include "gui/model/session.h"
 #include "gui/model/table.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 #include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"
 #include "traces/file_io.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/chrome_trace.h"
+#include "answers/timeline/chrome_trace.h"
 #include "gui/model/browse.h"
 #include "gui/model/describe.h"
 #include "gui/shell/recent_files.h"

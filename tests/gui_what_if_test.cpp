@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "cli/generate_command.h"
+#include "configs/generate_settings.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
 #include "gui/model/session.h"

@@ -1,12 +1,12 @@
 // Intervals: what is drawn, that it is the same everywhere, and what is concluded from it.
-#include "cli/intervals.h"
+#include "answers/intervals.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 
-#include "cli/report.h"
+#include "answers/result.h"
 #include "configs/machine_yaml.h"
 #include "configs/rescale_to_machine.h"
 #include "gmock/gmock.h"

@@ -1,6 +1,4 @@
 // The pieces that planners share, each against numbers worked out by hand or an obvious loop.
-#include "policies/planning.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,12 @@
 #include <limits>
 #include <random>
 
+#include "policies/moving_unit.h"
+#include "policies/planning/bandwidth_plan.h"
+#include "policies/planning/candidates.h"
+#include "policies/planning/cyclic_sums.h"
+#include "policies/planning/kernels.h"
+#include "policies/planning/memory_profile.h"
 #include "tests/small_cases.h"
 
 namespace tencache {

@@ -69,7 +69,7 @@ TEST_F(CommandLine, UnfitLibrariesAreRefusedWithTheReason) {
   };
   refused("absent.so", HasSubstr("is not a file"));
   refused(path("small.trace.jsonl"), HasSubstr("cannot be loaded as a shared library"));
-  refused(library("faulty_no_entry"), HasSubstr("TENCACHE_POLICY_LIBRARY"));
+  refused(library("faulty_no_entry"), HasSubstr("TENCACHE_POLICY("));
   refused(library("faulty_old_version"),
           AllOf(HasSubstr("version 0 of the policy interface"), HasSubstr("compile it")));
   refused(library("faulty_other_layout"), HasSubstr("headers whose types differ"));

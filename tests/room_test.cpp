@@ -1,5 +1,5 @@
 // What a run may need of this computer's disks and memory, against what is there.
-#include "cli/room.h"
+#include "executor/room.h"
 
 #include <gtest/gtest.h>
 

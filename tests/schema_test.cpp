@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/intervals.h"
-#include "cli/report.h"
+#include "answers/intervals.h"
+#include "answers/result.h"
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "gmock/gmock.h"

@@ -11,7 +11,7 @@
 #include "cli/output_files.h"
 #include "core/error.h"
 #include "executor/swap_file.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
 #include "traces/file_io.h"
 

@@ -1,9 +1,9 @@
 // Time against a figure of the machine, on a trace whose times are formulas.
-#include "sim/sensitivity.h"
+#include "studies/sensitivity.h"
 
 #include <cmath>
 
-#include "cli/line_chart.h"
+#include "answers/line_chart.h"
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
 
 namespace tencache {

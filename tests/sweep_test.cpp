@@ -6,13 +6,13 @@
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sim/sweep/cost.h"
-#include "sim/sweep/recommend.h"
-#include "sim/sweep/sweep_costs.h"
-#include "sim/sweep/sweep_file.h"
-#include "sim/sweep/sweep_plan.h"
-#include "sim/sweep/sweep_results.h"
-#include "sim/sweep/sweep_run.h"
+#include "studies/sweep/cost.h"
+#include "studies/sweep/recommend.h"
+#include "studies/sweep/sweep_costs.h"
+#include "studies/sweep/sweep_file.h"
+#include "studies/sweep/sweep_plan.h"
+#include "studies/sweep/sweep_results.h"
+#include "studies/sweep/sweep_run.h"
 
 namespace tencache {
 namespace {

@@ -1,5 +1,5 @@
 // The search for a policy's best knobs, on times that are formulas; which options are knobs; jittered traces.
-#include "sim/tune.h"
+#include "studies/tune.h"
 
 #include <atomic>
 #include <cmath>
@@ -341,7 +341,7 @@ PolicyInfo policy_named(const std::string& name) {
 
 Knob knob_named(const std::string& policy, const std::string& name) {
   for (const Options::Info& option : policy_named(policy).options) {
-    if (option.name == name) return knob_of(policy, option);
+    if (option.name == name) return knob_of(option);
   }
   throw Error("no such knob");
 }

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/validation_gpu.h"
-#include "cli/validation_report.h"
-#include "cli/validation_run.h"
+#include "answers/validation.h"
 #include "core/error.h"
+#include "studies/validation/gpu.h"
+#include "studies/validation/run.h"
 #include "tests/in_process.h"
 #include "traces/file_io.h"
 

@@ -1,6 +1,6 @@
 // What a run writes to its SSDs: three blocks of 16 MiB, each updated in place by one op, on a GPU with room for two in
 // front of storage. Under lru each leaves and comes back in every iteration: 48 MiB written.
-#include "sim/wear.h"
+#include "studies/wear.h"
 
 #include <fstream>
 

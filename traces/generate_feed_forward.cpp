@@ -1,16 +1,15 @@
-// The feed-forward block: two linear layers, or three (gated), and mixtures of experts.
-#include "traces/generate_layers.h"
+#include "traces/generate_feed_forward.h"
 
 namespace tencache::generator {
 
-TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last) {
+TensorId FeedForwardOps::forward(FeedForward& block, TensorId x, Count tokens, FeedForwardState& state, bool last) {
   state.tokens = tokens;
   const Module& module = block.up.module;
   const Count elements = tokens * block.up.out;
   TensorId inner = none;
   if (block.gate) {
-    state.gate_out = linear(block.gate, x, tokens, state.gate);
-    state.up_out = linear(block.up, x, tokens, state.up);
+    state.gate_out = linears_.linear(block.gate, x, tokens, state.gate);
+    state.up_out = linears_.linear(block.up, x, tokens, state.up);
     inner = step_.activation(module, "product", elements);
     if (kernels_.eager()) {
       state.activated = step_.activation(module, "activated", elements);
@@ -20,7 +19,7 @@ TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, Fe
       step_.op("swiglu", module, kernels_.gate(elements), {state.gate_out, state.up_out}, {inner});
     }
   } else {
-    state.up_out = linear(block.up, x, tokens, state.up);
+    state.up_out = linears_.linear(block.up, x, tokens, state.up);
     inner = step_.activation(module, "activated", elements);
     state.kept.clear();
     for (int i = 0; !step_.options.forward_only && i < kernels_.kept_by(model_.activation); ++i) {
@@ -32,14 +31,14 @@ TensorId LayerOps::feed_forward(FeedForward& block, TensorId x, Count tokens, Fe
              std::span<const TensorId>(&state.up_out, 1), std::span<const TensorId>(writes));
     state.activated = inner;
   }
-  return linear(block.down, inner, tokens, state.down, last);
+  return linears_.linear(block.down, inner, tokens, state.down, last);
 }
 
-void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx) {
+void FeedForwardOps::backward(FeedForward& block, const FeedForwardState& state, TensorId dy, TensorId* dx) {
   const Module& module = block.up.module;
   const Count tokens = state.tokens, elements = tokens * block.up.out;
   TensorId d_inner = none;
-  linear_backward(block.down, state.down, dy, tokens, &d_inner);
+  linears_.linear_backward(block.down, state.down, dy, tokens, &d_inner);
   if (block.gate) {
     const TensorId d_up = step_.gradient(module, "up_grad", elements);
     const TensorId d_gate = step_.gradient(module, "gate_grad", elements);
@@ -53,8 +52,8 @@ void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState&
       step_.op("swiglu_backward", module, kernels_.gate_backward(elements), {d_inner, state.gate_out, state.up_out},
                {d_gate, d_up});
     }
-    linear_backward(block.up, state.up, d_up, tokens, dx);
-    linear_backward(block.gate, state.gate, d_gate, tokens, dx);
+    linears_.linear_backward(block.up, state.up, d_up, tokens, dx);
+    linears_.linear_backward(block.gate, state.gate, d_gate, tokens, dx);
   } else {
     // ReLU needs its result only, which the next layer keeps anyway; the others their input.
     const bool relu = model_.activation == Activation::relu;
@@ -64,19 +63,19 @@ void LayerOps::feed_forward_backward(FeedForward& block, const FeedForwardState&
     step_.op(to_string(model_.activation) + "_backward", module,
              kernels_.activation_backward(model_.activation, elements), std::span<const TensorId>(reads),
              std::span<const TensorId>(&d_up, 1));
-    linear_backward(block.up, state.up, d_up, tokens, dx);
+    linears_.linear_backward(block.up, state.up, d_up, tokens, dx);
   }
 }
 
 // Every token goes to experts_per_token experts, all of which get equally many.
-Count LayerOps::expert_capacity(Count tokens) const {
+Count FeedForwardOps::expert_capacity(Count tokens) const {
   return (tokens * model_.experts_per_token + model_.experts - 1) / model_.experts;
 }
 
-TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState& state) {
+TensorId FeedForwardOps::experts_forward(Layer& layer, TensorId x, Count tokens, ExpertsState& state) {
   const Module& module = layer.feed_forward_module;
   const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
-  const TensorId logits = linear(layer.router, x, tokens, state.router);
+  const TensorId logits = linears_.linear(layer.router, x, tokens, state.router);
   state.weights = step_.activation(module, "router_weights", tokens * count);
   step_.op("softmax_top_k", module, {.kernel = {.kind = KernelKind::norm}}, {logits}, {state.weights});
   std::vector<TensorId> inputs(count);
@@ -90,10 +89,9 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   state.experts.resize(count);
   for (Count i = 0; i < count; ++i) {
     // Their results are needed for the gradients of their weights in the sum, which itself is not.
-    state.outputs.push_back(feed_forward(layer.experts[i], inputs[i], capacity, state.experts[i], false));
+    state.outputs.push_back(forward(layer.experts[i], inputs[i], capacity, state.experts[i], false));
   }
-  taken_ = false;
-  if (stops_early()) return none;
+  if (linears_.stops_early()) return none;
   const TensorId combined = step_.activation(module, "combined", tokens * hidden);
   std::vector<TensorId> parts = state.outputs;
   parts.push_back(state.weights);
@@ -103,7 +101,8 @@ TensorId LayerOps::experts(Layer& layer, TensorId x, Count tokens, ExpertsState&
   return combined;
 }
 
-void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorId dy, Count tokens, TensorId* dx) {
+void FeedForwardOps::experts_backward(Layer& layer, const ExpertsState& state, TensorId dy, Count tokens,
+                                      TensorId* dx) {
   const Module& module = layer.feed_forward_module;
   const Count count = model_.experts, capacity = expert_capacity(tokens), hidden = model_.hidden;
   std::vector<TensorId> reads = state.outputs, writes;
@@ -119,7 +118,7 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
   reads.assign(1, state.weights);
   for (Count i = count; i-- > 0;) {
     TensorId d_input = none;
-    feed_forward_backward(layer.experts[i], state.experts[i], d_outputs[i], &d_input);
+    backward(layer.experts[i], state.experts[i], d_outputs[i], &d_input);
     reads.push_back(d_input);
   }
   if (*dx == none) {
@@ -130,11 +129,11 @@ void LayerOps::experts_backward(Layer& layer, const ExpertsState& state, TensorI
   writes.assign(1, *dx);
   step_.op("permute_backward", module, {.kernel = {.kind = KernelKind::gather}}, std::span<const TensorId>(reads),
            std::span<const TensorId>(writes));
-  collectives_.all_reduce(Group::tensor, module, *dx);
+  rank_.collectives.all_reduce(Group::tensor, module, *dx);
   const TensorId d_logits = step_.gradient(module, "router_logits_grad", tokens * count);
   step_.op("softmax_top_k_backward", module, {.kernel = {.kind = KernelKind::norm}}, {d_weights, state.weights},
            {d_logits});
-  linear_backward(layer.router, state.router, d_logits, tokens, dx);
+  linears_.linear_backward(layer.router, state.router, d_logits, tokens, dx);
 }
 
 }  // namespace tencache::generator

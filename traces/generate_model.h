@@ -1,7 +1,8 @@
 // Inside the generator: the model's parameters sorted into the blocks of one rank.
 #pragma once
 
-#include "traces/generate_layers.h"
+#include "traces/generate_blocks.h"
+#include "traces/generate_parallel.h"
 
 namespace tencache::generator {
 

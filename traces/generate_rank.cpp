@@ -1,14 +1,116 @@
 #include "traces/generate_rank.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "traces/generate_embedding.h"
+#include "traces/generate_head.h"
+#include "traces/generate_layers.h"
 #include "traces/generate_model.h"
-#include "traces/generate_optimizer.h"
+#include "traces/generate_parameters.h"
 #include "traces/pipeline_schedule.h"
 
 namespace tencache::generator {
 namespace {
+
+// What a micro-batch leaves in a chunk of the rank's layers.
+struct ChunkState {
+  TensorId input = none, output = none;  // of the chunk
+  TensorId d_output = none, d_input = none;
+  EmbeddingState embedding;
+  std::vector<LayerState> layers;
+  HeadState head;
+};
+
+// The passes of micro-batches through the chunks of a rank's model.
+class ChunkPasses {
+ public:
+  ChunkPasses(Step& step, Collectives& collectives, RankModel& model)
+      : options_(step.options),
+        step_(step),
+        model_(model),
+        context_(step, collectives, options_.model),
+        linears_(context_),
+        embedding_(context_, linears_),
+        layers_(context_, linears_),
+        head_(context_, linears_),
+        parameters_(step, collectives, model),
+        embedding_trained_(std::any_of(model.embedding.parameters.begin(), model.embedding.parameters.end(),
+                                       [](const Parameter* parameter) { return parameter->trainable; })) {}
+
+  void forward(Count chunk, const MicroBatch& batch, ChunkState& state);
+  void backward(Count chunk, const MicroBatch& batch, ChunkState& state);
+  // After all of them.
+  void update() { parameters_.update(); }
+
+ private:
+  // Whether this chunk of the rank's layers follows the embedding or precedes the head.
+  bool begins_model(Count chunk) const { return model_.has_embedding && chunk == 0; }
+  bool ends_model(Count chunk) const { return model_.has_head && chunk + 1 == options_.pipeline_chunks; }
+
+  const GenerateOptions& options_;
+  Step& step_;
+  RankModel& model_;
+  RankContext context_;
+  LinearOps linears_;
+  EmbeddingOps embedding_;
+  LayerOps layers_;
+  HeadOps head_;
+  ParameterOps parameters_;
+  bool embedding_trained_;
+};
+
+void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& state) {
+  step_.phase = Phase::forward;
+  const ModelDescription& model = options_.model;
+  if (begins_model(chunk)) {
+    const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
+    const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
+    const TensorId ids =
+        step_.persistent(model.family == ModelFamily::vit ? "pixel_values" : "input_ids", bytes, Role::input);
+    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+    state.input = embedding_.forward(model_.embedding, batch, ids, state.embedding);
+  }
+  const LayerRange range = model_.chunks[chunk];
+  state.layers.assign(range.end - range.begin, {});
+  TensorId x = state.input;
+  for (Count i = range.begin; i < range.end; ++i) {
+    parameters_.gather(model_.layers[i].parameters, model_.layers[i].module);
+    x = layers_.forward(model_.layers[i], batch, x, state.layers[i - range.begin]);
+  }
+  state.output = x;
+  if (ends_model(chunk)) {
+    const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
+    const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
+    parameters_.gather(model_.head.parameters, model_.head.module);
+    head_.forward(model_.head, batch, x, label_ids, state.head);
+  }
+  if (options_.forward_only) state.layers = {};
+}
+
+void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& state) {
+  step_.phase = Phase::backward;
+  TensorId dy = state.d_output;
+  if (ends_model(chunk)) {
+    // What the loss has just read is still there.
+    dy = head_.backward(model_.head, batch, state.head);
+    parameters_.finish_block(model_.head.parameters, model_.head.module, batch.index);
+  }
+  const LayerRange range = model_.chunks[chunk];
+  const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
+  for (Count i = range.end; i-- > range.begin;) {
+    Layer& layer = model_.layers[i];
+    parameters_.gather(layer.parameters, layer.module);
+    dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > range.begin || gradient_reaches_input);
+    parameters_.finish_block(layer.parameters, layer.module, batch.index);
+  }
+  if (begins_model(chunk) && gradient_reaches_input) {
+    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+    embedding_.backward(model_.embedding, batch, state.embedding, dy);
+    parameters_.finish_block(model_.embedding.parameters, model_.embedding.module, batch.index);
+  }
+  state.d_input = dy;
+  state.layers.clear();
+}
 
 class RankProgram {
  public:
@@ -19,29 +121,21 @@ class RankProgram {
         position_(RankPosition::of(rank, options)),
         step_(trace, options, kernels, static_cast<std::uint16_t>(rank)),
         collectives_(step_, position_),
-        ops_(step_, collectives_, options.model),
         model_(build_rank_model(step_, options.model, shapes, position_)),
         module_(step_.module("pipeline")),
-        plan_{options.pipeline_parallel, options.pipeline_chunks, options.micro_batches, options.forward_only} {
-    assign_groups(model_.parameters, options.sub_group, options.zero >= 1 ? options.data_parallel : 1);
-    optimizer_.emplace(step_, model_.parameters);
-    states_.resize(options.pipeline_chunks * options.micro_batches);
-    if (options.head == Head::language_model && options.model.tied_embeddings && (first() || last())) {
-      tied_ = first() ? model_.embedding.tokens : model_.head.output.weight;
-    }
-    embedding_trained_ = std::any_of(model_.embedding.parameters.begin(), model_.embedding.parameters.end(),
-                                     [](const Parameter* parameter) { return parameter->trainable; });
-  }
+        passes_(step_, collectives_, model_),
+        plan_{options.pipeline_parallel, options.pipeline_chunks, options.micro_batches, options.forward_only},
+        states_(options.pipeline_chunks * options.micro_batches) {}
 
   void run() {
     for (const PipelineAction& action : pipeline_schedule(plan_, position_.stage)) {
       switch (action.kind) {
         case PipelineAction::Kind::forward:
-          forward(action.chunk, action.micro_batch);
+          passes_.forward(action.chunk, micro(action.micro_batch), state_of(action.chunk, action.micro_batch));
           if (options_.forward_only) show_progress();
           break;
         case PipelineAction::Kind::backward:
-          backward(action.chunk, action.micro_batch);
+          passes_.backward(action.chunk, micro(action.micro_batch), state_of(action.chunk, action.micro_batch));
           show_progress();
           break;
         case PipelineAction::Kind::exchange:
@@ -49,120 +143,35 @@ class RankProgram {
           break;
       }
     }
-    if (options_.forward_only) return;
-    finish_gradients();
-    optimizer_->emit(collectives_, options_.data_parallel > 1 && (options_.zero == 1 || options_.zero == 2));
+    if (!options_.forward_only) passes_.update();
   }
 
  private:
-  struct State {
-    TensorId input = none, output = none;  // of the chunk
-    TensorId d_output = none, d_input = none;
-    EmbeddingState embedding;
-    std::vector<LayerState> layers;
-    HeadState head;
-  };
-
   MicroBatch micro(Count index) const {
     const std::vector<Count>& lengths = options_.sequence_lengths;
     return {index, options_.batch / options_.micro_batches / options_.data_parallel,
             lengths.size() == 1 ? lengths.front() : lengths[index]};
   }
-  // Whether the rank has the embedding or the head.
-  bool first() const { return position_.stage == 0; }
-  bool last() const { return position_.stage + 1 == options_.pipeline_parallel; }
-  // Whether this chunk of its layers follows the embedding or precedes the head.
-  bool begins_model(Count chunk) const { return first() && chunk == 0; }
-  bool ends_model(Count chunk) const { return last() && chunk + 1 == options_.pipeline_chunks; }
-  State& state_of(Count chunk, Count index) { return states_[chunk * options_.micro_batches + index]; }
+  ChunkState& state_of(Count chunk, Count index) { return states_[chunk * options_.micro_batches + index]; }
   // After the last pass of a chunk's micro-batch.
   void show_progress() { progress_(static_cast<double>(++done_) / static_cast<double>(states_.size())); }
 
-  void forward(Count chunk, Count index);
-  void backward(Count chunk, Count index);
   void exchange(const PipelineAction& action);
   TensorId sent(const PipelineMessage& message);
   TensorId received(const PipelineMessage& message);
-  void gather(const std::vector<Parameter*>& parameters, const Module& module);
-  void reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index);
-  void finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index);
-  void finish_gradients();
 
   const GenerateOptions& options_;
   const std::function<void(double)>& progress_;
   RankPosition position_;
   Step step_;
   Collectives collectives_;
-  LayerOps ops_;
   RankModel model_;
   Module module_;
+  ChunkPasses passes_;
   PipelinePlan plan_;
-  std::optional<OptimizerTensors> optimizer_;
-  std::vector<State> states_;  // of the micro-batches of each chunk
-  Count done_ = 0;             // of these
-  bool embedding_trained_ = true;
-  Parameter* tied_ = nullptr;  // the embedding that is the head as well, or this stage's copy of it
-  std::vector<TensorId> shards_, wholes_, accumulated_;  // reused
-  std::vector<Parameter*> finished_;                     // reused
+  std::vector<ChunkState> states_;  // of the micro-batches of each chunk
+  Count done_ = 0;                  // of these
 };
-
-void RankProgram::forward(Count chunk, Count index) {
-  step_.phase = Phase::forward;
-  State& state = state_of(chunk, index);
-  const MicroBatch batch = micro(index);
-  const ModelDescription& model = options_.model;
-  if (begins_model(chunk)) {
-    const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
-    const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
-    const TensorId ids =
-        step_.persistent(model.family == ModelFamily::vit ? "pixel_values" : "input_ids", bytes, Role::input);
-    gather(model_.embedding.parameters, model_.embedding.module);
-    state.input = ops_.embed(model_.embedding, batch, ids, state.embedding);
-  }
-  const LayerRange range = model_.chunks[chunk];
-  state.layers.assign(range.end - range.begin, {});
-  TensorId x = state.input;
-  for (Count i = range.begin; i < range.end; ++i) {
-    gather(model_.layers[i].parameters, model_.layers[i].module);
-    x = ops_.layer(model_.layers[i], batch, x, state.layers[i - range.begin]);
-  }
-  state.output = x;
-  if (ends_model(chunk)) {
-    const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
-    const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
-    gather(model_.head.parameters, model_.head.module);
-    ops_.head(model_.head, batch, x, label_ids, state.head);
-  }
-  if (options_.forward_only) state.layers = {};
-}
-
-void RankProgram::backward(Count chunk, Count index) {
-  step_.phase = Phase::backward;
-  State& state = state_of(chunk, index);
-  const MicroBatch batch = micro(index);
-  TensorId dy = state.d_output;
-  if (ends_model(chunk)) {
-    // What the loss has just read is still there.
-    dy = ops_.head_backward(model_.head, batch, state.head);
-    finish_block(model_.head.parameters, model_.head.module, index);
-  }
-  const LayerRange range = model_.chunks[chunk];
-  const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
-  for (Count i = range.end; i-- > range.begin;) {
-    Layer& layer = model_.layers[i];
-    gather(layer.parameters, layer.module);
-    dy =
-        ops_.layer_backward(layer, batch, state.layers[i - range.begin], dy, i > range.begin || gradient_reaches_input);
-    finish_block(layer.parameters, layer.module, index);
-  }
-  if (begins_model(chunk) && gradient_reaches_input) {
-    gather(model_.embedding.parameters, model_.embedding.module);
-    ops_.embed_backward(model_.embedding, batch, state.embedding, dy);
-    finish_block(model_.embedding.parameters, model_.embedding.module, index);
-  }
-  state.d_input = dy;
-  state.layers.clear();
-}
 
 void RankProgram::exchange(const PipelineAction& action) {
   const auto direction = [](const PipelineMessage& message) {
@@ -181,100 +190,17 @@ void RankProgram::exchange(const PipelineAction& action) {
 }
 
 TensorId RankProgram::sent(const PipelineMessage& message) {
-  const State& state = state_of(message.from / plan_.stages, message.micro_batch);
+  const ChunkState& state = state_of(message.from / plan_.stages, message.micro_batch);
   return message.phase == Phase::forward ? state.output : state.d_input;
 }
 
 TensorId RankProgram::received(const PipelineMessage& message) {
-  State& state = state_of(message.to / plan_.stages, message.micro_batch);
+  ChunkState& state = state_of(message.to / plan_.stages, message.micro_batch);
   const Count elements = micro(message.micro_batch).tokens() * options_.model.hidden;
   if (message.phase == Phase::forward) {
     return state.input = step_.activation(module_, "received_activation", elements);
   }
   return state.d_output = step_.gradient(module_, "received_grad", elements);
-}
-
-// ZeRO-3: the block's parameters from the shards of all data-parallel ranks, for as long as the block needs them.
-void RankProgram::gather(const std::vector<Parameter*>& parameters, const Module& module) {
-  if (options_.zero < 3 || options_.data_parallel == 1) return;
-  shards_.clear();
-  wholes_.clear();
-  Bytes bytes = 0;
-  for (Parameter* parameter : parameters) {
-    const Bytes whole = parameter->quantised ? quantised_bytes(*parameter, options_.quantise_bits)
-                                             : parameter->elements() * step_.element_bytes();
-    parameter->value = step_.tensor(step_.module(parameter->name), "gathered", whole, Role::workspace);
-    wholes_.push_back(parameter->value);
-    if (parameter->stored != none) shards_.push_back(parameter->stored);
-    bytes += whole;
-  }
-  collectives_.all_gather(Group::data, module, shards_, wholes_, bytes);
-}
-
-// The block's gradients over the data-parallel ranks: once an iteration, or under ZeRO-2 and -3 after every
-// micro-batch, as each rank keeps its part only.
-void RankProgram::reduce(const std::vector<Parameter*>& parameters, const Module& module, Count index) {
-  if (options_.data_parallel == 1) return;
-  const bool last_micro_batch = index + 1 == options_.micro_batches;
-  if (!last_micro_batch && options_.zero < 2) return;
-  shards_.clear();
-  wholes_.clear();
-  Bytes bytes = 0;
-  accumulated_.clear();
-  for (Parameter* parameter : parameters) {
-    if (parameter->gradient == none) continue;
-    // A tied weight is reduced with the embedding, after the head has added its part.
-    if (options_.zero < 2 && parameter == tied_ && first() && &parameters == &model_.head.parameters) continue;
-    wholes_.push_back(parameter->gradient);
-    bytes += step_.bytes(parameter->gradient);
-    if (options_.zero == 0) continue;
-    if (parameter->shard_elements > 0) {
-      if (parameter->gradient_shard == none) {
-        parameter->gradient_shard =
-            step_.tensor(step_.module(parameter->name), "grad_shard",
-                         parameter->shard_elements * step_.gradient_element_bytes(), Role::gradient);
-      } else {
-        accumulated_.push_back(parameter->gradient_shard);
-      }
-      shards_.push_back(parameter->gradient_shard);
-    }
-    parameter->gradient = none;
-  }
-  if (wholes_.empty()) return;
-  if (options_.communication == Communication::deepspeed && options_.zero >= 2) {
-    // DeepSpeed copies gradients into a bucket and divides it by the number of ranks (stage3.py, v0.13 and v0.14).
-    const auto launches = static_cast<std::uint32_t>(wholes_.size() + 1);
-    const Op op = step_.kernel("bucket", module,
-                               {.kernel = {.kind = KernelKind::copy, .launches = launches}, .bytes = 4 * bytes});
-    step_.op(op, wholes_, wholes_);
-  }
-  if (options_.zero == 0) {
-    collectives_.all_reduce(Group::data, module, wholes_, bytes);
-  } else {
-    collectives_.reduce_scatter(Group::data, module, wholes_, shards_, accumulated_, bytes);
-  }
-}
-
-// After a block's backward pass. A tied weight is complete only when its other use is through as well.
-void RankProgram::finish_block(const std::vector<Parameter*>& parameters, const Module& module, Count index) {
-  reduce(parameters, module, index);
-  if (index + 1 < options_.micro_batches) return;
-  finished_.clear();
-  for (Parameter* parameter : parameters) {
-    if (parameter != tied_ || (options_.pipeline_parallel == 1 && &parameters == &model_.embedding.parameters)) {
-      finished_.push_back(parameter);
-    }
-  }
-  optimizer_->emit_norms(finished_);
-  optimizer_->emit_fused(finished_);
-}
-
-// The two copies of a tied embedding, on the first and the last stage.
-void RankProgram::finish_gradients() {
-  if (options_.pipeline_parallel == 1 || tied_ == nullptr || !tied_->trainable) return;
-  step_.phase = Phase::backward;
-  const TensorId gradient = tied_->gradient_shard != none ? tied_->gradient_shard : tied_->gradient;
-  if (gradient != none) collectives_.all_reduce(Group::embedding, step_.module(tied_->module), gradient);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace {
 // More than this many times what the memory traffic explains, and a measured op is taken for arithmetic.
 constexpr double explained_by_memory = 2;
 
-// Each tensor once.
-Bytes bytes_touched(const Trace& trace, const Op& op) {
+// Of what the op reads and writes, each tensor once.
+Bytes bytes_of_distinct_tensors(const Trace& trace, const Op& op) {
   Bytes bytes = 0;
   const auto reads = trace.reads(op);
   for (const TensorId id : reads) bytes += trace.tensors[id].bytes;
@@ -62,7 +62,7 @@ class Rescaler {
       const std::uint64_t ranks = ranks_of(trace, op);
       return quotient(to_.collective_ns(ranks, op.bytes), from_.collective_ns(ranks, op.bytes));
     }
-    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
+    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_of_distinct_tensors(trace, op);
     std::uint64_t flops = op.flops;
     const bool unknown = trace.kernel(op).kind == KernelKind::unknown;
     if (flops == 0 && unknown && op.duration_source == DurationSource::measured) flops = guessed_flops(op, bytes);
@@ -146,7 +146,7 @@ void model_durations(Trace& trace, const GpuSpec& gpu, Nanoseconds launch_ns) {
   const KernelModel model(gpu, precision_on(gpu, precision_of(trace)));
   for (Op& op : trace.ops) {
     if (op.device != Device::gpu) continue;
-    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_touched(trace, op);
+    const Bytes bytes = op.bytes != 0 ? op.bytes : bytes_of_distinct_tensors(trace, op);
     op.duration_ns = op.rendezvous != 0 ? model.collective_ns(ranks_of(trace, op), bytes)
                                         : model.duration_ns(kernel_of(trace, op, op.flops), op.flops, bytes);
     op.duration_source = DurationSource::modelled;

@@ -37,5 +37,5 @@ class LookAhead final : public Policy {
 
 }  // namespace
 
-TENCACHE_POLICY_LIBRARY({"look-ahead", "fetches what the next ops read; what leaves is what is needed last", "example",
-                         tencache::make_policy_of<LookAhead>})
+TENCACHE_POLICY({"look-ahead", "fetches what the next ops read; what leaves is what is needed last", "example",
+                 tencache::make_policy_of<LookAhead>})

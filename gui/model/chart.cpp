@@ -8,7 +8,7 @@
 #include <numeric>
 #include <span>
 
-#include "cli/results.h"
+#include "answers/result_file.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/json.h"
 #include "core/timeline.h"
 #include "core/trace.h"
 #include "gui/model/table.h"

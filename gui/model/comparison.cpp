@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "cli/results.h"
+#include "answers/result_file.h"
 #include "configs/validated.h"
 #include "core/error.h"
 #include "gui/model/describe.h"

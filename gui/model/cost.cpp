@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "sim/sweep/cost.h"
+#include "studies/sweep/cost.h"
 
 namespace tencache::gui {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/json.h"
 #include "gui/model/describe.h"
 #include "gui/model/table.h"
-#include "sim/sweep/sweep_row.h"
+#include "studies/sweep/sweep_row.h"
 
 namespace tencache::gui {
 

@@ -4,16 +4,16 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "cli/report.h"
-#include "cli/results.h"
-#include "cli/workload.h"
+#include "answers/result.h"
+#include "answers/result_file.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "gui/model/cost.h"
 #include "gui/model/timeline_file.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
+#include "studies/workload.h"
 #include "traces/file_io.h"
 #include "traces/fold_updates.h"
 #include "traces/scale.h"

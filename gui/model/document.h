@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/json.h"
 #include "gui/model/chart.h"
 #include "gui/model/run.h"
 #include "gui/model/scenario.h"
 #include "gui/model/sensitivity.h"
 #include "gui/model/table.h"
-#include "sim/sweep/sweep_row.h"
+#include "studies/sweep/sweep_row.h"
 
 namespace tencache::gui {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "cli/transfer_uses.h"
+#include "answers/timeline/transfer_uses.h"
 
 namespace tencache::gui {
 namespace {

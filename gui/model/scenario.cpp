@@ -11,16 +11,16 @@
 #include <limits>
 #include <utility>
 
-#include "cli/generate_command.h"
-#include "cli/intervals.h"
-#include "cli/workload.h"
+#include "configs/generate_settings.h"
 #include "core/error.h"
 #include "core/forwarding_policy.h"
 #include "policies/registry.h"
-#include "sim/bound.h"
-#include "sim/policy_run.h"
 #include "sim/rehearse.h"
 #include "sim/simulate.h"
+#include "studies/bound.h"
+#include "studies/intervals.h"
+#include "studies/policy_run.h"
+#include "studies/workload.h"
 #include "traces/lower.h"
 #include "traces/scale.h"
 #include "traces/split_ranks.h"

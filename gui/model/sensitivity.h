@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/json.h"
 #include "gui/model/scenario.h"
 #include "gui/model/table.h"
-#include "sim/sensitivity.h"
+#include "studies/sensitivity.h"
 
 namespace tencache::gui {
 
@@ -50,7 +50,7 @@ SensitivityPlot read_sensitivity(const DataTable& table, const std::string& file
 // Of the document's tables: what is varied is a "value" in its unit.
 void set_units(DataTables& tables, const SensitivityPlot& plot);
 
-// The name of the figure behind a what-if knob (sim/machine_parameter.h); empty: there is none.
+// The name of the figure behind a what-if knob (studies/machine_parameter.h); empty: there is none.
 std::string parameter_of_knob(const Scenario& scenario, const std::string& knob);
 // The scenario with this figure between two values, its own policy and others on the scenario's machine. Takes as many
 // simulations as `tencache sensitivity`, on all cores. Throws Error.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/remark.h"
 
 namespace tencache::gui {
 namespace {

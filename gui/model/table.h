@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/json.h"
 #include "gui/model/figure_unit.h"
 
 namespace tencache::gui {

@@ -1,4 +1,4 @@
-// Timelines that `--timeline` wrote (cli/chrome_trace.h), read again.
+// Timelines that `--timeline` wrote (answers/timeline/chrome_trace.h), read again.
 #pragma once
 
 #include <memory>

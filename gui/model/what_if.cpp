@@ -9,10 +9,11 @@
 #include <optional>
 #include <string_view>
 
-#include "cli/console.h"
-#include "cli/generate_command.h"
+#include "answers/json.h"
+#include "configs/generate_settings.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/text.h"
 #include "policies/registry.h"
 
 namespace tencache::gui {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/text.h"
 #include "gui/model/bar_parts.h"
 #include "gui/model/describe.h"
 #include "gui/report/html.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "cli/line_chart.h"
-#include "cli/report.h"
+#include "answers/line_chart.h"
+#include "answers/result.h"
 #include "gui/model/cost.h"
 #include "gui/model/describe.h"
 #include "gui/report/html.h"

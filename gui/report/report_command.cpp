@@ -7,9 +7,12 @@
 
 #include "cli/console.h"
 #include "cli/output_files.h"
-#include "cli/workload.h"
+#include "cli/workload_options.h"
 #include "core/error.h"
+#include "core/remark.h"
+#include "core/text.h"
 #include "gui/report/page.h"
+#include "studies/workload.h"
 #include "traces/file_io.h"
 
 namespace tencache {

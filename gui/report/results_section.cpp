@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "cli/intervals.h"
-#include "cli/report.h"
+#include "answers/intervals.h"
+#include "answers/result.h"
 #include "gui/model/bar_parts.h"
 #include "gui/model/describe.h"
 #include "gui/report/html.h"

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "gui/shell/recent_files.h"
 #include "gui/views/canvas.h"
 #include "gui/views/keys.h"

@@ -6,6 +6,7 @@
 #include "cli/output_files.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
+#include "core/remark.h"
 #include "gui/shell/app.h"
 #include "gui/shell/headless.h"
 #include "gui/shell/window.h"

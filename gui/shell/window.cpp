@@ -9,11 +9,11 @@
 
 #include <algorithm>
 
-#include "cli/workload.h"
 #include "core/error.h"
 #include "gui/shell/app.h"
 #include "gui/shell/picture.h"
 #include "gui/shell/recent_files.h"
+#include "studies/workload.h"
 
 namespace tencache::gui {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/text.h"
 #include "gui/model/describe.h"
 #include "gui/views/bars.h"
 #include "gui/views/canvas.h"

@@ -12,7 +12,7 @@
 #include "gui/views/canvas.h"
 #include "gui/views/plot.h"
 #include "gui/views/view.h"
-#include "sim/sweep/sweep_results.h"
+#include "studies/sweep/sweep_results.h"
 
 namespace tencache::gui {
 namespace {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/validation_file.h"
 #include "configs/deepspeed_config.h"
 #include "configs/gpu_yaml.h"
 #include "configs/machine_yaml.h"
@@ -21,7 +20,8 @@
 #include "core/error.h"
 #include "gui/model/document.h"
 #include "gui/model/timeline_file.h"
-#include "sim/sweep/sweep_file.h"
+#include "studies/sweep/sweep_file.h"
+#include "studies/validation/file.h"
 #include "traces/csv_import.h"
 #include "traces/pytorch/chakra.h"
 #include "traces/pytorch/import_kineto.h"

@@ -1,0 +1,132 @@
+// What a reader of a result must know besides its figures.
+#include <fmt/format.h>
+
+#include "answers/result.h"
+#include "core/text.h"
+#include "studies/deepspeed_memory.h"
+
+namespace tencache {
+namespace {
+
+struct CpuWait {
+  double computing = 0, transfers = 0;  // seconds of an iteration
+};
+
+CpuWait cpu_wait(const RunResult& result) {
+  const Nanoseconds all = result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)];
+  const Nanoseconds computing = result.window.cpu_wait_compute_ns;
+  return {.computing = per_iteration_seconds(result, computing),
+          .transfers = per_iteration_seconds(result, all - computing)};
+}
+
+// None: no policy of DeepSpeed's, or nothing that runs.
+std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, const Outcome& outcome) {
+  if (!outcome.result.fits) return std::nullopt;
+  return deepspeed_memory(outcome.policy, outcome.options, model_shape(workload.trace));
+}
+
+}  // namespace
+
+Json cpu_wait_json(const RunResult& result) {
+  const CpuWait wait = cpu_wait(result);
+  return {{"computing", wait.computing}, {"transfers", wait.transfers}};
+}
+
+std::string cpu_wait_text(const RunResult& result) {
+  const CpuWait wait = cpu_wait(result);
+  if (wait.computing + wait.transfers <= 0) return "";
+  return fmt::format("the CPU computes for {} of that and waits for transfers itself for {}",
+                     format_seconds(wait.computing), format_seconds(wait.transfers));
+}
+
+Json deepspeed_memory_json(const Workload& workload, const Outcome& outcome) {
+  const auto memory = deepspeed_memory_of(workload, outcome);
+  if (!memory) return nullptr;
+  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
+  const TierId cpu = machine.tier_of(Device::cpu);
+  const Bytes capacity = cpu == no_tier ? 0 : machine.tiers[cpu].capacity;
+  return {{"bytes", memory->all(false)},
+          {"bytes_with_pin_memory", memory->all(true)},
+          {"page_locked_bytes_with_pin_memory", memory->page_locked(true)},
+          {"fits", memory->all(false) <= capacity},
+          {"fits_with_pin_memory", memory->all(true) <= capacity}};
+}
+
+std::string deepspeed_note(const Workload& workload, const Outcome& outcome) {
+  const auto memory = deepspeed_memory_of(workload, outcome);
+  return memory ? deepspeed_memory_note(*memory, workload.machine.of_rank(outcome.rank)) : "";
+}
+
+namespace {
+
+std::vector<std::string> notes_of_durations(const Workload& workload) {
+  const std::string& recorded_on = workload.trace.header.hardware;
+  const std::string& gpu = workload.machine.gpu;
+  if (const auto& rescaling = workload.rescaling) {
+    std::string note = fmt::format(
+        "durations are modelled: rescaled from {} to {} in {}, {:.3f} of the GPU's time "
+        "(docs/rescaling.md)",
+        printable(rescaling->from), printable(rescaling->to), rescaling->precision, rescaling->factor);
+    if (rescaling->guessed != 0) {
+      note += fmt::format("; {} of {} GPU ops say no flops and were taken for arithmetic by their time",
+                          rescaling->guessed, rescaling->ops);
+    }
+    return {std::move(note)};
+  }
+  if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
+  if (!workload.options.rescale.no_rescale) return {};
+  return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", printable(recorded_on),
+                      printable(gpu))};
+}
+
+}  // namespace
+
+std::vector<std::string> notes_of(const Workload& workload) {
+  std::vector<std::string> notes = notes_of_durations(workload);
+  if (workload.gpu_time) notes.push_back(gpu_time_note(*workload.gpu_time));
+  if (!workload.options.faults.empty()) {
+    notes.push_back("disturbed on purpose, so that no figure here is the machine's: --faults " +
+                    workload.options.faults);
+  }
+  return notes;
+}
+
+std::string gpu_time_note(const GpuTime& time) {
+  std::string note = fmt::format("GPU times are modelled for the {}{}{} ± {:.0f} % (median error)", printable(time.gpu),
+                                 time.stack.empty() ? "" : " (" + printable(time.stack) + ")",
+                                 time.measured ? ":" : ", not measured on this GPU,", 100 * time.error);
+  constexpr double least_shown = 0.005;
+  // Where nothing was measured all of it is, and the sentence says so.
+  if (time.measured && time.extrapolated_share >= least_shown) {
+    note += fmt::format("; {:.0f} % of the GPU's time is of shapes beyond the measured ones",
+                        100 * time.extrapolated_share);
+  }
+  return note;
+}
+
+Json gpu_time_json(const Workload& workload) {
+  if (!workload.gpu_time) return nullptr;
+  const GpuTime& time = *workload.gpu_time;
+  Json by_kernel = Json::object();
+  for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
+    const KernelTime& of_kind = time.by_kernel[kind];
+    if (of_kind.seconds <= 0) continue;
+    by_kernel[std::string(to_string(static_cast<KernelKind>(kind)))] = {{"seconds", of_kind.seconds},
+                                                                        {"error", of_kind.error}};
+  }
+  return {{"gpu", time.gpu},
+          {"stack", time.stack.empty() ? Json(nullptr) : Json(time.stack)},
+          {"measured", time.measured},
+          {"error", time.error},
+          {"extrapolated_share", time.extrapolated_share},
+          {"by_kernel", std::move(by_kernel)}};
+}
+
+Json rescaling_json(const Workload& workload) {
+  if (!workload.rescaling) return nullptr;
+  const Rescaling& rescaling = *workload.rescaling;
+  return {{"from", rescaling.from},     {"to", rescaling.to},   {"precision", rescaling.precision},
+          {"factor", rescaling.factor}, {"ops", rescaling.ops}, {"guessed_ops", rescaling.guessed}};
+}
+
+}  // namespace tencache

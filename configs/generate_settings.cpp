@@ -1,0 +1,432 @@
+#include "configs/generate_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+#include <sstream>
+
+#include "configs/gpu_yaml.h"
+#include "configs/kernel_yaml.h"
+#include "configs/model_yaml.h"
+#include "configs/stack_yaml.h"
+#include "core/error.h"
+#include "core/parse_number.h"
+#include "core/shell_words.h"
+#include "core/text.h"
+#include "traces/generate.h"
+
+namespace tencache {
+namespace {
+
+using Type = GenerateOption::Type;
+
+const GenerateOption* find_option(const std::string& name) {
+  const std::vector<GenerateOption>& options = generate_options();
+  const auto at =
+      std::ranges::find(options, name, [](const GenerateOption& option) { return std::string(option.name); });
+  return at == options.end() ? nullptr : &*at;
+}
+
+std::optional<std::int64_t> whole_number_of(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && rest == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// Settings whose names and types are right, with what is not given at its default.
+class Values {
+ public:
+  Values(const GenerateSettings& settings, bool model_is_given) : settings_(settings) {
+    for (auto at = settings.begin(); at != settings.end(); ++at) {
+      const auto& [name, text] = *at;
+      const GenerateOption* const option = find_option(name);
+      if (option == nullptr) {
+        throw Error("--" + name + ": no option of `tencache generate`; valid are " + join(generate_option_names()));
+      }
+      if (const std::string reason = refused_text(*option, text); !reason.empty()) {
+        throw Error("--" + name + ": " + reason);
+      }
+      const auto same = [&name = name](const auto& other) { return other.first == name; };
+      if (std::any_of(settings.begin(), at, same)) throw Error("--" + name + " is given twice; it takes one value");
+    }
+    for (const GenerateOption& option : generate_options()) {
+      const bool replaced = model_is_given && std::string_view(option.name) == "model";
+      if (option.required && !replaced && find(option.name) == nullptr) {
+        throw Error(fmt::format("--{} is required", option.name));
+      }
+    }
+  }
+
+  std::string text(const char* name) const {
+    const std::string* const given = find(name);
+    return given != nullptr ? *given : find_option(name)->standard;
+  }
+  std::int64_t whole(const char* name) const { return whole_number_of(text(name)).value_or(0); }
+  double real(const char* name) const { return parse_number(text(name)).value_or(0); }
+  bool flag(const char* name) const { return text(name) == "true"; }
+  // As a shell takes it, for `reproduce`.
+  std::string command() const {
+    std::string command = "tencache generate";
+    for (const auto& [name, text] : settings_) {
+      if (find_option(name)->type != Type::flag) {
+        command += " --" + name + " " + quoted_word(text);
+      } else if (text == "true") {
+        command += " --" + name;
+      }
+    }
+    return command;
+  }
+
+ private:
+  const std::string* find(std::string_view name) const {
+    const auto at =
+        std::ranges::find(settings_, name, [](const auto& setting) { return std::string_view(setting.first); });
+    return at == settings_.end() ? nullptr : &at->second;
+  }
+
+  const GenerateSettings& settings_;
+};
+
+// "512,128" as numbers.
+std::vector<std::uint64_t> parse_lengths(const std::string& text) {
+  std::vector<std::uint64_t> lengths;
+  std::stringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    std::size_t used = 0;
+    std::uint64_t length = 0;
+    try {
+      length = item.find('-') == std::string::npos ? std::stoull(item, &used) : 0;
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (item.empty() || used != item.size() || length == 0) {
+      throw Error("--seq: '" + text +
+                  "' is no list of lengths; write 512, or 512,128,300 with one for each micro-batch");
+    }
+    lengths.push_back(length);
+  }
+  return lengths;
+}
+
+// "uniform:64:512": a length for each micro-batch. The generator's own arithmetic, so that a seed means the same
+// everywhere.
+std::vector<std::uint64_t> draw_lengths(const std::string& text, std::uint64_t count, std::uint64_t seed) {
+  const std::string form = "write uniform:64:512, the shortest and the longest length";
+  constexpr std::string_view name = "uniform:";
+  const std::size_t colon = text.starts_with(name) ? text.find(':', name.size()) : std::string::npos;
+  if (colon == std::string::npos) throw Error("--seq-distribution: '" + text + "' is unknown; " + form);
+  std::uint64_t shortest = 0, longest = 0;
+  try {
+    shortest = parse_lengths(text.substr(name.size(), colon - name.size())).at(0);
+    longest = parse_lengths(text.substr(colon + 1)).at(0);
+  } catch (const std::exception&) {
+    longest = 0;
+  }
+  if (longest < shortest || longest == 0) throw Error("--seq-distribution: '" + text + "' has no such range; " + form);
+  std::mt19937_64 random(seed);
+  std::vector<std::uint64_t> lengths(count);
+  for (std::uint64_t& length : lengths) length = shortest + random() % (longest - shortest + 1);
+  return lengths;
+}
+
+// The value of a choice, or an error that lists the valid names.
+template <typename Enum>
+Enum choose(const char* option, const std::string& text, std::optional<Enum> (*parse)(std::string_view),
+            const std::string& names) {
+  if (const std::optional<Enum> value = parse(text)) return *value;
+  throw Error(fmt::format("--{}: unknown '{}'; valid are {}", option, text, names));
+}
+
+// Of what is stored, not of how products are computed.
+std::optional<Precision> parse_storage_precision(std::string_view text) {
+  const std::optional<Precision> precision = parse_precision(text);
+  const bool stored = precision == Precision::fp16 || precision == Precision::bf16 || precision == Precision::fp32;
+  return stored ? precision : std::nullopt;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> items;
+  std::stringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+GenerateOptions options_of(const Values& values, const ModelDescription* model) {
+  const auto count = [&values](const char* option) {
+    const std::int64_t value = values.whole(option);
+    if (value < 0) throw Error(fmt::format("--{}: {} is negative", option, value));
+    return static_cast<std::uint64_t>(value);
+  };
+  GenerateOptions options;
+  options.model = model != nullptr ? *model : read_model(values.text("model"));
+  options.gpu = read_gpu(values.text("gpu"), values.text("kernels"));
+  const std::string head = values.text("head");
+  options.head = usual_head(options.model);
+  if (head == "lm") {
+    options.head = Head::language_model;
+  } else if (head == "classification") {
+    options.head = Head::classification;
+  } else if (!head.empty()) {
+    throw Error("--head: unknown '" + head + "'; valid are lm, classification");
+  }
+  options.precision = choose<Precision>("precision", values.text("precision"), parse_precision, precision_names());
+  if (!values.text("gradient-precision").empty()) {
+    options.gradient_precision = choose<Precision>("gradient-precision", values.text("gradient-precision"),
+                                                   parse_storage_precision, "fp16, bf16, fp32");
+  }
+  options.optimizer = choose<Optimizer>("optimizer", values.text("optimizer"), parse_optimizer, optimizer_names());
+  // "block:0.5": of half of the layers.
+  const std::string recompute = values.text("recompute");
+  const std::size_t colon = recompute.find(':');
+  options.recompute = choose<Recompute>("recompute", recompute.substr(0, colon), parse_recompute, recompute_names());
+  if (colon != std::string::npos) {
+    const std::string share = recompute.substr(colon + 1);
+    const std::optional<double> number = parse_number(share);
+    if (!number || !(*number > 0 && *number <= 1)) {
+      throw Error(
+          fmt::format("--recompute: '{}' is not a share of the layers above 0 and up to 1; write {}:0.5 for "
+                      "every second layer",
+                      share, recompute.substr(0, colon)));
+    }
+    options.recompute_share = *number;
+  }
+  options.stack = choose<Stack>("stack", values.text("stack"), parse_stack, stack_names());
+  options.stack_figures = read_stack_figures();
+  options.update = choose<Update>("update", values.text("update"), parse_update, update_names());
+  if (const auto kernel = parse_attention_kernel(values.text("attention"))) {
+    options.attention_kernel = *kernel;
+  } else {
+    options.attention = choose<AttentionKind>("attention", values.text("attention"), parse_attention,
+                                              attention_names() + ", " + attention_kernel_names());
+  }
+  if (!values.text("loss").empty())
+    options.loss = choose<LossKind>("loss", values.text("loss"), parse_loss, loss_names());
+  const double predicted_tokens = values.real("predicted-tokens");
+  if (!(predicted_tokens > 0 && predicted_tokens <= 1)) {
+    throw Error(fmt::format("--predicted-tokens: {} is no share above 0 and up to 1", predicted_tokens));
+  }
+  options.predicted_tokens = predicted_tokens;
+  if (!values.text("communication").empty()) {
+    options.communication = choose<Communication>("communication", values.text("communication"), parse_communication,
+                                                  communication_names());
+  }
+  options.forward_only = values.flag("forward-only");
+  options.dropout = choose<Dropout>("dropout", values.text("dropout"), parse_dropout, dropout_names());
+  options.batch = count("batch");
+  options.micro_batches = count("micro-batches");
+  const std::string distribution = values.text("seq-distribution");
+  if (!distribution.empty()) {
+    if (!values.text("seq").empty()) throw Error("--seq and --seq-distribution exclude each other; give one");
+    constexpr std::uint64_t most = 1u << 20;
+    if (options.micro_batches > most) throw Error(fmt::format("--micro-batches: at most {} with a distribution", most));
+    options.sequence_lengths =
+        draw_lengths(distribution, options.micro_batches, static_cast<std::uint64_t>(values.whole("seed")));
+  } else if (!values.text("seq").empty()) {
+    options.sequence_lengths = parse_lengths(values.text("seq"));
+  }
+  options.clip = choose<Clip>("clip", values.text("clip"), parse_clip, clip_names());
+  const std::string gradients = values.text("gradients");
+  if (gradients != "freed" && gradients != "kept") {
+    throw Error("--gradients: unknown '" + gradients + "'; valid are freed, kept");
+  }
+  options.keep_gradients = gradients == "kept";
+  options.sub_group = count("sub-group");
+  const auto parsed = [](const char* option, const std::string& text, const auto& parse) {
+    try {
+      return parse(text);
+    } catch (const Error& error) {
+      throw Error(fmt::format("--{}: {}", option, error.what()));
+    }
+  };
+  if (!values.text("launch-gap").empty()) {
+    options.launch_gap_ns = parsed("launch-gap", values.text("launch-gap"), parse_duration);
+  }
+  options.lora_rank = count("lora-rank");
+  options.lora_targets = split(values.text("lora-targets"));
+  options.quantise_bits = count("quantise");
+  options.data_parallel = count("data-parallel");
+  options.tensor_parallel = count("tensor-parallel");
+  options.pipeline_parallel = count("pipeline-parallel");
+  options.pipeline_chunks = count("pipeline-chunks");
+  options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero"), 99));
+  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"),
+                                                         parse_gradient_reduction, gradient_reduction_names());
+  if (!values.text("interconnect").empty()) {
+    options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
+    if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
+  }
+  options.command = values.command();
+  return options;
+}
+
+}  // namespace
+
+const std::vector<GenerateOption>& generate_options() {
+  static const std::vector<GenerateOption> options = {
+      {.name = "model",
+       .type = Type::text,
+       .help = "Name (tencache models), or a .yaml or config.json file",
+       .required = true},
+      {.name = "batch",
+       .type = Type::whole,
+       .help = "Sequences an iteration, over all ranks and micro-batches",
+       .required = true},
+      {.name = "seq", .type = Type::text, .help = "Tokens a sequence; or a list, one length for each micro-batch"},
+      {.name = "seq-distribution",
+       .type = Type::text,
+       .help = "uniform:SHORTEST:LONGEST: a length for each micro-batch is drawn"},
+      {.name = "seed", .type = Type::whole, .help = "Of --seq-distribution", .standard = "1"},
+      {.name = "micro-batches",
+       .type = Type::whole,
+       .help = "Parts of the batch; gradients accumulate over them",
+       .standard = "1"},
+      {.name = "gpu",
+       .type = Type::text,
+       .help = "GPU whose kernel times are modelled (configs/gpus.yaml)",
+       .standard = "h100"},
+      {.name = "kernels",
+       .type = Type::text,
+       .help = "Constants of its kernels from this file, such as calibrate --from-trace writes "
+               "(default: the GPU's of configs/kernels)"},
+      {.name = "precision",
+       .type = Type::text,
+       .help = "Compute in fp16 or bf16 (with fp32 master copies), fp32, tf32 (stored in fp32, products at the "
+               "TF32 rate), or fp8 (stored in bf16, the products of the blocks' linear layers in fp8)",
+       .standard = "bf16"},
+      {.name = "gradient-precision", .type = Type::text, .help = "Of the parameters' gradients (default: --precision)"},
+      {.name = "optimizer", .type = Type::text, .help = optimizer_names(), .standard = "adamw"},
+      {.name = "recompute",
+       .type = Type::text,
+       .help = "Compute activations again in the backward pass: " + recompute_names() +
+               "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
+       .standard = "none"},
+      {.name = "head", .type = Type::text, .help = "lm or classification (default: the model's usual one)"},
+      {.name = "stack",
+       .type = Type::text,
+       .help = "Software whose kernels run between the products: " + stack_names() + " (docs/durations.md)",
+       .standard = "eager"},
+      {.name = "attention",
+       .type = Type::text,
+       .help = attention_names() + "; or a fused kernel by its generation: " + attention_kernel_names() +
+               " (flash: what stack and GPU have)",
+       .standard = "flash"},
+      {.name = "loss",
+       .type = Type::text,
+       .help = "How cross entropy is computed: " + loss_names() +
+               " (default: full for eager, else fused; with --forward-only there is no loss unless given)"},
+      {.name = "predicted-tokens",
+       .type = Type::real,
+       .help = "Share of the tokens that a language model's head computes; BERT's masked ones are 0.15",
+       .standard = "1"},
+      {.name = "forward-only",
+       .type = Type::flag,
+       .help = "Generate the forward pass alone, as for evaluation: no gradients, optimizer or kept activations "
+               "(default: a training step)"},
+      {.name = "communication",
+       .type = Type::text,
+       .help = "Software between data-parallel ranks, which hides part of its collectives: " + communication_names() +
+               " (default: ddp without ZeRO, else fsdp)"},
+      {.name = "dropout",
+       .type = Type::text,
+       .help = dropout_names() + " (family: as published)",
+       .standard = "family"},
+      {.name = "clip",
+       .type = Type::text,
+       .help = clip_names() +
+               ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete",
+       .standard = "on"},
+      {.name = "update",
+       .type = Type::text,
+       .help = update_names() + " the backward pass; fused: each block's parameters as soon as their gradients are "
+                                "there, which are freed (needs --clip off)",
+       .standard = "after"},
+      {.name = "gradients",
+       .type = Type::text,
+       .help = "freed: after each step; kept: in buffers for good, as Megatron-LM does",
+       .standard = "freed"},
+      {.name = "sub-group",
+       .type = Type::whole,
+       .help = "Elements of a sub-group of the optimizer step",
+       .standard = "1000000000"},
+      {.name = "launch-gap",
+       .type = Type::text,
+       .help = "Idle time before each op, such as 5us (default: until the host has issued it)"},
+      {.name = "lora-rank",
+       .type = Type::whole,
+       .help = "Train low-rank adapters of this rank only; the model is frozen"},
+      {.name = "lora-targets",
+       .type = Type::text,
+       .help = "Linear layers that are adapted, such as q_proj,v_proj (default: as PEFT)"},
+      {.name = "quantise", .type = Type::whole, .help = "4 or 8: bits of the frozen weights (with --lora-rank)"},
+      {.name = "data-parallel", .type = Type::whole, .help = "Ranks that share the batch", .standard = "1"},
+      {.name = "tensor-parallel", .type = Type::whole, .help = "Ranks that share each layer", .standard = "1"},
+      {.name = "pipeline-parallel", .type = Type::whole, .help = "Stages of layers", .standard = "1"},
+      {.name = "pipeline-chunks",
+       .type = Type::whole,
+       .help = "Chunks of layers on each pipeline stage; above 1, run the interleaved schedule, which needs "
+               "--micro-batches to be a multiple of --pipeline-parallel",
+       .standard = "1"},
+      {.name = "zero",
+       .type = Type::whole,
+       .help = "ZeRO stage over the data-parallel ranks: 0, 1, 2, 3",
+       .standard = "0"},
+      {.name = "gradient-reduction",
+       .type = Type::text,
+       .help = "Under ZeRO: " + gradient_reduction_names() + " (DeepSpeed's reduce_scatter false)",
+       .standard = "reduce-scatter"},
+      {.name = "interconnect",
+       .type = Type::text,
+       .help = "Bandwidth between ranks, such as 300GB/s (default: the GPU's)"},
+  };
+  return options;
+}
+
+std::vector<std::string> generate_option_names() {
+  std::vector<std::string> names;
+  for (const GenerateOption& option : generate_options()) names.emplace_back(option.name);
+  return names;
+}
+
+std::string refused_text(const GenerateOption& option, const std::string& text) {
+  const std::string_view name = option.name;
+  if (option.type == Type::whole && !whole_number_of(text)) {
+    return "'" + text + "' is not a whole number" + (option.required ? " from 1" : "");
+  }
+  if (option.type == Type::real && !parse_number(text)) return "'" + text + "' is not a number";
+  if (option.type == Type::flag && text != "true" && text != "false") return "'" + text + "' is neither true nor false";
+  if (name == "kernels" && text.empty()) return "must not be empty";
+  if (name == "lora-rank" && text.find_first_not_of('0') == text.npos) {
+    return "is at least 1; without it all parameters are trained";
+  }
+  return "";
+}
+
+GenerateOptions parse_generate_settings(const GenerateSettings& settings, const ModelDescription* model) {
+  return options_of(Values(settings, model != nullptr), model);
+}
+
+Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model) {
+  return generate(parse_generate_settings(settings, model));
+}
+
+void check_generate_settings(const GenerateSettings& settings) {
+  check_generate_options(parse_generate_settings(settings));
+}
+
+std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by) {
+  constexpr std::string_view command = "tencache generate ";
+  if (!recorded_by.starts_with(command)) return std::nullopt;
+  const std::vector<std::string> words = shell_words(std::string_view(recorded_by).substr(command.size()));
+  GenerateSettings settings;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--")) return std::nullopt;
+    const bool flag = i + 1 == words.size() || words[i + 1].starts_with("--");
+    settings.emplace_back(words[i].substr(2), flag ? "true" : words[i + 1]);
+    if (!flag) ++i;
+  }
+  return settings;
+}
+
+}  // namespace tencache

@@ -1,0 +1,44 @@
+// The options of `tencache generate` as names and texts: what a command line, a sweep, a validation file or a trace's
+// header says of how a trace is generated.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+#include "traces/model.h"
+
+namespace tencache {
+
+struct GenerateOptions;  // traces/generate.h
+
+// Names without dashes and their texts: {"batch", "16"}. A flag's text is "true".
+using GenerateSettings = std::vector<std::pair<std::string, std::string>>;
+
+struct GenerateOption {
+  enum class Type { text, whole, real, flag };
+  const char* name;
+  Type type = Type::text;
+  std::string help;
+  const char* standard = "";  // empty: none, or what the help says
+  bool required = false;
+};
+// In the order of --help.
+const std::vector<GenerateOption>& generate_options();
+// "model", "batch", …
+std::vector<std::string> generate_option_names();
+// Why a text is none of the option's type, after the option's name; empty: it is.
+std::string refused_text(const GenerateOption& option, const std::string& text);
+
+// What the settings ask for; their files are read. `model`: in place of the one that they name. Throws Error that names
+// the option.
+GenerateOptions parse_generate_settings(const GenerateSettings& settings, const ModelDescription* model = nullptr);
+Trace generate_trace(const GenerateSettings& settings, const ModelDescription* model = nullptr);
+void check_generate_settings(const GenerateSettings& settings);
+
+// How a trace was generated, of what its header says (TraceHeader::recorded_by); none: it was made otherwise.
+std::optional<GenerateSettings> generate_settings_of(const std::string& recorded_by);
+
+}  // namespace tencache

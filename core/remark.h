@@ -1,0 +1,39 @@
+// What a program says beside its result: notes and progress, on stderr.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tencache {
+
+// One line on stderr, as printable() gives it, or where this thread's RemarkSink takes it.
+void remark(std::string_view text);
+
+// While it lives, remarks of its thread are added to `lines`, each with its end of line, and no progress is shown.
+// Sinks nest; the innermost takes all.
+class RemarkSink {
+ public:
+  explicit RemarkSink(std::string& lines);
+  ~RemarkSink();
+  RemarkSink(const RemarkSink&) = delete;
+  RemarkSink& operator=(const RemarkSink&) = delete;
+
+ private:
+  std::string* before_;
+};
+
+// A line on stderr that is written over and over, only where stderr is a terminal.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();  // clears the line
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  void show(std::string_view text);
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+};
+
+}  // namespace tencache

@@ -1,0 +1,118 @@
+#include "executor/room.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "core/error.h"
+#include "core/remark.h"
+#include "executor/chunk_memory.h"
+
+namespace tencache {
+namespace {
+
+// What is needed of a file system: folders of several tiers may lie on one.
+struct Disk {
+  Bytes needed = 0, available = 0;
+  std::string who;   // "tier nvme: /a, /b; tier ssd: /c"
+  std::string tier;  // the last one there
+};
+
+void state_disk(const Tier& tier, Bytes needed, std::map<dev_t, Disk>& disks) {
+  for (const std::string& directory : tier.directories) {
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(directory, error);
+    if (error) {
+      throw Error(
+          fmt::format("tier {}: {}: {}; give another folder with --directory", tier.name, directory, error.message()));
+    }
+    if (needed >= unlimited) {
+      remark(fmt::format("tier {}: {} free in {}", tier.name, format_bytes(space.available), directory));
+      continue;
+    }
+    const Bytes part = needed / tier.directories.size();
+    remark(fmt::format("tier {}: up to {} of {} free in {}", tier.name, format_bytes(part),
+                       format_bytes(space.available), directory));
+    struct stat status {};
+    if (::stat(directory.c_str(), &status) != 0) continue;  // it went just now; opening it will say so
+    Disk& disk = disks[status.st_dev];
+    disk.needed += part;
+    disk.available = space.available;
+    const std::string before = disk.who.empty() ? "" : disk.tier == tier.name ? ", " : "; ";
+    disk.who += before + (disk.tier == tier.name ? "" : "tier " + tier.name + ": ") + directory;
+    disk.tier = tier.name;
+  }
+}
+
+}  // namespace
+
+void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(directory, error)) throw Error("--directory " + directory + ": is no folder");
+    if (access(directory.c_str(), W_OK | X_OK) != 0) {
+      throw Error("--directory " + directory + ": " + std::strerror(errno));
+    }
+  }
+  for (Tier& tier : machine.tiers) {
+    if (tier.kind != TierKind::nvme) continue;
+    if (!directories.empty()) tier.directories = directories;
+    if (tier.directories.empty()) tier.directories = {"/var/tmp"};
+  }
+}
+
+void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice, const Accelerator* accelerator) {
+  Bytes memory = machine.staging.count * machine.staging.bytes;
+  bool known = true;
+  std::map<dev_t, Disk> disks;
+  for (const Tier& tier : machine.tiers) {
+    if (accelerator != nullptr && tier.kind == TierKind::gpu) continue;
+    const Bytes needed = std::min(demand, tier.capacity);
+    if (tier.kind == TierKind::nvme) {
+      state_disk(tier, needed, disks);
+    } else if (needed >= unlimited) {
+      known = false;
+    } else {
+      memory += needed;
+    }
+  }
+  for (const auto& [device, disk] : disks) {
+    if (demand >= unlimited || disk.needed <= disk.available) continue;
+    throw Error(fmt::format("{}: {} may be needed there, {} are free; give other folders with --directory, or {}",
+                            disk.who, format_bytes(disk.needed), format_bytes(disk.available), advice));
+  }
+  const Bytes available = available_memory();
+  remark(known ? fmt::format("memory: up to {} of {} available", format_bytes(memory), format_bytes(available))
+               : fmt::format("memory: {} available", format_bytes(available)));
+  if (demand < unlimited && memory > available) {
+    throw Error(fmt::format("{} of memory may be needed, {} are available; make it smaller with {}",
+                            format_bytes(memory), format_bytes(available), advice));
+  }
+}
+
+void state_expected_writes(const MachineSpec& machine, const RunResult& expected, std::uint64_t iterations) {
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    const Link& link = machine.links[i];
+    if (machine.tiers[link.to].kind != TierKind::nvme) continue;
+    const std::string& tier = machine.tiers[link.to].name;
+    if (!expected.fits) {
+      remark(fmt::format("tier {}: no writes are expected, since the run is expected not to fit", tier));
+      continue;
+    }
+    const double an_iteration =
+        static_cast<double>(expected.window.link_bytes[i]) / static_cast<double>(expected.period);
+    const double seconds = expected.iteration_seconds();
+    const double a_day = seconds > 0 ? an_iteration / seconds * 86400 : 0;
+    remark(fmt::format("tier {}: about {} will be written over {}, {} an iteration; {} a day at that rate", tier,
+                       format_bytes(static_cast<Bytes>(an_iteration * static_cast<double>(iterations))), link.name,
+                       format_bytes(static_cast<Bytes>(an_iteration)), format_bytes(static_cast<Bytes>(a_day))));
+  }
+}
+
+}  // namespace tencache

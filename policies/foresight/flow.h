@@ -1,0 +1,51 @@
+// The running half of foresight, steps 3 to 7 of foresight.cpp: what it does whenever something has happened. First
+// what it knows is brought up to date (Foreknowledge), then the horizon moves (Horizon), then it fetches and cleans for
+// the GPU, and at last for CPU memory (HostCache).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/policy.h"
+#include "policies/foresight/foreknowledge.h"
+#include "policies/foresight/host_cache.h"
+#include "policies/foresight/spill_plan.h"
+
+namespace tencache {
+
+class ForesightFlow {
+ public:
+  ForesightFlow(Bytes chunk_bytes, const ForesightKnobs& knobs, ForesightClock clock)
+      : chunk_bytes_(chunk_bytes),
+        knobs_(knobs),
+        clock_(std::move(clock)),
+        window_(knobs.in_flight * (chunk_bytes == 0 ? 64 * MiB : chunk_bytes)),
+        host_(window_) {}
+
+  // From here on the schedule is known. O(accesses × log ops).
+  void start(const View& view);
+  void on(const Event& event, const View& view, Actions& actions);
+  void make_room(const RoomRequest& request, const View& view, std::vector<ChunkId>& victims);
+  std::uint64_t fingerprint() const;
+  Bytes stored() const { return stored_; }  // bytes that have reached a storage tier
+
+ private:
+  bool hear(const Event& event, const View& view);
+  void fetch_from(TierId tier, const View& view, Actions& actions);
+  void clean_to(TierId to, const View& view, Actions& actions);
+  ChunkId to_clean(TierId to, Bytes underway) const;
+  void choose(const RoomRequest& request, Shelf::Kind kind, OpPlace floor, const View& view,
+              std::vector<ChunkId>& victims, Bytes& found);
+
+  Bytes chunk_bytes_;
+  ForesightKnobs knobs_;
+  ForesightClock clock_;
+  Bytes window_;  // asked for on a link at once
+  bool started_ = false;
+  Foreknowledge known_;
+  HostCache host_;
+  Bytes stored_ = 0;
+};
+
+}  // namespace tencache

@@ -1,0 +1,232 @@
+#include "policies/foresight/foreknowledge.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace tencache {
+namespace {
+
+// What a tensor takes on the GPU.
+std::vector<Bytes> footprints_on_gpu(const View& view, Bytes chunk_bytes) {
+  const Bytes granularity = view.machine.tiers[0].granularity;
+  const auto rounded = [&](Bytes bytes) { return (bytes + granularity - 1) / granularity * granularity; };
+  std::vector<Bytes> footprints;
+  for (const Tensor& tensor : view.program->trace.tensors) {
+    const Bytes chunk = chunk_bytes == 0 ? tensor.bytes : std::min(tensor.bytes, chunk_bytes);
+    footprints.push_back(tensor.bytes / chunk * rounded(chunk) + rounded(tensor.bytes % chunk));
+  }
+  return footprints;
+}
+
+}  // namespace
+
+// ---- The start ------------------------------------------------------------------------------------------------------
+
+void Foreknowledge::start(const View& view, Bytes chunk_bytes, const ForesightKnobs& knobs,
+                          const ForesightClock& clock) {
+  const Trace& trace = view.program->trace;
+  ways = Ways(view.machine);
+  future = Future(trace, *view.schedule, footprints_on_gpu(view, chunk_bytes));
+  plan = SpillPlan(view, ways, knobs, clock);
+  shelves.assign(ways.cpu == no_tier ? 1 : ways.cpu + 1u, {});
+  for (Shelf& shelf : shelves) shelf.reset(trace.ops.size());
+  flights.clear(view.memory.chunk_total());
+  places = OpPlaces(trace, view.op);
+  horizon = Horizon(places, future);
+  fetched.assign(view.memory.tier_count(), horizon.end());
+  for (Store& store : ways.stores) store.read = horizon.end();
+  needed.resize(view.schedule->tensor_count());
+  for (TensorId tensor = 0; tensor < needed.size(); ++tensor) {
+    needed[tensor] = needed_from(tensor, places.index(places.gpu()), view);
+    if (const TensorId id = view.memory_tensor(tensor); id != none) refresh_all(id, view);
+  }
+}
+
+// From where the GPU is: the tensor's last use up to it says what comes next.
+NeededAt Foreknowledge::needed_from(TensorId tensor, OpIndex op, const View& view) const {
+  const auto ops = view.schedule->ops_of(tensor);
+  const auto after = std::upper_bound(ops.begin(), ops.end(), op);
+  Needs needs = future.at_start(tensor);
+  OpPlace from = places.gpu();
+  if (places.begun()) {  // live, in the midst of an iteration
+    from = places.gpu() - op - 1;
+    if (after != ops.begin()) {
+      const OpIndex last = *std::prev(after);
+      const auto uses = view.schedule->uses(last);
+      const auto use = std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.tensor == tensor; });
+      needs = future.after(last, static_cast<std::size_t>(use - uses.begin()));
+      from = places.gpu() - (op - last);
+    }
+  }
+  const auto place = [from](std::uint32_t distance) { return distance == none ? no_place : from + distance; };
+  return {place(needs.gpu), place(needs.cpu), place(needs.touch)};
+}
+
+// ---- What happens ---------------------------------------------------------------------------------------------------
+
+void Foreknowledge::issued(const Event& event, const View& view) {
+  const bool gpu = event.device == Device::gpu;
+  if (gpu) {
+    if (event.op <= places.index(places.gpu())) plan.begin_iteration();
+    places.issued_to_gpu(event.op);
+  }
+  Bytes lacking = 0;
+  for (const Use& use : event.uses) {
+    if (use.tensor == none) continue;
+    refresh_all(use.tensor, view);
+    if (!gpu || !(use.read || view.memory.persistent(use.tensor))) continue;
+    const ChunkId begin = view.memory.first_chunk(use.tensor);
+    for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(use.tensor); ++chunk) {
+      if (view.memory.copy(chunk, 0).state == CopyState::absent) lacking += view.memory.footprint(chunk, 0);
+    }
+  }
+  if (gpu) horizon.issued(event.op, lacking, places, future);
+}
+
+void Foreknowledge::done(const Event& event, const View& view) {
+  const bool gpu = event.device == Device::gpu;
+  if (gpu) {
+    horizon.done(event.op, places, future);
+  } else {
+    places.done_by_cpu(event.op);
+  }
+  const OpPlace from = gpu ? places.gpu() : places.cpu();
+  const auto place = [from](std::uint32_t distance) { return distance == none ? no_place : from + distance; };
+  const auto uses = view.schedule->uses(event.op);
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const TensorId id = uses[i].tensor;
+    const Needs& after = future.after(event.op, i);
+    NeededAt& next = needed[id];
+    if (gpu || uses[i].write) {
+      next.gpu = std::max(place(after.gpu), places.gpu() + 1);  // a CPU op may be far behind
+      next.touch = place(after.touch);
+    }
+    if (!gpu || uses[i].write) next.cpu = place(after.cpu);
+    plan.used(id, future.use_index(event.op, i));
+    const TensorId tensor = view.memory_tensor(id);
+    if (tensor == none) continue;
+    if (future.dies(event.op, i)) {
+      forget(tensor, view);
+      continue;
+    }
+    const ChunkId begin = view.memory.first_chunk(tensor), end = begin + view.memory.chunk_count(tensor);
+    for (ChunkId chunk = begin; chunk < end && uses[i].write; ++chunk) {
+      flights.stopped(chunk);  // it was about to be written
+      if (!gpu) absent(chunk, next.gpu, view);
+    }
+    refresh_all(tensor, view);
+  }
+}
+
+void Foreknowledge::arrived(const Event& event, const View& view) {
+  flights.arrived(event.chunk, event.from, event.to);
+  for (TierId tier = 0; tier < shelves.size(); ++tier) refresh(event.chunk, tier, view);
+  if (event.to == 0) return;
+  if (view.machine.tiers[event.to].kind == TierKind::nvme) gone_from_memory(event.chunk, view);
+  if (const TensorId id = view.program_tensor(event.tensor); id != none) absent(event.chunk, needed[id].gpu, view);
+}
+
+void Foreknowledge::refused(ChunkId chunk, const View& view) {
+  flights.refused(chunk);
+  for (TierId tier = 0; tier < shelves.size(); ++tier) refresh(chunk, tier, view);
+}
+
+void Foreknowledge::forget(TensorId tensor, const View& view) {
+  if (shelves.empty() || tensor == none || tensor >= view.memory.tensor_count()) return;
+  const ChunkId begin = view.memory.first_chunk(tensor);
+  for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(tensor); ++chunk) {
+    for (Shelf& shelf : shelves) shelf.take(chunk);
+    flights.stopped(chunk);
+  }
+}
+
+// ---- What is lacking ------------------------------------------------------------------------------------------------
+
+// The GPU has no copy and needs one at that place: cursors that have passed it go back.
+void Foreknowledge::absent(ChunkId chunk, OpPlace place, const View& view) {
+  if (place > horizon.end().op || view.memory.copy(chunk, 0).state != CopyState::absent) return;
+  horizon.absent(place, places.index(place), view.memory.footprint(chunk, 0));
+  for (UseCursor& cursor : fetched) go_back(cursor, place);
+}
+
+void Foreknowledge::dropped(ChunkId chunk, OpIndex needed_by, const View& view) {
+  const OpPlace place = places.after_gpu(needed_by);
+  if (place < horizon.end().op) horizon.need(needed_by, view.memory.footprint(chunk, 0));
+  for (UseCursor& cursor : fetched) go_back(cursor, place);
+  for (Store& store : ways.stores) go_back(store.read, place);
+}
+
+// The only copy is in storage: cursors that have passed where it is needed go back.
+void Foreknowledge::gone_from_memory(ChunkId chunk, const View& view) {
+  const TensorId id = view.program_tensor(view.memory.tensor_of(chunk));
+  if (id == none || view.memory.valid(chunk, 0) || (ways.cpu != no_tier && view.memory.valid(chunk, ways.cpu))) return;
+  const OpPlace place = std::min(needed[id].gpu, needed[id].cpu);
+  for (Store& store : ways.stores) go_back(store.read, place);
+}
+
+// ---- Where every chunk stands ---------------------------------------------------------------------------------------
+
+void Foreknowledge::refresh_all(TensorId tensor, const View& view) {
+  const ChunkId begin = view.memory.first_chunk(tensor);
+  for (ChunkId chunk = begin; chunk < begin + view.memory.chunk_count(tensor); ++chunk) {
+    for (TierId tier = 0; tier < shelves.size(); ++tier) refresh(chunk, tier, view);
+  }
+}
+
+void Foreknowledge::refresh(ChunkId chunk, TierId tier, const View& view) {
+  const TensorId tensor = view.memory.tensor_of(chunk);
+  const TensorId id = view.program_tensor(tensor);
+  Shelf& shelf = shelves[tier];
+  if (id == none || (tier != 0 && tier != ways.cpu) || !view.memory.evictable(chunk, tier) || view.dead(tensor) ||
+      flights.leaving(chunk, tier)) {
+    shelf.take(chunk);
+    return;
+  }
+  const NeededAt& at = needed[id];
+  const Bytes bytes = view.memory.footprint(chunk, tier);
+  if (tier == 0) {
+    const Shelf::Kind kind = kind_on_gpu(chunk, id, view);
+    OpPlace next = kind == Shelf::owed ? at.cpu : at.gpu;
+    if (next == no_place && (kind == Shelf::due || kind == Shelf::dirty)) next = at.touch;
+    shelf.put(chunk, kind, places.shelf_op(next), bytes);
+    return;
+  }
+  const bool stored = ways.store_of(chunk, view.memory) != no_tier;
+  OpPlace next = std::min(at.gpu, at.cpu);
+  if (!stored && next == no_place) next = at.touch;
+  // What stays on the GPU until it is written again needs no copy here.
+  const bool useless = view.memory.valid(chunk, 0) && !plan.worth_cleaning(id) && at.cpu == no_place;
+  shelf.put(chunk,
+            useless                  ? Shelf::spare
+            : stored                 ? Shelf::clean
+            : plan.worth_storing(id) ? Shelf::due
+                                     : Shelf::dirty,
+            places.shelf_op(next), bytes);
+}
+
+Shelf::Kind Foreknowledge::kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const {
+  if (view.memory.valid_elsewhere(chunk, 0)) return plan.leaves_gpu(id) ? Shelf::spare : Shelf::clean;
+  if (needed[id].cpu != no_place) return Shelf::owed;
+  return plan.worth_cleaning(id) ? Shelf::due : Shelf::dirty;
+}
+
+// ---- Transfers asked for --------------------------------------------------------------------------------------------
+
+void Foreknowledge::ask(Verb verb, ChunkId chunk, TierId from, TierId to, const View& view, Actions& actions) {
+  const TensorId tensor = view.memory.tensor_of(chunk);
+  const std::uint32_t number = chunk - view.memory.first_chunk(tensor);
+  const bool leaves = verb != Verb::fetch;
+  if (leaves) {
+    actions.push({.verb = verb, .tier = from, .destination = to, .tensor = tensor, .chunk = number});
+    shelves[from].take(chunk);
+  } else {
+    actions.push({.verb = verb, .tier = to, .tensor = tensor, .chunk = number});
+  }
+  flights.add(chunk, from, to, view.memory.footprint(chunk, to), leaves);
+}
+
+void Foreknowledge::forget_lost(TierId from, TierId to, const View& view) {
+  if (view.transfers_on(view.machine.link_between(from, to)) == 0) flights.stopped(from, to);
+}
+
+}  // namespace tencache

@@ -1,0 +1,58 @@
+// What foresight knows, kept up to date with every event: where every chunk stands, and what is lacking.
+#pragma once
+
+#include <vector>
+
+#include "core/policy.h"
+#include "policies/foresight/flights.h"
+#include "policies/foresight/future.h"
+#include "policies/foresight/horizon.h"
+#include "policies/foresight/places.h"
+#include "policies/foresight/shelf.h"
+#include "policies/foresight/spill_plan.h"
+#include "policies/foresight/ways.h"
+
+namespace tencache {
+
+class Foreknowledge {
+ public:
+  // Of the view's program from here on; the clock is of it. O(accesses × log ops).
+  void start(const View& view, Bytes chunk_bytes, const ForesightKnobs& knobs, const ForesightClock& clock);
+
+  // What happens. Ops are those of the schedule.
+  void issued(const Event& event, const View& view);
+  void done(const Event& event, const View& view);
+  void arrived(const Event& event, const View& view);
+  void refused(ChunkId chunk, const View& view);
+  void forget(TensorId tensor, const View& view);  // its content is gone; an id of the memory
+
+  // Puts the chunk on the shelf where it now belongs.
+  void refresh(ChunkId chunk, TierId tier, const View& view);
+  // The GPU drops a chunk that the op needs: it is to be fetched again.
+  void dropped(ChunkId chunk, OpIndex needed_by, const View& view);
+
+  // Asks for a transfer. Every verb but fetch copies down: the chunk leaves its shelf.
+  void ask(Verb verb, ChunkId chunk, TierId from, TierId to, const View& view, Actions& actions);
+  // If nothing is on the link, what was to be copied down over it and has not arrived was stopped.
+  void forget_lost(TierId from, TierId to, const View& view);
+
+  // For those who decide: they take chunks off shelves and move cursors, all else is changed by the above.
+  OpPlaces places;
+  Ways ways;
+  Future future;
+  SpillPlan plan;
+  Flights flights;
+  std::vector<NeededAt> needed;  // by tensor of the program
+  std::vector<Shelf> shelves;    // of the GPU, and of tiers up to CPU memory
+  Horizon horizon;
+  std::vector<UseCursor> fetched;  // by tier: up to here it has nothing that the GPU lacks
+
+ private:
+  NeededAt needed_from(TensorId tensor, OpIndex op, const View& view) const;
+  void refresh_all(TensorId tensor, const View& view);
+  Shelf::Kind kind_on_gpu(ChunkId chunk, TensorId id, const View& view) const;
+  void absent(ChunkId chunk, OpPlace place, const View& view);
+  void gone_from_memory(ChunkId chunk, const View& view);
+};
+
+}  // namespace tencache

@@ -1,0 +1,94 @@
+#include "policies/foresight/horizon.h"
+
+#include <algorithm>
+
+namespace tencache {
+
+Horizon::Horizon(const OpPlaces& places, const Future& future)
+    : end_{places.gpu() + 1, 0, 0},
+      needed_at_(places.op_count(), 0),
+      in_use_(future.alive(places.gpu()) - static_cast<std::int64_t>(future.died(places.index(places.gpu())))) {}
+
+void Horizon::issued(OpIndex op, Bytes lacking, const OpPlaces& places, const Future& future) {
+  while (!peaks_.empty() && peaks_.front().first <= places.gpu()) peaks_.pop_front();
+  got(op, needed_at_[op]);
+  in_use_ = future.alive(places.gpu()) - static_cast<std::int64_t>(future.born(op));
+  waits_for_ = lacking;
+}
+
+void Horizon::ready(const OpPlaces& places, const Future& future) {
+  in_use_ = future.alive(places.gpu());
+  waits_for_ = 0;
+}
+
+void Horizon::done(OpIndex op, const OpPlaces& places, const Future& future) {
+  in_use_ = future.alive(places.gpu()) - static_cast<std::int64_t>(future.died(op));
+}
+
+void Horizon::need(OpIndex op, Bytes bytes) {
+  needed_at_[op] += bytes;
+  needed_bytes_ += bytes;
+}
+
+void Horizon::got(OpIndex op, Bytes bytes) {
+  const Bytes taken = std::min(bytes, needed_at_[op]);
+  needed_at_[op] -= taken;
+  needed_bytes_ -= taken;
+}
+
+void Horizon::absent(OpPlace place, OpIndex op, Bytes bytes) {
+  if (place < end_.op) need(op, bytes);
+  if (place == end_.op) end_ = std::min(end_, UseCursor{place, 0, 0});
+}
+
+// Room that would be lacking if everything up to the horizon, and `more`, were there by then.
+std::int64_t Horizon::excess(Bytes more, const Shelf& on_gpu, const Flights& flights, const OpPlaces& places,
+                             const Future& future, const View& view) const {
+  const OpPlace place = end_.op;
+  std::int64_t peak = future.alive(place);
+  if (!peaks_.empty()) peak = std::max(peak, peaks_.front().second);
+  const Residency& memory = view.memory;
+  const Bytes unreserved =
+      flights.bytes_to(0, [&](ChunkId chunk) { return memory.copy(chunk, 0).state == CopyState::absent; });
+  const Bytes lasting =
+      on_gpu.clean_beyond(places.index(places.gpu()), places.index(place), place == places.gpu() + places.op_count());
+  const auto n = [](Bytes bytes) { return static_cast<std::int64_t>(bytes); };
+  return n(memory.used(0)) - n(memory.leaving(0)) + n(unreserved + waits_for_ + needed_bytes_ + more) +
+         (peak - in_use_) - n(lasting) - n(memory.capacity(0));
+}
+
+void Horizon::move(const std::vector<NeededAt>& needed, const Shelf& on_gpu, const Flights& flights,
+                   const OpPlaces& places, const Future& future, const View& view) {
+  if (end_.op <= places.gpu()) {
+    end_ = {places.gpu() + 1, 0, 0};
+    peaks_.clear();
+    std::fill(needed_at_.begin(), needed_at_.end(), 0);
+    needed_bytes_ = 0;
+  }
+  const auto fits = [&](Bytes more) {
+    held_up_by_ = std::max<std::int64_t>(0, excess(more, on_gpu, flights, places, future, view));
+    return held_up_by_ == 0;
+  };
+  const auto wanted = [&](const Use& use, TensorId tensor) {
+    return use.read ? needed[use.tensor].gpu == end_.op : view.memory.persistent(tensor);
+  };
+  const auto admit = [&](ChunkId chunk) {
+    if (view.memory.copy(chunk, 0).state != CopyState::absent) return true;
+    if (!fits(view.memory.footprint(chunk, 0))) return false;
+    need(places.index(end_.op), view.memory.footprint(chunk, 0));
+    return true;
+  };
+  held_up_by_ = 0;
+  while (end_.op < places.gpu() + places.op_count()) {
+    const UseCursor next{end_.op + 1, 0, 0};
+    const bool on_gpu_lane = future.device(places.index(end_.op)) == Device::gpu;
+    if (on_gpu_lane && !fits(0)) return;
+    const std::int64_t alive = future.alive(end_.op);
+    if (on_gpu_lane && !walk(end_, next, places, view, wanted, admit)) return;
+    end_ = next;
+    while (!peaks_.empty() && peaks_.back().second <= alive) peaks_.pop_back();
+    peaks_.emplace_back(next.op - 1, alive);
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,239 @@
+#include "policies/foresight/placement.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "core/cpu_update.h"
+#include "policies/foresight/spill.h"
+#include "policies/planning/memory_profile.h"
+#include "policies/updates.h"
+
+namespace tencache {
+namespace {
+
+// The roles of persistent tensors that ops of the CPU read.
+std::array<bool, role_count> roles_of_cpu(const Trace& trace, const std::vector<Device>& devices) {
+  std::array<bool, role_count> roles{};
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (devices[op] != Device::cpu) continue;
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      roles[static_cast<std::size_t>(trace.tensors[tensor].role)] |= trace.tensors[tensor].persistent;
+    }
+  }
+  return roles;
+}
+
+class Estimate {
+ public:
+  Estimate(const Trace& trace, const MachineSpec& machine)
+      : trace_(trace), machine_(machine), schedule_(trace), clock_ns_(1, 0) {
+    for (const Op& op : trace.ops) clock_ns_.push_back(clock_ns_.back() + op.duration_ns + op.gap_before_ns);
+  }
+
+  // Seconds of an iteration: phase by phase what takes longest. The CPU's updates may go on in the next forward pass,
+  // each until its parameters are used.
+  double seconds(const std::vector<Device>& devices) const {
+    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, true};
+    const Bytes capacity = machine_.tiers[0].capacity / 20 * 19;
+    const std::vector<std::uint8_t> away = spilled(seen, capacity);
+    Moved moved = moved_by(seen, away);
+    std::array<double, phase_count> phases{};
+    std::vector<double> first_used(trace_.tensors.size(), -1);  // by the GPU in the forward pass, after so much compute
+    for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
+      if (devices[op] == Device::cpu) continue;
+      double& taken = phases[static_cast<std::size_t>(trace_.ops[op].phase)];
+      for (const Use& use : schedule_.uses(op)) {
+        if (trace_.ops[op].phase == Phase::forward && first_used[use.tensor] < 0) first_used[use.tensor] = taken;
+      }
+      taken += seconds_of(op, Device::gpu);
+    }
+    const std::array<double, phase_count> compute = phases;
+    const auto stretch = [&](std::size_t phase) { return compute[phase] > 0 ? phases[phase] / compute[phase] : 1; };
+    const TierId host = machine_.tier_of(Device::cpu);
+    const double in = static_cast<double>(machine_.links[machine_.link_between(host, 0)].bandwidth);
+    const double out = static_cast<double>(machine_.links[machine_.link_between(0, host)].bandwidth);
+    // Links that a pass leaves idle work for the updates before and after it.
+    const auto shift = [&](Phase idle, std::array<Bytes, phase_count>& bytes, double bandwidth) {
+      Bytes& of_updates = bytes[static_cast<std::size_t>(Phase::optimizer)];
+      const std::size_t pass = static_cast<std::size_t>(idle);
+      const double left = std::max(0.0, phases[pass] * bandwidth - static_cast<double>(bytes[pass]));
+      const Bytes moves = std::min(of_updates, static_cast<Bytes>(left));
+      of_updates -= moves;
+      bytes[pass] += moves;
+    };
+    shift(Phase::backward, moved.up, in);
+    shift(Phase::forward, moved.down, out);
+    for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+      phases[phase] = std::max(
+          {phases[phase], static_cast<double>(moved.up[phase]) / in, static_cast<double>(moved.down[phase]) / out});
+    }
+    // The two lanes: an update on the CPU begins when what it reads is written, and must end before the next forward
+    // pass uses what it writes.
+    std::vector<double> written(trace_.tensors.size(), 0);
+    double gpu = 0, cpu = 0, busy = 0, least = 0;
+    for (OpIndex op = 0; op < trace_.ops.size(); ++op) {
+      const std::size_t phase = static_cast<std::size_t>(trace_.ops[op].phase);
+      const bool on_cpu = devices[op] == Device::cpu;
+      double& done = on_cpu ? cpu : gpu;
+      if (on_cpu) {
+        for (const Use& use : schedule_.uses(op)) done = std::max(done, use.read ? written[use.tensor] : 0);
+        busy += seconds_of(op, Device::cpu);
+      }
+      done += on_cpu ? seconds_of(op, Device::cpu) : seconds_of(op, Device::gpu) * stretch(phase);
+      for (const Use& use : schedule_.uses(op)) {
+        if (!use.write) continue;
+        written[use.tensor] = done;
+        const double used = first_used[use.tensor];
+        if (on_cpu && used >= 0) least = std::max(least, done - used * stretch(0));
+      }
+    }
+    return std::max({phases[0] + phases[1] + phases[2] + phases[3], least, busy});
+  }
+
+  // What storage takes for what the two memories do not hold. Infinite if it could not get to the CPU.
+  double storage_seconds(const std::vector<Device>& devices) const {
+    const TierId host = machine_.tier_of(Device::cpu);
+    const Kernels kernels = kernels_of({trace_, schedule_, devices, clock_ns_, {}, true});
+    const std::int64_t used = MemoryProfile(kernels, trace_, 0).most(0, kernels.count());
+    const Bytes gpu = std::min(machine_.tiers[0].capacity / 10 * 9, static_cast<Bytes>(used));
+    const Bytes cpu = machine_.tiers[host].capacity / 20 * 19;
+    const Seen seen{trace_, schedule_, devices, clock_ns_, {}, false};
+    const Moved moved = moved_by(seen, spilled(seen, gpu + cpu));
+    double read = 0, write = 0;
+    for (TierId tier = 0; tier < machine_.tiers.size(); ++tier) {
+      if (machine_.tiers[tier].kind != TierKind::nvme) continue;
+      const std::vector<LinkId> up = machine_.path_between(tier, host), down = machine_.path_between(host, tier);
+      if (up.empty() || down.empty()) continue;
+      read += static_cast<double>(machine_.links[up.front()].bandwidth);
+      write += static_cast<double>(machine_.links[down.front()].bandwidth);
+    }
+    if (read > 0)
+      return std::max(static_cast<double>(moved.all_up()) / read, static_cast<double>(moved.all_down()) / write);
+    // All that the CPU's updates are of has to start, and stay, in CPU memory.
+    const bool fits = moved.all_down() == 0 && bytes_of(roles_of_cpu(trace_, devices)) <= cpu;
+    return fits ? 0 : std::numeric_limits<double>::infinity();
+  }
+
+ private:
+  double seconds_of(OpIndex op, Device device) const {
+    const Op& o = trace_.ops[op];
+    if (device == o.device) return static_cast<double>(o.duration_ns + o.gap_before_ns) * 1e-9;
+    return static_cast<double>(duration_on_cpu(trace_, o, machine_)) * 1e-9;
+  }
+
+  Bytes bytes_of(const std::array<bool, role_count>& roles) const {
+    Bytes bytes = 0;
+    for (const Tensor& tensor : trace_.tensors) {
+      if (tensor.persistent && roles[static_cast<std::size_t>(tensor.role)]) bytes += tensor.bytes;
+    }
+    return bytes;
+  }
+
+  const Trace& trace_;
+  const MachineSpec& machine_;
+  Schedule schedule_;
+  std::vector<Nanoseconds> clock_ns_;
+};
+
+}  // namespace
+
+void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout) {
+  const TierId host = machine.tier_of(Device::cpu);
+  if (host == no_tier) return;
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  Bytes bytes = 0;
+  for (const Tensor& tensor : trace.tensors) bytes += tensor.persistent ? tensor.bytes : 0;
+  const std::array<bool, role_count> of_cpu = roles_of_cpu(trace, devices);
+  // What no op writes stays where it starts: nothing evicts it, and reading it from storage leaves no copy on the way.
+  std::vector<bool> written(trace.tensors.size(), false);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.writes(op)) written[tensor] = true;
+  }
+  std::array<Bytes, role_count> persistent{}, frozen{};
+  for (TensorId id = 0; id < trace.tensors.size(); ++id) {
+    const Tensor& tensor = trace.tensors[id];
+    if (!tensor.persistent) continue;
+    persistent[static_cast<std::size_t>(tensor.role)] += tensor.bytes;
+    if (!written[id]) frozen[static_cast<std::size_t>(tensor.role)] += tensor.bytes;
+  }
+  Bytes taken = 0;
+  for (std::size_t role = 0; role < role_count; ++role) taken += of_cpu[role] ? persistent[role] : 0;
+  for (std::size_t role = 0; role < role_count; ++role) {
+    const bool stays = frozen[role] > persistent[role] / 2 && taken + persistent[role] <= machine.tiers[host].capacity;
+    if (stays && !of_cpu[role]) taken += persistent[role];
+    if (of_cpu[role] || stays) {
+      layout.initial[role] = host;
+    } else if (machine.initial_tier == host && bytes > machine.tiers[host].capacity) {
+      layout.initial[role] = 0;
+    }
+  }
+}
+
+void place_share(const Trace& trace, double share, std::vector<Device>& devices) {
+  double stays = 0, seen = 0;
+  const auto each_update = [&](auto visit) {
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (devices[op] != Device::gpu || !is_update(trace, trace.ops[op])) continue;
+      visit(op, static_cast<double>(bytes_touched(trace, trace.ops[op])));
+    }
+  };
+  each_update([&](OpIndex, double bytes) { stays += (1 - share) * bytes; });
+  each_update([&](OpIndex op, double bytes) {
+    seen += bytes;
+    if (seen - stays >= bytes / 2) devices[op] = Device::cpu;
+  });
+}
+
+void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups) {
+  std::vector<OpIndex> first_read(trace.tensors.size(), none);
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    for (const TensorId tensor : trace.reads(trace.ops[op])) {
+      if (trace.ops[op].phase != Phase::optimizer) first_read[tensor] = std::min(first_read[tensor], op);
+    }
+  }
+  std::map<std::int32_t, OpIndex> needed;
+  for (const Op& op : trace.ops) {
+    if (!op.reorderable) continue;
+    OpIndex& first = needed.try_emplace(op.group, none).first->second;
+    for (const TensorId tensor : trace.writes(op)) first = std::min(first, first_read[tensor]);
+  }
+  std::stable_sort(groups.begin(), groups.end(), [&](std::int32_t a, std::int32_t b) { return needed[a] < needed[b]; });
+}
+
+void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) {
+  const TierId host = machine.tier_of(Device::cpu);
+  if (host == no_tier || machine.cpu_adam_parameters_per_second <= 0) return;
+  if (machine.link_between(host, 0) == no_link || machine.link_between(0, host) == no_link) return;
+  // A live program asks about an update alone: there is nothing to weigh it against, it stays where it was.
+  if (std::all_of(trace.ops.begin(), trace.ops.end(), [&](const Op& op) { return is_update(trace, op); })) return;
+  const Estimate estimate(trace, machine);
+  constexpr double worth = 0.995;  // an estimate: for less the CPU is left alone
+  constexpr int parts = 16;
+  double least = worth * estimate.seconds(devices);
+  std::vector<Device> best = devices;
+  int share = 0;
+  const auto attempt = [&](int part) {
+    if (part < 1 || part > parts) return;
+    std::vector<Device> moved = devices;
+    place_share(trace, static_cast<double>(part) / parts, moved);
+    const double seconds = estimate.seconds(moved) + estimate.storage_seconds(moved);
+    if (seconds >= least) return;
+    least = seconds;
+    share = part;
+    best = std::move(moved);
+  };
+  // Coarsely, then around the best, as it has one minimum but for rounding.
+  for (int part = 4; part <= parts; part += 4) attempt(part);
+  for (const int step : {2, 1}) {
+    const int around = share;
+    attempt(around - step);
+    attempt(around + step);
+  }
+  devices = best;
+}
+
+}  // namespace tencache

@@ -1,0 +1,29 @@
+// Step 1 of foresight.cpp: where the optimizer's updates run, in which order, and where tensors start. All of it is pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/machine_spec.h"
+#include "core/policy.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+// What the CPU updates starts in CPU memory, since it may have no way there from elsewhere; so does a role most of
+// which no op writes (frozen weights), if it fits, since nothing would ever bring it there. Where all would start there
+// and not fit, the rest starts on the GPU: else what need never lie in storage would take iterations to come up.
+void choose_initial_tiers(const Trace& trace, const MachineSpec& machine, Layout& layout);
+
+// Moves that share of the updates' bytes from the GPU to the CPU: the last ones, whose parameters the next forward pass
+// needs last.
+void place_share(const Trace& trace, double share, std::vector<Device>& devices);
+
+// Sub-groups in the order in which the next iteration first reads what they write.
+void order_by_next_use(const Trace& trace, std::vector<std::int32_t>& groups);
+
+// Moves the share that an estimate takes to be fastest; none if the machine states no CPU rate, or if there is nothing
+// but updates.
+void place_updates(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices);
+
+}  // namespace tencache

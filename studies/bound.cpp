@@ -1,0 +1,484 @@
+#include "studies/bound.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "core/schedule.h"
+#include "studies/bound_late.h"
+#include "studies/bound_paths.h"
+#include "studies/bound_trace.h"
+#include "traces/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::size_t parts_at_most = 400;
+
+// A way to bound the time of a window [i, j) of parts: what its fixed ops need, which may be negative, and what each
+// movable op adds if it stays on the GPU.
+struct Need {
+  std::string name;  // empty: the compute
+  std::vector<TierId> inside;
+  Border border;
+  double bytes_per_second = 0;
+  double held = 0;                             // bytes that need not cross
+  std::shared_ptr<const WindowDemand> demand;  // bytes
+  bool in = false, out = false;
+  std::vector<double> of_movable = {};  // nanoseconds
+
+  double bytes(std::size_t i, std::size_t j) const {
+    return (in ? demand->in.at(i, j) : 0) + (out ? demand->out.at(i, j) : 0) - held;
+  }
+};
+
+// The CPU's lane: T >= fixed_ns + sum of of_movable over the ops that are moved to it.
+struct CpuSide {
+  double fixed_ns = 0;
+  std::vector<double> of_movable = {};
+};
+// How much the CPU's side counts.
+struct Weight {
+  double weight = 0;
+  const CpuSide* side = nullptr;
+};
+
+class RankBound {
+ public:
+  RankBound(const Trace& trace, const MachineSpec& machine)
+      : machine_(machine), trace_(trace, machine), cuts_(trace_, parts_at_most) {
+    compute_.assign(cuts_.count() + 1, 0);
+    for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
+      compute_[cuts_.part_of_unit[unit] + 1] += static_cast<double>(trace_.units[unit].gpu_ns);
+    }
+    for (std::size_t part = 0; part < cuts_.count(); ++part) compute_[part + 1] += compute_[part];
+    add_needs();
+    for (const Need& need : needs_) base_.push_back(base_of(need));
+    add_cpu_sides();
+    choose_weights();
+  }
+
+  Bound bound() const {
+    Bound bound;
+    const auto term = [&bound](const char* name, double ns) {
+      bound.terms.push_back({.name = name, .seconds = ns * 1e-9});
+      if (bound.term.empty() || ns * 1e-9 > bound.seconds) bind(bound, bound.terms.back(), ns * 1e-9);
+    };
+    term("compute", best({0}).ns);
+    term("cpu", std::max(0.0, static_cast<double>(trace_.cpu_ns)));
+    term("dependencies", static_cast<double>(trace_.dependencies_ns));
+    bound.compute_seconds = bound.seconds;
+    bound.compute_term = bound.term;
+    std::vector<std::size_t> all = {0};
+    for (std::size_t need = 1; need < needs_.size(); ++need) {
+      all.push_back(need);
+      const Best alone = best({0, need});
+      bound.terms.push_back(with_windows(need, alone));
+    }
+    add_late_terms(bound, false);
+    const Best together = best(all);
+    std::vector<double> excess_ns(needs_.size(), 0);
+    for (const Window& window : together.windows) {
+      if (window.need == 0) continue;
+      excess_ns[window.need] += window.ns - window.compute_ns;
+      bound.windows.push_back(described(window));
+    }
+    sort_windows(bound.windows);
+    // Sums of quotients: what rounding may have added goes.
+    const double seconds = together.ns * (1 - 1e-12) * 1e-9;
+    if (seconds > bound.seconds) {
+      const auto most = std::max_element(excess_ns.begin(), excess_ns.end());
+      const auto need = static_cast<std::size_t>(most - excess_ns.begin());
+      bind(bound, *most > 0 ? with_windows(need, together) : bound.terms.front(), seconds);
+    }
+    bound.any_run_seconds = bound.seconds;
+    add_late_terms(bound, true);
+    bound.misfit = misfit();
+    return bound;
+  }
+
+ private:
+  struct Window {
+    std::size_t begin = 0, end = 0;
+    std::size_t need = 0;           // the greatest; 0: compute
+    double ns = 0, compute_ns = 0;  // of that need, and of the compute alone
+  };
+  struct Best {
+    double ns = 0;
+    std::vector<Window> windows = {};
+  };
+
+  static void bind(Bound& bound, BoundTerm term, double seconds) {
+    bound.seconds = seconds;
+    bound.term = term.name;
+    bound.binding = std::move(term);
+  }
+
+  // The need as a term, with its own windows of these.
+  BoundTerm with_windows(std::size_t need, const Best& best) const {
+    BoundTerm term{.name = needs_[need].name,
+                   .seconds = best.ns * 1e-9,
+                   .inside = needs_[need].inside,
+                   .links = needs_[need].border.links,
+                   .bytes_per_second = needs_[need].bytes_per_second};
+    for (const Window& window : best.windows) {
+      if (window.need == need) term.windows.push_back(described(window));
+    }
+    sort_windows(term.windows);
+    return term;
+  }
+
+  // What the CPU's lane and the GPU's ops need together, where both of their tiers are inside. For any run; or, as a
+  // whole round, for a run that goes on.
+  void add_late_terms(Bound& bound, bool rounds) const {
+    const TierId cpu = machine_.tier_of(Device::cpu);
+    const std::size_t plain_terms = bound.terms.size();
+    const LateDemand late = late_demand(trace_, machine_);
+    for (const Need& need : needs_) {
+      if (need.name.empty()) continue;
+      const bool with_cpu = std::find(need.inside.begin(), need.inside.end(), cpu) != need.inside.end();
+      if (!with_cpu && !trace_.late.empty()) continue;
+      const std::vector<double>&in = rounds ? late.round_in : late.in, &out = rounds ? late.round_out : late.out;
+      double most = 0;
+      std::size_t place = 0;
+      for (std::size_t unit = 0; unit < trace_.units.size(); ++unit) {
+        const double bytes = (need.in ? in[unit] : 0) + (need.out ? out[unit] : 0) - need.held;
+        if (bytes <= most) continue;
+        most = bytes;
+        place = unit;
+      }
+      BoundTerm term{.name = need.name + (rounds ? "+round" : "+late"),
+                     .seconds = most / need.bytes_per_second,
+                     .inside = need.inside,
+                     .links = need.border.links,
+                     .bytes_per_second = need.bytes_per_second};
+      const bool tells = std::none_of(
+          bound.terms.begin(), bound.terms.begin() + static_cast<std::ptrdiff_t>(plain_terms),
+          [&](const BoundTerm& other) {
+            return other.seconds >= term.seconds && other.links == term.links && other.inside == term.inside;
+          });
+      if (!tells) continue;
+      const OpIndex first = trace_.units[place].first;
+      term.windows.push_back({.first = first,
+                              .last = static_cast<OpIndex>(rounds && first > 0 ? first : trace_.trace->ops.size()) - 1,
+                              .seconds = term.seconds,
+                              .bytes = most,
+                              .term = term.name});
+      if (const double seconds = term.seconds * (1 - 1e-12); seconds > bound.seconds) bind(bound, term, seconds);
+      bound.terms.push_back(std::move(term));
+    }
+  }
+
+  double compute_of(std::size_t i, std::size_t j) const { return compute_[j] - compute_[i]; }
+  double base_ns(const Need& need, std::size_t i, std::size_t j) const {
+    return need.name.empty() ? compute_of(i, j) : need.bytes(i, j) * 1e9 / need.bytes_per_second;
+  }
+
+  // base_ns of every window, those that end at the same part beside each other: what `best` goes through, for each
+  // weight again.
+  std::vector<double> base_of(const Need& need) const {
+    std::vector<double> base(first_ending_at(cuts_.count() + 1));
+    for (std::size_t i = 0; i < cuts_.count(); ++i) {
+      for (std::size_t j = i + 1; j <= cuts_.count(); ++j) base[first_ending_at(j) + i] = base_ns(need, i, j);
+    }
+    return base;
+  }
+  static std::size_t first_ending_at(std::size_t j) { return j * (j - 1) / 2; }
+
+  void add_needs() {
+    Need compute;
+    for (const MovableOp& op : trace_.movable) compute.of_movable.push_back(static_cast<double>(op.gpu_ns));
+    needs_.push_back(std::move(compute));
+    const TierId cpu = machine_.tier_of(Device::cpu);
+    std::vector<bool> inside(machine_.tiers.size(), false);
+    std::vector<TierId> tiers;
+    double capacity = 0;
+    std::array<std::shared_ptr<const WindowDemand>, 2> demands;
+    for (TierId tier = 0; tier + std::size_t{1} < machine_.tiers.size(); ++tier) {
+      inside[tier] = true;
+      tiers.push_back(tier);
+      if (machine_.tiers[tier].capacity >= unlimited) break;
+      capacity += static_cast<double>(machine_.tiers[tier].capacity);
+      const bool with_cpu = cpu != no_tier && inside[cpu];
+      auto& demand = demands[with_cpu ? 1 : 0];
+      if (demand == nullptr) demand = std::make_shared<WindowDemand>(window_demand(trace_, cuts_, with_cpu));
+      double held = capacity;
+      if (machine_.staging.count > 0 && inside[machine_.staging.tier])
+        held += static_cast<double>(machine_.staging.count) * static_cast<double>(machine_.staging.bytes);
+      const Border in = border_of(machine_, inside, Crossing::in), out = border_of(machine_, inside, Crossing::out);
+      const Border both = border_of(machine_, inside, Crossing::both);
+      add_need(name_of(tiers, "fetch", "read"), tiers, in, held, demand, true, false);
+      add_need(name_of(tiers, "evict", "write"), tiers, out, held, demand, false, true);
+      if (both.bandwidth < in.bandwidth + out.bandwidth || both.sustained < in.sustained + out.sustained)
+        add_need(name_of(tiers, "fetch+evict", "read+write"), tiers, both, 2 * held, demand, true, true);
+    }
+  }
+  void add_need(const std::string& name, const std::vector<TierId>& tiers, const Border& border, double held,
+                const std::shared_ptr<const WindowDemand>& demand, bool in, bool out) {
+    Need need{.name = name, .inside = tiers, .border = border, .held = held, .demand = demand, .in = in, .out = out};
+    const auto add = [&](double bytes_per_second) {
+      need.of_movable.clear();
+      for (const MovableOp& op : trace_.movable) {
+        const double bytes =
+            (in ? static_cast<double>(op.bytes_in) : 0) + (out ? static_cast<double>(op.bytes_out) : 0);
+        need.of_movable.push_back(bytes * 1e9 / bytes_per_second);
+      }
+      need.bytes_per_second = bytes_per_second;
+      needs_.push_back(need);
+    };
+    if (border.bandwidth > 0) add(border.bandwidth);
+    if (border.sustained > 0 && border.sustained < border.bandwidth) {
+      need.held += border.burst;
+      add(border.sustained);
+    }
+  }
+  std::string name_of(const std::vector<TierId>& inside, const char* around_gpu, const char* further) const {
+    if (inside.size() == 1) return around_gpu;
+    bool nvme = true;
+    for (std::size_t tier = inside.size(); tier < machine_.tiers.size(); ++tier)
+      nvme = nvme && machine_.tiers[tier].kind == TierKind::nvme;
+    return nvme ? std::string("nvme_") + further : further;
+  }
+
+  // The whole lane, and of ops that wait for what comes late and are needed early: they fit between the two. For any r
+  // and n, with the ops that are ready at r or later and needed at n or earlier, T >= r - n + their time.
+  void add_cpu_sides() {
+    CpuSide lane{.fixed_ns = static_cast<double>(trace_.cpu_ns)};
+    for (const MovableOp& op : trace_.movable) lane.of_movable.push_back(static_cast<double>(op.cpu_ns));
+    sides_.push_back(lane);
+    std::vector<double> ready, needed;
+    for (const LateOp& op : trace_.late) {
+      if (!std::isfinite(op.ready_ns) || !std::isfinite(op.needed_ns)) continue;
+      ready.push_back(op.ready_ns);
+      needed.push_back(op.needed_ns);
+    }
+    if (ready.empty()) return;
+    std::sort(ready.begin(), ready.end());
+    std::sort(needed.begin(), needed.end());
+    CpuSide mean{.of_movable = std::vector<double>(trace_.movable.size(), 0)};
+    constexpr std::array<double, 4> shares = {0.25, 0.5, 0.75, 1};
+    for (const double share : shares) {
+      CpuSide side = cpu_side(ready.front(), quantile(needed, share));
+      mean.fixed_ns += side.fixed_ns / shares.size();
+      for (std::size_t i = 0; i < side.of_movable.size(); ++i) mean.of_movable[i] += side.of_movable[i] / shares.size();
+      sides_.push_back(std::move(side));
+      if (share < 1) sides_.push_back(cpu_side(quantile(ready, 1 - share), needed.back()));
+    }
+    sides_.push_back(std::move(mean));
+  }
+  static double quantile(const std::vector<double>& sorted, double share) {
+    return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+  }
+  CpuSide cpu_side(double ready_ns, double needed_ns) const {
+    CpuSide side{.fixed_ns = ready_ns - needed_ns, .of_movable = std::vector<double>(trace_.movable.size(), 0)};
+    for (const LateOp& op : trace_.late) {
+      if (op.ready_ns < ready_ns || op.needed_ns > needed_ns) continue;
+      if (op.movable == none) {
+        side.fixed_ns += op.cpu_ns;
+      } else {
+        side.of_movable[op.movable] = op.cpu_ns;
+      }
+    }
+    return side;
+  }
+
+  // For each need the weight that is best for the whole iteration as one window: where all movable ops together cost as
+  // much on either side, or some other.
+  void choose_weights() {
+    weights_ = {{.weight = 0, .side = &sides_[0]}};
+    if (trace_.movable.empty()) return;
+    for (const Need& need : needs_) {
+      Weight best;
+      double most = 0;
+      const double base = base_ns(need, 0, cuts_.count());
+      for (const CpuSide& side : sides_) {
+        double on_gpu = 0, on_cpu = 0;
+        for (const double ns : need.of_movable) on_gpu += ns;
+        for (const double ns : side.of_movable) on_cpu += ns;
+        if (on_gpu == 0 || on_cpu == 0) continue;
+        for (const double weight : {on_gpu / (on_gpu + on_cpu), 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8}) {
+          double ns = (1 - weight) * base + weight * side.fixed_ns;
+          for (std::size_t i = 0; i < need.of_movable.size(); ++i) {
+            ns += std::min((1 - weight) * need.of_movable[i], weight * side.of_movable[i]);
+          }
+          if (best.side != nullptr && ns <= most) continue;
+          most = ns;
+          best = {.weight = weight, .side = &side};
+        }
+      }
+      if (best.side != nullptr) weights_.push_back(best);
+    }
+  }
+
+  // What movable ops add to windows at least, by part: running sums.
+  std::vector<double> movable_sums(const Need& need, const Weight& weight) const {
+    std::vector<double> sums(cuts_.count() + 1, 0);
+    for (std::size_t i = 0; i < trace_.movable.size(); ++i) {
+      const MovableOp& op = trace_.movable[i];
+      sums[cuts_.part_of_unit[op.unit] + 1] +=
+          std::min((1 - weight.weight) * need.of_movable[i], weight.weight * weight.side->of_movable[i]);
+    }
+    for (std::size_t part = 0; part < cuts_.count(); ++part) sums[part + 1] += sums[part];
+    return sums;
+  }
+
+  // The best disjoint windows for these needs, over all weights.
+  Best best(const std::vector<std::size_t>& needs) const {
+    Best result;
+    for (const Weight& weight : weights_) {
+      Best one = best(needs, weight);
+      if (weight.weight == 0 || one.ns > result.ns) result = std::move(one);
+    }
+    return result;
+  }
+  Best best(const std::vector<std::size_t>& needs, const Weight& weight) const {
+    const std::size_t parts = cuts_.count();
+    std::vector<std::vector<double>> sums;
+    for (const std::size_t need : needs) sums.push_back(movable_sums(needs_[need], weight));
+    const double gpu_weight = 1 - weight.weight;
+    std::vector<double> most(parts + 1, 0), cost(parts);
+    std::vector<std::uint64_t> which(parts);
+    std::vector<Window> last(parts + 1);
+    for (std::size_t j = 1; j <= parts; ++j) {
+      std::fill(cost.begin(), cost.end(), 0.0);
+      std::fill(which.begin(), which.end(), 0);
+      for (std::size_t n = 0; n < needs.size(); ++n) {
+        const double* base = base_[needs[n]].data() + first_ending_at(j);
+        const double* sum = sums[n].data();
+        for (std::size_t i = 0; i < j; ++i) {
+          const double ns = gpu_weight * base[i] + sum[j] - sum[i];
+          const bool more = ns > cost[i];
+          cost[i] = more ? ns : cost[i];
+          which[i] = more ? needs[n] : which[i];
+        }
+      }
+      most[j] = -1;
+      for (std::size_t i = 0; i < j; ++i) {
+        if (most[i] + cost[i] <= most[j]) continue;
+        most[j] = most[i] + cost[i];
+        last[j] = {.begin = i, .end = j, .need = which[i], .ns = cost[i]};
+      }
+      const std::size_t i = last[j].begin;  // needs[0] is the compute
+      last[j].compute_ns = gpu_weight * base_[0][first_ending_at(j) + i] + sums[0][j] - sums[0][i];
+    }
+    Best result{.ns = most[parts] + weight.weight * weight.side->fixed_ns};
+    for (std::size_t j = parts; j > 0; j = last[j].begin) result.windows.push_back(last[j]);
+    std::reverse(result.windows.begin(), result.windows.end());
+    return result;
+  }
+
+  BoundWindow described(const Window& window) const {
+    const std::size_t last_unit =
+        window.end == cuts_.count() ? trace_.units.size() - 1 : cuts_.first_unit[window.end] - std::size_t{1};
+    return {.first = trace_.units[cuts_.first_unit[window.begin]].first,
+            .last = trace_.units[last_unit].end - 1,
+            .seconds = window.ns * 1e-9,
+            .compute_seconds = compute_of(window.begin, window.end) * 1e-9,
+            .bytes = window.need == 0 ? 0 : std::max(0.0, needs_[window.need].bytes(window.begin, window.end)),
+            .term = needs_[window.need].name};
+  }
+  static void sort_windows(std::vector<BoundWindow>& windows) {
+    std::stable_sort(windows.begin(), windows.end(), [](const BoundWindow& a, const BoundWindow& b) {
+      return a.seconds - a.compute_seconds > b.seconds - b.compute_seconds;
+    });
+  }
+
+  // An op that needs more than its tier has, or more persistent data than all tiers have.
+  std::string misfit() const {
+    const Trace& trace = *trace_.trace;
+    double persistent = 0, capacity = 0;
+    for (const Tensor& tensor : trace.tensors) persistent += tensor.persistent ? static_cast<double>(tensor.bytes) : 0;
+    for (const Tier& tier : machine_.tiers) capacity += static_cast<double>(tier.capacity);
+    if (persistent > capacity) {
+      return "persistent tensors take " + format_bytes(static_cast<Bytes>(persistent)) + ", all tiers together have " +
+             format_bytes(static_cast<Bytes>(capacity));
+    }
+    std::vector<OpIndex> seen(trace.tensors.size(), none);
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const Op& op = trace.ops[index];
+      const TierId tier = machine_.tier_of(op.device);
+      if (tier == no_tier) return "op '" + trace.name(op) + "' runs on the CPU, the machine has no such tier";
+      if (is_movable(op)) continue;
+      Bytes bytes = 0;
+      for (std::uint64_t i = op.first_access; i < op.first_access + op.read_count + op.write_count; ++i) {
+        const TensorId tensor = trace.accesses[i];
+        if (seen[tensor] == index) continue;
+        seen[tensor] = index;
+        bytes += trace.tensors[tensor].bytes;
+      }
+      if (bytes > machine_.tiers[tier].capacity) {
+        return "op '" + trace.name(op) + "' (op " + std::to_string(index) + ") needs " + format_bytes(bytes) +
+               " in tier '" + machine_.tiers[tier].name + "', which has " + format_bytes(machine_.tiers[tier].capacity);
+      }
+    }
+    return "";
+  }
+  bool is_movable(const Op& op) const {
+    return op.device == Device::gpu && op.phase == Phase::optimizer && machine_.cpu_adam_parameters_per_second > 0 &&
+           machine_.tier_of(Device::cpu) != no_tier;
+  }
+
+  const MachineSpec& machine_;
+  BoundTrace trace_;
+  BoundCuts cuts_;
+  std::vector<double> compute_;            // of the fixed GPU ops before each part, nanoseconds
+  std::vector<Need> needs_;                // [0]: compute
+  std::vector<std::vector<double>> base_;  // of each need
+  std::vector<CpuSide> sides_;             // [0]: the whole lane
+  std::vector<Weight> weights_;
+};
+
+}  // namespace
+
+double least_seconds(double seconds, double any_run_seconds, bool steady, std::uint64_t iterations) {
+  if (steady || iterations == 0) return seconds;
+  return std::max(any_run_seconds, seconds * static_cast<double>(iterations - 1) / static_cast<double>(iterations));
+}
+
+Bound lower_bound_of(const Trace& trace, const MachineSpec& machine) {
+  const std::size_t count = rank_count(trace);
+  if (count == 1) return RankBound(trace, machine).bound();
+  if (count > machine.rank_count()) {
+    throw Error("the trace has " + std::to_string(count) + " ranks, machine '" + machine.name + "' has " +
+                std::to_string(machine.rank_count()) + "; take a machine with as many ranks");
+  }
+  const std::vector<Trace> traces = split_ranks(trace);
+  Bound result;
+  double compute_seconds = 0, any_run_seconds = 0;
+  std::string compute_term, misfit;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    Bound one = RankBound(traces[rank], machine.of_rank(rank)).bound();
+    if (rank == 0 || one.compute_seconds > compute_seconds) {
+      compute_seconds = one.compute_seconds;
+      compute_term = one.compute_term;
+    }
+    any_run_seconds = std::max(any_run_seconds, one.any_run_seconds);
+    if (misfit.empty() && !one.misfit.empty()) misfit = "rank " + std::to_string(rank) + ": " + one.misfit;
+    if (rank > 0 && one.seconds <= result.seconds) continue;
+    result = std::move(one);
+    result.rank = rank;
+  }
+  std::vector<OpIndex> op_of_rank;
+  for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+    if (trace.ops[op].rank == result.rank) op_of_rank.push_back(op);
+  }
+  const auto renumber = [&op_of_rank](std::vector<BoundWindow>& windows) {
+    for (BoundWindow& window : windows) {
+      window.first = op_of_rank[window.first];
+      window.last = op_of_rank[window.last];
+    }
+  };
+  renumber(result.windows);
+  renumber(result.binding.windows);
+  for (BoundTerm& term : result.terms) renumber(term.windows);
+  result.compute_seconds = compute_seconds;
+  result.any_run_seconds = any_run_seconds;
+  result.compute_term = compute_term;
+  result.misfit = misfit;
+  return result;
+}
+
+}  // namespace tencache

@@ -1,0 +1,339 @@
+#include "studies/bound_trace.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/cpu_update.h"
+#include "core/schedule.h"
+#include "studies/bound_late.h"
+
+namespace tencache {
+
+OpKind bound_kind_of(const Op& op, const MachineSpec& machine) {
+  if (op.device == Device::cpu) return OpKind::cpu;
+  const bool may_move = op.phase == Phase::optimizer && machine.cpu_adam_parameters_per_second > 0 &&
+                        machine.tier_of(Device::cpu) != no_tier;
+  return may_move ? OpKind::movable : OpKind::gpu;
+}
+
+namespace {
+
+void mark(Touch& touch, OpKind kind, const Use& use) {
+  const bool output = use.write && !use.read;
+  if (kind == OpKind::gpu) {
+    touch.gpu_read |= use.read, touch.gpu_write |= use.write, touch.gpu_output |= output;
+  } else if (kind == OpKind::movable) {
+    touch.movable_read |= use.read, touch.movable_write |= use.write, touch.movable_output |= output;
+  } else {
+    touch.cpu_read |= use.read, touch.cpu_write |= use.write, touch.cpu_output |= output;
+  }
+}
+
+// For each tensor, which fixed GPU ops of earlier units of the iteration used it.
+struct GpuUse {
+  bool read = false, written = false;
+};
+
+bool waits_for_gpu(std::span<const Use> uses, const std::vector<GpuUse>& by_gpu) {
+  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+    return by_gpu[use.tensor].written || (use.write && by_gpu[use.tensor].read);
+  });
+}
+
+// The longest chain that leads round the iteration once: fixed GPU ops from f to g, then fixed CPU ops from c, which
+// waits for g, to u, for which f of the next iteration waits. Where a policy chooses the order of a unit's ops the
+// chain is the shortest over all orders. Units come in order; times are those of one lane from the iteration's begin.
+class Chains {
+ public:
+  Chains(const Trace& trace, const MachineSpec& machine, const Schedule& schedule)
+      : trace_(trace), schedule_(schedule), first_(trace.tensors.size()), last_(trace.tensors.size()) {
+    double before = 0;
+    for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+      const Op& op = trace.ops[index];
+      if (bound_kind_of(op, machine) != OpKind::gpu) continue;
+      for (const Use& use : schedule.uses(index)) {
+        Times& first = first_[use.tensor];
+        first.use = std::min(first.use, before);
+        if (use.write) first.write = std::min(first.write, before);
+      }
+      before += static_cast<double>(op.duration_ns + op.gap_before_ns);
+    }
+  }
+
+  void cpu_ops(std::span<const OpIndex> ops) {
+    if (ops.empty()) return;
+    const double before = cpu_ns_;
+    double ready_first = forever, needed_last = 0;
+    for (const OpIndex index : ops) {
+      const double duration = duration_of(index);
+      const double ready = ready_ns(index), needed = needed_ns(index);
+      ready_first = std::min(ready_first, ready);
+      needed_last = std::max(needed_last, needed);
+      longest_ = std::max(longest_, std::max(ready, chain_ + before) + duration - needed);
+      cpu_ns_ += duration;
+    }
+    chain_ = std::max(chain_, ready_first - before);
+    longest_ = std::max(longest_, chain_ + cpu_ns_ - needed_last);
+  }
+  void gpu_op(OpIndex index) {
+    gpu_ns_ += duration_of(index);
+    for (const Use& use : schedule_.uses(index)) {
+      last_[use.tensor].use = gpu_ns_;
+      if (use.write) last_[use.tensor].write = gpu_ns_;
+    }
+  }
+  double longest() const { return longest_; }
+
+ private:
+  struct Times {
+    double use = forever, write = forever;
+  };
+  double duration_of(OpIndex index) const {
+    return static_cast<double>(trace_.ops[index].duration_ns + trace_.ops[index].gap_before_ns);
+  }
+  // GPU time that has passed when the CPU op can begin; -forever: it waits for nothing of this iteration.
+  double ready_ns(OpIndex index) const {
+    double ready = -forever;
+    for (const Use& use : schedule_.uses(index)) {
+      const Times& last = last_[use.tensor];
+      if (last.write < forever) ready = std::max(ready, last.write);
+      if (use.write && last.use < forever) ready = std::max(ready, last.use);
+    }
+    return ready;
+  }
+  // GPU time of the next iteration before the first op that waits for the CPU op; forever: there is none.
+  double needed_ns(OpIndex index) const {
+    double needed = forever;
+    for (const Use& use : schedule_.uses(index)) {
+      needed = std::min(needed, use.write ? first_[use.tensor].use : first_[use.tensor].write);
+    }
+    return needed;
+  }
+
+  const Trace& trace_;
+  const Schedule& schedule_;
+  std::vector<Times> first_, last_;  // by tensor, of fixed GPU ops: the first of the iteration, the last so far
+  double gpu_ns_ = 0, cpu_ns_ = 0;
+  double chain_ = -forever;  // the most GPU time before a CPU op less the CPU time before it
+  double longest_ = 0;
+};
+
+// What movable ops must have in GPU memory, if they stay there, that no other op uses.
+void find_own_bytes(BoundTrace& result, const Trace& trace, const Schedule& schedule,
+                    const std::vector<OpIndex>& op_of_movable) {
+  for (std::size_t i = 0; i < op_of_movable.size(); ++i) {
+    for (const Use& use : schedule.uses(op_of_movable[i])) {
+      if (!trace.tensors[use.tensor].persistent || !use.read || schedule.ops_of(use.tensor).size() != 1) continue;
+      result.movable[i].bytes_in += trace.tensors[use.tensor].bytes;
+      if (use.write) result.movable[i].bytes_out += trace.tensors[use.tensor].bytes;
+    }
+  }
+}
+
+}  // namespace
+
+BoundTrace::BoundTrace(const Trace& of, const MachineSpec& machine) : trace(&of) {
+  const Schedule schedule(of);
+  Chains chains(of, machine, schedule);
+  std::vector<GpuUse> by_gpu(of.tensors.size());
+  std::vector<std::size_t> place(of.tensors.size(), 0);  // one more than the tensor's place in all_touches
+  std::vector<OpIndex> op_of_movable, cpu_ops;
+  bool cpu_lane_waits = false;  // an op of the CPU's lane has waited for this iteration: all after it come later
+  for (OpIndex begin = 0; begin < of.ops.size();) {
+    BoundUnit unit;
+    unit.first = begin;
+    unit.end = begin + 1;
+    while (of.ops[begin].reorderable && unit.end < of.ops.size() && of.ops[unit.end].reorderable) ++unit.end;
+    const std::size_t touches_begin = all_touches.size();
+    bool waits_here = false;
+    cpu_ops.clear();
+    for (OpIndex index = unit.first; index < unit.end; ++index) {
+      const Op& op = of.ops[index];
+      const OpKind kind = bound_kind_of(op, machine);
+      const Nanoseconds time_ns = op.duration_ns + op.gap_before_ns;
+      const bool waits = kind != OpKind::gpu && waits_for_gpu(schedule.uses(index), by_gpu);
+      if (kind == OpKind::gpu) unit.gpu_ns += time_ns;
+      if (kind == OpKind::movable) {
+        const Nanoseconds cpu = op.gap_before_ns + duration_on_cpu(of, op, machine);
+        movable.push_back({.unit = static_cast<std::uint32_t>(units.size()),
+                           .gpu_ns = time_ns,
+                           .cpu_ns = waits || cpu_lane_waits ? cpu : 0});
+        op_of_movable.push_back(index);
+      }
+      if (kind == OpKind::cpu) {
+        cpu_ops.push_back(index);
+        if (waits || cpu_lane_waits) unit.cpu_ns += time_ns;
+        waits_here |= waits;
+      }
+      for (const Use& use : schedule.uses(index)) {
+        if (place[use.tensor] <= touches_begin) {
+          all_touches.push_back({.tensor = use.tensor});
+          place[use.tensor] = all_touches.size();
+        }
+        mark(all_touches[place[use.tensor] - 1], kind, use);
+      }
+    }
+    cpu_lane_waits |= waits_here;
+    unit.touches_end = all_touches.size();
+    chains.cpu_ops(cpu_ops);
+    for (OpIndex index = unit.first; index < unit.end; ++index) {
+      if (bound_kind_of(of.ops[index], machine) != OpKind::gpu) continue;
+      chains.gpu_op(index);
+      for (const Use& use : schedule.uses(index)) {
+        by_gpu[use.tensor].read |= use.read;
+        by_gpu[use.tensor].written |= use.write;
+      }
+    }
+    gpu_ns += unit.gpu_ns;
+    cpu_ns += unit.cpu_ns;
+    units.push_back(unit);
+    begin = unit.end;
+  }
+  dependencies_ns = static_cast<Nanoseconds>(std::max(0.0, chains.longest()));
+  find_own_bytes(*this, of, schedule, op_of_movable);
+  late = late_ops(*this, machine, schedule);
+}
+
+BoundCuts::BoundCuts(const BoundTrace& trace, std::size_t most) {
+  double all_bytes = 1;
+  for (const Touch& touch : trace.all_touches)
+    all_bytes += static_cast<double>(trace.trace->tensors[touch.tensor].bytes);
+  const double all_ns = static_cast<double>(trace.gpu_ns) + 1, all_units = static_cast<double>(trace.units.size());
+  double weight = 0;  // of 3
+  for (std::uint32_t unit = 0; unit < trace.units.size(); ++unit) {
+    const Phase phase = trace.trace->ops[trace.units[unit].first].phase;
+    const bool new_phase = unit > 0 && trace.trace->ops[trace.units[unit - 1].first].phase != phase;
+    if (unit == 0 || (new_phase && count() < 2 * most) || weight * static_cast<double>(most) >= 3) {
+      first_unit.push_back(unit);
+      weight = 0;
+    }
+    part_of_unit.push_back(static_cast<std::uint32_t>(count() - 1));
+    double bytes = 0;
+    for (const Touch& touch : trace.touches(unit))
+      bytes += static_cast<double>(trace.trace->tensors[touch.tensor].bytes);
+    weight += bytes / all_bytes + static_cast<double>(trace.units[unit].gpu_ns) / all_ns + 1 / all_units;
+  }
+}
+
+void WindowBytes::add(std::size_t i_begin, std::size_t i_end, std::size_t j_begin, std::size_t j_end, double bytes) {
+  bytes_[i_begin * side_ + j_begin] += bytes;
+  if (j_end < side_) bytes_[i_begin * side_ + j_end] -= bytes;
+  if (i_end < side_) bytes_[i_end * side_ + j_begin] -= bytes;
+  if (i_end < side_ && j_end < side_) bytes_[i_end * side_ + j_end] += bytes;
+}
+
+void WindowBytes::sum() {
+  for (std::size_t i = 0; i < side_; ++i) {
+    for (std::size_t j = 1; j < side_; ++j) bytes_[i * side_ + j] += bytes_[i * side_ + j - 1];
+  }
+  for (std::size_t i = 1; i < side_; ++i) {
+    for (std::size_t j = 0; j < side_; ++j) bytes_[i * side_ + j] += bytes_[(i - 1) * side_ + j];
+  }
+}
+
+namespace {
+
+// The tensors' states while the units go by, in parts of the cut.
+class Demand {
+ public:
+  Demand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu)
+      : trace_(trace),
+        with_cpu_(with_cpu),
+        parts_(static_cast<std::int64_t>(cuts.count())),
+        tensors_(trace.trace->tensors.size()),
+        result_{WindowBytes(cuts.count()), WindowBytes(cuts.count())} {
+    find_first_touches();
+    for (std::size_t unit = 0; unit < trace.units.size(); ++unit) {
+      for (const Touch& touch : trace.touches(unit)) visit(touch, cuts.part_of_unit[unit]);
+    }
+    for (TensorId tensor = 0; tensor < tensors_.size(); ++tensor) {
+      State& state = tensors_[tensor];
+      if (state.written >= 0 && trace.trace->tensors[tensor].persistent && state.read_in_next) state.live = parts_;
+      close(tensor);
+    }
+    result_.in.sum();
+    result_.out.sum();
+  }
+  WindowDemand take() { return std::move(result_); }
+
+ private:
+  static constexpr std::int64_t outside = -1;  // no window holds what is read next
+  static constexpr std::int64_t unknown = std::numeric_limits<std::int64_t>::max();  // it may be made at any time
+
+  struct State {
+    std::int64_t held = outside;  // the part after whose begin a window holds the content without bringing it in
+    std::int64_t written = -1;    // the part in which a fixed GPU op wrote the present content; -1: none did
+    std::int64_t live = -1;       // a window that ends at or before this part's begin must keep that content
+    bool read_in_next = false;    // the first to touch it in the next iteration reads it
+  };
+
+  double bytes_of(TensorId tensor) const { return static_cast<double>(trace_.trace->tensors[tensor].bytes); }
+
+  // Over the iteration's end: who touches each tensor first, and whether the CPU's lane may still be writing it.
+  void find_first_touches() {
+    std::vector<std::uint8_t> seen(tensors_.size(), 0);
+    for (const Touch& touch : trace_.all_touches) {
+      State& state = tensors_[touch.tensor];
+      if (seen[touch.tensor] == 0) {
+        seen[touch.tensor] = 1;
+        state.read_in_next =
+            !touch.output() && (with_cpu_ ? touch.gpu_read && !touch.asynchronous_write() : touch.reads());
+      }
+      if (!with_cpu_) continue;
+      if (touch.asynchronous_write()) {
+        state.held = unknown;
+      } else if (touch.gpu()) {
+        state.held = outside;
+      }
+    }
+  }
+
+  void visit(const Touch& touch, std::int64_t part) {
+    State& state = tensors_[touch.tensor];
+    // Into the set: read here, and not since the window's begin in it.
+    const bool made_here = touch.output() || (with_cpu_ && touch.asynchronous_write());
+    if (touch.gpu_read && !made_here && state.held < part) {
+      result_.in.add(static_cast<std::size_t>(state.held + 1), static_cast<std::size_t>(part + 1),
+                     static_cast<std::size_t>(part + 1), static_cast<std::size_t>(parts_ + 1), bytes_of(touch.tensor));
+    }
+    if (with_cpu_ && touch.asynchronous_write()) {
+      state.held = unknown;
+    } else if (touch.gpu() || touch.movable_output) {
+      state.held = part;
+    } else if (touch.cpu_write) {
+      state.held = outside;
+    }
+    // Out of it: what a window wrote and others read after it.
+    if (state.written >= 0 && !touch.output()) {
+      if (with_cpu_ ? touch.gpu_read : touch.reads()) state.live = std::max(state.live, part);
+      if (!with_cpu_ && touch.cpu_read) state.live = parts_;
+    }
+    if (touch.gpu_write || touch.asynchronous_write()) {
+      close(touch.tensor);
+      if (touch.gpu_write && !touch.asynchronous_write()) state.written = part;
+    }
+  }
+
+  void close(TensorId tensor) {
+    State& state = tensors_[tensor];
+    if (state.written >= 0 && state.live > state.written) {
+      result_.out.add(0, static_cast<std::size_t>(state.written + 1), static_cast<std::size_t>(state.written + 1),
+                      static_cast<std::size_t>(state.live + 1), bytes_of(tensor));
+    }
+    state.written = state.live = -1;
+  }
+
+  const BoundTrace& trace_;
+  bool with_cpu_;
+  std::int64_t parts_;
+  std::vector<State> tensors_;
+  WindowDemand result_;
+};
+
+}  // namespace
+
+WindowDemand window_demand(const BoundTrace& trace, const BoundCuts& cuts, bool with_cpu) {
+  return Demand(trace, cuts, with_cpu).take();
+}
+
+}  // namespace tencache

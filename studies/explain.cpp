@@ -1,0 +1,398 @@
+#include "studies/explain.h"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "policies/layers.h"
+#include "policies/registry.h"
+#include "studies/machine_parameter.h"
+#include "studies/parallel.h"
+#include "traces/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+constexpr double no_time = 1e15;     // bytes or parameters a second
+constexpr double negligible = 1e-6;  // of an iteration
+
+TimeParts parts_of(const Outcome& outcome) {
+  const RunResult& result = outcome.result;
+  TimeParts parts{.fits = result.fits,
+                  .reason = result.misfit,
+                  .seconds = 0,
+                  .compute = 0,
+                  .gaps = 0,
+                  .stalls = {},
+                  .rank = outcome.rank};
+  if (!result.fits) return parts;
+  const auto seconds = [&](Nanoseconds window_ns) {
+    return to_seconds(window_ns) / static_cast<double>(result.period);
+  };
+  parts.seconds = seconds(result.window.time_ns);
+  parts.compute = seconds(result.window.compute_ns);
+  parts.gaps = seconds(result.window.gap_ns);
+  for (std::size_t i = 0; i < stall_cause_count; ++i) parts.stalls[i] = seconds(result.window.stall_ns[i]);
+  return parts;
+}
+
+std::vector<StallCause> causes_of(const StallSeconds& stalls) {
+  std::vector<StallCause> causes;
+  for (std::size_t i = 0; i < stall_cause_count; ++i) {
+    if (stalls[i] > 0) causes.push_back(static_cast<StallCause>(i));
+  }
+  std::stable_sort(causes.begin(), causes.end(), [&](StallCause a, StallCause b) {
+    return stalls[static_cast<std::size_t>(a)] > stalls[static_cast<std::size_t>(b)];
+  });
+  return causes;
+}
+
+template <typename Costly>
+void sort_by_stall(std::vector<Costly>& list) {
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Costly& a, const Costly& b) { return sum_of(a.stalls) > sum_of(b.stalls); });
+}
+
+// ---- Ops, layers and tensors, from the timeline of the window
+// ----------------------------------------------------------
+
+class Breakdown {
+ public:
+  Breakdown(const Timeline& timeline, const RunResult& result, const Program& program, const MachineSpec& machine)
+      : trace_(program.trace), machine_(machine), period_(static_cast<double>(result.period)) {
+    Nanoseconds begin = 0;
+    for (std::size_t i = 0; i + result.period < result.iteration_ns.size(); ++i) begin += result.iteration_ns[i];
+    begin_ = begin;
+    end_ = begin + result.window.time_ns;
+    op_stalls_.resize(trace_.ops.size());
+    tensor_stalls_.resize(trace_.tensors.size());
+    // Transfers by cause in order of their end, as the timeline has them.
+    for (const Span& span : timeline.spans) {
+      if (span.kind == SpanKind::transfer && span.lane >= 2) {
+        const auto cause = cause_of(machine_, static_cast<LinkId>(span.lane - 2));
+        arrivals_[static_cast<std::size_t>(cause)].push_back(&span);
+      }
+    }
+    for (const Span& span : timeline.spans) {
+      if (span.kind == SpanKind::stall && span.lane == 0) add(span);
+    }
+  }
+
+  void write(Explanation& explanation) const {
+    std::map<std::string, StallSeconds> layers;
+    for (OpIndex op = 0; op < op_stalls_.size(); ++op) {
+      if (sum_of(op_stalls_[op]) <= 0) continue;
+      explanation.ops.push_back({op, op_stalls_[op]});
+      StallSeconds& layer = layers[std::string(layer_of_module(trace_.module(trace_.ops[op])))];
+      for (std::size_t i = 0; i < stall_cause_count; ++i) layer[i] += op_stalls_[op][i];
+    }
+    for (auto& [layer, stalls] : layers) explanation.layers.push_back({layer, stalls});
+    for (TensorId tensor = 0; tensor < tensor_stalls_.size(); ++tensor) {
+      if (sum_of(tensor_stalls_[tensor]) > 0) explanation.tensors.push_back({tensor, tensor_stalls_[tensor]});
+    }
+    sort_by_stall(explanation.ops);
+    sort_by_stall(explanation.layers);
+    sort_by_stall(explanation.tensors);
+    explanation.without_tensor = without_tensor_;
+  }
+
+ private:
+  void add(const Span& stall) {
+    const Nanoseconds begin = std::max(stall.start_ns, begin_), end = std::min(stall.end_ns, end_);
+    if (end <= begin) return;
+    const double seconds = to_seconds(end - begin) / period_;
+    const auto cause = static_cast<std::size_t>(stall.cause);
+    if (stall.op < op_stalls_.size()) op_stalls_[stall.op][cause] += seconds;
+    const std::vector<const Span*>& arrivals = arrivals_[cause];
+    const auto after = std::upper_bound(arrivals.begin(), arrivals.end(), stall.end_ns,
+                                        [](Nanoseconds time, const Span* span) { return time < span->end_ns; });
+    // The last that ended by then, if it ended within the stall.
+    if (after == arrivals.begin() || (*(after - 1))->end_ns <= stall.start_ns ||
+        (*(after - 1))->tensor >= tensor_stalls_.size()) {
+      without_tensor_ += seconds;
+      return;
+    }
+    tensor_stalls_[(*(after - 1))->tensor][cause] += seconds;
+  }
+
+  const Trace& trace_;
+  const MachineSpec& machine_;
+  double period_;
+  Nanoseconds begin_ = 0, end_ = 0;
+  std::array<std::vector<const Span*>, stall_cause_count> arrivals_;
+  std::vector<StallSeconds> op_stalls_, tensor_stalls_;
+  double without_tensor_ = 0;
+};
+
+// Of each rank, in order; those that no op uses are the first's.
+std::vector<std::vector<TensorId>> tensors_by_rank(const Trace& trace) {
+  std::vector<std::uint32_t> rank_of(trace.tensors.size(), 0);
+  for (const Op& op : trace.ops) {
+    for (const TensorId tensor : trace.reads(op)) rank_of[tensor] = op.rank;
+    for (const TensorId tensor : trace.writes(op)) rank_of[tensor] = op.rank;
+  }
+  std::vector<std::vector<TensorId>> tensors(rank_count(trace));
+  for (TensorId tensor = 0; tensor < rank_of.size(); ++tensor) tensors[rank_of[tensor]].push_back(tensor);
+  return tensors;
+}
+
+// ---- Simulations
+// --------------------------------------------------------------------------------------------------------
+
+class Explaining {
+ public:
+  explicit Explaining(const ExplainRequest& request) : request_(request) {}
+
+  Explanation run() {
+    Timeline timeline;
+    std::vector<Timeline> others;
+    make_policy(request_.policy, request_.settings);  // a wrong name or option is bad usage
+    try {
+      explanation_.outcome = run_policy(*request_.trace, *request_.machine, request_.policy, request_.settings,
+                                        request_.limits, {.timeline = &timeline, .other_timelines = &others});
+    } catch (const Error& error) {  // what the machine cannot serve, such as staging buffers too small
+      explanation_.outcome.policy = request_.policy;
+      explanation_.outcome.result.fits = false;
+      explanation_.outcome.result.misfit = error.what();
+    }
+    const Outcome& outcome = explanation_.outcome;
+    explanation_.parts = parts_of(outcome);
+    explanation_.simulations = done_ = 1;
+    if (!outcome.result.fits) return std::move(explanation_);
+    Breakdown(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, outcome.program,
+              request_.machine->of_rank(outcome.rank))
+        .write(explanation_);
+    prepare();
+    on_all_cores(tasks_.size(), [&](std::size_t i) { tasks_[i](); });
+    finish();
+    return std::move(explanation_);
+  }
+
+ private:
+  // Every simulation but that of the run itself; the steps, which follow from each other, are one task and come first.
+  void prepare() {
+    rank_tensors_ = tensors_by_rank(*request_.trace);
+    for (const StallCause cause : causes_of(explanation_.parts.stalls)) {
+      explanation_.causes.push_back(
+          {.cause = cause, .attributed = explanation_.parts.stalls[static_cast<std::size_t>(cause)], .without = {}});
+    }
+    add_changes();
+    if (!explanation_.causes.empty()) {
+      tasks_.emplace_back([this] { take_steps(); });
+      expected_ += 2 * explanation_.causes.size();
+    }
+    for (ExplainedCause& cause : explanation_.causes) {
+      tasks_.emplace_back([this, &cause] { cause.without = simulate_without({cause.cause}); });
+    }
+    std::size_t confirmed = 0;
+    for (CostlyTensor& tensor : explanation_.tensors) {
+      if (confirmed == request_.tensors_confirmed) break;
+      const std::vector<TensorId> own = in_the_trace(tensor.tensor);
+      if (own.empty()) continue;
+      ++confirmed;
+      tasks_.emplace_back([this, &tensor, own] {
+        Trace trace = *request_.trace;
+        for (const TensorId id : own) trace.tensors[id].bytes = 1;
+        tensor.without = simulate(trace, *request_.machine, request_.policy, request_.settings);
+      });
+    }
+    for (ExplainedChange& change : explanation_.changes) {
+      tasks_.emplace_back([this, &change] { simulate_change(change); });
+    }
+    expected_ += confirmed + explanation_.changes.size();
+  }
+
+  void add_changes() {
+    const MachineSpec& machine = *request_.machine;
+    for (const MachineParameter& parameter : parameters_of(machine)) {
+      using Kind = MachineParameter::Kind;
+      const bool asked = parameter.kind != Kind::link &&
+                         (parameter.kind != Kind::resource || parameter.name == "dram") &&
+                         !(parameter.kind == Kind::tier && parameter.index > 1);
+      const double value = value_of(parameter, machine);
+      if (!asked || value <= 0 || value >= unlimited_value(parameter) / 2) continue;
+      explanation_.changes.push_back({.what = parameter.name + " × 2",
+                                      .parameter = parameter.name,
+                                      .policy = false,
+                                      .value = 2 * value,
+                                      .then = {}});
+    }
+    for (const std::string& policy : request_.other_policies) {
+      if (policy == request_.policy || policy == "ideal") continue;
+      explanation_.changes.push_back(
+          {.what = "policy " + policy, .parameter = policy, .policy = true, .value = 0, .then = {}});
+    }
+  }
+
+  // The tensor of the program, and its like on the other ranks, as the trace numbers them; empty: lowering added it.
+  // Programs have the tensors of their rank in the trace's order.
+  std::vector<TensorId> in_the_trace(TensorId tensor) const {
+    const Trace& program = explanation_.outcome.program.trace;
+    const std::vector<TensorId>& own = rank_tensors_[explanation_.outcome.rank];
+    const std::string_view name = program.name(program.tensors[tensor]);
+    const auto has_the_name = [&](TensorId id) { return request_.trace->name(request_.trace->tensors[id]) == name; };
+    if (tensor >= own.size() || !has_the_name(own[tensor]) ||
+        request_.trace->tensors[own[tensor]].bytes != program.tensors[tensor].bytes) {
+      return {};
+    }
+    const auto place = std::count_if(own.begin(), own.begin() + tensor, has_the_name);
+    std::vector<TensorId> found;
+    for (const std::vector<TensorId>& ids : rank_tensors_) {
+      auto left = place;
+      const auto like =
+          std::find_if(ids.begin(), ids.end(), [&](TensorId id) { return has_the_name(id) && left-- == 0; });
+      if (like != ids.end()) found.push_back(*like);
+    }
+    return found;
+  }
+
+  TimeParts simulate(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                     const std::map<std::string, std::string>& settings) {
+    TimeParts parts;
+    try {
+      parts = parts_of(run_policy(trace, machine, policy, settings, request_.limits));
+    } catch (const Error& error) {
+      parts.reason = error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (request_.progress) request_.progress(done_, std::max(expected_, done_));
+    return parts;
+  }
+
+  TimeParts simulate_without(const std::vector<StallCause>& causes) {
+    MachineSpec machine = *request_.machine;
+    Trace trace = *request_.trace;
+    for (const StallCause cause : causes) {
+      machine = machine_without(machine, *request_.trace, cause);
+      remove_from_trace(trace, cause);
+    }
+    return simulate(trace, machine, request_.policy, request_.settings);
+  }
+
+  void simulate_change(ExplainedChange& change) {
+    if (change.policy) {
+      change.then = simulate(*request_.trace, *request_.machine, change.parameter, {});
+      return;
+    }
+    const MachineParameter parameter = parameter_named(*request_.machine, change.parameter);
+    const bool speed = parameter.kind == MachineParameter::Kind::gpu_speed;
+    change.then =
+        simulate(speed ? with_gpu_speed(*request_.trace, change.value) : *request_.trace,
+                 with_parameter(parameter, *request_.machine, change.value), request_.policy, request_.settings);
+  }
+
+  // Links that nothing was said to wait for, but that hold up what it waits for: gradients on their way to an update.
+  std::vector<StallCause> hidden_causes(const std::vector<StallCause>& removed) const {
+    std::vector<StallCause> causes;
+    const Counters& window = explanation_.outcome.result.window;
+    const MachineSpec& machine = request_.machine->of_rank(explanation_.outcome.rank);
+    for (std::size_t link = 0; link < machine.links.size(); ++link) {
+      const StallCause cause = cause_of(machine, static_cast<LinkId>(link));
+      const bool known = std::find(removed.begin(), removed.end(), cause) != removed.end() ||
+                         std::find(causes.begin(), causes.end(), cause) != causes.end();
+      if (!known && window.link_bytes[link] > 0) causes.push_back(cause);
+    }
+    return causes;
+  }
+
+  void take_steps() {
+    TimeParts now = explanation_.parts;
+    std::vector<StallCause> removed;
+    for (;;) {
+      std::vector<StallCause> left = causes_of(now.stalls);
+      std::erase_if(
+          left, [&](StallCause cause) { return std::find(removed.begin(), removed.end(), cause) != removed.end(); });
+      if (left.empty() && sum_of(now.stalls) > negligible * now.seconds) left = hidden_causes(removed);
+      if (left.empty()) return;
+      removed.push_back(left.front());
+      TimeParts without = simulate_without(removed);
+      if (!without.fits) {
+        explanation_.refused_step = {left.front(), without.reason};
+        return;
+      }
+      explanation_.steps.push_back({left.front(), now.seconds - without.seconds, without});
+      now = without;
+    }
+  }
+
+  void finish() {
+    const TimeParts& parts = explanation_.parts;
+    for (ExplainedCause& cause : explanation_.causes) {
+      if (!cause.without.fits) continue;
+      cause.confirmed = parts.seconds - cause.without.seconds;
+      cause.still = cause.without.stalls[static_cast<std::size_t>(cause.cause)];
+      cause.moved = cause.attributed - cause.confirmed - cause.still;
+    }
+    const double last = explanation_.steps.empty() ? parts.seconds : explanation_.steps.back().without.seconds;
+    explanation_.remainder = last - parts.compute - parts.gaps;
+    std::stable_sort(explanation_.changes.begin(), explanation_.changes.end(),
+                     [](const ExplainedChange& a, const ExplainedChange& b) {
+                       if (a.policy != b.policy) return !a.policy;
+                       if (a.then.fits != b.then.fits) return a.then.fits;
+                       return a.then.fits && a.then.seconds < b.then.seconds;
+                     });
+    explanation_.simulations = done_;
+  }
+
+  const ExplainRequest& request_;
+  Explanation explanation_;
+  std::vector<std::vector<TensorId>> rank_tensors_;  // of the trace
+  std::vector<std::function<void()>> tasks_;
+  std::mutex mutex_;
+  std::size_t done_ = 0, expected_ = 1;
+};
+
+void remove_from_machine(MachineSpec& machine, const Trace& trace, StallCause cause) {
+  switch (cause) {
+    case StallCause::cpu_optimizer:
+      if (machine.cpu_adam_parameters_per_second > 0) machine.cpu_adam_parameters_per_second = no_time;
+      machine.lane_uses[1].clear();
+      return;
+    case StallCause::memory: {
+      Bytes all = GiB;
+      for (const Tensor& tensor : trace.tensors) all += 2 * (tensor.bytes + machine.tiers.front().granularity);
+      machine.tiers.front().capacity = std::max(machine.tiers.front().capacity, all);
+      return;
+    }
+    case StallCause::collective:
+      return;
+    default:
+      break;
+  }
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    Link& link = machine.links[i];
+    if (cause_of(machine, static_cast<LinkId>(i)) != cause) continue;
+    link.bandwidth = static_cast<BytesPerSecond>(no_time);
+    link.sustained_bandwidth = 0;
+    link.latency_ns = 0;
+    link.uses.clear();
+  }
+}
+
+}  // namespace
+
+double sum_of(const StallSeconds& stalls) { return std::accumulate(stalls.begin(), stalls.end(), 0.0); }
+
+MachineSpec machine_without(const MachineSpec& machine, const Trace& trace, StallCause cause) {
+  MachineSpec changed = machine;
+  remove_from_machine(changed, trace, cause);
+  for (MachineSpec& rank : changed.other_ranks) remove_from_machine(rank, trace, cause);
+  return changed;
+}
+
+void remove_from_trace(Trace& trace, StallCause cause) {
+  for (Op& op : trace.ops) {
+    if (cause == StallCause::cpu_optimizer && op.device == Device::cpu) op.duration_ns = 0;
+    if (cause == StallCause::collective) op.rendezvous = 0;
+  }
+}
+
+Explanation explain(const ExplainRequest& request) {
+  TENCACHE_CHECK(request.trace != nullptr && request.machine != nullptr);
+  return Explaining(request).run();
+}
+
+}  // namespace tencache

@@ -1,0 +1,16 @@
+// --faults: a run that is disturbed on purpose, and is labelled so.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/fault_plan.h"
+#include "studies/workload.h"
+
+namespace tencache {
+
+// Reads the plan of `options`, says it on stderr, seed first, before anything runs, and writes it out in full there;
+// none without --faults. Throws Error for a plan that is none, or that does not suit the machine.
+std::optional<FaultPlan> announce_faults(WorkloadOptions& options, const MachineSpec& machine);
+
+}  // namespace tencache

@@ -1,0 +1,133 @@
+#include "studies/policy_run.h"
+
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "core/error.h"
+#include "policies/registry.h"
+#include "sim/simulate.h"
+#include "studies/bound.h"
+#include "traces/lower.h"
+#include "traces/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+void simulate_one(const Trace& trace, const MachineSpec& machine, Policy& policy, const RunLimits& limits,
+                  Outcome& outcome, const Recorders& recorders) {
+  outcome.program = lower(trace, policy, machine);
+  EngineOptions options;
+  options.timeline = recorders.timeline;
+  options.on_decision = recorders.on_decision;
+  options.on_iteration = recorders.on_iteration;
+  options.rehearse = recorders.rehearse;
+  SimulatedFaults faults{.plan = recorders.faults};
+  outcome.result = simulate(outcome.program, machine, policy, limits, std::move(options), &faults);
+  outcome.faults = faults.counts;
+}
+
+void simulate_several(const Trace& trace, const MachineSpec& whole, const std::map<std::string, std::string>& settings,
+                      const RunLimits& limits, Outcome& outcome, const Recorders& recorders) {
+  const std::vector<Trace> traces = split_ranks(trace);
+  if (traces.size() > whole.rank_count()) {
+    throw Error("the trace has " + std::to_string(traces.size()) + " ranks, machine '" + whole.name + "' has " +
+                std::to_string(whole.rank_count()) + "; take a machine with as many ranks");
+  }
+  outcome.ranks.resize(traces.size());
+  std::vector<Timeline>* others = recorders.other_timelines;
+  if (others != nullptr) others->assign(traces.size() - 1, {});
+  std::vector<MadePolicy> policies;
+  std::vector<RankRun> runs;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    const MachineSpec& machine = whole.of_rank(rank);
+    policies.push_back(make_policy(outcome.policy, settings));
+    outcome.ranks[rank].program = lower(traces[rank], *policies.back().policy, machine);
+    EngineOptions options;
+    options.on_iteration = recorders.on_iteration;
+    options.rehearse = recorders.rehearse;
+    if (rank == 0) {
+      options.timeline = recorders.timeline;
+      options.on_decision = recorders.on_decision;
+    } else if (others != nullptr) {
+      options.timeline = &(*others)[rank - 1];
+    }
+    runs.push_back({.program = &outcome.ranks[rank].program,
+                    .machine = &machine,
+                    .policy = policies.back().policy.get(),
+                    .options = std::move(options)});
+  }
+  SimulatedFaults faults{.plan = recorders.faults};
+  RanksResult result = simulate_ranks(runs, limits, &faults);
+  outcome.faults = faults.counts;
+  std::uint64_t events = 0;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    outcome.ranks[rank].result = std::move(result.ranks[rank]);
+    events += outcome.ranks[rank].result.simulated_events;
+  }
+  outcome.rank = result.slowest;
+  outcome.program = outcome.ranks[outcome.rank].program;
+  outcome.result = outcome.ranks[outcome.rank].result;
+  outcome.result.simulated_events = events;
+}
+
+}  // namespace
+
+void naming_policy(const std::string& policy, const std::function<void()>& call) {
+  const auto fail = [&policy](const std::string& what) {
+    throw PolicyFailure("policy '" + policy + "' failed: " + what);
+  };
+  try {
+    call();
+  } catch (const Error&) {
+    throw;
+  } catch (const PolicyFailure&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    fail(error.what());
+  } catch (const std::logic_error& error) {
+    fail(error.what());
+  } catch (const std::bad_alloc&) {
+    fail("this computer has not enough memory; are its chunks very small (chunk_bytes)?");
+  }
+}
+
+RunLimits limits_of(std::uint64_t iterations) {
+  if (iterations == 0) return {};
+  return {.max_iterations = iterations, .until_steady = false};
+}
+
+Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
+                   const std::map<std::string, std::string>& settings, const RunLimits& limits,
+                   const Recorders& recorders) {
+  Outcome outcome;
+  outcome.policy = policy;
+  naming_policy(policy, [&] {
+    MadePolicy made = make_policy(policy, settings);
+    outcome.options = std::move(made.options);
+    if (rank_count(trace) > 1) {
+      simulate_several(trace, machine, settings, limits, outcome, recorders);
+    } else {
+      simulate_one(trace, machine, *made.policy, limits, outcome, recorders);
+    }
+  });
+  return outcome;
+}
+
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits) {
+  const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits);
+  Bound bound = lower_bound_of(trace, machine);
+  return {.ideal_seconds = ideal.result.iteration_seconds(),
+          .bound_seconds = bound.seconds,
+          .bound_term = bound.term,
+          .any_run_bound_seconds = bound.any_run_seconds,
+          .binding = std::move(bound.binding),
+          .bound_rank = bound.rank};
+}
+
+double References::bound_of(const RunResult& result) const {
+  if (!any_run_bound_seconds) return bound_seconds;
+  return least_seconds(bound_seconds, *any_run_bound_seconds, result.steady, result.period);
+}
+
+}  // namespace tencache

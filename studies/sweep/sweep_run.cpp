@@ -1,0 +1,441 @@
+#include "studies/sweep/sweep_run.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <future>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "policies/registry.h"
+#include "studies/parallel.h"
+#include "studies/policy_run.h"
+#include "studies/sweep/sweep_costs.h"
+#include "traces/fold_updates.h"
+#include "traces/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+std::string command_of(const TraceSettings& settings) {
+  std::string text = "generate";
+  for (const auto& [name, value] : settings) text += " --" + name + " " + value;
+  return text;
+}
+
+std::string options_text(const std::map<std::string, std::string>& options) {
+  return nlohmann::ordered_json(options).dump();
+}
+
+Bytes peak_of(const MachineSpec& machine, const RunResult& result, TierKind kind, bool& has_tier) {
+  Bytes bytes = 0;
+  has_tier = false;
+  for (std::size_t tier = 0; tier < machine.tiers.size(); ++tier) {
+    if (machine.tiers[tier].kind != kind) continue;
+    has_tier = true;
+    bytes += result.peak_bytes[tier];
+  }
+  return bytes;
+}
+
+void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& result) {
+  row.fits = result.fits;
+  if (!result.fits) {
+    row.reason = result.misfit;
+    return;
+  }
+  row.iteration_seconds = result.iteration_seconds();
+  row.first_iteration_seconds = static_cast<double>(result.first_iteration_ns) * 1e-9;
+  if (row.ideal_seconds && *row.ideal_seconds > 0) row.slowdown = *row.iteration_seconds / *row.ideal_seconds;
+  const auto& stalls = result.window.stall_ns;
+  const auto longest = std::max_element(stalls.begin(), stalls.end());
+  if (*longest > 0) {
+    row.waits_for = to_string(static_cast<StallCause>(longest - stalls.begin()));
+    row.waits_seconds = static_cast<double>(*longest) * 1e-9 / static_cast<double>(result.period);
+  }
+  const auto peak = [&](TierKind kind, std::optional<std::uint64_t>& field) {
+    bool has_tier = false;
+    const Bytes bytes = peak_of(machine, result, kind, has_tier);
+    if (has_tier) field = bytes;
+  };
+  peak(TierKind::gpu, row.gpu_peak_bytes);
+  peak(TierKind::cpu, row.cpu_peak_bytes);
+  peak(TierKind::nvme, row.nvme_peak_bytes);
+  if (row.tokens_per_iteration != 0 && *row.iteration_seconds > 0) {
+    row.tokens_per_second = static_cast<double>(row.tokens_per_iteration) / *row.iteration_seconds;
+  }
+}
+
+struct MadeTrace {
+  Trace trace;
+  std::string durations, rescaled_from;  // of SweepRow
+  std::string taken_from;                // the GPU that durations are of which are not rescaled to the machine's
+  std::optional<GpuTime> gpu_time;       // of modelled durations
+};
+
+// A file that is no trace: the user's slip, and no reason why something does not fit.
+class UnreadableTrace : public Error {
+  using Error::Error;
+};
+
+Trace read_recorded(const std::string& file) {
+  try {
+    return read_trace_to_simulate(file);
+  } catch (const Error& error) {
+    throw UnreadableTrace(error.what());
+  }
+}
+
+void add_trace_facts(SweepRow& row, const Trace& trace) {
+  row.model = trace.header.model;
+  row.batch = trace.header.batch;
+  row.sequence_length = trace.header.sequence_length;
+  row.tokens_per_iteration = trace.header.tokens_per_iteration();
+  row.gpus_used = rank_count(trace);
+}
+
+// What all rows of a unit have in common, before its trace is known.
+SweepRow common_row(const SweepWorkload& workload, const PlannedTrace& planned, const PlannedMachine& machine) {
+  SweepRow row;
+  row.workload = workload.name;
+  row.trace = workload.trace_file.empty() ? command_of(planned.settings) : workload.trace_file;
+  row.machine = machine.spec.name;
+  row.gpu = machine.spec.gpu;
+  row.gpu_memory = machine.variant.gpu_memory;
+  row.cpu_memory = machine.variant.cpu_memory;
+  for (const std::string& limit : machine.variant.limits) row.limits += (row.limits.empty() ? "" : " ") + limit;
+  row.gpus = machine.spec.rank_count();
+  return row;
+}
+
+// Another memory size, a slower link, another GPU: nothing like it was measured.
+bool unlike_measured(const SweepRow& row, const MadeTrace& trace) {
+  return !row.gpu_memory.empty() || !row.cpu_memory.empty() || !row.limits.empty() || !row.rescaled_from.empty() ||
+         !trace.taken_from.empty();
+}
+
+// `validated`: of the machine and the trace's recorder; null where nothing like it was measured.
+void add_validity(SweepRow& row, const MadeTrace& trace, const Validated* validated, const PolicyRun& run) {
+  const std::string& recorded_by = trace.trace.header.recorded_by;
+  row.validity = validity_text(validated, run, recorded_by);
+  if (!trace.taken_from.empty()) row.validity += ", durations of " + trace.taken_from + " taken as they are";
+  if (validated != nullptr && validates_time(*validated, run, recorded_by)) row.validated_within = validated->worst;
+}
+
+// What is asked of another rank: a unit, less the rows that are there already.
+std::string task_of(const SweepPlan& plan, const SweepUnit& unit, const std::set<std::string>& done) {
+  nlohmann::json skip = nlohmann::json::array();
+  for (const PlannedRow& row : unit.rows) {
+    if (done.contains(row.key)) skip.push_back(row.key);
+  }
+  return nlohmann::json{{"unit", &unit - plan.units.data()}, {"skip", std::move(skip)}}.dump();
+}
+
+// Takes rows from all threads and writes them on one, whatever has come meanwhile at once.
+class RowWriter {
+ public:
+  explicit RowWriter(SweepStore& store) : store_(store), thread_([this] { work(); }) {}
+  ~RowWriter() { end(); }
+
+  // Throws what writing threw.
+  void add(std::vector<SweepRow> rows) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    std::move(rows.begin(), rows.end(), std::back_inserter(waiting_));
+    changed_.notify_one();
+  }
+  void close() {
+    end();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      changed_.notify_one();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+      if (waiting_.empty() || failure_) return;
+      const std::vector<SweepRow> rows = std::exchange(waiting_, {});
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        store_.add(rows);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      failure_ = failure;
+      if (failure_) return;
+    }
+  }
+
+  SweepStore& store_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<SweepRow> waiting_;
+  bool closed_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+class SweepRunner::Traces {
+ public:
+  Traces(const SweepPlan& plan, const SweepTools& tools) : plan_(plan), tools_(tools) {}
+
+  // Throws Error where it cannot be made.
+  std::shared_ptr<const MadeTrace> get(std::size_t index) {
+    std::promise<std::shared_ptr<const MadeTrace>> promise;
+    std::shared_future<std::shared_ptr<const MadeTrace>> trace;
+    bool mine = false;
+    {
+      const std::lock_guard lock(mutex_);
+      made_.erase(made_.begin(), made_.lower_bound(index));
+      auto& known = made_[index];
+      mine = !known.valid();
+      if (mine) known = promise.get_future().share();
+      trace = known;
+    }
+    if (mine) {
+      try {
+        promise.set_value(std::make_shared<const MadeTrace>(make(plan_.traces[index])));
+      } catch (...) {
+        promise.set_exception(std::current_exception());
+      }
+    }
+    return trace.get();
+  }
+
+ private:
+  MadeTrace make(const PlannedTrace& planned) const {
+    const SweepWorkload& workload = plan_.file.workloads[planned.workload];
+    const MachineSpec& machine = plan_.machines[planned.machine].spec;
+    for (const auto& [name, value] : planned.settings) {
+      if (name == "gpu" && value.empty()) {
+        throw Error("machine " + machine.name + " does not name its GPU; give the workload one, as `gpu`");
+      }
+    }
+    MadeTrace made{
+        .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
+        .durations = {},
+        .rescaled_from = {},
+        .taken_from = {},
+        .gpu_time = {}};
+    const bool modelled = made.trace.header.hardware.starts_with("modelled");
+    const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
+    if (rescaling) made.rescaled_from = rescaling->from;
+    made.taken_from = taken_as_they_are(made.trace, machine, workload.rescale);
+    made.gpu_time = modelled_gpu_time(made.trace, rescaling);
+    made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
+    return made;
+  }
+
+  const SweepPlan& plan_;
+  const SweepTools& tools_;
+  std::mutex mutex_;
+  std::map<std::size_t, std::shared_future<std::shared_ptr<const MadeTrace>>> made_;
+};
+
+SweepRunner::SweepRunner(const SweepPlan& plan, const SweepTools& tools)
+    : plan_(plan), traces_(std::make_unique<Traces>(plan, tools)), validated_(read_validated()) {}
+SweepRunner::~SweepRunner() = default;
+
+std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std::string>& skip) {
+  const PlannedTrace& planned = plan_.traces[unit.trace];
+  const PlannedMachine& machine = plan_.machines[unit.machine];
+  SweepRow common = common_row(plan_.file.workloads[planned.workload], planned, machine);
+  const RunLimits limits = limits_of(plan_.file.iterations);
+  std::shared_ptr<const MadeTrace> trace;
+  std::optional<References> references;
+  const Validated* validated = nullptr;
+  try {
+    if (!machine.refusal.empty()) throw Error(machine.refusal);
+    trace = traces_->get(unit.trace);
+    add_trace_facts(common, trace->trace);
+    common.durations = trace->durations;
+    common.rescaled_from = trace->rescaled_from;
+    if (trace->gpu_time) {
+      common.gpu_time_error = trace->gpu_time->error;
+      common.gpu_time_extrapolated_share = trace->gpu_time->extrapolated_share;
+    }
+    if (!unlike_measured(common, *trace)) {
+      validated = validated_for(validated_, machine.spec.name, trace->trace.header.recorded_by);
+    }
+    references = references_of(trace->trace, machine.spec, limits);
+    common.ideal_seconds = references->ideal_seconds;
+    common.bound_seconds = references->bound_seconds;
+    common.bound_term = references->bound_term;
+  } catch (const UnreadableTrace&) {
+    throw;
+  } catch (const Error& error) {
+    common.reason = error.what();
+  }
+
+  std::vector<SweepRow> rows;
+  for (const PlannedRow& planned_row : unit.rows) {
+    if (skip.contains(planned_row.key)) continue;
+    SweepRow row = common;
+    row.key = planned_row.key;
+    row.position = planned_row.position;
+    const PolicyVariant& policy = plan_.file.policies[planned_row.policy];
+    row.build = plan_.builds[planned_row.policy];
+    row.policy = policy.policy;
+    const PolicyRun run{policy.policy, make_policy(policy.policy, policy.settings).options,
+                        make_policy(policy.policy).options};
+    row.options = options_text(run.options);
+    if (references) {
+      try {
+        const Outcome outcome = run_policy(trace->trace, machine.spec, policy.policy, policy.settings, limits);
+        row.bound_seconds = references->bound_of(outcome.result);
+        add_figures(row, machine.spec.of_rank(outcome.rank), outcome.result);
+      } catch (const Error& error) {
+        row.reason = error.what();
+      }
+    }
+    if (row.fits) add_validity(row, *trace, validated, run);
+    add_costs(row, machine, plan_.file.cost);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+SweepResume resume(const SweepPlan& plan, SweepStore& store) {
+  std::set<std::string> keys;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
+  }
+  SweepResume resumed;
+  std::vector<std::string> others;
+  std::size_t of_other_builds = 0, dropped = 0;
+  std::string other_build;
+  for (const SweepRow& row : store.rows()) {
+    if (std::find(plan.builds.begin(), plan.builds.end(), row.build) == plan.builds.end()) {
+      ++of_other_builds;
+      other_build = row.build;
+    }
+    keys.contains(row.key) ? void(resumed.done.insert(row.key)) : others.push_back(row.key);
+    if (!keys.contains(row.key) && row.policy != "ideal") ++dropped;
+  }
+  if (of_other_builds != 0) {
+    throw Error("the results file holds " + std::to_string(of_other_builds) +
+                " rows of another build of the program or of a policy library (" + other_build + "; this is " +
+                plan.builds.front() +
+                "): figures of two builds are not mixed; name another file, or remove it to simulate all of it anew");
+  }
+  if (resumed.done.empty() && !others.empty()) {
+    throw Error("the results file holds " + std::to_string(others.size()) +
+                " rows of another sweep or of other inputs; name another file, or remove it");
+  }
+  if (plan.part && !others.empty()) {
+    throw Error("the results file holds " + std::to_string(others.size()) +
+                " rows that are not of this part of the sweep; name a file of its own for each part");
+  }
+  if (!others.empty()) store.remove(others);
+  resumed.dropped = dropped;
+  return resumed;
+}
+
+Answer answer_units(const SweepPlan& plan, const SweepTools& tools) {
+  const auto runner = std::make_shared<SweepRunner>(plan, tools);
+  return [runner, &plan](const std::string& task) {
+    const nlohmann::json json = nlohmann::json::parse(task);
+    return encode_rows(
+        runner->run(plan.units.at(json["unit"].get<std::size_t>()), json["skip"].get<std::set<std::string>>()));
+  };
+}
+
+void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
+               std::size_t threads, const SweepProgress& progress, RankLeader* leader) {
+  std::vector<const SweepUnit*> units;
+  const std::uint64_t rows = row_count(plan);
+  for (const SweepUnit& unit : plan.units) {
+    if (std::any_of(unit.rows.begin(), unit.rows.end(),
+                    [&](const PlannedRow& row) { return !resumed.done.contains(row.key); })) {
+      units.push_back(&unit);
+    }
+  }
+  if (!units.empty()) store.set_about({});  // until its end it is no whole sweep
+  std::uint64_t done = resumed.done.size();
+  std::set<std::string> keys;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) keys.insert(row.key);
+  }
+  std::mutex mutex;
+  RowWriter writer(store);
+  const auto take = [&](std::vector<SweepRow> made) {
+    const std::uint64_t count = made.size();
+    writer.add(std::move(made));
+    const std::lock_guard lock(mutex);
+    done += count;
+    if (progress) progress(done, rows);
+  };
+  if (leader != nullptr) {
+    std::vector<std::string> tasks;
+    for (const SweepUnit* unit : units) tasks.push_back(task_of(plan, *unit, resumed.done));
+    const auto take_answer = [&](std::string&& answer) {
+      std::vector<SweepRow> made = decode_rows(answer);
+      for (const SweepRow& row : made) {
+        if (!keys.contains(row.key)) {
+          throw Error("a rank answered with another sweep's row (build " + row.build + ", here " + plan.builds.front() +
+                      "): all ranks need the same program and the same files");
+        }
+      }
+      take(std::move(made));
+    };
+    leader->distribute(tasks, take_answer, answer_units(plan, tools));
+  } else {
+    SweepRunner runner(plan, tools);
+    on_all_cores(
+        units.size(), [&](std::size_t i) { take(runner.run(*units[i], resumed.done)); }, threads);
+  }
+  writer.close();
+  finish_sweep(plan, store);
+}
+
+void finish_sweep(const SweepPlan& plan, SweepStore& store) {
+  std::map<std::string, std::size_t> machines, positions;
+  for (const SweepUnit& unit : plan.units) {
+    for (const PlannedRow& row : unit.rows) {
+      machines[row.key] = unit.machine;
+      positions[row.key] = row.position;
+    }
+  }
+  const std::vector<SweepRow> before = store.rows();
+  std::vector<SweepRow> rows = before;
+  for (SweepRow& row : rows) {
+    row.position = positions.at(row.key);
+    add_costs(row, plan.machines[machines.at(row.key)], plan.file.cost);
+  }
+  mark_fronts(rows);
+  std::vector<SweepRow> changed;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] != before[i]) changed.push_back(rows[i]);
+  }
+  store.add(changed);
+  store.set_about({{"name", plan.file.name},
+                   {"description", plan.file.description},
+                   {"file", plan.file.file},
+                   {"file_sha256", plan.file_sha256},
+                   {"command", plan.command},
+                   {"build", plan.build},
+                   {"combinations", std::to_string(plan.combinations)},
+                   {"ideal_combinations", std::to_string(plan.ideals)},
+                   {"combinations_sha256", plan.sha256},
+                   {"prices_sha256", plan.prices_sha256},
+                   {"budget_usd_per_hour", std::to_string(plan.file.cost.budget_usd_per_hour)}});
+}
+
+}  // namespace tencache

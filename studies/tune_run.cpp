@@ -1,0 +1,269 @@
+#include "studies/tune_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "configs/load_policy_library.h"
+#include "configs/tool_clock.h"
+#include "core/remark.h"
+#include "core/shell_words.h"
+#include "core/text.h"
+#include "policies/registry.h"
+#include "studies/deepspeed_memory.h"
+#include "traces/jitter.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t copies_with_jitter = 5;
+
+PolicyInfo policy_named(const std::string& name) {
+  make_policy(name);  // throws for an unknown one
+  for (PolicyInfo& info : list_policies()) {
+    if (info.name == name) return info;
+  }
+  throw Error("no policy is named '" + name + "'");
+}
+
+const Options::Info& option_of(const PolicyInfo& policy, const std::string& name) {
+  for (const Options::Info& option : policy.options) {
+    if (option.name == name) return option;
+  }
+  std::vector<std::string> valid;
+  for (const Options::Info& option : policy.options) valid.push_back(option.name);
+  throw Error(fmt::format("policy '{}' has no option '{}'; it has: {}", policy.name, name,
+                          valid.empty() ? "none" : join(valid)));
+}
+
+bool has_nvme(const MachineSpec& machine) {
+  return std::ranges::any_of(machine.tiers, [](const Tier& tier) { return tier.kind == TierKind::nvme; });
+}
+
+// The policy's knobs but those that --set fixes; with the values of --over, and without devices that are not there.
+std::vector<Knob> knobs_to_turn(const PolicyInfo& policy, const TuneRequest& request, const Settings& fixed,
+                                const MachineSpec& machine) {
+  std::vector<Knob> knobs = knobs_of(policy);
+  std::erase_if(knobs, [&](const Knob& knob) { return fixed.contains(knob.name); });
+  if (!has_nvme(machine)) {
+    for (Knob& knob : knobs) std::erase(knob.values, "nvme");
+  }
+  for (const auto& [name, values] : parse_settings(request.over)) {
+    const Options::Info& option = option_of(policy, name);
+    if (fixed.contains(name)) throw Error("--over " + name + ": --set fixes it");
+    const Knob knob = restricted(knob_of(option), values);
+    for (const std::string& value : knob.values) {
+      make_policy(policy.name, {{name, value}});  // throws for what --set would not take
+    }
+    const auto at = std::ranges::find(knobs, name, &Knob::name);
+    at == knobs.end() ? knobs.push_back(knob) : void(*at = knob);
+  }
+  std::erase_if(knobs, [&](const Knob& knob) {
+    return knob.values.size() < 2 && index_of(knob, option_of(policy, knob.name).default_value);
+  });
+  if (!knobs.empty()) return knobs;
+  std::vector<std::string> names;
+  for (const Options::Info& option : policy.options) names.push_back(option.name);
+  throw Error(fmt::format(
+      "policy '{}' has no knob left to turn; {}", policy.name,
+      names.empty() ? "it has no options" : "--over OPTION=a,b turns another of its options: " + join(names)));
+}
+
+class ProgressOfTune {
+ public:
+  void show(std::uint64_t done, std::uint64_t budget) {
+    const double passed = seconds_since(start_ns_);
+    const double left =
+        done == 0 ? 0 : passed / static_cast<double>(done) * static_cast<double>(budget - std::min(done, budget));
+    line_.show(fmt::format("{} of at most {} simulations, {} left", done, budget,
+                           format_duration(static_cast<Nanoseconds>(left * 1e9))));
+  }
+
+ private:
+  ProgressLine line_;
+  std::int64_t start_ns_ = tool_clock_ns();
+};
+
+Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Trace>>& copies, const Settings& settings,
+                            std::size_t workload, std::size_t copy) {
+  const Workload& what = tuned.workloads[workload];
+  Candidate candidate;
+  candidate.settings = settings;
+  const MachineSpec& machine = what.machine;
+  const ReservedMemory reserved =
+      reserved_memory(tuned.request.policy, tuned.resolved(candidate), tuned.models[workload]);
+  const TierId cpu = machine.tier_of(Device::cpu);
+  const Bytes in_cpu = reserved.pinned_buffers + reserved.cpu_home;
+  if (cpu != no_tier && in_cpu > machine.tiers[cpu].capacity) {
+    return {.misfit =
+                fmt::format("its pinned buffers of {} and what stays in CPU memory, {}, are more than the {} there",
+                            format_bytes(reserved.pinned_buffers), format_bytes(reserved.cpu_home),
+                            format_bytes(machine.tiers[cpu].capacity))};
+  }
+  try {
+    const Trace& trace = copies.empty() ? what.trace : copies[workload][copy];
+    const Outcome outcome =
+        simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options.iterations));
+    if (!outcome.result.fits) return {.misfit = outcome.result.misfit};
+    // Gradients that wait are in the peak and in the bucket: at most the bucket too much.
+    const Tier& gpu = machine.tiers.front();
+    if (outcome.result.peak_bytes[0] > gpu.capacity - std::min(gpu.capacity, reserved.gpu_bucket)) {
+      return {.misfit = fmt::format("its reduction bucket of {} beside the peak of {} is more than the GPU's {}",
+                                    format_bytes(reserved.gpu_bucket), format_bytes(outcome.result.peak_bytes[0]),
+                                    format_bytes(gpu.capacity))};
+    }
+    return {.seconds = outcome.result.iteration_seconds(), .misfit = ""};
+  } catch (const Error& error) {
+    return {.misfit = error.what()};
+  }
+}
+
+// The start with values that --over leaves out: simulated beside the search, so that it is never the best.
+void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings& over) {
+  Candidate start;
+  start.settings = problem.fixed;
+  for (const auto& [name, value] : *tuned.start) {
+    const bool turned = over.contains(name) || std::ranges::find(tuned.knobs, name, &Knob::name) != tuned.knobs.end();
+    if (!turned || tuned.defaults.at(name) == value) continue;
+    start.settings[name] = value;
+    ++start.changed;
+  }
+  problem.complete(start.settings);
+  start.fits = true;
+  double sum = 0;
+  for (std::size_t w = 0; w < problem.workloads; ++w) {
+    start.seconds.emplace_back();
+    for (std::size_t copy = 0; copy < problem.copies; ++copy) {
+      const Measured measured = problem.measure(start.settings, w, copy);
+      start.seconds.back().push_back(measured.seconds);
+      if (measured.misfit.empty()) continue;
+      start.fits = false;
+      start.misfit = measured.misfit;
+    }
+    sum += std::log(start.median_seconds(w) / tuned.result.reference_seconds[w]);
+  }
+  if (start.fits) start.score = std::exp(sum / static_cast<double>(problem.workloads));
+  tuned.start_candidate = tuned.result.candidates.size();
+  tuned.result.candidates.push_back(std::move(start));
+  tuned.result.simulations += problem.workloads * problem.copies;
+}
+
+}  // namespace
+
+std::vector<WorkloadOptions> workloads_of(const TuneRequest& request) {
+  std::vector<WorkloadOptions> workloads;
+  for (const std::string& trace : request.traces) {
+    workloads.push_back(request.workload);
+    workloads.back().trace = trace;
+    workloads.back().generate.clear();
+  }
+  if (!request.workload.generate.empty()) workloads.push_back(request.workload);
+  if (workloads.empty()) throw Error("TRACES are required, or --model with the options of `tencache generate`");
+  return workloads;
+}
+
+Settings Tuned::resolved(const Candidate& candidate) const {
+  Settings all = defaults;
+  for (const auto& [name, value] : candidate.settings) all[name] = value;
+  return all;
+}
+
+ReservedMemory reserved_memory(const Tuned& tuned, const Candidate& candidate) {
+  ReservedMemory most;
+  for (const ModelShape& model : tuned.models) {
+    const ReservedMemory memory = reserved_memory(tuned.request.policy, tuned.resolved(candidate), model);
+    if (memory.pinned_buffers + memory.cpu_home >= most.pinned_buffers + most.cpu_home) most = memory;
+  }
+  return most;
+}
+
+Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start) {
+  const std::int64_t begin = tool_clock_ns();
+  Tuned tuned;
+  tuned.request = request;
+  if (request.jitter == 0 && request.copies > 1) throw Error("--copies: without --jitter the copies would be the same");
+  const std::size_t copies = request.jitter == 0 ? 1 : request.copies == 0 ? copies_with_jitter : request.copies;
+  const PolicyInfo policy = policy_named(request.policy);
+  for (const Options::Info& option : policy.options) tuned.defaults[option.name] = option.default_value;
+  tuned.fixed = parse_settings(request.settings);
+  make_policy(request.policy, tuned.fixed);  // throws for what it does not have
+  for (const WorkloadOptions& options : workloads_of(request)) {
+    tuned.workloads.push_back(load_workload(options));
+    tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
+  }
+  for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(workload.trace));
+  tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
+  const Settings over = parse_settings(request.over);
+  bool outside = false;  // the start has a value that --over leaves out
+  if (start) {
+    // What the start says and is no knob holds for every candidate.
+    tuned.start = *start;
+    for (const auto& [name, value] : *start) {
+      const auto knob = std::ranges::find(tuned.knobs, name, &Knob::name);
+      if (over.contains(name)) {
+        outside = outside || (knob == tuned.knobs.end() ? tuned.defaults.at(name) != value : !index_of(*knob, value));
+      } else if (knob != tuned.knobs.end()) {
+        add_value(*knob, value);
+      } else if (option_of(policy, name).why_fixed.empty() && tuned.defaults.at(name) != value) {
+        tuned.fixed.emplace(name, value);
+      }
+    }
+  }
+
+  std::vector<std::vector<Trace>> jittered_copies;
+  for (std::size_t w = 0; w < tuned.workloads.size() && request.jitter > 0; ++w) {
+    jittered_copies.emplace_back();
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      jittered_copies.back().push_back(
+          jittered(tuned.workloads[w].trace, request.jitter, request.seed * 1'000'003 + copy));
+    }
+  }
+  TuneProblem problem;
+  problem.knobs = tuned.knobs;
+  problem.defaults = tuned.defaults;
+  problem.fixed = tuned.fixed;
+  if (start) problem.starts.push_back(*start);
+  problem.workloads = tuned.workloads.size();
+  problem.copies = copies;
+  problem.reference_seconds = tuned.ideal_seconds;
+  std::uint64_t largest_parameter = 0;
+  for (const ModelShape& model : tuned.models) largest_parameter = std::max(largest_parameter, model.largest_parameter);
+  problem.complete = [&](Settings& settings) { complete(request.policy, largest_parameter, settings); };
+  problem.measure = [&](const Settings& settings, std::size_t workload, std::size_t copy) {
+    return simulate_candidate(tuned, jittered_copies, settings, workload, copy);
+  };
+  TuneOptions options{.budget = request.budget,
+                      .seed = request.seed,
+                      .threads = request.threads,
+                      .tie = request.tie,
+                      .spread = request.jitter};
+  ProgressOfTune progress;
+  options.progress = [&progress](std::uint64_t done, std::uint64_t budget) { progress.show(done, budget); };
+  tuned.result = tune(problem, options);
+  if (start) tuned.start_candidate = tuned.result.starts.front();
+  if (outside) add_outside_start(tuned, problem, over);
+  tuned.run_seconds = seconds_since(begin);
+  return tuned;
+}
+
+std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload) {
+  const WorkloadOptions& options = tuned.workloads[workload].options;
+  std::string command = "tencache replay";
+  if (options.generate.empty()) command += " " + quoted_word(options.trace);
+  for (const auto& [name, value] : options.generate) command += " --" + name + " " + quoted_word(value);
+  command += " --machine " + quoted_word(options.machine);
+  if (!options.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(options.gpu_memory);
+  if (!options.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(options.cpu_memory);
+  for (const std::string& limit : options.limits) command += " --limit " + quoted_word(limit);
+  if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(options.rescale.assume_gpu);
+  if (options.rescale.no_rescale) command += " --no-rescale";
+  if (options.iterations != 0) command += fmt::format(" --iterations {}", options.iterations);
+  const std::string library = origin_of_policy(tuned.request.policy).file;
+  if (!library.empty()) command += " --policy-library " + quoted_word(library);
+  command += " --policy " + quoted_word(tuned.request.policy);
+  for (const auto& [name, value] : candidate.settings) command += " --set " + quoted_word(name + "=" + value);
+  return command;
+}
+
+}  // namespace tencache

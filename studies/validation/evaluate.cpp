@@ -1,0 +1,294 @@
+// Rows of published experiments against what the simulations gave: arithmetic alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "studies/validation/gpu.h"
+#include "studies/validation/run.h"
+
+namespace tencache {
+namespace {
+
+double metric_of(const RunFigures& run, const ValidationRow& row) {
+  switch (row.metric) {
+    case Metric::seconds:
+      return run.seconds;
+    case Metric::forward_seconds:
+      return run.forward_seconds;
+    case Metric::backward_seconds:
+      return run.backward_seconds;
+    case Metric::update_seconds:
+      return run.update_seconds;
+    case Metric::hit_rate_tensors:
+      return run.hit_rate_tensors;
+    case Metric::hit_rate_accesses:
+      return run.hit_rate_accesses;
+    case Metric::hit_rate_bytes:
+      return run.hit_rate_bytes;
+    case Metric::link_bytes: {
+      const auto found = run.link_bytes.find(row.link);
+      return found == run.link_bytes.end() ? 0 : found->second;
+    }
+    case Metric::stall_seconds: {
+      const auto found = run.stalls.find(row.link);
+      return found == run.stalls.end() ? 0 : found->second;
+    }
+    case Metric::peak_bytes:
+      return run.peak_bytes;
+    case Metric::peak_bytes_less_optimizer:
+      return run.peak_bytes_less_optimizer;
+    case Metric::peak_activation_bytes:
+      return run.peak_activation_bytes;
+    case Metric::tokens_per_second:
+      return row.training->tokens / run.seconds;
+    case Metric::forward_backward_tokens_per_second:
+      return row.training->tokens / (run.forward_seconds + run.backward_seconds);
+    case Metric::forward_tokens_per_second:
+      return row.training->tokens / run.forward_seconds;
+  }
+  return 0;
+}
+
+// The run of `operand`, which may be the ideal on the machine of `other`.
+RunKey key_of(const ValidationFile& file, const std::string& workload, const std::string& operand,
+              const std::string& other) {
+  if (operand != ideal_system) return {workload, operand};
+  return {workload, ideal_run(file.system_named(other))};
+}
+
+// A system of the row that is not the ideal.
+std::string reference_of(const ValidationRow& row) {
+  if (!row.order.empty()) {
+    const auto found =
+        std::find_if(row.order.begin(), row.order.end(), [](const std::string& name) { return name != ideal_system; });
+    return found == row.order.end() ? row.order.front() : *found;
+  }
+  return row.of == ideal_system ? row.over : row.of;
+}
+
+std::vector<RunKey> keys_of(const ValidationFile& file, const ValidationRow& row) {
+  if (row.kind == RowKind::kernels) return {};
+  std::vector<std::string> operands = row.order;
+  if (row.kind != RowKind::order) operands.push_back(row.of);
+  if (!row.over.empty()) operands.push_back(row.over);
+  std::vector<RunKey> keys;
+  for (const std::string& workload : row.workloads) {
+    for (const std::string& operand : operands) keys.push_back(key_of(file, workload, operand, reference_of(row)));
+  }
+  return keys;
+}
+
+class Evaluation {
+ public:
+  Evaluation(const ValidationFile& file, RunTable runs, const KernelTable& kernels) : kernels_(kernels) {
+    result_.file = &file;
+    result_.runs = std::move(runs);
+  }
+
+  ValidationResult evaluate() {
+    for (const ValidationExperiment& experiment : result_.file->experiments) {
+      result_.rows.emplace_back();
+      for (const ValidationRow& row : experiment.rows) {
+        RowResult result = result_of(row);
+        count(row, result);
+        result_.rows.back().push_back(std::move(result));
+      }
+    }
+    result_.median = median_of(result_.errors);
+    result_.p90 = p90_of(result_.errors);
+    hold("median error", result_.median, result_.file->tolerance_median);
+    hold("p90 of the errors", result_.p90, result_.file->tolerance_p90);
+    hold_gpus();
+    result_.passed = result_.missed == 0 && result_.failures.empty();
+    return std::move(result_);
+  }
+
+ private:
+  const RunFigures& run(const RunKey& key) const { return result_.runs.at(key); }
+
+  void hold(const char* what, const std::optional<double>& figure, const std::optional<double>& most) {
+    if (!figure || !most || *figure <= *most) return;
+    result_.failures.push_back(fmt::format("{} {:.1f} %, at most {:.0f} %", what, 100 * *figure, 100 * *most));
+  }
+  void hold_gpus() {
+    const std::optional<double>& most = result_.file->tolerance_gpu_median;
+    if (!most) return;
+    const std::vector<TrainingRatio> ratios = training_ratios(result_);
+    for (const std::string& gpu : gpus_of(ratios)) {
+      const RatioFigures figures =
+          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && r.judged(); });
+      if (std::abs(figures.median_ratio - 1) <= *most) continue;
+      result_.failures.push_back(
+          fmt::format("{}: median ratio {:.3f}, {:.2f} to {:.2f}", gpu, figures.median_ratio, 1 - *most, 1 + *most));
+    }
+  }
+
+  RowResult result_of(const ValidationRow& row) const {
+    if (row.kind == RowKind::kernels) return kernels(row);
+    for (const RunKey& key : keys_of(*result_.file, row)) {
+      if (run(key).state != RunState::skipped) continue;
+      return {.verdict = Verdict::skipped, .simulated = {}, .error = {}, .detail = run(key).reason};
+    }
+    switch (row.kind) {
+      case RowKind::figure:
+        return figure(row);
+      case RowKind::order:
+        return order(row);
+      case RowKind::fails:
+        return fails(row);
+      case RowKind::kernels:
+        break;
+    }
+    return {};
+  }
+
+  RowResult kernels(const ValidationRow& row) const {
+    const auto found = kernels_.find(&*row.kernels);
+    RowResult result;
+    if (found == kernels_.end() || found->second.kernels == 0) {
+      result.detail = "the table has no such kernels";
+      return result;
+    }
+    const KernelFigures& figures = found->second;
+    result.kernels = figures;
+    result.simulated = figures.median;
+    result.verdict = figures.median <= row.kernels->target ? Verdict::within : Verdict::missed;
+    result.detail = fmt::format("{} kernels, median ratio {:.3f}, p90 {:.1f} %", figures.kernels, figures.median_ratio,
+                                100 * figures.p90);
+    return result;
+  }
+
+  RowResult figure(const ValidationRow& row) const {
+    double sum = 0;
+    for (const std::string& workload : row.workloads) {
+      const RunFigures& of = run(key_of(*result_.file, workload, row.of, row.over));
+      if (of.state != RunState::done) return misfit(row.of, of);
+      double value = metric_of(of, row);
+      if (!row.over.empty()) {
+        const RunFigures& over = run(key_of(*result_.file, workload, row.over, row.of));
+        if (over.state != RunState::done) return misfit(row.over, over);
+        value /= metric_of(over, row);
+      }
+      sum += value;
+    }
+    RowResult result;
+    const double simulated = sum / static_cast<double>(row.workloads.size());
+    if (!std::isfinite(simulated)) {
+      result.verdict = Verdict::missed;
+      result.detail = "nothing to divide by";
+      return result;
+    }
+    result.simulated = simulated;
+    result.error = row.published.error_of(simulated);
+    const bool counts = !row.fitted && row.not_judged.empty();
+    // A range has its own tolerance: what is outside of it is missed.
+    const double tolerated =
+        row.published.is_range() ? 0 : result_.file->tolerance_worst.value_or(std::numeric_limits<double>::infinity());
+    result.verdict = !counts                                ? Verdict::listed
+                     : std::abs(*result.error) <= tolerated ? Verdict::within
+                                                            : Verdict::missed;
+    return result;
+  }
+
+  static RowResult misfit(const std::string& system, const RunFigures& run) {
+    return {.verdict = Verdict::missed, .simulated = {}, .error = {}, .detail = system + ": " + run.reason};
+  }
+
+  RowResult order(const ValidationRow& row) const {
+    RowResult result{.verdict = Verdict::within, .simulated = {}, .error = {}, .detail = {}};
+    for (const std::string& workload : row.workloads) {
+      double last = 0;
+      for (const std::string& name : row.order) {
+        const RunFigures& figures = run(key_of(*result_.file, workload, name, reference_of(row)));
+        if (figures.state != RunState::done) return misfit(name, figures);
+        if (figures.seconds < last) result.verdict = Verdict::missed;
+        last = figures.seconds;
+        result.detail += fmt::format("{}{:.4g}",
+                                     result.detail.empty()         ? ""
+                                     : &name == &row.order.front() ? "; "
+                                                                   : " < ",
+                                     figures.seconds);
+      }
+    }
+    result.detail += " s";
+    if (!row.not_judged.empty()) result.verdict = Verdict::listed;
+    return result;
+  }
+
+  RowResult fails(const ValidationRow& row) const {
+    RowResult result{.verdict = Verdict::within, .simulated = {}, .error = {}, .detail = {}};
+    for (const std::string& workload : row.workloads) {
+      const RunFigures& figures = run({workload, row.of});
+      if (figures.state == RunState::refused) return misfit(row.of, figures);
+      if (figures.state == RunState::done) {
+        result.verdict = Verdict::missed;
+        result.detail = fmt::format("it fits: {:.4g} s", figures.seconds);
+        break;
+      }
+      result.detail = figures.reason;
+    }
+    if (!row.not_judged.empty()) result.verdict = Verdict::listed;
+    return result;
+  }
+
+  void count(const ValidationRow& row, const RowResult& result) {
+    switch (result.verdict) {
+      case Verdict::skipped:
+        ++result_.skipped;
+        break;
+      case Verdict::listed:
+        ++(row.fitted ? result_.fitted : result_.listed);
+        break;
+      case Verdict::missed:
+        ++result_.missed;
+        [[fallthrough]];
+      case Verdict::within:
+        ++result_.judged;
+        if (!result.error) break;
+        result_.worst = std::max(result_.worst.value_or(0), std::abs(*result.error));
+        if (!row.published.is_range()) result_.errors.push_back(std::abs(*result.error));
+        break;
+    }
+  }
+
+  const KernelTable& kernels_;
+  ValidationResult result_;
+};
+
+}  // namespace
+
+std::string ideal_run(const ValidationSystem& compared_with) {
+  return std::string(ideal_system) + " on " + compared_with.machine.name;
+}
+
+std::vector<RunKey> runs_needed(const ValidationFile& file) {
+  std::vector<RunKey> all, ordered;
+  for (const ValidationExperiment& experiment : file.experiments) {
+    for (const ValidationRow& row : experiment.rows) {
+      for (RunKey& key : keys_of(file, row)) {
+        if (std::find(all.begin(), all.end(), key) == all.end()) all.push_back(std::move(key));
+      }
+    }
+  }
+  for (const ValidationWorkload& workload : file.workloads) {
+    for (const RunKey& key : all) {
+      if (key.first == workload.name) ordered.push_back(key);
+    }
+  }
+  return ordered;
+}
+
+ValidationResult evaluate(const ValidationFile& file, RunTable runs, const KernelTable& kernels) {
+  return Evaluation(file, std::move(runs), kernels).evaluate();
+}
+
+std::optional<double> median_of(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace tencache

@@ -1,0 +1,163 @@
+// Published experiments, as the files of configs/validation describe them: workloads, machines, systems (a policy with
+// its options on a machine) and what the paper measured of them. The format is described in docs/validation-format.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "configs/generate_settings.h"
+#include "core/machine_spec.h"
+#include "traces/model.h"
+
+namespace tencache {
+
+using Settings = std::map<std::string, std::string>;
+
+// offloading: systems that move data, compared by times and ratios; gpu: times of the GPU alone; memory: its peaks.
+// Their summaries are kept apart: many accurate rows of one kind must not hide a miss of another.
+enum class ValidationKind : std::uint8_t { offloading, gpu, memory };
+const std::vector<std::string>& validation_kind_names();  // in the order of the enum
+
+struct ValidationWorkload {
+  std::string name;
+  std::string title;                         // what it is in the paper
+  std::string recording;                     // a folder under --traces; empty: generated
+  std::string size_column;                   // of a recording
+  GenerateSettings generate;                 // of a generated one
+  std::optional<ModelDescription> model;     // in place of the one that `generate` names
+  bool one_rank = false;                     // ranks that are all alike are simulated once: they share nothing
+  bool slow = false;                         // left out with --quick
+  std::map<std::string, Settings> settings;  // system to options that differ for this workload
+};
+
+struct ValidationSystem {
+  std::string name;
+  std::string policy;
+  Settings settings;
+  MachineSpec machine;
+  GenerateSettings generate;    // where its traces differ from the workload's: another precision of gradients
+  std::uint64_t iteration = 0;  // the one whose time counts, the first is 1; 0: the steady state
+};
+
+// What is measured of a run.
+enum class Metric : std::uint8_t {
+  seconds,
+  forward_seconds,
+  backward_seconds,
+  update_seconds,
+  hit_rate_tensors,
+  hit_rate_accesses,
+  hit_rate_bytes,
+  link_bytes,                 // an iteration
+  stall_seconds,              // an iteration, by cause
+  peak_bytes,                 // of the GPU
+  peak_bytes_less_optimizer,  // the same, without the states of the optimizer
+  peak_activation_bytes,      // the same, without any persistent tensor
+  // Tokens of a GPU over the time of an iteration, or of some of its phases.
+  tokens_per_second,
+  forward_backward_tokens_per_second,
+  forward_tokens_per_second,
+};
+
+// A number, or a range that any number in it agrees with.
+struct Published {
+  double from = 0, to = 0;
+  std::string text;  // as written: "10562/1758"
+
+  bool is_range() const { return from < to; }
+  // Of the simulated figure: simulated ÷ published - 1; 0 within the range.
+  double error_of(double simulated) const;
+};
+
+enum class RowKind : std::uint8_t {
+  figure,   // `of`'s metric, or its ratio to `over`'s
+  order,    // the systems from fast to slow
+  fails,    // `of` runs out of memory
+  kernels,  // the kernel model against recorded kernels
+};
+
+// Recorded kernels of a chip, and the median error that the kernel model may have on them.
+struct KernelGroup {
+  std::string chip;  // whose table: configs/kernels/<chip>.csv
+  std::string gpu;   // of configs/gpus.yaml
+  KernelKind kind = KernelKind::unknown;
+  std::uint64_t head_dimension = 0;  // of attention
+  bool causal = false;               // the same
+  bool fp8 = false;                  // of products
+  double target = 0;
+};
+
+// What a row of a throughput table ran.
+struct TrainingRun {
+  std::string gpu, model;
+  std::uint64_t sequence = 0, gpus = 0;
+  bool recomputed = false;
+  double tokens = 0;  // of a GPU in the simulated iteration
+};
+
+struct ValidationRow {
+  RowKind kind = RowKind::figure;
+  std::string name;
+  std::vector<std::string> workloads;  // the mean over them
+  Metric metric = Metric::seconds;
+  std::string metric_text;  // "bytes.nvme_write"
+  std::string link;         // of link_bytes; of stall_seconds: the cause
+  std::string of, over;     // systems; `over` may be empty
+  std::vector<std::string> order;
+  Published published;
+  std::optional<TrainingRun> training;  // of a throughput table
+  std::optional<KernelGroup> kernels;   // of RowKind::kernels
+  std::string source;                   // empty: the experiment's
+  bool fitted = false;
+  std::string note;        // where it is missed: why, as far as is known
+  std::string not_judged;  // why it is listed only; empty: it counts
+};
+
+struct ValidationExperiment {
+  std::string name, source;
+  std::vector<ValidationRow> rows;
+};
+
+struct FittedParameter {
+  std::string parameter, value, on;
+};
+
+// An option of a throughput table, and why it is as it is.
+struct StatedOption {
+  std::string section, option, value, source;
+};
+
+struct ValidationFile {
+  std::string name, system, source, url;  // name: of the file
+  ValidationKind kind = ValidationKind::offloading;
+  // Of the absolute errors; none: not judged. The last one: how far a GPU's median ratio may be from 1.
+  std::optional<double> tolerance_median = 0.10, tolerance_worst = 0.25, tolerance_p90, tolerance_gpu_median;
+  std::vector<FittedParameter> fitted;
+  std::vector<std::string> not_modelled, remarks;
+  std::vector<StatedOption> options;
+  std::vector<ValidationWorkload> workloads;
+  std::vector<ValidationSystem> systems;
+  std::vector<ValidationExperiment> experiments;
+
+  bool needs_recording(const ValidationRow& row) const;
+  const ValidationWorkload& workload(const std::string& wanted) const;
+  const ValidationSystem& system_named(const std::string& wanted) const;
+};
+
+// The system that every row may name: all in GPU memory, on the machine of the system it is compared with.
+inline constexpr const char* ideal_system = "ideal";
+
+// A workload's options with those of a system over them.
+GenerateSettings generate_for(const ValidationWorkload& workload, const GenerateSettings& changes);
+
+// Throws Error with file and line; unknown keys, names, policies and options are errors that list the valid ones.
+ValidationFile parse_validation(const std::string& text, const std::string& file);
+
+// Those that ship if `names_or_files` is empty. Throws Error that lists the valid names for an unknown one.
+std::vector<ValidationFile> read_validations(const std::vector<std::string>& names_or_files);
+
+}  // namespace tencache

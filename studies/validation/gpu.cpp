@@ -1,0 +1,63 @@
+#include "studies/validation/gpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tencache {
+
+std::optional<double> p90_of(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  std::sort(values.begin(), values.end());
+  return values[(values.size() * 9 + 9) / 10 - 1];
+}
+
+RatioFigures ratio_figures(std::vector<double> ratios) {
+  RatioFigures figures;
+  figures.rows = ratios.size();
+  if (ratios.empty()) return figures;
+  std::vector<double> errors;
+  for (const double ratio : ratios) errors.push_back(std::abs(ratio - 1));
+  figures.median_ratio = *median_of(std::move(ratios));
+  figures.median_error = *median_of(errors);
+  figures.p90 = *p90_of(errors);
+  figures.worst = *std::max_element(errors.begin(), errors.end());
+  return figures;
+}
+
+std::vector<TrainingRatio> training_ratios(const ValidationResult& result, std::size_t experiment) {
+  std::vector<TrainingRatio> ratios;
+  const std::vector<ValidationRow>& rows = result.file->experiments[experiment].rows;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::optional<double>& error = result.rows[experiment][i].error;
+    if (rows[i].training && error) ratios.push_back({&*rows[i].training, &rows[i], 1 + *error});
+  }
+  return ratios;
+}
+
+std::vector<TrainingRatio> training_ratios(const ValidationResult& result) {
+  std::vector<TrainingRatio> all;
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const std::vector<TrainingRatio> some = training_ratios(result, i);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::vector<std::string> gpus_of(const std::vector<TrainingRatio>& ratios) {
+  std::vector<std::string> names;
+  for (const TrainingRatio& ratio : ratios) {
+    if (std::find(names.begin(), names.end(), ratio.run->gpu) == names.end()) names.push_back(ratio.run->gpu);
+  }
+  return names;
+}
+
+RatioFigures figures_where(const std::vector<TrainingRatio>& ratios,
+                           const std::function<bool(const TrainingRatio&)>& wanted) {
+  std::vector<double> chosen;
+  for (const TrainingRatio& ratio : ratios) {
+    if (wanted(ratio)) chosen.push_back(ratio.ratio);
+  }
+  return ratio_figures(std::move(chosen));
+}
+
+}  // namespace tencache

@@ -141,7 +141,7 @@ Json staging_json(const MachineSpec& machine) {
           {"bytes", machine.staging.count * machine.staging.bytes}};
 }
 
-Json verdict_json(const Workload& workload, const Verdict& verdict, const References& references) {
+Json verdict_json(const Workload& workload, const FitVerdict& verdict, const References& references) {
   const Json result = result_json(workload, verdict.outcome, references);
   Json json = {{"policy", result["policy"]},
                {"fits", result["fits"]},
@@ -162,12 +162,12 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
     json["bytes_missing"] = result["misfit"]["bytes_missing"];
   }
   const MachineSpec& machine = workload.machine;
-  for (const Verdict::Minimum& minimum : verdict.minimums) {
+  for (const FitVerdict::Minimum& minimum : verdict.minimums) {
     if (!minimum.bytes) continue;
     // Beside staging buffers, which "staging" has.
     json[fmt::format("minimum_{}_bytes", to_string(machine.tiers[minimum.tier].kind))] = *minimum.bytes;
   }
-  for (const Verdict::Minimum& minimum : verdict.minimums) {
+  for (const FitVerdict::Minimum& minimum : verdict.minimums) {
     if (!minimum.joint) continue;
     const JointMinimum& joint = *minimum.joint;
     const bool one = joint.other != no_tier;
@@ -190,7 +190,7 @@ Json verdict_json(const Workload& workload, const Verdict& verdict, const Refere
 }
 
 // "12 GiB", or "none does"; what is missing where it does not fit.
-std::string minimum_text(const MachineSpec& machine, const Verdict& verdict, const Verdict::Minimum& minimum) {
+std::string minimum_text(const MachineSpec& machine, const FitVerdict& verdict, const FitVerdict::Minimum& minimum) {
   const Staging& staging = machine.staging;
   const bool buffers = staging.count > 0 && staging.tier == minimum.tier;
   const auto amount = [&](Bytes bytes) {
@@ -210,20 +210,20 @@ std::string minimum_text(const MachineSpec& machine, const Verdict& verdict, con
   return fmt::format("{} (+{})", amount(*minimum.bytes), format_bytes(*minimum.bytes - own));
 }
 
-std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& verdicts) {
+std::string verdicts_text(const Workload& workload, const std::vector<FitVerdict>& verdicts) {
   const MachineSpec& machine = workload.machine;
   std::vector<std::string> header = {"policy", "fits"};
-  for (const Verdict::Minimum& minimum : verdicts.front().minimums) {
+  for (const FitVerdict::Minimum& minimum : verdicts.front().minimums) {
     header.push_back("least " + std::string(minimum.tier == 0 ? "GPU" : machine.tiers[minimum.tier].name) + " memory");
   }
   for (const Tier& tier : machine.tiers) header.push_back("peak " + tier.name);
   header.push_back("why not");
   Table table(header);
   std::string reasons;
-  for (const Verdict& verdict : verdicts) {
+  for (const FitVerdict& verdict : verdicts) {
     const RunResult& result = verdict.outcome.result;
     std::vector<std::string> row = {verdict.outcome.policy, verdict.fits() ? "yes" : "no"};
-    for (const Verdict::Minimum& minimum : verdict.minimums) row.push_back(minimum_text(machine, verdict, minimum));
+    for (const FitVerdict::Minimum& minimum : verdict.minimums) row.push_back(minimum_text(machine, verdict, minimum));
     for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
       row.push_back(result.fits ? format_bytes(result.peak_bytes[i]) : "-");
     }
@@ -237,7 +237,7 @@ std::string verdicts_text(const Workload& workload, const std::vector<Verdict>& 
 }
 
 // Of one policy: when each tier is fullest, and what page-locking makes of it.
-std::string peaks_text(const Workload& workload, const Verdict& verdict) {
+std::string peaks_text(const Workload& workload, const FitVerdict& verdict) {
   if (verdict.peaks.empty()) return "";
   const MachineSpec& machine = workload.machine.of_rank(verdict.outcome.rank);
   Table table({"tier", "capacity", "at start-up", "steady", "free at least"});
@@ -294,9 +294,9 @@ std::vector<std::string> notes_of_fit(const Workload& workload, const BoundTerm&
 }
 
 // What is to be known where it fits: where DeepSpeed would not, and how fast it can be at best.
-std::string remarks_text(const Workload& workload, const std::vector<Verdict>& verdicts, bool fits) {
+std::string remarks_text(const Workload& workload, const std::vector<FitVerdict>& verdicts, bool fits) {
   std::string text;
-  for (const Verdict& verdict : verdicts) {
+  for (const FitVerdict& verdict : verdicts) {
     const std::string note = deepspeed_note(workload, verdict.outcome);
     if (!note.empty()) text += fmt::format("{}: {}.\n", verdict.outcome.policy, note);
   }
@@ -319,7 +319,7 @@ const MachineSpec& machine_of(const FitResult& result, std::size_t rank) {
 }  // namespace
 
 bool FitResult::fits() const {
-  return std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) { return verdict.fits(); });
+  return std::any_of(verdicts.begin(), verdicts.end(), [](const FitVerdict& verdict) { return verdict.fits(); });
 }
 
 Json fit_json(const FitResult& result) {
@@ -330,7 +330,7 @@ Json fit_json(const FitResult& result) {
     demands.push_back(
         demand_json(workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank], rank));
   }
-  for (const Verdict& verdict : result.verdicts) policies.push_back(verdict_json(workload, verdict, references));
+  for (const FitVerdict& verdict : result.verdicts) policies.push_back(verdict_json(workload, verdict, references));
   return {{"trace", workload.options.trace},
           {"machine", workload.machine.name},
           {"fits", result.fits()},

@@ -13,7 +13,7 @@
 namespace tencache {
 
 // Of one policy.
-struct Verdict {
+struct FitVerdict {
   Outcome outcome;
   struct Minimum {
     TierId tier = no_tier;
@@ -31,7 +31,7 @@ struct Verdict {
 struct FitResult {
   const Workload& workload;
   std::vector<Demand> demands, rounded;  // by rank; rounded: in whole pages of GPU memory
-  std::vector<Verdict> verdicts;         // at least one
+  std::vector<FitVerdict> verdicts;      // at least one
 
   bool fits() const;  // under any of the policies
 };

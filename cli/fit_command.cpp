@@ -50,9 +50,9 @@ Bytes pinned_bytes(const TierPeak& cpu_peak, Bytes cpu_peak_bytes, const Staging
   return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.count * staging.bytes;
 }
 
-Verdict judge(const Workload& workload, const std::string& policy, const std::map<std::string, std::string>& settings,
-              std::optional<Bytes> pinned_limit) {
-  Verdict verdict;
+FitVerdict judge(const Workload& workload, const std::string& policy,
+                 const std::map<std::string, std::string>& settings, std::optional<Bytes> pinned_limit) {
+  FitVerdict verdict;
   Timeline timeline;
   std::vector<Timeline> others;
   const Recorders recorders{.timeline = &timeline, .other_timelines = &others};
@@ -85,15 +85,15 @@ Verdict judge(const Workload& workload, const std::string& policy, const std::ma
   return verdict;
 }
 
-std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& workload,
-                               const std::vector<std::string>& names,
-                               const std::map<std::string, std::string>& settings, std::size_t ranks) {
+std::vector<FitVerdict> judge_all(const FitArguments& arguments, const Workload& workload,
+                                  const std::vector<std::string>& names,
+                                  const std::map<std::string, std::string>& settings, std::size_t ranks) {
   const std::optional<Bytes> limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, ranks);
   std::vector<TierId> tiers;
   for (const TierKind kind : searched_kinds(arguments, names.size())) {
     if (const TierId tier = tier_of_kind(workload.machine, kind); tier != no_tier) tiers.push_back(tier);
   }
-  std::vector<Verdict> verdicts(names.size());
+  std::vector<FitVerdict> verdicts(names.size());
   ProgressLine progress;
   std::mutex mutex;
   std::size_t done = 0;
@@ -107,22 +107,22 @@ std::vector<Verdict> judge_all(const FitArguments& arguments, const Workload& wo
     step(names[i]);
   });
   on_all_cores(names.size() * tiers.size(), [&](std::size_t i) {
-    Verdict& verdict = verdicts[i / tiers.size()];
-    Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
+    FitVerdict& verdict = verdicts[i / tiers.size()];
+    FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
     minimum.bytes = minimum_capacity(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
                                      limits_of(workload.options.iterations), verdict.outcome.result.fits);
     step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
   });
   if (tiers.size() < 2) return verdicts;
-  std::vector<Verdict*> helpless;  // two tiers are too small at least
-  for (Verdict& verdict : verdicts) {
+  std::vector<FitVerdict*> helpless;  // two tiers are too small at least
+  for (FitVerdict& verdict : verdicts) {
     const bool none_does = std::none_of(verdict.minimums.begin(), verdict.minimums.end(),
-                                        [](const Verdict::Minimum& minimum) { return minimum.bytes.has_value(); });
+                                        [](const FitVerdict::Minimum& minimum) { return minimum.bytes.has_value(); });
     if (none_does) helpless.push_back(&verdict);
   }
   on_all_cores(helpless.size() * tiers.size(), [&](std::size_t i) {
-    Verdict& verdict = *helpless[i / tiers.size()];
-    Verdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
+    FitVerdict& verdict = *helpless[i / tiers.size()];
+    FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
     minimum.joint = joint_minimum(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
                                   limits_of(workload.options.iterations));
   });

@@ -52,6 +52,13 @@ TensorId Residency::add_tensor(Bytes bytes, Role role, bool persistent) {
   return tensor;
 }
 
+TensorId Residency::next_tensor(Bytes bytes) const {
+  const Bytes chunks = chunk_bytes_ == 0 ? 1 : (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  const auto found = free_ids_.find(static_cast<std::uint32_t>(chunks));
+  if (found != free_ids_.end() && !found->second.empty()) return found->second.back();
+  return static_cast<TensorId>(tensors_.size());
+}
+
 void Residency::reserve(std::span<const Tensor> tensors) {
   Bytes chunks = 0, bytes = 0;
   for (const Tensor& tensor : tensors) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Residency {
 
   // Tensors. Ids of removed tensors are used again (by tensors of as many chunks).
   TensorId add_tensor(Bytes bytes, Role role, bool persistent);
+  TensorId next_tensor(Bytes bytes) const;        // the id that `add_tensor` gives next
   void reserve(std::span<const Tensor> tensors);  // these will be added
   void remove_tensor(TensorId tensor);            // all its copies must be absent
   std::size_t tensor_count() const { return tensors_.size(); }
@@ -55,6 +57,9 @@ class Residency {
   void set_role(TensorId tensor, Role role) { tensors_[tensor].role = role; }
   ChunkId first_chunk(TensorId tensor) const { return tensors_[tensor].first_chunk; }
   std::uint32_t chunk_count(TensorId tensor) const { return tensors_[tensor].chunk_count; }
+  auto chunks_of(TensorId tensor) const {
+    return std::views::iota(first_chunk(tensor), first_chunk(tensor) + chunk_count(tensor));
+  }
 
   // Chunks.
   std::size_t chunk_total() const { return owners_.size(); }

@@ -136,7 +136,7 @@ bool AcceleratorLane::download(std::span<const HostPiece> host, const std::byte*
 }
 
 std::string AcceleratorLane::indirect_reason() const {
-  const std::lock_guard lock(reason_mutex_);
+  const MutexLock lock(reason_mutex_);
   return indirect_reason_;
 }
 
@@ -163,7 +163,7 @@ AcceleratorLane::Direct AcceleratorLane::move_directly(const FileLane& files, co
   if (reason.empty()) return Direct::done;
   direct_.reset();
   std::fprintf(stderr, "tencache: files reach the GPU through the host's memory from here on: %s\n", reason.c_str());
-  const std::lock_guard lock(reason_mutex_);
+  const MutexLock lock(reason_mutex_);
   indirect_reason_ = reason;
   return Direct::failed;
 }

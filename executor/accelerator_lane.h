@@ -6,11 +6,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/thread_annotations.h"
 #include "executor/accelerator.h"
 #include "executor/swap_file.h"
 
@@ -49,8 +49,8 @@ class AcceleratorLane {
   Bytes buffer_bytes_;
   std::unique_ptr<CopyEngine> engine_;
   std::unique_ptr<DirectFiles> direct_;
-  mutable std::mutex reason_mutex_;
-  std::string indirect_reason_;
+  mutable Mutex reason_mutex_;
+  std::string indirect_reason_ TENCACHE_GUARDED_BY(reason_mutex_);
   std::byte* buffers_ = nullptr;  // mapped at first use
   bool pinned_ = false;
 };

@@ -2,8 +2,8 @@
 //
 // Tiers of kind gpu and cpu are ChunkMemory (the GPU's is a capped arena of ordinary memory that stands in for it),
 // tiers of kind nvme are SwapFiles. With an accelerator (accelerator.h) tiers of kind gpu are its memory, CPU memory is
-// page-locked for it, and links from and to them copy with its engines; all else is the same. Each link is a thread
-// that copies (CopyLane), each of the two op lanes a thread that runs bodies. With `pace` a link takes latency + bytes
+// page-locked for it, and links from and to them copy with its engines; all else is the same (HostMemory). Each link is
+// a thread that copies (CopyLane), each of the two op lanes a thread that runs bodies (WorkLanes). With `pace` a link takes latency + bytes
 // / bandwidth of wall time for a transfer, so that a machine slower than this computer can be stood in for. A transfer
 // that was ready behind another one is paced from the moment the other should have ended: waking up late does not add
 // up.
@@ -20,25 +20,17 @@
 // and `last_error` may be called from any thread at any time.
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "core/fault_plan.h"
 #include "core/machine.h"
-#include "executor/accelerator.h"
-#include "executor/chunk_memory.h"
-#include "executor/copy_lane.h"
-#include "executor/swap_file.h"
+#include "executor/host_memory.h"
+#include "executor/work_lanes.h"
 
 namespace tencache {
 
@@ -57,17 +49,6 @@ class OpBodies {
   virtual void initialise(TensorId tensor, Bytes begin, std::span<std::byte> content);
 };
 
-struct HostMachineOptions {
-  bool pace = true;             // keep to the links' bandwidth and latency
-  std::vector<bool> addressed;  // per tier: the engine gives offsets (Place::offset); empty: none does
-  bool populate = true;         // ChunkMemoryOptions
-  bool prefault = false;
-  bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
-  SwapFileOptions files;
-  std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
-  std::optional<FaultPlan> faults;           // what is to go wrong
-};
-
 // The same machine with what real memory asks for: granularities of at least 4 KiB, or of the accelerator's pages, and
 // capacities in multiples of them. Simulate this one to predict a run. Throws Error for a capacity below a page.
 MachineSpec with_real_pages(MachineSpec spec, const Accelerator* accelerator = nullptr);
@@ -83,125 +64,63 @@ class HostMachine final : public Machine {
 
   Fence submit(const CopyCommand& copy, Tag tag) override;
   Fence execute(const OpCommand& op, Tag tag) override;
-  void cancel(Fence fence) override;
-  bool wait(Completion& completion) override;
-  Nanoseconds now() const override;
-  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
-  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
-  void tensor_created(TensorId tensor, Bytes bytes) override;
-  void tensor_destroyed(TensorId tensor) override;
+  void cancel(Fence fence) override { lanes_->cancel(fence); }
+  bool wait(Completion& completion) override { return lanes_->wait(completion); }
+  Nanoseconds now() const override { return lanes_->now(); }
+  void map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
+    memory_->map(tensor, begin, bytes, place);
+  }
+  void unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
+    memory_->unmap(tensor, begin, bytes, place);
+  }
+  void tensor_created(TensorId tensor, Bytes bytes) override { memory_->create(tensor, bytes); }
+  void tensor_destroyed(TensorId tensor) override { memory_->destroy(tensor); }
   void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
 
   // Waits for the next completion even while nothing is under way. False at the time limit and after `stop`.
-  bool wait_for(Completion& completion, std::chrono::nanoseconds limit);
+  bool wait_for(Completion& completion, std::chrono::nanoseconds limit) { return lanes_->wait_for(completion, limit); }
   // From now on `wait` and `wait_for` return false, also those that wait already.
-  void stop();
+  void stop() { lanes_->stop(); }
 
   // The tensor is about to be destroyed: its memory may stay in place for another one (TierMemory::retire). On the
   // thread that calls Machine.
-  void retire(TensorId tensor);
+  void retire(TensorId tensor) { memory_->retire(tensor); }
 
   // The tensor's constant address in a memory tier.
-  std::byte* address(TensorId tensor, TierId tier = 0) const;
-  Bytes bytes(TensorId tensor) const;
+  std::byte* address(TensorId tensor, TierId tier = 0) const { return memory_->address(tensor, tier); }
+  Bytes bytes(TensorId tensor) const { return memory_->bytes(tensor); }
   TierId tier_of_lane(std::uint8_t lane) const { return lane == 0 ? TierId{0} : cpu_tier_; }
   // A copy of a chunk's content, from memory or a file, for tests and for looking into a stopped machine. Nothing that
   // touches the chunk is under way.
-  std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
+  std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier) {
+    return memory_->content(tensor, begin, bytes, tier);
+  }
 
   // The message of the last work that failed; empty if none did.
-  std::string last_error() const override;
+  std::string last_error() const override { return lanes_->last_error(); }
   // How files are read and written, and what was fallen back to; a line per tier.
   std::string describe() const;
   const MachineSpec& spec() const { return spec_; }
   Accelerator* accelerator() const { return options_.accelerator.get(); }
-  ChunkMemoryStatistics memory_statistics(TierId tier) const;  // memory tiers only
-  const SwapFiles& files(TierId tier) const;                   // nvme tiers only
+  // Of memory tiers, and of nvme tiers.
+  ChunkMemoryStatistics memory_statistics(TierId tier) const { return memory_->statistics(tier); }
+  const SwapFiles& files(TierId tier) const;
   // What was injected; zeros without a plan. On the thread that calls Machine.
   FaultCounts fault_counts() const { return faults_ ? faults_->counts() : FaultCounts{}; }
 
  private:
-  struct Work {
-    Fence fence = 0;
-    Tag tag = 0;
-    std::uint32_t blockers = 0;  // of an op: cancelled copies that it waits for
-    Nanoseconds ready_ns = 0;    // when it was submitted and they were over
-    std::atomic<bool> cancelled = false;
-    CopyFault fault;
-    std::string injected_failure;  // of the fault, in words
-    CopyWork copy;                 // copy lanes
-    OpCommand op;                  // op lanes; its uses are in `uses`
-    std::vector<Use> uses;
-  };
-  struct Lane {
-    std::unique_ptr<CopyLane> copy;  // nullptr for op lanes
-    std::uint8_t op_lane = 0;
-    std::deque<Work> queue;
-    bool running = false;  // the front one
-    std::condition_variable wake;
-    Nanoseconds free_ns = 0;  // from when the next one is paced
-    Nanoseconds last_end_ns = 0;
-    std::thread thread;
-  };
-  // Work that is not over.
-  struct Pending {
-    Lane* lane = nullptr;
-    Work* work = nullptr;
-    std::vector<Fence> dependants;  // ops that wait for it
-  };
-  // Memory or files.
-  struct TierStore {
-    std::unique_ptr<TierMemory> memory;
-    const ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
-    std::unique_ptr<SwapFiles> files;
-    bool on_accelerator() const { return memory != nullptr && pages == nullptr; }
-  };
-  struct Outcome {
-    CompletionStatus status = CompletionStatus::done;
-    std::string message;
-    Nanoseconds start_ns = 0;
-  };
-
-  void build_tiers();
-  void build_staging();
+  void check_links() const;
   void build_lanes();
-  void close();
   void report_fallback() const;
-  Fence enqueue(Lane& lane, Work& work);
-  void serve(Lane& lane);
-  Outcome run(Lane& lane, Work& work);
-  Outcome run_copy(Lane& lane, Work& work);
-  Outcome run_op(Lane& lane, Work& work);
-  void complete(Lane& lane, Outcome outcome);
-  bool take_completion(Completion& completion);
-  CopyWork resolve(const CopyCommand& copy);
-  void take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes);
-  void disturb(const CopyCommand& copy, Work& work);
-  std::byte* memory_of(const CopyCommand& copy, Place place, bool staging) const;
-  std::vector<HostPiece> pieces_of(const CopyCommand& copy, Place place, bool staging) const;
-  void transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes, bool upload);
 
-  MachineSpec spec_;
+  const MachineSpec spec_;
   OpBodies& bodies_;
   Options options_;
-  Nanoseconds origin_ns_;
   TierId cpu_tier_ = no_tier;
-  std::array<TierStore, max_tiers> tiers_;
-  std::byte* staging_ = nullptr;
-  Bytes staging_stride_ = 0;
-  bool staging_locked_ = false, staging_pinned_ = false;
   std::optional<FaultInjector> faults_;
-
-  mutable std::mutex mutex_;  // everything below, and the lanes' queues
-  std::condition_variable arrived_;
-  std::deque<Completion> completions_;
-  std::unordered_map<Fence, Pending> pending_;
-  Fence last_fence_ = 0;
-  std::string last_error_;
-  bool stopped_ = false;  // wait returns false
-  bool closing_ = false;  // the lanes end
-  std::vector<std::unique_ptr<Lane>> links_;
-  std::array<std::unique_ptr<Lane>, 2> op_lanes_;
+  std::optional<HostMemory> memory_;
+  std::vector<const CopyLane*> links_;  // of the lanes, for what they say of themselves
+  std::unique_ptr<WorkLanes> lanes_;    // goes first: its threads use all of the above
 };
 
 }  // namespace tencache

@@ -123,7 +123,7 @@ void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses,
   std::vector<ReplayAccess> accesses;
   accesses.reserve(uses.size());
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const Use& use : uses) {
       const std::span content(machine.address(use.tensor, tier), trace_.tensors[use.tensor].bytes);
       accesses.push_back({use.tensor, versions_[use.tensor], content, use.read, use.write, unlimited});
@@ -135,7 +135,7 @@ void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses,
   TENCACHE_CHECK(lane != 0 || gpu_ != nullptr || machine.accelerator() == nullptr);
   ReplayKernels& kernels = lane == 0 && gpu_ != nullptr ? *gpu_ : host;
   const Nanoseconds work_ns = kernels.run(accesses, duration_ns, options_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const ReplayAccess& access : accesses) {
     if (access.read) count_check(op, access);
     if (access.write) versions_[access.tensor] = access.version + 1;
@@ -147,7 +147,7 @@ void ReplayBodies::run(std::uint8_t lane, OpIndex op, std::span<const Use> uses,
 }
 
 ReplayCounts ReplayBodies::counts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_;
 }
 

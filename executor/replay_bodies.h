@@ -5,10 +5,10 @@
 // 64-bit stamp, the rest of it continues from there.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/thread_annotations.h"
 #include "core/trace.h"
 #include "executor/host_machine.h"
 
@@ -64,15 +64,16 @@ class ReplayBodies final : public OpBodies {
   std::string summary() const;
 
  private:
-  void count_check(OpIndex op, const ReplayAccess& access);
+  void count_check(OpIndex op, const ReplayAccess& access) TENCACHE_REQUIRES(mutex_);
 
   const Trace& trace_;
   ReplayOptions options_;
   ReplayKernels* gpu_;
-  mutable std::mutex mutex_;
-  std::vector<std::uint64_t> versions_;
-  std::vector<std::uint8_t> verdicts_;  // by tensor: 0 not checked, 1 right, 2 wrong
-  ReplayCounts counts_;
+  mutable Mutex mutex_;
+  std::vector<std::uint64_t> versions_ TENCACHE_GUARDED_BY(mutex_);
+  // By tensor: 0 not checked, 1 right, 2 wrong.
+  std::vector<std::uint8_t> verdicts_ TENCACHE_GUARDED_BY(mutex_);
+  ReplayCounts counts_ TENCACHE_GUARDED_BY(mutex_);
 };
 
 // The content; `begin` is the position of the first byte in the tensor, a multiple of 4 KiB.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
@@ -15,7 +16,6 @@
 
 #include "core/check.h"
 #include "core/error.h"
-#include "executor/xxh64.h"
 
 namespace tencache {
 namespace {
@@ -73,7 +73,7 @@ Bytes first_part(const FileBlock& block, Bytes whole) {
 }
 
 std::uint64_t checksum_of(const FileBlock& block, const std::byte* memory) {
-  return xxh64({memory + block.begin, block.bytes});
+  return XXH64(memory + block.begin, block.bytes, 0);
 }
 
 // Before it is written.

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/fault_plan.h"
 
 namespace tencache {

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/timeline.h"
 #include "studies/policy_run.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/machine_spec.h"
 #include "core/metrics.h"
 #include "core/timeline.h"

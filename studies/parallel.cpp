@@ -3,19 +3,40 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "core/thread_annotations.h"
 #include "sim/interruption.h"
 
 namespace tencache {
+namespace {
+
+// What the first of several bodies threw.
+class FirstFailure {
+ public:
+  void failed(std::size_t index) {
+    const MutexLock lock(mutex_);
+    if (failure_ != nullptr && index >= index_) return;
+    index_ = index;
+    failure_ = std::current_exception();
+  }
+  void rethrow() {
+    const MutexLock lock(mutex_);
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+ private:
+  Mutex mutex_;
+  std::size_t index_ TENCACHE_GUARDED_BY(mutex_) = 0;
+  std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
 
 void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& body, std::size_t threads) {
   std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::size_t first_failed = count;
-  std::exception_ptr failure;
+  FirstFailure failure;
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
       try {
@@ -23,11 +44,7 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& bod
         body(i);
       } catch (...) {
         next = count;
-        const std::lock_guard lock(mutex);
-        if (i < first_failed) {
-          first_failed = i;
-          failure = std::current_exception();
-        }
+        failure.failed(i);
       }
     }
   };
@@ -36,7 +53,7 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& bod
   for (std::size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(work);
   work();
   others.clear();  // joins
-  if (failure) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 }  // namespace tencache

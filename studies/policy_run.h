@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/fault_plan.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"

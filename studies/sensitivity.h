@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "studies/machine_parameter.h"
 
 namespace tencache {

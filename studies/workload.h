@@ -9,7 +9,7 @@
 #include "configs/generate_settings.h"
 #include "configs/price_table.h"
 #include "configs/rescale_to_machine.h"
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "studies/policy_run.h"

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
+#include "core/engine/replay_log.h"
 #include "core/error.h"
-#include "core/replay_log.h"
 #include "executor/calibrate.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_memory.h"

@@ -8,10 +8,10 @@
 #include <iostream>
 #include <thread>
 
+#include "core/engine/event_log.h"
+#include "core/engine/replay_log.h"
 #include "core/error.h"
-#include "core/event_log.h"
 #include "core/fault_plan.h"
-#include "core/replay_log.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"

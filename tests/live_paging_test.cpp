@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/engine/replay_log.h"
 #include "core/error.h"
-#include "core/replay_log.h"
 #include "tests/live_support.h"
 
 namespace tencache::live_test {

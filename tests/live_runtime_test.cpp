@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "policies/registry.h"
 
 namespace tencache {

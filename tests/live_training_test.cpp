@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/replay_log.h"
+#include "core/engine/replay_log.h"
 #include "executor/torch/programs.h"
 #include "executor/torch/record.h"
 #include "executor/torch/recorded_durations.h"

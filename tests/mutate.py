@@ -99,14 +99,14 @@ def main():
     parser.add_argument("--count", type=int, default=100, help="mutants to try (default 100)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "mutate"), help="folder of the copy and its build")
-    parser.add_argument("--files", nargs="*", help="source files (default: core/*.cpp)")
+    parser.add_argument("--files", nargs="*", help="source files (default: those of core/ and core/engine/)")
     parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument("--again", metavar="F", help="only what survived in this file of an earlier --json")
     parser.add_argument("--list", action="store_true", help="only say how many mutants there are")
     options = parser.parse_args()
 
-    files = options.files or sorted("core/" + name for name in os.listdir(os.path.join(ROOT, "core"))
-                                    if name.endswith(".cpp"))
+    files = options.files or sorted(os.path.join(folder, name) for folder in ("core", "core/engine")
+                                    for name in os.listdir(os.path.join(ROOT, folder)) if name.endswith(".cpp"))
     everything = [(file, *mutant) for file in files for mutant in mutants_of(os.path.join(ROOT, file))]
     print(f"{len(everything)} mutants in {len(files)} files; seed {options.seed}")
     if options.list:

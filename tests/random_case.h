@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/machine_spec.h"
 #include "core/policy.h"
 #include "core/trace.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "configs/machine_yaml.h"
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
 #include "executor/replay_bodies.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/machine.h"
 #include "sim/sim_machine.h"
 

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "executor/xxh64.h"
 
 namespace tencache {
 namespace {
@@ -275,25 +274,6 @@ TEST_F(SwapFileTest, AChecksumNoticesEveryChangedByte) {
               std::string::npos);
     files.give(1, 0);
   }
-}
-
-TEST_F(SwapFileTest, XXH64HasTheValuesOfItsReferenceImplementation) {
-  std::vector<std::byte> bytes(1000);
-  std::uint32_t state = 1;
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>((state = state * 1'664'525 + 1'013'904'223) >> 24);
-  const auto hash = [&](std::size_t size) { return xxh64(std::span(bytes).first(size)); };
-  EXPECT_EQ(hash(0), 0xef46db3751d8e999U);
-  EXPECT_EQ(hash(1), 0x022545933f06bf0dU);
-  EXPECT_EQ(hash(3), 0x08df8be3658d3d95U);
-  EXPECT_EQ(hash(4), 0x66ffdb81913d4b3cU);
-  EXPECT_EQ(hash(7), 0x3a7521b97b54a753U);
-  EXPECT_EQ(hash(8), 0x30390231aefd6920U);
-  EXPECT_EQ(hash(31), 0xbba9bb8f08be8004U);
-  EXPECT_EQ(hash(32), 0x6731790492a9ab1dU);
-  EXPECT_EQ(hash(33), 0x2b0818f11e757ca4U);
-  EXPECT_EQ(hash(63), 0x24e278e001a2a067U);
-  EXPECT_EQ(hash(100), 0x32136076cca5109eU);
-  EXPECT_EQ(hash(1000), 0xf6603b6e7395f667U);
 }
 
 // The disk is said to hold half of the tier: what does not fit there goes to the other directory, then it is full.

@@ -43,7 +43,7 @@ struct Layer {
   std::vector<Parameter*> parameters;
 };
 
-struct Embedding {
+struct EmbeddingBlock {
   Parameter *tokens = nullptr, *positions = nullptr, *token_types = nullptr, *class_token = nullptr;
   Linear patches, projection;  // ViT; OPT-350M
   Norm norm;
@@ -70,7 +70,7 @@ struct LayerRange {
 struct RankModel {
   std::deque<Parameter> parameters;  // in the order of the model's modules
   bool has_embedding = false, has_head = false;
-  Embedding embedding;
+  EmbeddingBlock embedding;
   std::vector<Layer> layers;       // of all chunks, in the order of the model
   std::vector<LayerRange> chunks;  // of `layers`
   ModelHead head;

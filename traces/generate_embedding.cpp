@@ -2,7 +2,8 @@
 
 namespace tencache::generator {
 
-TensorId EmbeddingOps::forward(Embedding& embedding, const MicroBatch& micro, TensorId ids, EmbeddingState& state) {
+TensorId EmbeddingOps::forward(EmbeddingBlock& embedding, const MicroBatch& micro, TensorId ids,
+                               EmbeddingState& state) {
   state.ids = ids;
   const Module& module = embedding.module;
   const Count tokens = micro.tokens(), hidden = rank_.model.hidden, e = step_.element_bytes();
@@ -37,7 +38,8 @@ TensorId EmbeddingOps::forward(Embedding& embedding, const MicroBatch& micro, Te
   return dropped;
 }
 
-void EmbeddingOps::backward(Embedding& embedding, const MicroBatch& micro, const EmbeddingState& state, TensorId dy) {
+void EmbeddingOps::backward(EmbeddingBlock& embedding, const MicroBatch& micro, const EmbeddingState& state,
+                            TensorId dy) {
   const Module& module = embedding.module;
   const Count tokens = micro.tokens(), hidden = rank_.model.hidden, e = step_.element_bytes();
   TensorId dx = dropout_backward(rank_, module, dy, state.mask, tokens * hidden);

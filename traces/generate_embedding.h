@@ -17,8 +17,8 @@ class EmbeddingOps {
   EmbeddingOps(const RankContext& rank, LinearOps& linears)
       : rank_(rank), step_(rank.step), kernels_(rank.kernels), linears_(linears) {}
 
-  TensorId forward(Embedding& embedding, const MicroBatch& micro, TensorId ids, EmbeddingState& state);
-  void backward(Embedding& embedding, const MicroBatch& micro, const EmbeddingState& state, TensorId dy);
+  TensorId forward(EmbeddingBlock& embedding, const MicroBatch& micro, TensorId ids, EmbeddingState& state);
+  void backward(EmbeddingBlock& embedding, const MicroBatch& micro, const EmbeddingState& state, TensorId dy);
 
  private:
   const RankContext& rank_;

@@ -321,7 +321,7 @@ void Builder::add_outside(Part part, const NameParts& name, const ParameterShape
                             part == Part::embedding_norm;
   if (of_embedding ? !result_.has_embedding : !result_.has_head) return;
   Parameter& parameter = store(shape, shape.name, part, name.bias);
-  Embedding& embedding = result_.embedding;
+  EmbeddingBlock& embedding = result_.embedding;
   ModelHead& head = result_.head;
   (of_embedding ? embedding.parameters : head.parameters).push_back(&parameter);
   switch (part) {
@@ -436,7 +436,7 @@ RankModel Builder::build(const std::vector<ParameterShape>& shapes) {
     head.module = head.output.module;
   }
   if (result_.has_embedding) {
-    Embedding& embedding = result_.embedding;
+    EmbeddingBlock& embedding = result_.embedding;
     embedding.module = embedding.patches ? step_.module("vit.embeddings") : step_.module(embedding.tokens->module);
   }
   return std::move(result_);

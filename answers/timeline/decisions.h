@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/event_log.h"
+#include "core/engine/event_log.h"
 #include "traces/file_io.h"
 
 namespace tencache {

@@ -37,8 +37,8 @@ void TrainingTimeline::add(Timeline part, Trace program) {
   if (step_) return write(std::move(part));
   if (!program.ops.empty()) program_ = std::move(program);
   append(pending_, part);
-  const bool named =
-      std::ranges::any_of(pending_.spans, [](const Span& span) { return span.iteration >= first_named_step; });
+  const bool named = std::ranges::any_of(
+      pending_.spans, [](const Span& span) { return span.kind == SpanKind::op && span.iteration >= first_named_step; });
   if (named && !program_.ops.empty()) begin(from_iteration(std::exchange(pending_, {}), first_named_step));
 }
 

@@ -36,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/engine/engine.h"
 #include "core/error.h"
 #include "executor/host_machine.h"
 #include "executor/live/occupancy_labels.h"

@@ -9,7 +9,6 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
+#include "core/thread_annotations.h"
 #include "executor/torch/programs.h"
 #include "executor/torch/record.h"
 #include "executor/torch/recorded_durations.h"
@@ -72,7 +72,7 @@ class TimelineSender {
 
  private:
   void collect() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto move = [](auto& from, auto& to) {
       to.insert(to.end(), from.begin(), from.end());
       from.clear();
@@ -84,16 +84,16 @@ class TimelineSender {
     TimelinePart part;
     part.program = std::exchange(program_, {});
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::swap(part.timeline, pending_);
     }
     send(part);
   }
 
   Timeline growing_;  // the engine's
-  std::mutex mutex_;
-  Timeline pending_;  // collected, not yet sent
-  Trace program_;     // not yet sent
+  Mutex mutex_;
+  Timeline pending_ TENCACHE_GUARDED_BY(mutex_);  // collected, not yet sent
+  Trace program_;                                 // not yet sent
   bool known_ = false;
 };
 

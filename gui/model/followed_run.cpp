@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/thread_annotations.h"
 #include "executor/file_descriptor.h"
 #include "gui/model/timeline_file.h"
 #include "traces/file_io.h"
@@ -30,11 +29,11 @@ struct FollowedRun::State {
   std::string name;
   FileDescriptor file;
   TimelineParser parser;  // the thread's own
-  mutable std::mutex mutex;
-  mutable std::condition_variable changed;
-  std::vector<RunPointer> runs;
-  std::string note, error;
-  bool over = false, stopped = false;
+  Mutex mutex;
+  Condition changed;
+  std::vector<RunPointer> runs TENCACHE_GUARDED_BY(mutex);
+  std::string note TENCACHE_GUARDED_BY(mutex), error TENCACHE_GUARDED_BY(mutex);
+  bool over TENCACHE_GUARDED_BY(mutex) = false, stopped TENCACHE_GUARDED_BY(mutex) = false;
   std::thread thread;
 
   void read_to_end() {
@@ -53,7 +52,7 @@ struct FollowedRun::State {
       indexed.push_back(std::make_shared<const Run>(std::move(recording)));
     }
     if (indexed.empty()) return;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     runs = std::move(indexed);
     changed.notify_all();
   }
@@ -66,9 +65,13 @@ struct FollowedRun::State {
       if (parser.spans_ever_seen() != shown) show_what_came();
       shown = parser.spans_ever_seen();
       if (parser.complete()) return;
-      std::unique_lock lock(mutex);
+      MutexLock lock(mutex);
       if (!goes_on) note = parser.cut_off();
-      if (!goes_on || changed.wait_for(lock, between_looks, [this] { return stopped; })) return;
+      if (!goes_on) return;
+      const auto next_look = std::chrono::steady_clock::now() + between_looks;
+      while (!stopped && changed.wait_until(lock, next_look)) {
+      }
+      if (stopped) return;
     }
   }
 
@@ -79,7 +82,7 @@ struct FollowedRun::State {
     } catch (const Error& thrown) {
       failure = thrown.what();
     }
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     error = std::move(failure);
     over = true;
     changed.notify_all();
@@ -98,7 +101,7 @@ FollowedRun::FollowedRun(std::unique_ptr<State> state) : state_(std::move(state)
 
 FollowedRun::~FollowedRun() {
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->stopped = true;
     state_->changed.notify_all();
   }
@@ -106,28 +109,28 @@ FollowedRun::~FollowedRun() {
 }
 
 std::vector<RunPointer> FollowedRun::take() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return std::exchange(state_->runs, {});
 }
 
 bool FollowedRun::over() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->over;
 }
 
 std::string FollowedRun::note() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->note;
 }
 
 std::string FollowedRun::error() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->error;
 }
 
 void FollowedRun::wait() const {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return state_->over || !state_->runs.empty(); });
+  MutexLock lock(state_->mutex);
+  while (!state_->over && state_->runs.empty()) state_->changed.wait(lock);
 }
 
 }  // namespace tencache::gui

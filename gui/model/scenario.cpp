@@ -301,17 +301,18 @@ void simulate_behind_drawing() {
 }
 
 Simulator::Simulator()
-    : at_once_thread_([this](const std::stop_token& stop) { work(stop, at_once_, &Simulator::simulate_at_once); }),
+    : at_once_thread_(
+          [this](const std::stop_token& stop) { work(stop, &Simulator::at_once_, &Simulator::simulate_at_once); }),
       behind_thread_([this](const std::stop_token& stop) {
         simulate_behind_drawing();
-        work(stop, behind_, &Simulator::simulate_behind);
+        work(stop, &Simulator::behind_, &Simulator::simulate_behind);
       }) {}
 
 Simulator::~Simulator() {
   at_once_thread_.request_stop();
   behind_thread_.request_stop();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++requests_;
   }
   changed_.notify_all();
@@ -319,7 +320,7 @@ Simulator::~Simulator() {
 
 void Simulator::request(Scenario scenario) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     at_once_.wanted = scenario;
     behind_.wanted = std::move(scenario);
     ++requests_;
@@ -328,23 +329,23 @@ void Simulator::request(Scenario scenario) {
 }
 
 SimulatedPointer Simulator::take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(done_, nullptr);
 }
 
 bool Simulator::busy() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !behind_.idle() || !at_once_.idle();
 }
 
 void Simulator::wait() const {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return behind_.idle() && at_once_.idle(); });
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() TENCACHE_REQUIRES(mutex_) { return behind_.idle() && at_once_.idle(); });
 }
 
 void Simulator::forget() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     behind_.wanted.reset();
     at_once_.wanted.reset();
     done_ = nullptr;
@@ -355,7 +356,7 @@ void Simulator::forget() {
 
 // An old plan is of no use any more once the new one is there.
 void Simulator::give(SimulatedPointer result, std::uint64_t request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (result == nullptr || requests_ != request) return;
   if (result->old_plan && whole_request_ == request) return;
   done_ = std::move(result);
@@ -374,7 +375,7 @@ SimulatedPointer Simulator::simulate_whole(const Scenario& wanted, std::uint64_t
   }
   if (simulated == nullptr) return nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (plan != nullptr) planned_ = {std::move(plan), simulated->scenario, processor_seconds() - before};
     if (requests_ != request) return nullptr;
     whole_request_ = request;
@@ -386,14 +387,14 @@ SimulatedPointer Simulator::simulate_whole(const Scenario& wanted, std::uint64_t
 void Simulator::simulate_at_once(const Scenario& wanted, std::uint64_t request) {
   Planned planned;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     planned = planned_;
   }
   const Scenario& before = planned.scenario;
   if (planned.plan == nullptr || before.policy != wanted.policy || before.options != wanted.options) return;
   if (planned.seconds <= long_planning_seconds) {
     SimulatedPointer whole = simulate_whole(wanted, request);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     whole_ = std::move(whole);
     return;
   }
@@ -414,8 +415,8 @@ void Simulator::simulate_behind(const Scenario& wanted, std::uint64_t request) {
   SimulatedPointer simulated;
   simulating_ = true;
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return at_once_.idle() || overtaken(); });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [&]() TENCACHE_REQUIRES(mutex_) { return at_once_.idle() || overtaken(); });
     if (whole_request_ == request) simulated = std::exchange(whole_, nullptr);
   }
   if (simulated == nullptr && !overtaken()) simulated = simulate_whole(wanted, request);
@@ -428,8 +429,9 @@ void Simulator::simulate_behind(const Scenario& wanted, std::uint64_t request) {
   }
 }
 
-void Simulator::work(const std::stop_token& stop, Task& task, Serve serve) {
-  std::unique_lock lock(mutex_);
+void Simulator::work(const std::stop_token& stop, Task Simulator::*which, Serve serve) {
+  Task& task = this->*which;
+  MutexLock lock(mutex_);
   while (changed_.wait(lock, stop, [&task] { return task.wanted.has_value(); })) {
     const Scenario scenario = *std::exchange(task.wanted, std::nullopt);
     const std::uint64_t request = requests_;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "configs/rescale_to_machine.h"
 #include "core/metrics.h"
+#include "core/thread_annotations.h"
 #include "gui/model/recorded_plan.h"
 #include "gui/model/run.h"
 
@@ -115,19 +115,19 @@ class Simulator {
     double seconds = 0;  // of the processor
   };
   using Serve = void (Simulator::*)(const Scenario& wanted, std::uint64_t request);
-  void work(const std::stop_token& stop, Task& task, Serve serve);
+  void work(const std::stop_token& stop, Task Simulator::*task, Serve serve);
   void simulate_at_once(const Scenario& wanted, std::uint64_t request);
   void simulate_behind(const Scenario& wanted, std::uint64_t request);
   SimulatedPointer simulate_whole(const Scenario& wanted, std::uint64_t request);
   void give(SimulatedPointer result, std::uint64_t request);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   mutable std::condition_variable_any changed_;
-  Task at_once_, behind_;
-  SimulatedPointer done_;
-  Planned planned_;
-  std::uint64_t whole_request_ = 0;  // whose own plan was simulated last
-  SimulatedPointer whole_;           // at once, for the other thread to go on with
+  Task at_once_ TENCACHE_GUARDED_BY(mutex_), behind_ TENCACHE_GUARDED_BY(mutex_);
+  SimulatedPointer done_ TENCACHE_GUARDED_BY(mutex_);
+  Planned planned_ TENCACHE_GUARDED_BY(mutex_);
+  std::uint64_t whole_request_ TENCACHE_GUARDED_BY(mutex_) = 0;  // whose own plan was simulated last
+  SimulatedPointer whole_ TENCACHE_GUARDED_BY(mutex_);           // at once, for the other thread to go on with
   std::atomic<std::uint64_t> requests_ = 0;
   std::atomic<bool> simulating_ = false;
   std::jthread at_once_thread_, behind_thread_;

@@ -52,11 +52,11 @@ void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, f
   }
 }
 
-void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries) {
+void draw_legend(const Theme& theme, const std::vector<LegendItem>& entries) {
   ImDrawList& list = *ImGui::GetWindowDrawList();
   const float box = ImGui::GetFontSize(), space = theme.px(12);
   bool first = true;
-  for (const LegendEntry& entry : entries) {
+  for (const LegendItem& entry : entries) {
     const float width = box + theme.px(5) + ImGui::CalcTextSize(entry.label.c_str()).x;
     if (!first) ImGui::SameLine(0, space);
     if (!first && ImGui::GetContentRegionAvail().x < width) ImGui::NewLine();
@@ -70,8 +70,8 @@ void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries) {
   }
 }
 
-std::vector<LegendEntry> legend_of(const Theme& theme, const std::vector<TimeParts>& bars) {
-  std::vector<LegendEntry> entries{{theme.phases[2], "compute"}, {theme.gap, "host time"}};
+std::vector<LegendItem> legend_of(const Theme& theme, const std::vector<TimeParts>& bars) {
+  std::vector<LegendItem> entries{{theme.phases[2], "compute"}, {theme.gap, "host time"}};
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     if (std::ranges::none_of(bars, [cause](const TimeParts& bar) { return bar.stall_seconds[cause] > 0; })) continue;
     entries.push_back(

@@ -49,15 +49,15 @@ void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, f
 void draw_swatch(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, ImU32 color, bool hatched,
                  float alpha = 1);
 
-struct LegendEntry {
+struct LegendItem {
   ImU32 color = 0;
   std::string label;
   bool hatched = false;
   bool pale = false;  // half of it full, half as pale as copies that were asked for ahead
 };
 // From the cursor of the window on, on as many lines as they need.
-void draw_legend(const Theme& theme, const std::vector<LegendEntry>& entries);
+void draw_legend(const Theme& theme, const std::vector<LegendItem>& entries);
 // Of the parts that occur in any of the bars.
-std::vector<LegendEntry> legend_of(const Theme& theme, const std::vector<TimeParts>& bars);
+std::vector<LegendItem> legend_of(const Theme& theme, const std::vector<TimeParts>& bars);
 
 }  // namespace tencache::gui

@@ -167,7 +167,7 @@ void draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, c
   }
 }
 
-std::vector<LegendEntry> timeline_legend(const Session& session, const Theme& theme) {
+std::vector<LegendItem> timeline_legend(const Session& session, const Theme& theme) {
   std::array<bool, slot_count> used{};
   bool links = false;
   for (const RunPointer& run : session.runs()) {
@@ -178,7 +178,7 @@ std::vector<LegendEntry> timeline_legend(const Session& session, const Theme& th
       for (std::size_t slot = 0; slot < slot_count; ++slot) used[slot] = used[slot] || covered[slot] > 0;
     }
   }
-  std::vector<LegendEntry> entries;
+  std::vector<LegendItem> entries;
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
     if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase))});
   }

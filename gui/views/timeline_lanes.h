@@ -30,6 +30,6 @@ void draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, c
                  const std::vector<Lane>& lanes);
 
 // Only what occurs, so that it stays short. Of a generation: it asks all tracks.
-std::vector<LegendEntry> timeline_legend(const Session& session, const Theme& theme);
+std::vector<LegendItem> timeline_legend(const Session& session, const Theme& theme);
 
 }  // namespace tencache::gui

@@ -60,7 +60,7 @@ class TimelineView : public View {
   std::uint64_t prepared_ = ~std::uint64_t{0};
   std::vector<std::string> headlines_, beliefs_;
   std::vector<Measurement> iterations_;
-  std::vector<LegendEntry> legend_;
+  std::vector<LegendItem> legend_;
   bool legend_is_light_ = false;
   std::size_t detail_lines_ = least_detail_lines;
 };

@@ -1,7 +1,6 @@
 #include "studies/sweep/sweep_run.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 #include <future>
 #include <map>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/thread_annotations.h"
 #include "policies/registry.h"
 #include "studies/parallel.h"
 #include "studies/policy_run.h"
@@ -143,29 +143,30 @@ class RowWriter {
 
   // Throws what writing threw.
   void add(std::vector<SweepRow> rows) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     std::move(rows.begin(), rows.end(), std::back_inserter(waiting_));
     changed_.notify_one();
   }
   void close() {
     end();
+    const MutexLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
   void end() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
       changed_.notify_one();
     }
     if (thread_.joinable()) thread_.join();
   }
   void work() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+      while (!closed_ && waiting_.empty()) changed_.wait(lock);
       if (waiting_.empty() || failure_) return;
       const std::vector<SweepRow> rows = std::exchange(waiting_, {});
       lock.unlock();
@@ -182,11 +183,11 @@ class RowWriter {
   }
 
   SweepStore& store_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<SweepRow> waiting_;
-  bool closed_ = false;
-  std::exception_ptr failure_;
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<SweepRow> waiting_ TENCACHE_GUARDED_BY(mutex_);
+  bool closed_ TENCACHE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -202,7 +203,7 @@ class SweepRunner::Traces {
     std::shared_future<std::shared_ptr<const MadeTrace>> trace;
     bool mine = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       made_.erase(made_.begin(), made_.lower_bound(index));
       auto& known = made_[index];
       mine = !known.valid();
@@ -245,8 +246,8 @@ class SweepRunner::Traces {
 
   const SweepPlan& plan_;
   const SweepTools& tools_;
-  std::mutex mutex_;
-  std::map<std::size_t, std::shared_future<std::shared_ptr<const MadeTrace>>> made_;
+  Mutex mutex_;
+  std::map<std::size_t, std::shared_future<std::shared_ptr<const MadeTrace>>> made_ TENCACHE_GUARDED_BY(mutex_);
 };
 
 SweepRunner::SweepRunner(const SweepPlan& plan, const SweepTools& tools)

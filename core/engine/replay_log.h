@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/event_log.h"
+#include "core/engine/event_log.h"
 #include "core/machine_spec.h"
 #include "core/policy.h"
 

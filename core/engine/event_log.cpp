@@ -1,4 +1,4 @@
-#include "core/event_log.h"
+#include "core/engine/event_log.h"
 
 #include <string_view>
 
@@ -25,13 +25,16 @@ std::string describe(const Decision& decision) {
 }
 
 bool LogMachine::wait(Completion& completion) {
-  for (; next_ < log_.inputs.size() && log_.inputs[next_].kind != Input::Kind::completion; ++next_) {
-    if (log_.inputs[next_].kind != Input::Kind::standstill) continue;
+  for (;; ++next_) {
+    if (next_ == log_.inputs.size()) return false;
+    const Input::What& what = log_.inputs[next_].what;
+    const Completion* logged = std::get_if<Completion>(&what);
+    if (logged == nullptr && !std::holds_alternative<input::Standstill>(what)) continue;
     ++next_;
-    return false;
+    if (logged == nullptr) return false;
+    completion = *logged;
+    break;
   }
-  if (next_ == log_.inputs.size()) return false;
-  completion = log_.inputs[next_++].completion;
   now_ = completion.end_ns;
   if (completion.fence > last_fence_ && diverged_.empty()) {
     diverged_ = "the log completes fence " + std::to_string(completion.fence) + ", which was not submitted again";

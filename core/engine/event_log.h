@@ -3,62 +3,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/engine/input.h"
 #include "core/machine.h"
 #include "core/policy.h"
-#include "core/trace.h"
 
 namespace tencache {
-
-// A recorded schedule as it was handed to the engine.
-struct LoggedProfile {
-  Program program;
-  std::vector<TensorId> to_memory, to_program;
-};
-
-// One input from outside: a completion of the machine, or a call of an intercepted program.
-struct Input {
-  enum class Kind : std::uint8_t {
-    completion,
-    create,
-    destroy,
-    begin,
-    allocate,
-    end,
-    task,
-    module_begin,
-    module_end,
-    boundary,
-    profile,
-    program_tensor,
-    role,
-    deviated,
-    check,
-    abandon,
-    late_write,
-    pin,
-    unpin,
-    waited,      // for tasks
-    standstill,  // of an owned program: nothing was under way
-  };
-  Kind kind = Kind::completion;
-  Nanoseconds now = 0;
-  Completion completion;                         // completion
-  TensorId tensor = none;                        // create, destroy, allocate, program_tensor, role, pin, unpin
-  TensorId program_tensor = none;                // program_tensor
-  Bytes bytes = 0;                               // create
-  Role role = Role::activation;                  // create, role
-  bool persistent = false;                       // create
-  std::uint8_t lane = 0;                         // task
-  OpIndex op = none;                             // begin, task
-  NameId module = 0;                             // module_begin, module_end
-  Nanoseconds duration_ns = 0;                   // task, waited
-  std::vector<Use> uses;                         // begin, task
-  std::shared_ptr<const LoggedProfile> profile;  // profile
-};
 
 // What made the engine decide.
 enum class Reason : std::uint8_t {

@@ -1,0 +1,156 @@
+#include "core/engine/ledger.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace tencache {
+
+Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last)
+    : moment_(moment), timeline_(timeline), first_and_last_(first_and_last) {}
+
+void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
+  const uint128 passed = static_cast<uint128>(passed_ns);
+  for (TierId tier = 0; tier < memory.tier_count(); ++tier) {
+    counters_.occupancy_byte_ns[tier] += passed * memory.used(tier);
+    const Allocator& allocator = memory.allocator(tier);
+    if (!allocator.addressed()) continue;
+    counters_.free_byte_ns[tier] += passed * allocator.free();
+    counters_.scattered_byte_ns[tier] += passed * (allocator.free() - allocator.largest_free());
+    counters_.padding_byte_ns[tier] += passed * allocator.padding();
+  }
+  counters_.time_ns = moment_.now;
+}
+
+void Ledger::phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
+  if (!waits_for_cpu && op != none && program_ != nullptr) phase_ = program_->trace.ops[op].phase;
+  const Nanoseconds updates = waits_for_cpu ? std::clamp(updates_begun_ns_, from, until) : until;
+  counters_.phase_ns[static_cast<std::size_t>(phase_)] += updates - from;
+  counters_.phase_ns[static_cast<std::size_t>(Phase::optimizer)] += until - updates;
+}
+
+void Ledger::gap(std::uint8_t lane, Nanoseconds until, OpIndex op, bool waits_for_cpu) {
+  Nanoseconds& since = idle_since_ns_[lane];
+  if (until <= since) return;
+  if (lane == 0) {
+    phase(since, until, op, waits_for_cpu);
+    counters_.gap_ns += until - since;
+    add({.start_ns = since,
+         .end_ns = until,
+         .kind = SpanKind::gap,
+         .lane = lane,
+         .iteration = moment_.iteration,
+         .op = moment_.position});
+  }
+  since = until;
+}
+
+void Ledger::stall(std::uint8_t lane, Nanoseconds until, StallCause cause, OpIndex op) {
+  Nanoseconds& since = idle_since_ns_[lane];
+  if (until <= since) return;
+  if (lane == 0) {
+    phase(since, until, op, cause == StallCause::cpu_optimizer);
+    counters_.stall_ns[static_cast<std::size_t>(cause)] += until - since;
+    if (cause == StallCause::cpu_optimizer) counters_.cpu_wait_compute_ns += cpu_computing(since, until);
+  }
+  add({.start_ns = since,
+       .end_ns = until,
+       .kind = SpanKind::stall,
+       .cause = cause,
+       .lane = lane,
+       .iteration = moment_.iteration,
+       .op = op});
+  since = until;
+}
+
+void Ledger::wait(std::uint8_t lane, const OpMoments& op, Nanoseconds start_ns) {
+  gap(lane, std::min(op.issued_ns, start_ns), op.op);
+  if (op.late) {
+    const Lateness& late = op.lateness;
+    const Nanoseconds ready = std::min(op.ready_ns, start_ns);
+    stall(lane, std::min(late.asked_ns, ready), late.before, op.op);
+    stall(lane, std::min(late.room_ns, ready), late.room, op.op);
+    stall(lane, std::min(late.first_hop_ns, ready), late.first_hop, op.op);
+    stall(lane, ready, late.last, op.op);
+  }
+  if (op.meets) {
+    gap(lane, std::min(op.ready_ns, start_ns), op.op);
+    stall(lane, start_ns, StallCause::collective, op.op);
+  }
+  gap(lane, start_ns, op.op);
+  TENCACHE_CHECK(idle_since_ns_[lane] >= start_ns);
+}
+
+void Ledger::compute(std::uint8_t lane, const OpMoments& op, Nanoseconds until) {
+  Nanoseconds& since = idle_since_ns_[lane];
+  const Nanoseconds passed = until - since;
+  TENCACHE_CHECK(passed >= 0);
+  if (lane == 0) phase(since, until, op.op, false);
+  (lane == 0 ? counters_.compute_ns : counters_.cpu_compute_ns) += passed;
+  if (lane == 1 && passed > 0) cpu_computed(since, until);
+  add({.start_ns = since, .end_ns = until, .kind = SpanKind::op, .lane = lane, .iteration = op.iteration, .op = op.op});
+  since = until;
+}
+
+void Ledger::cpu_starts(OpIndex op) {
+  if (updates_begun_ns_ >= 0 || op == none || program_ == nullptr) return;
+  if (program_->trace.ops[op].phase == Phase::optimizer) updates_begun_ns_ = moment_.now;
+}
+
+void Ledger::cpu_computed(Nanoseconds begin, Nanoseconds end) {
+  while (!cpu_computing_.empty() && cpu_computing_.front().second <= idle_since_ns_[0]) cpu_computing_.pop_front();
+  if (!cpu_computing_.empty() && cpu_computing_.back().second == begin) {
+    cpu_computing_.back().second = end;
+  } else {
+    cpu_computing_.emplace_back(begin, end);
+  }
+}
+
+Nanoseconds Ledger::cpu_computing(Nanoseconds from, Nanoseconds until) const {
+  Nanoseconds sum = 0;
+  for (const auto& [begin, end] : cpu_computing_) {
+    sum += std::max<Nanoseconds>(0, std::min(end, until) - std::max(begin, from));
+  }
+  return sum;
+}
+
+void Ledger::copied(LinkId link, Bytes bytes, const Span& span) {
+  counters_.link_bytes[link] += bytes;
+  counters_.link_busy_ns[link] += span.end_ns - span.start_ns;
+  add(span);
+}
+
+void Ledger::add(const Span& span) {
+  if (timeline_ != nullptr) timeline_->spans.push_back(span);
+}
+
+void Ledger::boundary() {
+  boundary_ns_.push_back(counters_.time_ns);
+  if (first_and_last_ && boundaries_.size() == 2) boundaries_.pop_back();
+  boundaries_.push_back(counters_);
+}
+
+bool Ledger::recurs(std::uint64_t state) {
+  for (std::size_t i = 0; i < hashes_.size(); ++i) {
+    if (hashes_[i] == state) recurs_ = i + 1;
+  }
+  hashes_.push_back(state);
+  return recurs_.has_value();
+}
+
+void Ledger::report(RunResult& result) const {
+  result.iterations = boundary_ns_.empty() ? 0 : boundary_ns_.size() - 1;
+  result.simulated_events = counters_.completions;
+  if (result.iterations == 0) return;
+  for (std::size_t i = 1; i < boundary_ns_.size(); ++i) {
+    result.iteration_ns.push_back(boundary_ns_[i] - boundary_ns_[i - 1]);
+  }
+  result.first_iteration_ns = result.iteration_ns.front();
+  result.steady = recurs_.has_value();
+  const std::size_t second_half = boundaries_.size() / 2 - (result.iterations == 1 ? 1 : 0);
+  const std::size_t begin = first_and_last_ ? 0 : recurs_.value_or(second_half);
+  result.window = boundaries_.back() - boundaries_[begin];
+  result.period = result.iterations - begin;
+}
+
+}  // namespace tencache

@@ -1,0 +1,73 @@
+// An op's life: issued (what it uses is pinned, what is missing is asked for), given room for its outputs, started when
+// nothing is missing, and done (its writes make other copies stale, and values of no more use die).
+//
+// The order of the rules: docs/engine.md, "An op's life". Which op comes next is the engine's affair.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "core/engine/ledger.h"
+#include "core/engine/mover.h"
+#include "core/engine/op_lanes.h"
+#include "core/engine/policy_session.h"
+#include "core/engine/program_source.h"
+#include "core/engine/tensor_lives.h"
+
+namespace tencache {
+
+class OpRunner {
+ public:
+  // `governed`: by role, the tensors whose accesses are counted. All else must outlive this object.
+  OpRunner(const Mover::Parts& parts, Mover& mover, const std::array<bool, role_count>& governed);
+
+  // The lane's last op, just added, is the waiting one.
+  void issue(std::uint8_t lane);
+  // Room for a tensor created inside the running op of a live program.
+  void allocate(TensorId tensor);
+  // Takes what room there is for the waiting op and starts it if nothing is missing then. False if it still waits.
+  bool go_on(std::uint8_t lane);
+  // The machine has run the lane's first op.
+  void computed(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
+  void finish(std::uint8_t lane, Nanoseconds start_ns, Nanoseconds end_ns);
+  // The waiting op is as if never announced; a running one as if it had not asked for its latest allocation.
+  void abandon(std::uint8_t lane);
+  // The running op of the live program writes the tensor, which it was said to read only.
+  void late_write(TensorId tensor);
+  // The program destroys the tensor, which ops that run may use.
+  void forget(TensorId tensor);
+  // What the GPU holds as an iteration begins: the hit rate of systems that count tensors rather than accesses.
+  void count_held();
+
+ private:
+  void enter_module(NameId module);
+  void require(std::uint8_t lane, ActiveOp& op, const Use& use);
+  void require_chunk(TierId tier, ActiveOp& op, const Use& use, ChunkId chunk);
+  void take_rooms(std::uint8_t lane, ActiveOp& op);
+  void take_outputs(TierId tier, ActiveOp& op);
+  bool try_start(std::uint8_t lane, ActiveOp& op);
+  void execute(std::uint8_t lane, const ActiveOp& op);
+  void overlap(ActiveOp& op, TransferId coming);
+  bool end_beside_arrivals(std::uint8_t lane, ActiveOp& op);
+  void finish_use(TierId tier, const Use& use);
+  void release(TierId tier, const Use& use);
+  void count_hits(const ActiveOp& op);
+
+  const Layout& layout_;
+  const Moment& moment_;
+  Machine& machine_;
+  Residency& memory_;
+  MappedCopies& copies_;
+  TensorLives& lives_;
+  ProgramSource& program_;
+  TransferTable& transfers_;
+  OpLanes& lanes_;
+  Ledger& ledger_;
+  PolicySession& session_;
+  Mover& mover_;
+  std::array<bool, role_count> governed_;
+  std::vector<TensorId> spent_;  // memory for `finish`
+};
+
+}  // namespace tencache

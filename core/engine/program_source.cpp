@@ -1,0 +1,248 @@
+#include "core/engine/program_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "core/metrics.h"
+
+namespace tencache {
+namespace {
+
+bool conflict(std::span<const Use> a, std::span<const Use> b) {
+  for (const Use& x : a) {
+    for (const Use& y : b) {
+      if (x.tensor == y.tensor && (x.write || y.write)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string ProgramSource::title_of(TensorId tensor) const {
+  const TensorId known = in_program(tensor);
+  if (program_ == nullptr || known == none) return "tensor " + std::to_string(tensor);
+  return "tensor '" + std::string(program_->trace.name(program_->trace.tensors[known])) + "'";
+}
+
+// ---- Owned ----------------------------------------------------------------------------------------------------------
+
+OwnedProgram::OwnedProgram(const Program& program, const MachineSpec& spec,
+                           const std::array<bool, role_count>& governed, bool blocking_step)
+    : ProgramSource(&program), schedule_(program.trace) {
+  const Trace& trace = program.trace;
+  const TierId cpu = spec.tier_of(Device::cpu);
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const Op& op = trace.ops[i];
+    if (op.rank != trace.ops.front().rank) {
+      throw Error("op '" + trace.name(op) + "' belongs to rank " + std::to_string(op.rank) + ", others to rank " +
+                  std::to_string(trace.ops.front().rank) + "; a program is one rank's (`replay` simulates several)");
+    }
+    if (op.device == Device::cpu && cpu == no_tier) {
+      throw Error("op '" + trace.name(op) + "' runs on the CPU, but machine '" + spec.name +
+                  "' has no tier of kind cpu");
+    }
+    sequences_[op.device == Device::gpu ? 0 : 1].ops.push_back(i);
+  }
+  if (sequences_[0].ops.empty()) throw Error("the trace has no op on the GPU");
+  const std::size_t tensors = trace.tensors.size();
+  uses_total_.resize(tensors);
+  for (TensorId tensor = 0; tensor < tensors; ++tensor) {
+    uses_total_[tensor] = static_cast<std::uint32_t>(schedule_.ops_of(tensor).size());
+  }
+  uses_left_ = uses_total_;
+  std::vector<std::uint8_t> read(tensors, 0);
+  for (const OpIndex op : sequences_[0].ops) {
+    for (const Use& use : schedule_.uses(op)) read[use.tensor] |= use.read ? 1 : 0;
+  }
+  for (TensorId tensor = 0; tensor < tensors; ++tensor) {
+    const Role role = trace.tensors[tensor].role;
+    if (read[tensor] != 0 && governed[static_cast<std::size_t>(role)]) read_on_gpu_.push_back(tensor);
+  }
+  find_needs(blocking_step);
+}
+
+// Which ops of the other lane must be done before an op may be issued: the latest that conflicts, looking back over the
+// iteration's end, since the program is cyclic.
+void OwnedProgram::find_needs(bool blocking_step) {
+  for (Sequence& sequence : sequences_) sequence.needs.assign(sequence.ops.size(), no_need);
+  if (sequences_[1].ops.empty()) return;
+  const std::size_t tensors = program_->trace.tensors.size();
+  std::array<std::vector<std::int64_t>, lane_count> last_read, last_write;
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    last_read[lane].assign(tensors, no_need);
+    last_write[lane].assign(tensors, no_need);
+  }
+  for (std::int64_t round = 0; round < 2; ++round) {
+    std::array<std::size_t, lane_count> at{};
+    for (OpIndex op = 0; op < program_->trace.ops.size(); ++op) {
+      const std::size_t mine = program_->trace.ops[op].device == Device::gpu ? 0 : 1;
+      const std::size_t other = 1 - mine;
+      std::int64_t need = no_need;
+      for (const Use& use : schedule_.uses(op)) {
+        need = std::max(need, last_write[other][use.tensor]);
+        if (use.write) need = std::max(need, last_read[other][use.tensor]);
+      }
+      const std::int64_t others = static_cast<std::int64_t>(sequences_[other].ops.size());
+      if (round == 1 && need != no_need) sequences_[mine].needs[at[mine]] = need - others;
+      const std::int64_t done_count =
+          round * static_cast<std::int64_t>(sequences_[mine].ops.size()) + static_cast<std::int64_t>(at[mine]) + 1;
+      for (const Use& use : schedule_.uses(op)) {
+        (use.write ? last_write : last_read)[mine][use.tensor] = done_count;
+        if (use.read) last_read[mine][use.tensor] = done_count;
+      }
+      ++at[mine];
+    }
+  }
+  if (blocking_step) sequences_[0].needs[0] = std::max<std::int64_t>(sequences_[0].needs[0], 0);
+}
+
+void OwnedProgram::limit(const RunLimits& limits) {
+  limits_ = limits;
+  uint128 iteration_ns = 0;
+  for (const Op& op : program_->trace.ops) iteration_ns += static_cast<uint128>(op.duration_ns + op.gap_before_ns);
+  if (iteration_ns * limits.max_iterations > static_cast<uint128>(std::numeric_limits<Nanoseconds>::max() / 4)) {
+    throw Error("the program's " + std::to_string(limits.max_iterations) +
+                " iterations would take more than 70 years; check the durations, or run fewer");
+  }
+}
+
+void OwnedProgram::show(View& view) const {
+  view.program = program_;
+  view.schedule = &schedule_;
+}
+
+std::optional<NextOp> OwnedProgram::next(std::uint8_t lane) const {
+  const Sequence& sequence = sequences_[lane];
+  const std::size_t count = sequence.ops.size();
+  if (count == 0 || sequence.issued == limits_.max_iterations * count) return {};
+  const std::size_t at = sequence.issued % count;
+  const OpIndex op = sequence.ops[at];
+  return NextOp{op, program_->trace.ops[op].gap_before_ns, lane == 0 && at == 0 && sequence.issued > 0};
+}
+
+bool OwnedProgram::may_issue(std::uint8_t lane, const OpLanes&) const {
+  const Sequence& sequence = sequences_[lane];
+  const Sequence& other = sequences_[1 - lane];
+  const std::int64_t need = sequence.needs[sequence.issued % sequence.ops.size()];
+  if (need == no_need) return true;
+  const std::int64_t iteration = static_cast<std::int64_t>(sequence.issued / sequence.ops.size());
+  return static_cast<std::int64_t>(other.done) >= iteration * static_cast<std::int64_t>(other.ops.size()) + need;
+}
+
+void OwnedProgram::issue(std::uint8_t lane, std::uint64_t, ActiveOp& op) {
+  Sequence& sequence = sequences_[lane];
+  const std::size_t count = sequence.ops.size();
+  op.times.op = sequence.ops[sequence.issued % count];
+  op.times.iteration = sequence.issued / count;
+  const Op& known = program_->trace.ops[op.times.op];
+  op.times.meets = known.rendezvous != 0;
+  op.uses = schedule_.uses(op.times.op);
+  op.duration_ns = known.duration_ns;
+  op.bytes = known.bytes;
+  op.rendezvous = known.rendezvous;
+  ++sequence.issued;
+}
+
+void OwnedProgram::done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
+                        std::vector<TensorId>& spent) {
+  ++sequences_[lane].done;
+  TENCACHE_CHECK(sequences_[lane].done <= sequences_[lane].issued);
+  for (const Use& use : uses) {
+    if (memory.persistent(use.tensor) || --uses_left_[use.tensor] > 0) continue;
+    uses_left_[use.tensor] = uses_total_[use.tensor];
+    // An op issued ahead gives it a new life already.
+    if (memory.copy(memory.first_chunk(use.tensor), tier).pins == 0) spent.push_back(use.tensor);
+  }
+}
+
+bool OwnedProgram::all_done() const {
+  return std::ranges::all_of(sequences_, [this](const Sequence& sequence) {
+    return sequence.done == limits_.max_iterations * sequence.ops.size();
+  });
+}
+
+std::array<std::uint64_t, 2> OwnedProgram::progress(std::uint8_t lane, std::uint64_t iteration) const {
+  const Sequence& sequence = sequences_[lane];
+  if (sequence.ops.empty()) return {0, 0};
+  return {sequence.issued - iteration * sequence.ops.size(), sequence.done - iteration * sequence.ops.size()};
+}
+
+// ---- Live -----------------------------------------------------------------------------------------------------------
+
+void LiveProgram::add_task(std::uint8_t lane, OpIndex op, Tag tag, std::vector<Use> uses, Nanoseconds duration_ns) {
+  tasks_[lane].push_back({op, tag, std::move(uses), duration_ns, ++task_sequence_});
+}
+
+void LiveProgram::set_profile(std::shared_ptr<const Program> program, std::vector<TensorId> to_memory,
+                              std::vector<TensorId> to_program, std::size_t tensors) {
+  profile_ = std::move(program);
+  program_ = profile_.get();
+  schedule_ = std::make_unique<Schedule>(program_->trace);
+  to_memory_ = std::move(to_memory);
+  to_program_ = std::move(to_program);
+  to_program_.resize(std::max(to_program_.size(), tensors), none);
+  deviated_ = false;
+}
+
+void LiveProgram::match(TensorId memory_tensor, TensorId program_tensor) {
+  if (memory_tensor >= to_program_.size()) to_program_.resize(memory_tensor + std::size_t{1}, none);
+  to_program_[memory_tensor] = program_tensor;
+  if (program_tensor != none) to_memory_[program_tensor] = memory_tensor;
+}
+
+void LiveProgram::created(TensorId tensor) {
+  if (tensor < to_program_.size()) to_program_[tensor] = none;
+}
+
+void LiveProgram::gone(TensorId tensor) {
+  if (in_program(tensor) == none) return;
+  if (to_memory_[to_program_[tensor]] == tensor) to_memory_[to_program_[tensor]] = none;
+  to_program_[tensor] = none;
+}
+
+bool LiveProgram::return_to_schedule() {
+  if (!deviated_ || program_ == nullptr) return false;
+  deviated_ = false;
+  return true;
+}
+
+void LiveProgram::show(View& view) const {
+  if (program_ == nullptr) return;
+  view.program = program_;
+  view.schedule = schedule_.get();
+  view.to_memory = &to_memory_;
+  view.to_program = &to_program_;
+}
+
+std::optional<NextOp> LiveProgram::next(std::uint8_t lane) const {
+  if (tasks_[lane].empty()) return {};
+  return NextOp{tasks_[lane].front().op, 0, false};
+}
+
+// In the order they were given, wherever they touch the same tensors.
+bool LiveProgram::may_issue(std::uint8_t lane, const OpLanes& lanes) const {
+  const Task& task = tasks_[lane].front();
+  for (const ActiveOp& op : lanes[1 - lane].active) {
+    if (conflict(task.uses, op.uses)) return false;
+  }
+  for (const Task& earlier : tasks_[1 - lane]) {
+    if (earlier.sequence < task.sequence && conflict(task.uses, earlier.uses)) return false;
+  }
+  return true;
+}
+
+void LiveProgram::issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) {
+  Task& task = tasks_[lane].front();
+  op.times.op = task.op;
+  op.times.iteration = iteration;
+  op.tag = task.tag;
+  op.own_uses = std::move(task.uses);
+  op.uses = op.own_uses;
+  op.duration_ns = task.duration_ns;
+  tasks_[lane].pop_front();
+}
+
+}  // namespace tencache

@@ -1,0 +1,178 @@
+// Where the ops come from. An owned program is a trace, whose ops the engine orders and repeats; a live program
+// announces its ops itself, and gives the engine tasks to run on its lanes. The engine asks either the same questions.
+//
+// Ids of tensors are the memory's, unless said otherwise; an owned program's are the same.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/engine/op_lanes.h"
+#include "core/policy.h"
+#include "core/residency.h"
+#include "core/schedule.h"
+#include "core/trace.h"
+
+namespace tencache {
+
+struct RunLimits {
+  std::uint64_t max_iterations = 30;
+  bool until_steady = true;  // stop when the state at an iteration's end recurs; else run max_iterations
+};
+
+// What a lane would issue next.
+struct NextOp {
+  OpIndex op = none;
+  Nanoseconds gap_before_ns = 0;  // host time that passes first
+  bool begins_iteration = false;  // the first of an iteration that is not the first one
+};
+
+class ProgramSource {
+ public:
+  virtual ~ProgramSource() = default;
+  ProgramSource(const ProgramSource&) = delete;
+  ProgramSource& operator=(const ProgramSource&) = delete;
+
+  // ---- What is known of it; null until it is.
+  const Program* program() const { return program_; }
+  const Op* op(OpIndex op) const { return op == none || program_ == nullptr ? nullptr : &program_->trace.ops[op]; }
+  std::string name_of(OpIndex op) const { return std::string(program_->trace.name(program_->trace.ops[op])); }
+  // "tensor 'weight'", or "tensor 7".
+  std::string title_of(TensorId tensor) const;
+  // Sets what a policy sees of the program.
+  virtual void show(View& view) const = 0;
+  // Tensors of governed roles that the GPU reads; none of a live program.
+  virtual std::span<const TensorId> read_on_gpu() const { return {}; }
+
+  // ---- The lanes' ops, in order.
+  virtual std::optional<NextOp> next(std::uint8_t lane) const = 0;
+  // All that the next op depends on is done.
+  virtual bool may_issue(std::uint8_t lane, const OpLanes& lanes) const = 0;
+  // The lane's next op becomes this one, whose memory stays where it is until it is done.
+  virtual void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) = 0;
+  // Which module the GPU enters with the op, if the program does not tell by itself.
+  virtual std::optional<NameId> module_of(OpIndex op) const = 0;
+  // It is done. Appends the tensors whose last use of the iteration it was and whose values nothing needs any more.
+  virtual void done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
+                    std::vector<TensorId>& spent) = 0;
+  // Nothing of the tensor is left; its id may come again.
+  virtual void gone(TensorId) {}
+  // Ops or tasks that are announced and not issued.
+  virtual std::size_t pending(std::uint8_t lane) const = 0;
+
+  // ---- Iterations.
+  virtual bool stops_at(std::uint64_t iteration) const = 0;
+  virtual bool looks_for_steady_state() const = 0;
+  virtual bool all_done() const = 0;
+  // Ops of the lane issued and done in this iteration, for the hash of the state.
+  virtual std::array<std::uint64_t, 2> progress(std::uint8_t lane, std::uint64_t iteration) const = 0;
+
+ protected:
+  explicit ProgramSource(const Program* program) : program_(program) {}
+  virtual TensorId in_program(TensorId tensor) const = 0;
+
+  const Program* program_;
+};
+
+class OwnedProgram final : public ProgramSource {
+ public:
+  // Throws Error if the program does not suit the machine. `governed`: by role, Requirements::governed.
+  OwnedProgram(const Program& program, const MachineSpec& spec, const std::array<bool, role_count>& governed,
+               bool blocking_step);
+
+  // Throws Error if the run would take longer than clocks go.
+  void limit(const RunLimits& limits);
+
+  void show(View& view) const override;
+  std::span<const TensorId> read_on_gpu() const override { return read_on_gpu_; }
+  std::optional<NextOp> next(std::uint8_t lane) const override;
+  bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
+  void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
+  std::optional<NameId> module_of(OpIndex op) const override { return program_->trace.ops[op].module; }
+  void done(std::uint8_t lane, TierId tier, std::span<const Use> uses, const Residency& memory,
+            std::vector<TensorId>& spent) override;
+  std::size_t pending(std::uint8_t) const override { return 0; }
+  bool stops_at(std::uint64_t iteration) const override { return iteration == limits_.max_iterations; }
+  bool looks_for_steady_state() const override { return limits_.until_steady; }
+  bool all_done() const override;
+  std::array<std::uint64_t, 2> progress(std::uint8_t lane, std::uint64_t iteration) const override;
+
+ private:
+  static constexpr std::int64_t no_need = std::numeric_limits<std::int64_t>::min() / 2;
+  struct Sequence {
+    std::vector<OpIndex> ops;  // in program order
+    // Ops of the other lane that must be done first, relative to the iteration's first; no_need: none. By op.
+    std::vector<std::int64_t> needs;
+    std::uint64_t issued = 0, done = 0;  // ever; done <= issued <= max_iterations * ops
+  };
+
+  void find_needs(bool blocking_step);
+  TensorId in_program(TensorId tensor) const override { return tensor; }
+
+  Schedule schedule_;
+  RunLimits limits_;
+  std::array<Sequence, lane_count> sequences_;
+  std::vector<std::uint32_t> uses_left_;   // by tensor, in this iteration: 1 .. uses_total_, which it starts from
+  std::vector<std::uint32_t> uses_total_;  // by tensor
+  std::vector<TensorId> read_on_gpu_;
+};
+
+class LiveProgram final : public ProgramSource {
+ public:
+  LiveProgram() : ProgramSource(nullptr) {}
+
+  // ---- What the program announces.
+  void add_task(std::uint8_t lane, OpIndex op, Tag tag, std::vector<Use> uses, Nanoseconds duration_ns);
+  void drop_tasks(std::uint8_t lane) { tasks_[lane].clear(); }
+  // Its schedule, and which tensor of the memory is which of the program, both ways. `tensors`: ids of the memory.
+  void set_profile(std::shared_ptr<const Program> program, std::vector<TensorId> to_memory,
+                   std::vector<TensorId> to_program, std::size_t tensors);
+  void match(TensorId memory_tensor, TensorId program_tensor);
+  void created(TensorId tensor);
+  void deviate() { deviated_ = true; }
+  // True if it is expected to follow its schedule again, after it had left it.
+  bool return_to_schedule();
+
+  void show(View& view) const override;
+  std::optional<NextOp> next(std::uint8_t lane) const override;
+  bool may_issue(std::uint8_t lane, const OpLanes& lanes) const override;
+  void issue(std::uint8_t lane, std::uint64_t iteration, ActiveOp& op) override;
+  std::optional<NameId> module_of(OpIndex) const override { return {}; }
+  void done(std::uint8_t, TierId, std::span<const Use>, const Residency&, std::vector<TensorId>&) override {}
+  void gone(TensorId tensor) override;
+  std::size_t pending(std::uint8_t lane) const override { return tasks_[lane].size(); }
+  bool stops_at(std::uint64_t) const override { return false; }
+  bool looks_for_steady_state() const override { return false; }
+  bool all_done() const override { return false; }
+  std::array<std::uint64_t, 2> progress(std::uint8_t, std::uint64_t) const override { return {0, 0}; }
+
+ private:
+  struct Task {
+    OpIndex op;
+    Tag tag;
+    std::vector<Use> uses;
+    Nanoseconds duration_ns;
+    std::uint64_t sequence;  // ascending over both lanes
+  };
+
+  TensorId in_program(TensorId tensor) const override {
+    return tensor < to_program_.size() ? to_program_[tensor] : none;
+  }
+
+  std::shared_ptr<const Program> profile_;
+  std::unique_ptr<Schedule> schedule_;
+  // Inverse of each other where neither is `none`, but for tensors of the memory that were matched anew.
+  std::vector<TensorId> to_memory_, to_program_;
+  std::array<std::deque<Task>, lane_count> tasks_;
+  std::uint64_t task_sequence_ = 0;
+  bool deviated_ = false;  // in this iteration or before, and not planned again since
+};
+
+}  // namespace tencache

@@ -1,0 +1,199 @@
+#include "executor/host_memory.h"
+
+#include <cstring>
+
+#include "core/check.h"
+#include "core/error.h"
+
+namespace tencache {
+
+HostMemory::HostMemory(const MachineSpec& spec, const HostMachineOptions& options, FaultInjector* faults)
+    : spec_(spec), accelerator_(options.accelerator), faults_(faults) {
+  TENCACHE_CHECK(!spec_.tiers.empty() && spec_.tiers.size() <= max_tiers);
+  TENCACHE_CHECK(options.addressed.empty() || options.addressed.size() == spec_.tiers.size());
+  for (TierId tier = 0; tier < spec_.tiers.size(); ++tier) build(tier, options);
+  staging_.emplace(spec_, accelerator_.get());
+}
+
+void HostMemory::build(TierId at, const HostMachineOptions& options) {
+  const Tier& tier = spec_.tiers[at];
+  if (tier.kind == TierKind::nvme) {
+    tiers_[at].files = std::make_unique<SwapFiles>(tier, options.files);
+    return;
+  }
+  if (tier.granularity % page_bytes != 0) {
+    throw Error(spec_.file, 0,
+                "tier '" + tier.name + "': granularity " + format_bytes(tier.granularity) +
+                    ", but pages of real memory have 4 KiB; give a multiple of that");
+  }
+  ChunkMemoryOptions memory;
+  memory.addressed = !options.addressed.empty() && options.addressed[at];
+  memory.populate = options.populate;
+  memory.prefault = options.prefault;
+  memory.accelerator = options.accelerator;
+  const Bytes capacity = at == 0 && options.unlimited_gpu ? unlimited : tier.capacity;
+  if (options.accelerator != nullptr && tier.kind == TierKind::gpu) {
+    tiers_[at].memory = options.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
+  } else {
+    auto pages = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
+    tiers_[at].pages = pages.get();
+    tiers_[at].memory = std::move(pages);
+  }
+}
+
+void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
+  TierStore& tier = tiers_[place.tier];
+  if (tier.files != nullptr) {
+    take_slot(*tier.files, tensor, begin, bytes);
+  } else {
+    if (faults_) faults_->next_room(place.tier, bytes);
+    tier.memory->map(tensor, begin, bytes, place.offset);
+  }
+}
+
+void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
+  TierStore& tier = tiers_[place.tier];
+  if (tier.files != nullptr) {
+    tier.files->give(tensor, begin);
+  } else {
+    tier.memory->unmap(tensor, begin, bytes);
+  }
+}
+
+void HostMemory::create(TensorId tensor, Bytes bytes) {
+  for (const TierStore& tier : tiers_) {
+    if (tier.memory != nullptr) tier.memory->create(tensor, bytes);
+  }
+}
+
+void HostMemory::retire(TensorId tensor) {
+  for (const TierStore& tier : tiers_) {
+    if (tier.memory != nullptr) tier.memory->retire(tensor);
+  }
+}
+
+void HostMemory::destroy(TensorId tensor) {
+  for (const TierStore& tier : tiers_) {
+    if (tier.memory != nullptr) tier.memory->destroy(tensor);
+    if (tier.files != nullptr) tier.files->give_all(tensor);
+  }
+}
+
+// On the calling thread, past the lanes.
+void HostMemory::transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes,
+                                   bool upload) {
+  const std::unique_ptr<CopyEngine> engine = accelerator_->copy_engine();
+  std::byte* device = address(tensor, tier) + begin;
+  upload ? engine->upload(device, content, bytes) : engine->download(content, device, bytes);
+  engine->wait(0);
+}
+
+void HostMemory::fill(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
+                      const std::function<void(std::span<std::byte> content)>& write) {
+  if (tiers_[tier].pages != nullptr) return write({address(tensor, tier) + begin, bytes});
+  const AlignedBuffer buffer = aligned_buffer(bytes, std::byte{0});
+  write({buffer.get(), bytes});
+  if (on_accelerator(tier)) return transfer_directly(tensor, begin, tier, buffer.get(), bytes, true);
+  SwapFiles& files = *tiers_[tier].files;
+  if (!files.has(tensor, begin)) files.take(tensor, begin, bytes);
+  FileLane lane(files);
+  lane.write(files.blocks(tensor, begin, bytes), buffer.get(), [](Bytes) { return true; });
+}
+
+std::byte* HostMemory::address(TensorId tensor, TierId tier) const {
+  TENCACHE_CHECK(tier < spec_.tiers.size() && tiers_[tier].memory != nullptr);
+  return tiers_[tier].memory->address(tensor);
+}
+
+std::vector<std::byte> HostMemory::content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier) {
+  std::vector<std::byte> result(bytes);
+  if (on_accelerator(tier)) {
+    transfer_directly(tensor, begin, tier, result.data(), bytes, false);
+    return result;
+  }
+  if (tiers_[tier].memory != nullptr) {
+    std::memcpy(result.data(), address(tensor, tier) + begin, bytes);
+    return result;
+  }
+  const SwapFiles& from = *tiers_[tier].files;
+  const AlignedBuffer buffer = aligned_buffer(bytes, std::byte{0});
+  FileLane lane(from);
+  lane.read(from.blocks(tensor, begin, bytes), buffer.get(), [](Bytes) { return true; });
+  std::memcpy(result.data(), buffer.get(), bytes);
+  return result;
+}
+
+ChunkMemoryStatistics HostMemory::statistics(TierId tier) const {
+  TENCACHE_CHECK(tier < spec_.tiers.size() && tiers_[tier].memory != nullptr);
+  return tiers_[tier].memory->statistics();
+}
+
+std::byte* HostMemory::memory_of(const CopyCommand& copy, Place place, bool staging) const {
+  if (staging) return staging_->address(place.offset, copy.bytes);
+  TENCACHE_CHECK(place.tier < spec_.tiers.size());
+  const TierMemory* memory = tiers_[place.tier].memory.get();
+  if (memory == nullptr) return nullptr;  // a file
+  TENCACHE_CHECK(memory->mapped(copy.tensor, copy.begin));
+  return memory->address(copy.tensor) + copy.begin;
+}
+
+std::vector<HostPiece> HostMemory::pieces_of(const CopyCommand& copy, Place place, bool staging) const {
+  if (staging) return {{memory_of(copy, place, true), copy.bytes}};
+  return tiers_[place.tier].pages->pieces(copy.tensor, copy.begin, copy.bytes);
+}
+
+CopyWork HostMemory::resolve(const CopyCommand& copy) {
+  CopyWork work;
+  work.bytes = copy.bytes;
+  work.from = memory_of(copy, copy.from, copy.from_staging);
+  work.to = memory_of(copy, copy.to, copy.to_staging);
+  const bool from_accelerator = !copy.from_staging && on_accelerator(copy.from.tier);
+  const bool to_accelerator = !copy.to_staging && on_accelerator(copy.to.tier);
+  work.on_accelerator = from_accelerator || to_accelerator;
+  if (work.from != nullptr && work.to != nullptr) {
+    if (from_accelerator) {
+      work.kind = CopyWork::Kind::download;
+      work.pieces = pieces_of(copy, copy.to, copy.to_staging);
+    } else if (to_accelerator) {
+      work.kind = CopyWork::Kind::upload;
+      work.pieces = pieces_of(copy, copy.from, copy.from_staging);
+    }
+    return work;
+  }
+  work.kind = work.from == nullptr ? CopyWork::Kind::file_read : CopyWork::Kind::file_write;
+  SwapFiles& files = *tiers_[work.from == nullptr ? copy.from.tier : copy.to.tier].files;
+  if (work.to == nullptr && !files.has(copy.tensor, copy.begin)) {
+    take_slot(files, copy.tensor, copy.begin, copy.bytes);
+  }
+  work.blocks = files.blocks(copy.tensor, copy.begin, copy.bytes);
+  return work;
+}
+
+void HostMemory::take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes) {
+  try {
+    files.take(tensor, begin, bytes);
+  } catch (const Error&) {
+    if (faults_ && faults_->plan().has(FaultKind::disk_full)) faults_->count(FaultKind::disk_full);
+    throw;
+  }
+}
+
+std::string HostMemory::describe_tiers() const {
+  std::string text;
+  for (TierId i = 0; i < spec_.tiers.size(); ++i) {
+    const Tier& tier = spec_.tiers[i];
+    const char* what = tier.kind == TierKind::nvme ? " of files" : " of memory";
+    text += tier.name + ": " + format_bytes(tier.capacity) + what;
+    if (on_accelerator(i)) text += " of " + accelerator_->describe();
+    if (tiers_[i].pages != nullptr && accelerator_ != nullptr) {
+      const std::string& refusal = tiers_[i].pages->pin_refusal();
+      text += refusal.empty() ? ", page-locked" : ", not page-locked, so that copies are slower: " + refusal;
+    }
+    for (const std::string& directory : tier.directories) text += " " + directory;
+    if (tiers_[i].files != nullptr && tiers_[i].files->checksums()) text += ", with checksums";
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace tencache

@@ -1,0 +1,87 @@
+// The memory side of a HostMachine: its tiers and staging buffers, and where the bytes of a copy lie in them.
+//
+// Threading: calls come from one thread at a time, but `address` and `bytes`, which any thread may call.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/fault_plan.h"
+#include "core/machine.h"
+#include "executor/accelerator.h"
+#include "executor/chunk_memory.h"
+#include "executor/copy_lane.h"
+#include "executor/staging_buffers.h"
+#include "executor/swap_file.h"
+
+namespace tencache {
+
+struct HostMachineOptions {
+  bool pace = true;             // keep to the links' bandwidth and latency
+  std::vector<bool> addressed;  // per tier: the engine gives offsets (Place::offset); empty: none does
+  bool populate = true;         // ChunkMemoryOptions
+  bool prefault = false;
+  bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
+  SwapFileOptions files;
+  std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
+  std::optional<FaultPlan> faults;           // what is to go wrong
+};
+
+class HostMemory {
+ public:
+  // Spec and faults outlive this; `faults` may be null. Throws Error when the spec asks for what this computer cannot
+  // give.
+  HostMemory(const MachineSpec& spec, const HostMachineOptions& options, FaultInjector* faults);
+
+  // As in core/machine.h.
+  void map(TensorId tensor, Bytes begin, Bytes bytes, Place place);
+  void unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place);
+  void create(TensorId tensor, Bytes bytes);
+  void retire(TensorId tensor);
+  void destroy(TensorId tensor);
+
+  // Where the bytes of a copy come from and go to; a chunk that is written to a file gets its slot.
+  CopyWork resolve(const CopyCommand& copy);
+  // Writes a chunk that nothing else touches; `write` fills its bytes, wherever they go then.
+  void fill(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
+            const std::function<void(std::span<std::byte> content)>& write);
+  // A copy of a chunk's content.
+  std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
+
+  std::byte* address(TensorId tensor, TierId tier) const;
+  Bytes bytes(TensorId tensor) const { return tiers_[0].memory->bytes(tensor); }
+  ChunkMemoryStatistics statistics(TierId tier) const;  // memory tiers only
+  // Null for memory.
+  const SwapFiles* files(TierId tier) const { return tiers_[tier].files.get(); }
+  bool on_accelerator(TierId tier) const { return tiers_[tier].memory != nullptr && tiers_[tier].pages == nullptr; }
+  // A line per tier, and the staging buffers'.
+  std::string describe_tiers() const;
+  std::string describe_staging() const { return staging_->describe(); }
+
+ private:
+  // Memory or files.
+  struct TierStore {
+    std::unique_ptr<TierMemory> memory;
+    const ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
+    std::unique_ptr<SwapFiles> files;
+  };
+
+  void build(TierId tier, const HostMachineOptions& options);
+  void take_slot(SwapFiles& files, TensorId tensor, Bytes begin, Bytes bytes);
+  std::byte* memory_of(const CopyCommand& copy, Place place, bool staging) const;
+  std::vector<HostPiece> pieces_of(const CopyCommand& copy, Place place, bool staging) const;
+  void transfer_directly(TensorId tensor, Bytes begin, TierId tier, std::byte* content, Bytes bytes, bool upload);
+
+  const MachineSpec& spec_;
+  std::shared_ptr<Accelerator> accelerator_;
+  FaultInjector* faults_;
+  std::array<TierStore, max_tiers> tiers_;
+  std::optional<StagingBuffers> staging_;
+};
+
+}  // namespace tencache

@@ -1,0 +1,164 @@
+#include "executor/work_lanes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "executor/clock.h"
+
+namespace tencache {
+
+WorkLanes::WorkLanes(Nanoseconds origin_ns, std::vector<std::unique_ptr<LaneRunner>> copies,
+                     std::vector<std::unique_ptr<LaneRunner>> ops)
+    : origin_ns_(origin_ns) {
+  std::vector<Lane*> all;
+  MutexLock lock(mutex_);
+  for (auto* runners : {&copies, &ops}) {
+    for (std::unique_ptr<LaneRunner>& runner : *runners) {
+      lanes_.push_back(std::make_unique<Lane>());
+      lanes_.back()->runner = std::move(runner);
+      lanes_.back()->copies = runners == &copies;
+      all.push_back(lanes_.back().get());
+    }
+  }
+  lock.unlock();
+  try {
+    for (Lane* lane : all) threads_.emplace_back([this, lane] { serve(*lane); });
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+WorkLanes::~WorkLanes() { close(); }
+
+void WorkLanes::close() {
+  {
+    const MutexLock lock(mutex_);
+    closing_ = true;
+    stopped_ = true;
+    for (auto& [fence, pending] : pending_) pending.queued->cancelled = true;
+    for (const auto& lane : lanes_) lane->wake.notify_all();
+    arrived_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Fence WorkLanes::enqueue(std::size_t at, LaneWork work) {
+  const MutexLock lock(mutex_);
+  Lane& lane = *lanes_[at];
+  Queued& queued = lane.queue.emplace_back();
+  queued.work = std::move(work);
+  queued.fence = ++last_fence_;
+  queued.ready_ns = now();
+  if (!lane.copies) {
+    // The op may write what a cancelled copy still reads: it waits until the copy has noticed.
+    for (const auto& other : lanes_) {
+      if (!other->copies || !other->running || !other->queue.front().cancelled) continue;
+      pending_.at(other->queue.front().fence).dependants.push_back(queued.fence);
+      queued.blockers++;
+    }
+  }
+  pending_[queued.fence] = {&lane, &queued, {}};
+  if (lane.queue.size() == 1 && queued.blockers == 0) lane.wake.notify_one();
+  return queued.fence;
+}
+
+void WorkLanes::cancel(Fence fence) {
+  const MutexLock lock(mutex_);
+  const auto pending = pending_.find(fence);
+  if (pending == pending_.end() || !pending->second.lane->copies) return;
+  pending->second.queued->cancelled = true;
+  pending->second.lane->wake.notify_one();
+}
+
+void WorkLanes::serve(Lane& lane) {
+  sharpen_sleep();
+  MutexLock lock(mutex_);
+  while (true) {
+    while (!closing_ && (lane.queue.empty() || lane.queue.front().blockers != 0)) lane.wake.wait(lock);
+    if (closing_) return;
+    const Queued& queued = lane.queue.front();  // stays where it is: the queue only grows behind it
+    lane.running = true;
+    lock.unlock();
+    LaneOutcome outcome = run(lane, queued);
+    lock.lock();
+    lane.running = false;
+    complete(lane, std::move(outcome));
+  }
+}
+
+LaneOutcome WorkLanes::run(Lane& lane, const Queued& queued) const {
+  const Nanoseconds start_ns = now();
+  try {
+    return lane.runner->run(queued.work, queued.ready_ns, queued.cancelled);
+  } catch (const std::exception& error) {
+    return {CompletionStatus::failed, error.what(), start_ns};
+  } catch (...) {
+    return {CompletionStatus::failed, "an op failed with an unknown exception", start_ns};
+  }
+}
+
+// Holding the lock, so completions are in order of their times.
+void WorkLanes::complete(Lane& lane, LaneOutcome outcome) {
+  const Queued& queued = lane.queue.front();
+  Completion completion;
+  completion.fence = queued.fence;
+  completion.tag = queued.work.tag;
+  completion.status = outcome.status;
+  completion.end_ns = now();
+  // Paced from a moment before the one ahead was really over: spans of a lane do not overlap.
+  completion.start_ns = std::max(outcome.start_ns, lane.last_end_ns);
+  lane.last_end_ns = completion.end_ns;
+  if (outcome.status == CompletionStatus::failed) last_error_ = std::move(outcome.message);
+  completions_.push_back(completion);
+  arrived_.notify_all();
+
+  const auto over = pending_.find(queued.fence);
+  TENCACHE_CHECK(over != pending_.end());
+  for (const Fence fence : over->second.dependants) {
+    const auto dependant = pending_.find(fence);
+    TENCACHE_CHECK(dependant != pending_.end());
+    Queued& freed = *dependant->second.queued;
+    freed.ready_ns = completion.end_ns;
+    if (--freed.blockers == 0) dependant->second.lane->wake.notify_one();
+  }
+  pending_.erase(over);
+  lane.queue.pop_front();
+}
+
+bool WorkLanes::take_completion(Completion& completion) {
+  if (stopped_ || completions_.empty()) return false;
+  completion = completions_.front();
+  completions_.pop_front();
+  return true;
+}
+
+bool WorkLanes::wait(Completion& completion) {
+  MutexLock lock(mutex_);
+  while (!stopped_ && completions_.empty() && !pending_.empty()) arrived_.wait(lock);
+  return take_completion(completion);
+}
+
+bool WorkLanes::wait_for(Completion& completion, std::chrono::nanoseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(mutex_);
+  while (!stopped_ && completions_.empty() && arrived_.wait_until(lock, until)) {
+  }
+  return take_completion(completion);
+}
+
+void WorkLanes::stop() {
+  const MutexLock lock(mutex_);
+  stopped_ = true;
+  arrived_.notify_all();
+}
+
+Nanoseconds WorkLanes::now() const { return clock_ns() - origin_ns_; }
+
+std::string WorkLanes::last_error() const {
+  const MutexLock lock(mutex_);
+  return last_error_;
+}
+
+}  // namespace tencache

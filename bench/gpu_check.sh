@@ -21,7 +21,7 @@ fail() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
 pack() {
   local to=$1 file library
   mkdir -p "$to/bin" "$to/lib" || fail "cannot write $to"
-  for file in cli/tencache executor/live/tencache-torch tests/cuda_gpu_test; do
+  for file in cli/tencache executor/torch/tencache-torch tests/cuda_gpu_test; do
     if [[ -x $build/$file ]]; then
       strip -o "$to/bin/${file##*/}" "$build/$file"
       # What the loader takes from the system, but for what comes with every system, with CUDA or with LibTorch.
@@ -55,7 +55,7 @@ if [[ -n $programs ]]; then
 else
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$results/configure.txt" 2>&1 || fail "see $results/configure.txt"
   ninja -C "$build" tencache_programs cuda_gpu_test >"$results/build.txt" 2>&1 || fail "see $results/build.txt"
-  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test torch_program=$build/executor/live/tencache-torch
+  tencache=$build/cli/tencache gpu_test=$build/tests/cuda_gpu_test torch_program=$build/executor/torch/tencache-torch
   configs=configs
 fi
 sample=traces/samples/gpt-small.trace.jsonl.zst

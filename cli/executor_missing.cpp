@@ -2,19 +2,18 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command_line.h"
+#include "cli/torch_run.h"
 
 namespace tencache {
 namespace {
+
+ExitCode missing() { throw Error("this command is not part of this build: configure it with -DTENCACHE_EXECUTOR=ON"); }
 
 void add_missing(CLI::App& app, Command& chosen, const char* name, const char* description) {
   CLI::App* command = app.add_subcommand(name, description);
   command->allow_extras();
   command->footer("Not part of this build: configure it with -DTENCACHE_EXECUTOR=ON.");
-  command->callback([&chosen] {
-    chosen = []() -> ExitCode {
-      throw Error("this command is not part of this build: configure it with -DTENCACHE_EXECUTOR=ON");
-    };
-  });
+  command->callback([&chosen] { chosen = missing; });
 }
 
 }  // namespace
@@ -26,5 +25,8 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
 void add_calibrate_command(CLI::App& app, Command& chosen) {
   add_missing(app, chosen, "calibrate", "Measure this computer into a machine file");
 }
+
+ExitCode run_training(const std::string&, TrainArguments) { return missing(); }
+ExitCode run_recording(const std::string&, RecordArguments) { return missing(); }
 
 }  // namespace tencache

@@ -116,7 +116,7 @@ void add_gui_command(CLI::App& app, Command& chosen) {
   command->callback([options, &chosen] {
     chosen = [options] {
       parse_picture_size(options->size);
-      return static_cast<ExitCode>(run_program(find_gui_program(), gui_words(*options)));
+      return static_cast<ExitCode>(ChildProgram(find_gui_program(), gui_words(*options)).wait());
     };
   });
 }

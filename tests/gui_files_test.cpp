@@ -431,8 +431,8 @@ TEST_F(Files, ATrainingRunIsFollowedFromItsThirdStepOn) {
   const Recording predicted = simulate_recording("predicted: on-demand");
   Recording measured = simulate_recording("measured: on-demand", slower_machine());
   measured.timeline.spans.back().op = 1'000;
-  write_chrome_trace(path("p.json"), {{predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace}});
-  TrainingTimeline file(path("train.json"), measured.title, measured.machine, path("p.json"));
+  TrainingTimeline file(path("train.json"), measured.title, measured.machine);
+  file.put({predicted.title, &predicted.timeline, &predicted.machine, &predicted.trace});
   Session session;
   session.open(path("train.json"));
   ASSERT_TRUE(session.watching());
@@ -441,9 +441,7 @@ TEST_F(Files, ATrainingRunIsFollowedFromItsThirdStepOn) {
     std::ranges::copy_if(measured.timeline.spans, std::back_inserter(added.spans),
                          [step](const Span& span) { return span.iteration == step; });
     if (step == 0) added.occupancy = measured.timeline.occupancy;
-    file.collect(added);
-    EXPECT_TRUE(added.spans.empty());
-    file.write(step == 0 ? Trace() : measured.trace);
+    file.add(added, step == 1 ? measured.trace : Trace());
   }
   update_until(session, [&] { return session.runs().size() == 2; });
   file.end(measured.trace);
@@ -463,11 +461,10 @@ TEST_F(Files, ATrainingRunIsFollowedFromItsThirdStepOn) {
 // Of one that ends before its schedule is known, all steps.
 TEST_F(Files, AShortTrainingRunIsWrittenAtItsEnd) {
   Recording measured = simulate_recording("measured: on-demand");
-  TrainingTimeline file(path("train.json"), measured.title, measured.machine, "");
+  TrainingTimeline file(path("train.json"), measured.title, measured.machine);
   std::erase_if(measured.timeline.spans, [](const Span& span) { return span.iteration >= first_named_step; });
   const std::size_t spans = measured.timeline.spans.size();
-  file.collect(measured.timeline);
-  file.write(measured.trace);
+  file.add(measured.timeline, {});
   EXPECT_FALSE(std::filesystem::exists(path("train.json")));
   file.end(measured.trace);
   EXPECT_EQ(read_timeline(path("train.json")).at(0).timeline.spans.size(), spans);

@@ -10,32 +10,14 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAYERS = ["core", "core/engine", "policies", "traces", "configs", "sim", "executor", "executor/torch", "studies",
           "answers", "cli", "gui", "python"]
-# Folders that become a layer of the list, or part of one.
-ALIASES = {"executor/live": "executor/torch", "traces/recorder": "executor/torch"}
 EXCEPTIONS = {
     ("cli/main.cpp", "gui/report/report_command.h"),
-    ("executor/live/main.cpp", "cli/command_line.h"),
-    ("executor/live/main.cpp", "cli/console.h"),
-    ("executor/live/main.cpp", "cli/workload_options.h"),
-    ("executor/live/main.cpp", "studies/faults.h"),
-    ("executor/live/main.cpp", "answers/result.h"),
-    ("executor/live/main.cpp", "answers/timeline/training_timeline.h"),
-    ("executor/live/main.cpp", "studies/workload.h"),
-    ("executor/live/training_report.cpp", "answers/prediction.h"),
-    ("executor/live/training_report.cpp", "answers/result.h"),
-    ("executor/live/training_report.h", "answers/json.h"),
-    ("executor/live/training_report.h", "studies/workload.h"),
-    ("traces/pytorch/kineto.h", "traces/recorder/op_kernel.h"),
-    ("traces/pytorch/op_cost.cpp", "traces/recorder/op_kernel.h"),
-    ("traces/pytorch/op_cost.h", "traces/recorder/op_kernel.h"),
 }
 
 
 def layer_of(path):
     folder = os.path.dirname(path)
     while folder:
-        if folder in ALIASES:
-            return ALIASES[folder]
         if folder in LAYERS:
             return folder
         folder = os.path.dirname(folder)

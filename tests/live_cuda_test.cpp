@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "executor/cuda/cuda_device.h"
-#include "executor/live/interception.h"
-#include "executor/live/record.h"
-#include "executor/live/train.h"
+#include "executor/torch/interception.h"
+#include "executor/torch/record.h"
+#include "executor/torch/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/fake_cuda_driver.h"

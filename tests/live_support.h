@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/policy.h"
-#include "executor/live/interception.h"
 #include "executor/live/live_runtime.h"
+#include "executor/torch/interception.h"
 #include "policies/registry.h"
 
 namespace tencache::live_test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/live/train.h"
+#include "executor/torch/train.h"
 
 namespace tencache::training_test {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "core/engine/replay_log.h"
-#include "executor/live/programs.h"
-#include "executor/live/record.h"
-#include "executor/live/recorded_durations.h"
-#include "executor/live/train.h"
+#include "executor/torch/programs.h"
+#include "executor/torch/record.h"
+#include "executor/torch/recorded_durations.h"
+#include "executor/torch/train.h"
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live_training_support.h"

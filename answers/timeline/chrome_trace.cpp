@@ -70,11 +70,6 @@ class Output {
     raw("}");
     if (buffer_.size() >= flush_bytes) flush();
   }
-  // Events that were written elsewhere, joined by commas.
-  void events(std::string_view joined) {
-    raw(first_ ? "" : ",").raw(joined);
-    first_ = false;
-  }
   void show() {
     flush();
     file_.show();
@@ -363,15 +358,6 @@ GrowingTimeline::~GrowingTimeline() = default;
 
 void GrowingTimeline::put(const TimelineProcess& finished) {
   ProcessWriter(state_->output, finished, ++state_->processes, state_->next_flow).write();
-  state_->show();
-}
-
-void GrowingTimeline::put_file(const std::string& finished) {
-  const std::string text = read_file(finished);
-  const std::size_t begin = text.find("\n{\"ph\"");
-  state_->output.events(std::string_view(text).substr(begin, text.rfind("\n]") - begin));
-  state_->next_flow += text.size();  // above those in the file
-  ++state_->processes;
   state_->show();
 }
 

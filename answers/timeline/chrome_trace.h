@@ -40,7 +40,6 @@ class GrowingTimeline {
 
   // A finished run, such as the prediction; before `follow`.
   void put(const TimelineProcess& finished);
-  void put_file(const std::string& finished);  // which write_chrome_trace wrote
   // The run that goes on. Everything it points to outlives this; its timeline only grows.
   void follow(const TimelineProcess& process);
   // Writes what was added to the timeline since the last call.

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 
-#include "core/machine_spec.h"
-#include "core/timeline.h"
-#include "core/trace.h"
+#include "answers/timeline/chrome_trace.h"
 
 namespace tencache {
 
@@ -19,24 +17,38 @@ inline constexpr std::uint64_t first_named_step = 2;
 // it, or ended before it was known) say so.
 class TrainingTimeline {
  public:
-  // `predicted_file`: a timeline of one run (write_chrome_trace) to be shown above; empty: none. The machine outlives
-  // this.
-  TrainingTimeline(const std::string& file, std::string name, const MachineSpec& machine,
-                   const std::string& predicted_file);
-  ~TrainingTimeline();
+  // The machine outlives this. Throws Error, as all others, where the file cannot be written.
+  TrainingTimeline(const std::string& file, std::string name, const MachineSpec& machine);
   TrainingTimeline(const TrainingTimeline&) = delete;
   TrainingTimeline& operator=(const TrainingTimeline&) = delete;
 
-  // Takes all that is in the timeline, and empties it; from any thread, while nothing is added to it.
-  void collect(Timeline& growing);
-  // Between two steps, with the recorded step: writes what was collected, from the first named step on.
-  void write(const Trace& program);
-  // The run is over, and all was collected. If it ended before the first named step, all its steps are written.
+  // A finished run that stands above, such as the prediction; first.
+  void put(const TimelineProcess& finished) { file_.put(finished); }
+  // What came since the last call. `program`: the recorded step, once, as soon as it is known; else empty.
+  void add(Timeline part, Trace program);
+  // The run is over. If it ended before the first named step, all its steps are written, in the names of `program`.
   void end(const Trace& program);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // The recorded step with an op and a tensor for what is not in it.
+  struct NamedStep {
+    explicit NamedStep(Trace recorded);
+    void name(Timeline& timeline) const;
+
+    Trace trace;
+    OpIndex unrecorded_op = none;
+    TensorId unrecorded_tensor = none;
+  };
+  void begin(Timeline part);
+  void write(Timeline part);
+
+  GrowingTimeline file_;
+  std::string name_;
+  const MachineSpec& machine_;
+  Trace program_;     // from when it is known to the first named step
+  Timeline pending_;  // up to there
+  std::optional<NamedStep> step_;
+  Timeline written_;
 };
 
 }  // namespace tencache

@@ -13,7 +13,7 @@
 
 #include "core/trace.h"
 #include "traces/pytorch/byte_stream.h"
-#include "traces/recorder/op_kernel.h"
+#include "traces/pytorch/op_kernel.h"
 
 namespace tencache {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "traces/recorder/op_kernel.h"
+#include "traces/pytorch/op_kernel.h"
 
 namespace tencache {
 namespace {

@@ -1,7 +1,7 @@
 // What a recorded call computes and moves, from the shapes of its arguments: what the kernel model needs where the
 // recording has no times.
 //
-// Arithmetic is counted as traces/recorder/op_flops.h has it, kernels and shapes are those of op_kernel.h there. Every
+// Arithmetic is counted as traces/pytorch/op_flops.h has it, kernels and shapes are those of op_kernel.h there. Every
 // other op is taken for bound by memory: each tensor read and written once; lookups (embedding, index_select, gather)
 // read what they return.
 #pragma once
@@ -11,7 +11,7 @@
 
 #include "traces/kernel_model.h"
 #include "traces/pytorch/calls.h"
-#include "traces/recorder/op_kernel.h"
+#include "traces/pytorch/op_kernel.h"
 
 namespace tencache {
 

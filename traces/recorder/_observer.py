@@ -1,4 +1,6 @@
-"""Builds observer.cpp for the PyTorch of this process, once, and loads it."""
+"""Builds observer.cpp for the PyTorch of this process, once, and loads it.
+
+Its sources are C++ of the repository's tree; an installed package has a copy of them, in folders as there."""
 
 import ctypes
 import hashlib
@@ -9,9 +11,15 @@ import tempfile
 
 import torch
 
-_SOURCES = ("observer.cpp", "observed_step.cpp", "op_schema.cpp", "op_lists.cpp")
-_HEADERS = ("observed_step.h", "op_flops.h", "op_kernel.h", "op_schema.h", "op_lists.h", "op_work.h")
-_RECIPE = os.path.basename(__file__)
+_PACKAGE = os.path.dirname(os.path.realpath(__file__))
+_COPY = os.path.join(_PACKAGE, "cpp")
+_ROOT = _COPY if os.path.isdir(_COPY) else os.path.dirname(os.path.dirname(_PACKAGE))
+_FOLDER = os.path.join("executor", "torch", "recorder")
+_SOURCES = [os.path.join(_ROOT, _FOLDER, name + ".cpp")
+            for name in ("observer", "observed_step", "op_schema", "op_lists")]
+_HEADERS = ([os.path.join(_ROOT, _FOLDER, name + ".h")
+             for name in ("observed_step", "op_schema", "op_lists", "op_work")] +
+            [os.path.join(_ROOT, "traces", "pytorch", name + ".h") for name in ("op_flops", "op_kernel")])
 
 
 class CannotLoad(Exception):
@@ -23,37 +31,37 @@ def _cache_folder():
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tencache_recorder")
 
 
-def _build_command(folder, output):
+def _build_command(output):
     compiler = os.environ.get("CXX") or "c++"
     if shutil.which(compiler) is None:
         raise CannotLoad(f"there is no C++ compiler '{compiler}' (install g++, or set CXX)")
     root = os.path.dirname(os.path.abspath(torch.__file__))
     include, libraries = os.path.join(root, "include"), os.path.join(root, "lib")
     command = [compiler, "-std=c++20", "-O2", "-DNDEBUG", "-w", "-shared", "-fPIC",
-               f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+               f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-I" + _ROOT]
     if os.path.isdir(include):  # else PyTorch is the system's, and its headers are where the compiler looks
         command += ["-isystem" + include, "-isystem" + os.path.join(include, "torch/csrc/api/include")]
-    command += [os.path.join(folder, name) for name in _SOURCES] + ["-o", output]
+    command += _SOURCES + ["-o", output]
     if os.path.isdir(libraries):
         command += ["-L" + libraries, "-Wl,-rpath," + libraries]
     return command + ["-ltorch_cpu", "-lc10"]
 
 
-def _library_path(folder):
+def _library_path():
     content = hashlib.sha256()
-    for name in _SOURCES + _HEADERS + (_RECIPE,):
-        with open(os.path.join(folder, name), "rb") as source:
+    for path in _SOURCES + _HEADERS + [__file__]:
+        with open(path, "rb") as source:
             content.update(source.read())
     content.update(repr((torch.__version__, torch.__file__, os.environ.get("CXX"))).encode())
     return os.path.join(_cache_folder(), f"observer-{torch.__version__}-{content.hexdigest()[:16]}.so")
 
 
-def _build(folder, path, say):
+def _build(path, say):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     descriptor, scratch = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(path))
     os.close(descriptor)
     try:
-        command = _build_command(folder, scratch)
+        command = _build_command(scratch)
         say(f"building the observer for PyTorch {torch.__version__} (once, about a quarter of a minute) …")
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
@@ -67,11 +75,10 @@ def _build(folder, path, say):
 
 def load(say):
     """The library, with its functions declared. CannotLoad says why not."""
-    folder = os.path.dirname(os.path.abspath(__file__))
     try:
-        path = _library_path(folder)
+        path = _library_path()
         if not os.path.exists(path):
-            _build(folder, path, say)
+            _build(path, say)
         library = ctypes.CDLL(path)
     except OSError as error:
         raise CannotLoad(str(error)) from error

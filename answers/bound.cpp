@@ -7,7 +7,7 @@
 
 #include "answers/result.h"
 #include "core/text.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "answers/text_table.h"
-#include "traces/csv_table.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

@@ -8,7 +8,7 @@
 #include "configs/gpu_yaml.h"
 #include "configs/load_policy_library.h"
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -5,7 +5,7 @@
 #include "answers/result_file.h"
 #include "answers/text_table.h"
 #include "core/remark.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -36,8 +36,8 @@ std::vector<std::string> notes_of(const Workload& workload);
 // Null where durations are as the trace has them.
 Json rescaling_json(const Workload& workload);
 
-// How far off the modelled durations of GPU ops may be (traces/gpu_time.h); null where none is modelled, or the GPU is
-// unknown.
+// How far off the modelled durations of GPU ops may be (traces/generate/gpu_time.h); null where none is modelled, or
+// the GPU is unknown.
 Json gpu_time_json(const Workload& workload);
 // "GPU times are modelled for the h100 (eager): ± 6 % (median error)".
 std::string gpu_time_note(const GpuTime& time);

@@ -8,7 +8,7 @@
 #include "answers/text_table.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

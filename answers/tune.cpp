@@ -10,7 +10,7 @@
 #include "answers/text_table.h"
 #include "configs/load_policy_library.h"
 #include "core/text.h"
-#include "traces/csv_table.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

@@ -7,8 +7,8 @@
 #include "configs/machine_yaml.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/csv_import.h"
-#include "traces/lower.h"
+#include "traces/import/csv.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

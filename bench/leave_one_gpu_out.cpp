@@ -17,7 +17,7 @@
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "core/error.h"
-#include "traces/kernel_model.h"
+#include "traces/generate/kernel_model.h"
 
 namespace tencache {
 namespace {

@@ -13,7 +13,7 @@
 #include "configs/model_yaml.h"
 #include "policies/registry.h"
 #include "tests/profiled_program.h"
-#include "traces/generate.h"
+#include "traces/generate/generate.h"
 
 namespace tencache {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "bench/synthetic_trace.h"
 #include "configs/machine_yaml.h"
-#include "traces/csv_import.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/csv.h"
 
 namespace tencache {
 namespace {

@@ -17,7 +17,7 @@
 #include "bench/synthetic_trace.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

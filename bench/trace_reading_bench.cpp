@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/trace.h"
-#include "traces/file_io.h"
-#include "traces/trace_file.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

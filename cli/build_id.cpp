@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -18,10 +18,10 @@
 #include "executor/calibrate.h"
 #include "executor/choose_device.h"
 #include "studies/calibrate_program.h"
-#include "traces/file_io.h"
-#include "traces/kernel_factors.h"
-#include "traces/rescale.h"
-#include "traces/trace_file.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
+#include "traces/generate/kernel_factors.h"
+#include "traces/transform/rescale.h"
 
 namespace tencache {
 namespace {

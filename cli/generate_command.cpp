@@ -11,9 +11,9 @@
 #include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/kernel_yaml.h"
-#include "traces/generate.h"
+#include "traces/file/trace_file.h"
+#include "traces/generate/generate.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {

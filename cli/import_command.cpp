@@ -9,8 +9,8 @@
 #include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "studies/workload.h"
-#include "traces/csv_import.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/csv.h"
 
 namespace tencache {
 namespace {

@@ -11,13 +11,13 @@
 #include "configs/kernel_yaml.h"
 #include "configs/stack_yaml.h"
 #include "studies/workload.h"
-#include "traces/pytorch/chakra.h"
-#include "traces/pytorch/execution_trace.h"
-#include "traces/pytorch/import_kineto.h"
-#include "traces/pytorch/import_pytorch.h"
-#include "traces/rescale.h"
-#include "traces/strip_names.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/pytorch/chakra.h"
+#include "traces/import/pytorch/execution_trace.h"
+#include "traces/import/pytorch/import_kineto.h"
+#include "traces/import/pytorch/import_pytorch.h"
+#include "traces/transform/rescale.h"
+#include "traces/transform/strip_names.h"
 
 namespace tencache {
 namespace {

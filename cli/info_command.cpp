@@ -8,8 +8,8 @@
 #include "cli/console.h"
 #include "cli/workload_options.h"
 #include "studies/workload.h"
+#include "traces/file/trace_file.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -20,7 +20,7 @@
 #include "configs/shipped_files.h"
 #include "configs/skypilot_catalogue.h"
 #include "studies/workload.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -18,8 +18,8 @@
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "studies/faults.h"
-#include "traces/lower.h"
-#include "traces/scale.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/scale.h"
 
 namespace tencache {
 namespace {

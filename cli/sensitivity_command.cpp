@@ -15,8 +15,8 @@
 #include "cli/workload_options.h"
 #include "configs/tool_clock.h"
 #include "studies/sensitivity.h"
-#include "traces/csv_table.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

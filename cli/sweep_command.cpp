@@ -24,7 +24,7 @@
 #include "studies/sweep/ranks.h"
 #include "studies/sweep/sweep_run.h"
 #include "studies/workload.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -24,8 +24,8 @@
 #include "policies/registry.h"
 #include "studies/faults.h"
 #include "studies/workload.h"
-#include "traces/file_io.h"
-#include "traces/trace_file.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -18,9 +18,9 @@
 #include "configs/load_policy_library.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
-#include "traces/file_io.h"
-#include "traces/fold_updates.h"
-#include "traces/split_ranks.h"
+#include "traces/file/file_io.h"
+#include "traces/transform/fold_updates.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -7,7 +7,7 @@
 #include "cli/output_files.h"
 #include "core/error.h"
 #include "studies/validation/run.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -14,7 +14,7 @@
 #include "configs/lenient_json.h"
 #include "core/error.h"
 #include "core/units.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

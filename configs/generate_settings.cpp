@@ -15,7 +15,7 @@
 #include "core/parse_number.h"
 #include "core/shell_words.h"
 #include "core/text.h"
-#include "traces/generate.h"
+#include "traces/generate/generate.h"
 
 namespace tencache {
 namespace {

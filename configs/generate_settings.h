@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "traces/model.h"
+#include "traces/generate/model.h"
 
 namespace tencache {
 
-struct GenerateOptions;  // traces/generate.h
+struct GenerateOptions;  // traces/generate/generate.h
 
 // Names without dashes and their texts: {"batch", "16"}. A flag's text is "true".
 using GenerateSettings = std::vector<std::pair<std::string, std::string>>;

@@ -12,7 +12,7 @@
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

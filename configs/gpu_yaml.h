@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "traces/gpu_spec.h"
+#include "traces/generate/gpu_spec.h"
 
 namespace tencache {
 

@@ -12,8 +12,8 @@
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "traces/csv_table.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

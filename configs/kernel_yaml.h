@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "traces/gpu_spec.h"
-#include "traces/kernel_factors.h"
-#include "traces/kernel_model.h"
+#include "traces/generate/gpu_spec.h"
+#include "traces/generate/kernel_factors.h"
+#include "traces/generate/kernel_model.h"
 
 namespace tencache {
 

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "policies/policy_library.h"
 #include "policies/registry.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -5,7 +5,7 @@
 #include "configs/machine_yaml.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

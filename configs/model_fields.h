@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "traces/model.h"
+#include "traces/generate/model.h"
 
 namespace tencache {
 
@@ -21,7 +21,7 @@ class ModelFields {
 
   const std::string& file() const { return file_; }
   bool has(const std::string& key) const { return find(key).has_value(); }
-  // A whole number from 0 to 10^15; for the sane range of each, see problem_of in traces/model.h.
+  // A whole number from 0 to 10^15; for the sane range of each, see problem_of in traces/generate/model.h.
   std::optional<std::uint64_t> count(const std::string& key) const;
   // Of the first of these keys that is there; throws where none is.
   std::uint64_t count_of(std::initializer_list<const char*> keys) const;

@@ -8,7 +8,7 @@
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "core/units.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -1,12 +1,12 @@
-// Model files: the description of traces/model.h as our own YAML (docs/model-format.md), or as the `config.json` that
-// Hugging Face publishes beside a checkpoint. Which of the two a file is shows in its content.
+// Model files: the description of traces/generate/model.h as our own YAML (docs/model-format.md), or as the
+// `config.json` that Hugging Face publishes beside a checkpoint. Which of the two a file is shows in its content.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "traces/model.h"
+#include "traces/generate/model.h"
 
 namespace tencache {
 

@@ -10,7 +10,7 @@
 #include "configs/shipped_files.h"
 #include "configs/yaml_layers.h"
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

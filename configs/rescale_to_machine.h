@@ -1,4 +1,5 @@
-// A trace's durations carried over to the GPU that a machine's file names (traces/rescale.h, configs/gpus.yaml).
+// A trace's durations carried over to the GPU that a machine's file names (traces/transform/rescale.h,
+// configs/gpus.yaml).
 #pragma once
 
 #include <optional>
@@ -6,8 +7,8 @@
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
-#include "traces/gpu_time.h"
-#include "traces/rescale.h"
+#include "traces/generate/gpu_time.h"
+#include "traces/transform/rescale.h"
 
 namespace tencache {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "traces/generate.h"
+#include "traces/generate/generate.h"
 
 namespace tencache {
 

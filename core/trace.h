@@ -1,7 +1,7 @@
 // A trace: one steady training iteration, cyclic, as ops that read and write tensors.
 //
 // Tensors and ops are named by their index. Names are interned and accesses stored in one array, so that
-// ten million ops stay within a few hundred megabytes. The file format is in traces/trace_file.h.
+// ten million ops stay within a few hundred megabytes. The file format is in traces/file/trace_file.h.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ inline constexpr std::size_t phase_count = 6;
 enum class Device : std::uint8_t { gpu, cpu };
 enum class DurationSource : std::uint8_t { measured, modelled };
 
-// What a kernel computes, as far as its time depends on it (traces/kernel_model.h).
+// What a kernel computes, as far as its time depends on it (traces/generate/kernel_model.h).
 enum class KernelKind : std::uint8_t {
   unknown,
   matmul,              // shape: batch, m, n, k
@@ -237,7 +237,7 @@ struct Use {
   bool write;
 };
 
-// The trace as both machines run it, made by traces/lower.h from a trace and a policy's requirements.
+// The trace as both machines run it, made by traces/transform/lower.h from a trace and a policy's requirements.
 struct Program {
   Trace trace;
   std::vector<std::string> changes;  // what lowering added or replaced, for the report

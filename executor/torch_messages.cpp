@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 // Two halves, since JSON knows no such integer.
 template <>

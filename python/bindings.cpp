@@ -8,7 +8,6 @@
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
-#include "gui/report/report_command.h"
 #include "sim/interruption.h"
 
 namespace tencache {
@@ -72,6 +71,5 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "watch_signals", [] { main_thread = std::this_thread::get_id(); },
       "The calling thread, which must be the main one, answers Ctrl-C while it simulates.");
-  offer_command(add_report_command);
   set_interruption_check(look_for_signals);
 }

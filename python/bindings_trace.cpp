@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "python/bindings.h"
 #include "python/trace_rows.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -11,7 +11,7 @@
 #include "studies/bound_late.h"
 #include "studies/bound_paths.h"
 #include "studies/bound_trace.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

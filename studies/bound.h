@@ -10,7 +10,7 @@
 //
 //  compute       The GPU's lane: durations and gaps of the ops that no policy moves. An optimizer op recorded on the
 //  GPU
-//                takes its time there, or the CPU's time (traces/lower.h) on the other lane. For any weight w in [0, 1]
+//                takes its time there, or the CPU's time (traces/transform/lower.h) on the other lane. For any weight w in [0, 1]
 //                  T >= (1 - w) x GPU time + w x CPU time,
 //                and the least of the right side over all placements is a sum of minima, op by op: (1 - w) x fixed GPU
 //                ops + w x fixed CPU ops + sum of min((1 - w) x on the GPU, w x on the CPU). The best of some weights

@@ -2,7 +2,7 @@
 //
 // A unit is an op, or a whole run of reorderable ops, whose order a policy chooses. Of an op it matters whether it is
 // - fixed to the GPU: it runs there, in order, whatever the policy;
-// - movable: an optimizer op recorded on the GPU, which a policy may move to the CPU (traces/lower.h);
+// - movable: an optimizer op recorded on the GPU, which a policy may move to the CPU (traces/transform/lower.h);
 // - fixed to the CPU, whose lane runs beside the GPU's and may lag behind it or run ahead.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include "executor/live/live_runtime.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

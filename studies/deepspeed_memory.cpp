@@ -4,7 +4,7 @@
 #include <bit>
 #include <charconv>
 
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

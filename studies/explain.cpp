@@ -10,7 +10,7 @@
 #include "policies/registry.h"
 #include "studies/machine_parameter.h"
 #include "studies/parallel.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "studies/policy_run.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -85,7 +85,8 @@ struct Intervals {
 };
 
 // Simulates each policy on `options.samples` machines, on all cores; modelled durations are drawn, too, the same for
-// all policies and ranks of a sample (traces/gpu_time.h). The result does not depend on how many cores there are.
+// all policies and ranks of a sample (traces/generate/gpu_time.h). The result does not depend on how many cores there
+// are.
 Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
                            const SampleOptions& options);
 

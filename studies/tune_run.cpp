@@ -12,7 +12,7 @@
 #include "core/text.h"
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
-#include "traces/jitter.h"
+#include "traces/transform/jitter.h"
 
 namespace tencache {
 namespace {

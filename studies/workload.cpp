@@ -15,8 +15,8 @@
 #include "core/remark.h"
 #include "core/text.h"
 #include "policies/registry.h"
-#include "traces/file_io.h"
-#include "traces/fold_updates.h"
+#include "traces/file/file_io.h"
+#include "traces/transform/fold_updates.h"
 
 namespace tencache {
 

@@ -10,7 +10,7 @@
 #include "sim/simulate.h"
 #include "tests/random_case.h"
 #include "tests/small_cases.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

@@ -1,7 +1,7 @@
 // `models`, `fit`, `diff` and `reproduce` from end to end.
 #include "policies/registry.h"
 #include "tests/cli_fixture.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

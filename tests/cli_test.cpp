@@ -5,7 +5,7 @@
 #include "configs/machine_yaml.h"
 #include "tests/cli_fixture.h"
 #include "tests/recorded_calls.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

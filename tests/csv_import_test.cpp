@@ -1,6 +1,4 @@
 // Import of CSV pairs: the columns, the reading rules, errors with their lines, and the five published recordings.
-#include "traces/csv_import.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,8 +8,9 @@
 #include <vector>
 
 #include "core/error.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/csv.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
 
 namespace tencache {
 namespace {

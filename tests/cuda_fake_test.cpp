@@ -21,7 +21,7 @@
 #include "tests/cuda_machine_cases.h"
 #include "tests/fake_cuda_driver.h"
 #include "tests/random_case.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

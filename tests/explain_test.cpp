@@ -13,7 +13,7 @@
 #include "policies/registry.h"
 #include "tests/in_process.h"
 #include "tests/small_cases.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

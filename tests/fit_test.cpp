@@ -9,8 +9,8 @@
 #include "studies/deepspeed_memory.h"
 #include "studies/policy_run.h"
 #include "tests/in_process.h"
-#include "traces/file_io.h"
-#include "traces/trace_file.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -1,4 +1,4 @@
-#include "traces/fold_updates.h"
+#include "traces/transform/fold_updates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
 #include "tests/random_case.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "configs/gpu_yaml.h"
 #include "configs/model_yaml.h"
-#include "traces/generate.h"
+#include "traces/generate/generate.h"
 
 namespace tencache {
 

@@ -13,7 +13,7 @@
 #include "core/shell_words.h"
 #include "tests/generate_cases.h"
 #include "tests/in_process.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -13,8 +13,8 @@
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "tests/generate_cases.h"
-#include "traces/lower.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

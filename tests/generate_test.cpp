@@ -1,6 +1,6 @@
 // Generated workloads against closed forms: parameters, activations kept (Korthikanti et al. 2022, "Reducing Activation
 // Recomputation in Large Transformer Models"), flops (Narayanan et al. 2021, Megatron-LM), bytes of optimizers.
-#include "traces/generate.h"
+#include "traces/generate/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "configs/model_yaml.h"
 #include "core/error.h"
 #include "tests/generate_cases.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -13,7 +13,7 @@
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "tests/profiled_program.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

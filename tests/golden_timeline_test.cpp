@@ -12,8 +12,8 @@
 #include "sim/simulate.h"
 #include "tests/generate_cases.h"
 #include "tests/golden_run.h"
-#include "traces/lower.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -1,5 +1,5 @@
 // How far off modelled times are said to be, and how they are drawn.
-#include "traces/gpu_time.h"
+#include "traces/generate/gpu_time.h"
 
 #include <algorithm>
 #include <cmath>

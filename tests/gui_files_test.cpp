@@ -21,8 +21,8 @@
 #include "gui/model/session.h"
 #include "gui/model/timeline_file.h"
 #include "tests/gui_cases.h"
-#include "traces/file_io.h"
-#include "traces/trace_file.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache::gui {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "gui/model/document.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 

@@ -8,7 +8,7 @@
 #include "gui/views/plot.h"
 #include "tests/gui_dashboard.h"
 #include "tests/gui_plot_cases.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

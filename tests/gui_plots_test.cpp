@@ -13,7 +13,7 @@
 #include "tests/gui_cases.h"
 #include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

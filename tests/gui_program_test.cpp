@@ -12,7 +12,7 @@
 #include "gui/shell/recent_files.h"
 #include "tests/gui_dashboard.h"
 #include "tests/gui_plot_cases.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

@@ -16,7 +16,7 @@
 #include "studies/sweep/sweep_results.h"
 #include "tests/gui_folder.h"
 #include "tests/gui_plot_cases.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

@@ -15,7 +15,7 @@
 #include "gui/model/describe.h"
 #include "gui/shell/recent_files.h"
 #include "tests/gui_dashboard.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 // Objects of graphics drivers that live as long as the process count as leaks.
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }  // NOLINT

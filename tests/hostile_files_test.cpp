@@ -1,7 +1,7 @@
 // Files from others through the program: they cost no more memory than they justify, write nothing but the named
 // output, and load nothing.
 #include "tests/cli_fixture.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 #include "tests/recorded_calls.h"
-#include "traces/file_io.h"
-#include "traces/pytorch/chakra.h"
-#include "traces/pytorch/literal.h"
+#include "traces/file/file_io.h"
+#include "traces/import/pytorch/chakra.h"
+#include "traces/import/pytorch/literal.h"
 #include "traces/summary.h"
 
 namespace tencache {

@@ -1,6 +1,6 @@
 // Kineto traces: joined with an execution trace by ids and by names, and by themselves with memory events; names
 // stripped; the published recordings.
-#include "traces/pytorch/import_kineto.h"
+#include "traces/import/pytorch/import_kineto.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@
 #include "core/error.h"
 #include "tests/recorded_calls.h"
 #include "traces/demand.h"
-#include "traces/file_io.h"
-#include "traces/pytorch/import_pytorch.h"
-#include "traces/pytorch/join.h"
-#include "traces/strip_names.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/pytorch/import_pytorch.h"
+#include "traces/import/pytorch/join.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
+#include "traces/transform/strip_names.h"
 
 namespace tencache {
 namespace {

@@ -1,6 +1,6 @@
 // Import of PyTorch's execution traces: schemas, storages, which calls are ops, roles, iterations, errors, and the
 // published recordings.
-#include "traces/pytorch/import_pytorch.h"
+#include "traces/import/pytorch/import_pytorch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 #include "core/error.h"
 #include "tests/recorded_calls.h"
 #include "traces/demand.h"
-#include "traces/file_io.h"
-#include "traces/fold_updates.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
+#include "traces/transform/fold_updates.h"
 
 namespace tencache {
 namespace {

@@ -1,5 +1,5 @@
 // The kernel model: closed forms of a GPU whose constants are all 1, and the measured GPUs of configs/kernels.
-#include "traces/kernel_model.h"
+#include "traces/generate/kernel_model.h"
 
 #include <cmath>
 #include <cstdlib>

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live_training_support.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::training_test {
 namespace {

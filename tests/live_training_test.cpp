@@ -20,8 +20,8 @@
 #include "gmock/gmock.h"
 #include "policies/registry.h"
 #include "tests/live_training_support.h"
-#include "traces/lower.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
+#include "traces/transform/lower.h"
 
 namespace tencache::training_test {
 namespace {
@@ -192,8 +192,9 @@ TEST(Optimizer, AnySubGroupSizeTrainsToTheSameBits) {
 
 // ---- Where updates run ----------------------------------------------------------------------------------------------
 
-// A prediction asks the policy once, with the whole recorded step (traces/lower.h). From the third step on the run must
-// have its updates there too, in that order; each of these policies moves some, or puts them into another order.
+// A prediction asks the policy once, with the whole recorded step (traces/transform/lower.h). From the third step on
+// the run must have its updates there too, in that order; each of these policies moves some, or puts them into another
+// order.
 TEST(UpdatesOfALiveRun, AreWhereAPredictionHasThem) {
   at::set_num_threads(1);
   TrainingConfig config = tiny();

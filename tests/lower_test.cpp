@@ -1,4 +1,4 @@
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

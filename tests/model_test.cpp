@@ -1,5 +1,5 @@
 // Model descriptions: parameter names, shapes and totals as published.
-#include "traces/model.h"
+#include "traces/generate/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,9 +12,9 @@
 #include "configs/stack_yaml.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/generate.h"
-#include "traces/lower.h"
-#include "traces/split_ranks.h"
+#include "traces/generate/generate.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

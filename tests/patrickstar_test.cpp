@@ -5,7 +5,7 @@
 #include "policies/registry.h"
 #include "tests/golden_run.h"
 #include "tests/small_cases.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

@@ -1,6 +1,6 @@
 // The order in which pipeline stages compute and exchange: hand-worked lists, Megatron-LM's formulas, and every rule of
 // a schedule over many small plans.
-#include "traces/pipeline_schedule.h"
+#include "traces/generate/pipeline_schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Policies from shared libraries, from end to end: the example of the documentation, and libraries that are refused.
 #include "tests/cli_fixture.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "sim/simulate.h"
 #include "tests/small_cases.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

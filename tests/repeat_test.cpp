@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "tests/cli_fixture.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "gui/report/html.h"
 #include "gui/report/page.h"
-#include "gui/report/report_command.h"
 #include "tests/gui_folder.h"
 #include "tests/in_process.h"
 
@@ -121,8 +120,6 @@ TEST(ReportTest, BarsKeepTheirPartsAndWhiskers) {
 class ReportOfFiles : public FilesInAFolder {
  protected:
   InProcessAnswer report(std::vector<std::string> files) const {
-    static const bool offered = (offer_command(add_report_command), true);
-    static_cast<void>(offered);
     files.insert(files.begin(), "report");
     files.push_back("--output=" + path("page.html"));
     return run_in_process(files);

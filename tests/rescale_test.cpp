@@ -1,6 +1,6 @@
 // Durations carried over between GPUs: rules on hand-worked ops, and the error against traces that were generated for
 // the other GPU (the figures of docs/rescaling.md).
-#include "traces/rescale.h"
+#include "traces/transform/rescale.h"
 
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
@@ -10,9 +10,9 @@
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "traces/file_io.h"
-#include "traces/generate.h"
-#include "traces/kernel_factors.h"
+#include "traces/file/file_io.h"
+#include "traces/generate/generate.h"
+#include "traces/generate/kernel_factors.h"
 
 namespace tencache {
 namespace {

@@ -12,11 +12,11 @@
 #include "executor/replay_bodies.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "traces/csv_import.h"
-#include "traces/lower.h"
-#include "traces/scale.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/csv.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/scale.h"
 
 namespace tencache {
 namespace {

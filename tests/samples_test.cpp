@@ -11,9 +11,9 @@
 #include "core/error.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/lower.h"
+#include "traces/file/trace_file.h"
 #include "traces/summary.h"
-#include "traces/trace_file.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

@@ -13,7 +13,7 @@
 #include "executor/swap_file.h"
 #include "studies/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

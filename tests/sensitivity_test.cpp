@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/in_process.h"
 #include "tests/small_cases.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

@@ -16,8 +16,8 @@
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
 #include "tests/small_cases.h"
-#include "traces/generate.h"
-#include "traces/lower.h"
+#include "traces/generate/generate.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

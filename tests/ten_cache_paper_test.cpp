@@ -11,8 +11,8 @@
 #include "configs/model_yaml.h"
 #include "policies/registry.h"
 #include "sim/simulate.h"
-#include "traces/generate.h"
-#include "traces/lower.h"
+#include "traces/generate/generate.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

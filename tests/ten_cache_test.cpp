@@ -13,7 +13,7 @@
 #include "policies/registry.h"
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

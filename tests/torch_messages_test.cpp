@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "gmock/gmock.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

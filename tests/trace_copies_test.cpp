@@ -7,12 +7,12 @@
 
 #include "core/error.h"
 #include "tests/small_cases.h"
-#include "traces/fold_updates.h"
-#include "traces/jitter.h"
-#include "traces/lower.h"
-#include "traces/scale.h"
-#include "traces/split_ranks.h"
-#include "traces/strip_names.h"
+#include "traces/transform/fold_updates.h"
+#include "traces/transform/jitter.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/scale.h"
+#include "traces/transform/split_ranks.h"
+#include "traces/transform/strip_names.h"
 
 namespace tencache {
 namespace {

@@ -1,6 +1,6 @@
 // The trace format: exact round trips, every kind of bad line with its number, damaged files; reading and writing
 // files.
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 #include "traces/summary.h"
 
 namespace tencache {

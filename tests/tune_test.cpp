@@ -9,7 +9,7 @@
 #include "cli_fixture.h"
 #include "core/error.h"
 #include "policies/knobs.h"
-#include "traces/jitter.h"
+#include "traces/transform/jitter.h"
 
 namespace tencache {
 namespace {

@@ -13,7 +13,7 @@
 #include "studies/validation/gpu.h"
 #include "studies/validation/run.h"
 #include "tests/in_process.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

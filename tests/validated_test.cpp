@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "configs/machine_yaml.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -12,7 +12,7 @@
 #include "sim/simulate.h"
 #include "tests/golden_run.h"
 #include "tests/small_cases.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "answers/timeline/transfer_uses.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/engine/event_log.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 

@@ -5,8 +5,8 @@
 #include <iterator>
 
 #include "core/error.h"
-#include "traces/csv_table.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

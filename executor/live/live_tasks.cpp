@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "executor/live/live_runtime_parts.h"
-#include "traces/lower.h"
+#include "traces/transform/lower.h"
 
 namespace tencache {
 

@@ -7,7 +7,7 @@
 #include "core/check.h"
 #include "core/error.h"
 #include "executor/torch/interception.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -25,7 +25,7 @@
 #include "executor/torch_messages.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {

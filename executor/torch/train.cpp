@@ -12,7 +12,7 @@
 #include "executor/torch/interception.h"
 #include "executor/torch/torch_cuda.h"
 #include "policies/registry.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "gui/model/browse.h"
 #include "gui/model/comparison.h"
-#include "traces/csv_table.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache::gui {
 namespace {

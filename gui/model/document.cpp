@@ -15,9 +15,9 @@
 #include "gui/model/timeline_file.h"
 #include "studies/sweep/sweep_results.h"
 #include "studies/workload.h"
-#include "traces/file_io.h"
-#include "traces/fold_updates.h"
-#include "traces/scale.h"
+#include "traces/file/file_io.h"
+#include "traces/transform/fold_updates.h"
+#include "traces/transform/scale.h"
 
 namespace tencache::gui {
 namespace {

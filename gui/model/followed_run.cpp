@@ -11,7 +11,7 @@
 #include "core/thread_annotations.h"
 #include "executor/file_descriptor.h"
 #include "gui/model/timeline_file.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

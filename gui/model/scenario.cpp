@@ -21,9 +21,9 @@
 #include "studies/intervals.h"
 #include "studies/policy_run.h"
 #include "studies/workload.h"
-#include "traces/lower.h"
-#include "traces/scale.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/lower.h"
+#include "traces/transform/scale.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache::gui {
 namespace {

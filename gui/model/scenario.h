@@ -34,7 +34,7 @@ struct Scenario {
   std::string durations;  // what a reader must know of them, such as "rescaled from a100-40g to h100"; empty: nothing
   std::optional<GpuTime> gpu_time;  // how far off modelled durations may be; none: they are not modelled
   bool altered = false;  // the machine or the trace, by options: what was measured on the machine says nothing of it
-  double scale_bytes = 1, scale_time = 1;  // of the trace (traces/scale.h)
+  double scale_bytes = 1, scale_time = 1;  // of the trace (traces/transform/scale.h)
   // What the trace is to be changed into; a simulation does it, off the frame path.
   double gpu_speed = 1;     // times as fast as the trace's
   std::uint64_t batch = 0;  // of a trace that `tencache generate` made, which is generated anew; 0: the trace's own

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "gui/model/describe.h"
-#include "traces/csv_table.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache::gui {
 namespace {

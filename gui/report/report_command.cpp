@@ -1,11 +1,13 @@
-#include "gui/report/report_command.h"
-
+// `tencache report`: what the dashboard knows as a page. The command adds itself to those of cli/, which knows nothing
+// of the dashboard; whoever has it links this file.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/embedding.h"
 #include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "core/error.h"
@@ -13,7 +15,7 @@
 #include "core/text.h"
 #include "gui/report/page.h"
 #include "studies/workload.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {
@@ -45,8 +47,6 @@ ExitCode report(const ReportArguments& arguments) {
   return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
 }
 
-}  // namespace
-
 void add_report_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("report", "A page to send: results, timelines and sweeps as one HTML file");
   auto arguments = std::make_shared<ReportArguments>();
@@ -68,4 +68,7 @@ void add_report_command(CLI::App& app, Command& chosen) {
   command->callback([arguments, &chosen] { chosen = [arguments] { return report(*arguments); }; });
 }
 
+const bool offered = (offer_command(add_report_command), true);
+
+}  // namespace
 }  // namespace tencache

@@ -11,7 +11,7 @@
 #include "gui/shell/recent_files.h"
 #include "gui/views/canvas.h"
 #include "gui/views/keys.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

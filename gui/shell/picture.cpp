@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 

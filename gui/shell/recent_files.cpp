@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::gui {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "policies/registry.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -11,7 +11,7 @@
 #include "configs/yaml_layers.h"
 #include "core/error.h"
 #include "policies/registry.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "traces/csv_table.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
+#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {

@@ -42,8 +42,8 @@ struct SweepRow {
   // "extrapolated", with what is known; the first as a share.
   std::string validity;
   std::optional<double> validated_within;
-  // Of modelled GPU times (traces/gpu_time.h): their median error, and the share that is of shapes beyond the measured
-  // ones (1: of a GPU that was not measured).
+  // Of modelled GPU times (traces/generate/gpu_time.h): their median error, and the share that is of shapes beyond the
+  // measured ones (1: of a GPU that was not measured).
   std::optional<double> gpu_time_error, gpu_time_extrapolated_share;
 
   // Cost, where the prices are known (studies/sweep/cost.h); of the whole machine.

@@ -15,8 +15,8 @@
 #include "studies/parallel.h"
 #include "studies/policy_run.h"
 #include "studies/sweep/sweep_costs.h"
-#include "traces/fold_updates.h"
-#include "traces/split_ranks.h"
+#include "traces/transform/fold_updates.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

@@ -14,7 +14,7 @@
 #include "policies/registry.h"
 #include "studies/validation/kernels.h"
 #include "studies/validation/throughput.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {

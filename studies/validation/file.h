@@ -11,7 +11,7 @@
 
 #include "configs/generate_settings.h"
 #include "core/machine_spec.h"
-#include "traces/model.h"
+#include "traces/generate/model.h"
 
 namespace tencache {
 

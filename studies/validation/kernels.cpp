@@ -10,7 +10,7 @@
 #include "configs/kernel_yaml.h"
 #include "core/error.h"
 #include "studies/validation/gpu.h"
-#include "traces/kernel_model.h"
+#include "traces/generate/kernel_model.h"
 
 namespace tencache {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/timeline.h"
 #include "studies/parallel.h"
 #include "studies/workload.h"
-#include "traces/csv_import.h"
-#include "traces/split_ranks.h"
+#include "traces/import/csv.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {

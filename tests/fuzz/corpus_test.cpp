@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "tests/fuzz/readers.h"
-#include "traces/file_io.h"
+#include "traces/file/file_io.h"
 
 namespace tencache::fuzz {
 namespace {

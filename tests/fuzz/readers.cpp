@@ -22,11 +22,11 @@
 #include "gui/model/timeline_file.h"
 #include "studies/sweep/sweep_file.h"
 #include "studies/validation/file.h"
-#include "traces/csv_import.h"
-#include "traces/pytorch/chakra.h"
-#include "traces/pytorch/import_kineto.h"
-#include "traces/pytorch/import_pytorch.h"
-#include "traces/trace_file.h"
+#include "traces/file/trace_file.h"
+#include "traces/import/csv.h"
+#include "traces/import/pytorch/chakra.h"
+#include "traces/import/pytorch/import_kineto.h"
+#include "traces/import/pytorch/import_pytorch.h"
 
 namespace tencache::fuzz {
 namespace {

@@ -19,7 +19,7 @@ _SOURCES = [os.path.join(_ROOT, _FOLDER, name + ".cpp")
             for name in ("observer", "observed_step", "op_schema", "op_lists")]
 _HEADERS = ([os.path.join(_ROOT, _FOLDER, name + ".h")
              for name in ("observed_step", "op_schema", "op_lists", "op_work")] +
-            [os.path.join(_ROOT, "traces", "pytorch", name + ".h") for name in ("op_flops", "op_kernel")])
+            [os.path.join(_ROOT, "traces", "import", "pytorch", name + ".h") for name in ("op_flops", "op_kernel")])
 
 
 class CannotLoad(Exception):

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "executor/torch/recorder/op_schema.h"
-#include "traces/pytorch/op_flops.h"
-#include "traces/pytorch/op_kernel.h"
+#include "traces/import/pytorch/op_flops.h"
+#include "traces/import/pytorch/op_kernel.h"
 
 namespace tencache {
 

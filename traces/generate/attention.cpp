@@ -1,0 +1,159 @@
+#include "traces/generate/attention.h"
+
+namespace tencache::generator {
+
+TensorId AttentionOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, AttentionState& state) {
+  const Count tokens = micro.tokens();
+  if (layer.query_key_value) {
+    state.q = state.k = state.v = linears_.linear(layer.query_key_value, x, tokens, state.query_key_value);
+  } else {
+    state.q = linears_.linear(layer.query, x, tokens, state.query);
+    state.k = linears_.linear(layer.key, x, tokens, state.key);
+    state.v = linears_.linear(layer.value, x, tokens, state.value);
+  }
+  if (layer.query_norm) {
+    state.q = norm(rank_, layer.query_norm, state.q, tokens * rank_.heads, state.query_norm);
+    state.k = norm(rank_, layer.key_norm, state.k, tokens * rank_.key_value_heads, state.key_norm);
+  }
+  if (rank_.rotary) rotate(layer.attention_module, tokens, state);
+  core_forward(layer, micro, state, state.core);
+  const TensorId y = linears_.linear(layer.attention_output, state.core.context, tokens, state.output);
+  if (!linears_.taken()) rank_.collectives.all_reduce(Group::tensor, layer.attention_module, y);
+  return y;
+}
+
+// Composed of ops that each write a new tensor, or in place, unless that would change what is kept to begin with.
+void AttentionOps::rotate(const Module& module, Count tokens, AttentionState& state) {
+  const Count queries = tokens * rank_.heads * model_.head_dimension;
+  const Count keys = tokens * rank_.key_value_heads * model_.head_dimension;
+  TensorId q = state.q, k = state.k;
+  if (kernels_.eager() || linears_.pass().keeps()) {
+    q = step_.activation(module, "rotated_query", queries);
+    k = step_.activation(module, "rotated_key", keys);
+  }
+  step_.op("rotary", module, kernels_.rotary(queries + keys), {state.q, state.k}, {q, k});
+  state.q = q;
+  state.k = k;
+}
+
+// The fused kernel's work; a causal one skips the half above the diagonal.
+Cost AttentionOps::flash(KernelKind kind, const MicroBatch& micro) const {
+  const Count scores = micro.tokens() * micro.length * rank_.heads;
+  const Count product = 2 * scores * model_.head_dimension * (rank_.causal ? 1 : 2);
+  // Backward five products instead of two: the scores are computed again.
+  return {.kernel = {.kind = kind,
+                     .attention = step_.options.attention_kernel,
+                     .causal = rank_.causal,
+                     .shape = {micro.sequences, rank_.heads, rank_.key_value_heads, micro.length, micro.length,
+                               model_.head_dimension}},
+          .flops = kind == KernelKind::attention ? product : 5 * product / 2};
+}
+
+void AttentionOps::core_forward(Layer& layer, const MicroBatch& micro, const AttentionState& qkv,
+                                CoreAttentionState& state) {
+  const Module& module = layer.attention_module;
+  const Count dimension = model_.head_dimension;
+  const Count scores = micro.tokens() * micro.length * rank_.heads;
+  const Count sequences = micro.sequences * rank_.heads, length = micro.length;
+  const bool flash = step_.options.attention == AttentionKind::flash;
+  if (flash && linears_.pass().keeps() && linears_.pass().again()) {
+    state.context = linears_.pass().take();
+    state.log_sum_exp = linears_.pass().take();
+    return;
+  }
+  state.context = step_.activation(module, "context", micro.tokens() * rank_.heads * dimension);
+  if (flash) {
+    if (!step_.options.forward_only)
+      state.log_sum_exp = step_.tensor(module, "log_sum_exp", micro.tokens() * rank_.heads * 4, Role::activation);
+    step_.op("flash_attention", module, this->flash(KernelKind::attention, micro), {qkv.q, qkv.k, qkv.v},
+             {state.context, state.log_sum_exp});
+    if (linears_.pass().keeps()) {
+      linears_.pass().keep(state.context);
+      linears_.pass().keep(state.log_sum_exp);
+    }
+    return;
+  }
+  const TensorId raw = step_.activation(module, "scores", scores);
+  step_.op("attention_scores", module, matmul(sequences, length, length, dimension, {dimension, length}),
+           {qkv.q, qkv.k}, {raw});
+  state.weights = step_.activation(module, "weights", scores);
+  step_.op("softmax", module, kernels_.softmax(scores), {raw}, {state.weights});
+  state.dropped = state.weights;
+  if (rank_.attention_dropout) {
+    state.mask = step_.tensor(module, "weights_dropout_mask", scores, Role::activation);
+    state.dropped = step_.activation(module, "weights_dropout", scores);
+    step_.op("dropout", module, kernels_.dropout(scores), {state.weights}, {state.dropped, state.mask});
+  }
+  step_.op("attention_values", module, matmul(sequences, length, dimension, length, {length, dimension}),
+           {state.dropped, qkv.v}, {state.context});
+}
+
+void AttentionOps::core_backward(Layer& layer, const MicroBatch& micro, const AttentionState& state, TensorId d_context,
+                                 TensorId dq, TensorId dk, TensorId dv) {
+  const Module& module = layer.attention_module;
+  const Count scores = micro.tokens() * micro.length * rank_.heads;
+  const Count sequences = micro.sequences * rank_.heads, length = micro.length, dimension = model_.head_dimension;
+  if (step_.options.attention == AttentionKind::flash) {
+    step_.op("flash_attention_backward", module, flash(KernelKind::attention_backward, micro),
+             {d_context, state.q, state.k, state.v, state.core.context, state.core.log_sum_exp}, {dq, dk, dv});
+    return;
+  }
+  CoreAttentionState core = state.core;
+  if (step_.options.recompute == Recompute::selective) {
+    core = {};
+    core_forward(layer, micro, state, core);
+  }
+  TensorId d_weights = step_.gradient(module, "weights_grad", scores);
+  // Two products each; of the same work, so that one shape stands for both.
+  step_.op("attention_values_backward", module, matmul(2 * sequences, length, length, dimension, {dimension, length}),
+           {d_context, core.dropped, state.v}, {d_weights, dv});
+  if (rank_.attention_dropout) {
+    const TensorId before = step_.gradient(module, "weights_dropout_grad", scores);
+    step_.op("dropout_backward", module, kernels_.dropout(scores), {d_weights, core.mask}, {before});
+    d_weights = before;
+  }
+  const TensorId d_scores = step_.gradient(module, "scores_grad", scores);
+  step_.op("softmax_backward", module, kernels_.softmax_backward(scores), {d_weights, core.weights}, {d_scores});
+  // With one tensor for query, key and value, their gradients are one as well, whose last third is there already.
+  step_.op("attention_scores_backward", module, matmul(2 * sequences, length, dimension, length, {length, dimension}),
+           {d_scores, state.q, state.k, dq == dv ? dv : TensorId{none}}, {dq, dk});
+}
+
+void AttentionOps::backward(Layer& layer, const MicroBatch& micro, AttentionState& state, TensorId dy, TensorId* dx) {
+  const Count tokens = micro.tokens(), dimension = model_.head_dimension;
+  TensorId d_context = none;
+  linears_.linear_backward(layer.attention_output, state.output, dy, tokens, &d_context);
+  const Module& module = layer.attention_module;
+  TensorId dq = none, dk = none, dv = none;
+  if (layer.query_key_value) {
+    dq = dk = dv = step_.gradient(module, "query_key_value_grad", tokens * layer.query_key_value.out);
+  } else {
+    dq = step_.gradient(module, "query_grad", tokens * rank_.heads * dimension);
+    dk = step_.gradient(module, "key_grad", tokens * rank_.key_value_heads * dimension);
+    dv = step_.gradient(module, "value_grad", tokens * rank_.key_value_heads * dimension);
+  }
+  core_backward(layer, micro, state, d_context, dq, dk, dv);
+  if (layer.query_key_value && kernels_.concatenates()) {
+    const TensorId parts = dq;
+    dq = dk = dv = step_.gradient(module, "query_key_value_joined_grad", tokens * layer.query_key_value.out);
+    step_.op("concatenate", module, kernels_.concatenate(tokens * layer.query_key_value.out), {parts}, {dq});
+  }
+  if (rank_.rotary) {
+    const Count rotated = tokens * (rank_.heads + rank_.key_value_heads) * dimension;
+    step_.op("rotary_backward", module, kernels_.rotary_backward(rotated), {dq, dk}, {dq, dk});
+  }
+  if (layer.query_norm) {
+    dq = norm_backward(rank_, layer.query_norm, state.query_norm, dq, none, tokens * rank_.heads, true);
+    dk = norm_backward(rank_, layer.key_norm, state.key_norm, dk, none, tokens * rank_.key_value_heads, true);
+  }
+  if (layer.query_key_value) {
+    linears_.linear_backward(layer.query_key_value, state.query_key_value, dq, tokens, dx);
+  } else {
+    linears_.linear_backward(layer.value, state.value, dv, tokens, dx);
+    linears_.linear_backward(layer.key, state.key, dk, tokens, dx);
+    linears_.linear_backward(layer.query, state.query, dq, tokens, dx);
+  }
+  if (dx != nullptr) rank_.collectives.all_reduce(Group::tensor, module, *dx);
+}
+
+}  // namespace tencache::generator

@@ -1,0 +1,86 @@
+// Inside the generator: the blocks of a model (embedding, layers, head) as one rank has them.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "traces/generate/step.h"
+
+namespace tencache::generator {
+
+// A linear layer: y = x W + b, with the low-rank addition x A B where it is adapted.
+struct Linear {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  Parameter* lora_a = nullptr;
+  Parameter* lora_b = nullptr;
+  Count in = 0, out = 0;  // of this rank
+  std::string label;      // "q_proj"
+  Module module;
+  explicit operator bool() const { return weight != nullptr; }
+};
+
+struct Norm {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  Module module;
+  explicit operator bool() const { return weight != nullptr; }
+};
+
+struct FeedForward {
+  Linear gate, up, down;  // gate: gated ones only
+};
+
+struct Layer {
+  Norm attention_norm, feed_forward_norm;  // feed_forward_norm: absent where both read the same (Falcon-7B)
+  Linear query, key, value, query_key_value, attention_output;
+  Norm query_norm, key_norm;  // head by head; Qwen3 only
+  FeedForward feed_forward;
+  Linear router;
+  std::vector<FeedForward> experts;
+  Module module, attention_module, feed_forward_module;
+  std::vector<Parameter*> parameters;
+};
+
+struct EmbeddingBlock {
+  Parameter *tokens = nullptr, *positions = nullptr, *token_types = nullptr, *class_token = nullptr;
+  Linear patches, projection;  // ViT; OPT-350M
+  Norm norm;
+  Module module;
+  std::vector<Parameter*> parameters;
+};
+
+struct ModelHead {
+  Norm final_norm;
+  Linear projection;  // OPT-350M
+  Linear transform;   // BERT: before the decoder; or the pooler
+  Norm transform_norm;
+  Linear output;  // to the vocabulary (tied: the token embedding) or to the labels
+  Module module;
+  std::vector<Parameter*> parameters;
+};
+
+// Layers one after another: first, and one past the last.
+struct LayerRange {
+  Count begin = 0, end = 0;
+};
+
+// The parameters of one rank and the blocks that use them.
+struct RankModel {
+  std::deque<Parameter> parameters;  // in the order of the model's modules
+  bool has_embedding = false, has_head = false;
+  EmbeddingBlock embedding;
+  std::vector<Layer> layers;       // of all chunks, in the order of the model
+  std::vector<LayerRange> chunks;  // of `layers`
+  ModelHead head;
+};
+
+// One micro-batch.
+struct MicroBatch {
+  Count index = 0;
+  Count sequences = 0, length = 0;  // of this rank
+  Count tokens() const { return sequences * length; }
+};
+
+}  // namespace tencache::generator

@@ -1,0 +1,360 @@
+#include "traces/generate/generate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "traces/generate/host_issue.h"
+#include "traces/generate/rank.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::array<std::string_view, 6> optimizer_texts{"adamw",    "sgd",         "adafactor",
+                                                          "adam8bit", "apollo-mini", "lamb"};
+constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop", "ops"};
+constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
+constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
+constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
+constexpr std::array<std::string_view, 2> update_texts{"after", "fused"};
+constexpr std::array<std::string_view, 3> loss_texts{"full", "chunked", "fused"};
+constexpr std::array<std::string_view, 4> communication_texts{"ddp", "fsdp", "deepspeed", "serial"};
+constexpr std::array<std::string_view, 3> clip_texts{"off", "on", "early"};
+constexpr std::array<std::string_view, 2> gradient_reduction_texts{"reduce-scatter", "all-reduce"};
+
+template <typename Enum, std::size_t n>
+std::optional<Enum> parse_name(std::string_view text, const std::array<std::string_view, n>& texts) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (texts[i] == text) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <typename Texts>
+std::string list(const Texts& texts) {
+  std::string all;
+  for (const auto& text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
+  return all;
+}
+
+std::string number(std::uint64_t value) { return std::to_string(value); }
+
+[[noreturn]] void refuse(const std::string& option, const std::string& problem) {
+  throw Error("--" + option + ": " + problem);
+}
+
+void check_at_least_one(const char* option, std::uint64_t value) {
+  if (value == 0) refuse(option, "is 0; it must be at least 1");
+}
+
+void check_batch(const GenerateOptions& o) {
+  check_at_least_one("batch", o.batch);
+  check_at_least_one("micro-batches", o.micro_batches);
+  constexpr std::uint64_t largest = 1u << 30;
+  if (o.batch > largest) refuse("batch", number(o.batch) + " is absurd; it may be at most " + number(largest));
+  if (o.micro_batches > o.batch) {
+    refuse("micro-batches",
+           number(o.micro_batches) + " are more than the " + number(o.batch) + " sequences of --batch");
+  }
+  const std::uint64_t parts = o.micro_batches * o.data_parallel;  // at most 2^30 × 65535, which check_parallel ensures
+  if (o.batch % parts != 0) {
+    refuse("batch", number(o.batch) + " sequences cannot be dealt evenly to " + number(o.micro_batches) +
+                        " micro-batches on each of " + number(o.data_parallel) +
+                        " data-parallel ranks; take a multiple of " + number(parts));
+  }
+}
+
+void check_sequences(const GenerateOptions& o) {
+  if (o.model.family == ModelFamily::vit) {
+    if (!o.sequence_lengths.empty()) {
+      refuse("seq", "model " + o.model.name + " takes its sequence from the image; leave it out");
+    }
+    return;
+  }
+  if (o.sequence_lengths.empty()) refuse("seq", "is missing: tokens a sequence, such as 512");
+  if (o.sequence_lengths.size() != 1 && o.sequence_lengths.size() != o.micro_batches) {
+    refuse("seq", number(o.sequence_lengths.size()) + " lengths for " + number(o.micro_batches) +
+                      " micro-batches; give one, or one for each");
+  }
+  for (const std::uint64_t length : o.sequence_lengths) {
+    check_at_least_one("seq", length);
+    const std::uint64_t longest = o.model.max_sequence != 0 ? o.model.max_sequence : 1u << 24;
+    if (length > longest) {
+      refuse("seq",
+             number(length) + " is longer than the " + number(longest) + " tokens that " + o.model.name + " takes");
+    }
+  }
+}
+
+void check_pipeline_chunks(const GenerateOptions& o) {
+  check_at_least_one("pipeline-chunks", o.pipeline_chunks);
+  if (o.pipeline_chunks == 1) return;
+  const std::uint64_t stages = o.pipeline_parallel;
+  if (stages == 1) {
+    refuse("pipeline-chunks", "interleaves the layers of pipeline stages; give --pipeline-parallel 2 or more");
+  }
+  if (o.pipeline_chunks > o.model.layers / stages) {
+    refuse("pipeline-chunks", number(stages) + " stages of " + number(o.pipeline_chunks) + " chunks for the " +
+                                  number(o.model.layers) + " layers of " + o.model.name + "; give at most " +
+                                  number(o.model.layers / stages));
+  }
+  if (o.micro_batches % stages != 0) {
+    refuse("pipeline-chunks", "needs --micro-batches to be a multiple of the " + number(stages) + " stages; " +
+                                  number(o.micro_batches) + " is not one");
+  }
+}
+
+void check_parallel(const GenerateOptions& o) {
+  const std::uint64_t tensor = o.tensor_parallel;
+  check_at_least_one("data-parallel", o.data_parallel);
+  check_at_least_one("tensor-parallel", tensor);
+  check_at_least_one("pipeline-parallel", o.pipeline_parallel);
+  constexpr std::uint64_t most_ranks = 65535;
+  if (o.data_parallel > most_ranks || tensor > most_ranks || o.pipeline_parallel > most_ranks ||
+      o.data_parallel * tensor > most_ranks || o.data_parallel * tensor * o.pipeline_parallel > most_ranks) {
+    throw Error("--data-parallel × --tensor-parallel × --pipeline-parallel: at most " + number(most_ranks) + " ranks");
+  }
+  if (o.model.heads % tensor != 0) {
+    refuse("tensor-parallel",
+           number(tensor) + " does not divide the " + number(o.model.heads) + " heads of " + o.model.name);
+  }
+  if (o.model.key_value_heads % tensor != 0 && tensor % o.model.key_value_heads != 0) {
+    refuse("tensor-parallel", number(tensor) + " neither divides the " + number(o.model.key_value_heads) +
+                                  " key-value heads of " + o.model.name + " nor is a multiple of them");
+  }
+  if (o.model.intermediate % tensor != 0) {
+    refuse("tensor-parallel", number(tensor) + " does not divide the feed-forward width " +
+                                  number(o.model.intermediate) + " of " + o.model.name);
+  }
+  if (o.pipeline_parallel > o.model.layers) {
+    refuse("pipeline-parallel",
+           number(o.pipeline_parallel) + " stages for the " + number(o.model.layers) + " layers of " + o.model.name);
+  }
+  check_pipeline_chunks(o);
+  if (o.zero < 0 || o.zero > 3) refuse("zero", std::to_string(o.zero) + "; stages are 0, 1, 2, 3");
+  if (o.zero > 0 && o.data_parallel == 1) {
+    refuse("zero", "shares the optimizer over data-parallel ranks; give --data-parallel 2 or more");
+  }
+}
+
+void check_lora(const GenerateOptions& o) {
+  if (o.quantise_bits != 0 && o.quantise_bits != 4 && o.quantise_bits != 8) {
+    refuse("quantise", number(o.quantise_bits) + " bits; it takes 4 or 8");
+  }
+  if (o.quantise_bits != 0 && o.lora_rank == 0 && !o.forward_only) {
+    refuse("quantise", "quantised weights are frozen; give --lora-rank or --forward-only as well");
+  }
+  if (o.quantise_bits != 0 && o.precision == Precision::fp8) {
+    refuse("quantise", "quantised weights are expanded to 16 bits, not to fp8; give --precision bf16");
+  }
+  if (o.lora_rank == 0 && !o.lora_targets.empty()) refuse("lora-targets", "needs --lora-rank");
+  if (o.lora_rank > o.model.hidden) {
+    refuse("lora-rank", number(o.lora_rank) + " is above the width " + number(o.model.hidden) + " of " + o.model.name);
+  }
+}
+
+// Refuses what no trace can hold (traces/file/trace_file.h: sums below 2^61) before any product of sizes can overflow.
+void check_size(const GenerateOptions& o) {
+  const ModelDescription& m = o.model;
+  constexpr double most_flops = 2305843009213693952.0, most_ops = 2e8;
+  const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
+  double longest = real(m.family == ModelFamily::vit ? m.positions : 0), tokens = 0;
+  for (const std::uint64_t length : o.sequence_lengths) {
+    longest = std::max(longest, real(length));
+    tokens += real(length) * real(o.batch) / real(o.sequence_lengths.size());
+  }
+  if (o.sequence_lengths.empty()) tokens = longest * real(o.batch);
+  const double idle_experts =
+      real(m.layers) * real(m.experts - m.experts_per_token) * 3 * real(m.hidden * m.intermediate);
+  const double parameters = real(parameter_count(m, o.head)) - idle_experts + real(m.hidden * m.vocabulary);
+  const double attention = 7 * real(m.layers) * real(m.heads * m.head_dimension) * longest;
+  const double flops = tokens * (6 * parameters + 2 * attention) * (o.recompute == Recompute::none ? 1 : 4.0 / 3);
+  if (flops > most_flops) {
+    throw Error(
+        "the iteration takes more floating-point operations than a trace can hold (2^61); take a smaller --batch "
+        "or shorter --seq");
+  }
+  const double ops = 25 * real(m.layers) * real(o.micro_batches) * real(o.data_parallel * o.tensor_parallel) *
+                     (m.experts != 0 ? real(m.experts) : 1);
+  if (ops > most_ops) {
+    throw Error("--micro-batches: the trace would have more than " + number(static_cast<std::uint64_t>(most_ops)) +
+                " ops; take fewer micro-batches or ranks");
+  }
+}
+
+void check_recompute(const GenerateOptions& o) {
+  if (o.recompute_share == 1) return;
+  const std::string text(to_string(o.recompute));
+  if (o.recompute == Recompute::none || o.recompute == Recompute::selective) {
+    refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop and ops do");
+  }
+  if (!(o.recompute_share > 0 && o.recompute_share < 1)) {
+    refuse("recompute", "the share " + std::to_string(o.recompute_share) +
+                            " of the layers is not above 0 and up to 1; write " + text + ":0.5 for every second layer");
+  }
+}
+
+void check_forward_only(const GenerateOptions& o) {
+  if (!o.forward_only) return;
+  if (o.recompute != Recompute::none) {
+    refuse("recompute", "a forward pass keeps no activations to compute again; leave it out with --forward-only");
+  }
+  if (o.zero == 1 || o.zero == 2) {
+    refuse("zero", "stage " + std::to_string(o.zero) +
+                       " shares gradients and optimizer, which --forward-only leaves out; give 3, which shares the "
+                       "parameters, or 0");
+  }
+}
+
+void check(const GenerateOptions& o) {
+  if (const std::string problem = problem_of(o.model); !problem.empty()) {
+    throw Error("model " + o.model.name + ": " + problem);
+  }
+  check_parallel(o);
+  check_batch(o);
+  check_sequences(o);
+  check_lora(o);
+  if (o.update == Update::fused && o.clip != Clip::off) {
+    refuse("update", "fused has no norm of all gradients to clip by; give --clip off as well");
+  }
+  if (o.update == Update::fused && o.optimizer == Optimizer::lamb) {
+    refuse("update", "fused goes with no lamb, whose ranks exchange norms after all gradients; take adamw or sgd");
+  }
+  if (o.update == Update::fused && o.data_parallel > 1 && o.zero < 3 && o.zero > 0) {
+    refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
+  }
+  check_recompute(o);
+  check_forward_only(o);
+  check_size(o);
+  check_at_least_one("sub-group", o.sub_group);
+  if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
+}
+
+// What the adapters of Hugging Face PEFT take for the family unless told.
+std::vector<std::string> usual_lora_targets(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::bloom:
+    case ModelFamily::falcon:
+      return {"query_key_value"};
+    case ModelFamily::gpt2:
+      return {"c_attn"};
+    case ModelFamily::bert:
+    case ModelFamily::vit:
+      return {"query", "value"};
+    default:
+      return {"q_proj", "v_proj"};
+  }
+}
+
+void check_lora_targets(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
+  const std::vector<std::string> labels = generator::linear_labels(options, shapes);
+  for (const std::string& target : options.lora_targets) {
+    if (std::find(labels.begin(), labels.end(), target) == labels.end()) {
+      refuse("lora-targets",
+             "'" + target + "' is no linear layer of " + options.model.name + "; valid are " + list(labels));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Optimizer optimizer) { return optimizer_texts[static_cast<std::size_t>(optimizer)]; }
+std::string_view to_string(Recompute recompute) { return recompute_texts[static_cast<std::size_t>(recompute)]; }
+std::string_view to_string(AttentionKind attention) { return attention_texts[static_cast<std::size_t>(attention)]; }
+std::string_view to_string(Dropout dropout) { return dropout_texts[static_cast<std::size_t>(dropout)]; }
+std::string_view to_string(Stack stack) { return stack_texts[static_cast<std::size_t>(stack)]; }
+std::string_view to_string(LossKind loss) { return loss_texts[static_cast<std::size_t>(loss)]; }
+std::string_view to_string(Communication communication) {
+  return communication_texts[static_cast<std::size_t>(communication)];
+}
+std::string_view to_string(Clip clip) { return clip_texts[static_cast<std::size_t>(clip)]; }
+std::string_view to_string(GradientReduction reduction) {
+  return gradient_reduction_texts[static_cast<std::size_t>(reduction)];
+}
+std::optional<Optimizer> parse_optimizer(std::string_view text) { return parse_name<Optimizer>(text, optimizer_texts); }
+std::optional<Recompute> parse_recompute(std::string_view text) { return parse_name<Recompute>(text, recompute_texts); }
+std::optional<AttentionKind> parse_attention(std::string_view text) {
+  return parse_name<AttentionKind>(text, attention_texts);
+}
+std::optional<Dropout> parse_dropout(std::string_view text) { return parse_name<Dropout>(text, dropout_texts); }
+std::string_view to_string(Update update) { return update_texts[static_cast<std::size_t>(update)]; }
+std::optional<Update> parse_update(std::string_view text) { return parse_name<Update>(text, update_texts); }
+std::string update_names() { return list(update_texts); }
+std::optional<Stack> parse_stack(std::string_view text) { return parse_name<Stack>(text, stack_texts); }
+std::optional<LossKind> parse_loss(std::string_view text) { return parse_name<LossKind>(text, loss_texts); }
+std::optional<Communication> parse_communication(std::string_view text) {
+  return parse_name<Communication>(text, communication_texts);
+}
+std::string stack_names() { return list(stack_texts); }
+std::string loss_names() { return list(loss_texts); }
+std::string communication_names() { return list(communication_texts); }
+std::string optimizer_names() { return list(optimizer_texts); }
+std::string recompute_names() { return list(recompute_texts); }
+std::string attention_names() { return list(attention_texts); }
+std::optional<Clip> parse_clip(std::string_view text) { return parse_name<Clip>(text, clip_texts); }
+std::string clip_names() { return list(clip_texts); }
+std::optional<GradientReduction> parse_gradient_reduction(std::string_view text) {
+  return parse_name<GradientReduction>(text, gradient_reduction_texts);
+}
+std::string gradient_reduction_names() { return list(gradient_reduction_texts); }
+std::string dropout_names() { return list(dropout_texts); }
+
+void check_generate_options(const GenerateOptions& options) {
+  check(options);
+  [[maybe_unused]] const KernelModel computes_in(options.gpu, options.precision);
+  if (options.lora_rank != 0 && !options.lora_targets.empty()) {
+    check_lora_targets(options, parameters_of(options.model, options.head));
+  }
+}
+
+Trace generate(const GenerateOptions& given) {
+  check_generate_options(given);
+  GenerateOptions options = given;
+  const std::vector<ParameterShape> shapes = parameters_of(options.model, options.head);
+  if (options.lora_rank != 0 && options.lora_targets.empty()) {
+    options.lora_targets = usual_lora_targets(options.model.family);
+    check_lora_targets(options, shapes);
+  }
+  if (options.model.family == ModelFamily::vit) {
+    const std::uint64_t side = options.model.image_size / options.model.patch_size;
+    options.sequence_lengths = {side * side + 1};
+  }
+  if (!options.loss && !options.forward_only)
+    options.loss = options.stack == Stack::eager ? LossKind::full : LossKind::fused;
+  if (!options.communication) options.communication = options.zero == 0 ? Communication::ddp : Communication::fsdp;
+  if (options.attention_kernel == AttentionKernel::unspecified) {
+    options.attention_kernel = options.stack == Stack::fused ? options.gpu.fused_attention : options.gpu.attention;
+  }
+  const KernelModel model(options.gpu, options.precision);
+
+  Trace trace;
+  std::uint64_t length_sum = 0;
+  for (const std::uint64_t length : options.sequence_lengths) length_sum += length;
+  TraceHeader& header = trace.header;
+  header.model = options.model.name;
+  header.batch = options.batch;
+  const std::uint64_t lengths = options.sequence_lengths.size();
+  header.sequence_length = (length_sum + lengths / 2) / lengths;  // the mean
+  header.precision = to_string(options.precision);
+  header.hardware = "modelled: " + options.gpu.name;
+  header.recorded_by = options.command;
+  header.stack = to_string(options.stack);
+
+  const std::uint64_t ranks = options.data_parallel * options.tensor_parallel * options.pipeline_parallel;
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    const auto progress = [&](double share) {
+      if (options.progress) options.progress((static_cast<double>(rank) + share) / static_cast<double>(ranks));
+    };
+    generator::emit_rank(trace, options, shapes, model, rank, progress);
+  }
+  if (options.launch_gap_ns) {
+    for (Op& op : trace.ops) op.gap_before_ns = *options.launch_gap_ns;
+  } else {
+    issue(trace, options.stack_figures.launch_ns[static_cast<std::size_t>(options.stack)]);
+  }
+  trace.validate();
+  return trace;
+}
+
+}  // namespace tencache

@@ -1,0 +1,146 @@
+// The workload generator: a training iteration of a transformer, or its forward pass alone, as a trace from the model's
+// description.
+//
+// Every parameter is a tensor under its Hugging Face name; every kernel of the forward pass, loss, backward pass and
+// optimizer step is an op with the tensors that it reads and writes, its flops (of matrix products; elementwise kernels
+// count none), the bytes it touches and a modelled duration. What is kept for the backward pass is what
+// a later op reads, nothing else. docs/workloads.md says what each kind of model emits and where the figures come from.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/trace.h"
+#include "traces/generate/kernel_model.h"
+#include "traces/generate/model.h"
+
+namespace tencache {
+
+enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini, lamb };
+// block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
+// selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
+// block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
+// ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op").
+enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops };
+enum class AttentionKind : std::uint8_t { flash, materialised };
+// Whose kernels run between the products (traces/generate/stack.h).
+enum class Stack : std::uint8_t { eager, compiled, fused };
+// full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
+// time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
+enum class LossKind : std::uint8_t { full, chunked, fused };
+// Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
+// kernels leaves exposed stands in configs/stacks.yaml.
+enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };
+// family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
+// embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
+enum class Dropout : std::uint8_t { family, none, hidden, all };
+// When parameters are updated. fused: each block's as soon as its gradients are complete, which are then freed (LOMO,
+// torchtune's optimizer in backward).
+enum class Update : std::uint8_t { after, fused };
+// Of gradients by their global norm, a barrier before the updates. on: after the backward pass (PyTorch's
+// clip_grad_norm_); early: the norm of each gradient as soon as it is complete (DeepSpeed).
+enum class Clip : std::uint8_t { off, on, early };
+
+// How ZeRO brings gradients to the ranks that update them. all_reduce: each rank gets all of them and keeps its part,
+// at twice the traffic (DeepSpeed's reduce_scatter false).
+enum class GradientReduction : std::uint8_t { reduce_scatter, all_reduce };
+
+std::string_view to_string(Optimizer optimizer);
+std::string_view to_string(Recompute recompute);
+std::string_view to_string(AttentionKind attention);
+std::string_view to_string(Dropout dropout);
+std::string_view to_string(Stack stack);
+std::string_view to_string(LossKind loss);
+std::string_view to_string(Communication communication);
+std::string_view to_string(Update update);
+std::string_view to_string(Clip clip);
+std::string_view to_string(GradientReduction reduction);
+// nullopt for an unknown name.
+std::optional<Optimizer> parse_optimizer(std::string_view text);
+std::optional<Recompute> parse_recompute(std::string_view text);
+std::optional<AttentionKind> parse_attention(std::string_view text);
+std::optional<Dropout> parse_dropout(std::string_view text);
+std::optional<Stack> parse_stack(std::string_view text);
+std::optional<LossKind> parse_loss(std::string_view text);
+std::optional<Communication> parse_communication(std::string_view text);
+std::optional<Update> parse_update(std::string_view text);
+std::optional<Clip> parse_clip(std::string_view text);
+std::optional<GradientReduction> parse_gradient_reduction(std::string_view text);
+// "adamw, sgd, …": for messages that list the valid names.
+std::string optimizer_names();
+std::string recompute_names();
+std::string attention_names();
+std::string dropout_names();
+std::string stack_names();
+std::string loss_names();
+std::string communication_names();
+std::string update_names();
+std::string clip_names();
+std::string gradient_reduction_names();
+
+// What is known of stacks, each figure with its source; read by configs/stack_yaml.h.
+struct StackFigures {
+  std::array<Nanoseconds, 3> launch_ns{};     // host time of a kernel, by Stack
+  std::array<double, 4> exposed{0, 0, 0, 1};  // share of collectives that kernels do not hide, by Communication
+  std::vector<Fact> facts;
+};
+
+struct GenerateOptions {
+  ModelDescription model;
+  GpuSpec gpu;
+  Head head = Head::language_model;
+  Precision precision = Precision::fp16;
+  std::optional<Precision> gradient_precision;  // default: `precision`
+  bool keep_gradients = false;  // in buffers that live as long as the parameters, as Megatron-LM's, not freed each step
+  Optimizer optimizer = Optimizer::adamw;
+  Recompute recompute = Recompute::none;
+  double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective
+  Stack stack = Stack::eager;
+  StackFigures stack_figures;
+  AttentionKind attention = AttentionKind::flash;
+  AttentionKernel attention_kernel = AttentionKernel::unspecified;  // of flash: as stack and GPU have it
+  std::optional<LossKind> loss;  // default: full for the eager stack, fused for the others
+  double predicted_tokens = 1;   // share of the tokens that a language model's head computes (BERT: the masked ones)
+  Dropout dropout = Dropout::family;
+
+  std::uint64_t batch = 1;          // sequences an iteration, over all ranks and micro-batches
+  std::uint64_t micro_batches = 1;  // gradients accumulate over them
+  // Tokens a sequence: one for all micro-batches, or one for each. ViT takes its own from the image: leave it empty.
+  std::vector<std::uint64_t> sequence_lengths;
+
+  // Only the forward passes of the micro-batches, as for evaluation: no gradients, optimizer, dropout or activations
+  // kept, and a loss only if `loss` is set.
+  bool forward_only = false;
+
+  Clip clip = Clip::on;
+  Update update = Update::after;
+  std::uint64_t sub_group = 1'000'000'000;  // elements of a sub-group of the optimizer step (DeepSpeed's default)
+  // Idle time before every op; default: until the host has issued it (traces/generate/host_issue.h).
+  std::optional<Nanoseconds> launch_gap_ns;
+
+  std::uint64_t lora_rank = 0;            // 0: all parameters are trained
+  std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones
+  std::uint64_t quantise_bits = 0;        // 4 or 8: of the frozen linear layers of the blocks; needs lora_rank
+
+  std::uint64_t data_parallel = 1, tensor_parallel = 1, pipeline_parallel = 1;
+  std::uint64_t pipeline_chunks = 1;  // of layers, on each pipeline stage; above 1: the interleaved schedule
+  int zero = 0;                       // stage 0 … 3 of ZeRO over the data-parallel ranks
+  GradientReduction gradient_reduction = GradientReduction::reduce_scatter;  // from stage 1 on
+  std::optional<Communication> communication;                                // default: ddp without ZeRO, else fsdp
+  BytesPerSecond interconnect = 0;  // between ranks, one direction; 0: the GPU's
+
+  std::string command;                         // for TraceHeader::recorded_by
+  std::function<void(double share)> progress;  // called now and then, 0 … 1; may be empty
+};
+
+// Throws Error on options that do not go together, naming the option.
+void check_generate_options(const GenerateOptions& options);
+// The same for what is wrong, else the trace.
+Trace generate(const GenerateOptions& options);
+
+}  // namespace tencache

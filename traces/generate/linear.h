@@ -1,0 +1,80 @@
+// Inside the generator: linear layers, forward and backward, and what a layer's forward pass keeps of their results.
+#pragma once
+
+#include <vector>
+
+#include "traces/generate/blocks.h"
+#include "traces/generate/context.h"
+
+namespace tencache::generator {
+
+struct LinearState {
+  TensorId input = none, lora_hidden = none;
+};
+
+// The forward pass of a layer that runs at the moment. Under Recompute::ops it keeps some results, and takes them where
+// it runs again for the backward pass, which asks in the same order.
+class LayerPass {
+ public:
+  // `kept`: null except under Recompute::ops.
+  void begin(std::vector<TensorId>* kept, bool again) { *this = {kept, again}; }
+  void end() { *this = {}; }
+
+  bool again() const { return again_; }
+  bool keeps() const { return kept_ != nullptr; }
+  // Every second product is kept, from the first on.
+  bool keeps_product() { return keeps() && products_++ % 2 == 0; }
+  void keep(TensorId result) { kept_->push_back(result); }
+  TensorId take() { return (*kept_)[next_++]; }
+
+  LayerPass() = default;
+
+ private:
+  LayerPass(std::vector<TensorId>* kept, bool again) : kept_(kept), again_(again) {}
+
+  std::vector<TensorId>* kept_ = nullptr;
+  std::size_t next_ = 0;
+  Count products_ = 0;
+  bool again_ = false;
+};
+
+class LinearOps {
+ public:
+  explicit LinearOps(const RankContext& rank) : rank_(rank), step_(rank.step), kernels_(rank.kernels) {}
+
+  LayerPass& pass() { return pass_; }
+  // A layer's forward or backward pass begins: it casts its inputs itself.
+  void forget_casts() { cast_of_ = none; }
+  // Whether the forward pass that runs again ends before the layer's last product. The product's input is the last
+  // tensor that the backward pass needs, unless a dropout mask or a norm comes behind it.
+  bool stops_early() const;
+
+  // `last`: the layer's last product, which need not run if the pass stops early; then returns none.
+  TensorId linear(Linear& linear, TensorId x, Count tokens, LinearState& state, bool last = false);
+  // Whether the last linear layer's result was kept, with the sum over tensor-parallel ranks.
+  bool taken() const { return taken_; }
+  // Adds to *dx in place, or makes it; dx null: not wanted. `parts`: the weight's gradient is made piece by piece.
+  void linear_backward(Linear& linear, const LinearState& state, TensorId dy, Count tokens, TensorId* dx,
+                       bool parts = false);
+
+ private:
+  TensorId weight_for(Linear& linear);
+  // Precision::fp8: whether the layer's products are in fp8. Those of the blocks are, if all their dimensions are
+  // multiples of 16, which torch._scaled_mm demands. Adapters are in bf16.
+  bool computes_in_fp8(const Linear& linear, Count tokens) const;
+  // A copy in fp8, for one product; `operand`: "weight". One kernel, because the scale is known before (delayed
+  // scaling).
+  TensorId cast_to_fp8(const Linear& linear, std::string_view operand, TensorId source);
+  // The same of an input. Layers one after the other that read the same input share it, unless the stack is eager.
+  TensorId input_in_fp8(const Linear& linear, TensorId input);
+
+  const RankContext& rank_;
+  Step& step_;
+  const StackKernels& kernels_;
+  LayerPass pass_;
+  TensorId cast_of_ = none;  // the last input that was cast to fp8 in this pass of the layer
+  TensorId cast_ = none;     // and its copy
+  bool taken_ = false;
+};
+
+}  // namespace tencache::generator

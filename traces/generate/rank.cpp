@@ -1,0 +1,233 @@
+#include "traces/generate/rank.h"
+
+#include <algorithm>
+
+#include "traces/generate/embedding.h"
+#include "traces/generate/head.h"
+#include "traces/generate/layers.h"
+#include "traces/generate/parameters.h"
+#include "traces/generate/pipeline_schedule.h"
+#include "traces/generate/rank_model.h"
+
+namespace tencache::generator {
+namespace {
+
+// What a micro-batch leaves in a chunk of the rank's layers.
+struct ChunkState {
+  TensorId input = none, output = none;  // of the chunk
+  TensorId d_output = none, d_input = none;
+  EmbeddingState embedding;
+  std::vector<LayerState> layers;
+  HeadState head;
+};
+
+// The passes of micro-batches through the chunks of a rank's model.
+class ChunkPasses {
+ public:
+  ChunkPasses(Step& step, Collectives& collectives, RankModel& model)
+      : options_(step.options),
+        step_(step),
+        model_(model),
+        context_(step, collectives, options_.model),
+        linears_(context_),
+        embedding_(context_, linears_),
+        layers_(context_, linears_),
+        head_(context_, linears_),
+        parameters_(step, collectives, model),
+        embedding_trained_(std::any_of(model.embedding.parameters.begin(), model.embedding.parameters.end(),
+                                       [](const Parameter* parameter) { return parameter->trainable; })) {}
+
+  void forward(Count chunk, const MicroBatch& batch, ChunkState& state);
+  void backward(Count chunk, const MicroBatch& batch, ChunkState& state);
+  // After all of them.
+  void update() { parameters_.update(); }
+
+ private:
+  // Whether this chunk of the rank's layers follows the embedding or precedes the head.
+  bool begins_model(Count chunk) const { return model_.has_embedding && chunk == 0; }
+  bool ends_model(Count chunk) const { return model_.has_head && chunk + 1 == options_.pipeline_chunks; }
+
+  const GenerateOptions& options_;
+  Step& step_;
+  RankModel& model_;
+  RankContext context_;
+  LinearOps linears_;
+  EmbeddingOps embedding_;
+  LayerOps layers_;
+  HeadOps head_;
+  ParameterOps parameters_;
+  bool embedding_trained_;
+};
+
+void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& state) {
+  step_.phase = Phase::forward;
+  const ModelDescription& model = options_.model;
+  if (begins_model(chunk)) {
+    const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
+    const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
+    const TensorId ids =
+        step_.persistent(model.family == ModelFamily::vit ? "pixel_values" : "input_ids", bytes, Role::input);
+    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+    state.input = embedding_.forward(model_.embedding, batch, ids, state.embedding);
+  }
+  const LayerRange range = model_.chunks[chunk];
+  state.layers.assign(range.end - range.begin, {});
+  TensorId x = state.input;
+  for (Count i = range.begin; i < range.end; ++i) {
+    parameters_.gather(model_.layers[i].parameters, model_.layers[i].module);
+    x = layers_.forward(model_.layers[i], batch, x, state.layers[i - range.begin]);
+  }
+  state.output = x;
+  if (ends_model(chunk)) {
+    const Count labels = options_.head == Head::language_model ? batch.tokens() : batch.sequences;
+    const TensorId label_ids = options_.loss ? step_.persistent("labels", labels * 8, Role::input) : TensorId{none};
+    parameters_.gather(model_.head.parameters, model_.head.module);
+    head_.forward(model_.head, batch, x, label_ids, state.head);
+  }
+  if (options_.forward_only) state.layers = {};
+}
+
+void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& state) {
+  step_.phase = Phase::backward;
+  TensorId dy = state.d_output;
+  if (ends_model(chunk)) {
+    // What the loss has just read is still there.
+    dy = head_.backward(model_.head, batch, state.head);
+    parameters_.finish_block(model_.head.parameters, model_.head.module, batch.index);
+  }
+  const LayerRange range = model_.chunks[chunk];
+  const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
+  for (Count i = range.end; i-- > range.begin;) {
+    Layer& layer = model_.layers[i];
+    parameters_.gather(layer.parameters, layer.module);
+    dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > range.begin || gradient_reaches_input);
+    parameters_.finish_block(layer.parameters, layer.module, batch.index);
+  }
+  if (begins_model(chunk) && gradient_reaches_input) {
+    parameters_.gather(model_.embedding.parameters, model_.embedding.module);
+    embedding_.backward(model_.embedding, batch, state.embedding, dy);
+    parameters_.finish_block(model_.embedding.parameters, model_.embedding.module, batch.index);
+  }
+  state.d_input = dy;
+  state.layers.clear();
+}
+
+class RankProgram {
+ public:
+  RankProgram(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
+              const KernelModel& kernels, Count rank, const std::function<void(double)>& progress)
+      : options_(options),
+        progress_(progress),
+        position_(RankPosition::of(rank, options)),
+        step_(trace, options, kernels, static_cast<std::uint16_t>(rank)),
+        collectives_(step_, position_),
+        model_(build_rank_model(step_, options.model, shapes, position_)),
+        module_(step_.module("pipeline")),
+        passes_(step_, collectives_, model_),
+        plan_{options.pipeline_parallel, options.pipeline_chunks, options.micro_batches, options.forward_only},
+        states_(options.pipeline_chunks * options.micro_batches) {}
+
+  void run() {
+    for (const PipelineAction& action : pipeline_schedule(plan_, position_.stage)) {
+      switch (action.kind) {
+        case PipelineAction::Kind::forward:
+          passes_.forward(action.chunk, micro(action.micro_batch), state_of(action.chunk, action.micro_batch));
+          if (options_.forward_only) show_progress();
+          break;
+        case PipelineAction::Kind::backward:
+          passes_.backward(action.chunk, micro(action.micro_batch), state_of(action.chunk, action.micro_batch));
+          show_progress();
+          break;
+        case PipelineAction::Kind::exchange:
+          exchange(action);
+          break;
+      }
+    }
+    if (!options_.forward_only) passes_.update();
+  }
+
+ private:
+  MicroBatch micro(Count index) const {
+    const std::vector<Count>& lengths = options_.sequence_lengths;
+    return {index, options_.batch / options_.micro_batches / options_.data_parallel,
+            lengths.size() == 1 ? lengths.front() : lengths[index]};
+  }
+  ChunkState& state_of(Count chunk, Count index) { return states_[chunk * options_.micro_batches + index]; }
+  // After the last pass of a chunk's micro-batch.
+  void show_progress() { progress_(static_cast<double>(++done_) / static_cast<double>(states_.size())); }
+
+  void exchange(const PipelineAction& action);
+  TensorId sent(const PipelineMessage& message);
+  TensorId received(const PipelineMessage& message);
+
+  const GenerateOptions& options_;
+  const std::function<void(double)>& progress_;
+  RankPosition position_;
+  Step step_;
+  Collectives collectives_;
+  RankModel model_;
+  Module module_;
+  ChunkPasses passes_;
+  PipelinePlan plan_;
+  std::vector<ChunkState> states_;  // of the micro-batches of each chunk
+  Count done_ = 0;                  // of these
+};
+
+void RankProgram::exchange(const PipelineAction& action) {
+  const auto direction = [](const PipelineMessage& message) {
+    return std::string(message.phase == Phase::forward ? "forward" : "backward");
+  };
+  step_.phase = action.sent ? action.sent->phase : action.received->phase;
+  std::string name;
+  if (action.sent) name = "send_" + direction(*action.sent);
+  if (action.received) name += (action.sent ? "_receive_" : "receive_") + direction(*action.received);
+  const PipelineMessage& key = action.occurrence();
+  std::string occurrence = direction(key) + " " + std::to_string(key.micro_batch);
+  if (plan_.chunks > 1) occurrence += " to " + std::to_string(key.to);
+  const TensorId out = action.sent ? sent(*action.sent) : TensorId{none};
+  const TensorId in = action.received ? received(*action.received) : TensorId{none};
+  collectives_.exchange(action.peer, occurrence, name, module_, out, in);
+}
+
+TensorId RankProgram::sent(const PipelineMessage& message) {
+  const ChunkState& state = state_of(message.from / plan_.stages, message.micro_batch);
+  return message.phase == Phase::forward ? state.output : state.d_input;
+}
+
+TensorId RankProgram::received(const PipelineMessage& message) {
+  ChunkState& state = state_of(message.to / plan_.stages, message.micro_batch);
+  const Count elements = micro(message.micro_batch).tokens() * options_.model.hidden;
+  if (message.phase == Phase::forward) {
+    return state.input = step_.activation(module_, "received_activation", elements);
+  }
+  return state.d_output = step_.gradient(module_, "received_grad", elements);
+}
+
+}  // namespace
+
+void emit_rank(Trace& trace, const GenerateOptions& options, const std::vector<ParameterShape>& shapes,
+               const KernelModel& kernels, Count rank, const std::function<void(double)>& progress) {
+  RankProgram(trace, options, shapes, kernels, rank, progress).run();
+}
+
+std::vector<std::string> linear_labels(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
+  Trace scratch;
+  const KernelModel kernels(options.gpu, options.precision);
+  Step step(scratch, options, kernels, 0);
+  const RankModel model = build_rank_model(step, options.model, shapes, {});
+  std::vector<std::string> labels;
+  const auto add = [&](const Linear& linear) {
+    if (linear && std::find(labels.begin(), labels.end(), linear.label) == labels.end()) labels.push_back(linear.label);
+  };
+  const Layer& layer = model.layers.front();
+  for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.query_key_value, &layer.attention_output,
+                               &layer.feed_forward.gate, &layer.feed_forward.up, &layer.feed_forward.down}) {
+    add(*linear);
+  }
+  if (!layer.experts.empty()) {
+    for (const Linear* linear : {&layer.experts[0].gate, &layer.experts[0].up, &layer.experts[0].down}) add(*linear);
+  }
+  return labels;
+}
+
+}  // namespace tencache::generator

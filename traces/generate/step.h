@@ -1,0 +1,120 @@
+// Inside the generator: the parameters of one rank, and the hand that writes its ops.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "traces/generate/generate.h"
+
+namespace tencache::generator {
+
+using Count = std::uint64_t;
+
+// One parameter as one rank has it.
+struct Parameter {
+  std::string name;
+  std::string module;
+  std::int64_t layer = -1;
+  Count rows = 1, columns = 1;  // of this rank's slice; vectors have one column
+  bool trainable = true;
+  bool quantised = false;                       // stored in few bits; kernels read a copy that an op before them makes
+  bool split = false;                           // over the tensor-parallel ranks: this is one slice
+  Count first_element = 0, shard_elements = 0;  // what this rank keeps of it under ZeRO; all of it without
+  std::int32_t group = 0;                       // sub-group of the optimizer step
+
+  TensorId stored = none;          // persistent: the whole, or under ZeRO-3 the shard; none where the shard is empty
+  TensorId value = none;           // what kernels read: `stored`, or the buffer that it was gathered into
+  TensorId gradient = none;        // of the whole; none until the first op of a backward pass writes it
+  TensorId gradient_shard = none;  // under ZeRO: the part that this rank's update reads
+
+  Count elements() const { return rows * columns; }
+};
+
+// What an op costs. `bytes` 0: the sum over its accesses.
+struct Cost {
+  Kernel kernel{.kind = KernelKind::elementwise};
+  Count flops = 0;
+  Bytes bytes = 0;
+};
+
+// `batch` products of m × k by k × n. `contiguous`: the lengths of the rows in memory of all three matrices; tensor
+// cores want multiples of 16 bytes.
+inline Cost matmul(Count batch, Count m, Count n, Count k, std::initializer_list<Count> contiguous) {
+  Cost cost{.kernel = {.kind = KernelKind::matmul, .shape = {batch, m, n, k}}, .flops = 2 * batch * m * n * k};
+  constexpr Count numbers = 8;  // of 16 bits
+  for (const Count row : contiguous) cost.kernel.unaligned = cost.kernel.unaligned || row % numbers != 0;
+  return cost;
+}
+
+// A module's name with its id in the trace.
+struct Module {
+  std::string name;
+  NameId id = 0;
+};
+
+// Writes tensors and ops of one rank into the trace.
+class Step {
+ public:
+  Step(Trace& trace, const GenerateOptions& options, const KernelModel& model, std::uint16_t rank)
+      : options(options),
+        trace_(trace),
+        model_(model),
+        rank_(rank),
+        element_(bytes_of(options.precision)),
+        gradient_element_(bytes_of(options.gradient_precision.value_or(options.precision))),
+        keep_gradients_(options.keep_gradients) {}
+
+  Module module(const std::string& name) { return {name, trace_.names.intern(name)}; }
+  TensorId tensor(const Module& module, std::string_view suffix, Bytes bytes, Role role);
+  TensorId persistent(std::string_view name, Bytes bytes, Role role) {
+    return trace_.add_tensor(name, bytes, role, true);
+  }
+  // In the precision of the model.
+  TensorId activation(const Module& module, std::string_view suffix, Count elements) {
+    return tensor(module, suffix, elements * element_, Role::activation);
+  }
+  // The gradient of an activation.
+  TensorId gradient(const Module& module, std::string_view suffix, Count elements) {
+    return tensor(module, suffix, elements * element_, Role::gradient);
+  }
+  // The gradient of a parameter, to write (and to read, if it `accumulates`). The parameter is trainable.
+  struct GradientUse {
+    TensorId tensor = none;
+    TensorId read = none;  // the same tensor where it accumulates
+  };
+  GradientUse gradient_of(Parameter& parameter);
+
+  // Ids that are `none` are left out, and so is the second of two equal ones.
+  void op(std::string_view name, const Module& module, Cost cost, std::initializer_list<TensorId> reads,
+          std::initializer_list<TensorId> writes);
+  // The same with as many tensors as there are; none may be `none`.
+  void op(std::string_view name, const Module& module, Cost cost, std::span<const TensorId> reads,
+          std::span<const TensorId> writes);
+  // The same for a finished op: only rank, phase and accesses are set here.
+  void op(Op op, std::span<const TensorId> reads, std::span<const TensorId> writes);
+  // An op of the GPU with its duration.
+  Op kernel(std::string_view name, const Module& module, const Cost& cost);
+  NameId intern(std::string_view text) { return trace_.names.intern(text); }
+  Bytes bytes(TensorId id) const { return id == none ? 0 : trace_.tensors[id].bytes; }
+  const KernelModel& model() const { return model_; }
+  Bytes element_bytes() const { return element_; }
+  Bytes gradient_element_bytes() const { return gradient_element_; }
+
+  const GenerateOptions& options;
+  Phase phase = Phase::forward;
+
+ private:
+  Trace& trace_;
+  const KernelModel& model_;
+  std::uint16_t rank_;
+  Bytes element_, gradient_element_;
+  bool keep_gradients_;
+  std::vector<Nanoseconds> matmul_ns_;  // by kernel; 0: not asked for yet
+  std::string name_;                    // reused
+  std::vector<TensorId> reads_, writes_;
+};
+
+}  // namespace tencache::generator

@@ -1,0 +1,163 @@
+#include "traces/transform/lower.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "core/check.h"
+#include "core/cpu_update.h"
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+[[noreturn]] void throw_no_rate(const MachineSpec& machine) {
+  const std::string where = machine.file.empty() ? "machine '" + machine.name + "'" : machine.file;
+  if (machine.tier_of(Device::cpu) == no_tier) {
+    throw Error(
+        where, 0,
+        "the policy runs the optimizer on the CPU, and the machine has no CPU memory: take a machine with a tier "
+        "of kind 'cpu' or another policy");
+  }
+  throw Error(
+      where, 0,
+      "the policy runs the optimizer on the CPU; state cpu.adam_parameters_per_second (run 'tencache calibrate' "
+      "to measure it)");
+}
+
+void place_optimizer(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                     std::vector<std::string>& changes) {
+  const PlacedOps placed =
+      place_on_cpu(trace, policy, machine, [](const Op& op) { return op.phase == Phase::optimizer; });
+  if (placed.count == 0) return;
+  if (machine.cpu_adam_parameters_per_second <= 0) throw_no_rate(machine);
+  changes.push_back(std::to_string(placed.count) + " optimizer ops moved from the GPU (" +
+                    format_duration(placed.before_ns) + ") to the CPU (" + format_duration(placed.after_ns) + " at " +
+                    std::to_string(static_cast<std::uint64_t>(machine.cpu_adam_parameters_per_second)) +
+                    " parameters/s of AdamW)");
+}
+
+// What hooks of the framework cost the host at each GPU op that enters another module than the one before it, the last
+// op of the iteration coming before the first.
+void add_host_time(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  if (!policy.requirements().module_hooks || machine.host_module_ns == 0) return;
+  NameId module = 0;
+  for (const Op& op : trace.ops) {
+    if (op.device == Device::gpu) module = op.module;
+  }
+  std::uint64_t entered = 0;
+  for (Op& op : trace.ops) {
+    if (op.device != Device::gpu) continue;
+    if (op.module != 0 && op.module != module) {
+      op.gap_before_ns += machine.host_module_ns;
+      ++entered;
+    }
+    module = op.module;
+  }
+  if (entered > 0) {
+    changes.push_back("host time of module hooks: " + format_duration(machine.host_module_ns) + " at each of " +
+                      std::to_string(entered) + " modules entered");
+  }
+}
+
+// `ordered`: the sub-groups of the runs that the policy orders otherwise than recorded.
+std::vector<OpIndex> order_of(const Trace& trace, const Policy& policy, const MachineSpec& machine,
+                              std::set<std::int32_t>& ordered) {
+  std::vector<OpIndex> order(trace.ops.size());
+  std::iota(order.begin(), order.end(), OpIndex{0});
+  for (std::size_t begin = 0; begin < trace.ops.size();) {
+    if (!trace.ops[begin].reorderable) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    std::vector<std::int32_t> groups;
+    for (; end < trace.ops.size() && trace.ops[end].reorderable; ++end) {
+      const std::int32_t group = trace.ops[end].group;
+      if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+    }
+    std::vector<std::int32_t> wanted = groups;
+    policy.order(trace, machine, wanted);
+    if (wanted != groups) {
+      if (!std::is_permutation(wanted.begin(), wanted.end(), groups.begin(), groups.end())) {
+        throw Error("the policy's order of sub-groups is not a permutation of them");
+      }
+      const auto rank = [&trace, &wanted](OpIndex op) {
+        return std::find(wanted.begin(), wanted.end(), trace.ops[op].group) - wanted.begin();
+      };
+      std::stable_sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                       order.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&rank](OpIndex a, OpIndex b) { return rank(a) < rank(b); });
+      ordered.insert(groups.begin(),
+                     groups.end());  // a group may be in several runs: its gradients' norms, its updates
+    }
+    begin = end;
+  }
+  return order;
+}
+
+// After the ops were put into this order.
+void renumber_revealing(Trace& trace, const std::vector<OpIndex>& order) {
+  if (trace.details.size() == 1) return;
+  std::vector<OpIndex> now(order.size());
+  for (OpIndex i = 0; i < order.size(); ++i) now[order[i]] = i;
+  for (OpDetail& detail : trace.details) {
+    if (detail.revealed_by != none) detail.revealed_by = now[detail.revealed_by];
+  }
+  for (OpIndex i = 0; i < trace.ops.size(); ++i) {
+    const OpIndex revealing = trace.detail(trace.ops[i]).revealed_by;
+    if (revealing == none || revealing < i) continue;
+    throw Error("the policy orders op '" + trace.name(trace.ops[i]) + "' before op '" +
+                trace.name(trace.ops[revealing]) + "', which decides whether it runs; mark neither as reorderable");
+  }
+}
+
+void order_groups(Trace& trace, const Policy& policy, const MachineSpec& machine, std::vector<std::string>& changes) {
+  std::set<std::int32_t> ordered;
+  const std::vector<OpIndex> order = order_of(trace, policy, machine, ordered);
+  if (ordered.empty()) return;
+  const std::vector<Op> recorded = trace.ops;
+  std::ranges::transform(order, trace.ops.begin(), [&recorded](OpIndex op) { return recorded[op]; });
+  renumber_revealing(trace, order);
+  changes.push_back(std::to_string(ordered.size()) + " optimizer sub-groups put into the policy's order");
+}
+
+}  // namespace
+
+std::vector<OpIndex> policy_order(const Trace& trace, const Policy& policy, const MachineSpec& machine) {
+  std::set<std::int32_t> ordered;
+  return order_of(trace, policy, machine, ordered);
+}
+
+PlacedOps place_on_cpu(Trace& trace, const Policy& policy, const MachineSpec& machine,
+                       const std::function<bool(const Op&)>& movable) {
+  std::vector<Device> devices;
+  for (const Op& op : trace.ops) devices.push_back(op.device);
+  policy.place(trace, machine, devices);
+  TENCACHE_CHECK(devices.size() == trace.ops.size());
+  PlacedOps placed;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    Op& op = trace.ops[index];
+    if (op.device == Device::cpu || devices[index] != Device::cpu || !movable(op)) continue;
+    ++placed.count;
+    placed.before_ns += op.duration_ns;
+    op.device = Device::cpu;
+    op.bytes = bytes_touched(trace, op);
+    if (machine.cpu_adam_parameters_per_second > 0) {
+      op.duration_ns = duration_on_cpu(trace, op, machine);
+      op.duration_source = DurationSource::modelled;
+    }
+    placed.after_ns += op.duration_ns;
+  }
+  return placed;
+}
+
+Program lower(Trace trace, const Policy& policy, const MachineSpec& machine) {
+  Program program{std::move(trace), {}};
+  place_optimizer(program.trace, policy, machine, program.changes);
+  order_groups(program.trace, policy, machine, program.changes);
+  add_host_time(program.trace, policy, machine, program.changes);
+  return program;
+}
+
+}  // namespace tencache

@@ -2,122 +2,77 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
-#include "executor/live/live_runtime_parts.h"
 
 namespace tencache {
-namespace {
-
-constexpr std::chrono::milliseconds feeder_patience{200};
-
-// Which tiers have offsets: the policy's allocators say.
-std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout) {
-  std::vector<bool> addressed(spec.tiers.size(), false);
-  for (std::size_t tier = 0; tier < std::min(layout.allocators.size(), addressed.size()); ++tier) {
-    addressed[tier] = layout.allocators[tier].kind != AllocatorKind::exact;
-  }
-  return addressed;
-}
-
-}  // namespace
 
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
-      policy_(policy),
       options_(std::move(options)),
-      bodies_(std::make_unique<Bodies>()),
       blocking_step_(policy.layout(spec_, nullptr).blocking_step),
-      labels_(options_.engine.timeline) {
-  HostMachineOptions machine = options_.machine;
-  if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec_, policy.layout(spec_, nullptr));
-  machine_ = std::make_unique<HostMachine>(spec_, *bodies_, std::move(machine));
-  tap_ = std::make_unique<Tap>(*machine_);
+      bodies_(std::make_unique<TaskBodies>()),
+      labels_(options_.engine.timeline),
+      plan_(spec_, policy),
+      feed_(spec_, policy, options_.machine, engine_options(), *bodies_,
+            [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
+  follower_.set_follow(options_.follow_schedule);
+  last_end_ns_ = feed_.now();
+}
+
+EngineOptions LiveRuntime::engine_options() {
   EngineOptions engine = options_.engine;
-  engine.on_iteration = [this](std::uint64_t iteration) {
+  engine.on_iteration = [this](std::uint64_t iteration) TENCACHE_REQUIRES(feed_.mutex) {
     labels_.label();
     if (options_.engine.on_iteration) options_.engine.on_iteration(iteration);
     labels_.was_read();
   };
-  engine_ = std::make_unique<Engine>(spec_, *tap_, policy, nullptr, std::move(engine));
-  follower_.set_follow(options_.follow_schedule);
-  last_end_ns_ = machine_->now();
-  feeder_ = std::thread([this] { feed_completions(); });
+  return engine;
 }
 
 LiveRuntime::~LiveRuntime() {
   if (close_listener_) close_listener_();
+  std::size_t lost = 0;
+  Bytes lost_bytes = 0;
   {
-    Lock lock(mutex_);
+    MutexLock lock(feed_.mutex);
     try {
       enter();
-      wait_until(lock, [this] { return engine_->idle(); });
+      wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().idle(); });
       hear_of_frees();
       labels_.label();
     } catch (...) {  // said before, by the call that failed; or tasks for which there is no room
     }
+    for (const TensorId tensor : tensors_.lost()) {
+      ++lost;
+      lost_bytes += feed_.engine().memory().bytes(tensor);
+    }
   }
-  stopping_ = true;
-  machine_->stop();
-  feeder_.join();
-  Bytes lost_bytes = 0;
-  std::size_t lost = 0;
-  for (const Entry& entry : entries_) {
-    if (!entry.alive || entry.owned) continue;
-    ++lost;
-    lost_bytes += entry.bytes;
-  }
+  feed_.stop();
   if (lost == 0) return;
   std::fprintf(stderr,
                "tencache: %zu tensors (%s) outlive their runtime. Their content is lost; let go of them before the "
                "runtime ends, or take copies with bring_back().\n",
                lost, format_bytes(lost_bytes).c_str());
-  // Their addresses must not become somebody else's memory.
-  engine_.reset();
-  static_cast<void>(machine_.release());
+  feed_.leak_memory();
   static_cast<void>(bodies_.release());
 }
 
-void LiveRuntime::feed_completions() {
-  Completion completion;
-  while (!stopping_) {
-    if (!machine_->wait_for(completion, feeder_patience)) continue;
-    const Lock lock(mutex_);
-    tap_->completed();
-    Timeline* const timeline = options_.engine.timeline;
-    const std::size_t before = timeline != nullptr ? timeline->spans.size() : 0;  // whoever reads it may empty it
-    try {
-      if (failure_ == nullptr) {
-        engine_->handle(completion);
-        settle_tasks();
-      }
-      if (timeline != nullptr) {
-        // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
-        std::vector<Span>& spans = timeline->spans;
-        for (std::size_t i = std::min(before, spans.size()); i < spans.size(); ++i) {
-          if (spans[i].kind == SpanKind::transfer) spans[i].tensor = follower_.program_tensor(spans[i].tensor);
-        }
-      }
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    changed_.notify_all();
+void LiveRuntime::completion_handled(std::span<Span> added) {
+  cpu_tasks_.settle(feed_.engine().tasks_left(1));
+  // The engine says the memory's tensors, whose ids are used again; readers know the recording's.
+  for (Span& span : added) {
+    if (span.kind == SpanKind::transfer) span.tensor = follower_.program_tensor(span.tensor);
   }
 }
 
 void LiveRuntime::enter() {
-  if (op_lingers_) {
-    op_lingers_ = false;
-    try {
-      await_device();
-    } catch (...) {
-      if (failure_ == nullptr) failure_ = std::current_exception();
-    }
+  if (std::exchange(op_lingers_, false)) {
+    await_device_or_fail();
     device_busy_ = false;
     hear_of_frees();
     finish_op();
@@ -127,38 +82,31 @@ void LiveRuntime::enter() {
 }
 
 void LiveRuntime::hear_of_frees() {
-  const auto unused = [this](TensorId tensor) { return entries_[tensor].task_uses == 0; };
-  if (any_released_ || std::any_of(kept_.begin(), kept_.end(), unused)) {
-    {
-      const std::lock_guard lock(released_mutex_);
-      std::swap(released_, releasing_);
-      any_released_ = false;
+  if (released_.any() || cpu_tasks_.any_to_free()) free_unused();
+  if (feed_.failure() != nullptr) std::rethrow_exception(feed_.failure());
+}
+
+void LiveRuntime::free_unused() {
+  std::vector<TensorId> freed = cpu_tasks_.take_kept();
+  const std::vector<TensorId> released = released_.take();
+  freed.insert(freed.end(), released.begin(), released.end());
+  await_device_or_fail();
+  for (const TensorId tensor : freed) {
+    if (feed_.failure() != nullptr) {
+      tensors_.forget(tensor);
+      continue;
     }
-    releasing_.insert(releasing_.begin(), kept_.begin(), kept_.end());
-    kept_.clear();
+    if (cpu_tasks_.use(tensor)) {
+      cpu_tasks_.keep(tensor);
+      continue;
+    }
     try {
-      await_device();
+      destroy(tensor);
     } catch (...) {
-      if (failure_ == nullptr) failure_ = std::current_exception();
+      feed_.fail(std::current_exception());
+      tensors_.forget(tensor);
     }
-    for (const TensorId tensor : releasing_) {
-      if (failure_ == nullptr && entries_[tensor].task_uses > 0) {
-        kept_.push_back(tensor);
-        continue;
-      }
-      if (failure_ == nullptr) {
-        try {
-          destroy(tensor);
-          continue;
-        } catch (...) {
-          failure_ = std::current_exception();
-        }
-      }
-      entries_[tensor].alive = false;  // the engine stopped in the middle of something: it is told no more
-    }
-    releasing_.clear();
   }
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
 // Not the end of an op in whose middle it is called: that goes on starting work.
@@ -166,140 +114,112 @@ void LiveRuntime::await_device() {
   if (device_busy_) options_.fence();
 }
 
-// Out of memory is an answer, after which the engine can go on.
-void LiveRuntime::check_progress() {
-  std::optional<OutOfMemory> answer;
-  tell_engine([&] {
-    try {
-      engine_->check_progress();
-    } catch (const OutOfMemory& error) {
-      answer = error;
-    }
-  });
-  if (answer) throw *answer;
+void LiveRuntime::await_device_or_fail() {
+  try {
+    await_device();
+  } catch (...) {
+    feed_.fail(std::current_exception());
+  }
 }
 
 // Waits, while completions come in, until `done`. Throws OutOfMemory when nothing is under way that could help.
-void LiveRuntime::wait_until(Lock& lock, const std::function<bool()>& done) {
+void LiveRuntime::wait_until(MutexLock& lock, const std::function<bool()>& done) {
   while (!done()) {
     hear_of_frees();
     if (done()) return;
-    if (tap_->idle()) check_progress();
-    if (!done() && !tap_->idle()) changed_.wait(lock);
+    if (feed_.idle()) feed_.check_progress();
+    if (!done() && !feed_.idle()) feed_.wait(lock);
   }
 }
 
 // ---- What the program announces -------------------------------------------------------------------------------------
 
 void LiveRuntime::iteration_boundary() {
-  Lock lock(mutex_);
+  MutexLock lock(feed_.mutex);
   enter();
-  take_op(lock);
-  try {
-    if (follower_.records_next())
-      wait_for_cpu(lock, [this] { return engine_->idle(); });  // its frees are not the step's
+  as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    if (follower_.records_next()) {  // its frees are not the step's
+      wait_for_cpu(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().idle(); });
+    }
     take_task_results();
-    const Nanoseconds at = machine_->now();
+    const Nanoseconds at = feed_.now();
     tell(follower_.iteration_boundary(), at);
-    tell_engine([&] { engine_->iteration_boundary(at); });
-  } catch (...) {
-    give_op();
-    throw;
-  }
-  give_op();
+    feed_.tell([at](Engine& engine) { engine.iteration_boundary(at); });
+  });
 }
 
 void LiveRuntime::tell(StepFollower::Signal signal, Nanoseconds now) {
-  if (signal == StepFollower::Signal::deviated) tell_engine([&] { engine_->schedule_deviated(now); });
+  if (signal == StepFollower::Signal::deviated) feed_.tell([now](Engine& engine) { engine.schedule_deviated(now); });
   if (signal != StepFollower::Signal::profile) return;
-  plan_tasks();
+  plan_.learn(follower_);
   auto program = std::make_unique<const Program>(follower_.program());
-  tell_engine([&] { engine_->set_profile(*program, follower_.to_memory(), follower_.to_program(), now); });
-  labels_.named(follower_.to_program(), now);
+  const std::vector<TensorId> to_memory = follower_.to_memory(), to_program = follower_.to_program();
+  feed_.tell([&](Engine& engine) { engine.set_profile(*program, to_memory, to_program, now); });
+  labels_.named(to_program, now);
   profile_ = std::move(program);  // the one before lives until nobody looks at it any more
 }
 
 void LiveRuntime::set_phase(Phase phase) {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   follower_.set_phase(phase);
 }
 
 void LiveRuntime::module_begin(std::string_view name) {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   enter();
   const NameId module = follower_.names().intern(name);
   follower_.module_begin(module);
-  tell_engine([&] { engine_->module_begin(module, machine_->now()); });
+  feed_.tell([&](Engine& engine) { engine.module_begin(module, feed_.now()); });
 }
 
 void LiveRuntime::module_end() {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   enter();
-  tell_engine([&] { engine_->module_end(follower_.module_end(), machine_->now()); });
+  const NameId module = follower_.module_end();
+  feed_.tell([&](Engine& engine) { engine.module_end(module, feed_.now()); });
 }
 
 void LiveRuntime::set_aside(bool on) {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   enter();
   follower_.set_aside(on);
 }
 
 void LiveRuntime::mark(TensorId tensor, Role role, std::string_view name) {
-  const Lock lock(mutex_);
-  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
+  const MutexLock lock(feed_.mutex);
+  TENCACHE_CHECK(tensors_.alive(tensor));
   follower_.marked(tensor, role, name);
-  if (engine_->memory().role(tensor) != role) engine_->set_role(tensor, role);
+  if (feed_.engine().memory().role(tensor) != role) feed_.engine().set_role(tensor, role);
 }
 
 // ---- Tensors --------------------------------------------------------------------------------------------------------
 
 TensorId LiveRuntime::create(Bytes bytes, Role role, bool owned) {
   labels_.label();
-  const TensorId tensor = engine_->create(bytes, role, owned, machine_->now());
+  const TensorId tensor = feed_.engine().create(bytes, role, owned, feed_.now());
   labels_.created(tensor);
-  if (tensor >= entries_.size()) entries_.resize(tensor + std::size_t{1});
-  entries_[tensor] = {.bytes = bytes, .alive = true, .owned = owned};
-  live_bytes_ += room_of(tensor);
-  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
+  const Residency& memory = feed_.engine().memory();
+  const ChunkId begin = memory.first_chunk(tensor);
+  Bytes room = 0;
+  for (ChunkId chunk = begin; chunk < begin + memory.chunk_count(tensor); ++chunk) room += memory.footprint(chunk, 0);
+  tensors_.born(tensor, room, owned);
   follower_.created(tensor, bytes, role);
   return tensor;
 }
 
 void LiveRuntime::destroy(TensorId tensor) {
-  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
-  const Bytes room = room_of(tensor);
-  live_bytes_ -= room;
-  if (const auto found = std::find(op_tensors_.begin(), op_tensors_.end(), tensor); found != op_tensors_.end()) {
-    op_tensors_.erase(found);
-    op_bytes_ -= room;
-  }
-  entries_[tensor].alive = false;
-  if (entries_[tensor].stays) engine_->unpin(tensor);
-  machine_->retire(tensor);
+  TENCACHE_CHECK(tensors_.alive(tensor));
+  tensors_.gone(tensor);
+  op_.remove(tensor, tensors_.room(tensor));
+  if (tensors_.stays(tensor)) feed_.engine().unpin(tensor);
+  feed_.machine().retire(tensor);
   follower_.destroyed(tensor);
-  engine_->destroy(tensor, machine_->now());
-}
-
-// What the tensor takes in the GPU tier when all of it is there.
-Bytes LiveRuntime::room_of(TensorId tensor) const {
-  const Residency& memory = engine_->memory();
-  const ChunkId begin = memory.first_chunk(tensor);
-  Bytes room = 0;
-  for (ChunkId chunk = begin; chunk < begin + memory.chunk_count(tensor); ++chunk) room += memory.footprint(chunk, 0);
-  return room;
-}
-
-void LiveRuntime::add_to_op(TensorId tensor) {
-  op_tensors_.push_back(tensor);
-  op_bytes_ += room_of(tensor);
-  if (op_bytes_ <= largest_op_bytes_) return;
-  largest_op_bytes_ = op_bytes_;
-  largest_op_ = op_name_;
+  feed_.engine().destroy(tensor, feed_.now());
 }
 
 TensorId LiveRuntime::create_owned(Bytes bytes, Role role, std::string_view name) {
   TENCACHE_CHECK(bytes > 0);
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   enter();
   const TensorId tensor = create(bytes, role, true);
   follower_.marked(tensor, role, name);
@@ -307,88 +227,395 @@ TensorId LiveRuntime::create_owned(Bytes bytes, Role role, std::string_view name
 }
 
 void LiveRuntime::destroy_owned(TensorId tensor) {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   enter();
-  if (entries_[tensor].task_uses > 0) {
-    kept_.push_back(tensor);
-  } else {
-    destroy(tensor);
-  }
+  cpu_tasks_.use(tensor) ? cpu_tasks_.keep(tensor) : destroy(tensor);
 }
 
 Bytes LiveRuntime::bytes(TensorId tensor) const {
-  const Lock lock(mutex_);
-  TENCACHE_CHECK(tensor < entries_.size() && entries_[tensor].alive);
-  return entries_[tensor].bytes;
+  const MutexLock lock(feed_.mutex);
+  TENCACHE_CHECK(tensors_.alive(tensor));
+  return feed_.engine().memory().bytes(tensor);
 }
 
-void LiveRuntime::release(TensorId tensor) noexcept {
-  const std::lock_guard lock(released_mutex_);
-  released_.push_back(tensor);
-  any_released_ = true;
+// ---- Ops ------------------------------------------------------------------------------------------------------------
+
+void LiveRuntime::take_op(MutexLock& lock) {
+  while (op_taken_) {
+    feed_.wait(lock);
+    enter();
+  }
+  op_taken_ = true;
+}
+
+void LiveRuntime::give_op() {
+  op_taken_ = false;
+  op_.clear();
+  feed_.wake();
+}
+
+template <typename Work>
+void LiveRuntime::as_op(MutexLock& lock, const Work& work) {
+  take_op(lock);
+  try {
+    work();
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  give_op();
+}
+
+// The engine knows nothing of an op; the message gets its name.
+void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
+  feed_.engine().abandon(feed_.now());
+  std::string message = error.what();
+  const std::string unnamed = "'" + error.op() + "'";
+  if (const std::size_t at = message.find(unnamed); at != std::string::npos) {
+    message.replace(at, unnamed.size(), "'" + op + "'");
+  } else {
+    message = "op '" + op + "': " + message;
+  }
+  throw OutOfMemory(message, op, error.bytes_missing());
+}
+
+void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> uses) {
+  wait_for_cpu(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.conflict(uses); });
+  const Nanoseconds at = feed_.now();
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  StepFollower::OpInfo info;
+  info.name = name;
+  const OpIndex op = follower_.begin_op(info, uses, at - last_end_ns_, signal);
+  tell(signal, at);
+  op_.begin(name);
+  op_wait_ns_ = 0;
+  for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
+  feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
+  try {
+    await_room(lock);
+  } catch (const OutOfMemory& error) {
+    follower_.end_op(0);
+    give_up(error, std::string(follower_.names()[name]));
+  } catch (...) {
+    follower_.end_op(0);
+    throw;
+  }
+  op_ready_ns_ = feed_.now();
+  device_busy_ = options_.fence != nullptr;
+}
+
+void LiveRuntime::await_room(MutexLock& lock) {
+  wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().ready(); });
+}
+
+void LiveRuntime::finish_op() {
+  const Nanoseconds at = feed_.now();
+  feed_.tell([at](Engine& engine) { engine.end(at); });
+  follower_.end_op(at - op_ready_ns_ - op_wait_ns_);
+  last_end_ns_ = at;
+}
+
+void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
+  MutexLock lock(feed_.mutex);
+  enter();
+  take_op(lock);
+  try {
+    if (options_.settle) wait_until(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.idle(); });
+    start_op(lock, follower_.names().intern(name), uses);
+  } catch (...) {
+    give_op();
+    throw;
+  }
+}
+
+void LiveRuntime::end_op(bool linger) {
+  std::exception_ptr device_failure;
+  if (!linger) {
+    try {
+      await_device();  // not holding the mutex: completions go on being heard
+    } catch (...) {
+      device_failure = std::current_exception();
+    }
+    device_busy_ = false;
+  }
+  const MutexLock lock(feed_.mutex);
+  if (linger) {
+    op_lingers_ = true;
+    feed_.wake();  // a thread that waits for its turn ends it
+    return;
+  }
+  feed_.fail(device_failure);
+  try {
+    hear_of_frees();  // what the op freed was its workspace
+    finish_op();
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  give_op();
+}
+
+TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
+  const TensorId tensor = create(bytes, Role::activation, false);
+  if (const TensorId recorded = follower_.born(tensor); recorded != none) {
+    feed_.engine().set_program_tensor(tensor, recorded);
+    labels_.named(tensor, recorded, feed_.now());
+    const Role role = follower_.program().trace.tensors[recorded].role;
+    if (role != Role::activation) feed_.engine().set_role(tensor, role);
+  }
+  op_.add(tensor, tensors_.room(tensor));
+  const Nanoseconds asked_ns = feed_.now();
+  bool given_up = false;
+  try {
+    feed_.tell([&](Engine& engine) { engine.allocate(tensor, asked_ns); });
+    try {
+      await_room(lock);
+    } catch (const OutOfMemory& error) {
+      given_up = true;
+      give_up(error, std::string(follower_.names()[op_.op()]));
+    }
+  } catch (...) {  // nobody will let go of it
+    given_up ? destroy(tensor) : tensors_.forget(tensor);
+    throw;
+  }
+  op_wait_ns_ += feed_.now() - asked_ns;
+  return tensor;
+}
+
+LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
+  MutexLock lock(feed_.mutex);
+  enter();
+  if (!inside_op) {
+    take_op(lock);
+    try {
+      start_op(lock, follower_.names().intern("allocate"), {});
+    } catch (...) {
+      give_op();
+      throw;
+    }
+  }
+  TensorId tensor = none;
+  try {
+    tensor = allocate_in_op(lock, bytes);
+  } catch (...) {
+    if (!inside_op) {
+      if (feed_.failure() == nullptr) finish_op();
+      give_op();
+    }
+    throw;
+  }
+  op_lingers_ = !inside_op;
+  if (op_lingers_) feed_.wake();  // a thread that waits for its turn ends it
+  return {tensor, feed_.machine().address(tensor, 0)};
+}
+
+// An op of ours around `inside`, which is called when the tensors are there, after the op.
+void LiveRuntime::brief_op(MutexLock& lock, NameId name, std::span<const TensorId> tensors, bool written,
+                           const std::function<void()>& inside) {
+  std::vector<Use> uses;
+  for (const TensorId tensor : tensors) {
+    const bool known = std::ranges::any_of(uses, [tensor](const Use& use) { return use.tensor == tensor; });
+    if (!known) uses.push_back({tensor, true, written});
+  }
+  as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    start_op(lock, name, uses);
+    inside();
+    finish_op();
+  });
+}
+
+void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
+  MutexLock lock(feed_.mutex);
+  enter();
+  brief_op(lock, follower_.names().intern("pin"), tensors, written, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    for (const TensorId tensor : tensors) feed_.engine().pin(tensor);
+  });
+}
+
+void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
+  std::exception_ptr failure;
+  try {
+    if (options_.fence) options_.fence();  // code that is no op may have started something
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  MutexLock lock(feed_.mutex);
+  try {
+    if (failure == nullptr) enter();
+    // A policy may have cleaned them meanwhile: such copies are stale now.
+    if (failure == nullptr && written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (feed_.failure() == nullptr) {  // else the engine stopped in the middle of something
+    for (const TensorId tensor : tensors) feed_.engine().unpin(tensor);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void LiveRuntime::fail(std::exception_ptr failure) noexcept {
+  const MutexLock lock(feed_.mutex);
+  feed_.fail(std::move(failure));
+}
+
+void LiveRuntime::keep(std::span<const TensorId> tensors) {
+  const MutexLock lock(feed_.mutex);
+  if (feed_.failure() != nullptr) return;
+  for (const TensorId tensor : tensors) {
+    if (tensors_.keep(tensor)) feed_.engine().pin(tensor);
+  }
+}
+
+void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
+  const MutexLock lock(feed_.mutex);
+  for (const TensorId tensor : tensors) feed_.engine().late_write(tensor);
+}
+
+// ---- Tasks ----------------------------------------------------------------------------------------------------------
+
+// To the engine and, for the machine's thread, to the bodies.
+void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns) {
+  const Nanoseconds at = feed_.now();
+  StepFollower::OpInfo info;
+  info.name = follower_.names().intern(task->name);
+  info.device = task->device;
+  info.group = task->group;
+  info.placeable = task->placeable;
+  info.reorderable = task->reorderable;
+  StepFollower::Signal signal = StepFollower::Signal::nothing;
+  const OpIndex op = follower_.begin_op(info, task->uses, gap_ns, signal);
+  bodies_->push(lane, {task, follower_.recorded_op()});
+  follower_.end_op(0);
+  tell(signal, at);
+  op_.begin(info.name);
+  if (lane == 0) {
+    for (const Use& use : task->uses) op_.add(use.tensor, tensors_.room(use.tensor));
+  } else {
+    cpu_tasks_.add(task);
+  }
+  feed_.tell([&](Engine& engine) { engine.task(lane, op, 0, task->uses, task->duration_ns, at); });
+}
+
+// If there is no room for a task, all that have not begun are given up.
+void LiveRuntime::wait_for_tasks(MutexLock& lock, const std::function<bool()>& done) {
+  try {
+    wait_until(lock, done);
+  } catch (const OutOfMemory& error) {
+    const std::string waiting = bodies_->next(feed_.engine().ready() ? 1 : 0);
+    try {
+      give_up(error, waiting);
+    } catch (...) {
+      while (!feed_.engine().idle() && feed_.failure() == nullptr) feed_.wait(lock);
+      cpu_tasks_.settle(feed_.engine().tasks_left(1));
+      bodies_->clear();
+      throw;
+    }
+  }
+}
+
+// The GPU's lane has nothing to do meanwhile.
+void LiveRuntime::wait_for_cpu(MutexLock& lock, const std::function<bool()>& done) {
+  if (!done()) {
+    const Nanoseconds since_ns = feed_.now();
+    wait_for_tasks(lock, done);
+    feed_.engine().waited_for_tasks(since_ns, feed_.now());
+  }
+  take_task_results();
+}
+
+void LiveRuntime::take_task_results() {
+  for (const auto& [record, duration_ns] : bodies_->take_durations()) follower_.set_duration(record, duration_ns);
+  if (const std::exception_ptr failure = bodies_->take_failure(); failure != nullptr) std::rethrow_exception(failure);
+}
+
+void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
+  MutexLock lock(feed_.mutex);
+  enter();
+  as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    plan_.put_in_order(tasks);
+    Nanoseconds gap_ns = feed_.now() - last_end_ns_;
+    std::vector<std::uint8_t> lanes;  // of all before the first is given: it may throw
+    for (const LiveTask& task : tasks) lanes.push_back(plan_.lane_of(task, feed_.engine().memory()));
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      give_task(std::make_shared<const LiveTask>(std::move(tasks[i])), lanes[i], std::exchange(gap_ns, 0));
+    }
+    wait_for_tasks(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().tasks_left(0) == 0; });
+    const bool blocking = blocking_step_ || follower_.recording() || !follower_.recorded();
+    wait_for_cpu(lock,
+                 [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) { return !blocking || feed_.engine().idle(); });
+    last_end_ns_ = feed_.now();
+  });
+}
+
+void LiveRuntime::finish_tasks() {
+  MutexLock lock(feed_.mutex);
+  enter();
+  as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    wait_for_cpu(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().idle(); });
+  });
 }
 
 // ---- Figures --------------------------------------------------------------------------------------------------------
 
 const Trace& LiveRuntime::recorded() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   return follower_.recorded_trace();
 }
 const Program& LiveRuntime::program() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   return follower_.program();
 }
 bool LiveRuntime::has_recorded() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   return follower_.recorded();
 }
 void LiveRuntime::record_next() {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   follower_.record_next();
 }
 void LiveRuntime::describe_recording(const TraceHeader& header) {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   follower_.set_header(header);
 }
 RunResult LiveRuntime::result() const {
-  const Lock lock(mutex_);
-  return engine_->result();
+  const MutexLock lock(feed_.mutex);
+  return feed_.engine().result();
 }
 Counters LiveRuntime::counters() const {
-  const Lock lock(mutex_);
-  return engine_->counters();
+  const MutexLock lock(feed_.mutex);
+  return feed_.engine().counters();
 }
 std::uint64_t LiveRuntime::deviations() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   return follower_.deviations();
 }
 std::string LiveRuntime::first_deviation() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(feed_.mutex);
   return follower_.first_deviation();
 }
 Bytes LiveRuntime::live_bytes() const {
-  const Lock lock(mutex_);
-  return live_bytes_;
+  const MutexLock lock(feed_.mutex);
+  return tensors_.bytes();
 }
 FaultCounts LiveRuntime::fault_counts() const {
-  const Lock lock(mutex_);
-  return machine_->fault_counts();
+  const MutexLock lock(feed_.mutex);
+  return feed_.machine().fault_counts();
 }
 Bytes LiveRuntime::peak_live_bytes() const {
-  const Lock lock(mutex_);
-  return peak_live_bytes_;
+  const MutexLock lock(feed_.mutex);
+  return tensors_.peak_bytes();
 }
 void LiveRuntime::reset_peak_live_bytes() {
-  const Lock lock(mutex_);
-  peak_live_bytes_ = live_bytes_;
+  const MutexLock lock(feed_.mutex);
+  tensors_.reset_peak();
 }
 Bytes LiveRuntime::largest_op_bytes() const {
-  const Lock lock(mutex_);
-  return largest_op_bytes_;
+  const MutexLock lock(feed_.mutex);
+  return op_.largest_bytes();
 }
 std::string LiveRuntime::largest_op() const {
-  const Lock lock(mutex_);
-  return std::string(follower_.names()[largest_op_]);
+  const MutexLock lock(feed_.mutex);
+  return std::string(follower_.names()[op_.largest_op()]);
 }
 
 }  // namespace tencache

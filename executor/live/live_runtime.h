@@ -21,26 +21,29 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/engine/engine.h"
 #include "core/error.h"
+#include "core/thread_annotations.h"
 #include "executor/host_machine.h"
+#include "executor/live/cpu_tasks.h"
+#include "executor/live/engine_feed.h"
+#include "executor/live/live_task.h"
+#include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
+#include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
+#include "executor/live/task_bodies.h"
+#include "executor/live/task_plan.h"
+#include "executor/live/working_set.h"
 
 namespace tencache {
 
@@ -52,22 +55,6 @@ struct LiveOptions {
   // With an accelerator (machine.accelerator): waits for all that the program has started there, on the thread that
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
-};
-
-// Work that the engine orders, places and runs on a lane of the machine: an optimizer's sub-group.
-struct LiveTask {
-  std::string name;
-  std::int32_t group = -1;      // for the recording: sub-group of the optimizer step
-  std::vector<Use> uses;        // each tensor once
-  Device device = Device::gpu;  // where it runs if it is not placeable
-  bool placeable = true;        // the policy says where
-  bool reorderable = false;     // for the recording
-  Nanoseconds duration_ns = 0;  // expected; 0: not known
-  // On the lane's thread, with one address for each of `uses`, in that order: the tensor's bytes, all of them there.
-  // It may throw; it must not call the runtime or LibTorch ops. What it refers to lives until it is done (`run_tasks`).
-  std::function<void(std::span<std::byte* const> addresses)> body;
-  // The same on an accelerator's addresses, over when it returns. Needed where there is one, for tasks of lane 0.
-  std::function<void(std::span<std::byte* const> addresses)> device_body{};
 };
 
 class LiveRuntime {
@@ -117,7 +104,7 @@ class LiveRuntime {
   void pin(std::span<const TensorId> tensors, bool written);
   void unpin(std::span<const TensorId> tensors, bool written);
   // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
-  std::byte* address(TensorId tensor, TierId tier = 0) const { return machine_->address(tensor, tier); }
+  std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
 
   // ---- Figures.
@@ -144,7 +131,7 @@ class LiveRuntime {
   Bytes largest_op_bytes() const;
   std::string largest_op() const;
   const MachineSpec& spec() const { return spec_; }  // with real pages; its log replays on this one
-  HostMachine& machine() { return *machine_; }
+  HostMachine& machine() { return feed_.machine(); }
 
   // ---- Ops: for interception.h.
   struct Storage {
@@ -160,7 +147,7 @@ class LiveRuntime {
   // op ends; outside it is an op by itself, which lingers. `bytes` > 0.
   Storage allocate(Bytes bytes, bool inside_op);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
-  void release(TensorId tensor) noexcept;
+  void release(TensorId tensor) noexcept { released_.add(tensor); }
   // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that
   // it uses it.
   void keep(std::span<const TensorId> tensors);
@@ -172,92 +159,60 @@ class LiveRuntime {
   void set_close_listener(std::function<void()> listener) { close_listener_ = std::move(listener); }
 
  private:
-  // The port, and how much is under way there, which decides when waiting is hopeless.
-  class Tap;
-  // Runs the bodies of tasks on the machine's lanes.
-  class Bodies;
-  struct Entry {
-    Bytes bytes = 0;
-    bool alive = false;
-    bool owned = false;
-    bool stays = false;                            // `keep`
-    std::uint32_t task_uses = 0, task_writes = 0;  // of tasks on the CPU's lane that are not done
-  };
-  // What the policy said of a task.
-  struct Planned {
-    Device device = Device::gpu;
-    std::size_t position = 0;  // in the step
-  };
-  using Lock = std::unique_lock<std::mutex>;
-
-  // All but feed_completions are called under the mutex.
-  void feed_completions();
-  void enter();  // first thing of every call: ends what lingers, hears of frees and of the feeding thread's failure
-  void hear_of_frees();
+  EngineOptions engine_options();
+  // First thing of every call: ends what lingers, hears of frees and of the feeding thread's failure.
+  void enter() TENCACHE_REQUIRES(feed_.mutex);
+  void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
+  void free_unused() TENCACHE_REQUIRES(feed_.mutex);
   void await_device();
-  void take_op(Lock& lock);
-  void give_op();
-  void start_op(Lock& lock, NameId name, std::span<const Use> uses);
-  void finish_op();
-  TensorId allocate_in_op(Lock& lock, Bytes bytes);
-  void brief_op(Lock& lock, NameId name, std::span<const TensorId> tensors, bool written,
-                const std::function<void()>& inside);
-  void wait_until(Lock& lock, const std::function<bool()>& done);
-  [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op);
-  TensorId create(Bytes bytes, Role role, bool owned);
-  void destroy(TensorId tensor);
-  Bytes room_of(TensorId tensor) const;
-  void add_to_op(TensorId tensor);
-  void plan_tasks();
-  void put_in_order(std::vector<LiveTask>& tasks) const;
-  void give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns);
-  void settle_tasks();
-  void wait_for_tasks(Lock& lock, const std::function<bool()>& done);
-  void wait_for_cpu(Lock& lock, const std::function<bool()>& done);
-  bool in_use_by_tasks(std::span<const Use> uses) const;
-  void take_task_results();
-  std::uint8_t lane_of(const LiveTask& task) const;
-  void tell(StepFollower::Signal signal, Nanoseconds now);
-  template <typename Call>
-  void tell_engine(const Call& call);
-  void check_progress();
+  // The device's failure is the runtime's.
+  void await_device_or_fail() TENCACHE_REQUIRES(feed_.mutex);
+  void wait_until(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
+  [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op) TENCACHE_REQUIRES(feed_.mutex);
+  void tell(StepFollower::Signal signal, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
+  void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
+
+  TensorId create(Bytes bytes, Role role, bool owned) TENCACHE_REQUIRES(feed_.mutex);
+  void destroy(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
+
+  // One op at a time. `as_op` calls `work` as a thread's op, and gives it back however that ends.
+  void take_op(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
+  void give_op() TENCACHE_REQUIRES(feed_.mutex);
+  template <typename Work>
+  void as_op(MutexLock& lock, const Work& work) TENCACHE_REQUIRES(feed_.mutex);
+  void start_op(MutexLock& lock, NameId name, std::span<const Use> uses) TENCACHE_REQUIRES(feed_.mutex);
+  void await_room(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
+  void finish_op() TENCACHE_REQUIRES(feed_.mutex);
+  TensorId allocate_in_op(MutexLock& lock, Bytes bytes) TENCACHE_REQUIRES(feed_.mutex);
+  void brief_op(MutexLock& lock, NameId name, std::span<const TensorId> tensors, bool written,
+                const std::function<void()>& inside) TENCACHE_REQUIRES(feed_.mutex);
+
+  void give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns)
+      TENCACHE_REQUIRES(feed_.mutex);
+  void wait_for_tasks(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
+  void wait_for_cpu(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
+  void take_task_results() TENCACHE_REQUIRES(feed_.mutex);
 
   const MachineSpec spec_;
-  Policy& policy_;
-  LiveOptions options_;
-  std::unique_ptr<Bodies> bodies_;
+  const LiveOptions options_;
   const bool blocking_step_;
-  std::unique_ptr<HostMachine> machine_;
-  std::unique_ptr<Tap> tap_;
+  std::unique_ptr<TaskBodies> bodies_;
   std::function<void()> close_listener_;
-
-  mutable std::mutex mutex_;         // everything below; the engine is called under it only
-  std::condition_variable changed_;  // a completion was handled, or an op is over
-  std::unique_ptr<Engine> engine_;
-  OccupancyLabels labels_;
-  StepFollower follower_;
-  std::vector<Entry> entries_;  // by TensorId
-  std::unique_ptr<const Program> profile_;
-  std::map<std::pair<std::string, std::int32_t>, Planned> planned_;  // by name and sub-group
-  std::deque<std::shared_ptr<const LiveTask>> cpu_tasks_;            // given to the CPU's lane and not done, in order
-  std::vector<TensorId> kept_;                                       // freed, but used by these
-  bool op_taken_ = false;                                            // an op or tasks run, a thread owns them
-  bool op_lingers_ = false;
-  NameId op_name_ = 0;
-  std::vector<TensorId> op_tensors_;  // that the running op uses or has allocated
-  Bytes op_bytes_ = 0;                // their room
-  Nanoseconds op_ready_ns_ = 0, op_wait_ns_ = 0, last_end_ns_ = 0;
-  Bytes live_bytes_ = 0, peak_live_bytes_ = 0, largest_op_bytes_ = 0;
-  NameId largest_op_ = 0;
-  std::exception_ptr failure_;  // the engine stopped in the middle of something: every call throws it from then on
-
-  std::mutex released_mutex_;
-  std::vector<TensorId> released_, releasing_;
-  std::atomic<bool> any_released_ = false;
+  ReleasedTensors released_;
   std::atomic<bool> device_busy_ = false;  // ops may be under way there
 
-  std::atomic<bool> stopping_ = false;
-  std::thread feeder_;
+  OccupancyLabels labels_ TENCACHE_GUARDED_BY(feed_.mutex);
+  StepFollower follower_ TENCACHE_GUARDED_BY(feed_.mutex);
+  LiveTensors tensors_ TENCACHE_GUARDED_BY(feed_.mutex);
+  TaskPlan plan_ TENCACHE_GUARDED_BY(feed_.mutex);
+  CpuTasks cpu_tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
+  std::unique_ptr<const Program> profile_ TENCACHE_GUARDED_BY(feed_.mutex);  // the engine's
+  bool op_taken_ TENCACHE_GUARDED_BY(feed_.mutex) = false;                   // an op or tasks run, a thread owns them
+  bool op_lingers_ TENCACHE_GUARDED_BY(feed_.mutex) = false;
+  WorkingSet op_ TENCACHE_GUARDED_BY(feed_.mutex);
+  Nanoseconds op_ready_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0, op_wait_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0;
+  Nanoseconds last_end_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0;
+  EngineFeed feed_;  // goes first: its thread uses all of the above
 };
 
 // A destructor keeps the failure of a run to itself: the runtime's next call throws it again.

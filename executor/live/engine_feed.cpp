@@ -1,0 +1,124 @@
+#include "executor/live/engine_feed.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+constexpr std::chrono::milliseconds patience{200};
+
+// Which tiers have offsets: the policy's allocators say.
+std::vector<bool> addressed_tiers(const MachineSpec& spec, const Layout& layout) {
+  std::vector<bool> addressed(spec.tiers.size(), false);
+  for (std::size_t tier = 0; tier < std::min(layout.allocators.size(), addressed.size()); ++tier) {
+    addressed[tier] = layout.allocators[tier].kind != AllocatorKind::exact;
+  }
+  return addressed;
+}
+
+}  // namespace
+
+// The port, and how much is under way there, which decides when waiting is hopeless.
+class EngineFeed::Tap final : public Machine {
+ public:
+  explicit Tap(HostMachine& machine) : machine_(machine) {}
+
+  bool idle() const { return under_way_ == 0; }
+  void completed() { --under_way_; }
+
+  Fence submit(const CopyCommand& copy, Tag tag) override {
+    ++under_way_;
+    return machine_.submit(copy, tag);
+  }
+  Fence execute(const OpCommand& op, Tag tag) override {
+    ++under_way_;
+    return machine_.execute(op, tag);
+  }
+  void cancel(Fence fence) override { machine_.cancel(fence); }
+  bool wait(Completion& completion) override { return machine_.wait(completion); }
+  Nanoseconds now() const override { return machine_.now(); }
+  std::string last_error() const override { return machine_.last_error(); }
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.map(tensor, chunk, begin, bytes, place);
+  }
+  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.unmap(tensor, chunk, begin, bytes, place);
+  }
+  void tensor_created(TensorId tensor, Bytes bytes) override { machine_.tensor_created(tensor, bytes); }
+  void tensor_destroyed(TensorId tensor) override { machine_.tensor_destroyed(tensor); }
+  void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
+    machine_.initialise(tensor, chunk, begin, bytes, place);
+  }
+
+ private:
+  HostMachine& machine_;
+  std::uint64_t under_way_ = 0;
+};
+
+EngineFeed::EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptions machine, EngineOptions engine,
+                       OpBodies& bodies, Handled handled)
+    : timeline_(engine.timeline), handled_(std::move(handled)) {
+  if (machine.addressed.empty()) machine.addressed = addressed_tiers(spec, policy.layout(spec, nullptr));
+  machine_ = std::make_unique<HostMachine>(spec, bodies, std::move(machine));
+  tap_ = std::make_unique<Tap>(*machine_);
+  engine_ = std::make_unique<Engine>(spec, *tap_, policy, nullptr, std::move(engine));
+  thread_ = std::thread([this] { feed(); });
+}
+
+EngineFeed::~EngineFeed() {
+  if (thread_.joinable()) stop();
+}
+
+void EngineFeed::stop() {
+  stopping_ = true;
+  machine_->stop();
+  thread_.join();
+}
+
+void EngineFeed::leak_memory() {
+  engine_.reset();
+  static_cast<void>(machine_.release());
+}
+
+bool EngineFeed::idle() const { return tap_->idle(); }
+
+void EngineFeed::feed() {
+  Completion completion;
+  while (!stopping_) {
+    if (!machine_->wait_for(completion, patience)) continue;
+    const MutexLock lock(mutex);
+    tap_->completed();
+    const std::size_t before = timeline_ != nullptr ? timeline_->spans.size() : 0;
+    try {
+      if (failure_ == nullptr) {
+        engine_->handle(completion);
+        // Whoever reads the timeline may have emptied it meanwhile.
+        std::span<Span> spans;
+        if (timeline_ != nullptr) spans = timeline_->spans;
+        handled_(spans.subspan(std::min(before, spans.size())));
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+  }
+}
+
+void EngineFeed::check_progress() {
+  std::optional<OutOfMemory> answer;
+  tell([&answer](Engine& engine) {
+    try {
+      engine.check_progress();
+    } catch (const OutOfMemory& error) {
+      answer = error;
+    }
+  });
+  if (answer) throw *answer;
+}
+
+}  // namespace tencache

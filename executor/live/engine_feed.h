@@ -1,0 +1,84 @@
+// The engine of a live program and its machine, under one mutex: a thread feeds completions to the engine as they come.
+//
+// If the engine throws in the middle of something, it is inconsistent and receives no further calls; what it threw is
+// kept (`failure`).
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "core/engine/engine.h"
+#include "core/thread_annotations.h"
+#include "executor/host_machine.h"
+
+namespace tencache {
+
+class EngineFeed {
+ public:
+  // Called holding the mutex, after the engine took a completion: with the spans that it added to its timeline.
+  using Handled = std::function<void(std::span<Span> added)>;
+
+  // Spec, policy, bodies and timeline outlive this.
+  EngineFeed(const MachineSpec& spec, Policy& policy, HostMachineOptions machine, EngineOptions engine,
+             OpBodies& bodies, Handled handled);
+  ~EngineFeed();
+  EngineFeed(const EngineFeed&) = delete;
+  EngineFeed& operator=(const EngineFeed&) = delete;
+
+  mutable Mutex mutex;
+
+  // Its own functions say which of them any thread may call.
+  HostMachine& machine() const { return *machine_; }
+  Nanoseconds now() const { return machine_->now(); }
+  Engine& engine() TENCACHE_REQUIRES(mutex) { return *engine_; }
+  const Engine& engine() const TENCACHE_REQUIRES(mutex) { return *engine_; }
+  // Calls the engine, which may throw anything: then nobody calls it any more.
+  template <typename Call>
+  void tell(const Call& call) TENCACHE_REQUIRES(mutex) {
+    try {
+      call(*engine_);
+    } catch (...) {
+      fail(std::current_exception());
+      throw;
+    }
+  }
+  // Nothing is under way on the machine.
+  bool idle() const TENCACHE_REQUIRES(mutex);
+  // Throws OutOfMemory if waiting is hopeless, after which the engine can go on.
+  void check_progress() TENCACHE_REQUIRES(mutex);
+
+  // The first one counts.
+  void fail(std::exception_ptr failure) TENCACHE_REQUIRES(mutex) {
+    if (failure_ == nullptr) failure_ = std::move(failure);
+  }
+  const std::exception_ptr& failure() const TENCACHE_REQUIRES(mutex) { return failure_; }
+
+  // A completion was handled, or the owner called `wake`.
+  void wait(MutexLock& lock) TENCACHE_REQUIRES(mutex) { changed_.wait(lock); }
+  void wake() { changed_.notify_all(); }
+
+  // Ends the thread, and the waiting of the machine. Not holding the mutex.
+  void stop();
+  // After `stop`: the addresses of tensors that others still know must not become somebody else's memory.
+  void leak_memory();
+
+ private:
+  class Tap;
+  void feed();
+
+  std::unique_ptr<HostMachine> machine_;
+  std::unique_ptr<Tap> tap_;
+  std::unique_ptr<Engine> engine_;  // called holding the mutex only
+  Timeline* timeline_;
+  Handled handled_;
+  std::exception_ptr failure_ TENCACHE_GUARDED_BY(mutex);
+  Condition changed_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tencache

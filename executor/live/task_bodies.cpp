@@ -1,0 +1,58 @@
+#include "executor/live/task_bodies.h"
+
+#include "core/check.h"
+
+namespace tencache {
+
+void TaskBodies::push(std::uint8_t lane, Body body) {
+  const MutexLock lock(mutex_);
+  queues_[lane].push_back(std::move(body));
+}
+
+std::string TaskBodies::next(std::uint8_t lane) {
+  const MutexLock lock(mutex_);
+  return queues_[lane].empty() ? std::string("task") : queues_[lane].front().task->name;
+}
+
+void TaskBodies::clear() {
+  const MutexLock lock(mutex_);
+  for (auto& queue : queues_) queue.clear();
+  durations_.clear();
+  failure_ = nullptr;
+}
+
+std::vector<std::pair<std::uint32_t, Nanoseconds>> TaskBodies::take_durations() {
+  const MutexLock lock(mutex_);
+  return std::exchange(durations_, {});
+}
+
+std::exception_ptr TaskBodies::take_failure() {
+  const MutexLock lock(mutex_);
+  return std::exchange(failure_, nullptr);
+}
+
+void TaskBodies::run(std::uint8_t lane, OpIndex /*op*/, std::span<const Use> /*uses*/, HostMachine& machine) {
+  Body body;
+  {
+    const MutexLock lock(mutex_);
+    TENCACHE_CHECK(!queues_[lane].empty());
+    body = std::move(queues_[lane].front());
+    queues_[lane].pop_front();
+  }
+  std::vector<std::byte*> addresses;
+  for (const Use& use : body.task->uses) addresses.push_back(machine.address(use.tensor, machine.tier_of_lane(lane)));
+  const Nanoseconds start_ns = machine.now();
+  const bool on_device = lane == 0 && machine.accelerator() != nullptr;
+  std::exception_ptr failure;
+  try {
+    TENCACHE_CHECK(!on_device || body.task->device_body != nullptr);
+    on_device ? body.task->device_body(addresses) : body.task->body(addresses);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const MutexLock lock(mutex_);
+  durations_.emplace_back(body.record, machine.now() - start_ns);
+  if (failure_ == nullptr) failure_ = failure;
+}
+
+}  // namespace tencache

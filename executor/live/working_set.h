@@ -1,0 +1,48 @@
+// What the op that runs uses and has allocated, and the largest such set so far. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
+
+class WorkingSet {
+ public:
+  // Of another op, by its name.
+  void begin(NameId op) {
+    clear();
+    op_ = op;
+  }
+  void add(TensorId tensor, Bytes room) {
+    tensors_.push_back(tensor);
+    bytes_ += room;
+    if (bytes_ <= largest_bytes_) return;
+    largest_bytes_ = bytes_;
+    largest_op_ = op_;
+  }
+  void remove(TensorId tensor, Bytes room) {
+    const auto found = std::ranges::find(tensors_, tensor);
+    if (found == tensors_.end()) return;
+    tensors_.erase(found);
+    bytes_ -= room;
+  }
+  void clear() {
+    tensors_.clear();
+    bytes_ = 0;
+  }
+  NameId op() const { return op_; }
+  Bytes largest_bytes() const { return largest_bytes_; }
+  NameId largest_op() const { return largest_op_; }
+
+ private:
+  NameId op_ = 0;
+  std::vector<TensorId> tensors_;
+  Bytes bytes_ = 0;
+  Bytes largest_bytes_ = 0;
+  NameId largest_op_ = 0;
+};
+
+}  // namespace tencache

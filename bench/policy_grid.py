@@ -44,24 +44,24 @@ OURS, REFERENCES = "foresight", ("ideal", "bound")
 FAR = 0.85  # of the bound: below it the report says why
 # Why, by what the run was busy with: a heading, and what the bound leaves out or what is missing.
 WHY = {
-    "storage": ("Storage is busy at least 80 % of the time, or holds the GPU up longest",
-                "The bound counts what must cross into and out of both memories from one peak to the next. It leaves out "
-                "that the last copy of a living tensor is kept even if it is overwritten before it is read (16-bit "
-                "parameters between backward pass and update), which the store then has to take; that what is read needs "
-                "room that what is written has to leave first; and that a copy on its way takes room at both ends."),
+    "storage": ("Storage is busy at least 80 % of the time, or delays the GPU longest",
+                "The bound counts the bytes that must cross into and out of both memories from one peak to the next. It "
+                "ignores three things. The last copy of a living tensor is kept even if it is overwritten before it is "
+                "read (16-bit parameters between backward pass and update), so storage has to hold it. Reads need memory "
+                "that writes must free first. A copy in flight takes memory at both ends."),
     "updates": ("The GPU waits for updates on the CPU at least 5 % of the time",
-                "The bound grants each of its terms the placement of updates that suits that term best: all of them on the "
-                "CPU for compute, none there for the CPU. What is missing in foresight: the share of updates on the CPU "
-                "is an estimate made before the run, in sixteenths, not rehearsed."),
+                "The bound gives each of its terms the placement of updates that suits that term best: all of them on the "
+                "CPU for compute, none there for the CPU. foresight only estimates the share of updates on the CPU before "
+                "the run, in sixteenths, and does not rehearse it."),
     "links": ("A link between GPU and CPU is busy at least 80 % of the time",
-              "The bound lets each window's bytes cross during the whole window, and grants each pass what the links do in "
-              "the others. It leaves out the copies of what is overwritten before it is read (as above), and that where "
-              "the GPU is full of dirty states when a pass begins what comes in has to wait for what goes out."),
+              "The bound lets each window's bytes cross during the whole window, and credits each pass with the links' "
+              "transfers in the others. It ignores the copies of data that is overwritten before it is read (as above). It "
+              "also ignores that fetches wait for evictions if the GPU is full of dirty states when a pass begins."),
     "waits": ("No link is busy 80 % of the time",
-              "In each pass one direction of the link is busy and the other waits for room: when the forward pass begins "
-              "the GPU is full of states that the updates wrote, and nothing comes in before they are out; when the "
-              "backward pass begins it is full of activations. The bound assumes that both directions are of use all "
-              "the time. What is missing in foresight: an order of the updates that goes by what is resident."),
+              "In each pass one direction of the link is busy and the other waits for memory. When the forward pass begins "
+              "the GPU is full of states that the updates wrote, and nothing is fetched before they are evicted; when the "
+              "backward pass begins it is full of activations. The bound assumes that both directions are useful all the "
+              "time. foresight does not order the updates by which tensors are resident."),
 }
 
 
@@ -176,7 +176,7 @@ def summary(rows):
             f"- Efficiency (bound ÷ time): median {statistics.median(map(efficiency, ran)):.3f}; below 0.85 in "
             f"{sum(1 for row in ran if efficiency(row) < 0.85)}, below 0.5 in "
             f"{sum(1 for row in ran if efficiency(row) < 0.5)}.",
-            f"- Writes more than 1.1 times what the fastest other writes to storage: {len(more)}.", ""]
+            f"- Pairs where it writes more than 1.1 times as much to storage as the fastest other: {len(more)}.", ""]
     text += ["| trace | pairs | first or tied | time ÷ best other, median | worst | efficiency, median | least |",
              "|---|---|---|---|---|---|---|"]
     for name in dict.fromkeys(row["trace"] for row in rows):
@@ -203,7 +203,7 @@ def summary(rows):
             text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {ours} | {row['best']:.4g} s | "
                         f"{row['policy']} {' '.join(f'{k}={v}' for k, v in row['settings'].items())} |")
     if more:
-        text += ["", "Writes more to storage than 1.1 times what the fastest other does:", "",
+        text += ["", "Pairs where it writes more than 1.1 times as much to storage as the fastest other:", "",
                  "| trace | machine | GPU memory ÷ peak | foresight | fastest other | time ÷ its |", "|---|---|---|---|---|---|"]
         for row in more:
             text.append(f"| {row['trace']} | {row['machine']} | {row['fraction']} | {row['written'] / 1e9:.1f} GB | "
@@ -245,8 +245,8 @@ def main():
     text = summary(rows)
     if arguments.report:
         with open(arguments.report, "w") as file:
-            file.write("# foresight against the others\n\nWritten by `bench/policy_grid.py`; what is compared stands at its "
-                       "head. Simulated.\n\n" + text)
+            file.write("# How does foresight compare with the other policies?\n\nWritten by `bench/policy_grid.py`; its head "
+                       "describes the comparison. All figures are simulated.\n\n" + text)
     print(text)
 
 

@@ -39,7 +39,7 @@ using Named = std::vector<std::pair<std::string, T>>;
 namespace described {
 
 template <typename T>
-using Members = boost::describe::describe_members<T, boost::describe::mod_public>;
+using Members = boost::describe::describe_members<T, boost::describe::mod_public | boost::describe::mod_inherited>;
 template <typename T>
 concept Struct = boost::describe::has_describe_members<T>::value;
 

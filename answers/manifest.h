@@ -14,8 +14,8 @@
 
 namespace tencache {
 
-// What was asked for, as text. `limits` and below only where they were given.
-struct ManifestRun {
+// What was asked for, as text: the trace, the machine and the run. Absent members are not in the JSON unless given.
+struct ManifestQuestion {
   std::string trace, recorded_by;
   std::optional<std::string> policy;  // none: several
   std::string machine;
@@ -26,15 +26,20 @@ struct ManifestRun {
   Absent<std::string> assume_gpu;
   Absent<bool> no_rescale;
   Absent<std::string> faults;
-  // Of runs on hardware and of samples.
+};
+TENCACHE_ANSWER(ManifestQuestion, trace, recorded_by, policy, machine, gpu_memory, cpu_memory, iterations, generate,
+                limits, assume_gpu, no_rescale, faults)
+
+// The same, with what runs on hardware and samples add, prices, and where the policy's code is.
+struct ManifestRun : ManifestQuestion {
   Absent<std::string> device, directory, sample_seed, samples, scale_bytes, scale_time, verify;
   Absent<std::string> prices;
   Absent<std::vector<std::string>> price;
   Absent<std::string> policy_library;
 };
-TENCACHE_ANSWER(ManifestRun, trace, recorded_by, policy, machine, gpu_memory, cpu_memory, iterations, generate, limits,
-                assume_gpu, no_rescale, faults, device, directory, sample_seed, samples, scale_bytes, scale_time,
-                verify, prices, price, policy_library)
+BOOST_DESCRIBE_STRUCT(ManifestRun, (ManifestQuestion),
+                      (device, directory, sample_seed, samples, scale_bytes, scale_time, verify, prices, price,
+                       policy_library))
 
 // SHA-256 of what was read.
 struct ManifestHashes {

@@ -176,7 +176,7 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
 
   std::ofstream(bin / "tencache-torch") << "#!/bin/sh\n"
                                            "job=$(cat)\n"
-                                           "echo \"$job\" >>jobs\n"
+                                           "printf '%s\\n' \"$job\" >>jobs\n"
                                            "echo noise >&2\n"
                                            "case $job in *'\"task\":\"record\"'*) cat recorded; exit 0;; esac\n"
                                            "if [ -f p.json ]; then sha256sum p.json >hash_at_start; fi\n"
@@ -198,9 +198,9 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
   };
 
   // A percentage is of a step that is recorded first.
-  const Answer plain = run({"run",       "train",       "c.yaml",  "-m",         "small-host",   "-p",    "on-demand",
-                            "--set",     "victim=fifo", "--steps", "3",          "--gpu-memory", "50%",   "--limit",
-                            "h2d=1GB/s", "--directory", ".",       "--timeline", "t.json",       "--json"},
+  const Answer plain = run({"run",         "train",       "c.yaml",  "-m",         "small-host",   "-p",    "on-demand",
+                            "--set",       "victim=fifo", "--steps", "3",          "--gpu-memory", "50%",   "--limit",
+                            "h2d=200MB/s", "--directory", ".",       "--timeline", "t.json",       "--json"},
                            copy);
   EXPECT_EQ(plain.code, 7) << plain.err;
   EXPECT_EQ(plain.out, "");
@@ -215,7 +215,7 @@ TEST_F(CommandLine, TrainingIsHandedOverAfterThePrediction) {
   EXPECT_EQ(given[1]["steps"], 3);
   EXPECT_EQ(given[1]["timeline"], true);
   const MachineSpec machine = parse_machine(given[1]["machine"].get<std::string>(), "job");
-  EXPECT_EQ(machine.links[0].bandwidth, 1'000'000'000u);
+  EXPECT_EQ(machine.links[0].bandwidth, 200'000'000u);
   EXPECT_EQ(machine.tiers.back().directories, std::vector<std::string>{"."});
 
   const std::vector<std::string> predict = {"run",        "train",        "c.yaml",    "-m",

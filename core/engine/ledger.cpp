@@ -114,16 +114,6 @@ Nanoseconds Ledger::cpu_computing(Nanoseconds from, Nanoseconds until) const {
   return sum;
 }
 
-void Ledger::copied(LinkId link, Bytes bytes, const Span& span) {
-  counters_.link_bytes[link] += bytes;
-  counters_.link_busy_ns[link] += span.end_ns - span.start_ns;
-  add(span);
-}
-
-void Ledger::add(const Span& span) {
-  if (timeline_ != nullptr) timeline_->spans.push_back(span);
-}
-
 void Ledger::boundary() {
   boundary_ns_.push_back(counters_.time_ns);
   if (first_and_last_ && boundaries_.size() == 2) boundaries_.pop_back();

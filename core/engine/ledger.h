@@ -61,8 +61,15 @@ class Ledger {
   // The GPU lane's time so far is preparation and belongs to nobody.
   void forget_gpu_time() { idle_since_ns_[0] = moment_.now; }
 
-  // ---- Copies, and everything else that is counted. `span` as the timeline will have it.
-  void copied(LinkId link, Bytes bytes, const Span& span);
+  // ---- Copies, and everything else that is counted. A span is worth making only if there is a timeline.
+  void copied(LinkId link, Bytes bytes, Nanoseconds busy_ns) {
+    counters_.link_bytes[link] += bytes;
+    counters_.link_busy_ns[link] += busy_ns;
+  }
+  bool has_timeline() const { return timeline_ != nullptr; }
+  void add(const Span& span) {
+    if (timeline_ != nullptr) timeline_->spans.push_back(span);
+  }
   Counters& counters() { return counters_; }
   const Counters& counters() const { return counters_; }
 
@@ -80,7 +87,6 @@ class Ledger {
   void phase(Nanoseconds from, Nanoseconds until, OpIndex op, bool waits_for_cpu);
   void cpu_computed(Nanoseconds begin, Nanoseconds end);
   Nanoseconds cpu_computing(Nanoseconds from, Nanoseconds until) const;
-  void add(const Span& span);
 
   const Moment& moment_;
   Timeline* timeline_;

@@ -13,7 +13,7 @@ bool MappedCopies::take(ChunkId chunk, TierId tier) {
     memory_.release(chunk, tier);
     throw;
   }
-  sample(chunk, tier, used_before);
+  if (timeline_ != nullptr) sample(chunk, tier, used_before);
   return true;
 }
 
@@ -22,7 +22,7 @@ void MappedCopies::free(ChunkId chunk, TierId tier) {
   const Bytes used_before = memory_.used(tier);
   memory_.release(chunk, tier);
   machine_.unmap(memory_.tensor_of(chunk), chunk, memory_.begin_of(chunk), memory_.bytes_of(chunk), place);
-  sample(chunk, tier, used_before);
+  if (timeline_ != nullptr) sample(chunk, tier, used_before);
 }
 
 void MappedCopies::drop(ChunkId chunk, TierId tier) {
@@ -54,7 +54,6 @@ void MappedCopies::map(ChunkId chunk, TierId tier) {
 }
 
 void MappedCopies::sample(ChunkId chunk, TierId tier, Bytes used_before) {
-  if (timeline_ == nullptr) return;
   const TensorId tensor = memory_.tensor_of(chunk);
   const Bytes used = memory_.used(tier);
   timeline_->occupancy.push_back(

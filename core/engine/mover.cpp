@@ -550,20 +550,22 @@ void Mover::complete(TransferId id, const Completion& completion) {
   const bool done = completion.status == CompletionStatus::done;
   const Bytes bytes = done ? parts_.memory.bytes_of(t.chunk) : 0;
   const LinkId link = t.link();
-  parts_.ledger.copied(link, bytes,
-                       {.start_ns = completion.start_ns,
-                        .end_ns = completion.end_ns,
-                        .kind = SpanKind::transfer,
-                        .cause = cause_of(parts_.spec, link),
-                        .urgent = t.priority == Priority::urgent,
-                        .lane = static_cast<std::uint8_t>(lane_count + link),
-                        .iteration = parts_.moment.iteration,
-                        .op = t.requested_at,
-                        .tensor = parts_.memory.tensor_of(t.chunk),
-                        .chunk = t.chunk,
-                        .bytes = bytes,
-                        .from = t.from,
-                        .to = t.to});
+  parts_.ledger.copied(link, bytes, completion.end_ns - completion.start_ns);
+  if (parts_.ledger.has_timeline()) {
+    parts_.ledger.add({.start_ns = completion.start_ns,
+                       .end_ns = completion.end_ns,
+                       .kind = SpanKind::transfer,
+                       .cause = cause_of(parts_.spec, link),
+                       .urgent = t.priority == Priority::urgent,
+                       .lane = static_cast<std::uint8_t>(lane_count + link),
+                       .iteration = parts_.moment.iteration,
+                       .op = t.requested_at,
+                       .tensor = parts_.memory.tensor_of(t.chunk),
+                       .chunk = t.chunk,
+                       .bytes = bytes,
+                       .from = t.from,
+                       .to = t.to});
+  }
   if (t.hop == 0) parts_.memory.remove_reader(t.chunk, t.from);
   if (!done || t.discard) {
     fail(id, t.discard || completion.status == CompletionStatus::cancelled);

@@ -134,9 +134,11 @@ bool OpRunner::go_on(std::uint8_t index) {
 
 // Gives the waiting op's outputs their room and asks again for what could not be fetched before.
 void OpRunner::take_rooms(std::uint8_t index, ActiveOp& op) {
+  OpDemand& demand = op.demand;
+  const bool all_have_room = demand.next_output == demand.outputs.size();
+  if (all_have_room && demand.stranded.empty() && demand.write_waits.empty()) return;
   const Because because(session_, {.reason = Reason::demand, .op = op.times.op});
   const TierId tier = lanes_[index].tier;
-  OpDemand& demand = op.demand;
   take_outputs(tier, op);
   std::erase_if(demand.stranded, [&](ChunkId chunk) {
     Refusal refusal = Refusal::none;

@@ -54,17 +54,7 @@ class OpRunner {
   void release(TierId tier, const Use& use);
   void count_hits(const ActiveOp& op);
 
-  const Layout& layout_;
-  const Moment& moment_;
-  Machine& machine_;
-  Residency& memory_;
-  MappedCopies& copies_;
-  TensorLives& lives_;
-  ProgramSource& program_;
-  TransferTable& transfers_;
-  OpLanes& lanes_;
-  Ledger& ledger_;
-  PolicySession& session_;
+  const Mover::Parts parts_;
   Mover& mover_;
   std::array<bool, role_count> governed_;
   std::vector<TensorId> spent_;  // memory for `finish`

@@ -4,7 +4,7 @@
 //   1. what it shows and can be tested without a screen goes to gui/model (no ImGui there);
 //   2. gui/views/<name>_view.cpp derives from View and only draws that, with ImGui and ImDrawList, into the window that
 //      is open when `draw` is called; a function `make_<name>_view` below creates it;
-//   3. one line in views.cpp and one in CMakeLists.txt; a test in tests/gui_view_test.cpp that renders it and
+//   3. one line in views.cpp and one in CMakeLists.txt; a test in tests/faces/gui_view_test.cpp that renders it and
 //      looks for its colours and labels.
 // Views share the session: cursor, window of time, selection, search. They keep for themselves only how they look
 // (which column is sorted). Everything is drawn from `theme`, in its colours and multiplied by its scale. A frame must

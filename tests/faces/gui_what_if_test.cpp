@@ -1,0 +1,385 @@
+// The dashboard's simulations: knobs, other traces, ranks, ghosts, and the thread that simulates.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "configs/generate_settings.h"
+#include "core/error.h"
+#include "gui/model/describe.h"
+#include "gui/model/session.h"
+#include "tests/faces/gui_cases.h"
+
+namespace tencache::gui {
+namespace {
+
+using ::testing::HasSubstr;
+
+// ---- Simulating in the background -----------------------------------------------------------------------------------
+
+TEST(SimulatorThread, TheLatestRequestWins) {
+  Simulator simulator;
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  for (const char* policy : {"on-demand", "lru", "fifo", "on-demand", "lru"}) {
+    scenario.policy = policy;
+    simulator.request(scenario);
+  }
+  simulator.wait();
+  const SimulatedPointer done = simulator.take();
+  ASSERT_NE(done, nullptr);
+  EXPECT_EQ(done->scenario.policy, "lru");
+  EXPECT_TRUE(done->fits) << done->reason;
+  EXPECT_GE(done->iteration_seconds(), done->bound_seconds * 0.999);
+  EXPECT_EQ(simulator.take(), nullptr);
+}
+
+TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = small_machine_with_slow_storage(5'600'000);
+  scenario.machine.resources.push_back({"dram", 10 * byte_per_ns});
+  scenario.machine.resources.push_back({"ssd", byte_per_ns});
+  scenario.machine.links[2].uses = scenario.machine.links[3].uses = {0, 1};
+  scenario.policy = "on-demand";
+  WhatIf what_if(scenario);
+  EXPECT_FALSE(what_if.changed());
+  const auto with = [&](Knob::Kind kind, const std::string& typed) {
+    what_if.reset();
+    for (Knob& knob : what_if.knobs()) {
+      if (knob.kind == kind) knob.parse(typed);
+    }
+    EXPECT_TRUE(what_if.changed());
+    return what_if.scenario();
+  };
+  EXPECT_EQ(with(Knob::Kind::gpu_memory, "8MB").machine.tiers[0].capacity, 8'000'000u);
+  EXPECT_EQ(with(Knob::Kind::cpu_memory, "2MB").machine.tiers[1].capacity, 2'000'000u);
+  const MachineSpec pcie = with(Knob::Kind::pcie, "2GB/s").machine;
+  EXPECT_EQ(pcie.links[0].bandwidth, 2 * byte_per_ns);
+  EXPECT_EQ(pcie.links[2].bandwidth, scenario.machine.links[2].bandwidth);
+  const MachineSpec nvme = with(Knob::Kind::nvme, "0.5GB/s").machine;
+  EXPECT_EQ(nvme.links[0].bandwidth, byte_per_ns);
+  EXPECT_EQ(nvme.links[2].bandwidth, byte_per_ns / 2);
+  EXPECT_EQ(nvme.resources[0].bandwidth, 10 * byte_per_ns);
+  EXPECT_EQ(nvme.resources[1].bandwidth, 2 * byte_per_ns);
+  EXPECT_EQ(with(Knob::Kind::dram, "20GB/s").machine.resources[0].bandwidth, 20 * byte_per_ns);
+  const Scenario faster = with_changed_trace(with(Knob::Kind::gpu_speed, "2"));
+  EXPECT_EQ(faster.trace->ops[0].duration_ns, 300'000);
+  EXPECT_EQ(scenario.trace->ops[0].duration_ns, 600'000);
+  EXPECT_THROW(what_if.knobs()[0].parse("much"), Error);
+  for (Knob& knob : what_if.knobs()) {
+    if (knob.kind != Knob::Kind::gpu_speed) continue;
+    EXPECT_NEAR(knob.original_share(), 0.5, 1e-9);
+    for (const char* wrong : {"nan", "inf", "0", "-1"}) EXPECT_THROW(knob.parse(wrong), Error) << wrong;
+    knob.parse("64");  // beyond the slider, which grows
+    EXPECT_EQ(knob.value, 64);
+    EXPECT_EQ(knob.most, 64);
+  }
+  what_if.reset();
+  EXPECT_FALSE(what_if.changed());
+}
+
+// Of a generated trace the batch is a knob: it is generated anew.
+Scenario generated_scenario() {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(
+      generate_trace({{"model", "gpt2"}, {"batch", "4"}, {"seq", "128"}, {"micro-batches", "2"}, {"gpu", "a100-40g"}}));
+  scenario.machine = gui_machine(2 * GiB);
+  scenario.machine.tiers[1].capacity = 16 * GiB;
+  scenario.policy = "on-demand";
+  return scenario;
+}
+
+TEST(WhatIfModel, TheTraceOfAModelIsGeneratedAgain) {
+  const Json run = {{"trace", "tencache generate --model gpt2 --batch 1 --seq 64 --gpu a10g"},
+                    {"machine", "g5.xlarge"},
+                    {"generate", {{"model", "gpt2"}, {"batch", "1"}, {"seq", "64"}}}};
+  const Scenario scenario = scenario_of({{"policy", "lru"}, {"manifest", {{"run", run}}}}, "c.json");
+  EXPECT_EQ(scenario.trace->header.recorded_by, run["trace"].get<std::string>());
+  EXPECT_EQ(scenario.trace_name, "gpt2");
+}
+
+TEST(WhatIfModel, TheBatchOfAGeneratedTraceIsAKnob) {
+  WhatIf what_if(generated_scenario());
+  ASSERT_EQ(what_if.knobs().back().kind, Knob::Kind::batch);
+  what_if.change("batch=7");  // of two micro-batches
+  EXPECT_EQ(what_if.knobs().back().text(), "8");
+  EXPECT_EQ(what_if.scenario().batch, 8u);
+  const Scenario larger = with_changed_trace(what_if.scenario());
+  EXPECT_EQ(larger.trace->header.batch, 8u);
+  EXPECT_EQ(larger.batch, 0u);
+  EXPECT_GT(larger.trace->ops[5].duration_ns, 0);
+  const SimulatedPointer before = simulate_scenario(what_if.base()), now = simulate_scenario(what_if.scenario());
+  ASSERT_TRUE(now->fits) << now->reason;
+  EXPECT_GT(now->iteration_seconds(), before->iteration_seconds());
+  EXPECT_EQ(now->scenario.trace->header.tokens_per_iteration(), 8u * 128);
+  Scenario recorded = what_if.base();
+  auto trace = std::make_shared<Trace>(*recorded.trace);
+  trace->header.recorded_by = "tencache record";
+  recorded.trace = trace;
+  EXPECT_NE(WhatIf(recorded).knobs().back().kind, Knob::Kind::batch);
+  recorded.batch = 8;
+  EXPECT_THAT(simulate_scenario(recorded)->reason, HasSubstr("cannot be changed"));
+}
+
+TEST(WhatIfModel, ChangesAreMadeByName) {
+  WhatIf what_if(generated_scenario());
+  what_if.change("gpu-memory=1GiB");
+  what_if.change("policy=lru");
+  EXPECT_TRUE(what_if.machine_changed());
+  EXPECT_EQ(what_if.scenario().machine.tiers[0].capacity, GiB);
+  EXPECT_EQ(what_if.scenario().policy, "lru");
+  EXPECT_THROW(what_if.change("policy=nonsense"), Error);
+  EXPECT_THROW(what_if.change("gpu-memory"), Error);
+  EXPECT_THROW(what_if.change("gpu-memory=much"), Error);
+  try {
+    what_if.change("memory=1GiB");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("policy, gpu-memory, cpu-memory, pcie, gpu-speed, batch"));
+  }
+}
+
+// A trace of another GPU takes that of the machine, as `tencache replay` has it; another batch of it too.
+TEST(WhatIfModel, DurationsAreThoseOfTheMachinesGpu) {
+  Scenario scenario = generated_scenario();
+  const Trace generated = *scenario.trace;
+  scenario.machine.gpu = "h100";
+  set_trace(scenario, generated);
+  EXPECT_EQ(scenario.durations, "durations rescaled from a100-40g to h100");
+  EXPECT_LT(scenario.trace->ops[5].duration_ns, generated.ops[5].duration_ns);
+  scenario.batch = 8;
+  const Scenario larger = with_changed_trace(scenario);
+  scenario.machine.gpu = "a100-40g";
+  set_trace(scenario, generated);
+  EXPECT_TRUE(scenario.durations.empty());
+  EXPECT_LT(larger.trace->ops[5].duration_ns, with_changed_trace(scenario).trace->ops[5].duration_ns);
+  Trace recorded = generated;
+  recorded.header.hardware = "some processor";
+  set_trace(scenario, recorded);
+  EXPECT_EQ(scenario.durations, "durations as recorded on some processor, not on a100-40g");
+  scenario.rescale.assume_gpu = "nonsense";
+  EXPECT_THROW(set_trace(scenario, recorded), Error);
+}
+
+// The first simulation stays as the ghost of what is changed from the command line.
+TEST(SessionModel, ChangesLeaveAGhost) {
+  Session session;
+  session.default_machine = "demo-small-gpu";
+  session.changes = {"pcie=4GB/s"};
+  session.open_sample();
+  session.wait();
+  ASSERT_NE(session.ghost(), nullptr);
+  EXPECT_LT(session.simulated()->iteration_seconds(), session.ghost()->iteration_seconds());
+  EXPECT_TRUE(session.changes.empty());
+}
+
+TEST(SessionModel, ChangesAreMadeAllOrNone) {
+  Session session;
+  session.changes = {"pcie=4GB/s", "nonsense=1"};
+  session.open_sample();
+  session.wait();
+  EXPECT_THAT(session.errors(), ::testing::ElementsAre(HasSubstr("nonsense")));
+  EXPECT_TRUE(session.message_is_error());
+  EXPECT_FALSE(session.what_if->changed());
+  EXPECT_EQ(session.ghost(), nullptr);
+}
+
+// What was measured on a machine says nothing of it with another memory.
+TEST(SessionModel, AlteredMachinesAreExtrapolated) {
+  Session session;
+  const auto validity = [&](bool altered, const std::string& durations) {
+    Simulated simulated;
+    simulated.scenario.trace = std::make_shared<const Trace>([] {
+      Trace trace = gui_trace();
+      trace.header.recorded_by = "tencache generate --model mlp-offload-40b";
+      return trace;
+    }());
+    simulated.scenario.machine.name = "mlp-offload-4gpu";
+    simulated.scenario.policy = "mlp-offload";
+    simulated.scenario.options = {{"buffers", "32"}};
+    simulated.scenario.altered = altered;
+    simulated.scenario.durations = durations;
+    return validity_of(session, simulated);
+  };
+  EXPECT_THAT(validity(false, ""), HasSubstr("validated within"));
+  EXPECT_EQ(validity(true, ""), "extrapolated");
+  EXPECT_EQ(validity(false, "durations rescaled from a to b"), "extrapolated, durations rescaled from a to b");
+  session.gpu_memory = "12GiB";
+  session.default_machine = "10cache-l40s";
+  session.open_sample();
+  session.wait();
+  ASSERT_NE(session.simulated(), nullptr);
+  EXPECT_TRUE(session.simulated()->scenario.altered);
+}
+
+// Two stages of a pipeline: the slowest is shown, the other can be chosen besides.
+TEST(SessionModel, RanksAreRunsToChooseFrom) {
+  Scenario scenario = generated_scenario();
+  scenario.trace = std::make_shared<const Trace>(generate_trace({{"model", "gpt2"},
+                                                                 {"batch", "4"},
+                                                                 {"seq", "128"},
+                                                                 {"micro-batches", "2"},
+                                                                 {"pipeline-parallel", "2"},
+                                                                 {"gpu", "a100-40g"}}));
+  const SimulatedPointer alone = simulate_scenario(scenario);
+  EXPECT_THAT(alone->reason, HasSubstr("2 ranks"));
+  scenario.machine.other_ranks.push_back(scenario.machine);
+  std::size_t asked = 0;  // what is not wanted any more stops at the next iteration, not at the end
+  Scenario long_one = scenario;
+  long_one.iterations = 500;
+  EXPECT_EQ(simulate_scenario(long_one, [&asked] { return ++asked > 4; }), nullptr);
+  EXPECT_EQ(asked, 5u);
+  Session session;
+  session.what_if.emplace(scenario);
+  session.rerun();
+  session.wait();
+  ASSERT_TRUE(session.simulated()->fits) << session.simulated()->reason;
+  EXPECT_GE(session.simulated()->iteration_seconds(), session.simulated()->bound_seconds);
+  ASSERT_EQ(session.all_runs().size(), 2u);
+  ASSERT_EQ(session.runs().size(), 1u);
+  EXPECT_EQ(session.runs()[0], session.simulated()->run);
+  EXPECT_EQ(session.all_runs()[1]->title(), "predicted: on-demand, rank 1");
+  session.choose(0, true);
+  session.choose(1, true);
+  EXPECT_EQ(session.runs().size(), 2u);
+  session.what_if->change("gpu-speed=2");
+  session.rerun();
+  session.wait();
+  EXPECT_EQ(session.runs().size(), 2u);  // what was chosen stays chosen
+  session.choose(0, false);
+  session.choose(1, false);
+  EXPECT_EQ(session.runs().size(), 1u);  // one remains
+}
+
+// On the machine that it was made for, an old plan moves the same tensors and takes about the same time.
+TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "g10";
+  std::unique_ptr<RecordedPlan> plan;
+  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  ASSERT_TRUE(planned->fits) << planned->reason;
+  ASSERT_NE(plan, nullptr);
+  EXPECT_DOUBLE_EQ(planned->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
+  const SimulatedPointer again = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(again->fits) << again->reason;
+  EXPECT_TRUE(again->old_plan);
+  EXPECT_NEAR(again->iteration_seconds() / planned->iteration_seconds(), 1, 0.1);
+  Scenario without = scenario;
+  without.policy = "on-demand";
+  EXPECT_LT(again->iteration_seconds(), simulate_scenario(without)->iteration_seconds());
+  scenario.machine.links[0].bandwidth *= 2;
+  const SimulatedPointer elsewhere = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(elsewhere->fits);
+  EXPECT_LT(elsewhere->iteration_seconds(), again->iteration_seconds());
+}
+
+// Updates run where the plan has them, though the policy would place them elsewhere on the new machine.
+TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
+  Session session;
+  session.default_machine = "demo-small-gpu";
+  session.gpu_memory = session.cpu_memory = "3GiB";
+  session.default_policy = "zero-offload";
+  session.open(std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst");
+  session.wait();
+  ASSERT_TRUE(session.what_if.has_value()) << session.message();
+  std::unique_ptr<RecordedPlan> plan;
+  Scenario scenario = session.what_if->scenario();
+  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  ASSERT_TRUE(planned->fits) << planned->reason;
+  scenario.machine.cpu_adam_parameters_per_second *= 1e-3;
+  const SimulatedPointer old = simulate_old_plan(scenario, *plan);
+  ASSERT_TRUE(old->fits) << old->reason;
+  const auto on_cpu = [](const gui::Run& run) {
+    std::set<OpIndex> ops;
+    for (const Span& span : run.spans()) {
+      if (span.kind == SpanKind::op && span.lane == 1) ops.insert(span.op);
+    }
+    return ops;
+  };
+  EXPECT_FALSE(on_cpu(*planned->run).empty());
+  EXPECT_EQ(on_cpu(*old->run), on_cpu(*planned->run));
+}
+
+// The second request is simulated at once, by the other thread than the first: the same comes of it.
+TEST(SimulatorThread, WhatWasQuickIsSimulatedAtOnce) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  Simulator simulator;
+  for (const std::uint64_t faster : {1U, 2U, 3U}) {
+    scenario.machine.links[0].bandwidth = faster * gui_machine().links[0].bandwidth;
+    simulator.request(scenario);
+    simulator.wait();
+    const SimulatedPointer done = simulator.take();
+    ASSERT_NE(done, nullptr);
+    EXPECT_FALSE(done->old_plan);
+    EXPECT_DOUBLE_EQ(done->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
+    EXPECT_GT(done->ideal_seconds, 0);  // which follow, behind drawing
+  }
+  scenario.machine = gui_machine(1'200'000);
+  simulator.request(scenario);
+  simulator.wait();
+  EXPECT_FALSE(simulator.take()->fits);
+}
+
+TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.machine.facts.push_back({"links.h2d.bandwidth", "guessed", "estimated", "", 0});
+  scenario.policy = "on-demand";
+  const SimulatedPointer simulated = with_interval(with_references(simulate_scenario(scenario)), 20);
+  EXPECT_DOUBLE_EQ(simulated->ideal_seconds, 12 * 600e-6 + 300e-6 + 12 * 900e-6);
+  EXPECT_GT(simulated->bound_seconds, 0);
+  EXPECT_LE(simulated->bound_seconds, simulated->iteration_seconds());
+  EXPECT_EQ(simulated->samples, 20u);
+  EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
+  EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
+  EXPECT_EQ(with_interval(simulated, 20, [] { return true; }), nullptr);
+}
+
+TEST(SimulatorThread, IntervalsDrawModelledGpuTimes) {
+  Scenario scenario;
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  Trace trace = gui_trace();
+  for (Op& op : trace.ops) op.duration_source = DurationSource::modelled;
+  trace.header.hardware = "modelled: h100";
+  set_trace(scenario, std::move(trace));
+  ASSERT_TRUE(scenario.gpu_time);
+  const SimulatedPointer simulated = with_interval(simulate_scenario(scenario), 20);
+  EXPECT_EQ(simulated->samples, 20u);
+  EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
+  EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
+  EXPECT_THAT(validity_of(Session(), *simulated), HasSubstr("GPU times modelled for the h100 ±"));
+}
+
+TEST(SimulatorThread, WhatIsForgottenIsNotGiven) {
+  Simulator simulator;
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine();
+  scenario.policy = "on-demand";
+  simulator.request(scenario);
+  simulator.forget();
+  simulator.wait();
+  EXPECT_EQ(simulator.take(), nullptr);
+}
+
+TEST(SimulatorThread, WhatDoesNotFitSaysWhy) {
+  Scenario scenario;
+  scenario.trace = std::make_shared<const Trace>(gui_trace());
+  scenario.machine = gui_machine(1'200'000);
+  scenario.policy = "on-demand";
+  const SimulatedPointer done = simulate_scenario(scenario);
+  EXPECT_FALSE(done->fits);
+  EXPECT_FALSE(done->reason.empty());
+}
+
+}  // namespace
+}  // namespace tencache::gui

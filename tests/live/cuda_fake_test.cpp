@@ -1,0 +1,482 @@
+// The CUDA backend on the fake driver: the list that a GPU runs too, what only a fake can bring about (failures, memory
+// that others take, streams that stand still), and whole runs of the engine.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "core/engine/engine.h"
+#include "core/engine/replay_log.h"
+#include "core/error.h"
+#include "executor/calibrate.h"
+#include "executor/cuda/cuda_device.h"
+#include "executor/cuda/cuda_memory.h"
+#include "executor/host_machine.h"
+#include "executor/replay_bodies.h"
+#include "policies/registry.h"
+#include "tests/live/cuda_machine_cases.h"
+#include "tests/live/fake_cuda_driver.h"
+#include "tests/property/auditor_machine.h"
+#include "tests/property/random_case.h"
+#include "traces/transform/lower.h"
+
+namespace tencache {
+namespace {
+
+std::unique_ptr<FakeCudaDriver> list_driver;
+
+constexpr LinkId h2d = 0, d2h = 1;
+constexpr TierId gpu = 0, cpu = 1;
+
+class NoBodies final : public OpBodies {
+  void run(std::uint8_t, OpIndex, std::span<const Use>, HostMachine&) override {}
+};
+
+MachineSpec two_tiers(Bytes granularity) {
+  MachineSpec spec;
+  spec.name = "test";
+  spec.tiers = {{"gpu", TierKind::gpu, 64 * MiB, granularity, {}}, {"cpu", TierKind::cpu, 64 * MiB, 4096, {}}};
+  spec.links = {{"h2d", cpu, gpu, unlimited, 0, {}}, {"d2h", gpu, cpu, unlimited, 0, {}}};
+  return spec;
+}
+
+CopyCommand copy(LinkId link, TensorId tensor, Bytes bytes) {
+  CopyCommand command;
+  command.link = link;
+  command.tensor = tensor;
+  command.chunk = tensor;
+  command.bytes = bytes;
+  command.from = {link == h2d ? cpu : gpu, 0};
+  command.to = {link == h2d ? gpu : cpu, 0};
+  return command;
+}
+
+std::string leftovers(const FakeCudaDriver& driver) {
+  const FakeCudaDriver::Counts left = driver.counts();
+  const std::size_t things = left.handles + left.mappings + left.reservations + left.pinned + left.allocations +
+                             left.streams + left.events + left.modules + left.contexts;
+  if (things + left.memory != 0) return "something was not given back to the driver";
+  return driver.misuse();
+}
+
+class FakeCudaTest : public testing::Test {
+ protected:
+  std::unique_ptr<HostMachine> make(std::shared_ptr<CudaDevice> device) {
+    HostMachineOptions options;
+    options.pace = false;
+    options.accelerator = std::move(device);
+    return std::make_unique<HostMachine>(two_tiers(2 * MiB), bodies_, options);
+  }
+  static void create(HostMachine& machine, TensorId tensor, Bytes bytes) {
+    machine.tensor_created(tensor, bytes);
+    for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, bytes, {tier, 0});
+  }
+  NoBodies bodies_;
+};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(FakeCudaTest, SaysWhatIsMissing) {
+  const auto open = [](const FakeCudaOptions& options, const std::string& fails = "", int ordinal = 0) {
+    FakeCudaDriver driver(options);
+    if (!fails.empty()) driver.fail(fails, CUDA_ERROR_UNKNOWN);
+    std::string message = message_of([&] { CudaDevice device(driver.table(), ordinal); });
+    EXPECT_EQ(leftovers(driver), "") << message;
+    return message;
+  };
+  EXPECT_EQ(open({}), "");
+  EXPECT_NE(open({.devices = 0}).find("finds no GPU"), std::string::npos);
+  EXPECT_NE(open({.can_map = false}).find("virtual memory management"), std::string::npos);
+  EXPECT_NE(open({}, "", 3).find("GPU 3 is asked for and there are 1"), std::string::npos);
+  for (const char* function : {"cuInit", "cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity"}) {
+    const std::string message = open({}, function);
+    EXPECT_NE(message.find("CUDA_ERROR_FAKE"), std::string::npos) << message;
+    EXPECT_NE(message.find("--device host"), std::string::npos) << message;
+  }
+}
+
+TEST_F(FakeCudaTest, EveryCopyIsOfLockedPagesAndAllIsGivenBack) {
+  FakeCudaDriver driver;
+  {
+    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
+    for (TensorId tensor = 0; tensor < 5; tensor++) create(*machine, tensor, 5 * MiB + tensor);
+    Completion completion;
+    for (const auto link : {h2d, d2h}) {
+      for (TensorId tensor = 0; tensor < 5; tensor++) machine->submit(copy(link, tensor, 5 * MiB), 0);
+      while (machine->wait(completion)) EXPECT_EQ(completion.status, CompletionStatus::done) << machine->last_error();
+    }
+    EXPECT_EQ(driver.counts().unpinned_copies, 0u);
+    EXPECT_EQ(driver.counts().uploads, 10u);  // parts of 4 MiB
+    EXPECT_EQ(driver.counts().downloads, 10u);
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+TEST_F(FakeCudaTest, RefusedPinningIsSaidAndCopiesGoOn) {
+  FakeCudaDriver driver;
+  driver.fail("cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY);
+  {
+    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
+    create(*machine, 0, 3 * MiB);
+    std::memset(machine->address(0, cpu), 0x11, 3 * MiB);
+    machine->submit(copy(h2d, 0, 3 * MiB), 0);
+    Completion completion;
+    EXPECT_TRUE(machine->wait(completion));
+    EXPECT_EQ(completion.status, CompletionStatus::done);
+    EXPECT_EQ(machine->content(0, 0, 3 * MiB, gpu), std::vector<std::byte>(3 * MiB, std::byte{0x11}));
+    EXPECT_GT(driver.counts().unpinned_copies, 0u);
+    const std::string text = machine->describe();
+    EXPECT_NE(text.find("not page-locked, so that copies are slower: page-locking 64.00 MiB: CUDA_ERROR_OUT_OF_MEMORY"),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+TEST_F(FakeCudaTest, AFailedCopyFailsAloneAndIsNamed) {
+  FakeCudaDriver driver;
+  {
+    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
+    create(*machine, 0, 16 * MiB);
+    driver.fail("cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, 2);
+    machine->submit(copy(h2d, 0, 16 * MiB), 1);
+    machine->submit(copy(h2d, 0, 16 * MiB), 2);
+    Completion completion;
+    EXPECT_TRUE(machine->wait(completion));
+    EXPECT_EQ(completion.status, CompletionStatus::failed);
+    EXPECT_EQ(machine->last_error(), "CUDA: a copy to the GPU: CUDA_ERROR_FAKE (words of the fake driver)");
+    EXPECT_TRUE(machine->wait(completion));
+    EXPECT_EQ(completion.status, CompletionStatus::done);
+    machine->unmap(0, 0, 0, 16 * MiB, {gpu, 0});  // nothing of the failed one is under way
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// A copy that is cancelled while the device stands still: its completion comes when the device has let go of it.
+TEST_F(FakeCudaTest, ACancelledCopyEndsWhenTheDeviceHasLetGo) {
+  FakeCudaDriver driver;
+  {
+    const auto machine = make(std::make_shared<CudaDevice>(driver.table(), 0));
+    create(*machine, 0, 60 * MiB);
+    driver.hold();
+    const Fence fence = machine->submit(copy(h2d, 0, 60 * MiB), 1);
+    driver.wait_for_jobs(4);
+    machine->cancel(fence);
+    Completion completion;
+    EXPECT_FALSE(machine->wait_for(completion, std::chrono::milliseconds(50)));
+    driver.go_on();
+    EXPECT_TRUE(machine->wait(completion));
+    EXPECT_EQ(completion.status, CompletionStatus::cancelled);
+    EXPECT_LT(driver.counts().uploads, 5u);  // of 15 parts
+    machine->unmap(0, 0, 0, 60 * MiB, {gpu, 0});
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// Other programs take memory of the device, too: what waits for reuse is given back first, then it is an error.
+TEST_F(FakeCudaTest, MemoryThatOthersTookIsAnErrorNotACrash) {
+  FakeCudaDriver driver({.memory = 64 * MiB});
+  {
+    CudaDevice device(driver.table(), 0);
+    CudaMemory memory(device, "gpu", 64 * MiB, 2 * MiB, false);
+    memory.create(0, 32 * MiB);
+    memory.create(1, 20 * MiB);
+    memory.map(0, 0, 32 * MiB, 0);
+    memory.unmap(0, 0, 32 * MiB);
+    EXPECT_EQ(memory.created_bytes(), 32 * MiB);
+    CUdeviceptr other = 0;
+    ASSERT_EQ(driver.table().cuMemAlloc(&other, 30 * MiB), CUDA_SUCCESS);
+    memory.map(1, 0, 20 * MiB, 0);  // in place of what waited
+    EXPECT_EQ(memory.created_bytes(), 20 * MiB);
+    const std::string message = message_of([&] { memory.map(0, 0, 32 * MiB, 0); });
+    EXPECT_NE(message.find("used up (14.00 MiB free"), std::string::npos) << message;
+    EXPECT_EQ(memory.statistics().used_bytes, 20 * MiB);
+    driver.table().cuMemFree(other);
+    memory.map(0, 0, 32 * MiB, 0);
+    driver.fail("cuMemSetAccess", CUDA_ERROR_INVALID_VALUE);
+    memory.create(2, 2 * MiB);
+    EXPECT_THROW(memory.map(2, 0, 2 * MiB, 0), Error);
+    memory.map(2, 0, 2 * MiB, 0);
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// After a fault nothing works any more on a real driver: the run ends, with an error that says so.
+TEST_F(FakeCudaTest, AFaultEndsTheRunWithOneClearError) {
+  Trace trace;
+  for (int i = 0; i < 4; i++) {
+    const TensorId weight = trace.add_tensor("weight" + std::to_string(i), 16 * MiB, Role::parameter, true);
+    Op forward;
+    forward.name = trace.names.intern("forward");
+    trace.add_op(forward, std::vector<TensorId>{weight}, std::vector<TensorId>{weight});
+  }
+  MachineSpec machine_spec = two_tiers(2 * MiB);
+  machine_spec.tiers[gpu].capacity = 36 * MiB;
+  machine_spec.tiers[cpu].capacity = 128 * MiB;
+  machine_spec.initial_tier = cpu;
+  const auto run = [&](const char* function, std::uint64_t calls) {
+    FakeCudaDriver driver;
+    HostMachineOptions options;
+    options.pace = false;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    const std::unique_ptr<ReplayKernels> kernels = options.accelerator->replay_kernels();
+    const MadePolicy policy = make_policy("on-demand");
+    const Program program = lower(trace, *policy.policy, machine_spec);
+    ReplayBodies bodies(program.trace, {.duration_scale = 0}, kernels.get());
+    HostMachine machine(machine_spec, bodies, options);
+    Engine engine(machine_spec, machine, *policy.policy, &program, {});
+    driver.fail(function, CUDA_ERROR_LAUNCH_FAILED, calls);
+    std::string message = message_of([&] { engine.run({.max_iterations = 3, .until_steady = false}); });
+    EXPECT_EQ(driver.misuse(), "") << function;
+    return message;
+  };
+  for (const auto& [function, calls] : std::vector<std::pair<const char*, std::uint64_t>>{
+           {"cuMemcpyHtoDAsync", 9}, {"cuMemcpyDtoHAsync", 2}, {"cuLaunchKernel", 7}, {"cuMemUnmap", 3}}) {
+    const std::string message = run(function, calls);
+    EXPECT_NE(message.find("CUDA_ERROR_LAUNCH_FAILED"), std::string::npos) << function << ": " << message;
+  }
+}
+
+// A step repeats its sizes: from the second on nothing is asked of the driver.
+TEST_F(FakeCudaTest, PhysicalMemoryIsReusedBySize) {
+  FakeCudaDriver driver;
+  {
+    CudaDevice device(driver.table(), 0);
+    CudaMemory memory(device, "gpu", 40 * MiB, 2 * MiB, false);
+    for (int step = 0; step < 3; step++) {
+      for (TensorId tensor = 0; tensor < 8; tensor++) {
+        memory.create(tensor, (1 + tensor % 4) * 4 * MiB);
+        memory.map(tensor, 0, (1 + tensor % 4) * 4 * MiB, 0);
+        if (tensor % 4 != 3) continue;
+        for (TensorId gone = tensor - 3; gone <= tensor; gone++) memory.destroy(gone);
+      }
+      EXPECT_EQ(driver.counts().creations, 4u);
+    }
+    EXPECT_LE(driver.counts().memory, 40 * MiB);
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// What a step frees it allocates again in the next: nothing is asked of the driver then. Where memory is short, or a
+// tensor's chunks are others, it is given out anew.
+TEST_F(FakeCudaTest, ChunksOfRetiredTensorsStayMappedForTheNext) {
+  FakeCudaDriver driver;
+  {
+    CudaDevice device(driver.table(), 0);
+    CudaMemory memory(device, "gpu", 40 * MiB, 2 * MiB, false);
+    CUdeviceptr first = 0;
+    for (int step = 0; step < 3; step++) {
+      memory.create(0, 12 * MiB);
+      memory.map(0, 0, 8 * MiB, 0);
+      memory.map(0, 8 * MiB, 4 * MiB, 0);
+      const auto at = reinterpret_cast<CUdeviceptr>(memory.address(0));
+      EXPECT_EQ(step == 0 ? at : first, at);
+      first = at;
+      EXPECT_EQ(memory.statistics().used_bytes, 12 * MiB);
+      memory.retire(0);
+      memory.destroy(0);
+      EXPECT_EQ(memory.statistics().used_bytes, 0u);
+      EXPECT_EQ(driver.counts().mappings, 2u) << "parked";
+      EXPECT_EQ(driver.counts().creations, 2u);
+    }
+    memory.create(0, 12 * MiB);
+    memory.map(0, 4 * MiB, 6 * MiB, 0);  // across both that are parked there
+    EXPECT_EQ(driver.counts().mappings, 1u);
+    memory.retire(0);
+    memory.destroy(0);
+    memory.create(1, 40 * MiB);
+    memory.map(1, 0, 40 * MiB, 0);  // takes all of it
+    EXPECT_EQ(driver.counts().mappings, 1u);
+    memory.create(2, 2 * MiB);
+    EXPECT_THROW(memory.map(2, 0, 2 * MiB, 0), OutOfMemory);
+    memory.unmap(1, 0, 40 * MiB);
+    EXPECT_EQ(driver.counts().mappings, 0u) << "of a tensor that lives on";
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+TEST_F(FakeCudaTest, CalibrationMeasuresTheDevice) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "what it measures takes minutes under ThreadSanitizer";
+#endif
+  FakeCudaDriver driver;
+  {
+    CalibrateOptions options;
+    options.quick = true;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+    const Calibration calibration = calibrate(options);
+    const MachineSpec& machine = calibration.machine;
+    EXPECT_EQ(machine.tiers[gpu].granularity, 2 * MiB);
+    EXPECT_EQ(machine.tiers[gpu].capacity, 240 * MiB);  // of 256
+    EXPECT_GT(machine.tiers[cpu].capacity, 0u);
+    EXPECT_NE(machine.description.find("FakeCudaDriver"), std::string::npos);
+    for (const Link& link : machine.links) EXPECT_GT(link.bandwidth, 1'000'000u) << link.name;
+    ASSERT_EQ(calibration.accelerator.size(), 1u);
+    EXPECT_GT(calibration.accelerator[0].pageable_h2d.value, 0);
+    EXPECT_GT(calibration.accelerator[0].map.value, 0);
+    options.gpu_bytes = 1 * GiB;
+    EXPECT_THROW(calibrate(options), Error);
+  }
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// A libcufile of ours: files and "device memory" are what the fake driver makes of them. Short pieces, as the real one
+// may give.
+struct FakeCuFile {
+  static inline std::uint64_t reads = 0, writes = 0, handles = 0;
+  static inline ssize_t failure = 0;  // of the next calls
+  static inline bool astray = false;  // called on a thread without the GPU's context
+  static void check_context() { astray = astray || !FakeCudaDriver::context_is_current(); }
+  static CuFileError add(void** handle, CuFileDescription* file) {
+    check_context();
+    handles++;
+    *handle = new int(file->descriptor);
+    return {};
+  }
+  static void remove(void* handle) {
+    check_context();
+    handles--;
+    delete static_cast<int*>(handle);
+  }
+  static ssize_t read(void* handle, void* device, std::size_t bytes, off_t offset, off_t device_offset) {
+    check_context();
+    reads++;
+    if (failure != 0) return failure;
+    return ::pread(*static_cast<int*>(handle), static_cast<std::byte*>(device) + device_offset,
+                   std::min<std::size_t>(bytes, 3 * MiB), offset);
+  }
+  static ssize_t write(void* handle, const void* device, std::size_t bytes, off_t offset, off_t device_offset) {
+    check_context();
+    writes++;
+    if (failure != 0) return failure;
+    return ::pwrite(*static_cast<int*>(handle), static_cast<const std::byte*>(device) + device_offset,
+                    std::min<std::size_t>(bytes, 3 * MiB), offset);
+  }
+  static CuFile table() {
+    CuFile table;
+    table.cuFileHandleRegister = add;
+    table.cuFileHandleDeregister = remove;
+    table.cuFileRead = read;
+    table.cuFileWrite = write;
+    return table;
+  }
+};
+
+TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
+  FakeCudaDriver driver({.direct_memory = true});
+  const CuFile files = FakeCuFile::table();
+  MachineSpec spec = two_tiers(2 * MiB);
+  spec.tiers.push_back({"nvme", TierKind::nvme, 64 * MiB, 4096, {std::filesystem::temp_directory_path().string()}});
+  spec.links.push_back({"direct_read", 2, gpu, unlimited, 0, {}});
+  spec.links.push_back({"direct_write", gpu, 2, unlimited, 0, {}});
+  {
+    HostMachineOptions options;
+    options.pace = false;
+    options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0, &files);
+    HostMachine machine(spec, bodies_, options);
+    constexpr Bytes bytes = 9 * MiB + 1001;
+    create(machine, 0, bytes);
+    machine.map(0, 0, 0, bytes, {2, 0});
+    const auto move = [&](LinkId link, TierId from, TierId to) {
+      CopyCommand command = copy(link, 0, bytes);
+      command.from = {from, 0};
+      command.to = {to, 0};
+      machine.submit(command, 0);
+      Completion completion;
+      EXPECT_TRUE(machine.wait(completion));
+      EXPECT_EQ(completion.status, CompletionStatus::done) << machine.last_error();
+    };
+    const auto there_and_back = [&](int value) {
+      const std::vector<std::byte> content(bytes, static_cast<std::byte>(value));
+      std::memcpy(machine.address(0, cpu), content.data(), bytes);
+      move(h2d, cpu, gpu);
+      move(3, gpu, 2);
+      EXPECT_EQ(machine.content(0, 0, bytes, 2), content);
+      std::memset(machine.address(0, cpu), 0, bytes);
+      move(h2d, cpu, gpu);
+      move(2, 2, gpu);
+      EXPECT_EQ(machine.content(0, 0, bytes, gpu), content);
+    };
+    if (!machine.files(2).direct(0)) GTEST_SKIP() << "the folder for temporary files refuses O_DIRECT";
+    there_and_back(0x11);
+    EXPECT_EQ(FakeCuFile::reads, 4u);
+    EXPECT_EQ(FakeCuFile::writes, 4u);
+    EXPECT_NE(machine.describe().find("direct_read: GPUDirect Storage"), std::string::npos) << machine.describe();
+    FakeCuFile::failure = -5011;
+    there_and_back(0x22);
+    FakeCuFile::failure = 0;
+    const std::uint64_t reads = FakeCuFile::reads;
+    there_and_back(0x33);
+    EXPECT_EQ(FakeCuFile::reads, reads) << "it is not tried again";
+    EXPECT_NE(machine.describe().find("through page-locked buffers ("), std::string::npos) << machine.describe();
+  }
+  EXPECT_EQ(FakeCuFile::handles, 0u);
+  EXPECT_FALSE(FakeCuFile::astray);
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+// Random machines, traces and policies with pages of 4 KiB, which are small enough for them: the engine's rules, every
+// tensor's content, and no misuse of the driver.
+TEST(FakeCudaRunTest, EnginesRunKeepsTheRules) {
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  FakeCudaDriver driver({.memory = 1 * GiB, .granularity = 4096});
+  std::uint64_t verified = 0, fit = 0;
+  std::uint64_t seed = 31'000'000;
+  for (const std::string& policy : registered_policies()) {
+    for (const std::uint64_t end = seed + 6; seed < end; ++seed) {
+      const SeedOnAbort at_abort(seed);
+      CaseOptions case_options;
+      case_options.real_pages = true;
+      case_options.policy = policy;
+      RandomCase made = random_case(seed, case_options);
+      for (Tier& tier : made.machine.tiers) {
+        if (tier.kind == TierKind::nvme) tier.directories = {folder};
+      }
+      HostMachineOptions options;
+      options.pace = false;
+      options.accelerator = std::make_shared<CudaDevice>(driver.table(), 0);
+      const std::unique_ptr<ReplayKernels> kernels = options.accelerator->replay_kernels();
+      ReplayBodies bodies(made.program.trace, {.check_everything = true, .write_everything = true, .duration_scale = 0},
+                          kernels.get());
+      HostMachine machine(made.machine, bodies, options);
+      const std::unique_ptr<Policy> object = made.make();
+      const Layout layout = object->layout(made.machine, &made.program);
+      AuditorMachine auditor(machine, made.machine, made.program.trace, layout);
+      Engine engine(made.machine, auditor, *object, &made.program, {});
+      const RunResult result = engine.run(made.limits);
+      ASSERT_EQ(auditor.violation(), "") << made.describe();
+      ASSERT_EQ(bodies.counts().first_corruption, "") << made.describe();
+      ASSERT_EQ(driver.misuse(), "") << made.describe();
+      verified += bodies.counts().tensor_checks;
+      fit += result.fits ? 1 : 0;
+    }
+  }
+  EXPECT_GT(fit, 50u);
+  EXPECT_GT(verified, 300u);
+  EXPECT_EQ(leftovers(driver), "");
+}
+
+}  // namespace
+
+std::shared_ptr<Accelerator> test_accelerator(std::string&) {
+  list_driver = std::make_unique<FakeCudaDriver>(FakeCudaOptions{.memory = 256 * MiB});
+  return std::make_shared<CudaDevice>(list_driver->table(), 0);
+}
+
+std::string test_accelerator_leftovers() {
+  std::string left = leftovers(*list_driver);
+  list_driver.reset();
+  return left;
+}
+
+}  // namespace tencache

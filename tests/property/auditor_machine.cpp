@@ -1,0 +1,333 @@
+#include "tests/property/auditor_machine.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace tencache {
+namespace {
+
+constexpr std::uint64_t completions_at_most = 300'000;  // of a case with a dozen ops: it does not end
+
+std::string place_text(const Place& place) {
+  return "tier " + std::to_string(place.tier) + " at " + std::to_string(place.offset);
+}
+
+}  // namespace
+
+AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
+    : inner_(inner), spec_(spec), trace_(trace), schedule_(trace), staging_(spec.staging.count) {
+  for (OpIndex op = 0; op < trace.ops.size(); ++op)
+    lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
+  for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
+    const AllocatorSpec allocator = layout.allocators.empty() ? AllocatorSpec{} : layout.allocators[tier];
+    allocators_.push_back(
+        make_allocator(allocator, tier == 0 && layout.unlimited_gpu ? unlimited : spec.tiers[tier].capacity));
+  }
+}
+
+void AuditorMachine::complain(const std::string& what) {
+  if (violation_.empty()) violation_ = "at " + std::to_string(now()) + " ns: " + what;
+}
+
+void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
+  inner_.map(tensor, id, begin, bytes, place);  // may refuse: then nothing has happened
+  Chunk& chunk = chunks_[id];
+  chunk.tensor = tensor;
+  chunk.bytes = bytes;
+  if (chunk.copies.contains(place.tier))
+    complain("chunk " + std::to_string(id) + " is mapped twice in " + place_text(place));
+  const Bytes granularity = spec_.tiers[place.tier].granularity;
+  const Bytes rounded = (bytes + granularity - 1) / granularity * granularity;
+  const Allocator& allocator = *allocators_[place.tier];
+  const Bytes footprint = allocator.footprint(rounded);
+  if (allocator.addressed()) {
+    if (place.offset + rounded > allocator.capacity())
+      complain("chunk " + std::to_string(id) + " ends beyond " + place_text(place));
+    for (const auto& [other_id, other] : chunks_) {
+      const auto copy = other.copies.find(place.tier);
+      if (copy == other.copies.end()) continue;
+      if (place.offset < copy->second.place.offset + copy->second.footprint &&
+          copy->second.place.offset < place.offset + footprint) {
+        complain("chunks " + std::to_string(id) + " and " + std::to_string(other_id) + " overlap in " +
+                 place_text(place));
+      }
+    }
+  }
+  chunk.copies[place.tier] = {place, footprint, garbage};
+  used_[place.tier] += footprint;
+  if (used_[place.tier] > allocator.capacity())
+    complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
+}
+
+// Whether the value that the tensor has now will be read: by the next op in program order that is not over.
+bool AuditorMachine::needed(TensorId tensor) const {
+  std::array<std::uint64_t, 2> at = done_;
+  const std::uint64_t count = trace_.ops.size();
+  for (std::uint64_t i = 0; i < 3 * count; ++i) {
+    // The ops that are not over, in program order: of each lane the next, the earlier one in the iteration first.
+    std::array<std::uint64_t, 2> order{};
+    for (std::size_t lane = 0; lane < 2; ++lane) {
+      const auto& ops = lane_ops_[lane];
+      order[lane] = ops.empty() ? ~std::uint64_t{0} : at[lane] / ops.size() * count + ops[at[lane] % ops.size()];
+    }
+    const std::size_t lane = order[0] < order[1] ? 0 : 1;
+    const OpIndex op = static_cast<OpIndex>(order[lane] % count);
+    ++at[lane];
+    for (const Use& use : schedule_.uses(op)) {
+      if (use.tensor == tensor) return use.read;
+    }
+  }
+  return false;
+}
+
+// Whether the chunk's value is needed and nowhere any more.
+bool AuditorMachine::lost(ChunkId id) const {
+  const Chunk& chunk = chunks_.at(id);
+  for (const auto& [tier, copy] : chunk.copies) {
+    if (copy.version == chunk.latest) return false;
+  }
+  for (const Staged& staged : staging_) {
+    if (staged.chunk == id && staged.version == chunk.latest) return false;
+  }
+  return needed(chunk.tensor);
+}
+
+void AuditorMachine::unmap(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
+  Chunk& chunk = chunks_[id];
+  const auto found = chunk.copies.find(place.tier);
+  if (found == chunk.copies.end() || found->second.place.offset != place.offset) {
+    complain("chunk " + std::to_string(id) + " is unmapped where it is not, in " + place_text(place));
+    return;
+  }
+  const Copy copy = found->second;
+  for (std::uint8_t lane = 0; lane < 2; ++lane) {
+    if (tier_of(lane) != place.tier) continue;
+    for (const RunningOp& op : lanes_[lane]) {
+      for (const Use& use : op.uses) {
+        if (use.tensor == tensor)
+          complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) +
+                   " runs with it");
+      }
+    }
+  }
+  for (const auto& [fence, running] : copies_) {
+    if (running.command.chunk != id) continue;
+    if ((!running.command.from_staging && running.command.from.tier == place.tier) ||
+        (!running.command.to_staging && running.command.to.tier == place.tier)) {
+      complain("chunk " + std::to_string(id) + " is unmapped from " + place_text(place) + " while it is copied");
+    }
+  }
+  chunk.copies.erase(found);
+  used_[place.tier] -= copy.footprint;
+  if (copy.version == chunk.latest && lost(id)) {
+    complain("the last copy of chunk " + std::to_string(id) + " goes from " + place_text(place) +
+             " and its value is needed");
+  }
+  inner_.unmap(tensor, id, begin, bytes, place);
+}
+
+void AuditorMachine::initialise(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
+  if (!chunks_[id].copies.contains(place.tier))
+    complain("content is given to chunk " + std::to_string(id) + ", which is not mapped");
+  chunks_[id].copies[place.tier].version = chunks_[id].latest;
+  inner_.initialise(tensor, id, begin, bytes, place);
+}
+
+std::uint32_t AuditorMachine::buffers_of(const CopyCommand& copy) const {
+  return static_cast<std::uint32_t>((copy.bytes + spec_.staging.bytes - 1) / spec_.staging.bytes);
+}
+
+Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
+  const std::string text =
+      "copy of chunk " + std::to_string(command.chunk) + " over link " + std::to_string(command.link);
+  Chunk& chunk = chunks_[command.chunk];
+  const Link& link = spec_.links[command.link];
+  RunningCopy running{command, garbage};
+  std::size_t on_link = 1;
+  for (const auto& [fence, other] : copies_) on_link += other.command.link == command.link ? 1 : 0;
+  if (on_link > std::max(spec_.copies_in_flight, link.queue_depth)) complain(text + ": too many copies on that link");
+  if (command.bytes != chunk.bytes) complain(text + ": wrong size");
+  if (link.from != (command.from_staging ? spec_.staging.tier : command.from.tier) ||
+      link.to != (command.to_staging ? spec_.staging.tier : command.to.tier)) {
+    complain(text + ": the link does not join these tiers");
+  }
+  if (command.from_staging) {
+    for (std::uint64_t i = command.from.offset; i < command.from.offset + buffers_of(command); ++i) {
+      if (i >= staging_.size() || staging_[i].chunk != command.chunk)
+        complain(text + ": from a buffer that holds something else");
+      else
+        running.version = staging_[i].version;
+    }
+  } else {
+    const auto source = chunk.copies.find(command.from.tier);
+    if (source == chunk.copies.end() || source->second.place.offset != command.from.offset) {
+      complain(text + ": from where it is not");
+    } else {
+      running.version = source->second.version;
+      if (running.version != chunk.latest) complain(text + ": from a copy that does not hold the value");
+    }
+    for (std::uint8_t lane = 0; lane < 2; ++lane) {
+      if (tier_of(lane) != command.from.tier) continue;
+      for (const RunningOp& op : lanes_[lane]) {
+        for (const Use& use : op.uses) {
+          if (use.tensor == chunk.tensor && use.write)
+            complain(text + ": from a copy that op " + std::to_string(op.command.op) + " writes");
+        }
+      }
+    }
+  }
+  if (command.to_staging) {
+    for (std::uint64_t i = command.to.offset; i < command.to.offset + buffers_of(command); ++i) {
+      if (i >= staging_.size()) {
+        complain(text + ": into a buffer that does not exist");
+        break;
+      }
+      for (const auto& [fence, other] : copies_) {
+        const Place& buffer = other.command.from_staging ? other.command.from : other.command.to;
+        const bool staged = other.command.from_staging || other.command.to_staging;
+        if (staged && buffer.offset <= i && i < buffer.offset + buffers_of(other.command))
+          complain(text + ": into a buffer that is taken");
+      }
+      const Staged before = staging_[i];
+      staging_[i] = {command.chunk, garbage};
+      if (before.version != garbage && before.version == chunks_[before.chunk].latest && lost(before.chunk)) {
+        complain(text + ": over the last copy of chunk " + std::to_string(before.chunk));
+      }
+    }
+  } else if (const auto target = chunk.copies.find(command.to.tier);
+             target == chunk.copies.end() || target->second.place.offset != command.to.offset) {
+    complain(text + ": to where it has no room");
+  } else {
+    target->second.version = garbage;
+  }
+  const Fence fence = inner_.submit(command, tag);
+  copies_.emplace(fence, running);
+  return fence;
+}
+
+Fence AuditorMachine::execute(const OpCommand& command, Tag tag) {
+  const Fence fence = inner_.execute(command, tag);
+  if (command.idle) return fence;
+  const auto& ops = lane_ops_[command.lane];
+  if (ops.empty() || command.op != ops[submitted_[command.lane] % ops.size()]) {
+    complain("op " + std::to_string(command.op) + " is out of order");
+  }
+  ++submitted_[command.lane];
+  lanes_[command.lane].push_back({fence, command, {command.uses.begin(), command.uses.end()}});
+  if (lanes_[command.lane].size() == 1) start_op(command.lane);
+  return fence;
+}
+
+void AuditorMachine::start_op(std::uint8_t lane) {
+  const RunningOp& op = lanes_[lane].front();
+  const TierId tier = tier_of(lane);
+  for (const RunningOp& other : lanes_[1 - lane]) {
+    if (&other != &lanes_[1 - lane].front()) break;
+    for (const Use& a : op.uses) {
+      for (const Use& b : other.uses) {
+        if (a.tensor == b.tensor && (a.write || b.write))
+          complain("ops " + std::to_string(op.command.op) + " and " + std::to_string(other.command.op) +
+                   " run at once");
+      }
+    }
+  }
+  for (const Use& use : op.uses) {
+    Bytes bytes = 0;
+    for_chunks(use.tensor, [&](ChunkId id, const Chunk& chunk) {
+      bytes += chunk.bytes;
+      const auto copy = chunk.copies.find(tier);
+      const std::string text = "op " + std::to_string(op.command.op) + " starts and chunk " + std::to_string(id);
+      if (copy == chunk.copies.end()) {
+        complain(text + " has no room");
+      } else if (use.read && copy->second.version != chunk.latest) {
+        complain(text + " does not hold the value");
+      }
+    });
+    if (bytes != trace_.tensors[use.tensor].bytes)
+      complain("op " + std::to_string(op.command.op) + " starts without all of tensor " + std::to_string(use.tensor));
+  }
+}
+
+void AuditorMachine::finish_op(std::uint8_t lane) {
+  const RunningOp op = lanes_[lane].front();
+  lanes_[lane].pop_front();
+  for (const Use& use : op.uses) {
+    if (!use.write) continue;
+    for_chunks(use.tensor, [&](ChunkId, Chunk& chunk) {
+      ++chunk.latest;
+      if (const auto copy = chunk.copies.find(tier_of(lane)); copy != chunk.copies.end())
+        copy->second.version = chunk.latest;
+    });
+  }
+  ++done_[lane];
+  if (!lanes_[lane].empty()) start_op(lane);
+}
+
+void AuditorMachine::finish_copy(const RunningCopy& copy, bool done) {
+  const CopyCommand& command = copy.command;
+  Chunk& chunk = chunks_[command.chunk];
+  if (done) copied_bytes_[command.link] += command.bytes;
+  if (command.to_staging) {
+    for (std::uint64_t i = command.to.offset;
+         i < std::min<std::uint64_t>(staging_.size(), command.to.offset + buffers_of(command)); ++i) {
+      if (done) staging_[i].version = copy.version;
+    }
+  } else if (done) {
+    if (const auto target = chunk.copies.find(command.to.tier); target != chunk.copies.end())
+      target->second.version = copy.version;
+  }
+}
+
+bool AuditorMachine::wait(Completion& completion) {
+  if (!inner_.wait(completion)) return false;
+  if (++completions_ > completions_at_most) throw std::runtime_error("the run does not end");
+  if (completion.end_ns < last_end_ns_ || completion.start_ns > completion.end_ns)
+    complain("a completion goes back in time");
+  last_end_ns_ = completion.end_ns;
+  if (const auto copy = copies_.find(completion.fence); copy != copies_.end()) {
+    const RunningCopy running = copy->second;
+    copies_.erase(copy);
+    const bool done = completion.status == CompletionStatus::done;
+    finish_copy(running, done);
+    const CopyCommand& command = running.command;
+    const bool to_free = (command.from_staging && (done || completion.status == CompletionStatus::cancelled)) ||
+                         (command.to_staging && !done);
+    const std::uint64_t first = command.from_staging ? command.from.offset : command.to.offset;
+    for (std::uint64_t i = first; to_free && i < std::min<std::uint64_t>(staging_.size(), first + buffers_of(command));
+         ++i)
+      staging_[i] = {};
+    return true;
+  }
+  for (std::uint8_t lane = 0; lane < 2; ++lane) {
+    if (!lanes_[lane].empty() && lanes_[lane].front().fence == completion.fence) {
+      finish_op(lane);
+      return true;
+    }
+  }
+  return true;  // a gap
+}
+
+bool TroubleMachine::wait(Completion& completion) {
+  while (true) {
+    if (!late_.empty() && random_.one_in(3)) {
+      completion = late_.front();
+      late_.pop_front();
+    } else if (!inner_.wait(completion)) {
+      if (late_.empty()) return false;
+      completion = late_.front();
+      late_.pop_front();
+    } else if (std::find(copies_.begin(), copies_.end(), completion.fence) != copies_.end()) {
+      if (completion.status == CompletionStatus::done && random_.one_in(12))
+        completion.status = CompletionStatus::failed;
+      if (random_.one_in(4)) {  // later copies of the link wait too: completions of a link keep their order
+        late_.push_back(completion);
+        continue;
+      }
+    }
+    now_ = std::max({now_, completion.end_ns, inner_.now()});
+    completion.end_ns = now_;
+    return true;
+  }
+}
+
+}  // namespace tencache

@@ -1,0 +1,126 @@
+// A machine around a machine that checks the engine by what it asks for, knowing nothing of the engine's own books:
+// capacity, addresses, which version of which tensor lies where, what runs and what is being copied. And a machine
+// around a machine that makes trouble: copies fail, completions come late, cancelling comes too late.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/machine.h"
+#include "core/policy.h"
+#include "core/schedule.h"
+#include "tests/property/random_case.h"
+
+namespace tencache {
+
+class AuditorMachine final : public Machine {
+ public:
+  // All but `layout`, which is as the engine has it, outlive the auditor.
+  AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout);
+
+  Fence submit(const CopyCommand& copy, Tag tag) override;
+  Fence execute(const OpCommand& op, Tag tag) override;
+  void cancel(Fence fence) override { inner_.cancel(fence); }
+  bool wait(Completion& completion) override;
+  Nanoseconds now() const override { return inner_.now(); }
+  std::string last_error() const override { return inner_.last_error(); }
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  void tensor_created(TensorId tensor, Bytes bytes) override { inner_.tensor_created(tensor, bytes); }
+  void tensor_destroyed(TensorId tensor) override { inner_.tensor_destroyed(tensor); }
+  void initialise(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+
+  // The first broken rule; empty if none is. Throws std::runtime_error itself when a run does not end.
+  const std::string& violation() const { return violation_; }
+  const std::array<Bytes, max_links>& copied_bytes() const { return copied_bytes_; }
+  std::uint64_t ops_done(std::uint8_t lane) const { return done_[lane]; }
+
+ private:
+  static constexpr std::int64_t garbage = -1;
+  struct Copy {
+    Place place;
+    Bytes footprint = 0;
+    std::int64_t version = garbage;
+  };
+  struct Chunk {
+    TensorId tensor = none;
+    Bytes bytes = 0;
+    std::int64_t latest = 0;
+    std::map<TierId, Copy> copies;
+  };
+  struct Staged {
+    ChunkId chunk = none;
+    std::int64_t version = garbage;
+  };
+  struct RunningCopy {
+    CopyCommand command;
+    std::int64_t version = garbage;
+  };
+  struct RunningOp {
+    Fence fence = 0;
+    OpCommand command;
+    std::vector<Use> uses;
+  };
+
+  void complain(const std::string& what);
+  TierId tier_of(std::uint8_t lane) const { return spec_.tier_of(lane == 0 ? Device::gpu : Device::cpu); }
+  void start_op(std::uint8_t lane);
+  void finish_op(std::uint8_t lane);
+  void finish_copy(const RunningCopy& copy, bool done);
+  bool needed(TensorId tensor) const;
+  bool lost(ChunkId id) const;
+  std::uint32_t buffers_of(const CopyCommand& copy) const;
+  template <typename Function>
+  void for_chunks(TensorId tensor, Function function) {
+    for (auto& [id, chunk] : chunks_) {
+      if (chunk.tensor == tensor) function(id, chunk);
+    }
+  }
+
+  Machine& inner_;
+  const MachineSpec& spec_;
+  const Trace& trace_;
+  Schedule schedule_;
+  std::array<std::vector<OpIndex>, 2> lane_ops_;
+  std::array<std::uint64_t, 2> submitted_{}, done_{};
+  std::array<std::deque<RunningOp>, 2> lanes_;
+  std::map<ChunkId, Chunk> chunks_;
+  std::map<Fence, RunningCopy> copies_;
+  std::vector<Staged> staging_;
+  std::array<Bytes, max_tiers> used_{};
+  std::vector<std::unique_ptr<Allocator>> allocators_;  // for footprints and capacities only
+  std::array<Bytes, max_links> copied_bytes_{};
+  std::uint64_t completions_ = 0;
+  Nanoseconds last_end_ns_ = 0;
+  std::string violation_;
+};
+
+class TroubleMachine final : public Machine {
+ public:
+  TroubleMachine(Machine& inner, std::uint64_t seed) : inner_(inner), random_(seed ^ 0x74726f75626c65) {}
+  Fence submit(const CopyCommand& copy, Tag tag) override {
+    const Fence fence = inner_.submit(copy, tag);
+    copies_.push_back(fence);
+    return fence;
+  }
+  Fence execute(const OpCommand& op, Tag tag) override { return inner_.execute(op, tag); }
+  void cancel(Fence fence) override {
+    if (!random_.one_in(2)) inner_.cancel(fence);
+  }
+  bool wait(Completion& completion) override;
+  std::string last_error() const override { return inner_.last_error(); }
+  Nanoseconds now() const override { return now_ > inner_.now() ? now_ : inner_.now(); }
+
+ private:
+  Machine& inner_;
+  Random random_;
+  std::vector<Fence> copies_;
+  std::deque<Completion> late_;
+  Nanoseconds now_ = 0;
+};
+
+}  // namespace tencache

@@ -21,7 +21,7 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
       feed_(spec_, policy, options_.machine, engine_options(), *bodies_,
             [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
   follower_.set_follow(options_.follow_schedule);
-  last_end_ns_ = feed_.now();
+  op_clock_.pause(feed_.now());
 }
 
 EngineOptions LiveRuntime::engine_options() {
@@ -285,10 +285,9 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   StepFollower::Signal signal = StepFollower::Signal::nothing;
   StepFollower::OpInfo info;
   info.name = name;
-  const OpIndex op = follower_.begin_op(info, uses, at - last_end_ns_, signal);
+  const OpIndex op = follower_.begin_op(info, uses, op_clock_.gap(at), signal);
   tell(signal, at);
   op_.begin(name);
-  op_wait_ns_ = 0;
   for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
@@ -300,7 +299,7 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
     follower_.end_op(0);
     throw;
   }
-  op_ready_ns_ = feed_.now();
+  op_clock_.begin(feed_.now());
   device_busy_ = options_.fence != nullptr;
 }
 
@@ -311,8 +310,7 @@ void LiveRuntime::await_room(MutexLock& lock) {
 void LiveRuntime::finish_op() {
   const Nanoseconds at = feed_.now();
   feed_.tell([at](Engine& engine) { engine.end(at); });
-  follower_.end_op(at - op_ready_ns_ - op_wait_ns_);
-  last_end_ns_ = at;
+  follower_.end_op(op_clock_.end(at));
 }
 
 void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
@@ -378,7 +376,7 @@ TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
     given_up ? destroy(tensor) : tensors_.forget(tensor);
     throw;
   }
-  op_wait_ns_ += feed_.now() - asked_ns;
+  op_clock_.wait(feed_.now() - asked_ns);
   return tensor;
 }
 
@@ -533,7 +531,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
   enter();
   as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
     plan_.put_in_order(tasks);
-    Nanoseconds gap_ns = feed_.now() - last_end_ns_;
+    Nanoseconds gap_ns = op_clock_.gap(feed_.now());
     std::vector<std::uint8_t> lanes;  // of all before the first is given: it may throw
     for (const LiveTask& task : tasks) lanes.push_back(plan_.lane_of(task, feed_.engine().memory()));
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -543,7 +541,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
     const bool blocking = blocking_step_ || follower_.recording() || !follower_.recorded();
     wait_for_cpu(lock,
                  [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) { return !blocking || feed_.engine().idle(); });
-    last_end_ns_ = feed_.now();
+    op_clock_.pause(feed_.now());
   });
 }
 

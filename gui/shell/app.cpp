@@ -56,7 +56,7 @@ bool App::fonts_changed() {
     theme_changed_ = false;
     theme_ = make_theme(wanted_light_, wanted_scale_);
     apply_theme(theme_);
-    load_fonts(theme_);
+    theme_.fonts.load(theme_.scale);
     fonts_changed_ = true;
   }
   return std::exchange(fonts_changed_, false);
@@ -159,7 +159,7 @@ void App::draw_help() {
   if (ImGui::Begin("Keys", &help_shown, ImGuiWindowFlags_AlwaysAutoResize | ImGuiWindowFlags_NoCollapse)) {
     const auto list = [&](const char* title, const std::vector<std::pair<const char*, const char*>>& keys) {
       if (keys.empty()) return;
-      ImGui::PushFont(theme_.bold);
+      ImGui::PushFont(theme_.fonts.bold);
       ImGui::TextUnformatted(title);
       ImGui::PopFont();
       for (const auto& [key, what] : keys) {

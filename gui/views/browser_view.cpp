@@ -165,7 +165,7 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
       const ImVec2 at = ImGui::GetCursorScreenPos();
       const float box = ImGui::GetFontSize();
       ImGui::GetWindowDrawList()->AddRectFilled({at.x, at.y + 1}, {at.x + box - 2, at.y + box - 1},
-                                                theme.roles[static_cast<std::size_t>(role)]);
+                                                theme.palette.of(role));
       ImGui::Dummy({box, box});
       ImGui::SameLine(0, theme.px(4));
       ImGui::TextUnformatted(label_of(role));
@@ -197,7 +197,7 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   const TensorId tensor = choose_life(session);
   if (tensor == none) return;
   const Tensor& of = run.trace().tensors[tensor];
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
   ImGui::PopFont();
   ImGui::SameLine();
@@ -238,8 +238,7 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
     const float share =
         std::min(1.0f, static_cast<float>(stay.bytes) / static_cast<float>(std::max<Bytes>(1, of.bytes)));
     const float floor = top_of(stay.tier) + lane;
-    list.AddRectFilled({x(stay.begin_ns), floor - lane * share}, {x(stay.end_ns), floor},
-                       theme.roles[static_cast<std::size_t>(of.role)]);
+    list.AddRectFilled({x(stay.begin_ns), floor - lane * share}, {x(stay.end_ns), floor}, theme.palette.of(of.role));
   }
   for (const OpIndex op : uses_) {
     for (const std::uint32_t span : run.spans_of_op(op)) {
@@ -280,7 +279,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
 void BrowserView::draw_header(Session& session, const Theme& theme) {
   ImGui::AlignTextToFramePadding();
   if (session.runs().size() == 1) {
-    ImGui::PushFont(theme.bold);
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(session.runs()[run_]->title().c_str());
     ImGui::PopFont();
   } else {

@@ -166,9 +166,9 @@ void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std
   for (const auto& [label, value] : facts) {
     ImGui::PushTextWrapPos(wrap);
     if (label.empty()) {
-      if (theme.bold != nullptr) ImGui::PushFont(theme.bold);
+      if (theme.fonts.bold != nullptr) ImGui::PushFont(theme.fonts.bold);
       ImGui::TextUnformatted(value.c_str());
-      if (theme.bold != nullptr) ImGui::PopFont();
+      if (theme.fonts.bold != nullptr) ImGui::PopFont();
     } else {
       ImGui::TextDisabled("%s", label.c_str());
       ImGui::SameLine(labels + theme.px(12));

@@ -98,8 +98,8 @@ class ComparisonView : public View {
 };
 
 // Neither of them a colour of the bars of time.
-ImU32 memory_use(const Theme& theme) { return theme.series[2]; }
-ImU32 link_use(const Theme& theme) { return theme.series[1]; }
+ImU32 memory_use(const Theme& theme) { return theme.palette.series[2]; }
+ImU32 link_use(const Theme& theme) { return theme.palette.series[1]; }
 
 void ComparisonView::draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const {
   ImDrawList& list = *ImGui::GetWindowDrawList();

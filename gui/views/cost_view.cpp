@@ -76,12 +76,12 @@ void CostView::prepare(const Session& session) {
 
 ImU32 CostView::color_of(const Theme& theme, const std::string& machine) const {
   const auto index = static_cast<std::size_t>(std::ranges::find(machines_, machine) - machines_.begin());
-  return theme.series[index % theme.series.size()];
+  return theme.palette.line(index);
 }
 
 void CostView::draw_boxes(const char* title, const std::vector<std::string>& names, std::set<std::string>& hidden,
                           const Theme& theme, bool colors) {
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   ImGui::TextUnformatted(title);
   ImGui::PopFont();
   ImGui::SameLine();

@@ -92,7 +92,7 @@ void OccupancyView::draw_plot(const Session& session, const Theme& theme, ImDraw
   base_.assign(axis.pixels(), 0.0f);
   const float pixels_per_byte = plot.height / static_cast<float>(plot.scale);
   for (std::size_t role = 0; role < static_cast<std::size_t>(role_count); ++role) {
-    draw_parts(list, axis, bottom, theme.roles[role], [&](std::size_t pixel) {
+    draw_parts(list, axis, bottom, theme.palette.roles[role], [&](std::size_t pixel) {
       const float from = std::round(base_[pixel]);
       base_[pixel] += std::max(0.0f, static_cast<float>(columns_[pixel].roles[role])) * pixels_per_byte;
       return std::pair(from, std::min(plot.height, std::round(base_[pixel])));
@@ -175,7 +175,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
     total += resident.bytes;
   }
   const auto heading = [&theme](const std::string& text) {
-    ImGui::PushFont(theme.bold);
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(text.c_str());
     ImGui::PopFont();
   };
@@ -199,7 +199,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
   // The legend of the plots as well, so every role that occurs in any of them is there.
   for (std::size_t role = 0; role < by_role.size(); ++role) {
     ImGui::PushID(static_cast<int>(role));
-    row(theme.roles[role], label_of(static_cast<Role>(role)), by_role[role], false);
+    row(theme.palette.roles[role], label_of(static_cast<Role>(role)), by_role[role], false);
     ImGui::PopID();
   }
   ImGui::Separator();
@@ -215,8 +215,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
       const bool selected = resident.tensor != none && session.selection.kind == Selection::Kind::tensor &&
                             session.selected_in(plot.run) == resident.tensor;
       ImGui::PushID(i);
-      if (row(theme.roles[static_cast<std::size_t>(resident.role)], name, resident.bytes, selected) &&
-          resident.tensor != none) {
+      if (row(theme.palette.of(resident.role), name, resident.bytes, selected) && resident.tensor != none) {
         session.selection = {Selection::Kind::tensor, resident.tensor, plot.run, none};
       }
       ImGui::PopID();

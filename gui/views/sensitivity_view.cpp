@@ -63,7 +63,7 @@ void SensitivityView::draw_bar(const Session& session, const Theme& theme) {
   }
   ImGui::AlignTextToFramePadding();
   if (session.plots().size() == 1) {
-    ImGui::PushFont(theme.bold);
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(shown(session)->title().c_str());
     ImGui::PopFont();
   } else {
@@ -93,7 +93,7 @@ ImU32 SensitivityView::color_of(const Theme& theme, const SensitivityPlot& data,
   }
   const auto index =
       static_cast<std::size_t>(std::ranges::find(policies, data.curves[curve].policy) - policies.begin());
-  const ImU32 color = theme.series[index % theme.series.size()];
+  const ImU32 color = theme.palette.line(index);
   return pointed_at_ == none || pointed_at_ == curve ? color : mixed(color, theme.lane, 0.65f);
 }
 

@@ -180,14 +180,14 @@ std::vector<LegendItem> timeline_legend(const Session& session, const Theme& the
   }
   std::vector<LegendItem> entries;
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
-    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase))});
+    if (used[phase]) entries.push_back({theme.palette.phases[phase], label_of(static_cast<Phase>(phase))});
   }
   if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
   bool stalls_named = false;
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     if (!used[first_stall_slot + cause]) continue;
     const char* label = label_of(static_cast<StallCause>(cause));
-    entries.push_back({theme.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
+    entries.push_back({theme.palette.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
     stalls_named = true;
   }
   if (links) entries.push_back({theme.ghost, "copies: asked for ahead, waited for", false, true});

@@ -125,7 +125,7 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
   const Run& r = *session.runs()[run];
   const float x = ImGui::GetWindowPos().x + theme.px(4), y = top + theme.px(4);
   list.AddRectFilled({x, top}, {right, top + header_height(theme)}, theme.background);  // over the lines of time
-  ImFont* bold = theme.bold != nullptr ? theme.bold : ImGui::GetFont();
+  ImFont* bold = theme.fonts.bold != nullptr ? theme.fonts.bold : ImGui::GetFont();
   const float size = ImGui::GetFontSize();
   list.AddText(bold, size, {x, y}, theme.text, r.title().c_str());
   float at = x + bold->CalcTextSizeA(size, FLT_MAX, 0, r.title().c_str()).x + theme.px(14);

@@ -283,9 +283,10 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   wait_for_cpu(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.conflict(uses); });
   const Nanoseconds at = feed_.now();
   StepFollower::Signal signal = StepFollower::Signal::nothing;
-  StepFollower::OpInfo info;
-  info.name = name;
-  const OpIndex op = follower_.begin_op(info, uses, op_clock_.gap(at), signal);
+  Op announced;
+  announced.name = name;
+  announced.gap_before_ns = op_clock_.gap(at);
+  const OpIndex op = follower_.begin_op(announced, uses, signal);
   tell(signal, at);
   op_.begin(name);
   for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
@@ -474,18 +475,19 @@ void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
 // To the engine and, for the machine's thread, to the bodies.
 void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns) {
   const Nanoseconds at = feed_.now();
-  StepFollower::OpInfo info;
-  info.name = follower_.names().intern(task->name);
-  info.device = task->device;
-  info.group = task->group;
-  info.placeable = task->placeable;
-  info.reorderable = task->reorderable;
+  Op announced;
+  announced.name = follower_.names().intern(task->name);
+  announced.device = task->device;
+  announced.group = task->group;
+  announced.placeable = task->placeable;
+  announced.reorderable = task->reorderable;
+  announced.gap_before_ns = gap_ns;
   StepFollower::Signal signal = StepFollower::Signal::nothing;
-  const OpIndex op = follower_.begin_op(info, task->uses, gap_ns, signal);
+  const OpIndex op = follower_.begin_op(announced, task->uses, signal);
   bodies_->push(lane, {task, follower_.recorded_op()});
   follower_.end_op(0);
   tell(signal, at);
-  op_.begin(info.name);
+  op_.begin(announced.name);
   if (lane == 0) {
     for (const Use& use : task->uses) op_.add(use.tensor, tensors_.room(use.tensor));
   } else {

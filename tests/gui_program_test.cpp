@@ -105,7 +105,7 @@ TEST_F(Programs, ARunIsFollowedWhileItGoesOn) {
   EXPECT_LT(fewest, most);  // it was there before its end
   const Picture picture = screen->picture();
   EXPECT_GE(screen->find_text("iteration 40 of 40", screen->theme().text, picture).x, 0);
-  EXPECT_GT(Screen::count(picture, screen->theme().phases[2]), 5000);
+  EXPECT_GT(Screen::count(picture, screen->theme().palette.compute()), 5000);
   const Json events = Json::parse(read_file(path("run.json")));
   EXPECT_TRUE(events.is_array());
 }

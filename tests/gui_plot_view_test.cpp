@@ -199,7 +199,7 @@ TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
   ASSERT_GE(button.x, 0);
   screen_->click(button.x + 4, button.y + 4);
   session.wait();
-  ASSERT_EQ(session.plots().size(), 1u);
+  ASSERT_EQ(session.documents().plots().size(), 1u);
   const Picture picture = screen_->picture();
   EXPECT_EQ(screen_->app().view(), "sensitivity");
   EXPECT_TRUE(shows("lru", picture));

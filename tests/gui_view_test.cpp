@@ -94,7 +94,7 @@ TEST_F(Dashboard, MarksOfASearchAreMergedByPixel) {
   screen_->session().show({run_of_many_ops(40'000, false)});
   screen_->frames();
   const int before = ImGui::GetDrawData()->TotalVtxCount;
-  screen_->session().search("step");
+  screen_->session().look_for("step");
   screen_->session().wait();
   screen_->frames();
   const int after = ImGui::GetDrawData()->TotalVtxCount;
@@ -312,16 +312,16 @@ TEST_F(Dashboard, WheelZoomsAtTheCursorAndDraggingPans) {
   screen_->press('0');
   EXPECT_GT(screen_->session().window.length_ns(), 2 * before.length_ns());
   screen_->type("[");
-  EXPECT_EQ(screen_->session().aligned_iteration(), 1u);
+  EXPECT_EQ(screen_->session().shown().aligned(), 1u);
   screen_->type("]");
-  EXPECT_EQ(screen_->session().aligned_iteration(), 2u);
+  EXPECT_EQ(screen_->session().shown().aligned(), 2u);
 }
 
 TEST_F(Dashboard, HoveringTellsWhatItIs) {
   screen_->session().show({simulate_run("predicted: on-demand")});
   const gui::Run& run = *screen_->session().runs()[0];
   const std::uint32_t loss = run.spans_of_op(12).back();
-  const Nanoseconds origin = screen_->session().origin_ns(0);
+  const Nanoseconds origin = screen_->session().shown().origin_ns(0);
   const double middle = static_cast<double>(run.spans()[loss].start_ns - origin) + 150'000;
   screen_->session().window = {middle - 500'000, middle + 500'000};
   const ImVec2 lane = label_of("GPU");
@@ -340,7 +340,7 @@ TEST_F(Dashboard, ClickingSelectsAndDrawsArrows) {
   const ImVec2 lane = label_of("cpu to gpu");
   const gui::Run& run = *screen_->session().runs()[0];
   // The first copy of the iteration.
-  const Nanoseconds origin = screen_->session().origin_ns(0);
+  const Nanoseconds origin = screen_->session().shown().origin_ns(0);
   std::uint32_t copy = none;
   for (const TrackItem& item : run.tracks()[1].items()) {
     if (item.begin_ns >= origin && copy == none) copy = item.span;
@@ -382,8 +382,8 @@ TEST_F(Dashboard, TypingSearches) {
   screen_->type("/");
   screen_->frames(1);  // the box takes the keyboard
   screen_->type("weight7");
-  EXPECT_EQ(screen_->session().search_text(), "weight7");
-  EXPECT_EQ(screen_->session().found_tensors().size(), 1u);
+  EXPECT_EQ(screen_->session().search().text(), "weight7");
+  EXPECT_EQ(screen_->session().search().tensors().size(), 1u);
   const TimeWindow before = screen_->session().window;
   screen_->press('W');  // letters that are typed do not zoom
   EXPECT_DOUBLE_EQ(screen_->session().window.begin_ns, before.begin_ns);

@@ -321,8 +321,8 @@ void ComparisonView::draw_uses(Session& session, const Theme& theme) {
 }
 
 void ComparisonView::draw(Session& session, const Theme& theme) {
-  if (documents_ != session.documents().size()) {
-    documents_ = session.documents().size();
+  if (documents_ != session.documents().all().size()) {
+    documents_ = session.documents().all().size();
     rows_ = comparison_rows(session);
     resources_ = resources_of(rows_);
     if (resources_.size() > most_resources) resources_.resize(most_resources);

@@ -52,16 +52,16 @@ class CostView : public View {
 
 std::string CostView::csv(const Session& session) const {
   std::vector<SweepRow> shown;
-  for (const SweepRow& row : session.sweep_rows()) {
+  for (const SweepRow& row : session.documents().sweep_rows()) {
     if (filter_.shows(row)) shown.push_back(row);
   }
   return shown.empty() ? std::string() : sweep_csv(shown);
 }
 
 void CostView::prepare(const Session& session) {
-  if (known_ != session.sweep_rows().size()) {
-    known_ = session.sweep_rows().size();
-    rows_ = session.sweep_rows();
+  if (known_ != session.documents().sweep_rows().size()) {
+    known_ = session.documents().sweep_rows().size();
+    rows_ = session.documents().sweep_rows();
     workloads_ = workloads_of(rows_);
     if (std::ranges::find(workloads_, filter_.workload) == workloads_.end()) filter_.workload = workloads_.front();
     has_spot_ = std::ranges::any_of(rows_, [](const SweepRow& row) { return row.spot_usd_per_hour.has_value(); });
@@ -297,7 +297,7 @@ void CostView::draw_front_table(const Theme& theme) {
 }
 
 void CostView::draw(Session& session, const Theme& theme) {
-  if (session.sweep_rows().empty()) {
+  if (session.documents().sweep_rows().empty()) {
     ImGui::TextDisabled("%s",
                         "No sweep: open what `tencache sweep SWEEP -o results.sqlite` wrote, or `--json` printed.");
     return;

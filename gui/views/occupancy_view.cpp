@@ -85,7 +85,7 @@ void OccupancyView::find_plots(const Session& session) {
 void OccupancyView::draw_plot(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
                               const Plot& plot) {
   const Run& run = *session.runs()[plot.run];
-  const auto origin = static_cast<double>(session.origin_ns(plot.run));
+  const auto origin = static_cast<double>(session.shown().origin_ns(plot.run));
   const float bottom = plot.top + plot.height;
   list.AddRectFilled({axis.left, plot.top}, {axis.left + axis.width, bottom}, theme.lane);
   run.occupancy().collect(plot.tier, axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), columns_);
@@ -145,7 +145,7 @@ void OccupancyView::draw_plots(Session& session, const Theme& theme, float width
     line("capacity " + format_bytes(plot.capacity), theme.error);
     line("peak " + format_bytes(run.occupancy().peak(plot.tier)), theme.faint_text);
     if (session.cursor_ns) {
-      const auto at = session.origin_ns(plot.run) + static_cast<Nanoseconds>(*session.cursor_ns);
+      const auto at = session.shown().origin_ns(plot.run) + static_cast<Nanoseconds>(*session.cursor_ns);
       OccupancyColumn now{run.occupancy().held(plot.tier, at)};
       line("here " + format_bytes(static_cast<Bytes>(std::max<std::int64_t>(0, now.total()))), theme.text);
     }
@@ -162,7 +162,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
   const Plot& plot = plots_[listed_];
   const Run& run = *session.runs()[plot.run];
   const double cursor = session.cursor_ns.value_or((session.window.begin_ns + session.window.end_ns) / 2);
-  const Nanoseconds at = session.origin_ns(plot.run) + static_cast<Nanoseconds>(cursor);
+  const Nanoseconds at = session.shown().origin_ns(plot.run) + static_cast<Nanoseconds>(cursor);
   if (residents_of_ != listed_ || residents_at_ != at) {
     residents_ = run.occupancy().residents(plot.tier, at);
     residents_of_ = listed_;
@@ -226,8 +226,8 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
 }
 
 void OccupancyView::draw(Session& session, const Theme& theme) {
-  if (prepared_ != session.generation()) {
-    prepared_ = session.generation();
+  if (prepared_ != session.shown().generation()) {
+    prepared_ = session.shown().generation();
     find_plots(session);
   }
   if (plots_.empty()) {

@@ -138,7 +138,7 @@ Json staging_json(const MachineSpec& machine) {
   return {{"tier", machine.tiers[machine.staging.tier].name},
           {"count", machine.staging.count},
           {"buffer_bytes", machine.staging.bytes},
-          {"bytes", machine.staging.count * machine.staging.bytes}};
+          {"bytes", machine.staging.all_bytes()}};
 }
 
 Json verdict_json(const Workload& workload, const FitVerdict& verdict, const References& references) {
@@ -194,8 +194,7 @@ std::string minimum_text(const MachineSpec& machine, const FitVerdict& verdict, 
   const Staging& staging = machine.staging;
   const bool buffers = staging.count > 0 && staging.tier == minimum.tier;
   const auto amount = [&](Bytes bytes) {
-    return format_bytes(bytes) +
-           (buffers ? fmt::format(" + {} of buffers", format_bytes(staging.count * staging.bytes)) : "");
+    return format_bytes(bytes) + (buffers ? fmt::format(" + {} of buffers", format_bytes(staging.all_bytes())) : "");
   };
   if (minimum.joint) {
     const JointMinimum& joint = *minimum.joint;
@@ -259,9 +258,9 @@ std::string peaks_text(const Workload& workload, const FitVerdict& verdict) {
   }
   if (machine.staging.count > 0) {
     const Staging& staging = machine.staging;
-    text += fmt::format("\nstaging buffers for storage: {} × {} in {}, {} beside its capacity", staging.count,
-                        format_bytes(staging.bytes), machine.tiers[staging.tier].name,
-                        format_bytes(staging.count * staging.bytes));
+    text +=
+        fmt::format("\nstaging buffers for storage: {} × {} in {}, {} beside its capacity", staging.count,
+                    format_bytes(staging.bytes), machine.tiers[staging.tier].name, format_bytes(staging.all_bytes()));
   }
   return "\n" + table.text() + text.substr(text.empty() ? 0 : 1) + (text.empty() ? "" : "\n");
 }

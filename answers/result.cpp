@@ -28,7 +28,7 @@ std::optional<double> tokens_per_second(const Workload& workload, double iterati
 std::optional<double> usd_per_million_tokens(const Workload& workload, double iteration_seconds) {
   const Price& price = workload.machine.price;
   const std::optional<double> rate = tokens_per_second(workload, iteration_seconds);
-  if (!rate || price.on_demand <= 0 || price.currency != "USD") return std::nullopt;
+  if (!rate || !price.in_usd()) return std::nullopt;
   return price.on_demand / 3600 / *rate * 1e6;
 }
 

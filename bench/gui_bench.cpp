@@ -197,10 +197,10 @@ constexpr const char* policies[] = {"on-demand", "10cache", "g10", "foresight"};
 
 // The shipped recording of GPT-2 small, on a machine that is too small for it.
 void open_gpt2(Session& session, const char* policy) {
-  session.default_machine = "demo-small-gpu";
-  session.gpu_memory = "1300MiB";
-  session.cpu_memory = "3GiB";
-  session.default_policy = policy;
+  session.defaults.machine = "demo-small-gpu";
+  session.defaults.gpu_memory = "1300MiB";
+  session.defaults.cpu_memory = "3GiB";
+  session.defaults.policy = policy;
   session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
   session.wait();
 }
@@ -217,10 +217,10 @@ void what_if(benchmark::State& state) {
   Session session;
   open_gpt2(session, policies[state.range(0)]);
   if (session.simulated() == nullptr || !session.simulated()->fits) {
-    state.SkipWithError(session.message().c_str());
+    state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.default_policy);
+  state.SetLabel(session.defaults.policy);
   for (auto _ : state) {
     move_slider(session);
     benchmark::DoNotOptimize(simulate_scenario(session.what_if->scenario())->run.get());
@@ -235,10 +235,10 @@ void old_plan(benchmark::State& state) {
   open_gpt2(session, policies[state.range(0)]);
   std::unique_ptr<RecordedPlan> plan;
   if (!session.what_if || !simulate_scenario(session.what_if->scenario(), {}, &plan)->fits) {
-    state.SkipWithError(session.message().c_str());
+    state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.default_policy);
+  state.SetLabel(session.defaults.policy);
   std::size_t misfits = 0;
   double iterations = 0;
   for (auto _ : state) {
@@ -281,10 +281,10 @@ void input_to_picture(benchmark::State& state) {
   WhatIfScreen screen(policies[state.range(0)]);
   Session& session = screen.session();
   if (!session.what_if) {
-    state.SkipWithError(session.message().c_str());
+    state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.default_policy);
+  state.SetLabel(session.defaults.policy);
   double slowest = 0, slow = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();

@@ -47,7 +47,7 @@ TierId tier_of_kind(const MachineSpec& machine, TierKind kind) {
 
 // Page-locked CPU memory at most, staging buffers included.
 Bytes pinned_bytes(const TierPeak& cpu_peak, Bytes cpu_peak_bytes, const Staging& staging) {
-  return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.count * staging.bytes;
+  return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.all_bytes();
 }
 
 FitVerdict judge(const Workload& workload, const std::string& policy,

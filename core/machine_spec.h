@@ -72,6 +72,9 @@ struct Staging {
   TierId tier = no_tier;    // where the buffers lie; not counted in that tier's capacity
   std::uint32_t count = 0;  // 0: no staged path
   Bytes bytes = 0;          // a larger chunk takes several buffers
+
+  Bytes all_bytes() const { return count * bytes; }
+  Bytes buffers_for(Bytes chunk) const { return (chunk + bytes - 1) / bytes; }
 };
 
 // Where a figure comes from, kept for reports and for intervals.
@@ -88,6 +91,8 @@ struct Price {
   double on_demand = 0;
   double spot = 0;
   std::string currency = "USD";
+
+  bool in_usd() const { return on_demand > 0 && currency == "USD"; }
 };
 
 struct MachineSpec {

@@ -107,7 +107,7 @@ void Residency::commit(ChunkId chunk, TierId tier) {
 void Residency::release(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
   TENCACHE_CHECK(c.state != CopyState::absent && c.readers == 0);
-  const bool was_valid = c.state == CopyState::valid;
+  const bool was_valid = c.valid();
   if (was_valid) unlink(chunk, tier);
   if (c.evicting) set_evicting(chunk, tier, false);
   c.state = CopyState::absent;
@@ -119,8 +119,8 @@ void Residency::release(ChunkId chunk, TierId tier) {
 
 void Residency::condemn(ChunkId chunk, TierId tier) {
   Copy& c = mutable_copy(chunk, tier);
-  TENCACHE_CHECK(c.state == CopyState::valid || c.state == CopyState::reserved);
-  const bool was_valid = c.state == CopyState::valid;
+  TENCACHE_CHECK(c.valid() || c.state == CopyState::reserved);
+  const bool was_valid = c.valid();
   if (was_valid) unlink(chunk, tier);
   if (!c.evicting) set_evicting(chunk, tier, true);  // its room will come free without anybody's doing
   c.state = CopyState::condemned;

@@ -35,6 +35,10 @@ struct Copy {
   CopyState state = CopyState::absent;
   bool evicting = false;   // a transfer that will free this room is queued or in flight
   bool unwritten = false;  // valid, but an op of a live program waits to write it: the value is where it was
+
+  bool valid() const { return state == CopyState::valid; }
+  bool holds_value() const { return valid() && !unwritten; }
+  bool evictable() const { return valid() && pins == 0 && !evicting; }  // may be chosen as a victim now
 };
 
 // Numbers of chunks in a row, to be looped over.
@@ -109,10 +113,10 @@ class Residency {
 
   // Copies.
   const Copy& copy(ChunkId chunk, TierId tier) const { return copies_[chunk * tier_count_ + tier]; }
-  bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).state == CopyState::valid; }
+  bool valid(ChunkId chunk, TierId tier) const { return copy(chunk, tier).valid(); }
   bool valid_elsewhere(ChunkId chunk, TierId tier) const {
     for (TierId other = 0; other < tier_count_; ++other) {
-      if (other != tier && valid(chunk, other) && !copy(chunk, other).unwritten) return true;
+      if (other != tier && copy(chunk, other).holds_value()) return true;
     }
     return false;
   }
@@ -124,11 +128,7 @@ class Residency {
     }
     return true;
   }
-  // May be chosen as a victim now.
-  bool evictable(ChunkId chunk, TierId tier) const {
-    const Copy& c = copy(chunk, tier);
-    return c.state == CopyState::valid && c.pins == 0 && !c.evicting;
-  }
+  bool evictable(ChunkId chunk, TierId tier) const { return copy(chunk, tier).evictable(); }
   // The order of a tier; `none` at the end.
   ChunkId coldest(TierId tier) const { return coldest_[tier]; }
   ChunkId warmer(ChunkId chunk, TierId tier) const { return copy(chunk, tier).warmer; }

@@ -17,23 +17,7 @@
 namespace tencache {
 namespace {
 
-constexpr Bytes smallest_region = 64 * GiB;  // of addresses; costs nothing
-constexpr Bytes memory_step = 256 * MiB;     // how often the computer's free memory is looked at while usage grows
-constexpr Bytes segment_bytes = 256 * MiB;   // locked at once for an accelerator
-
-// Classes in steps of a quarter of a power of two: at most a quarter of the addresses is unused.
-Bytes class_bytes(Bytes bytes) {
-  if (bytes <= 4 * page_bytes) return round_up(bytes, page_bytes);
-  return round_up(bytes, std::bit_floor(bytes - 1) / 4);
-}
-
-std::size_t class_index(Bytes rounded) {
-  const Bytes pages = rounded / page_bytes;
-  if (pages <= 4) return static_cast<std::size_t>(pages);
-  const auto width = static_cast<std::size_t>(std::bit_width(pages - 1));  // at least 3
-  const Bytes floor = Bytes{1} << (width - 1);
-  return 4 * (width - 2) + static_cast<std::size_t>((pages - floor) >> (width - 3));
-}
+constexpr Bytes memory_step = 256 * MiB;  // how often the computer's free memory is looked at while usage grows
 
 // The first mapping at or behind `begin`.
 auto find(auto& mappings, Bytes begin) {
@@ -66,7 +50,9 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
       granularity_(granularity),
       options_(std::move(options)),
       pages_(capacity, granularity),
-      memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)) {
+      memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)),
+      addresses_(name_),
+      segments_(options_.accelerator, name_, memory_.get(), pages_.capacity()) {
   TENCACHE_CHECK(granularity % page_bytes == 0);
   if (!memory_.open()) throw Error("tier '" + name_ + "': no memory file: " + std::strerror(errno));
   if (::ftruncate(memory_.get(), static_cast<off_t>(pages_.capacity())) != 0) {
@@ -85,81 +71,15 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
   checked_high_water_ = pages_.capacity();
 }
 
-ChunkMemory::~ChunkMemory() {
-  for (std::size_t i = 0; i < segments_.size(); i++) {
-    if (segment_pinned_[i]) options_.accelerator->unpin(segments_[i]);
-    ::munmap(segments_[i], std::min(segment_bytes, pages_.capacity() - i * segment_bytes));
-  }
-  for (const Extent& region : regions_) ::munmap(reinterpret_cast<void*>(region.offset), region.bytes);
-}
+void ChunkMemory::create(TensorId tensor, Bytes bytes) { ranges_.create(tensor, addresses_.take(bytes), bytes); }
 
-ChunkMemory::Record& ChunkMemory::record(TensorId tensor) {
-  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
-  return records_[tensor];
-}
-
-const ChunkMemory::Record& ChunkMemory::record(TensorId tensor) const {
-  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
-  return records_[tensor];
-}
-
-ChunkMemory::SizeClass& ChunkMemory::size_class(Bytes bytes) {
-  const Bytes rounded = class_bytes(bytes);
-  const std::size_t index = class_index(rounded);
-  if (index >= classes_.size()) classes_.resize(index + 1);
-  SizeClass& result = classes_[index];
-  TENCACHE_CHECK(result.bytes == 0 || result.bytes == rounded);
-  result.bytes = rounded;
-  return result;
-}
-
-std::byte* ChunkMemory::reserve(Bytes bytes) {
-  if (static_cast<Bytes>(region_end_ - region_next_) < bytes) {
-    const Bytes size = std::max(smallest_region, bytes);
-    void* region = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (region == MAP_FAILED) {
-      throw Error("tier '" + name_ + "': cannot reserve " + format_bytes(size) +
-                  " of addresses: " + std::strerror(errno) + "; is there a limit on virtual memory (ulimit -v)?");
-    }
-    regions_.push_back({reinterpret_cast<Bytes>(region), size});
-    region_next_ = static_cast<std::byte*>(region);
-    region_end_ = region_next_ + size;
-  }
-  std::byte* result = region_next_;
-  region_next_ += bytes;
-  return result;
-}
-
-void ChunkMemory::create(TensorId tensor, Bytes bytes) {
-  std::byte* address = nullptr;
-  if (bytes != 0) {
-    SizeClass& size = size_class(bytes);
-    if (size.free.empty()) {
-      address = reserve(size.bytes);
-    } else {
-      address = size.free.back();
-      size.free.pop_back();
-    }
-  }
-  const std::lock_guard lock(records_mutex_);
-  if (tensor >= records_.size()) records_.resize(static_cast<std::size_t>(tensor) + 1);
-  Record& record = records_[tensor];
-  TENCACHE_CHECK(!record.exists);
-  record.address = address;
-  record.bytes = bytes;
-  record.exists = true;
-}
-
-void ChunkMemory::retire(TensorId tensor) { record(tensor).retired = !options_.addressed; }
+void ChunkMemory::retire(TensorId tensor) { ranges_[tensor].retired = !options_.addressed; }
 
 void ChunkMemory::destroy(TensorId tensor) {
-  Record& gone = record(tensor);
+  Range& gone = ranges_[tensor];
   while (!gone.mappings.empty()) unmap(tensor, gone.mappings.back().begin, gone.mappings.back().bytes);
-  if (gone.bytes != 0) size_class(gone.bytes).free.push_back(gone.address);
-  const std::lock_guard lock(records_mutex_);
-  gone.address = nullptr;
-  gone.exists = false;
-  gone.retired = false;
+  addresses_.give(gone.address, gone.bytes);
+  ranges_.destroy(tensor);
 }
 
 void ChunkMemory::check_memory_left() {
@@ -173,42 +93,16 @@ void ChunkMemory::check_memory_left() {
   checked_high_water_ = pages_.high_water() + memory_step;
 }
 
-void ChunkMemory::add_segments() {
-  if (options_.accelerator == nullptr) return;
-  while (segments_.size() * segment_bytes < pages_.high_water()) {
-    const Bytes offset = segments_.size() * segment_bytes;
-    const Bytes bytes = std::min(segment_bytes, pages_.capacity() - offset);
-    void* segment =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), static_cast<off_t>(offset));
-    if (segment == MAP_FAILED) {
-      throw Error("tier '" + name_ + "': cannot map " + format_bytes(bytes) + " for copies: " + std::strerror(errno));
-    }
-    segments_.push_back(static_cast<std::byte*>(segment));
-    segment_pinned_.push_back(false);
-    // What was refused once is refused again.
-    segment_pinned_.back() = pin_refusal_.empty() && options_.accelerator->pin(segments_.back(), bytes, pin_refusal_);
-  }
-}
-
 std::vector<HostPiece> ChunkMemory::pieces(TensorId tensor, Bytes begin, Bytes bytes) const {
-  const Record& of = record(tensor);
+  const Range& of = ranges_[tensor];
   const auto mapping = find(of.mappings, begin);
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(options_.accelerator != nullptr && bytes <= mapping->bytes);
   std::vector<HostPiece> result;
-  const auto add = [&](const Extent& extent) {
-    for (Bytes done = 0; done < extent.bytes && bytes != 0;) {
-      const Bytes offset = extent.offset + done;
-      const Bytes part = std::min({extent.bytes - done, bytes, segment_bytes - offset % segment_bytes});
-      result.push_back({segments_[offset / segment_bytes] + offset % segment_bytes, part});
-      done += part;
-      bytes -= part;
-    }
-  };
-  add(mapping->first);
-  if (mapping->more != nullptr) {
-    for (const Extent& extent : *mapping->more) add(extent);
-  }
+  mapping->each([&](const Extent& extent) {
+    segments_.locate(extent, bytes, result);
+    bytes -= std::min(bytes, extent.bytes);
+  });
   return result;
 }
 
@@ -240,7 +134,7 @@ void ChunkMemory::map_extents(std::byte* at, const std::vector<Extent>& extents,
 
 void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   const Nanoseconds start = clock_ns();
-  Record& of = record(tensor);
+  Range& of = ranges_[tensor];
   TENCACHE_CHECK(bytes != 0 && begin % page_bytes == 0 && begin + bytes <= round_up(of.bytes, page_bytes));
   Mapping mapping;
   mapping.begin = begin;
@@ -265,7 +159,7 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   }
   try {
     check_memory_left();
-    add_segments();
+    segments_.cover(pages_.high_water());
     map_extents(of.address + begin, scratch_, mapping.bytes);
   } catch (...) {
     for (const Extent& extent : scratch_) pages_.give(extent);
@@ -297,7 +191,7 @@ bool ChunkMemory::take_pages(Bytes room) {
 }
 
 void ChunkMemory::park(std::byte* address, Mapping mapping) {
-  parked_bytes_ += pages_of(mapping);
+  parked_bytes_ += mapping.pages();
   ++parked_count_;
   parked_[address].push_back(std::move(mapping));
   // Neither many mappings nor much more memory than is in use at the worst time.
@@ -317,7 +211,7 @@ bool ChunkMemory::adopt(std::byte* address, Mapping& mapping) {
   if (fits) {
     mapping = std::move(*found);
     parked.erase(found);
-    parked_bytes_ -= pages_of(mapping);
+    parked_bytes_ -= mapping.pages();
     --parked_count_;
     statistics_.extents += 1 + (mapping.more == nullptr ? 0 : mapping.more->size());
   } else {
@@ -332,9 +226,9 @@ void ChunkMemory::let_go(std::byte* address, std::vector<Mapping>& parked) {
   for (; !parked.empty(); parked.pop_back()) {
     const Mapping& mapping = parked.back();
     protect(address + mapping.begin, mapping.bytes);
-    parked_bytes_ -= pages_of(mapping);
+    parked_bytes_ -= mapping.pages();
     --parked_count_;
-    give_pages(mapping);
+    mapping.each([this](const Extent& extent) { pages_.give(extent); });
   }
 }
 
@@ -343,22 +237,9 @@ void ChunkMemory::let_go_of_parked() {
   parked_.clear();
 }
 
-Bytes ChunkMemory::pages_of(const Mapping& mapping) {
-  Bytes bytes = mapping.first.bytes;
-  if (mapping.more == nullptr) return bytes;
-  for (const Extent& extent : *mapping.more) bytes += extent.bytes;
-  return bytes;
-}
-
-void ChunkMemory::give_pages(const Mapping& mapping) {
-  pages_.give(mapping.first);
-  if (mapping.more == nullptr) return;
-  for (const Extent& extent : *mapping.more) pages_.give(extent);
-}
-
 void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   const Nanoseconds start = clock_ns();
-  Record& of = record(tensor);
+  Range& of = ranges_[tensor];
   const auto mapping = find(of.mappings, begin);
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(mapping->bytes == round_up(bytes, page_bytes));
@@ -366,25 +247,15 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
     park(of.address, std::move(*mapping));
   } else {
     protect(of.address + begin, mapping->bytes);
-    give_pages(*mapping);
+    mapping->each([this](const Extent& extent) { pages_.give(extent); });
   }
   of.mappings.erase(mapping);
   statistics_.unmaps++;
   statistics_.unmap_ns += clock_ns() - start;
 }
 
-std::byte* ChunkMemory::address(TensorId tensor) const {
-  const std::lock_guard lock(records_mutex_);
-  return record(tensor).address;
-}
-
-Bytes ChunkMemory::bytes(TensorId tensor) const {
-  const std::lock_guard lock(records_mutex_);
-  return record(tensor).bytes;
-}
-
 bool ChunkMemory::mapped(TensorId tensor, Bytes begin) const {
-  const Record& of = record(tensor);
+  const Range& of = ranges_[tensor];
   const auto mapping = find(of.mappings, begin);
   return mapping != of.mappings.end() && mapping->begin == begin;
 }

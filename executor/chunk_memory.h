@@ -13,15 +13,13 @@
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
 // machine): `prefault` does that in the constructor.
 //
-// With an accelerator the pages are locked for it, in segments, as they come into use: all of the memfd is mapped a
-// second time for that, once, and `pieces` says where a chunk's pages lie there.
+// With an accelerator the pages are locked for it (pinned_segments.h), and `pieces` says where a chunk's pages lie there.
 //
 // Threading: as tier_memory.h says.
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -30,13 +28,14 @@
 #include "core/trace.h"
 #include "core/units.h"
 #include "executor/accelerator.h"
+#include "executor/address_space.h"
 #include "executor/extent_allocator.h"
 #include "executor/file_descriptor.h"
+#include "executor/pinned_segments.h"
+#include "executor/tensor_ranges.h"
 #include "executor/tier_memory.h"
 
 namespace tencache {
-
-inline constexpr Bytes page_bytes = 4096;
 
 struct AlignedDelete {
   void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_bytes}); }
@@ -60,9 +59,6 @@ class ChunkMemory final : public TierMemory {
   // `name` is the tier's, for messages. The capacity is rounded down to the granularity, a power of two of at least
   // 4 KiB; every chunk occupies a multiple of it. Throws Error if the computer refuses that much.
   ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Options options = {});
-  ~ChunkMemory() override;
-  ChunkMemory(const ChunkMemory&) = delete;
-  ChunkMemory& operator=(const ChunkMemory&) = delete;
 
   void create(TensorId tensor, Bytes bytes) override;
   void retire(TensorId tensor) override;
@@ -70,8 +66,8 @@ class ChunkMemory final : public TierMemory {
   // `begin` is a multiple of 4 KiB. With `addressed` the pages are those at `offset`.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
   void unmap(TensorId tensor, Bytes begin, Bytes bytes) override;
-  std::byte* address(TensorId tensor) const override;
-  Bytes bytes(TensorId tensor) const override;
+  std::byte* address(TensorId tensor) const override { return ranges_.address(tensor); }
+  Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
   bool mapped(TensorId tensor, Bytes begin) const override;
   Bytes capacity() const override { return pages_.capacity(); }
   ChunkMemoryStatistics statistics() const override;
@@ -79,7 +75,7 @@ class ChunkMemory final : public TierMemory {
   // With an accelerator: where the pages of a mapped chunk lie for its copies, in order.
   std::vector<HostPiece> pieces(TensorId tensor, Bytes begin, Bytes bytes) const;
   // Why pages could not be locked; empty if all of them are.
-  const std::string& pin_refusal() const { return pin_refusal_; }
+  const std::string& pin_refusal() const { return segments_.refusal(); }
 
  private:
   struct Mapping {
@@ -87,27 +83,24 @@ class ChunkMemory final : public TierMemory {
     Bytes bytes = 0;  // of addresses, whole pages
     Extent first;     // nearly always the only one
     std::unique_ptr<std::vector<Extent>> more;
-  };
-  struct Record {
-    std::byte* address = nullptr;
-    Bytes bytes = 0;
-    bool exists = false;
-    bool retired = false;
-    std::vector<Mapping> mappings;  // by begin
-  };
-  // Free address ranges of one size.
-  struct SizeClass {
-    Bytes bytes = 0;
-    std::vector<std::byte*> free;
-  };
 
-  Record& record(TensorId tensor);
-  const Record& record(TensorId tensor) const;
-  SizeClass& size_class(Bytes bytes);
-  std::byte* reserve(Bytes bytes);
+    template <typename Visit>
+    void each(const Visit& visit) const {
+      visit(first);
+      if (more == nullptr) return;
+      for (const Extent& extent : *more) visit(extent);
+    }
+    Bytes pages() const {
+      Bytes bytes_taken = 0;
+      each([&](const Extent& extent) { bytes_taken += extent.bytes; });
+      return bytes_taken;
+    }
+  };
+  using Ranges = TensorRanges<std::byte*, std::vector<Mapping>>;  // mappings by begin
+  using Range = Ranges::Range;
+
   void map_extents(std::byte* at, const std::vector<Extent>& extents, Bytes bytes);
   void protect(std::byte* at, Bytes bytes);
-  void give_pages(const Mapping& mapping);
   void park(std::byte* address, Mapping mapping);
   // Takes over what is parked at exactly this place; false if there is none, and nothing is parked at the address then.
   bool adopt(std::byte* address, Mapping& mapping);
@@ -115,31 +108,23 @@ class ChunkMemory final : public TierMemory {
   void let_go_of_parked();
   Bytes used() const { return pages_.used() - parked_bytes_; }
   void check_memory_left();
-  void add_segments();
   bool take_pages(Bytes room);  // into scratch_; parked ones, too
   void note_map(Bytes bytes, Nanoseconds start);
-  static Bytes pages_of(const Mapping& mapping);
 
   std::string name_;
   Bytes granularity_;
   Options options_;
   ExtentAllocator pages_;
   FileDescriptor memory_;
-  std::vector<Extent> regions_;  // reserved addresses, to unmap in the end
-  std::byte* region_next_ = nullptr;
-  std::byte* region_end_ = nullptr;
-  std::vector<SizeClass> classes_;    // by index of the class
-  mutable std::mutex records_mutex_;  // guards growth and fields that `address` reads
-  std::vector<Record> records_;
+  AddressSpace addresses_;
+  Ranges ranges_;
   std::unordered_map<std::byte*, std::vector<Mapping>> parked_;  // by the address of the tensor that was
   Bytes parked_bytes_ = 0;                                       // of pages_
   std::size_t parked_count_ = 0;
   std::vector<Extent> scratch_;
   Bytes checked_high_water_ = 0;
   ChunkMemoryStatistics statistics_;
-  std::vector<std::byte*> segments_;  // second mappings of the memfd, locked for the accelerator
-  std::vector<bool> segment_pinned_;
-  std::string pin_refusal_;
+  PinnedSegments segments_;  // of the memfd
 };
 
 // MemAvailable of this computer; `unlimited` where it is not told.

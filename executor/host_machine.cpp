@@ -63,9 +63,9 @@ class CopyRunner final : public LaneRunner {
   Nanoseconds free_ns_ = 0;  // from when the next one is paced
 };
 
-class OpRunner final : public LaneRunner {
+class OpLaneRunner final : public LaneRunner {
  public:
-  OpRunner(std::uint8_t lane, OpBodies& bodies, HostMachine& machine, Nanoseconds origin_ns)
+  OpLaneRunner(std::uint8_t lane, OpBodies& bodies, HostMachine& machine, Nanoseconds origin_ns)
       : lane_(lane), bodies_(bodies), machine_(machine), origin_ns_(origin_ns) {}
 
   LaneOutcome run(const LaneWork& work, Nanoseconds ready_ns, const std::atomic<bool>& cancelled) override {
@@ -151,7 +151,7 @@ void HostMachine::build_lanes() {
     copies.push_back(std::move(runner));
   }
   for (std::uint8_t lane = 0; lane < op_lanes; ++lane) {
-    ops.push_back(std::make_unique<OpRunner>(lane, bodies_, *this, origin_ns));
+    ops.push_back(std::make_unique<OpLaneRunner>(lane, bodies_, *this, origin_ns));
   }
   lanes_ = std::make_unique<WorkLanes>(origin_ns, std::move(copies), std::move(ops));
 }

@@ -68,7 +68,7 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
 }
 
 void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice, const Accelerator* accelerator) {
-  Bytes memory = machine.staging.count * machine.staging.bytes;
+  Bytes memory = machine.staging.all_bytes();
   bool known = true;
   std::map<dev_t, Disk> disks;
   for (const Tier& tier : machine.tiers) {

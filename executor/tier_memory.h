@@ -9,6 +9,8 @@
 
 namespace tencache {
 
+inline constexpr Bytes page_bytes = 4096;
+
 struct ChunkMemoryStatistics {
   std::uint64_t maps = 0, unmaps = 0;
   Bytes mapped_bytes = 0;  // sum over all maps

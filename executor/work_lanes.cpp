@@ -54,13 +54,13 @@ Fence WorkLanes::enqueue(std::size_t at, LaneWork work) {
   if (!lane.copies) {
     // The op may write what a cancelled copy still reads: it waits until the copy has noticed.
     for (const auto& other : lanes_) {
-      if (!other->copies || !other->running || !other->queue.front().cancelled) continue;
+      if (!other->reads_for_nothing()) continue;
       pending_.at(other->queue.front().fence).dependants.push_back(queued.fence);
       queued.blockers++;
     }
   }
   pending_[queued.fence] = {&lane, &queued, {}};
-  if (lane.queue.size() == 1 && queued.blockers == 0) lane.wake.notify_one();
+  if (lane.queue.size() == 1 && lane.ready()) lane.wake.notify_one();
   return queued.fence;
 }
 
@@ -76,14 +76,13 @@ void WorkLanes::serve(Lane& lane) {
   sharpen_sleep();
   MutexLock lock(mutex_);
   while (true) {
-    while (!closing_ && (lane.queue.empty() || lane.queue.front().blockers != 0)) lane.wake.wait(lock);
+    while (!closing_ && !lane.ready()) lane.wake.wait(lock);
     if (closing_) return;
     const Queued& queued = lane.queue.front();  // stays where it is: the queue only grows behind it
     lane.running = true;
     lock.unlock();
     LaneOutcome outcome = run(lane, queued);
     lock.lock();
-    lane.running = false;
     complete(lane, std::move(outcome));
   }
 }
@@ -99,22 +98,27 @@ LaneOutcome WorkLanes::run(Lane& lane, const Queued& queued) const {
   }
 }
 
+Completion WorkLanes::Lane::finish(const LaneOutcome& outcome, Nanoseconds now) {
+  running = false;
+  Completion completion;
+  completion.fence = queue.front().fence;
+  completion.tag = queue.front().work.tag;
+  completion.status = outcome.status;
+  completion.end_ns = now;
+  completion.start_ns = std::max(outcome.start_ns, last_end_ns);
+  last_end_ns = now;
+  queue.pop_front();
+  return completion;
+}
+
 // Holding the lock, so completions are in order of their times.
 void WorkLanes::complete(Lane& lane, LaneOutcome outcome) {
-  const Queued& queued = lane.queue.front();
-  Completion completion;
-  completion.fence = queued.fence;
-  completion.tag = queued.work.tag;
-  completion.status = outcome.status;
-  completion.end_ns = now();
-  // Paced from a moment before the one ahead was really over: spans of a lane do not overlap.
-  completion.start_ns = std::max(outcome.start_ns, lane.last_end_ns);
-  lane.last_end_ns = completion.end_ns;
+  const Completion completion = lane.finish(outcome, now());
   if (outcome.status == CompletionStatus::failed) last_error_ = std::move(outcome.message);
   completions_.push_back(completion);
   arrived_.notify_all();
 
-  const auto over = pending_.find(queued.fence);
+  const auto over = pending_.find(completion.fence);
   TENCACHE_CHECK(over != pending_.end());
   for (const Fence fence : over->second.dependants) {
     const auto dependant = pending_.find(fence);
@@ -124,7 +128,6 @@ void WorkLanes::complete(Lane& lane, LaneOutcome outcome) {
     if (--freed.blockers == 0) dependant->second.lane->wake.notify_one();
   }
   pending_.erase(over);
-  lane.queue.pop_front();
 }
 
 bool WorkLanes::take_completion(Completion& completion) {

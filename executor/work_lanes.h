@@ -83,6 +83,13 @@ class WorkLanes {
     bool running = false;  // the front one
     Nanoseconds last_end_ns = 0;
     Condition wake;
+
+    // Whether the front one may run.
+    bool ready() const { return !queue.empty() && queue.front().blockers == 0; }
+    // Whether a cancelled copy still reads; it has not noticed yet.
+    bool reads_for_nothing() const { return copies && running && queue.front().cancelled; }
+    // Takes the front one off: its completion, from a moment after the one ahead was over. Spans do not overlap.
+    Completion finish(const LaneOutcome& outcome, Nanoseconds now);
   };
   // Work that is not over.
   struct Pending {

@@ -16,7 +16,7 @@ Bytes unit_of_whole_tensors(const MachineSpec& machine, const Program* program, 
   if (chunk_bytes != 0 || program == nullptr || cpu == no_tier || unit_that_moves(machine, 0) == 0) return chunk_bytes;
   Bytes persistent = 0;
   for (const Tensor& tensor : program->trace.tensors) persistent += tensor.persistent ? tensor.bytes : 0;
-  return persistent > machine.tiers[cpu].capacity ? machine.staging.count * machine.staging.bytes : 0;
+  return persistent > machine.tiers[cpu].capacity ? machine.staging.all_bytes() : 0;
 }
 
 }  // namespace tencache

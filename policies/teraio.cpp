@@ -48,97 +48,48 @@ struct TeraioMigration {
   KernelIndex offload_at = 0, prefetch_at = 0, use_at = 0;
 };
 
-class TeraioPlanner {
+// What the plan has left of memory and bandwidth, and the ways out and back that periods have through it.
+class TeraioWays {
  public:
-  TeraioPlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const TeraioOptions& options)
+  struct Way {
+    TierId tier = no_tier;
+    KernelIndex offloaded = 0, prefetch_at = 0;
+    std::uint64_t ratio = 0;  // above 0
+  };
+  // What is known of a period.
+  struct Found {
+    KernelIndex offloaded_alone = 0;  // the kernel in which its offload to the SSD would end if nothing else moved
+    bool fits_cpu = false;            // as far as is known
+    Way way;                          // the best when it was looked at last
+  };
+
+  TeraioWays(const Trace& trace, const Kernels& kernels, const MachineSpec& machine, const TeraioOptions& options)
       : options_(options),
         granularity_(machine.tiers[0].granularity),
-        kernels_(trace, schedule),
-        periods_(inactive_periods(kernels_, trace)),
+        kernels_(kernels),
         bandwidth_(kernels_, machine),
         gpu_(kernels_, trace, static_cast<Bytes>(static_cast<double>(machine.tiers[0].capacity) * options.limit), 0,
              granularity_),
         ssd_tier_(reached(machine, TierKind::nvme)),
         cpu_tier_(reached(machine, TierKind::cpu)),
         cpu_(kernels_,
-             ssd_tier_ == no_tier && cpu_tier_ != no_tier ? machine.tiers[cpu_tier_].capacity : options.cpu_memory) {
-    std::stable_sort(periods_.begin(), periods_.end(),
-                     [](const InactivePeriod& a, const InactivePeriod& b) { return a.bytes > b.bytes; });
-  }
+             ssd_tier_ == no_tier && cpu_tier_ != no_tier ? machine.tiers[cpu_tier_].capacity : options.cpu_memory) {}
 
-  const Kernels& kernels() const { return kernels_; }
   // Where what is on no list goes, too: the SSD or, without one, CPU memory.
   TierId destination() const { return ssd_tier_ != no_tier ? ssd_tier_ : cpu_tier_; }
   bool fits() const { return gpu_.fits(); }
 
-  std::vector<TeraioMigration> plan() {
-    // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
-    // which does not lift it here), so the greatest is one that, looked at again, is still on top.
-    if (destination() == no_tier) return {};
-    std::vector<Candidate> all;
-    for (std::uint32_t i = 0; i < periods_.size(); ++i) {
-      const InactivePeriod& period = periods_[i];
-      const Nanoseconds alone_ns = bandwidth_.trip_ns(0, destination(), period.bytes);
-      state_.push_back({.offloaded_alone = kernels_.at_time(kernels_.start_of(period.begin) + alone_ns),
-                        .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_.limit(),
-                        .way = {}});
-      if (const auto way = best_way(i)) {
-        state_[i].way = *way;
-        all.push_back({way->ratio, i});
-      }
-    }
-    Candidates<Candidate> candidates(std::move(all));
-    while (!gpu_.fits() && !candidates.empty()) {
-      const Candidate top = candidates.top();
-      // Mostly because less is above the limit: that is quickly seen, and enough to lower it.
-      const std::uint64_t at_most = ratio_of(periods_[top.period], state_[top.period].way);
-      if (at_most > 0 && at_most < top.ratio) {
-        candidates.lower_top({at_most, top.period});
-        continue;
-      }
-      const std::optional<Way> way = best_way(top.period);
-      if (way) state_[top.period].way = *way;
-      if (way && !candidates.lower_top({std::min(way->ratio, top.ratio), top.period})) continue;
-      if (way && !has_room(*way, top.period)) continue;
-      candidates.pop();
-      if (way) migrate(periods_[top.period], *way);
-    }
-    return std::move(migrations_);
+  Found look_at(const InactivePeriod& period) const {
+    const Nanoseconds alone_ns = bandwidth_.trip_ns(0, destination(), period.bytes);
+    return {.offloaded_alone = kernels_.at_time(kernels_.start_of(period.begin) + alone_ns),
+            .fits_cpu = static_cast<std::int64_t>(period.bytes) <= cpu_.limit(),
+            .way = {}};
   }
 
- private:
-  struct Way {
-    TierId tier = no_tier;
-    KernelIndex offloaded = 0, prefetch_at = 0;
-    std::uint64_t ratio = 0;  // above 0
-  };
-  struct PeriodState {
-    KernelIndex offloaded_alone = 0;  // the kernel in which its offload to the SSD would end if nothing else moved
-    bool fits_cpu = false;            // as far as is known
-    Way way;                          // the best when it was looked at last
-  };
-  struct Candidate {
-    std::uint64_t ratio;
-    std::uint32_t period;
-    bool operator<(const Candidate& other) const {
-      return ratio != other.ratio ? ratio < other.ratio : period > other.period;
-    }
-  };
-
-  // The first tier of the kind that copies reach from the GPU and back.
-  TierId reached(const MachineSpec& machine, TierKind kind) const {
-    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
-      if (machine.tiers[tier].kind == kind && bandwidth_.exists(0, tier) && bandwidth_.exists(tier, 0)) return tier;
-    }
-    return no_tier;
-  }
-
-  std::optional<Way> best_way(std::uint32_t index) const {
-    const InactivePeriod& period = periods_[index];
-    const bool cpu = cpu_tier_ != no_tier && state_[index].fits_cpu;
+  std::optional<Way> best_way(const InactivePeriod& period, const Found& found) const {
+    const bool cpu = cpu_tier_ != no_tier && found.fits_cpu;
     if (ssd_tier_ == no_tier) return cpu ? way_to(period, cpu_tier_) : std::nullopt;
-    const bool saturated =
-        cpu && bandwidth_.left(0, ssd_tier_).between(period.begin, state_[index].offloaded_alone) == 0;
+    const bool saturated = cpu && bandwidth_.left(0, ssd_tier_).between(period.begin, found.offloaded_alone) == 0;
     std::optional<Way> way;
     if (saturated) way = way_to(period, cpu_tier_);
     if (!way) way = way_to(period, ssd_tier_);
@@ -147,12 +98,38 @@ class TeraioPlanner {
   }
 
   // Room in CPU memory only shrinks: a period for which there is none will not find any.
-  bool has_room(const Way& way, std::uint32_t index) {
-    if (way.tier != cpu_tier_) return true;
-    const InactivePeriod& period = periods_[index];
+  bool has_room(const InactivePeriod& period, Found& found) const {
+    if (found.way.tier != cpu_tier_) return true;
     const std::int64_t bytes = static_cast<std::int64_t>(period.bytes);
-    state_[index].fits_cpu = bytes <= cpu_.limit() && cpu_.most(period.begin, period.end) + bytes <= cpu_.limit();
-    return state_[index].fits_cpu;
+    found.fits_cpu = bytes <= cpu_.limit() && cpu_.most(period.begin, period.end) + bytes <= cpu_.limit();
+    return found.fits_cpu;
+  }
+
+  std::uint64_t ratio_of(const InactivePeriod& period, const Way& way) const {
+    const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
+    if (!options_.excess_over_time || over_ns == 0) return static_cast<std::uint64_t>(over_ns);
+    const Bytes bytes = static_cast<Bytes>(period.footprint(granularity_));
+    const uint128 relief = static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, bytes));
+    const Nanoseconds cost_ns =
+        bandwidth_.trip_ns(0, way.tier, period.bytes) + bandwidth_.trip_ns(way.tier, 0, period.bytes);
+    const uint128 ratio = relief / static_cast<uint128>(std::max<Nanoseconds>(cost_ns, 1));
+    return static_cast<std::uint64_t>(std::clamp<uint128>(ratio, 1, std::numeric_limits<std::uint64_t>::max()));
+  }
+
+  void take(const InactivePeriod& period, const Way& way) {
+    bandwidth_.take_earliest(0, way.tier, period.begin, way.offloaded, period.bytes);
+    bandwidth_.take_earliest(way.tier, 0, way.prefetch_at, period.end, period.bytes);
+    gpu_.add(way.offloaded, way.prefetch_at, -period.footprint(granularity_));
+    if (way.tier == cpu_tier_) cpu_.add(period.begin, period.end, static_cast<std::int64_t>(period.bytes));
+  }
+
+ private:
+  // The first tier of the kind that copies reach from the GPU and back.
+  TierId reached(const MachineSpec& machine, TierKind kind) const {
+    for (TierId tier = 1; tier < machine.tiers.size(); ++tier) {
+      if (machine.tiers[tier].kind == kind && bandwidth_.exists(0, tier) && bandwidth_.exists(tier, 0)) return tier;
+    }
+    return no_tier;
   }
 
   // None if no kernel between the transfers is above the limit.
@@ -167,34 +144,76 @@ class TeraioPlanner {
     return way;
   }
 
-  std::uint64_t ratio_of(const InactivePeriod& period, const Way& way) const {
-    const Nanoseconds over_ns = gpu_.time_over(way.offloaded, way.prefetch_at);
-    if (!options_.excess_over_time || over_ns == 0) return static_cast<std::uint64_t>(over_ns);
-    const Bytes bytes = static_cast<Bytes>(period.footprint(granularity_));
-    const uint128 relief = static_cast<uint128>(gpu_.excess(way.offloaded, way.prefetch_at, bytes));
-    const Nanoseconds cost_ns =
-        bandwidth_.trip_ns(0, way.tier, period.bytes) + bandwidth_.trip_ns(way.tier, 0, period.bytes);
-    const uint128 ratio = relief / static_cast<uint128>(std::max<Nanoseconds>(cost_ns, 1));
-    return static_cast<std::uint64_t>(std::clamp<uint128>(ratio, 1, std::numeric_limits<std::uint64_t>::max()));
-  }
-
-  void migrate(const InactivePeriod& period, const Way& way) {
-    bandwidth_.take_earliest(0, way.tier, period.begin, way.offloaded, period.bytes);
-    bandwidth_.take_earliest(way.tier, 0, way.prefetch_at, period.end, period.bytes);
-    gpu_.add(way.offloaded, way.prefetch_at, -period.footprint(granularity_));
-    if (way.tier == cpu_tier_) cpu_.add(period.begin, period.end, static_cast<std::int64_t>(period.bytes));
-    migrations_.push_back({period.tensor, way.tier, period.begin, way.prefetch_at, period.end});
-  }
-
   TeraioOptions options_;
   Bytes granularity_;
-  Kernels kernels_;
-  std::vector<InactivePeriod> periods_;  // of equal ratios, the first is taken
-  std::vector<PeriodState> state_;
+  const Kernels& kernels_;
   BandwidthPlan bandwidth_;
   MemoryProfile gpu_;  // M'
   TierId ssd_tier_, cpu_tier_;
   MemoryProfile cpu_;  // what the plan keeps in CPU memory; its limit is the plan's or, without an SSD, the tier's
+};
+
+class TeraioPlanner {
+ public:
+  TeraioPlanner(const Trace& trace, const Schedule& schedule, const MachineSpec& machine, const TeraioOptions& options)
+      : kernels_(trace, schedule),
+        periods_(inactive_periods(kernels_, trace)),
+        ways_(trace, kernels_, machine, options) {
+    std::stable_sort(periods_.begin(), periods_.end(),
+                     [](const InactivePeriod& a, const InactivePeriod& b) { return a.bytes > b.bytes; });
+  }
+
+  const Kernels& kernels() const { return kernels_; }
+  const TeraioWays& ways() const { return ways_; }
+
+  std::vector<TeraioMigration> plan() {
+    // A ratio only falls while memory and bandwidth are taken (unless a period changes from the SSD to CPU memory,
+    // which does not lift it here), so the greatest is one that, looked at again, is still on top.
+    if (ways_.destination() == no_tier) return {};
+    std::vector<Candidate> all;
+    for (std::uint32_t i = 0; i < periods_.size(); ++i) {
+      found_.push_back(ways_.look_at(periods_[i]));
+      if (const auto way = ways_.best_way(periods_[i], found_[i])) {
+        found_[i].way = *way;
+        all.push_back({way->ratio, i});
+      }
+    }
+    Candidates<Candidate> candidates(std::move(all));
+    while (!ways_.fits() && !candidates.empty()) {
+      const Candidate top = candidates.top();
+      const InactivePeriod& period = periods_[top.period];
+      TeraioWays::Found& found = found_[top.period];
+      // Mostly because less is above the limit: that is quickly seen, and enough to lower it.
+      const std::uint64_t at_most = ways_.ratio_of(period, found.way);
+      if (at_most > 0 && at_most < top.ratio) {
+        candidates.lower_top({at_most, top.period});
+        continue;
+      }
+      const auto way = ways_.best_way(period, found);
+      if (way) found.way = *way;
+      if (way && !candidates.lower_top({std::min(way->ratio, top.ratio), top.period})) continue;
+      if (way && !ways_.has_room(period, found)) continue;
+      candidates.pop();
+      if (!way) continue;
+      ways_.take(period, *way);
+      migrations_.push_back({period.tensor, way->tier, period.begin, way->prefetch_at, period.end});
+    }
+    return std::move(migrations_);
+  }
+
+ private:
+  struct Candidate {
+    std::uint64_t ratio;
+    std::uint32_t period;
+    bool operator<(const Candidate& other) const {
+      return ratio != other.ratio ? ratio < other.ratio : period > other.period;
+    }
+  };
+
+  Kernels kernels_;
+  std::vector<InactivePeriod> periods_;  // of equal ratios, the first is taken
+  TeraioWays ways_;
+  std::vector<TeraioWays::Found> found_;  // by period
   std::vector<TeraioMigration> migrations_;
 };
 
@@ -252,8 +271,8 @@ class Teraio final : public Policy {
   void make_plan(const View& view) {
     TeraioPlanner planner(view.program->trace, *view.schedule, view.machine, plan_options_);
     std::vector<TeraioMigration> plan = planner.plan();
-    fits_ = planner.fits();
-    destination_ = planner.destination();
+    fits_ = planner.ways().fits();
+    destination_ = planner.ways().destination();
     const Kernels& kernels = planner.kernels();
     next_op_.assign(view.program->trace.ops.size(), none);
     for (KernelIndex kernel = 0; kernel < kernels.count(); ++kernel) {

@@ -16,10 +16,7 @@ constexpr std::size_t most_known = 4096;  // sets of flows whose rates are remem
 
 Bandwidth::Bandwidth(std::vector<BytesPerSecond> capacities, std::vector<std::vector<std::uint32_t>> uses,
                      std::vector<BytesPerSecond> usual_caps)
-    : capacities_(std::move(capacities)),
-      flows_(uses.size()),
-      left_(capacities_.size(), 0),
-      users_(capacities_.size(), 0) {
+    : filling_(std::move(capacities)), flows_(uses.size()) {
   for (std::size_t flow = 0; flow < flows_.size(); ++flow) {
     flows_[flow].uses = std::move(uses[flow]);
     flows_[flow].usual_cap = usual_caps[flow];
@@ -29,7 +26,7 @@ Bandwidth::Bandwidth(std::vector<BytesPerSecond> capacities, std::vector<std::ve
 
 // Flows joined by resources, transitively: each takes over the groups of the flows before it that share one with it.
 void Bandwidth::form_groups() {
-  std::vector<std::uint32_t> group_of_resource(capacities_.size());
+  std::vector<std::uint32_t> group_of_resource(filling_.resource_count());
   for (std::uint32_t i = 0; i < group_of_resource.size(); ++i) group_of_resource[i] = i;
   for (const Flow& flow : flows_) {
     for (const std::uint32_t resource : flow.uses) {
@@ -37,7 +34,7 @@ void Bandwidth::form_groups() {
       std::replace(group_of_resource.begin(), group_of_resource.end(), from, to);
     }
   }
-  groups_.resize(capacities_.size());
+  groups_.resize(group_of_resource.size());
   for (std::uint32_t i = 0; i < group_of_resource.size(); ++i) groups_[group_of_resource[i]].resources.push_back(i);
   for (Flow& flow : flows_) {
     if (flow.uses.empty()) {  // alone
@@ -97,7 +94,7 @@ void Bandwidth::work_out(Group& group) {
     return;
   }
   if (group.unusual > 0 || group.size > most_bits) {
-    fill(group);
+    filling_.fill(group, flows_);
     group.shared_set = 0;
     return;
   }
@@ -105,7 +102,7 @@ void Bandwidth::work_out(Group& group) {
   group.shared_set = group.set;
   auto known = group.known.find(group.set);
   if (known == group.known.end()) {
-    fill(group);
+    filling_.fill(group, flows_);
     if (group.known.size() >= most_known) group.known.clear();
     known = group.known.emplace(group.set, std::vector<BytesPerSecond>()).first;
     for (const std::uint32_t flow : group.running) known->second.push_back(flows_[flow].rate);
@@ -114,13 +111,16 @@ void Bandwidth::work_out(Group& group) {
   }
 }
 
-void Bandwidth::fill(const Group& group) {
+Bandwidth::Filling::Filling(std::vector<BytesPerSecond> capacities)
+    : capacities_(std::move(capacities)), left_(capacities_.size(), 0), users_(capacities_.size(), 0) {}
+
+void Bandwidth::Filling::fill(const Group& group, std::vector<Flow>& flows) {
   for (const std::uint32_t resource : group.resources) left_[resource] = capacities_[resource];
   open_ = group.running;
   while (!open_.empty()) {
     for (const std::uint32_t resource : group.resources) users_[resource] = 0;
     for (const std::uint32_t flow : open_) {
-      for (const std::uint32_t resource : flows_[flow].uses) ++users_[resource];
+      for (const std::uint32_t resource : flows[flow].uses) ++users_[resource];
     }
     const auto offer = [this](const Flow& flow) {
       BytesPerSecond least = flow.cap;
@@ -128,14 +128,14 @@ void Bandwidth::fill(const Group& group) {
       return least;
     };
     BytesPerSecond least = std::numeric_limits<BytesPerSecond>::max();
-    for (const std::uint32_t flow : open_) least = std::min(least, offer(flows_[flow]));
+    for (const std::uint32_t flow : open_) least = std::min(least, offer(flows[flow]));
     bound_.clear();
     for (const std::uint32_t flow : open_) {
-      if (offer(flows_[flow]) == least) bound_.push_back(flow);
+      if (offer(flows[flow]) == least) bound_.push_back(flow);
     }
     for (const std::uint32_t flow : bound_) {
-      flows_[flow].rate = std::max<BytesPerSecond>(least, 1);
-      for (const std::uint32_t resource : flows_[flow].uses) left_[resource] -= std::min(left_[resource], least);
+      flows[flow].rate = std::max<BytesPerSecond>(least, 1);
+      for (const std::uint32_t resource : flows[flow].uses) left_[resource] -= std::min(left_[resource], least);
     }
     std::erase_if(open_, [&](std::uint32_t flow) { return std::binary_search(bound_.begin(), bound_.end(), flow); });
   }

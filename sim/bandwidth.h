@@ -51,20 +51,29 @@ class Bandwidth {
     bool pending = false;
     std::unordered_map<std::uint64_t, std::vector<BytesPerSecond>> known;  // by `set`, rates in the order of `running`
   };
+  // Progressive filling itself, with its scratch.
+  class Filling {
+   public:
+    explicit Filling(std::vector<BytesPerSecond> capacities);
+    std::size_t resource_count() const { return capacities_.size(); }
+    // Sets the rates of the group's running flows.
+    void fill(const Group& group, std::vector<Flow>& flows);
+
+   private:
+    std::vector<BytesPerSecond> capacities_;
+    std::vector<BytesPerSecond> left_;         // by resource
+    std::vector<BytesPerSecond> users_;        // by resource
+    std::vector<std::uint32_t> open_, bound_;  // flows
+  };
 
   void form_groups();
   void mark(std::uint32_t group);
   void work_out(Group& group);
-  void fill(const Group& group);
 
-  std::vector<BytesPerSecond> capacities_;
+  Filling filling_;
   std::vector<Flow> flows_;
   std::vector<Group> groups_;
   std::vector<std::uint32_t> pending_;  // groups
-  // Scratch of `fill`.
-  std::vector<BytesPerSecond> left_;         // by resource
-  std::vector<BytesPerSecond> users_;        // by resource
-  std::vector<std::uint32_t> open_, bound_;  // flows
 };
 
 }  // namespace tencache

@@ -13,10 +13,7 @@ namespace {
 
 constexpr std::size_t lanes = 2;
 
-uint128 in_flow_units(Bytes bytes) { return static_cast<uint128>(bytes) * static_cast<uint128>(second_ns); }
-uint128 flow(BytesPerSecond rate, Nanoseconds time_ns) {
-  return static_cast<uint128>(rate) * static_cast<uint128>(time_ns);
-}
+constexpr Nanoseconds never = SimServer::never;
 
 BytesPerSecond cap_of_copy(const Link& link, Bytes bytes) {
   if (link.devices <= 1 || link.stripe_bytes == 0) return link.bandwidth;
@@ -33,18 +30,16 @@ SimWorld::SimWorld(std::vector<const MachineSpec*> ranks) : bandwidth_(make_band
     const MachineSpec& spec = *ranks[rank];
     ranks_.push_back({.spec = &spec, .first_server = servers_.size()});
     for (std::size_t lane = 0; lane < lanes; ++lane) {
-      Server& server = servers_.emplace_back();
+      SimServer& server = servers_.emplace_back();
       server.lane = true;
       server.flows = !spec.lane_uses[lane].empty();
       server.rank = rank;
     }
     for (std::uint32_t link = 0; link < spec.links.size(); ++link) {
-      Server& server = servers_.emplace_back();
+      SimServer& server = servers_.emplace_back();
       server.rank = rank;
-      server.link = link;
       server.queue_depth = std::max<std::uint32_t>(1, spec.links[link].queue_depth);
-      server.sustained = spec.links[link].sustained_bandwidth;
-      server.credit = server.most_credit = in_flow_units(spec.links[link].burst_bytes);
+      server.flow.set_burst(spec.links[link].sustained_bandwidth, spec.links[link].burst_bytes);
     }
   }
   next_ns_.assign(servers_.size(), never);
@@ -88,7 +83,7 @@ Bandwidth SimWorld::make_bandwidth(const std::vector<const MachineSpec*>& ranks)
 Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const CopyFault& fault) {
   const Link& link = ranks_[rank].spec->links[copy.link];
   const std::size_t server = ranks_[rank].first_server + lanes + copy.link;
-  Job& job = servers_[server].jobs.emplace_back();
+  SimServer::Job& job = servers_[server].jobs.emplace_back();
   job.tag = tag;
   job.bytes = copy.bytes;
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
@@ -100,7 +95,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const
 
 Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
   const std::size_t server = ranks_[rank].first_server + op.lane;
-  Job& job = servers_[server].jobs.emplace_back();
+  SimServer::Job& job = servers_[server].jobs.emplace_back();
   job.tag = tag;
   job.fixed_ns = op.duration_ns;
   if (op.lane == 0) {
@@ -115,7 +110,7 @@ Fence SimWorld::execute(std::size_t rank, const OpCommand& op, Tag tag) {
 
 // The server's last job is new.
 Fence SimWorld::take_up(std::size_t index) {
-  Server& server = servers_[index];
+  SimServer& server = servers_[index];
   const Fence fence = server.jobs.back().fence = ++last_fence_;
   if (server.state == State::idle) {
     begin(index);
@@ -127,11 +122,11 @@ Fence SimWorld::take_up(std::size_t index) {
 
 // The server's first job, if there is one, begins once the other ranks have come.
 void SimWorld::begin(std::size_t index) {
-  Server& server = servers_[index];
+  SimServer& server = servers_[index];
   next_ns_[index] = never;
   server.state = State::idle;
   if (server.jobs.empty()) return;
-  const Job& job = server.jobs.front();
+  const SimServer::Job& job = server.first();
   front_[index] = job.fence;
   if (job.cancelled) {
     server.state = State::stopped;
@@ -144,7 +139,7 @@ void SimWorld::begin(std::size_t index) {
 }
 
 bool SimWorld::meet_others(std::size_t index) {
-  const auto found = meetings_.find(servers_[index].jobs.front().rendezvous);
+  const auto found = meetings_.find(servers_[index].first().rendezvous);
   if (found == meetings_.end()) return true;
   Meeting& meeting = found->second;
   if (meeting.arrived.size() + 1 < meeting.rank_count) {
@@ -157,13 +152,13 @@ bool SimWorld::meet_others(std::size_t index) {
 }
 
 void SimWorld::start(std::size_t index) {
-  Server& server = servers_[index];
-  Job& job = server.jobs.front();
+  SimServer& server = servers_[index];
+  SimServer::Job& job = server.first();
   server.start_ns = now_;
   if (server.lane) {
     if (server.flows && job.bytes > 0 && job.fixed_ns > 0) {
       job.cap = std::max<BytesPerSecond>(
-          1, static_cast<BytesPerSecond>(in_flow_units(job.bytes) / static_cast<uint128>(job.fixed_ns)));
+          1, static_cast<BytesPerSecond>(DataFlow::amount(job.bytes) / static_cast<uint128>(job.fixed_ns)));
       start_flowing(index);
     } else {
       server.state = State::fixed;
@@ -180,72 +175,41 @@ void SimWorld::start(std::size_t index) {
   }
 }
 
-// A copy that has come near enough to the front of its link's queue.
 void SimWorld::start_latency(std::size_t index, std::size_t position) {
-  Server& server = servers_[index];
-  if (server.lane || position >= server.queue_depth || position >= server.jobs.size()) return;
-  Job& job = server.jobs[position];
-  if (job.ready_ns == never) job.ready_ns = later(index, static_cast<uint128>(job.fixed_ns));
+  SimServer::Job* const job = servers_[index].due(position);
+  if (job != nullptr) job->ready_ns = later(index, static_cast<uint128>(job->fixed_ns));
 }
 
 // ---- Flow -----------------------------------------------------------------------------------------------------------
 
 void SimWorld::set_cap(std::size_t index) {
-  Server& server = servers_[index];
-  BytesPerSecond cap = server.jobs.front().cap;
-  server.bursting = server.sustained > 0 && server.credit > 0;
-  if (server.sustained > 0 && !server.bursting) cap = std::min(cap, server.sustained);
-  server.rate = 0;  // whatever the new one is, what comes next is to be worked out
-  bandwidth_.set(static_cast<std::uint32_t>(index), cap);
+  SimServer& server = servers_[index];
+  bandwidth_.set(static_cast<std::uint32_t>(index), server.flow.cap(server.first().cap));
 }
 
 void SimWorld::start_flowing(std::size_t index) {
-  Server& server = servers_[index];
-  const Job& job = server.jobs.front();
-  server.state = State::flowing;
-  // Of an op: just what flows at its rate in its duration.
-  server.left = server.lane ? flow(job.cap, job.fixed_ns) : in_flow_units(job.bytes);
-  server.rate = 0;  // for `settle`: nothing has flowed yet
-  if (server.sustained > 0) {
-    server.credit = std::min(server.most_credit, server.credit + flow(server.sustained, now_ - server.updated_ns));
-  }
-  server.updated_ns = now_;
+  servers_[index].start_flowing(now_);
   set_cap(index);
-}
-
-void SimWorld::stop_flowing(std::size_t index) {
-  settle(servers_[index]);
-  bandwidth_.stop(static_cast<std::uint32_t>(index));
 }
 
 // Settles what has flowed and gives each its new rate.
 void SimWorld::share_bandwidth() {
   while (bandwidth_.pending()) {
     for (const std::uint32_t index : bandwidth_.share()) {
-      Server& server = servers_[index];
+      DataFlow& flow = servers_[index].flow;
       const BytesPerSecond rate = bandwidth_.rate(index);
-      if (server.rate == rate) continue;
-      settle(server);
-      server.rate = rate;
+      if (flow.rate() == rate) continue;
+      flow.set_rate(rate, now_);
       schedule(index);
     }
   }
 }
 
-void SimWorld::settle(Server& server) const {
-  const uint128 flowed = flow(server.rate, now_ - server.updated_ns);
-  server.left -= std::min(server.left, flowed);
-  server.credit -= std::min(server.credit, flowed);
-  server.updated_ns = now_;
-}
-
 void SimWorld::schedule(std::size_t index) {
-  Server& server = servers_[index];
-  const uint128 flow_ns = (server.left + server.rate - 1) / server.rate;
-  const Nanoseconds end_ns = later(index, flow_ns);
-  server.exhausts = server.bursting && server.credit < server.left;
-  const Nanoseconds next_ns = server.exhausts ? later(index, (server.credit + server.rate - 1) / server.rate) : end_ns;
-  next_ns_[index] = server.jobs.front().cancelled ? now_ : next_ns;
+  SimServer& server = servers_[index];
+  const Nanoseconds end_ns = later(index, server.flow.ns_to_end());
+  const Nanoseconds next_ns = server.flow.exhausts() ? later(index, server.flow.ns_to_exhaustion()) : end_ns;
+  next_ns_[index] = server.first().cancelled ? now_ : next_ns;
 }
 
 Nanoseconds SimWorld::later(std::size_t index, uint128 delay_ns) const {
@@ -276,10 +240,10 @@ void SimWorld::throw_too_slow(const MachineSpec& spec) {
 
 void SimWorld::cancel(Fence fence) {
   for (std::size_t i = 0; i < servers_.size(); ++i) {
-    for (Job& job : servers_[i].jobs) {
+    for (SimServer::Job& job : servers_[i].jobs) {
       if (job.fence != fence || job.cancelled) continue;
       job.cancelled = true;
-      if (job.fence != servers_[i].jobs.front().fence) continue;  // it ends when it comes to the front
+      if (job.fence != servers_[i].first().fence) continue;  // it ends when it comes to the front
       next_ns_[i] = now_;
     }
   }
@@ -297,44 +261,42 @@ bool SimWorld::wait(std::size_t& rank, Completion& completion) {
     if (next_ns_[next] == never) return false;
     TENCACHE_CHECK(next_ns_[next] >= now_);
     now_ = next_ns_[next];
-    Server& server = servers_[next];
+    SimServer& server = servers_[next];
     rank = server.rank;
-    if (server.jobs.front().cancelled) {
+    if (server.first().cancelled) {
       complete(next, CompletionStatus::cancelled, completion);
       return true;
     }
     if (server.state == State::fixed && !server.lane) {
       start_flowing(next);
-    } else if (server.state == State::flowing && server.exhausts) {
-      settle(server);
-      server.credit = 0;
+    } else if (server.state == State::flowing && server.flow.exhausts()) {
+      server.flow.exhaust(now_);
       set_cap(next);
     } else {
-      complete(next, server.jobs.front().fails ? CompletionStatus::failed : CompletionStatus::done, completion);
+      complete(next, server.first().fails ? CompletionStatus::failed : CompletionStatus::done, completion);
       return true;
     }
   }
 }
 
 void SimWorld::complete(std::size_t index, CompletionStatus status, Completion& completion) {
-  Server& server = servers_[index];
-  const Job& job = server.jobs.front();
-  const bool stopped = server.state == State::stopped;
-  completion = {job.fence, job.tag, status, stopped ? now_ : server.start_ns, now_};
-  if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = job.fence;
+  SimServer& server = servers_[index];
   const bool flowing = server.state == State::flowing;
-  server.jobs.erase(server.jobs.begin());
-  server.state = State::idle;
-  if (flowing) stop_flowing(index);
+  completion = server.finish(status, now_);
+  if (status == CompletionStatus::failed) ranks_[server.rank].last_failed = completion.fence;
+  if (flowing) {
+    server.flow.settle(now_);
+    bandwidth_.stop(static_cast<std::uint32_t>(index));
+  }
   begin(index);
   start_latency(index, server.queue_depth - std::size_t{1});
 }
 
 std::vector<SimWorld::Waiting> SimWorld::waiting() const {
   std::vector<Waiting> result;
-  for (const Server& server : servers_) {
+  for (const SimServer& server : servers_) {
     if (server.state != State::meeting) continue;
-    result.push_back({server.rank, server.jobs.front().op, server.jobs.front().rendezvous});
+    result.push_back({server.rank, server.first().op, server.first().rendezvous});
   }
   return result;
 }
@@ -349,16 +311,14 @@ std::uint64_t SimWorld::state(std::size_t rank) const {
   const std::size_t end = rank + 1 < ranks_.size() ? ranks_[rank + 1].first_server : servers_.size();
   mix(ranks_[rank].uncharged);
   for (std::size_t i = ranks_[rank].first_server; i < end; ++i) {
-    const Server& server = servers_[i];
+    const SimServer& server = servers_[i];
     const bool flowing = server.state == State::flowing;
-    const Nanoseconds passed_ns = now_ - server.updated_ns;
     mix(static_cast<std::uint64_t>(server.state));
     mix(server.jobs.size());
     mix(next_ns_[i] == never ? 0 : static_cast<std::uint64_t>(next_ns_[i] - now_));
-    if (flowing) mix(static_cast<std::uint64_t>(server.left - std::min(server.left, flow(server.rate, passed_ns))));
-    if (server.sustained == 0) continue;
-    const uint128 credit = flowing ? server.credit - std::min(server.credit, flow(server.rate, passed_ns))
-                                   : std::min(server.most_credit, server.credit + flow(server.sustained, passed_ns));
+    if (flowing) mix(static_cast<std::uint64_t>(server.flow.left(now_)));
+    if (!server.flow.has_burst()) continue;
+    const uint128 credit = server.flow.credit(now_, flowing);
     mix(static_cast<std::uint64_t>(credit));
     mix(static_cast<std::uint64_t>(credit >> 64));
   }

@@ -22,7 +22,6 @@
 // Equal times are ordered by submission, over all ranks.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -31,6 +30,7 @@
 #include "core/machine.h"
 #include "core/metrics.h"
 #include "sim/bandwidth.h"
+#include "sim/sim_server.h"
 
 namespace tencache {
 
@@ -67,37 +67,7 @@ class SimWorld {
   std::vector<Waiting> waiting() const;
 
  private:
-  static constexpr Nanoseconds never = std::numeric_limits<Nanoseconds>::max();
-
-  struct Job {
-    Fence fence = 0;
-    Tag tag = 0;
-    Nanoseconds fixed_ns = 0;      // lanes: the op's duration; links: before the data
-    Nanoseconds ready_ns = never;  // links: when the latency is over; never: it has not begun
-    Bytes bytes = 0;
-    BytesPerSecond cap = 0;
-    OpIndex op = none;
-    NameId rendezvous = 0;
-    bool cancelled = false;
-    bool fails = false;
-  };
-  enum class State : std::uint8_t { idle, stopped, meeting, fixed, flowing };  // stopped: cancelled before it began
-  // A lane or a link: serves the first of its jobs.
-  struct Server {
-    std::vector<Job> jobs;  // few: the engine holds back what need not be handed over
-    State state = State::idle;
-    bool lane = false, flows = false;  // flows: an op's traffic occupies resources
-    bool bursting = false;             // runs on its credit
-    bool exhausts = false;             // what comes next is the end of the credit, not of the job
-    std::uint32_t rank = 0, link = 0;
-    std::uint32_t queue_depth = 1;
-    Nanoseconds start_ns = 0;
-    Nanoseconds updated_ns = 0;  // when `left` and `credit` were true
-    uint128 left = 0;            // bytes x 1e9
-    BytesPerSecond rate = 0;
-    BytesPerSecond sustained = 0;  // 0: no burst
-    uint128 credit = 0, most_credit = 0;
-  };
+  using State = SimServer::State;
   struct Rank {
     const MachineSpec* spec;
     std::size_t first_server;     // two lanes, then the links
@@ -116,10 +86,8 @@ class SimWorld {
   void start(std::size_t server);
   void start_latency(std::size_t server, std::size_t position);
   void start_flowing(std::size_t server);
-  void stop_flowing(std::size_t server);
   void set_cap(std::size_t server);
   void share_bandwidth();
-  void settle(Server& server) const;
   void schedule(std::size_t server);
   // The time after the delay. Throws TooSlow where the clock would pass longest_clock_ns.
   Nanoseconds later(std::size_t server, uint128 delay_ns) const;
@@ -127,7 +95,7 @@ class SimWorld {
   void complete(std::size_t server, CompletionStatus status, Completion& completion);
 
   std::vector<Rank> ranks_;
-  std::vector<Server> servers_;
+  std::vector<SimServer> servers_;
   std::vector<Nanoseconds> next_ns_;              // by server: when the state of its first job ends, as things are
   std::vector<Fence> front_;                      // by server: of its first job
   Bandwidth bandwidth_;                           // flows are servers

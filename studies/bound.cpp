@@ -207,7 +207,7 @@ class RankBound {
       if (demand == nullptr) demand = std::make_shared<WindowDemand>(window_demand(trace_, cuts_, with_cpu));
       double held = capacity;
       if (machine_.staging.count > 0 && inside[machine_.staging.tier])
-        held += static_cast<double>(machine_.staging.count) * static_cast<double>(machine_.staging.bytes);
+        held += static_cast<double>(machine_.staging.all_bytes());
       const Border in = border_of(machine_, inside, Crossing::in), out = border_of(machine_, inside, Crossing::out);
       const Border both = border_of(machine_, inside, Crossing::both);
       add_need(name_of(tiers, "fetch", "read"), tiers, in, held, demand, true, false);

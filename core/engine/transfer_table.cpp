@@ -133,7 +133,7 @@ void TransferTable::end(TransferId id) {
 }
 
 bool TransferTable::take_staging(TransferId id, Bytes bytes) {
-  const std::uint32_t count = static_cast<std::uint32_t>((bytes + spec_.staging.bytes - 1) / spec_.staging.bytes);
+  const std::uint32_t count = static_cast<std::uint32_t>(spec_.staging.buffers_for(bytes));
   if (count > staging_used_.size()) {
     throw Error("machine '" + spec_.name + "': a chunk of " + format_bytes(bytes) + " needs " + std::to_string(count) +
                 " staging buffers of " + format_bytes(spec_.staging.bytes) + ", there are " +

@@ -34,8 +34,8 @@ CudaMemory::CudaMemory(CudaDevice& device, std::string name, Bytes capacity, Byt
 CudaMemory::~CudaMemory() {
   if (!device_.try_bind()) return;
   try {
-    for (TensorId tensor = 0; tensor < records_.size(); tensor++) {
-      if (records_[tensor].exists) destroy(tensor);
+    for (TensorId tensor = 0; tensor < ranges_.size(); tensor++) {
+      if (ranges_.exists(tensor)) destroy(tensor);
     }
     while (let_go_of_oldest()) {
     }
@@ -47,16 +47,6 @@ CudaMemory::~CudaMemory() {
   for (const auto& [bytes, addresses] : free_addresses_) {
     for (const CUdeviceptr address : addresses) driver_.cuMemAddressFree(address, bytes);
   }
-}
-
-CudaMemory::Record& CudaMemory::record(TensorId tensor) {
-  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
-  return records_[tensor];
-}
-
-const CudaMemory::Record& CudaMemory::record(TensorId tensor) const {
-  TENCACHE_CHECK(tensor < records_.size() && records_[tensor].exists);
-  return records_[tensor];
 }
 
 void CudaMemory::create(TensorId tensor, Bytes bytes) {
@@ -72,25 +62,16 @@ void CudaMemory::create(TensorId tensor, Bytes bytes) {
       free.pop_back();
     }
   }
-  const std::lock_guard lock(records_mutex_);
-  if (tensor >= records_.size()) records_.resize(static_cast<std::size_t>(tensor) + 1);
-  Record& record = records_[tensor];
-  TENCACHE_CHECK(!record.exists);
-  record.address = address;
-  record.bytes = bytes;
-  record.exists = true;
+  ranges_.create(tensor, address, bytes);
 }
 
-void CudaMemory::retire(TensorId tensor) { record(tensor).retired = !addressed_; }
+void CudaMemory::retire(TensorId tensor) { ranges_[tensor].retired = !addressed_; }
 
 void CudaMemory::destroy(TensorId tensor) {
-  Record& gone = record(tensor);
+  Ranges::Range& gone = ranges_[tensor];
   while (!gone.mappings.empty()) unmap(tensor, gone.mappings.begin()->first, gone.mappings.begin()->second.bytes);
   if (gone.bytes != 0) free_addresses_[round_up(gone.bytes, page_)].push_back(gone.address);
-  const std::lock_guard lock(records_mutex_);
-  gone.address = 0;
-  gone.exists = false;
-  gone.retired = false;
+  ranges_.destroy(tensor);
 }
 
 // ---- Parked chunks --------------------------------------------------------------------------------------------------
@@ -104,7 +85,7 @@ bool CudaMemory::adopt(CUdeviceptr at, Mapping& mapping) {
   }
   if (next != parked_.end() && next->first == at && next->second.mapping.bytes == mapping.bytes) {
     mapping = std::move(next->second.mapping);
-    for (const Extent& extent : mapping.room) parked_bytes_ -= extent.bytes;
+    parked_bytes_ -= mapping.room_bytes();
     parked_in_turn_.erase(next->second.number);
     parked_.erase(next);
     return true;
@@ -117,7 +98,7 @@ void CudaMemory::let_go(std::map<CUdeviceptr, Parked>::iterator parked) {
   Mapping& mapping = parked->second.mapping;
   check_cuda(driver_, driver_.cuMemUnmap(parked->first, mapping.bytes), "unmapping memory");
   waiting_[mapping.bytes].push_back(mapping.handle);
-  for (const Extent& extent : mapping.room) parked_bytes_ -= extent.bytes;
+  parked_bytes_ -= mapping.room_bytes();
   give_room(mapping.room);
   parked_in_turn_.erase(parked->second.number);
   parked_.erase(parked);
@@ -192,7 +173,7 @@ CUmemGenericAllocationHandle CudaMemory::take_handle(Bytes bytes) {
 
 void CudaMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   const Nanoseconds start = clock_ns();
-  Record& of = record(tensor);
+  Ranges::Range& of = ranges_[tensor];
   TENCACHE_CHECK(bytes != 0 && begin + bytes <= round_up(of.bytes, page_));
   if (begin % page_ != 0) {
     throw Error("tier '" + name_ + "': chunks begin at multiples of the GPU's pages of " + format_bytes(page_) +
@@ -241,12 +222,12 @@ void CudaMemory::note_map(Bytes bytes, Nanoseconds start) {
 
 void CudaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   const Nanoseconds start = clock_ns();
-  Record& of = record(tensor);
+  Ranges::Range& of = ranges_[tensor];
   const auto found = of.mappings.find(begin);
   TENCACHE_CHECK(found != of.mappings.end() && found->second.bytes == round_up(bytes, page_));
   device_.bind();
   if (of.retired) {
-    for (const Extent& extent : found->second.room) parked_bytes_ += extent.bytes;
+    parked_bytes_ += found->second.room_bytes();
     parked_in_turn_[parked_count_] = of.address + begin;
     parked_[of.address + begin] = {std::move(found->second), parked_count_++};
   } else {
@@ -258,18 +239,6 @@ void CudaMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   statistics_.unmaps++;
   statistics_.unmap_ns += clock_ns() - start;
 }
-
-std::byte* CudaMemory::address(TensorId tensor) const {
-  const std::lock_guard lock(records_mutex_);
-  return reinterpret_cast<std::byte*>(record(tensor).address);
-}
-
-Bytes CudaMemory::bytes(TensorId tensor) const {
-  const std::lock_guard lock(records_mutex_);
-  return record(tensor).bytes;
-}
-
-bool CudaMemory::mapped(TensorId tensor, Bytes begin) const { return record(tensor).mappings.contains(begin); }
 
 ChunkMemoryStatistics CudaMemory::statistics() const {
   ChunkMemoryStatistics result = statistics_;

@@ -13,12 +13,12 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "executor/cuda/cuda_driver.h"
 #include "executor/extent_allocator.h"
+#include "executor/tensor_ranges.h"
 #include "executor/tier_memory.h"
 
 namespace tencache {
@@ -40,9 +40,9 @@ class CudaMemory final : public TierMemory {
   // `begin` is a multiple of the device's granularity: Error otherwise, for chunks of such a size cannot be mapped.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
   void unmap(TensorId tensor, Bytes begin, Bytes bytes) override;
-  std::byte* address(TensorId tensor) const override;
-  Bytes bytes(TensorId tensor) const override;
-  bool mapped(TensorId tensor, Bytes begin) const override;
+  std::byte* address(TensorId tensor) const override { return reinterpret_cast<std::byte*>(ranges_.address(tensor)); }
+  Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
+  bool mapped(TensorId tensor, Bytes begin) const override { return ranges_[tensor].mappings.contains(begin); }
   Bytes capacity() const override { return room_.capacity(); }
   ChunkMemoryStatistics statistics() const override;
   // Physical memory that the driver has given, mapped or waiting; never above the capacity.
@@ -53,21 +53,19 @@ class CudaMemory final : public TierMemory {
     Bytes bytes = 0;  // of physical memory
     CUmemGenericAllocationHandle handle = 0;
     std::vector<Extent> room;
+
+    Bytes room_bytes() const {
+      Bytes sum = 0;
+      for (const Extent& extent : room) sum += extent.bytes;
+      return sum;
+    }
   };
-  struct Record {
-    CUdeviceptr address = 0;
-    Bytes bytes = 0;
-    bool exists = false;
-    bool retired = false;
-    std::map<Bytes, Mapping> mappings;  // by begin
-  };
+  using Ranges = TensorRanges<CUdeviceptr, std::map<Bytes, Mapping>>;  // mappings by begin
   struct Parked {
     Mapping mapping;
     std::uint64_t number = 0;  // in the order of parking
   };
 
-  Record& record(TensorId tensor);
-  const Record& record(TensorId tensor) const;
   bool adopt(CUdeviceptr at, Mapping& mapping);
   void let_go(std::map<CUdeviceptr, Parked>::iterator parked);
   bool let_go_of_oldest();
@@ -84,9 +82,8 @@ class CudaMemory final : public TierMemory {
   Bytes page_;         // of the device
   Bytes granularity_;  // of the tier
   bool addressed_;
-  ExtentAllocator room_;              // the cap; where a caller keeps addresses, they are checked here
-  mutable std::mutex records_mutex_;  // guards growth and fields that `address` reads
-  std::vector<Record> records_;
+  ExtentAllocator room_;  // the cap; where a caller keeps addresses, they are checked here
+  Ranges ranges_;
   std::map<Bytes, std::vector<CUdeviceptr>> free_addresses_;            // by bytes
   std::map<Bytes, std::vector<CUmemGenericAllocationHandle>> waiting_;  // by bytes; no entry is empty
   Bytes created_bytes_ = 0;

@@ -21,7 +21,7 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
       feed_(spec_, policy, options_.machine, engine_options(), *bodies_,
             [this](std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex) { completion_handled(added); }) {
   follower_.set_follow(options_.follow_schedule);
-  last_end_ns_ = feed_.now();
+  op_clock_.pause(feed_.now());
 }
 
 EngineOptions LiveRuntime::engine_options() {
@@ -283,12 +283,12 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   wait_for_cpu(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.conflict(uses); });
   const Nanoseconds at = feed_.now();
   StepFollower::Signal signal = StepFollower::Signal::nothing;
-  StepFollower::OpInfo info;
-  info.name = name;
-  const OpIndex op = follower_.begin_op(info, uses, at - last_end_ns_, signal);
+  Op announced;
+  announced.name = name;
+  announced.gap_before_ns = op_clock_.gap(at);
+  const OpIndex op = follower_.begin_op(announced, uses, signal);
   tell(signal, at);
   op_.begin(name);
-  op_wait_ns_ = 0;
   for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
@@ -300,7 +300,7 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
     follower_.end_op(0);
     throw;
   }
-  op_ready_ns_ = feed_.now();
+  op_clock_.begin(feed_.now());
   device_busy_ = options_.fence != nullptr;
 }
 
@@ -311,8 +311,7 @@ void LiveRuntime::await_room(MutexLock& lock) {
 void LiveRuntime::finish_op() {
   const Nanoseconds at = feed_.now();
   feed_.tell([at](Engine& engine) { engine.end(at); });
-  follower_.end_op(at - op_ready_ns_ - op_wait_ns_);
-  last_end_ns_ = at;
+  follower_.end_op(op_clock_.end(at));
 }
 
 void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
@@ -378,7 +377,7 @@ TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
     given_up ? destroy(tensor) : tensors_.forget(tensor);
     throw;
   }
-  op_wait_ns_ += feed_.now() - asked_ns;
+  op_clock_.wait(feed_.now() - asked_ns);
   return tensor;
 }
 
@@ -476,18 +475,19 @@ void LiveRuntime::announce_write(std::span<const TensorId> tensors) {
 // To the engine and, for the machine's thread, to the bodies.
 void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns) {
   const Nanoseconds at = feed_.now();
-  StepFollower::OpInfo info;
-  info.name = follower_.names().intern(task->name);
-  info.device = task->device;
-  info.group = task->group;
-  info.placeable = task->placeable;
-  info.reorderable = task->reorderable;
+  Op announced;
+  announced.name = follower_.names().intern(task->name);
+  announced.device = task->device;
+  announced.group = task->group;
+  announced.placeable = task->placeable;
+  announced.reorderable = task->reorderable;
+  announced.gap_before_ns = gap_ns;
   StepFollower::Signal signal = StepFollower::Signal::nothing;
-  const OpIndex op = follower_.begin_op(info, task->uses, gap_ns, signal);
+  const OpIndex op = follower_.begin_op(announced, task->uses, signal);
   bodies_->push(lane, {task, follower_.recorded_op()});
   follower_.end_op(0);
   tell(signal, at);
-  op_.begin(info.name);
+  op_.begin(announced.name);
   if (lane == 0) {
     for (const Use& use : task->uses) op_.add(use.tensor, tensors_.room(use.tensor));
   } else {
@@ -533,7 +533,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
   enter();
   as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
     plan_.put_in_order(tasks);
-    Nanoseconds gap_ns = feed_.now() - last_end_ns_;
+    Nanoseconds gap_ns = op_clock_.gap(feed_.now());
     std::vector<std::uint8_t> lanes;  // of all before the first is given: it may throw
     for (const LiveTask& task : tasks) lanes.push_back(plan_.lane_of(task, feed_.engine().memory()));
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -543,7 +543,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
     const bool blocking = blocking_step_ || follower_.recording() || !follower_.recorded();
     wait_for_cpu(lock,
                  [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) { return !blocking || feed_.engine().idle(); });
-    last_end_ns_ = feed_.now();
+    op_clock_.pause(feed_.now());
   });
 }
 

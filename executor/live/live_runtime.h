@@ -39,6 +39,7 @@
 #include "executor/live/live_task.h"
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
+#include "executor/live/op_clock.h"
 #include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
 #include "executor/live/task_bodies.h"
@@ -210,8 +211,7 @@ class LiveRuntime {
   bool op_taken_ TENCACHE_GUARDED_BY(feed_.mutex) = false;                   // an op or tasks run, a thread owns them
   bool op_lingers_ TENCACHE_GUARDED_BY(feed_.mutex) = false;
   WorkingSet op_ TENCACHE_GUARDED_BY(feed_.mutex);
-  Nanoseconds op_ready_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0, op_wait_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0;
-  Nanoseconds last_end_ns_ TENCACHE_GUARDED_BY(feed_.mutex) = 0;
+  OpClock op_clock_ TENCACHE_GUARDED_BY(feed_.mutex);
   EngineFeed feed_;  // goes first: its thread uses all of the above
 };
 

@@ -5,10 +5,8 @@
 #include "core/check.h"
 
 namespace tencache {
-namespace {
-
 // Where a tensor's elements lie: in the use-th storage of a task, from a byte offset on.
-struct Slice {
+struct Optimizer::Slice {
   std::size_t use = 0;
   std::size_t offset = 0;
   std::size_t elements = 0;
@@ -19,22 +17,23 @@ struct Slice {
   }
 };
 
-// Adds the tensor to the task's uses; tensors of one storage are one use.
-Slice use(Optimizer::Task& task, const torch::Tensor& tensor, bool read, bool write) {
+Optimizer::Slice Optimizer::Task::use(const torch::Tensor& tensor, bool read, bool write) {
   TENCACHE_CHECK(tensor.defined() && tensor.is_contiguous());
   Slice slice;
   slice.offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
   slice.elements = static_cast<std::size_t>(tensor.numel());
-  for (; slice.use < task.uses.size(); ++slice.use) {
-    Optimizer::Use& earlier = task.uses[slice.use];
+  for (; slice.use < uses.size(); ++slice.use) {
+    Use& earlier = uses[slice.use];
     if (!earlier.tensor.is_alias_of(tensor)) continue;
     earlier.read = earlier.read || read;
     earlier.write = earlier.write || write;
     return slice;
   }
-  task.uses.push_back({tensor, read, write});
+  uses.push_back({tensor, read, write});
   return slice;
 }
+
+namespace {
 
 std::size_t blocks_of(const torch::Tensor& tensor) { return norm_blocks(static_cast<std::size_t>(tensor.numel())); }
 
@@ -96,9 +95,9 @@ Optimizer::Task Optimizer::norm_task(std::size_t group) const {
       .name = "grad_norm." + std::to_string(group), .group = static_cast<std::int32_t>(group), .reorderable = true};
   std::vector<Slice> gradients;
   for (const std::size_t member : groups_[group].members) {
-    gradients.push_back(use(task, parameters_[member].value.grad(), true, false));
+    gradients.push_back(task.use(parameters_[member].value.grad(), true, false));
   }
-  const Slice partials = use(task, groups_[group].partials, false, true);
+  const Slice partials = task.use(groups_[group].partials, false, true);
   task.body = [gradients = std::move(gradients), partials, low = low_](AdamWKernels& kernels,
                                                                        std::span<std::byte* const> addresses) {
     double* next = partials.in<double>(addresses).data();
@@ -114,8 +113,8 @@ Optimizer::Task Optimizer::norm_task(std::size_t group) const {
 Optimizer::Task Optimizer::clip_task() const {
   Task task{.name = "clip"};
   std::vector<Slice> partials;
-  for (const Group& group : groups_) partials.push_back(use(task, group.partials, true, false));
-  const Slice coefficient = use(task, coefficient_, false, true);
+  for (const Group& group : groups_) partials.push_back(task.use(group.partials, true, false));
+  const Slice coefficient = task.use(coefficient_, false, true);
   task.body = [partials = std::move(partials), coefficient, clip = clip_](AdamWKernels& kernels,
                                                                           std::span<std::byte* const> addresses) {
     std::vector<std::span<const double>> sums;
@@ -132,16 +131,16 @@ Optimizer::Task Optimizer::update_task(std::size_t group) const {
     Slice value, gradient, first_moment, second_moment;
     std::optional<Slice> master{};
   };
-  const Slice coefficient = use(task, coefficient_, true, false);
+  const Slice coefficient = task.use(coefficient_, true, false);
   std::vector<Member> members;
   for (const std::size_t member : groups_[group].members) {
     const Parameter& parameter = parameters_[member];
     Member& slices = members.emplace_back();
-    slices.gradient = use(task, parameter.value.grad(), true, false);
-    if (parameter.master.defined()) slices.master = use(task, parameter.master, true, true);
-    slices.value = use(task, parameter.value, !slices.master, true);  // of a master the parameter is but a copy
-    slices.first_moment = use(task, parameter.first_moment, true, true);
-    slices.second_moment = use(task, parameter.second_moment, true, true);
+    slices.gradient = task.use(parameter.value.grad(), true, false);
+    if (parameter.master.defined()) slices.master = task.use(parameter.master, true, true);
+    slices.value = task.use(parameter.value, !slices.master, true);  // of a master the parameter is but a copy
+    slices.first_moment = task.use(parameter.first_moment, true, true);
+    slices.second_moment = task.use(parameter.second_moment, true, true);
   }
   task.body = [members = std::move(members), coefficient, step = step_, options = options_](
                   AdamWKernels& kernels, std::span<std::byte* const> addresses) {

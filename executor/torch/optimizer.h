@@ -27,6 +27,7 @@ class Optimizer {
     torch::Tensor tensor;
     bool read = false, write = false;
   };
+  struct Slice;
   struct Task {
     std::string name;
     std::int32_t group = -1;   // sub-group, -1: none
@@ -35,6 +36,9 @@ class Optimizer {
     // Takes the addresses of the storages of `uses` on the device that the kernels are for, in that order; over when it
     // returns. Needs nothing of LibTorch.
     std::function<void(AdamWKernels& kernels, std::span<std::byte* const>)> body{};
+
+    // Adds the tensor to `uses`, and says where its elements lie; tensors of one storage are one use.
+    Slice use(const torch::Tensor& tensor, bool read, bool write);
   };
   struct State {
     std::string name;

@@ -193,10 +193,12 @@ std::vector<ComparisonRow> rows_of(const std::vector<DocumentPointer>& documents
 
 std::string validity_of(const Session& session, const std::string& machine, const std::string& recorded_by,
                         const std::string& policy, const std::map<std::string, std::string>& options) {
-  return validity_among(rows_of(session.documents()), machine, recorded_by, policy, options, "");
+  return validity_among(rows_of(session.documents().all()), machine, recorded_by, policy, options, "");
 }
 
-std::vector<ComparisonRow> comparison_rows(const Session& session) { return comparison_rows(session.documents()); }
+std::vector<ComparisonRow> comparison_rows(const Session& session) {
+  return comparison_rows(session.documents().all());
+}
 
 std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& documents) {
   std::vector<ComparisonRow> rows = rows_of(documents);

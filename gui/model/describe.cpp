@@ -254,14 +254,14 @@ Facts describe_selection(const Session& session) {
   const Selection& selection = session.selection;
   if (selection.kind == Selection::Kind::nothing || selection.run >= session.runs().size()) return {};
   const Run& run = *session.runs()[selection.run];
-  const std::size_t iteration = std::min(session.aligned_iteration(), run.iteration_count() - 1);
+  const std::size_t iteration = std::min(session.shown().aligned(), run.iteration_count() - 1);
   std::uint32_t span = selection.span;
   if (span == none && selection.kind == Selection::Kind::op) span = span_in(run, selection.id, iteration);
   if (span != none) {
     Facts facts = describe_span(run, span);
     if (selection.kind == Selection::Kind::op && run.spans()[span].kind == SpanKind::op) {
-      const auto error = std::ranges::find(session.op_errors(), selection.id, &OpError::op);
-      if (error != session.op_errors().end()) {
+      const auto error = std::ranges::find(session.shown().op_errors(), selection.id, &OpError::op);
+      if (error != session.shown().op_errors().end()) {
         facts.emplace_back(
             "with its waits",
             fmt::format("predicted {}, measured {} ({:+.1f} %)",
@@ -309,8 +309,8 @@ Facts describe_moved(const Measurement& measurement) {
 }
 
 std::string headline(const Session& session, std::size_t run) {
-  const auto length = static_cast<double>(session.aligned_length_ns(run));
-  const Measurement whole = session.measure(run, 0, length);
+  const auto length = static_cast<double>(session.shown().aligned_length_ns(run));
+  const Measurement whole = session.shown().measure(run, 0, length);
   Nanoseconds stalled = 0;
   for (std::size_t slot = first_stall_slot; slot < slot_count; ++slot) stalled += whole.covered_ns[slot];
   return fmt::format("{} an iteration, {} of it stalls", duration_text(static_cast<Nanoseconds>(length)),
@@ -365,7 +365,7 @@ bool predicts(const Session& session, std::size_t run, const Run& measured) {
 std::string belief(const Session& session, std::size_t run) {
   const Run& r = *session.runs()[run];
   if (r.origin() == Origin::measured) return "measured on " + r.machine().name;
-  const RunPointer measured = session.run_of(Origin::measured);
+  const RunPointer measured = session.shown().of(Origin::measured);
   if (measured == nullptr || !predicts(session, run, *measured)) {
     const SimulatedPointer simulated = session.simulated();
     if (simulated == nullptr || simulated->run != session.runs()[run]) return "extrapolated";
@@ -377,8 +377,8 @@ std::string belief(const Session& session, std::size_t run) {
   }
   std::size_t other = 0;
   while (session.runs()[other] != measured) ++other;
-  const auto predicted_ns = static_cast<double>(session.aligned_length_ns(run));
-  const auto measured_ns = static_cast<double>(session.aligned_length_ns(other));
+  const auto predicted_ns = static_cast<double>(session.shown().aligned_length_ns(run));
+  const auto measured_ns = static_cast<double>(session.shown().aligned_length_ns(other));
   const double error = predicted_ns / measured_ns - 1;
   return fmt::format("{:+.1f} % against the measured iteration: validated within {}", 100 * error,
                      percent(std::abs(error)));
@@ -388,7 +388,7 @@ std::string spans_csv(const Session& session, double begin_ns, double end_ns) {
   std::string text = "run,kind,name,lane,iteration,begin_ns,end_ns,cause,bytes,from,to,urgent,op\n";
   for (std::size_t run = 0; run < session.runs().size(); ++run) {
     const Run& r = *session.runs()[run];
-    const Nanoseconds origin = session.origin_ns(run);
+    const Nanoseconds origin = session.shown().origin_ns(run);
     for (const Track& track : r.tracks()) {
       for (const TrackItem& item : track.items()) {
         if (static_cast<double>(item.end_ns - origin) <= begin_ns ||
@@ -419,7 +419,7 @@ std::string occupancy_csv(const Session& session) {
       for (int i = 1; i <= moments && !r.occupancy().empty(tier); ++i) {
         const auto time = static_cast<Nanoseconds>(session.window.begin_ns + session.window.length_ns() * i / moments);
         text += fmt::format("{},{},{}", csv_field(r.title()), csv_field(r.tier_name(tier)), time);
-        for (const std::int64_t bytes : r.occupancy().held(tier, session.origin_ns(run) + time)) {
+        for (const std::int64_t bytes : r.occupancy().held(tier, session.shown().origin_ns(run) + time)) {
           text += fmt::format(",{}", bytes);
         }
         text += "\n";

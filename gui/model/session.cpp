@@ -15,18 +15,6 @@ namespace {
 constexpr double least_window_ns = 10;
 constexpr double most_window_ns = 1e15;
 
-// Beside an installed program, else in the source tree.
-std::string sample_file() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() / "../share/tencache/samples";
-  for (const fs::path& folder : {installed, fs::path(TENCACHE_SAMPLES_OF_THE_SOURCE_TREE)}) {
-    const fs::path file = folder / "gpt-small.trace.jsonl.zst";
-    if (fs::exists(file, error)) return file.lexically_normal().string();
-  }
-  return "gpt-small.trace.jsonl.zst";
-}
-
 }  // namespace
 
 void TimeWindow::zoom(double factor, double anchor_ns) {
@@ -36,94 +24,35 @@ void TimeWindow::zoom(double factor, double anchor_ns) {
   end_ns = begin_ns + length;
 }
 
-Session::Session() = default;
-
-void Session::say(std::string message, bool error) {
-  if (error) errors_.push_back(message);
-  message_ = std::move(message);
-  message_is_error_ = error;
-  misfit_said_ = false;
-}
-
-// Something new after all that was asked for is done: old errors have been read.
-void Session::begin() {
-  if (!std::exchange(settled_, false)) return;
-  errors_.clear();
-  if (message_is_error_) say("");
-}
-
-// What hides no error.
-void Session::remark(std::string text) {
-  if (errors_.empty()) say(std::move(text));
-}
-
 // ---- Files ----------------------------------------------------------------------------------------------------------
 
 void Session::open(const std::string& path) {
-  begin();
+  messages_.begin();
   if (std::unique_ptr<FollowedRun> run = FollowedRun::follow(path); run != nullptr) {
     followed_ = std::move(run);
-    return remark("following " + path);
+    return messages_.remark("following " + path);
   }
-  remark("opening " + path);
-  const bool sample = path == sample_file();
-  const std::string machine = !default_machine.empty() ? default_machine : sample ? "demo-small-gpu" : "g10-a100";
-  const std::string policy = !default_policy.empty() ? default_policy : sample ? "on-demand" : "foresight";
-  opening_.push_back(std::async(
-      std::launch::async, [path, machine, policy, settings = default_options, gpu = gpu_memory, cpu = cpu_memory] {
-        Opened opened;
-        try {
-          opened.document = open_document(path);
-          if (opened.document->kind == Document::Kind::trace) {
-            Scenario scenario;
-            scenario.trace_name = std::filesystem::path(path).filename().string();
-            scenario.machine = machine_named(machine, gpu, cpu);
-            scenario.altered = !gpu.empty() || !cpu.empty();
-            set_trace(scenario, *opened.document->trace);
-            scenario.policy = policy;
-            scenario.options = settings;
-            opened.scenario = std::move(scenario);
-          } else if (opened.document->kind == Document::Kind::results) {
-            for (const Json& result : opened.document->results) {
-              if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
-              opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
-              break;
-            }
-          }
-        } catch (const std::exception& error) {
-          opened.error = error.what();
-        }
-        return opened;
-      }));
+  messages_.remark("opening " + path);
+  documents_.open(path, defaults);
 }
 
 void Session::show_result(const Json& result, const std::string& file) {
-  begin();
-  opening_.push_back(std::async(std::launch::async, [result, file] {
-    Opened opened;
-    try {
-      opened.scenario = scenario_of(result, file);
-    } catch (const std::exception& error) {
-      opened.error = error.what();
-    }
-    return opened;
-  }));
+  messages_.begin();
+  documents_.open_result(result, file);
 }
 
 void Session::open_sample() { open(sample_file()); }
 
-void Session::take(const DocumentPointer& document) {
-  documents_.push_back(document);
-  if (!document->runs.empty()) show(document->runs);
-  if (document->sensitivity != nullptr) plots_.push_back(document->sensitivity);
-  sweep_rows_.insert(sweep_rows_.end(), document->sweep_rows.begin(), document->sweep_rows.end());
-  if (document->kind == Document::Kind::sensitivity) view_ = {"sensitivity", false};
-  if (document->kind == Document::Kind::sweep) view_ = {"cost", false};
-  if (document->kind == Document::Kind::table) view_ = {"table", false};
+void Session::take(const Document& document) {
+  messages_.remark(document.note.empty() ? document.path : document.note);
+  if (!document.runs.empty()) show(document.runs);
+  if (document.kind == Document::Kind::sensitivity) view_ = {"sensitivity", false};
+  if (document.kind == Document::Kind::sweep) view_ = {"cost", false};
+  if (document.kind == Document::Kind::table) view_ = {"table", false};
 }
 
 void Session::plot(const Knob& knob) {
-  if (!what_if || plotting()) return;
+  if (!what_if || documents_.plotting()) return;
   const Scenario scenario = what_if->scenario();
   const std::string parameter = parameter_of_knob(scenario, knob.name);
   if (parameter.empty()) return say("no figure of the machine to vary", true);
@@ -134,41 +63,25 @@ void Session::plot(const Knob& knob) {
   if (ghost_ != nullptr) add(ghost_->scenario.policy);
   for (const char* policy : {"on-demand", "10cache", "zero-infinity"}) add(policy);
   view_ = {"sensitivity", true};
-  plotting_ = std::async(std::launch::async, [scenario, parameter, policies, from = knob.least, to = knob.most] {
-    simulate_behind_drawing();
-    Plotted plotted;
-    try {
-      plotted.plot = std::make_shared<const SensitivityPlot>(plot_sensitivity(scenario, parameter, from, to, policies));
-    } catch (const std::exception& error) {
-      plotted.error = error.what();
-    }
-    return plotted;
-  });
+  documents_.plot(scenario, parameter, knob.least, knob.most, policies);
 }
 
 void Session::take(const SimulatedPointer& done) {
   const bool only_more_figures = simulated_ != nullptr && done->run != nullptr && simulated_->run == done->run;
   const bool first = simulated_ == nullptr;
   simulated_ = done;
-  if (!done->fits) {  // an answer, not a mishap
-    message_ = done->scenario.policy + " does not fit: " + done->reason;
-    message_is_error_ = misfit_said_ = true;
-  }
+  if (!done->fits) messages_.say_misfit(done->scenario.policy + " does not fit: " + done->reason);
   if (only_more_figures) {
-    ++generation_;
+    shown_.note_change();
     return;
   }
-  if (done->fits && (misfit_said_ || message_.empty())) {
-    message_ = errors_.empty() ? done->scenario.trace_name : errors_.back();
-    message_is_error_ = !errors_.empty();
-    misfit_said_ = false;
-  }
+  if (done->fits) messages_.forget_misfit(done->scenario.trace_name);
   if (done->run == nullptr || !done->fits) return make_changes();
   std::vector<RunPointer> runs = done->ranks.empty() ? std::vector{done->run} : done->ranks;
-  for (const RunPointer& run : all_runs_) {
+  for (const RunPointer& run : shown_.all()) {
     if (run->origin() == Origin::measured) runs.push_back(run);
   }
-  if (!first && runs.size() == all_runs_.size()) {
+  if (!first && runs.size() == shown_.all().size()) {
     replace(std::move(runs));
   } else {
     show(std::move(runs));
@@ -191,21 +104,21 @@ void Session::make_changes() {
   }
 }
 
-void Session::replace(std::vector<RunPointer> runs) {
+void Session::replace(std::vector<RunPointer> others) {
   const TimeWindow window_before = window;
   const Selection selected = selection;
-  const RunPointer selected_of = selected.run < runs_.size() ? runs_[selected.run] : nullptr;
+  const RunPointer selected_of = selected.run < runs().size() ? runs()[selected.run] : nullptr;
   const auto range_before = time_range;
-  const std::vector<std::uint8_t> chosen_before = chosen_;
-  show(std::move(runs));
-  if (chosen_before.size() == chosen_.size()) {
-    chosen_ = chosen_before;
-    take_chosen();
+  const std::vector<std::uint8_t> chosen_before = shown_.chosen();
+  show(std::move(others));
+  if (chosen_before.size() == shown_.chosen().size()) {
+    shown_.choose(chosen_before);
+    look_at_chosen();
   }
   window = window_before;
   time_range = range_before;
-  if (selected.kind == Selection::Kind::nothing || selected_of == nullptr || selected.run >= runs_.size()) return;
-  const std::uint32_t same = same_thing(*selected_of, *runs_[selected.run], selected);
+  if (selected.kind == Selection::Kind::nothing || selected_of == nullptr || selected.run >= runs().size()) return;
+  const std::uint32_t same = same_thing(*selected_of, *runs()[selected.run], selected);
   if (same != none) selection = {selected.kind, same, selected.run, none};
 }
 
@@ -215,19 +128,19 @@ void Session::watch() {
   const bool over = followed_->over();  // before what came last is taken
   std::vector<RunPointer> runs = followed_->take();
   if (!runs.empty()) {
-    const bool first = runs_.empty() || run_of(Origin::measured) == nullptr;
-    const std::uint64_t aligned = first_iteration() + aligned_;
-    const bool at_the_end = iterations() == 0 || aligned_ + 1 == iterations();
+    const bool first = shown_.of(Origin::measured) == nullptr;
+    const std::uint64_t aligned = shown_.first_iteration() + shown_.aligned();
+    const bool at_the_end = shown_.iterations() == 0 || shown_.aligned() + 1 == shown_.iterations();
     if (first) {
       show(std::move(runs));
     } else {
       replace(std::move(runs));
     }
-    if (!at_the_end) align(aligned > first_iteration() ? aligned - first_iteration() : 0);
+    if (!at_the_end) align(aligned - std::min(aligned, shown_.first_iteration()));
   }
   if (over) {
     if (followed_->error().empty()) {
-      remark(followed_->note().empty() ? "the run that was followed is over" : followed_->note());
+      messages_.remark(followed_->note().empty() ? "the run that was followed is over" : followed_->note());
     } else {
       say(followed_->error(), true);
     }
@@ -238,60 +151,45 @@ void Session::watch() {
 bool Session::update() {
   bool changed = followed_ != nullptr;
   watch();
-  // In the order in which they were asked for, whichever is read first.
-  while (!opening_.empty() && opening_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-    Opened opened = opening_.front().get();
-    opening_.erase(opening_.begin());
+  while (std::optional<OpenDocuments::Opened> opened = documents_.take()) {
     changed = true;
-    if (opened.document != nullptr) {
-      remark(opened.document->note.empty() ? opened.document->path : opened.document->note);
-      take(opened.document);
-    }
-    if (opened.scenario) {
-      what_if.emplace(std::move(*opened.scenario));
+    if (opened->document != nullptr) take(*opened->document);
+    if (opened->scenario) {
+      what_if.emplace(std::move(*opened->scenario));
       simulated_ = ghost_ = nullptr;
       simulator_.forget();
       rerun();
     }
-    if (!opened.error.empty()) say(opened.error, true);
+    if (!opened->error.empty()) say(opened->error, true);
   }
-  if (plotting() && plotting_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-    Plotted plotted = plotting_.get();
+  try {
+    changed = documents_.take_plot() || changed;
+  } catch (const std::exception& error) {
     changed = true;
-    if (plotted.plot != nullptr) plots_.push_back(std::move(plotted.plot));
-    if (!plotted.error.empty()) say(plotted.error, true);
+    say(error.what(), true);
   }
   if (const SimulatedPointer done = simulator_.take(); done != nullptr) {
     changed = true;
     take(done);
   }
-  changed = take_marks() || changed;
-  settled_ = !busy();
+  changed = search_.update() || changed;
+  messages_.settle(!busy());
   return changed;
 }
 
 void Session::wait() {
   do {
-    for (const std::future<Opened>& future : opening_) future.wait();
+    documents_.wait();
     simulator_.wait();
-    if (plotting()) plotting_.wait();
-    if (marking_.valid()) marking_.wait();
-    if (followed_ != nullptr && runs_.empty()) followed_->wait();
+    search_.wait();
+    if (followed_ != nullptr && runs().empty()) followed_->wait();
     update();
   } while (busy());
   update();
 }
 
-std::vector<const Json*> Session::results() const {
-  std::vector<const Json*> list;
-  for (const DocumentPointer& document : documents_) {
-    for (const Json& result : document->results) list.push_back(&result);
-  }
-  return list;
-}
-
 void Session::rerun() {
-  begin();
+  messages_.begin();
   if (what_if) simulator_.request(what_if->scenario());
 }
 
@@ -302,156 +200,87 @@ void Session::keep_ghost() {
 // ---- Runs and time --------------------------------------------------------------------------------------------------
 
 void Session::show(std::vector<RunPointer> runs) {
-  std::ranges::stable_sort(runs, {}, [](const RunPointer& run) { return run->origin(); });
-  all_runs_ = std::move(runs);
-  chosen_.assign(all_runs_.size(), 1);
-  aligned_ = std::numeric_limits<std::size_t>::max();  // the last
-  take_chosen();
+  shown_.show(std::move(runs));
+  look_at_chosen();
   fit();
 }
 
-void Session::take_chosen() {
-  runs_.clear();
-  for (std::size_t i = 0; i < all_runs_.size(); ++i) {
-    if (chosen_[i] != 0) runs_.push_back(all_runs_[i]);
-  }
-  ++generation_;
+void Session::look_at_chosen() {
   selection = {};
   time_range.reset();
-  aligned_ = std::min(aligned_, iterations() == 0 ? 0 : iterations() - 1);
-  compare_ops();
-  find_matches();
+  search_.set_runs(runs());
 }
 
 void Session::choose(std::size_t of_all, bool chosen) {
-  if (!chosen && runs_.size() == 1) return;
-  chosen_[of_all] = chosen;
-  take_chosen();
-}
-
-RunPointer Session::run_of(Origin origin) const {
-  const auto found = std::ranges::find(runs_, origin, [](const RunPointer& run) { return run->origin(); });
-  return found == runs_.end() ? nullptr : *found;
-}
-
-std::size_t Session::iterations() const {
-  std::size_t most = 0;
-  for (const RunPointer& run : runs_) most = std::max(most, run->iteration_count());
-  return most;
-}
-
-std::uint64_t Session::first_iteration() const {
-  const auto longest =
-      std::ranges::max_element(runs_, {}, [](const RunPointer& run) { return run->iteration_count(); });
-  return longest == runs_.end() ? 0 : (*longest)->first_iteration();
-}
-
-void Session::align(std::size_t iteration) {
-  if (runs_.empty()) return;
-  aligned_ = std::min(iteration, iterations() - 1);
-  ++generation_;
-  compare_ops();
-}
-
-// A run that became steady sooner stands for all later iterations with its last.
-Nanoseconds Session::origin_ns(std::size_t run) const {
-  const Run& r = *runs_[run];
-  return r.iteration_begin_ns(std::min(aligned_, r.iteration_count() - 1));
-}
-
-Nanoseconds Session::aligned_length_ns(std::size_t run) const {
-  const Run& r = *runs_[run];
-  return r.iteration_ns(std::min(aligned_, r.iteration_count() - 1));
+  if (!chosen && runs().size() == 1) return;
+  std::vector<std::uint8_t> all_chosen = shown_.chosen();
+  all_chosen[of_all] = chosen;
+  shown_.choose(std::move(all_chosen));
+  look_at_chosen();
 }
 
 void Session::fit() {
   double longest = 1000;
-  for (std::size_t run = 0; run < runs_.size(); ++run) {
-    longest = std::max(longest, static_cast<double>(aligned_length_ns(run)));
+  for (std::size_t run = 0; run < runs().size(); ++run) {
+    longest = std::max(longest, static_cast<double>(shown_.aligned_length_ns(run)));
   }
   window = {-0.01 * longest, 1.01 * longest};
 }
 
 void Session::fit_all() {
-  if (runs_.empty()) return;
+  if (runs().empty()) return;
   double begin = 0, end = 1000;
-  for (std::size_t run = 0; run < runs_.size(); ++run) {
-    const Run& r = *runs_[run];
-    begin = std::min(begin, static_cast<double>(r.iteration_begin_ns(0) - origin_ns(run)));
-    end = std::max(end, static_cast<double>(r.iteration_begin_ns(r.iteration_count()) - origin_ns(run)));
+  for (std::size_t run = 0; run < runs().size(); ++run) {
+    const Run& r = *runs()[run];
+    begin = std::min(begin, static_cast<double>(r.iteration_begin_ns(0) - shown_.origin_ns(run)));
+    end = std::max(end, static_cast<double>(r.iteration_begin_ns(r.iteration_count()) - shown_.origin_ns(run)));
   }
   const double margin = 0.01 * (end - begin);
   window = {begin - margin, end + margin};
 }
 
-Measurement Session::measure(std::size_t run, double begin_ns, double end_ns) const {
-  Measurement measurement;
-  const Run& r = *runs_[run];
-  const Nanoseconds begin = origin_ns(run) + static_cast<Nanoseconds>(begin_ns);
-  const Nanoseconds end = origin_ns(run) + static_cast<Nanoseconds>(end_ns);
-  measurement.length_ns = end - begin;
-  for (std::size_t t = 0; t < r.tracks().size(); ++t) {
-    const Track& track = r.tracks()[t];
-    if (track.lane() == 0) measurement.covered_ns = track.covered(begin, end);
-    if (track.is_link()) measurement.moved.emplace_back(track.name(), r.moved(t, begin, end));
-  }
-  return measurement;
+// ---- Selection ------------------------------------------------------------------------------------------------------
+
+std::uint32_t Session::selected_in(std::size_t run) const {
+  if (selection.kind == Selection::Kind::nothing || selection.run >= runs().size()) return none;
+  if (run == selection.run) return selection.id;
+  return selected_in_runs_.find(selection, runs(), shown_.generation())[run];
 }
 
-void Session::compare_ops() {
-  op_errors_.clear();
-  const RunPointer predicted = run_of(Origin::predicted), measured = run_of(Origin::measured);
-  if (predicted == nullptr || measured == nullptr) return;
-  // Time from the end of the op before, by op, of one iteration on the GPU's lane.
-  struct Taken {
-    OpIndex op;
-    Nanoseconds begin_ns, end_ns;
-  };
-  const auto taken = [this](const Run& run) {
-    std::vector<Taken> list;
-    const std::size_t iteration = std::min(aligned_, run.iteration_count() - 1);
-    const Nanoseconds begin = run.iteration_begin_ns(iteration), end = run.iteration_begin_ns(iteration + 1);
-    Nanoseconds before = begin;
-    for (const TrackItem& item : run.tracks().front().items()) {
-      if (item.begin_ns < begin || item.end_ns > end || run.spans()[item.span].kind != SpanKind::op) continue;
-      list.push_back({run.spans()[item.span].op, before, item.end_ns});
-      before = item.end_ns;
-    }
-    return list;
-  };
-  std::vector<double> predicted_ns(predicted->trace().ops.size(), -1);
-  for (const Taken& op : taken(*predicted)) {
-    if (op.op < predicted_ns.size()) predicted_ns[op.op] = static_cast<double>(op.end_ns - op.begin_ns);
-  }
-  const auto origin =
-      static_cast<double>(measured->iteration_begin_ns(std::min(aligned_, measured->iteration_count() - 1)));
-  for (const Taken& op : taken(*measured)) {
-    if (op.op >= predicted_ns.size() || predicted_ns[op.op] < 0) continue;
-    if (predicted->op_name(op.op) != measured->op_name(op.op)) continue;
-    OpError error{static_cast<double>(op.begin_ns) - origin,
-                  static_cast<double>(op.end_ns) - origin,
-                  op.op,
-                  predicted_ns[op.op],
-                  static_cast<double>(op.end_ns - op.begin_ns),
-                  0,
-                  0};
-    if (!op_errors_.empty()) {
-      const OpError& before = op_errors_.back();
-      error.predicted_before_ns = before.predicted_before_ns + before.predicted_ns;
-      error.measured_before_ns = before.measured_before_ns + before.measured_ns;
-    }
-    op_errors_.push_back(error);
+void Session::select_span(std::size_t run, std::uint32_t span) {
+  const Span& s = runs()[run]->spans()[span];
+  if (s.kind == SpanKind::transfer) {
+    selection = {Selection::Kind::tensor, s.tensor, run, span};
+  } else {
+    selection = {Selection::Kind::op, s.op, run, span};
   }
 }
 
-std::optional<double> error_between(const std::vector<OpError>& errors, double begin_ns, double end_ns) {
-  const auto first = std::ranges::upper_bound(errors, begin_ns, {}, &OpError::end_ns);
-  const auto last = std::ranges::lower_bound(first, errors.end(), end_ns, {}, &OpError::begin_ns);
-  if (first == last) return std::nullopt;
-  const OpError& end = *std::prev(last);
-  const double predicted = end.predicted_before_ns + end.predicted_ns - first->predicted_before_ns;
-  const double measured = end.measured_before_ns + end.measured_ns - first->measured_before_ns;
-  return measured > 0 ? std::optional(predicted / measured) : std::nullopt;
+void Session::show_selection() {
+  if (selection.kind == Selection::Kind::nothing || selection.run >= runs().size()) return;
+  const Run& run = *runs()[selection.run];
+  const std::span<const std::uint32_t> spans =
+      selection.kind == Selection::Kind::op ? run.spans_of_op(selection.id) : run.transfers_of(selection.id);
+  const Nanoseconds origin = shown_.origin_ns(selection.run), end = origin + shown_.aligned_length_ns(selection.run);
+  std::uint32_t chosen = none;
+  for (const std::uint32_t span : spans) {
+    const Nanoseconds start = run.spans()[span].start_ns;
+    if (chosen == none || (start >= origin && start < end && run.spans()[chosen].start_ns < origin)) chosen = span;
+  }
+  if (chosen == none) return;
+  selection.span = chosen;
+  const Span& span = run.spans()[chosen];
+  const auto length = static_cast<double>(std::max<Nanoseconds>(span.end_ns - span.start_ns, 1));
+  const double middle = static_cast<double>(span.start_ns - origin) + length / 2;
+  const double shown = std::clamp(window.length_ns(), 4 * length, 40 * length);
+  window = {middle - shown / 2, middle + shown / 2};
+}
+
+void Session::select_next_match(int step) {
+  const auto next = runs().empty() ? std::nullopt : search_.next(step, selection.kind != Selection::Kind::nothing);
+  if (!next) return;
+  selection = *next;
+  show_selection();
 }
 
 }  // namespace tencache::gui

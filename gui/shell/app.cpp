@@ -56,7 +56,7 @@ bool App::fonts_changed() {
     theme_changed_ = false;
     theme_ = make_theme(wanted_light_, wanted_scale_);
     apply_theme(theme_);
-    load_fonts(theme_);
+    theme_.fonts.load(theme_.scale);
     fonts_changed_ = true;
   }
   return std::exchange(fonts_changed_, false);
@@ -132,18 +132,18 @@ void App::draw_status() {
   ImGui::SetCursorPosY(top);
   ImGui::Separator();
   const std::string state = session_.busy() ? "working…  " : session_.watching() ? "live  " : "";
-  ImGui::PushStyleColor(ImGuiCol_Text, session_.message_is_error() ? theme_.error : theme_.faint_text);
-  const std::string text = state + session_.message();
+  ImGui::PushStyleColor(ImGuiCol_Text, session_.messages().last_is_error() ? theme_.error : theme_.faint_text);
+  const std::string text = state + session_.messages().last();
   const ImVec2 at = ImGui::GetCursorScreenPos();
   draw_clipped_text(*ImGui::GetWindowDrawList(), at, ImGui::GetContentRegionAvail().x,
-                    session_.message_is_error() ? theme_.error : theme_.faint_text, text.data(),
+                    session_.messages().last_is_error() ? theme_.error : theme_.faint_text, text.data(),
                     text.data() + text.size());
   ImGui::PopStyleColor();
   ImGui::Dummy({ImGui::GetContentRegionAvail().x, ImGui::GetFontSize()});
-  if (ImGui::IsItemHovered() && !session_.message().empty()) {
+  if (ImGui::IsItemHovered() && !session_.messages().last().empty()) {
     ImGui::BeginTooltip();
     ImGui::PushTextWrapPos(theme_.px(700));
-    ImGui::TextUnformatted(session_.message().c_str());
+    ImGui::TextUnformatted(session_.messages().last().c_str());
     ImGui::PopTextWrapPos();
     ImGui::EndTooltip();
   }
@@ -159,7 +159,7 @@ void App::draw_help() {
   if (ImGui::Begin("Keys", &help_shown, ImGuiWindowFlags_AlwaysAutoResize | ImGuiWindowFlags_NoCollapse)) {
     const auto list = [&](const char* title, const std::vector<std::pair<const char*, const char*>>& keys) {
       if (keys.empty()) return;
-      ImGui::PushFont(theme_.bold);
+      ImGui::PushFont(theme_.fonts.bold);
       ImGui::TextUnformatted(title);
       ImGui::PopFont();
       for (const auto& [key, what] : keys) {

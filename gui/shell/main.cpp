@@ -31,9 +31,9 @@ ExitCode take_screenshot(const GuiOptions& options) {
     app.session().wait();
   }
   write_png(options.screenshot, headless.picture());
-  std::vector<std::string> errors = app.session().errors();
+  std::vector<std::string> errors = app.session().messages().errors();
   const SimulatedPointer simulated = app.session().simulated();
-  if (simulated != nullptr && !simulated->fits) errors.push_back(app.session().message());
+  if (simulated != nullptr && !simulated->fits) errors.push_back(app.session().messages().last());
   for (const std::string& error : errors) remark("tencache: " + error);
   return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
 }

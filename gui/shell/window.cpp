@@ -94,11 +94,11 @@ void draw_frame(Window& window, App& app) {
 
 void open_files(App& app, const GuiOptions& options) {
   Session& session = app.session();
-  if (!options.machine.empty()) session.default_machine = options.machine;
-  if (!options.policy.empty()) session.default_policy = options.policy;
-  session.default_options = parse_settings(options.settings);
-  session.gpu_memory = options.gpu_memory;
-  session.cpu_memory = options.cpu_memory;
+  if (!options.machine.empty()) session.defaults.machine = options.machine;
+  if (!options.policy.empty()) session.defaults.policy = options.policy;
+  session.defaults.options = parse_settings(options.settings);
+  session.defaults.gpu_memory = options.gpu_memory;
+  session.defaults.cpu_memory = options.cpu_memory;
   session.changes = options.changes;
   for (const std::string& file : options.files) session.open(file);
   if (options.files.empty()) session.open_sample();

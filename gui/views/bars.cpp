@@ -35,7 +35,7 @@ void draw_time_bar(ImDrawList& list, const Theme& theme, const BarScale& scale, 
   std::vector<double> seconds{parts.compute_seconds, parts.gap_seconds};
   seconds.insert(seconds.end(), parts.stall_seconds.begin(), parts.stall_seconds.end());
   draw_bar_parts(theme, scale, top, height, seconds, [&](std::size_t part, ImVec2 min, ImVec2 max) {
-    const ImU32 color = part == 0 ? theme.phases[2] : part == 1 ? theme.gap : theme.causes[part - 2];
+    const ImU32 color = part == 0 ? theme.palette.compute() : part == 1 ? theme.gap : theme.palette.causes[part - 2];
     draw_swatch(list, theme, min, max, color, part >= 2, alpha);
   });
   if (scale.cuts(std::accumulate(seconds.begin(), seconds.end(), 0.0))) draw_arrow(list, theme, scale, top, height);
@@ -71,11 +71,11 @@ void draw_legend(const Theme& theme, const std::vector<LegendItem>& entries) {
 }
 
 std::vector<LegendItem> legend_of(const Theme& theme, const std::vector<TimeParts>& bars) {
-  std::vector<LegendItem> entries{{theme.phases[2], "compute"}, {theme.gap, "host time"}};
+  std::vector<LegendItem> entries{{theme.palette.compute(), "compute"}, {theme.gap, "host time"}};
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     if (std::ranges::none_of(bars, [cause](const TimeParts& bar) { return bar.stall_seconds[cause] > 0; })) continue;
     entries.push_back(
-        {theme.causes[cause], std::string("waits for ") + label_of(static_cast<StallCause>(cause)), true});
+        {theme.palette.causes[cause], std::string("waits for ") + label_of(static_cast<StallCause>(cause)), true});
   }
   return entries;
 }

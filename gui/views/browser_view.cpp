@@ -39,7 +39,7 @@ class BrowserView : public View {
 
   // Runs of fewer iterations stand still at their last.
   std::size_t iteration(const Session& session) const {
-    return std::min(session.aligned_iteration(), session.runs()[run_]->iteration_count() - 1);
+    return std::min(session.shown().aligned(), session.runs()[run_]->iteration_count() - 1);
   }
 
   std::size_t run_ = 0;  // of the session's, whose figures are shown
@@ -165,7 +165,7 @@ void BrowserView::draw_tensors(Session& session, const Theme& theme) {
       const ImVec2 at = ImGui::GetCursorScreenPos();
       const float box = ImGui::GetFontSize();
       ImGui::GetWindowDrawList()->AddRectFilled({at.x, at.y + 1}, {at.x + box - 2, at.y + box - 1},
-                                                theme.roles[static_cast<std::size_t>(role)]);
+                                                theme.palette.of(role));
       ImGui::Dummy({box, box});
       ImGui::SameLine(0, theme.px(4));
       ImGui::TextUnformatted(label_of(role));
@@ -197,7 +197,7 @@ void BrowserView::draw_life(Session& session, const Theme& theme) {
   const TensorId tensor = choose_life(session);
   if (tensor == none) return;
   const Tensor& of = run.trace().tensors[tensor];
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   ImGui::TextUnformatted(std::string(run.tensor_name(tensor)).c_str());
   ImGui::PopFont();
   ImGui::SameLine();
@@ -224,7 +224,7 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
   handle_time_input(session, axis, ImGui::IsItemHovered() && ImGui::GetIO().MousePos.x >= axis.left);
   ImDrawList& list = *ImGui::GetWindowDrawList();
   draw_ruler(list, theme, axis, corner.y, bottom);
-  const auto origin = static_cast<double>(session.origin_ns(run_));
+  const auto origin = static_cast<double>(session.shown().origin_ns(run_));
   const auto top_of = [&](std::size_t row) { return corner.y + ruler + static_cast<float>(row) * (lane + gap); };
   const auto x = [&](Nanoseconds time) { return axis.clamped_x(static_cast<double>(time) - origin); };
   const float font = ImGui::GetFontSize();
@@ -238,8 +238,7 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
     const float share =
         std::min(1.0f, static_cast<float>(stay.bytes) / static_cast<float>(std::max<Bytes>(1, of.bytes)));
     const float floor = top_of(stay.tier) + lane;
-    list.AddRectFilled({x(stay.begin_ns), floor - lane * share}, {x(stay.end_ns), floor},
-                       theme.roles[static_cast<std::size_t>(of.role)]);
+    list.AddRectFilled({x(stay.begin_ns), floor - lane * share}, {x(stay.end_ns), floor}, theme.palette.of(of.role));
   }
   for (const OpIndex op : uses_) {
     for (const std::uint32_t span : run.spans_of_op(op)) {
@@ -254,7 +253,7 @@ void BrowserView::draw_stays(Session& session, const Theme& theme, const Tensor&
 
 void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vector<std::uint32_t>& copies) {
   const Run& run = *session.runs()[run_];
-  const auto origin = static_cast<double>(session.origin_ns(run_));
+  const auto origin = static_cast<double>(session.shown().origin_ns(run_));
   for (const std::uint32_t transfer : copies) {
     const Span& span = run.spans()[transfer];
     const std::uint32_t user = run.used_by(transfer);
@@ -280,7 +279,7 @@ void BrowserView::draw_moves(Session& session, TensorId tensor, const std::vecto
 void BrowserView::draw_header(Session& session, const Theme& theme) {
   ImGui::AlignTextToFramePadding();
   if (session.runs().size() == 1) {
-    ImGui::PushFont(theme.bold);
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(session.runs()[run_]->title().c_str());
     ImGui::PopFont();
   } else {
@@ -299,16 +298,16 @@ void BrowserView::draw_header(Session& session, const Theme& theme) {
   ImGui::SameLine(0, theme.px(18));
   const Run& run = *session.runs()[run_];
   const std::size_t shown = iteration(session);
-  const char* which = shown == session.aligned_iteration() ? "" : "the last of this run: ";
+  const char* which = shown == session.shown().aligned() ? "" : "the last of this run: ";
   ImGui::TextDisabled("%stimes, waits and copies of iteration %llu, %s", which,
                       static_cast<unsigned long long>(run.first_iteration() + shown + 1),
                       duration_text(run.iteration_ns(shown)).c_str());
 }
 
 void BrowserView::prepare(const Session& session) {
-  if (prepared_ == session.generation() && prepared_run_ == run_) return;
+  if (prepared_ == session.shown().generation() && prepared_run_ == run_) return;
   const Run& run = *session.runs()[run_];
-  prepared_ = session.generation();
+  prepared_ = session.shown().generation();
   prepared_run_ = run_;
   ops_ = op_rows(run, iteration(session));
   tensors_ = tensor_rows(run, iteration(session));

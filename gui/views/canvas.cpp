@@ -120,8 +120,8 @@ bool handle_time_input(Session& session, const TimeAxis& axis, bool hovered) {
     if (down('D', ImGuiKey_RightArrow)) session.window.pan(length * seconds);
     if (ImGui::IsKeyPressed(key_of('F'), false)) session.fit();
     if (ImGui::IsKeyPressed(key_of('0'), false)) session.fit_all();
-    if (typed('[') && session.aligned_iteration() > 0) session.align(session.aligned_iteration() - 1);
-    if (typed(']')) session.align(session.aligned_iteration() + 1);
+    if (typed('[') && session.shown().aligned() > 0) session.align(session.shown().aligned() - 1);
+    if (typed(']')) session.align(session.shown().aligned() + 1);
     if (ImGui::IsKeyPressed(key_of('N'))) session.select_next_match(io.KeyShift ? -1 : 1);
     if (ImGui::IsKeyPressed(key_of('G'), false)) session.show_selection();
     if (ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Escape), false)) {
@@ -147,15 +147,16 @@ void draw_cursor_and_range(ImDrawList& list, const Theme& theme, const Session& 
 }
 
 void draw_iteration_choice(Session& session, const Theme& theme) {
-  if (ImGui::ArrowButton("##before", ImGuiDir_Left) && session.aligned_iteration() > 0) {
-    session.align(session.aligned_iteration() - 1);
+  if (ImGui::ArrowButton("##before", ImGuiDir_Left) && session.shown().aligned() > 0) {
+    session.align(session.shown().aligned() - 1);
   }
   ImGui::SameLine(0, theme.px(4));
-  const std::uint64_t first = session.first_iteration();
+  const std::uint64_t first = session.shown().first_iteration();
   ImGui::TextUnformatted(
-      fmt::format("iteration {} of {}", first + session.aligned_iteration() + 1, first + session.iterations()).c_str());
+      fmt::format("iteration {} of {}", first + session.shown().aligned() + 1, first + session.shown().iterations())
+          .c_str());
   ImGui::SameLine(0, theme.px(4));
-  if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.aligned_iteration() + 1);
+  if (ImGui::ArrowButton("##after", ImGuiDir_Right)) session.align(session.shown().aligned() + 1);
 }
 
 void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std::string>>& facts, float width) {
@@ -166,9 +167,9 @@ void draw_facts(const Theme& theme, const std::vector<std::pair<std::string, std
   for (const auto& [label, value] : facts) {
     ImGui::PushTextWrapPos(wrap);
     if (label.empty()) {
-      if (theme.bold != nullptr) ImGui::PushFont(theme.bold);
+      if (theme.fonts.bold != nullptr) ImGui::PushFont(theme.fonts.bold);
       ImGui::TextUnformatted(value.c_str());
-      if (theme.bold != nullptr) ImGui::PopFont();
+      if (theme.fonts.bold != nullptr) ImGui::PopFont();
     } else {
       ImGui::TextDisabled("%s", label.c_str());
       ImGui::SameLine(labels + theme.px(12));

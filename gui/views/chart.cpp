@@ -112,7 +112,7 @@ void draw_bars(const Theme& theme, const BarChart& chart) {
   const std::string* group = nullptr;
   for (const ChartBar& bar : chart.bars) {
     if (!bar.group.empty() && (group == nullptr || *group != bar.group)) {
-      ImGui::PushFont(theme.bold);
+      ImGui::PushFont(theme.fonts.bold);
       heading(bar.group);
       ImGui::PopFont();
     }
@@ -163,13 +163,13 @@ void draw_dots(const Theme& theme, const BarChart& chart, float height) {
 ImU32 color_of(const Theme& theme, const Ink& ink) {
   switch (ink.kind) {
     case Ink::Kind::compute:
-      return theme.phases[2];
+      return theme.palette.compute();
     case Ink::Kind::host:
       return theme.gap;
     case Ink::Kind::stall:
-      return ink.pale ? mixed(theme.causes[ink.which], theme.lane, 0.6f) : theme.causes[ink.which];
+      return ink.pale ? mixed(theme.palette.causes[ink.which], theme.lane, 0.6f) : theme.palette.causes[ink.which];
     case Ink::Kind::role:
-      return theme.roles[ink.which];
+      return theme.palette.roles[ink.which];
     case Ink::Kind::marked:
       return theme.accent;
     case Ink::Kind::plain:
@@ -194,7 +194,7 @@ float chart_height(const Theme& theme, const BarChart& chart) {
 
 void draw_chart(const Theme& theme, const BarChart& chart, float height) {
   const float top = ImGui::GetCursorPosY();
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   heading(chart.title);
   ImGui::PopFont();
   if (chart.dots_without_place > 0) {

@@ -98,8 +98,8 @@ class ComparisonView : public View {
 };
 
 // Neither of them a colour of the bars of time.
-ImU32 memory_use(const Theme& theme) { return theme.series[2]; }
-ImU32 link_use(const Theme& theme) { return theme.series[1]; }
+ImU32 memory_use(const Theme& theme) { return theme.palette.series[2]; }
+ImU32 link_use(const Theme& theme) { return theme.palette.series[1]; }
 
 void ComparisonView::draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const {
   ImDrawList& list = *ImGui::GetWindowDrawList();
@@ -321,8 +321,8 @@ void ComparisonView::draw_uses(Session& session, const Theme& theme) {
 }
 
 void ComparisonView::draw(Session& session, const Theme& theme) {
-  if (documents_ != session.documents().size()) {
-    documents_ = session.documents().size();
+  if (documents_ != session.documents().all().size()) {
+    documents_ = session.documents().all().size();
     rows_ = comparison_rows(session);
     resources_ = resources_of(rows_);
     if (resources_.size() > most_resources) resources_.resize(most_resources);

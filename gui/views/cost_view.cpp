@@ -52,16 +52,16 @@ class CostView : public View {
 
 std::string CostView::csv(const Session& session) const {
   std::vector<SweepRow> shown;
-  for (const SweepRow& row : session.sweep_rows()) {
+  for (const SweepRow& row : session.documents().sweep_rows()) {
     if (filter_.shows(row)) shown.push_back(row);
   }
   return shown.empty() ? std::string() : sweep_csv(shown);
 }
 
 void CostView::prepare(const Session& session) {
-  if (known_ != session.sweep_rows().size()) {
-    known_ = session.sweep_rows().size();
-    rows_ = session.sweep_rows();
+  if (known_ != session.documents().sweep_rows().size()) {
+    known_ = session.documents().sweep_rows().size();
+    rows_ = session.documents().sweep_rows();
     workloads_ = workloads_of(rows_);
     if (std::ranges::find(workloads_, filter_.workload) == workloads_.end()) filter_.workload = workloads_.front();
     has_spot_ = std::ranges::any_of(rows_, [](const SweepRow& row) { return row.spot_usd_per_hour.has_value(); });
@@ -76,12 +76,12 @@ void CostView::prepare(const Session& session) {
 
 ImU32 CostView::color_of(const Theme& theme, const std::string& machine) const {
   const auto index = static_cast<std::size_t>(std::ranges::find(machines_, machine) - machines_.begin());
-  return theme.series[index % theme.series.size()];
+  return theme.palette.line(index);
 }
 
 void CostView::draw_boxes(const char* title, const std::vector<std::string>& names, std::set<std::string>& hidden,
                           const Theme& theme, bool colors) {
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   ImGui::TextUnformatted(title);
   ImGui::PopFont();
   ImGui::SameLine();
@@ -297,7 +297,7 @@ void CostView::draw_front_table(const Theme& theme) {
 }
 
 void CostView::draw(Session& session, const Theme& theme) {
-  if (session.sweep_rows().empty()) {
+  if (session.documents().sweep_rows().empty()) {
     ImGui::TextDisabled("%s",
                         "No sweep: open what `tencache sweep SWEEP -o results.sqlite` wrote, or `--json` printed.");
     return;

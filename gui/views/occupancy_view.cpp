@@ -85,14 +85,14 @@ void OccupancyView::find_plots(const Session& session) {
 void OccupancyView::draw_plot(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis,
                               const Plot& plot) {
   const Run& run = *session.runs()[plot.run];
-  const auto origin = static_cast<double>(session.origin_ns(plot.run));
+  const auto origin = static_cast<double>(session.shown().origin_ns(plot.run));
   const float bottom = plot.top + plot.height;
   list.AddRectFilled({axis.left, plot.top}, {axis.left + axis.width, bottom}, theme.lane);
   run.occupancy().collect(plot.tier, axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), columns_);
   base_.assign(axis.pixels(), 0.0f);
   const float pixels_per_byte = plot.height / static_cast<float>(plot.scale);
   for (std::size_t role = 0; role < static_cast<std::size_t>(role_count); ++role) {
-    draw_parts(list, axis, bottom, theme.roles[role], [&](std::size_t pixel) {
+    draw_parts(list, axis, bottom, theme.palette.roles[role], [&](std::size_t pixel) {
       const float from = std::round(base_[pixel]);
       base_[pixel] += std::max(0.0f, static_cast<float>(columns_[pixel].roles[role])) * pixels_per_byte;
       return std::pair(from, std::min(plot.height, std::round(base_[pixel])));
@@ -145,7 +145,7 @@ void OccupancyView::draw_plots(Session& session, const Theme& theme, float width
     line("capacity " + format_bytes(plot.capacity), theme.error);
     line("peak " + format_bytes(run.occupancy().peak(plot.tier)), theme.faint_text);
     if (session.cursor_ns) {
-      const auto at = session.origin_ns(plot.run) + static_cast<Nanoseconds>(*session.cursor_ns);
+      const auto at = session.shown().origin_ns(plot.run) + static_cast<Nanoseconds>(*session.cursor_ns);
       OccupancyColumn now{run.occupancy().held(plot.tier, at)};
       line("here " + format_bytes(static_cast<Bytes>(std::max<std::int64_t>(0, now.total()))), theme.text);
     }
@@ -162,7 +162,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
   const Plot& plot = plots_[listed_];
   const Run& run = *session.runs()[plot.run];
   const double cursor = session.cursor_ns.value_or((session.window.begin_ns + session.window.end_ns) / 2);
-  const Nanoseconds at = session.origin_ns(plot.run) + static_cast<Nanoseconds>(cursor);
+  const Nanoseconds at = session.shown().origin_ns(plot.run) + static_cast<Nanoseconds>(cursor);
   if (residents_of_ != listed_ || residents_at_ != at) {
     residents_ = run.occupancy().residents(plot.tier, at);
     residents_of_ = listed_;
@@ -175,7 +175,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
     total += resident.bytes;
   }
   const auto heading = [&theme](const std::string& text) {
-    ImGui::PushFont(theme.bold);
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(text.c_str());
     ImGui::PopFont();
   };
@@ -199,7 +199,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
   // The legend of the plots as well, so every role that occurs in any of them is there.
   for (std::size_t role = 0; role < by_role.size(); ++role) {
     ImGui::PushID(static_cast<int>(role));
-    row(theme.roles[role], label_of(static_cast<Role>(role)), by_role[role], false);
+    row(theme.palette.roles[role], label_of(static_cast<Role>(role)), by_role[role], false);
     ImGui::PopID();
   }
   ImGui::Separator();
@@ -215,8 +215,7 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
       const bool selected = resident.tensor != none && session.selection.kind == Selection::Kind::tensor &&
                             session.selected_in(plot.run) == resident.tensor;
       ImGui::PushID(i);
-      if (row(theme.roles[static_cast<std::size_t>(resident.role)], name, resident.bytes, selected) &&
-          resident.tensor != none) {
+      if (row(theme.palette.of(resident.role), name, resident.bytes, selected) && resident.tensor != none) {
         session.selection = {Selection::Kind::tensor, resident.tensor, plot.run, none};
       }
       ImGui::PopID();
@@ -227,8 +226,8 @@ void OccupancyView::draw_residents(Session& session, const Theme& theme) {
 }
 
 void OccupancyView::draw(Session& session, const Theme& theme) {
-  if (prepared_ != session.generation()) {
-    prepared_ = session.generation();
+  if (prepared_ != session.shown().generation()) {
+    prepared_ = session.shown().generation();
     find_plots(session);
   }
   if (plots_.empty()) {

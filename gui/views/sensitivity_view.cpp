@@ -27,12 +27,12 @@ class SensitivityView : public View {
     return {{"L", "time linear or logarithmic"}, {"point at a line", "its figures; the others fade"}};
   }
   std::string csv(const Session& session) const override {
-    return session.plots().empty() ? std::string() : sensitivity_csv(*shown(session));
+    return session.documents().plots().empty() ? std::string() : sensitivity_csv(*shown(session));
   }
 
  private:
   std::shared_ptr<const SensitivityPlot> shown(const Session& session) const {
-    return session.plots()[std::min(chosen_, session.plots().size() - 1)];
+    return session.documents().plots()[std::min(chosen_, session.documents().plots().size() - 1)];
   }
   void draw_bar(const Session& session, const Theme& theme);
   Plot make_plot(const Theme& theme, const SensitivityPlot& data, ImVec2 corner, ImVec2 size) const;
@@ -48,8 +48,8 @@ class SensitivityView : public View {
 };
 
 void SensitivityView::draw_bar(const Session& session, const Theme& theme) {
-  if (session.plots().size() != known_) {  // the newest is what somebody waits for
-    known_ = session.plots().size();
+  if (session.documents().plots().size() != known_) {  // the newest is what somebody waits for
+    known_ = session.documents().plots().size();
     chosen_ = known_ - 1;
     double least = std::numeric_limits<double>::infinity(), most = 0;
     for (const SensitivityCurve& curve : shown(session)->curves) {
@@ -62,16 +62,16 @@ void SensitivityView::draw_bar(const Session& session, const Theme& theme) {
     logarithmic_ = most > most_times_on_a_linear_axis * least;
   }
   ImGui::AlignTextToFramePadding();
-  if (session.plots().size() == 1) {
-    ImGui::PushFont(theme.bold);
+  if (session.documents().plots().size() == 1) {
+    ImGui::PushFont(theme.fonts.bold);
     ImGui::TextUnformatted(shown(session)->title().c_str());
     ImGui::PopFont();
   } else {
     ImGui::SetNextItemWidth(theme.px(430));
     if (ImGui::BeginCombo("##plot", shown(session)->title().c_str())) {
-      for (std::size_t i = 0; i < session.plots().size(); ++i) {
+      for (std::size_t i = 0; i < session.documents().plots().size(); ++i) {
         ImGui::PushID(static_cast<int>(i));
-        if (ImGui::Selectable(session.plots()[i]->title().c_str(), i == chosen_)) chosen_ = i;
+        if (ImGui::Selectable(session.documents().plots()[i]->title().c_str(), i == chosen_)) chosen_ = i;
         ImGui::PopID();
       }
       ImGui::EndCombo();
@@ -93,7 +93,7 @@ ImU32 SensitivityView::color_of(const Theme& theme, const SensitivityPlot& data,
   }
   const auto index =
       static_cast<std::size_t>(std::ranges::find(policies, data.curves[curve].policy) - policies.begin());
-  const ImU32 color = theme.series[index % theme.series.size()];
+  const ImU32 color = theme.palette.line(index);
   return pointed_at_ == none || pointed_at_ == curve ? color : mixed(color, theme.lane, 0.65f);
 }
 
@@ -266,11 +266,12 @@ void SensitivityView::draw_table(const Theme& theme, const SensitivityPlot& data
 }
 
 void SensitivityView::draw(Session& session, const Theme& theme) {
-  if (session.plots().empty()) {
-    ImGui::TextDisabled("%s", session.plotting() ? "Simulating…"
-                                                 : "No sensitivity: open what `tencache sensitivity TRACE -m MACHINE "
-                                                   "--over pcie=4GB/s..64GB/s --json` printed, or choose \"vary\" "
-                                                   "beside a slider of \"What if\".");
+  if (session.documents().plots().empty()) {
+    ImGui::TextDisabled("%s", session.documents().plotting()
+                                  ? "Simulating…"
+                                  : "No sensitivity: open what `tencache sensitivity TRACE -m MACHINE "
+                                    "--over pcie=4GB/s..64GB/s --json` printed, or choose \"vary\" "
+                                    "beside a slider of \"What if\".");
     return;
   }
   draw_bar(session, theme);

@@ -180,14 +180,14 @@ void TableView::draw_table(const Theme& theme) {
 }
 
 void TableView::draw(Session& session, const Theme& theme) {
-  choose(session.documents());
+  choose(session.documents().all());
   if (document_ == nullptr) {
     ImGui::TextDisabled("%s", session.busy() ? "Working…"
                                              : "No table: open a CSV file, a decision log, or what any command printed "
                                                "with --json, such as `tencache explain`.");
     return;
   }
-  draw_toolbar(session.documents(), theme);
+  draw_toolbar(session.documents().all(), theme);
   if (document_->chart && picture_shown_) {
     const float room = ImGui::GetContentRegionAvail().y;
     draw_chart(theme, *document_->chart, std::min(room * 0.6f, chart_height(theme, *document_->chart)));

@@ -40,17 +40,18 @@ Theme make_theme(bool light, float scale) {
   theme.cursor = light ? rgb(0x333a42) : rgb(0xd9dee5);
   theme.range = light ? rgb(0x0072b2) : rgb(0x56b4e9);
   theme.ghost = light ? rgb(0x6b7480) : rgb(0x9aa4b0);
-  theme.phases = {sky_blue, violet, blue, bluish_green, brown, sand};
-  theme.causes = {vermillion,
-                  orange,
-                  reddish_purple,
-                  mixed(reddish_purple, rgb(0x5b2a86), 0.55f),
-                  yellow,
-                  light ? rgb(0x30353b) : rgb(0xf2f2f2),
-                  light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
-  theme.roles = {blue,           orange,    sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f),
-                 reddish_purple, theme.gap, violet,   vermillion};
-  theme.series = {orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0x30353b) : yellow};
+  theme.palette.phases = {sky_blue, violet, blue, bluish_green, brown, sand};
+  theme.palette.causes = {vermillion,
+                          orange,
+                          reddish_purple,
+                          mixed(reddish_purple, rgb(0x5b2a86), 0.55f),
+                          yellow,
+                          light ? rgb(0x30353b) : rgb(0xf2f2f2),
+                          light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
+  theme.palette.roles = {blue,           orange,    sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f),
+                         reddish_purple, theme.gap, violet,   vermillion};
+  theme.palette.series = {
+      orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0x30353b) : yellow};
   return theme;
 }
 
@@ -105,13 +106,13 @@ void apply_theme(const Theme& theme) {
   set(ImGuiCol_TextSelectedBg, mixed(theme.lane, theme.accent, 0.5f));
 }
 
-void load_fonts(Theme& theme) {
+void Fonts::load(float scale) {
   namespace fs = std::filesystem;
   ImFontAtlas& atlas = *ImGui::GetIO().Fonts;
   atlas.Clear();
   static const ImWchar ranges[] = {0x20,   0xff,   0x2010, 0x2027, 0x2030, 0x203a, 0x2190, 0x2199, 0x2260, 0x2265,
                                    0x2500, 0x259f, 0x25a0, 0x25ff, 0x2713, 0x2717, 0x0370, 0x03ff, 0};
-  const auto load = [&](const char* file, float size) -> ImFont* {
+  const auto open = [&](const char* file, float size) -> ImFont* {
     for (const char* folder : {"/usr/share/fonts/truetype/dejavu/", "/usr/share/fonts/TTF/", "/usr/share/fonts/dejavu/",
                                "/usr/share/fonts/dejavu-sans-fonts/"}) {
       const std::string path = std::string(folder) + file;
@@ -127,19 +128,19 @@ void load_fonts(Theme& theme) {
     config.SizePixels = size;
     return atlas.AddFontDefault(&config);
   };
-  const float size = std::max(8.0f, std::round(13.5f * theme.scale));
-  theme.font = load("DejaVuSans.ttf", size);
-  theme.bold = load("DejaVuSans-Bold.ttf", size);
-  theme.mono = load("DejaVuSansMono.ttf", size);
+  const float size = std::max(8.0f, std::round(13.5f * scale));
+  regular = open("DejaVuSans.ttf", size);
+  bold = open("DejaVuSans-Bold.ttf", size);
+  mono = open("DejaVuSansMono.ttf", size);
 }
 
 ImU32 Theme::slot(const Track& track, StallCause cause_of_link, std::size_t slot) const {
   if (track.is_link()) {
-    const ImU32 full = causes[static_cast<std::size_t>(cause_of_link)];
+    const ImU32 full = palette.causes[static_cast<std::size_t>(cause_of_link)];
     return slot == urgent_slot ? full : paler(*this, full);
   }
-  if (slot < phase_count) return phases[slot];
-  return slot == gap_slot ? gap : causes[slot - first_stall_slot];
+  if (slot < phase_count) return palette.phases[slot];
+  return slot == gap_slot ? gap : palette.causes[slot - first_stall_slot];
 }
 
 ImU32 paler(const Theme& theme, ImU32 color) { return mixed(color, theme.lane, 0.45f); }

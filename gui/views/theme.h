@@ -14,6 +14,27 @@
 
 namespace tencache::gui {
 
+// Of what is shown, by what it is.
+struct Palette {
+  std::array<ImU32, phase_count> phases{};
+  std::array<ImU32, stall_cause_count> causes{};
+  std::array<ImU32, role_count> roles{};
+  std::array<ImU32, 7> series{};  // of lines and dots that are told apart besides by their shape
+
+  ImU32 compute() const { return phases[static_cast<std::size_t>(Phase::backward)]; }  // where phases are not shown
+  ImU32 of(Role role) const { return roles[static_cast<std::size_t>(role)]; }
+  ImU32 line(std::size_t index) const { return series[index % series.size()]; }
+};
+
+struct Fonts {
+  ImFont* regular = nullptr;
+  ImFont* bold = nullptr;
+  ImFont* mono = nullptr;
+
+  // Fills the context's font atlas for this scale; DejaVu where it is installed, else ImGui's own.
+  void load(float scale);
+};
+
 struct Theme {
   bool light = false;
   float scale = 1;  // of fonts and distances
@@ -21,14 +42,8 @@ struct Theme {
   ImU32 background = 0, panel = 0, lane = 0, grid = 0, border = 0;
   ImU32 text = 0, faint_text = 0, accent = 0, error = 0, good = 0;
   ImU32 gap = 0, selection = 0, match = 0, cursor = 0, range = 0, ghost = 0;
-  std::array<ImU32, phase_count> phases{};
-  std::array<ImU32, stall_cause_count> causes{};
-  std::array<ImU32, role_count> roles{};
-  std::array<ImU32, 7> series{};  // of lines and dots that are told apart besides by their shape
-
-  ImFont* font = nullptr;
-  ImFont* bold = nullptr;
-  ImFont* mono = nullptr;
+  Palette palette;
+  Fonts fonts;
 
   float px(float at_scale_1) const { return at_scale_1 * scale; }
   // Of a slot of a track (gui/model/track.h).
@@ -38,8 +53,6 @@ struct Theme {
 Theme make_theme(bool light, float scale);
 // Sets ImGui's style. Fonts apart: they belong to the renderer's texture.
 void apply_theme(const Theme& theme);
-// Fills the context's font atlas for this scale; DejaVu where it is installed, else ImGui's own.
-void load_fonts(Theme& theme);
 
 // Of copies that were asked for ahead.
 ImU32 paler(const Theme& theme, ImU32 color);

@@ -41,14 +41,14 @@ void draw_name(ImDrawList& list, const Theme& theme, const Run& run, const Span&
 void draw_marks(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis, const Lane& lane,
                 VisibleTrack& visible) {
   const Run& run = *session.runs()[lane.run];
-  const auto origin = static_cast<double>(session.origin_ns(lane.run));
+  const auto origin = static_cast<double>(session.shown().origin_ns(lane.run));
   const auto tick = [&](float begin, float end, ImU32 color) {
     end = std::max(end, begin + theme.px(2));
     if (end < axis.left || begin > axis.left + axis.width) return;
     list.AddRectFilled({begin, lane.top - theme.px(2)}, {end, lane.top + theme.px(2)}, color);
     list.AddRectFilled({begin, lane.top + lane.height - theme.px(4)}, {end, lane.top + lane.height}, color);
   };
-  if (const Track* marks = session.marks(lane.run, lane.track); marks != nullptr) {
+  if (const Track* marks = session.search().marks(lane.run, lane.track); marks != nullptr) {
     marks->collect(axis.begin_ns + origin, axis.end_ns + origin, axis.pixels(), visible);
     std::size_t first = 0;  // of the pixels with any, beside each other
     for (std::size_t pixel = 0; pixel <= axis.pixels(); ++pixel) {
@@ -84,7 +84,7 @@ void draw_lane(const Session& session, const Theme& theme, ImDrawList& list, con
                VisibleTrack& visible) {
   const Run& run = *session.runs()[lane.run];
   const Track& track = run.tracks()[lane.track];
-  const bool searching = !session.search_text().empty();
+  const bool searching = !session.search().text().empty();
   const std::uint32_t selected = session.selected_in(lane.run);
   const auto span_of = [&run](const TrackItem& item) -> const Span& { return run.spans()[item.span]; };
   const auto on_item = [&](const TrackItem& item, ImVec2 min, ImVec2 max, ImU32 color) {
@@ -93,20 +93,21 @@ void draw_lane(const Session& session, const Theme& theme, ImDrawList& list, con
                                                       ? span.kind != SpanKind::transfer && span.op == selected
                                                       : span.kind == SpanKind::transfer && span.tensor == selected);
     if (is_selected) list.AddRect(min, max, theme.selection, 0, 0, theme.px(2));
-    if (searching && session.matches(lane.run, span)) list.AddRect(min, max, theme.match, 0, 0, theme.px(1.5f));
+    if (searching && session.search().matches(lane.run, span))
+      list.AddRect(min, max, theme.match, 0, 0, theme.px(1.5f));
     draw_name(list, theme, run, span, min, max, color);
   };
   const auto strength = [&](const TrackItem& item) {
-    return searching && !session.matches(lane.run, span_of(item)) ? 0.35f : 1.0f;
+    return searching && !session.search().matches(lane.run, span_of(item)) ? 0.35f : 1.0f;
   };
-  draw_track(list, theme, axis, run, track, session.origin_ns(lane.run), lane.top, lane.height - 1, visible,
+  draw_track(list, theme, axis, run, track, session.shown().origin_ns(lane.run), lane.top, lane.height - 1, visible,
              searching ? 0.45f : 1.0f, on_item, strength);
   draw_marks(session, theme, list, axis, lane, visible);
 }
 
 void draw_errors(const Session& session, const Theme& theme, ImDrawList& list, const TimeAxis& axis, float top,
                  float height) {
-  const std::vector<OpError>& errors = session.op_errors();
+  const std::vector<OpError>& errors = session.shown().op_errors();
   const float middle = std::floor(top + height / 2), half = height / 2 - 1;
   list.AddRectFilled({axis.left, top}, {axis.left + axis.width, top + height}, theme.lane);
   for (std::size_t pixel = 0; pixel < axis.pixels(); ++pixel) {
@@ -129,7 +130,7 @@ void draw_arrows(const Session& session, const Theme& theme, ImDrawList& list, c
     const std::uint32_t id = session.selected_in(r);
     if (id == none) continue;
     const Run& run = *session.runs()[r];
-    const Nanoseconds origin = session.origin_ns(r);
+    const Nanoseconds origin = session.shown().origin_ns(r);
     std::vector<std::uint32_t> transfers;
     const auto inside = [&](std::uint32_t index) {
       const Span& span = run.spans()[index];
@@ -180,18 +181,18 @@ std::vector<LegendItem> timeline_legend(const Session& session, const Theme& the
   }
   std::vector<LegendItem> entries;
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
-    if (used[phase]) entries.push_back({theme.phases[phase], label_of(static_cast<Phase>(phase))});
+    if (used[phase]) entries.push_back({theme.palette.phases[phase], label_of(static_cast<Phase>(phase))});
   }
   if (used[gap_slot]) entries.push_back({theme.gap, "host time"});
   bool stalls_named = false;
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     if (!used[first_stall_slot + cause]) continue;
     const char* label = label_of(static_cast<StallCause>(cause));
-    entries.push_back({theme.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
+    entries.push_back({theme.palette.causes[cause], std::string(stalls_named ? "" : "stalls for: ") + label, true});
     stalls_named = true;
   }
   if (links) entries.push_back({theme.ghost, "copies: asked for ahead, waited for", false, true});
-  if (!session.op_errors().empty()) entries.push_back({theme.text, "error: up, predicted too long"});
+  if (!session.shown().op_errors().empty()) entries.push_back({theme.text, "error: up, predicted too long"});
   return entries;
 }
 

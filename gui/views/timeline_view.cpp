@@ -73,7 +73,7 @@ float TimelineView::layout(const Session& session, const Theme& theme, float top
   lanes_.clear();
   run_tops_.clear();
   const float op_lane = theme.px(40), link_lane = theme.px(24), gap = theme.px(3);
-  errors_height_ = session.op_errors().empty() ? 0 : theme.px(30);
+  errors_height_ = session.shown().op_errors().empty() ? 0 : theme.px(30);
   float fixed = errors_height_ > 0 ? errors_height_ + theme.px(4) : 0, stretching = 0;
   label_width_ = theme.px(90);
   for (const RunPointer& run : session.runs()) {
@@ -114,7 +114,7 @@ const TrackItem* TimelineView::item_at(const Session& session, const TimeAxis& a
                                        ImVec2 mouse) const {
   const Track& track = session.runs()[lane.run]->tracks()[lane.track];
   const auto row = static_cast<std::uint8_t>((mouse.y - lane.top) / lane.height * track.row_count());
-  const double time = axis.time(mouse.x) + static_cast<double>(session.origin_ns(lane.run));
+  const double time = axis.time(mouse.x) + static_cast<double>(session.shown().origin_ns(lane.run));
   return track.at(time, row, 2 * axis.pixel_ns());
 }
 
@@ -125,7 +125,7 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
   const Run& r = *session.runs()[run];
   const float x = ImGui::GetWindowPos().x + theme.px(4), y = top + theme.px(4);
   list.AddRectFilled({x, top}, {right, top + header_height(theme)}, theme.background);  // over the lines of time
-  ImFont* bold = theme.bold != nullptr ? theme.bold : ImGui::GetFont();
+  ImFont* bold = theme.fonts.bold != nullptr ? theme.fonts.bold : ImGui::GetFont();
   const float size = ImGui::GetFontSize();
   list.AddText(bold, size, {x, y}, theme.text, r.title().c_str());
   float at = x + bold->CalcTextSizeA(size, FLT_MAX, 0, r.title().c_str()).x + theme.px(14);
@@ -139,17 +139,17 @@ void TimelineView::draw_run_header(const Session& session, const Theme& theme, I
 }
 
 void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
-  if (session.search_text() != search_) search_ = session.search_text();
+  if (session.search().text() != search_) search_ = session.search().text();
   ImGui::SetNextItemWidth(theme.px(260));
   const bool wanted = typed('/');
-  if (ImGui::InputTextWithHint("##search", "search ops, modules, tensors  (/)", &search_)) session.search(search_);
+  if (ImGui::InputTextWithHint("##search", "search ops, modules, tensors  (/)", &search_)) session.look_for(search_);
   if (wanted) ImGui::SetKeyboardFocusHere(-1);  // asked for before the item, ImGui 1.90 does not give it
   if (ImGui::IsItemDeactivated() && ImGui::IsKeyPressed(ImGui::GetKeyIndex(ImGuiKey_Enter))) {
     session.select_next_match(1);
   }
   if (!search_.empty()) {
     ImGui::SameLine();
-    ImGui::TextDisabled("%zu ops, %zu tensors", session.found_ops().size(), session.found_tensors().size());
+    ImGui::TextDisabled("%zu ops, %zu tensors", session.search().ops().size(), session.search().tensors().size());
   }
   ImGui::SameLine(0, theme.px(18));
   draw_iteration_choice(session, theme);
@@ -164,15 +164,15 @@ void TimelineView::draw_toolbar(Session& session, const Theme& theme) {
 
 // Of the ranks of a trace of several, and of files of many runs.
 void TimelineView::draw_choice_of_runs(Session& session, const Theme& theme) {
-  if (session.all_runs().size() < 3 && session.runs().size() == session.all_runs().size()) return;
+  if (session.shown().all().size() < 3 && session.runs().size() == session.shown().all().size()) return;
   ImGui::SameLine(0, theme.px(18));
   ImGui::SetNextItemWidth(theme.px(130));
-  const std::string label = fmt::format("{} of {} runs", session.runs().size(), session.all_runs().size());
+  const std::string label = fmt::format("{} of {} runs", session.runs().size(), session.shown().all().size());
   if (!ImGui::BeginCombo("##runs", label.c_str(), ImGuiComboFlags_HeightLarge)) return;
-  for (std::size_t i = 0; i < session.all_runs().size(); ++i) {
-    bool chosen = session.is_chosen(i);
+  for (std::size_t i = 0; i < session.shown().all().size(); ++i) {
+    bool chosen = session.shown().chosen()[i] != 0;
     ImGui::PushID(static_cast<int>(i));
-    if (ImGui::Checkbox(session.all_runs()[i]->title().c_str(), &chosen)) session.choose(i, chosen);
+    if (ImGui::Checkbox(session.shown().all()[i]->title().c_str(), &chosen)) session.choose(i, chosen);
     ImGui::PopID();
   }
   ImGui::EndCombo();
@@ -248,7 +248,8 @@ void TimelineView::draw_details(Session& session, const Theme& theme, float heig
     };
     for (std::size_t run = 0; run < session.runs().size(); ++run) {
       Measurement measured = iterations_[run];
-      if (session.time_range) measured = session.measure(run, session.time_range->first, session.time_range->second);
+      if (session.time_range)
+        measured = session.shown().measure(run, session.time_range->first, session.time_range->second);
       column(describe_measurement(session, run, measured));
       column(describe_moved(measured));
     }
@@ -262,8 +263,8 @@ void TimelineView::draw(Session& session, const Theme& theme) {
     return draw_no_run(session, "No timeline: open a trace, a result or a timeline, or drop one here.");
   }
   draw_toolbar(session, theme);  // first: it may change which runs there are
-  if (prepared_ != session.generation() || legend_is_light_ != theme.light) {
-    prepared_ = session.generation();
+  if (prepared_ != session.shown().generation() || legend_is_light_ != theme.light) {
+    prepared_ = session.shown().generation();
     legend_is_light_ = theme.light;
     legend_ = timeline_legend(session, theme);
     headlines_.clear();
@@ -273,8 +274,8 @@ void TimelineView::draw(Session& session, const Theme& theme) {
     for (std::size_t run = 0; run < session.runs().size(); ++run) {
       headlines_.push_back(headline(session, run));
       beliefs_.push_back(belief(session, run));
-      const auto length = static_cast<double>(session.aligned_length_ns(run));
-      iterations_.push_back(session.measure(run, 0, length));
+      const auto length = static_cast<double>(session.shown().aligned_length_ns(run));
+      iterations_.push_back(session.shown().measure(run, 0, length));
       detail_lines_ = std::max(detail_lines_, describe_measurement(session, run, iterations_.back()).size());
     }
   }

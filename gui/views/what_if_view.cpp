@@ -153,7 +153,7 @@ void WhatIfView::draw_policy(Session& session, const Theme& theme) {
 
 void WhatIfView::draw_controls(Session& session, const Theme& theme) {
   WhatIf& what_if = *session.what_if;
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   ImGui::TextUnformatted(what_if.base().machine.name.c_str());
   ImGui::PopFont();
   ImGui::SameLine();
@@ -190,7 +190,7 @@ void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
     ImGui::TextDisabled("Simulating…");
     return;
   }
-  ImGui::PushFont(theme.bold);
+  ImGui::PushFont(theme.fonts.bold);
   if (now->fits) {
     std::string text = duration_text(static_cast<Nanoseconds>(now->iteration_seconds() * 1e9)) + " an iteration";
     text += tokens_text(*now);
@@ -298,7 +298,7 @@ void WhatIfView::draw_lanes(Session& session, const Theme& theme) {
   const float bottom = y + static_cast<float>(lanes) * (height + gap) + between * static_cast<float>(parts.size() - 1);
   draw_ruler(list, theme, axis, corner.y, bottom);
   Theme as_bars = theme;  // which know no phases: blue is compute in both
-  as_bars.phases.fill(theme.phases[2]);
+  as_bars.palette.phases.fill(theme.palette.compute());
   list.PushClipRect(corner, {corner.x + room.x, corner.y + room.y}, true);
   for (const Part& part : parts) {
     const Nanoseconds origin = part.run->iteration_begin_ns(part.run->iteration_count() - 1);

@@ -54,8 +54,7 @@ PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
 bool within_limits(const SweepFile& file, const MachineSpec& machine) {
   if (file.most_gpus != 0 && machine.rank_count() > file.most_gpus) return false;
   if (file.most_usd_per_hour <= 0) return true;
-  return machine.price.on_demand > 0 && machine.price.currency == "USD" &&
-         machine.price.on_demand <= file.most_usd_per_hour;
+  return machine.price.in_usd() && machine.price.on_demand <= file.most_usd_per_hour;
 }
 
 // The settings with what the machine fills in: its GPU, its number of GPUs.

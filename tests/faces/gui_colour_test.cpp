@@ -90,8 +90,8 @@ class Colours : public testing::TestWithParam<bool> {
 TEST_P(Colours, OfTheSameKindAreToldApart) {
   constexpr double least = 12;
   const Named lane{"lane", theme_.lane};
-  std::vector<Named> phases = named("phase ", theme_.phases), causes = named("cause ", theme_.causes),
-                     roles = named("role ", theme_.roles), series = named("series ", theme_.series);
+  std::vector<Named> phases = named("phase ", theme_.palette.phases), causes = named("cause ", theme_.palette.causes),
+                     roles = named("role ", theme_.palette.roles), series = named("series ", theme_.palette.series);
   phases.push_back({"host time", theme_.gap});
   for (std::vector<Named>* list : {&phases, &causes, &roles, &series}) {
     list->push_back(lane);
@@ -101,8 +101,8 @@ TEST_P(Colours, OfTheSameKindAreToldApart) {
 
 // Stalls are hatched besides, so that a smaller difference from ops does.
 TEST_P(Colours, NoneMeansTwoThingsOnTheTimeline) {
-  std::vector<Named> colors = named("phase ", theme_.phases);
-  for (const Named& cause : named("cause ", theme_.causes)) colors.push_back(cause);
+  std::vector<Named> colors = named("phase ", theme_.palette.phases);
+  for (const Named& cause : named("cause ", theme_.palette.causes)) colors.push_back(cause);
   colors.push_back({"host time", theme_.gap});
   colors.push_back({"match", theme_.match});
   colors.push_back({"lane", theme_.lane});
@@ -110,11 +110,11 @@ TEST_P(Colours, NoneMeansTwoThingsOnTheTimeline) {
 }
 
 TEST_P(Colours, ThoseOfUseAreNotThoseOfTime) {
-  std::vector<Named> colors = named("cause ", theme_.causes);
-  colors.push_back({"compute", theme_.phases[2]});
+  std::vector<Named> colors = named("cause ", theme_.palette.causes);
+  colors.push_back({"compute", theme_.palette.compute()});
   colors.push_back({"host time", theme_.gap});
-  colors.push_back({"memory in use", theme_.series[2]});
-  colors.push_back({"links in use", theme_.series[1]});
+  colors.push_back({"memory in use", theme_.palette.series[2]});
+  colors.push_back({"links in use", theme_.palette.series[1]});
   expect_apart(colors, 6, name_);
 }
 
@@ -125,7 +125,7 @@ TEST_P(Colours, TextCanBeRead) {
       EXPECT_GT(std::abs(luminance(text) - luminance(ground)), 35) << name_;
     }
   }
-  for (const ImU32 color : theme_.phases) {
+  for (const ImU32 color : theme_.palette.phases) {
     EXPECT_GT(std::abs(luminance(readable_on(color)) - luminance(color)), 40) << name_;
   }
 }

@@ -313,7 +313,7 @@ TEST_F(Files, ResultsBecomeRows) {
   EXPECT_EQ(rows[1].policy, "fast");
   EXPECT_THAT(comparison_csv(rows), HasSubstr("\ntight,m,t,0,0,,,"));
   // None of them says what was simulated.
-  EXPECT_TRUE(session.message_is_error());
+  EXPECT_TRUE(session.messages().last_is_error());
   EXPECT_TRUE(session.runs().empty());
 }
 
@@ -371,12 +371,12 @@ TEST_F(Files, AFollowedRunArrivesIterationByIteration) {
     run.grow(iteration);
     file.append();
     if (iteration == 0) session.open(path("t.json"));
-    ASSERT_TRUE(session.watching()) << session.message();
+    ASSERT_TRUE(session.watching()) << session.messages().last();
     update_until(session, [&] {
       return !session.runs().empty() && session.runs()[0]->spans().size() == run.timeline.spans.size();
     });
-    EXPECT_EQ(session.iterations(), iteration + 1);
-    EXPECT_EQ(session.aligned_iteration(), iteration);  // the newest is looked at
+    EXPECT_EQ(session.shown().iterations(), iteration + 1);
+    EXPECT_EQ(session.shown().aligned(), iteration);  // the newest is looked at
   };
   write_iteration(0);
   session.window = {100, 5'000};
@@ -387,7 +387,7 @@ TEST_F(Files, AFollowedRunArrivesIterationByIteration) {
   file.end();
   update_until(session, [&] { return !session.watching(); });
   EXPECT_FALSE(session.watching());
-  EXPECT_THAT(session.message(), HasSubstr("over"));
+  EXPECT_THAT(session.messages().last(), HasSubstr("over"));
   ASSERT_EQ(session.runs().size(), 1u);
   EXPECT_EQ(session.runs()[0]->spans().size(), measured.timeline.spans.size());
   EXPECT_EQ(session.runs()[0]->title(), measured.title);
@@ -396,7 +396,7 @@ TEST_F(Files, AFollowedRunArrivesIterationByIteration) {
     EXPECT_GT(whole.occupancy().peak(tier), 0u);
     EXPECT_EQ(session.runs()[0]->occupancy().peak(tier), whole.occupancy().peak(tier));
   }
-  EXPECT_EQ(session.aligned_iteration(), 0u);  // who looked elsewhere still does
+  EXPECT_EQ(session.shown().aligned(), 0u);  // who looked elsewhere still does
 }
 
 // Whether it was followed or is opened later: what it wrote is shown, with one note.
@@ -418,8 +418,8 @@ TEST_F(Files, AKilledRunIsShownAsFarAsItGoes) {
   later.wait();
   for (const Session* session : {&following, &later}) {
     EXPECT_FALSE(session->watching());
-    EXPECT_THAT(session->message(), HasSubstr("ends in the middle (was its run killed"));
-    EXPECT_FALSE(session->message_is_error());
+    EXPECT_THAT(session->messages().last(), HasSubstr("ends in the middle (was its run killed"));
+    EXPECT_FALSE(session->messages().last_is_error());
     ASSERT_EQ(session->runs().size(), 1u);
     EXPECT_EQ(session->runs()[0]->spans().size(), run.timeline.spans.size());
   }
@@ -446,7 +446,7 @@ TEST_F(Files, ATrainingRunIsFollowedFromItsThirdStepOn) {
   update_until(session, [&] { return session.runs().size() == 2; });
   file.end(measured.trace);
   update_until(session, [&] { return !session.watching(); });
-  EXPECT_THAT(session.message(), HasSubstr("over")) << session.message();
+  EXPECT_THAT(session.messages().last(), HasSubstr("over")) << session.messages().last();
   ASSERT_EQ(session.runs().size(), 2u);
   EXPECT_EQ(session.runs()[0]->origin(), Origin::predicted);
   const gui::Run& shown = *session.runs()[1];

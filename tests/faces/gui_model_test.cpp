@@ -287,14 +287,14 @@ TEST(SessionModel, AlignsPredictedAboveMeasured) {
   Session session;
   session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
   EXPECT_EQ(session.runs()[0]->origin(), Origin::predicted);
-  EXPECT_EQ(session.aligned_iteration(), 2u);
-  EXPECT_LT(session.origin_ns(0), session.origin_ns(1));
+  EXPECT_EQ(session.shown().aligned(), 2u);
+  EXPECT_LT(session.shown().origin_ns(0), session.shown().origin_ns(1));
   EXPECT_LE(session.window.begin_ns, 0);
-  EXPECT_GE(session.window.end_ns, static_cast<double>(session.aligned_length_ns(1)));
+  EXPECT_GE(session.window.end_ns, static_cast<double>(session.shown().aligned_length_ns(1)));
   session.align(0);
-  EXPECT_EQ(session.origin_ns(0), session.origin_ns(1));
+  EXPECT_EQ(session.shown().origin_ns(0), session.shown().origin_ns(1));
   session.fit_all();
-  EXPECT_GE(session.window.end_ns, 3.0 * static_cast<double>(session.aligned_length_ns(0)) * 0.9);
+  EXPECT_GE(session.window.end_ns, 3.0 * static_cast<double>(session.shown().aligned_length_ns(0)) * 0.9);
 }
 
 TEST(SessionModel, ZoomKeepsTheAnchor) {
@@ -309,15 +309,15 @@ TEST(SessionModel, ZoomKeepsTheAnchor) {
 TEST(SessionModel, ErrorsOfOpsAreThoseOfTheSlowerLinks) {
   Session session;
   session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
-  ASSERT_EQ(session.op_errors().size(), 25u);
+  ASSERT_EQ(session.shown().op_errors().size(), 25u);
   double predicted = 0, measured = 0;
-  for (const OpError& error : session.op_errors()) {
+  for (const OpError& error : session.shown().op_errors()) {
     EXPECT_LE(error.predicted_ns, error.measured_ns);
     predicted += error.predicted_ns;
     measured += error.measured_ns;
   }
-  EXPECT_DOUBLE_EQ(predicted, static_cast<double>(session.aligned_length_ns(0)));
-  EXPECT_DOUBLE_EQ(measured, static_cast<double>(session.aligned_length_ns(1)));
+  EXPECT_DOUBLE_EQ(predicted, static_cast<double>(session.shown().aligned_length_ns(0)));
+  EXPECT_DOUBLE_EQ(measured, static_cast<double>(session.shown().aligned_length_ns(1)));
   EXPECT_THAT(belief(session, 0), HasSubstr("against the measured"));
   EXPECT_THAT(belief(session, 1), HasSubstr("measured"));
 }
@@ -326,7 +326,7 @@ TEST(SessionModel, ErrorsOfOpsAreThoseOfTheSlowerLinks) {
 TEST(SessionModel, ErrorsOfAStretchAreThoseOfItsOps) {
   Session session;
   session.show({simulate_run("measured: on-demand", slower_machine()), simulate_run("predicted: on-demand")});
-  const std::vector<OpError>& errors = session.op_errors();
+  const std::vector<OpError>& errors = session.shown().op_errors();
   const double whole = errors.back().end_ns;
   for (const double length : {whole, whole / 7, whole / 1000}) {
     for (double begin = -length; begin < whole + length; begin += length) {
@@ -349,10 +349,10 @@ TEST(SessionModel, ErrorsOfAStretchAreThoseOfItsOps) {
 TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
   Session session;
   session.show({simulate_run("predicted: on-demand")});
-  session.search("LAYER11");
-  EXPECT_THAT(session.found_ops(), ::testing::ElementsAre(11, 13));
-  session.search("weight1");
-  EXPECT_THAT(session.found_tensors(), ::testing::ElementsAre(1, 10, 11));
+  session.look_for("LAYER11");
+  EXPECT_THAT(session.search().ops(), ::testing::ElementsAre(11, 13));
+  session.look_for("weight1");
+  EXPECT_THAT(session.search().tensors(), ::testing::ElementsAre(1, 10, 11));
   session.select_next_match(1);
   EXPECT_EQ(session.selection.kind, Selection::Kind::tensor);
   EXPECT_EQ(session.selection.id, 1u);
@@ -360,10 +360,10 @@ TEST(SessionModel, SearchesNamesAndModulesInAnyCase) {
   EXPECT_EQ(session.selection.id, 10u);
   session.select_next_match(-1);
   EXPECT_EQ(session.selection.id, 1u);
-  session.search("weight");  // another search begins with its first
+  session.look_for("weight");  // another search begins with its first
   session.select_next_match(1);
   EXPECT_EQ(session.selection.id, 0u);
-  session.search("weight1");
+  session.look_for("weight1");
   session.select_next_match(1);
   ASSERT_NE(session.selection.span, none);
   EXPECT_EQ(session.runs()[0]->spans()[session.selection.span].tensor, 1u);
@@ -384,19 +384,19 @@ TEST(SessionModel, MarksAreTheSpansThatMatch) {
     }
     Session session;
     session.show({std::make_shared<const gui::Run>(std::move(recording))});
-    EXPECT_EQ(session.marks(0, 0), nullptr);
-    session.search("forward1");
-    session.search("weight3");  // before that one is found
+    EXPECT_EQ(session.search().marks(0, 0), nullptr);
+    session.look_for("forward1");
+    session.look_for("weight3");  // before that one is found
     EXPECT_EQ(session.busy(), iterations > 1);
     session.wait();
-    EXPECT_EQ(session.marks(0, 0), nullptr);
-    const Track* marks = session.marks(0, 1);
+    EXPECT_EQ(session.search().marks(0, 0), nullptr);
+    const Track* marks = session.search().marks(0, 1);
     ASSERT_NE(marks, nullptr);
     EXPECT_EQ(marks->items().size(), session.runs()[0]->transfers_of(3).size());
     for (const TrackItem& item : marks->items()) EXPECT_EQ(session.runs()[0]->spans()[item.span].tensor, 3u);
-    session.search("");
+    session.look_for("");
     session.wait();
-    EXPECT_EQ(session.marks(0, 1), nullptr);
+    EXPECT_EQ(session.search().marks(0, 1), nullptr);
   }
 }
 
@@ -416,7 +416,7 @@ TEST(SessionModel, SelectionIsFoundInTheOtherRun) {
 TEST(SessionModel, MeasuresAStretchExactly) {
   Session session;
   session.show({simulate_run("predicted: on-demand")});
-  const Measurement whole = session.measure(0, 0, static_cast<double>(session.aligned_length_ns(0)));
+  const Measurement whole = session.shown().measure(0, 0, static_cast<double>(session.shown().aligned_length_ns(0)));
   EXPECT_EQ(std::accumulate(whole.covered_ns.begin(), whole.covered_ns.end(), Nanoseconds{0}), whole.length_ns);
   ASSERT_EQ(whole.moved.size(), 1u);
   EXPECT_EQ(whole.moved[0].second % 1'000'000, 0u);
@@ -431,27 +431,27 @@ TEST(SessionModel, OpensInTheBackgroundAndSaysWhatFails) {
   Session session;
   session.open("/nowhere/at/all.json");
   session.wait();
-  EXPECT_TRUE(session.message_is_error());
-  EXPECT_THAT(session.message(), HasSubstr("/nowhere/at/all.json"));
+  EXPECT_TRUE(session.messages().last_is_error());
+  EXPECT_THAT(session.messages().last(), HasSubstr("/nowhere/at/all.json"));
   EXPECT_TRUE(session.runs().empty());
   // Whatever succeeds beside it, and until something new is asked for.
   session.open("/nowhere/else.json");
   session.open_sample();
   session.wait();
-  EXPECT_THAT(session.errors(), ::testing::ElementsAre(HasSubstr("/nowhere/else.json")));
-  EXPECT_THAT(session.message(), HasSubstr("/nowhere/else.json"));
+  EXPECT_THAT(session.messages().errors(), ::testing::ElementsAre(HasSubstr("/nowhere/else.json")));
+  EXPECT_THAT(session.messages().last(), HasSubstr("/nowhere/else.json"));
   EXPECT_EQ(session.runs().size(), 1u);
   session.rerun();
   session.wait();
-  EXPECT_TRUE(session.errors().empty());
-  EXPECT_FALSE(session.message_is_error());
+  EXPECT_TRUE(session.messages().errors().empty());
+  EXPECT_FALSE(session.messages().last_is_error());
 }
 
 TEST(SessionModel, TheSampleOpensAndStalls) {
   Session session;
   session.open_sample();
   session.wait();
-  ASSERT_EQ(session.runs().size(), 1u) << session.message();
+  ASSERT_EQ(session.runs().size(), 1u) << session.messages().last();
   ASSERT_NE(session.simulated(), nullptr);
   EXPECT_TRUE(session.simulated()->fits) << session.simulated()->reason;
   EXPECT_GT(session.simulated()->bound_seconds, 0);
@@ -463,8 +463,8 @@ TEST(SessionModel, TheSampleOpensAndStalls) {
   session.what_if->policy = "no such policy";
   session.rerun();
   session.wait();
-  EXPECT_TRUE(session.message_is_error());
-  EXPECT_THAT(session.message(), HasSubstr("no such policy"));
+  EXPECT_TRUE(session.messages().last_is_error());
+  EXPECT_THAT(session.messages().last(), HasSubstr("no such policy"));
   EXPECT_EQ(session.runs().size(), 1u);  // what was there stays
 }
 

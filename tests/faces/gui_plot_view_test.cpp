@@ -39,10 +39,10 @@ TEST_F(PlotsOnScreen, SensitivityShowsLinesKneesAndTheMachine) {
     EXPECT_TRUE(shows_faintly(text, picture)) << text;
   }
   // Lines of two pixels: swift's are 1000 pixels long, lazy's half of it, the bound's has no markers.
-  EXPECT_GT(Screen::count(picture, theme.series[0]), 900);
-  EXPECT_GT(Screen::count(picture, theme.series[1]), 400);
+  EXPECT_GT(Screen::count(picture, theme.palette.series[0]), 900);
+  EXPECT_GT(Screen::count(picture, theme.palette.series[1]), 400);
   EXPECT_GT(Screen::count(picture, theme.ghost), 900);
-  EXPECT_EQ(Screen::count(picture, theme.series[4]), 0);  // no third policy
+  EXPECT_EQ(Screen::count(picture, theme.palette.series[4]), 0);  // no third policy
 }
 
 // The ring is all of the text's colour in the plot but for the dashed line; without a knee there is none.
@@ -68,13 +68,13 @@ TEST_F(PlotsOnScreen, PointingAtALineFadesTheOthers) {
   open_text(some_sensitivity);
   Picture picture = screen_->picture();
   const Theme& theme = screen_->theme();
-  const int lazy = Screen::count(picture, theme.series[1]);
+  const int lazy = Screen::count(picture, theme.palette.series[1]);
   const ImVec2 label = screen_->find_text("swift", theme.text, picture);
   ASSERT_GT(label.x, 900);  // right of the plot
   screen_->move(label.x + 4, label.y + 4);
   picture = screen_->picture();
-  EXPECT_LT(Screen::count(picture, theme.series[1]), lazy / 4);
-  EXPECT_GT(Screen::count(picture, theme.series[0]), 900);
+  EXPECT_LT(Screen::count(picture, theme.palette.series[1]), lazy / 4);
+  EXPECT_GT(Screen::count(picture, theme.palette.series[0]), 900);
   // The time is linear until told otherwise: its axis begins at 0.
   screen_->move(2, 2);
   EXPECT_TRUE(shows_faintly("0", screen_->picture()));
@@ -95,8 +95,8 @@ TEST_F(PlotsOnScreen, CostShowsTheFrontAndWhatIsBehindIt) {
   }
   EXPECT_FALSE(shows("dear, lru", picture));  // it is beaten
   EXPECT_TRUE(shows_faintly("4 combinations; 1 do not fit", picture));
-  EXPECT_GT(Screen::count(picture, theme.series[0]), 60);  // a dot of the front, and that of the box
-  EXPECT_GT(Screen::count(picture, theme.series[1]), 60);
+  EXPECT_GT(Screen::count(picture, theme.palette.series[0]), 60);  // a dot of the front, and that of the box
+  EXPECT_GT(Screen::count(picture, theme.palette.series[1]), 60);
   // The steps of the front: hundreds of pixels of the text's colour in a row.
   int longest = 0;
   for (int y = 80; y < 600; ++y) {
@@ -199,13 +199,13 @@ TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
   ASSERT_GE(button.x, 0);
   screen_->click(button.x + 4, button.y + 4);
   session.wait();
-  ASSERT_EQ(session.plots().size(), 1u);
+  ASSERT_EQ(session.documents().plots().size(), 1u);
   const Picture picture = screen_->picture();
   EXPECT_EQ(screen_->app().view(), "sensitivity");
   EXPECT_TRUE(shows("lru", picture));
   EXPECT_TRUE(shows("gpu_memory", picture));
   int lines = 0;  // some lie on others
-  for (const ImU32 color : screen_->theme().series) lines += Screen::count(picture, color);
+  for (const ImU32 color : screen_->theme().palette.series) lines += Screen::count(picture, color);
   EXPECT_GT(lines, 500);
 }
 

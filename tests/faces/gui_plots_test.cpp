@@ -27,10 +27,10 @@ TEST_F(Plots, SensitivityReadsAsItWasWritten) {
   Session session;
   session.open(write("s.json", some_sensitivity));
   session.wait();
-  ASSERT_EQ(session.plots().size(), 1u) << session.message();
+  ASSERT_EQ(session.documents().plots().size(), 1u) << session.messages().last();
   EXPECT_EQ(session.take_view().name, "sensitivity");
   EXPECT_EQ(session.take_view().name, "");
-  const SensitivityPlot& plot = *session.plots()[0];
+  const SensitivityPlot& plot = *session.documents().plots()[0];
   EXPECT_EQ(plot.title(), "pcie of box, step.trace.jsonl");
   EXPECT_EQ(plot.axis.text(plot.axis.machine_value), "12.00 GB/s");
   ASSERT_EQ(plot.curves.size(), 3u);
@@ -101,11 +101,11 @@ TEST_F(Plots, ASliderVariesItsFigure) {
   Session session;
   session.what_if.emplace(scenario);
   session.plot(session.what_if->knobs()[0]);
-  EXPECT_TRUE(session.plotting());
+  EXPECT_TRUE(session.documents().plotting());
   EXPECT_TRUE(session.busy());
   session.wait();
-  ASSERT_EQ(session.plots().size(), 1u) << session.message();
-  const SensitivityPlot& plot = *session.plots()[0];
+  ASSERT_EQ(session.documents().plots().size(), 1u) << session.messages().last();
+  const SensitivityPlot& plot = *session.documents().plots()[0];
   EXPECT_EQ(plot.axis.name, "gpu_memory");
   EXPECT_DOUBLE_EQ(plot.axis.machine_value, 5'600'000);
   EXPECT_EQ(plot.curves.front().policy, "lru");
@@ -135,7 +135,7 @@ TEST_F(Plots, SweepsOpenFromBothTheirFiles) {
   session.open(path("r.sqlite"));
   session.wait();
   EXPECT_EQ(session.take_view().name, "cost");
-  EXPECT_EQ(session.sweep_rows().size(), rows.size());
+  EXPECT_EQ(session.documents().sweep_rows().size(), rows.size());
 }
 
 // cheap-slow, dear-fast and the one between them are the front; the dominated one is not, until the one that beats it

@@ -92,20 +92,20 @@ TEST_F(Programs, ARunIsFollowedWhileItGoesOn) {
   std::size_t fewest = 0, most = 0;
   for (int i = 0; i < 3000 && session.watching(); ++i) {
     screen->frames(1);
-    const RunPointer measured = session.run_of(Origin::measured);
+    const RunPointer measured = session.shown().of(Origin::measured);
     if (measured == nullptr) continue;
     if (fewest == 0) fewest = measured->iteration_count();
     most = measured->iteration_count();
-    EXPECT_EQ(session.aligned_iteration() + 1, session.iterations());
+    EXPECT_EQ(session.shown().aligned() + 1, session.shown().iterations());
     usleep(1000);
   }
-  ASSERT_NE(session.run_of(Origin::predicted), nullptr) << session.message();
-  EXPECT_EQ(session.run_of(Origin::predicted)->iteration_count(), 40u);
-  EXPECT_EQ(most, 40u) << session.message();
+  ASSERT_NE(session.shown().of(Origin::predicted), nullptr) << session.messages().last();
+  EXPECT_EQ(session.shown().of(Origin::predicted)->iteration_count(), 40u);
+  EXPECT_EQ(most, 40u) << session.messages().last();
   EXPECT_LT(fewest, most);  // it was there before its end
   const Picture picture = screen->picture();
   EXPECT_GE(screen->find_text("iteration 40 of 40", screen->theme().text, picture).x, 0);
-  EXPECT_GT(Screen::count(picture, screen->theme().phases[2]), 5000);
+  EXPECT_GT(Screen::count(picture, screen->theme().palette.compute()), 5000);
   const Json events = Json::parse(read_file(path("run.json")));
   EXPECT_TRUE(events.is_array());
 }

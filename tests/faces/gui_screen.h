@@ -143,7 +143,7 @@ class Screen {
     headless_.frame([&] {
       ImDrawList& list = *ImGui::GetForegroundDrawList();
       list.AddRectFilled({0, 0}, io().DisplaySize, IM_COL32_BLACK);
-      list.AddText(theme().font, theme().font->FontSize, {8, 8}, IM_COL32_WHITE, text.c_str());
+      list.AddText(theme().fonts.regular, theme().fonts.regular->FontSize, {8, 8}, IM_COL32_WHITE, text.c_str());
     });
     Picture picture = headless_.picture();
     return picture;

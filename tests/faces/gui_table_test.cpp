@@ -260,8 +260,8 @@ TEST_F(Tables, ASweepsCsvIsASweep) {
   Session session;
   session.open(write("sweep.csv", sweep_csv(rows)));
   session.wait();
-  EXPECT_EQ(session.take_view().name, "cost") << session.message();
-  EXPECT_EQ(sweep_csv(session.sweep_rows()), sweep_csv(rows));
+  EXPECT_EQ(session.take_view().name, "cost") << session.messages().last();
+  EXPECT_EQ(sweep_csv(session.documents().sweep_rows()), sweep_csv(rows));
   std::string damaged = sweep_csv(rows);
   damaged.replace(damaged.find(",8,"), 3, ",x,");
   EXPECT_THAT(refusal(write("damaged.csv", damaged)), HasSubstr("'x' is no"));

@@ -36,20 +36,20 @@ TEST_F(Dashboard, TimelineShowsLanesColoursAndFigures) {
   EXPECT_TRUE(shows("stalls for: copies to GPU", picture));
   EXPECT_TRUE(shows_faintly("error", picture));
   // Lanes are 1100 pixels wide; a phase or stall that is half of the time covers thousands of pixels.
-  EXPECT_GT(Screen::count(picture, theme.phases[0]), 4000);
-  EXPECT_GT(Screen::count(picture, theme.phases[2]), 8000);
-  EXPECT_GT(Screen::count(picture, theme.causes[0]), 8000);
+  EXPECT_GT(Screen::count(picture, theme.palette.phases[0]), 4000);
+  EXPECT_GT(Screen::count(picture, theme.palette.compute()), 8000);
+  EXPECT_GT(Screen::count(picture, theme.palette.causes[0]), 8000);
   // What is not there has no colour: no storage, no optimizer.
-  EXPECT_EQ(Screen::count(picture, theme.causes[2]), 0);
-  EXPECT_EQ(Screen::count(picture, theme.phases[3]), 0);
+  EXPECT_EQ(Screen::count(picture, theme.palette.causes[2]), 0);
+  EXPECT_EQ(Screen::count(picture, theme.palette.phases[3]), 0);
 }
 
 TEST_F(Dashboard, WithoutStallsNothingLooksStalled) {
   screen_->session().show({simulate_run("predicted: on-demand", gui_machine(50'000'000))});
   const Picture picture = screen_->picture();
   // All is there after the first iteration: only the legend has the colour.
-  EXPECT_LT(Screen::count(picture, screen_->theme().causes[0]), 150);
-  EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 8000);
+  EXPECT_LT(Screen::count(picture, screen_->theme().palette.causes[0]), 150);
+  EXPECT_GT(Screen::count(picture, screen_->theme().palette.compute()), 8000);
 }
 
 // Ops of 1 ms without a pause, but for a stall of 1 µs before each hundredth, which is a thousandth of a pixel.
@@ -82,11 +82,11 @@ TEST_F(Dashboard, AStallDoesNotVanishForBeingShort) {
   int below_the_legend = 0;
   for (int y = 90; y < picture.height; ++y) {
     for (int x = 0; x < picture.width; ++x) {
-      below_the_legend += Screen::near(picture.at(x, y), screen_->theme().causes[0], 3);
+      below_the_legend += Screen::near(picture.at(x, y), screen_->theme().palette.causes[0], 3);
     }
   }
   EXPECT_GE(below_the_legend, 20);
-  EXPECT_GT(Screen::count(picture, screen_->theme().phases[2]), 50'000);
+  EXPECT_GT(Screen::count(picture, screen_->theme().palette.compute()), 50'000);
 }
 
 // However many spans a search finds, a pixel is marked once.
@@ -94,7 +94,7 @@ TEST_F(Dashboard, MarksOfASearchAreMergedByPixel) {
   screen_->session().show({run_of_many_ops(40'000, false)});
   screen_->frames();
   const int before = ImGui::GetDrawData()->TotalVtxCount;
-  screen_->session().search("step");
+  screen_->session().look_for("step");
   screen_->session().wait();
   screen_->frames();
   const int after = ImGui::GetDrawData()->TotalVtxCount;
@@ -112,9 +112,9 @@ TEST_F(Dashboard, MemoryShowsRolesCapacityAndResidents) {
   EXPECT_TRUE(shows("gpu, measured", picture));
   EXPECT_TRUE(shows("cpu, predicted", picture));
   EXPECT_TRUE(shows("parameters", picture));
-  EXPECT_GT(Screen::count(picture, theme.roles[0]), 20'000);
-  EXPECT_GT(Screen::count(picture, theme.roles[1]), 200);  // the gradient lives half of the time
-  EXPECT_GT(Screen::count(picture, theme.error), 700);     // the capacity
+  EXPECT_GT(Screen::count(picture, theme.palette.roles[0]), 20'000);
+  EXPECT_GT(Screen::count(picture, theme.palette.roles[1]), 200);  // the gradient lives half of the time
+  EXPECT_GT(Screen::count(picture, theme.error), 700);             // the capacity
   EXPECT_TRUE(shows("weight3", picture) || shows("weight4", picture) || shows("weight5", picture));
 }
 
@@ -138,9 +138,9 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   }
   EXPECT_TRUE(shows_faintly("too little room", picture));
   EXPECT_TRUE(shows_faintly("1.900 s to 2.200 s, extrapolated", picture));
-  EXPECT_GT(Screen::count(picture, theme.phases[2]), 1500);
-  EXPECT_GT(Screen::count(picture, theme.causes[0]), 800);
-  EXPECT_GT(Screen::count(picture, theme.causes[1]), 200);
+  EXPECT_GT(Screen::count(picture, theme.palette.compute()), 1500);
+  EXPECT_GT(Screen::count(picture, theme.palette.causes[0]), 800);
+  EXPECT_GT(Screen::count(picture, theme.palette.causes[1]), 200);
   const float swift = screen_->find_text("swift", theme.text, picture).y;
   EXPECT_LT(swift, screen_->find_text("lazy", theme.text, picture).y);
   const ImVec2 heading = screen_->find_text("iteration", theme.text, picture);
@@ -150,10 +150,10 @@ TEST_F(Dashboard, ComparisonShowsBarsByCause) {
   screen_->press('U');
   const Picture used = screen_->picture();
   for (const char* text : {"gpu", "h2d", "75.0 %", "50.0 %"}) EXPECT_TRUE(shows(text, used)) << text;
-  EXPECT_GT(Screen::count(used, theme.series[2]), 2000);
-  EXPECT_GT(Screen::count(used, theme.series[1]), 1500);
-  EXPECT_EQ(Screen::count(used, theme.causes[1]), 0);
-  EXPECT_EQ(Screen::count(used, theme.causes[0]), 0);  // no bars of time
+  EXPECT_GT(Screen::count(used, theme.palette.series[2]), 2000);
+  EXPECT_GT(Screen::count(used, theme.palette.series[1]), 1500);
+  EXPECT_EQ(Screen::count(used, theme.palette.causes[1]), 0);
+  EXPECT_EQ(Screen::count(used, theme.palette.causes[0]), 0);  // no bars of time
   std::filesystem::remove(file);
 }
 
@@ -182,8 +182,8 @@ TEST_F(Dashboard, BarsKeepTheirPartsAndWhiskersInNarrowWindows) {
     }
     return pixels;
   };
-  EXPECT_GE(in_bars(theme.causes[2]), 2 * 10);  // of a thousandth
-  EXPECT_GE(in_bars(theme.causes[4]), 2 * 10);  // behind the end
+  EXPECT_GE(in_bars(theme.palette.causes[2]), 2 * 10);  // of a thousandth
+  EXPECT_GE(in_bars(theme.palette.causes[4]), 2 * 10);  // behind the end
   // The end of the whisker: a line of its height, after which the bar's column goes on.
   const ImVec2 unsure = screen_->find_text("unsure", theme.text, picture);
   ASSERT_GE(unsure.x, 0);
@@ -254,7 +254,7 @@ TEST_F(Dashboard, BrowserListsAndInspects) {
     EXPECT_GE(screen_->find_text(lane, screen_->theme().text, picture, 40).x, 0) << lane;
   }
   // The only gradient, of half an iteration; and its uses in the backward pass, which are more than half of that.
-  const int held = Screen::count(picture, screen_->theme().roles[1]),
+  const int held = Screen::count(picture, screen_->theme().palette.roles[1]),
             used = Screen::count(picture, screen_->theme().ghost);
   EXPECT_GT(held, 8000);
   EXPECT_GT(used, held / 3);
@@ -270,7 +270,7 @@ TEST_F(Dashboard, LightAndLargeAreReadableToo) {
   show_both();
   const Picture picture = screen_->picture();
   EXPECT_TRUE(shows("cpu to gpu", picture));
-  EXPECT_GT(Screen::count(picture, screen_->theme().causes[0]), 50'000);
+  EXPECT_GT(Screen::count(picture, screen_->theme().palette.causes[0]), 50'000);
   EXPECT_GT(Screen::count(picture, screen_->theme().background), 100'000);
 }
 
@@ -312,16 +312,16 @@ TEST_F(Dashboard, WheelZoomsAtTheCursorAndDraggingPans) {
   screen_->press('0');
   EXPECT_GT(screen_->session().window.length_ns(), 2 * before.length_ns());
   screen_->type("[");
-  EXPECT_EQ(screen_->session().aligned_iteration(), 1u);
+  EXPECT_EQ(screen_->session().shown().aligned(), 1u);
   screen_->type("]");
-  EXPECT_EQ(screen_->session().aligned_iteration(), 2u);
+  EXPECT_EQ(screen_->session().shown().aligned(), 2u);
 }
 
 TEST_F(Dashboard, HoveringTellsWhatItIs) {
   screen_->session().show({simulate_run("predicted: on-demand")});
   const gui::Run& run = *screen_->session().runs()[0];
   const std::uint32_t loss = run.spans_of_op(12).back();
-  const Nanoseconds origin = screen_->session().origin_ns(0);
+  const Nanoseconds origin = screen_->session().shown().origin_ns(0);
   const double middle = static_cast<double>(run.spans()[loss].start_ns - origin) + 150'000;
   screen_->session().window = {middle - 500'000, middle + 500'000};
   const ImVec2 lane = label_of("GPU");
@@ -340,7 +340,7 @@ TEST_F(Dashboard, ClickingSelectsAndDrawsArrows) {
   const ImVec2 lane = label_of("cpu to gpu");
   const gui::Run& run = *screen_->session().runs()[0];
   // The first copy of the iteration.
-  const Nanoseconds origin = screen_->session().origin_ns(0);
+  const Nanoseconds origin = screen_->session().shown().origin_ns(0);
   std::uint32_t copy = none;
   for (const TrackItem& item : run.tracks()[1].items()) {
     if (item.begin_ns >= origin && copy == none) copy = item.span;
@@ -382,8 +382,8 @@ TEST_F(Dashboard, TypingSearches) {
   screen_->type("/");
   screen_->frames(1);  // the box takes the keyboard
   screen_->type("weight7");
-  EXPECT_EQ(screen_->session().search_text(), "weight7");
-  EXPECT_EQ(screen_->session().found_tensors().size(), 1u);
+  EXPECT_EQ(screen_->session().search().text(), "weight7");
+  EXPECT_EQ(screen_->session().search().tensors().size(), 1u);
   const TimeWindow before = screen_->session().window;
   screen_->press('W');  // letters that are typed do not zoom
   EXPECT_DOUBLE_EQ(screen_->session().window.begin_ns, before.begin_ns);
@@ -426,7 +426,7 @@ TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
   EXPECT_TRUE(shows("lower bound", picture));
   EXPECT_TRUE(shows("now: on-demand", picture));
   EXPECT_FALSE(shows_faintly("before: GPU", picture));
-  const ImU32 faint = mixed(screen_->theme().lane, screen_->theme().phases[2], 0.5f);
+  const ImU32 faint = mixed(screen_->theme().lane, screen_->theme().palette.compute(), 0.5f);
   EXPECT_EQ(Screen::count(picture, faint), 0);
   const ImVec2 label = screen_->find_text("PCIe", screen_->theme().text, picture);
   ASSERT_GE(label.x, 0);

@@ -166,7 +166,7 @@ TEST(WhatIfModel, DurationsAreThoseOfTheMachinesGpu) {
 // The first simulation stays as the ghost of what is changed from the command line.
 TEST(SessionModel, ChangesLeaveAGhost) {
   Session session;
-  session.default_machine = "demo-small-gpu";
+  session.defaults.machine = "demo-small-gpu";
   session.changes = {"pcie=4GB/s"};
   session.open_sample();
   session.wait();
@@ -180,8 +180,8 @@ TEST(SessionModel, ChangesAreMadeAllOrNone) {
   session.changes = {"pcie=4GB/s", "nonsense=1"};
   session.open_sample();
   session.wait();
-  EXPECT_THAT(session.errors(), ::testing::ElementsAre(HasSubstr("nonsense")));
-  EXPECT_TRUE(session.message_is_error());
+  EXPECT_THAT(session.messages().errors(), ::testing::ElementsAre(HasSubstr("nonsense")));
+  EXPECT_TRUE(session.messages().last_is_error());
   EXPECT_FALSE(session.what_if->changed());
   EXPECT_EQ(session.ghost(), nullptr);
 }
@@ -206,8 +206,8 @@ TEST(SessionModel, AlteredMachinesAreExtrapolated) {
   EXPECT_THAT(validity(false, ""), HasSubstr("validated within"));
   EXPECT_EQ(validity(true, ""), "extrapolated");
   EXPECT_EQ(validity(false, "durations rescaled from a to b"), "extrapolated, durations rescaled from a to b");
-  session.gpu_memory = "12GiB";
-  session.default_machine = "10cache-l40s";
+  session.defaults.gpu_memory = "12GiB";
+  session.defaults.machine = "10cache-l40s";
   session.open_sample();
   session.wait();
   ASSERT_NE(session.simulated(), nullptr);
@@ -237,10 +237,10 @@ TEST(SessionModel, RanksAreRunsToChooseFrom) {
   session.wait();
   ASSERT_TRUE(session.simulated()->fits) << session.simulated()->reason;
   EXPECT_GE(session.simulated()->iteration_seconds(), session.simulated()->bound_seconds);
-  ASSERT_EQ(session.all_runs().size(), 2u);
+  ASSERT_EQ(session.shown().all().size(), 2u);
   ASSERT_EQ(session.runs().size(), 1u);
   EXPECT_EQ(session.runs()[0], session.simulated()->run);
-  EXPECT_EQ(session.all_runs()[1]->title(), "predicted: on-demand, rank 1");
+  EXPECT_EQ(session.shown().all()[1]->title(), "predicted: on-demand, rank 1");
   session.choose(0, true);
   session.choose(1, true);
   EXPECT_EQ(session.runs().size(), 2u);
@@ -280,12 +280,12 @@ TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
 // Updates run where the plan has them, though the policy would place them elsewhere on the new machine.
 TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
   Session session;
-  session.default_machine = "demo-small-gpu";
-  session.gpu_memory = session.cpu_memory = "3GiB";
-  session.default_policy = "zero-offload";
+  session.defaults.machine = "demo-small-gpu";
+  session.defaults.gpu_memory = session.defaults.cpu_memory = "3GiB";
+  session.defaults.policy = "zero-offload";
   session.open(std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst");
   session.wait();
-  ASSERT_TRUE(session.what_if.has_value()) << session.message();
+  ASSERT_TRUE(session.what_if.has_value()) << session.messages().last();
   std::unique_ptr<RecordedPlan> plan;
   Scenario scenario = session.what_if->scenario();
   const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);

@@ -134,7 +134,7 @@ void AuditorMachine::initialise(TensorId tensor, ChunkId id, Bytes begin, Bytes 
 }
 
 std::uint32_t AuditorMachine::buffers_of(const CopyCommand& copy) const {
-  return static_cast<std::uint32_t>((copy.bytes + spec_.staging.bytes - 1) / spec_.staging.bytes);
+  return static_cast<std::uint32_t>(spec_.staging.buffers_for(copy.bytes));
 }
 
 Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {

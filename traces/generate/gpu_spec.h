@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,6 +39,13 @@ struct MatmulConstants {
   double split_start_ns = 0;     // of adding up what tiles split in depth have made
   double fp32_share = 1;         // what fp32 products reach of their peak ÷ what 16-bit ones reach of theirs
   double unaligned_share = 0.2;  // of the peak, where rows do not begin at multiples of 16 bytes
+
+  // Rate of a tile of so many elements ÷ that of 256 x 128.
+  double tile_rate(double elements) const {
+    if (elements >= 32768) return 1;
+    if (elements >= 16384) return std::sqrt(half_tile);
+    return elements >= 8192 ? half_tile : quarter_tile;
+  }
 };
 
 // Of a fused attention kernel at one head dimension. It works in blocks of 128 queries, spread over the
@@ -67,6 +75,10 @@ struct CollectiveConstants {
   BytesPerSecond bandwidth = 0;  // of what crosses a rank's link, large messages
   Nanoseconds latency_ns = 0;
   double ns_a_root_byte = 0;  // times the root of the bytes: what filling the pipeline of chunks costs
+
+  Nanoseconds start_ns(Bytes bytes) const {
+    return latency_ns + std::llround(ns_a_root_byte * std::sqrt(static_cast<double>(bytes)));
+  }
 };
 
 // How well kernels use the GPU; shared by those of one chip.

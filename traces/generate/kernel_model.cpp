@@ -32,13 +32,6 @@ constexpr double extrapolated_from = 2;       // doublings from the nearest meas
 // Two uses of the GPU that go on beside each other.
 double added(double a, double b) { return std::pow(std::pow(a, overlap) + std::pow(b, overlap), 1 / overlap); }
 
-double rate_of(const Tile& tile, const MatmulConstants& constants) {
-  const double elements = tile.rows * tile.columns;
-  if (elements >= 32768) return 1;
-  if (elements >= 16384) return std::sqrt(constants.half_tile);
-  return elements >= 8192 ? constants.half_tile : constants.quarter_tile;
-}
-
 }  // namespace
 
 std::string_view to_string(Precision precision) { return precision_texts[static_cast<std::size_t>(precision)]; }
@@ -140,7 +133,7 @@ double KernelModel::matmul_seconds(double batch, double m, double n, double k, b
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
     const double count = batch * std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
-    const double rate = c.share * precision_share * rate_of(tile, c) * peak / processors;
+    const double rate = c.share * precision_share * c.tile_rate(tile.rows * tile.columns) * peak / processors;
     for (const double split : splits) {
       const double waves = count * split / processors;
       const double charged = std::max(1.0, waves + (std::ceil(waves) - waves) * c.tail);
@@ -255,7 +248,7 @@ Nanoseconds KernelModel::collective_ns(std::uint64_t ranks, Bytes bytes, BytesPe
     }
     if (best != nullptr) {
       rate = static_cast<double>(best->bandwidth);
-      latency = best->latency_ns + std::llround(best->ns_a_root_byte * std::sqrt(static_cast<double>(bytes)));
+      latency = best->start_ns(bytes);
     }
   }
   return latency + std::llround(static_cast<double>(bytes) / rate * 1e9);

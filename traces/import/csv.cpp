@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "core/error.h"
 #include "traces/import/csv_table.h"
@@ -68,17 +70,141 @@ bool is_kept_by_role(Role role) {
          role == Role::kv_cache || role == Role::expert;
 }
 
+// Names all of these columns that the file lacks.
+void require(const CsvTable& table, std::initializer_list<std::pair<std::size_t, const char*>> columns) {
+  std::string names;
+  for (const auto& [column, name] : columns) {
+    if (column == no_column) names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  if (!names.empty()) throw Error(table.file(), 1, "lacks the columns " + names + "; it has " + table.column_list());
+}
+
+void add_to_total(const CsvTable& table, std::uint64_t& total, std::uint64_t amount, const char* what) {
+  if (amount > largest_quantity || (total += amount) > largest_quantity) {
+    table.fail("the " + std::string(what) + " add up to more than 2^61, which cannot be right");
+  }
+}
+
+// What a row of the file of tensors says.
+class TensorRows {
+ public:
+  TensorRows(const std::string& file, const CsvImportOptions& options)
+      : table_(file, options.maximum_bytes), size_(table_.find(options.size_column)) {
+    require(table_, {{id_, "id"}, {role_, "role"}});
+    if (size_ == no_column) {
+      throw Error(table_.file(), 1,
+                  "has no column '" + options.size_column +
+                      "' for the sizes; choose one with --size-column: " + table_.column_list());
+    }
+  }
+
+  bool next() { return table_.next_row(); }
+  const CsvTable& table() const { return table_; }
+  std::uint64_t id() const { return table_.number(id_, largest_quantity); }
+  RoleName role() const {
+    const std::optional<RoleName> role = find_role(table_.field(role_));
+    if (!role) table_.fail("unknown role '" + std::string(table_.field(role_)) + "'; it is one of " + csv_role_names());
+    return *role;
+  }
+  Bytes bytes() const { return table_.number(size_, Bytes{1} << 50); }
+  std::string_view name() const { return table_.field(name_); }
+  // Empty where the file does not say.
+  std::optional<bool> persistent() const {
+    const std::string_view text = table_.field(persistent_);
+    if (text.empty()) return std::nullopt;
+    if (text == "1" || text == "true") return true;
+    if (text == "0" || text == "false") return false;
+    table_.fail("column 'persistent' is '" + std::string(text) + "'; it takes 0, 1, false or true");
+  }
+  // Codes in `birth`: the id of an op, -1 for "none", -2 for "always there".
+  bool is_always_there() const {
+    const std::string_view text = table_.field(birth_);
+    if (text.empty() || text == "-1" || CsvTable::parse_number(text)) return false;
+    if (text != "-2")
+      table_.fail("column 'birth' is '" + std::string(text) +
+                  "'; it takes the id of an op, or -2 for a tensor that is always there");
+    return true;
+  }
+
+ private:
+  CsvTable table_;
+  std::size_t size_;
+  std::size_t id_ = table_.find("id"), role_ = table_.find("role"), name_ = table_.find("name"),
+              persistent_ = table_.find("persistent"), birth_ = table_.find("birth");
+};
+
+// What a row of the file of ops says. All totals stay below 2^61.
+class OpRows {
+ public:
+  OpRows(const std::string& file, Bytes maximum_bytes) : table_(file, maximum_bytes) {
+    if (kernel_ == no_column) kernel_ = table_.find("op");
+    require(table_, {{id_, "id"},
+                     {phase_, "phase"},
+                     {kernel_, "kernel (or op)"},
+                     {time_, "time_ms"},
+                     {inputs_, "inputs"},
+                     {outputs_, "outputs"}});
+  }
+
+  bool next() { return table_.next_row(); }
+  const CsvTable& table() const { return table_; }
+  std::uint64_t id() const { return table_.number(id_, largest_quantity); }
+  std::size_t inputs() const { return inputs_; }  // columns
+  std::size_t outputs() const { return outputs_; }
+  Bytes workspace_bytes() const { return table_.number(workspace_, Bytes{1} << 50, true); }
+  Op op(NamePool& names) {
+    Op op;
+    op.name = names.intern(table_.field(kernel_));
+    op.module = names.intern(module_of_op());
+    const std::optional<Phase> phase = find_phase(table_.field(phase_));
+    if (!phase) {
+      table_.fail("unknown phase '" + std::string(table_.field(phase_)) + "'; it is one of " + phase_names() +
+                  ", fwd, bwd, upd");
+    }
+    op.phase = *phase;
+    if (const std::string_view device = table_.field(device_); !device.empty()) {
+      const std::optional<Device> parsed = parse_device(device);
+      if (!parsed) table_.fail("unknown device '" + std::string(device) + "'; it is one of gpu, cpu");
+      op.device = *parsed;
+    }
+    op.duration_ns = table_.milliseconds(time_);
+    op.gap_before_ns = table_.milliseconds(gap_, true);
+    op.flops = table_.number(flops_, largest_quantity, true);
+    op.bytes = table_.number(bytes_, largest_quantity, true);
+    add_to_total(table_, total_ns_, static_cast<std::uint64_t>(op.duration_ns), "times");
+    add_to_total(table_, total_ns_, static_cast<std::uint64_t>(op.gap_before_ns), "times");
+    add_to_total(table_, total_flops_, op.flops, "flops");
+    add_to_total(table_, total_traffic_, op.bytes, "bytes");
+    return op;
+  }
+
+ private:
+  // G10 numbers its layers; a number alone is no name.
+  std::string module_of_op() const {
+    if (const std::string_view module = table_.field(module_); !module.empty()) return std::string(module);
+    const std::string_view layer = table_.field(layer_);
+    return CsvTable::parse_number(layer) ? "layer" + std::string(layer) : std::string(layer);
+  }
+
+  CsvTable table_;
+  std::size_t id_ = table_.find("id"), phase_ = table_.find("phase"), kernel_ = table_.find("kernel"),
+              time_ = table_.find("time_ms"), inputs_ = table_.find("inputs"), outputs_ = table_.find("outputs"),
+              layer_ = table_.find("layer"), module_ = table_.find("module"), device_ = table_.find("device"),
+              gap_ = table_.find("gap_before_ms"), flops_ = table_.find("flops"), bytes_ = table_.find("bytes"),
+              workspace_ = table_.find("workspace_bytes");
+  std::uint64_t total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
+};
+
 class CsvImporter {
  public:
   CsvImporter(const CsvImportOptions& options, const std::string& ops_file, const std::string& tensors_file)
-      : options_(options), tensors_(tensors_file, options.maximum_bytes), ops_(ops_file, options.maximum_bytes) {}
+      : tensors_(tensors_file, options), ops_(ops_file, options.maximum_bytes) {}
 
   Trace run() {
-    find_columns();
-    while (tensors_.next_row()) read_tensor();
-    if (trace_.tensors.empty()) throw Error(tensors_.file(), 0, "has no tensors");
-    while (ops_.next_row()) read_op();
-    trace_.validate(ops_.file(), line_of_op_);
+    while (tensors_.next()) read_tensor();
+    if (trace_.tensors.empty()) throw Error(tensors_.table().file(), 0, "has no tensors");
+    while (ops_.next()) read_op();
+    trace_.validate(ops_.table().file(), line_of_op_);
     write_notes();
     return std::move(trace_);
   }
@@ -88,142 +214,45 @@ class CsvImporter {
  private:
   static constexpr TensorId dropped = none;
 
-  void find_columns() {
-    Missing in_tensors(tensors_), in_ops(ops_);
-    tensor_id_ = in_tensors.required("id");
-    role_ = in_tensors.required("role");
-    in_tensors.check();
-    size_ = tensors_.find(options_.size_column);
-    if (size_ == no_column) {
-      throw Error(tensors_.file(), 1,
-                  "has no column '" + options_.size_column +
-                      "' for the sizes; choose one with --size-column: " + tensors_.column_list());
-    }
-    tensor_name_ = tensors_.find("name");
-    persistent_ = tensors_.find("persistent");
-    birth_ = tensors_.find("birth");
-    op_id_ = in_ops.required("id");
-    phase_ = in_ops.required("phase");
-    kernel_ = ops_.find("kernel");
-    if (kernel_ == no_column) kernel_ = ops_.find("op");
-    if (kernel_ == no_column) in_ops.add("kernel (or op)");
-    time_ = in_ops.required("time_ms");
-    inputs_ = in_ops.required("inputs");
-    outputs_ = in_ops.required("outputs");
-    in_ops.check();
-    layer_ = ops_.find("layer");
-    module_ = ops_.find("module");
-    device_ = ops_.find("device");
-    gap_ = ops_.find("gap_before_ms");
-    flops_ = ops_.find("flops");
-    bytes_ = ops_.find("bytes");
-    workspace_ = ops_.find("workspace_bytes");
-  }
-
-  // Collects the required columns that a file lacks, to name them all at once.
-  struct Missing {
-    explicit Missing(const CsvTable& table) : table(table) {}
-    std::size_t required(std::string_view column) {
-      const std::size_t index = table.find(column);
-      if (index == no_column) add(column);
-      return index;
-    }
-    void add(std::string_view column) { names += (names.empty() ? "" : ", ") + std::string(column); }
-    void check() const {
-      if (!names.empty())
-        throw Error(table.file(), 1, "lacks the columns " + names + "; it has " + table.column_list());
-    }
-    const CsvTable& table;
-    std::string names;
-  };
-
   void read_tensor() {
-    const std::uint64_t id = tensors_.number(tensor_id_, largest_quantity);
-    const std::optional<RoleName> role = find_role(tensors_.field(role_));
-    if (!role)
-      tensors_.fail("unknown role '" + std::string(tensors_.field(role_)) + "'; it is one of " + csv_role_names());
-    const Bytes bytes = tensors_.number(size_, Bytes{1} << 50);
+    const std::uint64_t id = tensors_.id();
+    const RoleName role = tensors_.role();
+    const Bytes bytes = tensors_.bytes();
     const auto [position, is_new] = id_of_.emplace(id, dropped);
-    if (!is_new) tensors_.fail("a second tensor " + std::to_string(id));
+    if (!is_new) tensors_.table().fail("a second tensor " + std::to_string(id));
     if (bytes == 0) {
       ++dropped_tensors_;
       return;
     }
-    add_to_total(tensors_, total_bytes_, bytes, "sizes of the tensors");
-    std::string name(tensors_.field(tensor_name_));
-    if (name.empty()) name = std::string(role->name) + "_" + std::to_string(id);
-    const std::optional<bool> told = read_persistent();
-    const bool keeps = told.value_or(is_always_there() || is_kept_by_role(role->role));
-    position->second = trace_.add_tensor(name, bytes, role->role, keeps);
-    may_be_given_.push_back(!told && !keeps && role->may_be_given);
+    add_to_total(tensors_.table(), total_bytes_, bytes, "sizes of the tensors");
+    std::string name(tensors_.name());
+    if (name.empty()) name = std::string(role.name) + "_" + std::to_string(id);
+    const std::optional<bool> told = tensors_.persistent();
+    const bool keeps = told.value_or(tensors_.is_always_there() || is_kept_by_role(role.role));
+    position->second = trace_.add_tensor(name, bytes, role.role, keeps);
+    may_be_given_.push_back(!told && !keeps && role.may_be_given);
     written_.push_back(false);
   }
 
-  std::optional<bool> read_persistent() const {
-    const std::string_view text = tensors_.field(persistent_);
-    if (text.empty()) return std::nullopt;
-    if (text == "1" || text == "true") return true;
-    if (text == "0" || text == "false") return false;
-    tensors_.fail("column 'persistent' is '" + std::string(text) + "'; it takes 0, 1, false or true");
-  }
-
-  // Codes in `birth`: the id of an op, -1 for "none", -2 for "always there".
-  bool is_always_there() const {
-    const std::string_view text = tensors_.field(birth_);
-    if (text.empty() || text == "-1" || CsvTable::parse_number(text)) return false;
-    if (text != "-2")
-      tensors_.fail("column 'birth' is '" + std::string(text) +
-                    "'; it takes the id of an op, or -2 for a tensor that is always there");
-    return true;
-  }
-
   void read_op() {
-    const std::uint64_t id = ops_.number(op_id_, largest_quantity);
+    const std::uint64_t id = ops_.id();
     if (!line_of_op_.empty() && id <= last_op_id_) {
-      ops_.fail("op " + std::to_string(id) + " after op " + std::to_string(last_op_id_) +
-                "; rows stand in the order of execution, with rising ids");
+      ops_.table().fail("op " + std::to_string(id) + " after op " + std::to_string(last_op_id_) +
+                        "; rows stand in the order of execution, with rising ids");
     }
     last_op_id_ = id;
-    Op op;
-    op.name = trace_.names.intern(ops_.field(kernel_));
-    op.module = trace_.names.intern(module_of_op());
-    const std::optional<Phase> phase = find_phase(ops_.field(phase_));
-    if (!phase) {
-      ops_.fail("unknown phase '" + std::string(ops_.field(phase_)) + "'; it is one of " + phase_names() +
-                ", fwd, bwd, upd");
-    }
-    op.phase = *phase;
-    if (const std::string_view device = ops_.field(device_); !device.empty()) {
-      const std::optional<Device> parsed = parse_device(device);
-      if (!parsed) ops_.fail("unknown device '" + std::string(device) + "'; it is one of gpu, cpu");
-      op.device = *parsed;
-    }
-    op.duration_ns = ops_.milliseconds(time_);
-    op.gap_before_ns = ops_.milliseconds(gap_, true);
-    op.flops = ops_.number(flops_, largest_quantity, true);
-    op.bytes = ops_.number(bytes_, largest_quantity, true);
-    add_to_total(ops_, total_ns_, static_cast<std::uint64_t>(op.duration_ns), "times");
-    add_to_total(ops_, total_ns_, static_cast<std::uint64_t>(op.gap_before_ns), "times");
-    add_to_total(ops_, total_flops_, op.flops, "flops");
-    add_to_total(ops_, total_traffic_, op.bytes, "bytes");
-    read_ids(inputs_, reads_);
-    read_ids(outputs_, writes_);
+    const Op op = ops_.op(trace_.names);
+    read_ids(ops_.inputs(), reads_);
+    read_ids(ops_.outputs(), writes_);
     add_workspace(id);
     note_given_tensors();
-    line_of_op_.push_back(ops_.line());
+    line_of_op_.push_back(ops_.table().line());
     trace_.add_op(op, reads_, writes_);
-  }
-
-  // G10 numbers its layers; a number alone is no name.
-  std::string module_of_op() const {
-    if (const std::string_view module = ops_.field(module_); !module.empty()) return std::string(module);
-    const std::string_view layer = ops_.field(layer_);
-    return CsvTable::parse_number(layer) ? "layer" + std::string(layer) : std::string(layer);
   }
 
   void read_ids(std::size_t column, std::vector<TensorId>& ids) {
     ids.clear();
-    std::string_view rest = ops_.field(column);
+    std::string_view rest = ops_.table().field(column);
     while (true) {
       rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
       if (rest.empty()) return;
@@ -231,13 +260,13 @@ class CsvImporter {
       rest.remove_prefix(word.size());
       const std::optional<std::uint64_t> id = CsvTable::parse_number(word);
       if (!id) {
-        ops_.fail("column '" + ops_.column(column) + "' holds '" + std::string(word) +
-                  "'; it takes ids of tensors, separated by spaces");
+        ops_.table().fail("column '" + ops_.table().column(column) + "' holds '" + std::string(word) +
+                          "'; it takes ids of tensors, separated by spaces");
       }
       const auto found = id_of_.find(*id);
       if (found == id_of_.end()) {
-        ops_.fail("column '" + ops_.column(column) + "' names tensor " + std::string(word) + ", which " +
-                  tensors_.file() + " does not have");
+        ops_.table().fail("column '" + ops_.table().column(column) + "' names tensor " + std::string(word) +
+                          ", which " + tensors_.table().file() + " does not have");
       }
       if (found->second != dropped) add_once(ids, found->second);
     }
@@ -256,13 +285,13 @@ class CsvImporter {
   }
 
   void add_workspace(std::uint64_t op_id) {
-    const Bytes bytes = ops_.number(workspace_, Bytes{1} << 50, true);
+    const Bytes bytes = ops_.workspace_bytes();
     const auto is_workspace = [&](TensorId id) { return trace_.tensors[id].role == Role::workspace; };
     if (bytes == 0 || std::any_of(reads_.begin(), reads_.end(), is_workspace) ||
         std::any_of(writes_.begin(), writes_.end(), is_workspace)) {
       return;
     }
-    add_to_total(ops_, total_bytes_, bytes, "sizes of the tensors");
+    add_to_total(ops_.table(), total_bytes_, bytes, "sizes of the tensors");
     writes_.push_back(trace_.add_tensor("workspace_of_op_" + std::to_string(op_id), bytes, Role::workspace, false));
     may_be_given_.push_back(false);
     written_.push_back(false);
@@ -276,12 +305,6 @@ class CsvImporter {
       ++given_tensors_;
     }
     for (const TensorId id : writes_) written_[id] = true;
-  }
-
-  static void add_to_total(const CsvTable& table, std::uint64_t& total, std::uint64_t amount, const char* what) {
-    if (amount > largest_quantity || (total += amount) > largest_quantity) {
-      table.fail("the " + std::string(what) + " add up to more than 2^61, which cannot be right");
-    }
   }
 
   void write_notes() {
@@ -300,15 +323,10 @@ class CsvImporter {
     note(unused, "that no op uses kept");
   }
 
-  const CsvImportOptions& options_;
-  CsvTable tensors_, ops_;
+  TensorRows tensors_;
+  OpRows ops_;
   Trace trace_;
   std::vector<std::string> notes_;
-  std::size_t tensor_id_ = no_column, role_ = no_column, size_ = no_column, tensor_name_ = no_column,
-              persistent_ = no_column, birth_ = no_column;
-  std::size_t op_id_ = no_column, phase_ = no_column, kernel_ = no_column, time_ = no_column, inputs_ = no_column,
-              outputs_ = no_column, layer_ = no_column, module_ = no_column, device_ = no_column, gap_ = no_column,
-              flops_ = no_column, bytes_ = no_column, workspace_ = no_column;
   std::unordered_map<std::uint64_t, TensorId> id_of_;  // from the file's ids
   std::vector<bool> may_be_given_, written_;           // by TensorId
   std::vector<std::uint64_t> last_list_;               // by TensorId: the list that had it last
@@ -316,7 +334,7 @@ class CsvImporter {
   std::vector<TensorId> reads_, writes_;
   std::uint64_t last_op_id_ = 0;
   std::uint64_t dropped_tensors_ = 0, given_tensors_ = 0, added_workspaces_ = 0, repeated_ids_ = 0;
-  std::uint64_t total_bytes_ = 0, total_ns_ = 0, total_flops_ = 0, total_traffic_ = 0;
+  std::uint64_t total_bytes_ = 0;
 };
 
 // directory/stem.csv, .csv.gz or .csv.zst, whichever is there.

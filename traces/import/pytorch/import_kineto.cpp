@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "core/error.h"
 #include "traces/import/pytorch/import_pytorch.h"
@@ -28,32 +31,140 @@ bool only_views(std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+// What the allocator recorded, as tensors with the ops that write and read them.
+class Blocks {
+ public:
+  struct Block {
+    Bytes bytes = 0;
+    std::uint32_t writer = none, reader = none;  // ops
+    std::vector<std::uint32_t> readers;          // by shape
+    bool persistent = false, gradient = false;
+  };
+
+  explicit Blocks(const std::string& file) : file_(file) {}
+
+  // Of the first event: what was in use before it.
+  void begin(const KinetoMemory& event) {
+    if (event.total_allocated == 0) return;
+    const auto before = static_cast<std::int64_t>(event.total_allocated) - event.bytes;
+    resident_ = static_cast<Bytes>(std::max<std::int64_t>(0, before));
+    total_known_ = true;
+  }
+
+  void allocate(const KinetoMemory& event, std::uint32_t writer) {
+    const auto bytes = static_cast<Bytes>(event.bytes);
+    if (bytes > largest_extent) {
+      throw Error(file_, 0, "an allocation of " + std::to_string(bytes) + " bytes, which cannot be right");
+    }
+    live_[event.address] = static_cast<std::uint32_t>(all_.size());
+    all_.push_back({.bytes = bytes, .writer = writer, .readers = {}});
+  }
+
+  void free(const KinetoMemory& event, std::uint32_t reader, bool accumulated) {
+    const auto found = live_.find(event.address);
+    if (found == live_.end()) {
+      const auto bytes = static_cast<Bytes>(-event.bytes);
+      resident_ -= std::min(resident_, bytes);
+      ++freed_only_;
+      all_.push_back({.bytes = bytes, .reader = reader, .readers = {}, .persistent = true});
+      return;
+    }
+    Block& block = all_[found->second];
+    block.reader = std::max(reader, block.writer);
+    block.gradient = accumulated;
+    live_.erase(found);
+  }
+
+  // What an op is given, by the sizes of its arguments.
+  void read_by_size(std::uint32_t op, std::span<const OpTensor> inputs) {
+    std::set<std::uint32_t> taken;
+    for (const OpTensor& input : inputs) {
+      const auto bytes = static_cast<Bytes>(op_kernel::bytes(input));
+      std::uint32_t best = none;
+      for (const auto& [address, block] : live_) {
+        const Bytes size = all_[block].bytes;
+        if (size < bytes || size >= bytes + allocation_unit || taken.contains(block)) continue;
+        if (best == none || block > best) best = block;
+      }
+      if (best == none) {
+        ++unknown_arguments_;
+        continue;
+      }
+      taken.insert(best);
+      ++known_arguments_;
+      if (op > all_[best].writer) all_[best].readers.push_back(op);
+    }
+  }
+
+  // What one iteration leaves behind is what the next one finds.
+  void pair_carried(std::uint32_t last_op) {
+    std::multimap<Bytes, std::uint32_t> found;
+    for (std::uint32_t i = 0; i < all_.size(); ++i) {
+      if (all_[i].persistent) found.emplace(all_[i].bytes, i);
+    }
+    for (Block& block : all_) {
+      if (block.persistent || block.reader != none) continue;
+      const auto earlier = found.find(block.bytes);
+      if (earlier != found.end()) {
+        all_[earlier->second].writer = block.writer;
+        block.bytes = 0;  // the same tensor
+        found.erase(earlier);
+        ++carried_;
+      } else {
+        block.reader = last_op;
+        ++kept_;
+      }
+    }
+  }
+
+  std::vector<Block>& all() { return all_; }
+  Bytes resident() const { return resident_; }  // in use throughout
+
+  void add_notes(bool has_shapes, std::vector<std::string>& notes) const {
+    const auto count = [](std::uint64_t n, const std::string& what) { return std::to_string(n) + " " + what; };
+    notes.push_back(total_known_
+                        ? format_bytes(resident_) +
+                              " in use throughout (parameters, states and all that is neither allocated nor "
+                              "freed) are one tensor that every op reads: which op uses what of it is not recorded"
+                        : std::string("the memory in use before the iteration is not recorded and missing"));
+    notes.push_back(
+        "tensors live from their allocation to their free, as recorded; read by the last op before the free" +
+        std::string(has_shapes ? ", and by ops with arguments of their size: " +
+                                     count(known_arguments_, "arguments found, ") + count(unknown_arguments_, "not")
+                               : "; other reads are not known (record_shapes=True would tell some)"));
+    if (carried_ != 0)
+      notes.push_back(count(carried_, "tensors handed on from one iteration to the next, paired by size"));
+    if (freed_only_ > carried_) notes.push_back(count(freed_only_ - carried_, "tensors from before that are freed"));
+    if (kept_ != 0) notes.push_back(count(kept_, "tensors allocated and not freed: they live to the end"));
+  }
+
+ private:
+  const std::string& file_;
+  std::vector<Block> all_;
+  std::unordered_map<std::uint64_t, std::uint32_t> live_;  // by address
+  Bytes resident_ = 0;
+  bool total_known_ = false;
+  std::uint64_t freed_only_ = 0, carried_ = 0, kept_ = 0, known_arguments_ = 0, unknown_arguments_ = 0;
+};
+
 class KinetoImporter {
  public:
-  KinetoImporter(const KinetoWindow& window, bool has_shapes) : window_(window), has_shapes_(has_shapes) {}
+  explicit KinetoImporter(const KinetoWindow& window)
+      : window_(window), has_shapes_(!window.inputs.empty()), gpu_(!window.work.empty()), blocks_(window.file) {}
 
   ImportedTrace run() {
-    gpu_ = !window_.work.empty();
     find_phases();
     find_ops();
     if (ops_.empty()) {
       throw Error(window_.file, 0, "no op of the chosen iteration ran on a device; choose another with --iteration");
     }
     replay_memory();
-    pair_carried();
+    blocks_.pair_carried(static_cast<std::uint32_t>(ops_.size() - 1));
     emit();
     return std::move(out_);
   }
 
  private:
-  struct Block {
-    Bytes bytes = 0;
-    std::uint32_t writer = none, reader = none;  // ops
-    std::vector<std::uint32_t> readers;          // by shape
-    bool persistent = false, gradient = false;
-    std::uint64_t address = 0;
-  };
-
   void find_phases() {
     std::set<std::uint64_t> backward_threads, forward_threads;
     for (const KinetoCall& call : window_.calls) {
@@ -141,52 +252,27 @@ class KinetoImporter {
 
   void replay_memory() {
     order_by_host();
-    std::unordered_map<std::uint64_t, std::uint32_t> live;  // block by address
     std::size_t next_op = 0;
+    const auto read_until = [&](Nanoseconds time) {
+      for (; next_op < by_begin_.size(); ++next_op) {
+        const KinetoCall& call = window_.calls[by_begin_[next_op]];
+        if (call.begin_ns > time) return;
+        if (has_shapes_) blocks_.read_by_size(op_of_call_[by_begin_[next_op]], window_.inputs_of(call));
+      }
+    };
     bool first = true;
     for (const KinetoMemory& event : window_.memory) {
       if (event.host == gpu_ || event.bytes == 0) continue;
-      if (first && event.total_allocated != 0) {
-        const auto before = static_cast<std::int64_t>(event.total_allocated) - event.bytes;
-        resident_ = static_cast<Bytes>(std::max<std::int64_t>(0, before));
-        total_known_ = true;
-      }
-      first = false;
-      while (next_op < by_begin_.size() && window_.calls[by_begin_[next_op]].begin_ns <= event.time_ns) {
-        read_by_size(by_begin_[next_op++], live);
-      }
+      if (std::exchange(first, false)) blocks_.begin(event);
+      read_until(event.time_ns);
       const std::uint32_t around = op_around(event.call);
       if (event.bytes > 0) {
-        Block block;
-        block.bytes = static_cast<Bytes>(event.bytes);
-        if (block.bytes > largest_extent) {
-          throw Error(window_.file, 0,
-                      "an allocation of " + std::to_string(block.bytes) + " bytes, which cannot be right");
-        }
-        block.address = event.address;
-        block.writer = around != none ? around : next_on_thread(event.thread, event.time_ns);
-        live[event.address] = static_cast<std::uint32_t>(blocks_.size());
-        blocks_.push_back(block);
-        continue;
+        blocks_.allocate(event, around != none ? around : next_on_thread(event.thread, event.time_ns));
+      } else {
+        blocks_.free(event, around != none ? around : last_begun(event.time_ns), is_accumulated(event.call));
       }
-      const std::uint32_t reader = around != none ? around : last_begun(event.time_ns);
-      const auto found = live.find(event.address);
-      if (found == live.end()) {
-        Block block;
-        block.bytes = static_cast<Bytes>(-event.bytes);
-        block.reader = reader;
-        block.persistent = true;
-        resident_ -= std::min(resident_, block.bytes);
-        ++freed_only_;
-        blocks_.push_back(block);
-        continue;
-      }
-      Block& block = blocks_[found->second];
-      block.reader = std::max(reader, block.writer);
-      block.gradient = is_accumulated(event.call);
-      live.erase(found);
     }
-    for (; next_op < by_begin_.size(); ++next_op) read_by_size(by_begin_[next_op], live);
+    read_until(std::numeric_limits<Nanoseconds>::max());
   }
 
   bool is_accumulated(std::uint32_t call) const {
@@ -196,58 +282,13 @@ class KinetoImporter {
     return false;
   }
 
-  // What an op is given, by the sizes of its arguments.
-  void read_by_size(std::uint32_t call, const std::unordered_map<std::uint64_t, std::uint32_t>& live) {
-    if (!has_shapes_) return;
-    const KinetoCall& what = window_.calls[call];
-    std::set<std::uint32_t> taken;
-    for (std::uint32_t i = 0; i < what.input_count; ++i) {
-      const Bytes bytes = window_.input_bytes[what.first_input + i];
-      std::uint32_t best = none;
-      for (const auto& [address, block] : live) {
-        const Bytes size = blocks_[block].bytes;
-        if (size < bytes || size >= bytes + allocation_unit || taken.contains(block)) continue;
-        if (best == none || block > best) best = block;
-      }
-      if (best == none) {
-        ++unknown_arguments_;
-        continue;
-      }
-      taken.insert(best);
-      ++known_arguments_;
-      const std::uint32_t op = op_of_call_[call];
-      if (op > blocks_[best].writer) blocks_[best].readers.push_back(op);
-    }
-  }
-
-  // What one iteration leaves behind is what the next one finds.
-  void pair_carried() {
-    std::multimap<Bytes, std::uint32_t> found;
-    for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
-      if (blocks_[i].persistent) found.emplace(blocks_[i].bytes, i);
-    }
-    for (Block& block : blocks_) {
-      if (block.persistent || block.reader != none) continue;
-      const auto earlier = found.find(block.bytes);
-      if (earlier != found.end()) {
-        blocks_[earlier->second].writer = block.writer;
-        block.bytes = 0;  // the same tensor
-        found.erase(earlier);
-        ++carried_;
-      } else {
-        block.reader = static_cast<std::uint32_t>(ops_.size() - 1);
-        ++kept_;
-      }
-    }
-  }
-
   void emit() {
     Trace& trace = out_.trace;
     std::vector<std::vector<TensorId>> reads(ops_.size()), writes(ops_.size());
     TensorId resident = none;
-    if (resident_ > 0) resident = trace.add_tensor("resident", resident_, Role::parameter, true);
+    if (blocks_.resident() > 0) resident = trace.add_tensor("resident", blocks_.resident(), Role::parameter, true);
     std::uint64_t number = 0;
-    for (Block& block : blocks_) {
+    for (Blocks::Block& block : blocks_.all()) {
       if (block.bytes == 0) continue;
       const bool workspace = block.writer != none && block.writer == block.reader && block.readers.empty();
       const Role role = block.gradient ? Role::gradient : workspace ? Role::workspace : Role::activation;
@@ -282,8 +323,8 @@ class KinetoImporter {
     Trace& trace = out_.trace;
     const KinetoCall& call = window_.calls[index];
     const std::string_view name = window_.names[call.name];
-    const auto first = window_.inputs.begin() + call.first_input;
-    const std::vector<OpTensor> tensors(first, first + call.input_count);
+    const std::span<const OpTensor> given = window_.inputs_of(call);
+    const std::vector<OpTensor> tensors(given.begin(), given.end());
     OpKernel found = kernel_of(name, tensors);
     found.causal = found.numbers == 6 && (call.true_arguments >> causal_argument(name) & 1) != 0;
     if (launches_[number] > 0) found.launches = launches_[number];
@@ -304,23 +345,9 @@ class KinetoImporter {
 
   void add_notes() {
     std::vector<std::string>& notes = out_.notes;
-    const auto count = [](std::uint64_t n, const std::string& what) { return std::to_string(n) + " " + what; };
     notes.push_back(gpu_ ? "ops: the calls that launched work on the GPU, with the time of that work"
                          : "ops: the innermost calls that touch memory, with their own time on the host");
-    notes.push_back(total_known_
-                        ? format_bytes(resident_) +
-                              " in use throughout (parameters, states and all that is neither allocated nor "
-                              "freed) are one tensor that every op reads: which op uses what of it is not recorded"
-                        : std::string("the memory in use before the iteration is not recorded and missing"));
-    notes.push_back(
-        "tensors live from their allocation to their free, as recorded; read by the last op before the free" +
-        std::string(has_shapes_ ? ", and by ops with arguments of their size: " +
-                                      count(known_arguments_, "arguments found, ") + count(unknown_arguments_, "not")
-                                : "; other reads are not known (record_shapes=True would tell some)"));
-    if (carried_ != 0)
-      notes.push_back(count(carried_, "tensors handed on from one iteration to the next, paired by size"));
-    if (freed_only_ > carried_) notes.push_back(count(freed_only_ - carried_, "tensors from before that are freed"));
-    if (kept_ != 0) notes.push_back(count(kept_, "tensors allocated and not freed: they live to the end"));
+    blocks_.add_notes(has_shapes_, notes);
     notes.push_back(
         "roles: gradients are freed while autograd accumulates them, a workspace is freed within the op that "
         "allocates it, all others count as activations");
@@ -337,7 +364,7 @@ class KinetoImporter {
 
   const KinetoWindow& window_;
   const bool has_shapes_;
-  bool gpu_ = false;
+  const bool gpu_;
   ImportedTrace out_;
   std::vector<Phase> phases_;       // by call
   std::vector<std::uint32_t> ops_;  // calls
@@ -345,10 +372,7 @@ class KinetoImporter {
   std::vector<std::uint32_t> by_begin_;  // the ops' calls, by their beginning on the host
   OpTimes times_;
   std::vector<std::uint32_t> launches_;  // by op
-  std::vector<Block> blocks_;
-  Bytes resident_ = 0;
-  bool total_known_ = false;
-  std::uint64_t freed_only_ = 0, carried_ = 0, kept_ = 0, known_arguments_ = 0, unknown_arguments_ = 0;
+  Blocks blocks_;
 };
 
 }  // namespace
@@ -364,7 +388,7 @@ ImportedTrace import_kineto(const KinetoImportOptions& options) {
   std::string evidence;
   const KinetoIteration& iteration = choose_iteration(found, options.iteration, options.file, evidence);
   const KinetoWindow window = read_kineto_window(options.file, iteration, options.progress);
-  ImportedTrace imported = KinetoImporter(window, !window.input_bytes.empty()).run();
+  ImportedTrace imported = KinetoImporter(window).run();
   imported.notes.insert(imported.notes.begin(),
                         "iteration: " + evidence + ", " + format_duration(iteration.end_ns - iteration.begin_ns));
   TraceHeader& header = imported.trace.header;

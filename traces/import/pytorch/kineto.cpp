@@ -209,7 +209,7 @@ class WindowReader {
 
   void add_inputs(const Event& event, KinetoCall& call) {
     dom::array shapes, types;
-    call.first_input = static_cast<std::uint32_t>(window_.input_bytes.size());
+    call.first_input = static_cast<std::uint32_t>(window_.inputs.size());
     if (!event.list("Input Dims", shapes) || !event.list("Input type", types)) return;
     dom::array strides, values;
     const bool has_strides = event.list("Input Strides", strides) && strides.size() == shapes.size();
@@ -240,10 +240,9 @@ class WindowReader {
       }
       if (!(bytes >= 1 && bytes < 1e15)) continue;
       if (has_strides) add_strides(strides.at(at), tensor);
-      window_.input_bytes.push_back(static_cast<Bytes>(bytes));
       window_.inputs.push_back(std::move(tensor));
     }
-    call.input_count = static_cast<std::uint32_t>(window_.input_bytes.size()) - call.first_input;
+    call.input_count = static_cast<std::uint32_t>(window_.inputs.size()) - call.first_input;
   }
 
   static void add_strides(simdjson::simdjson_result<dom::element> list, OpTensor& tensor) {

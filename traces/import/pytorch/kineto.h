@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ struct KinetoCall {
   std::uint64_t thread = 0, rf_id = 0, external_id = 0;
   NameId name = 0;
   std::uint32_t parent = none;                     // the innermost call around it on its thread
-  std::uint32_t first_input = 0, input_count = 0;  // in KinetoWindow::input_bytes
+  std::uint32_t first_input = 0, input_count = 0;  // in KinetoWindow::inputs
   bool annotation = false;
   std::uint32_t true_arguments = 0;  // a bit for each of the first 32 that is true, where they are recorded
 };
@@ -81,10 +82,13 @@ struct KinetoWindow {
   std::vector<KinetoCall> calls;            // by begin, the outer before the inner
   std::vector<KinetoWork> work;             // launched within the window; by begin
   std::vector<KinetoMemory> memory;         // by time
-  std::vector<Bytes> input_bytes;           // of the tensors that calls were given, with record_shapes
-  std::vector<OpTensor> inputs;             // the same tensors
+  std::vector<OpTensor> inputs;             // tensors that calls were given, with record_shapes
   std::array<std::uint64_t, 3> products{};  // arguments of matrix products by Precision
   std::uint64_t unlinked_work = 0;          // of no call: not in `work`
+
+  std::span<const OpTensor> inputs_of(const KinetoCall& call) const {
+    return std::span(inputs).subspan(call.first_input, call.input_count);
+  }
 };
 
 KinetoWindow read_kineto_window(const std::string& path, const KinetoIteration& iteration,

@@ -26,6 +26,28 @@ struct History {
   bool floating = false;
   bool seen = false;
   bool used_later = false;  // after the iteration
+
+  bool is_trained() const { return before && written_in_step && read_outside_step && forward && floating; }
+  bool is_of_step_alone() const {
+    return (read_in_step || written_in_step) && !read_outside_step && !written_outside_step;
+  }
+  void note(const StorageUse& use, const Part& part) {
+    if (part.in_step) {
+      read_in_step = read_in_step || use.read;
+      updated_later = updated_later || (seen && use.write);
+      written_in_step = written_in_step || use.write;
+    } else {
+      read_outside_step = read_outside_step || use.read;
+      written_outside_step = written_outside_step || use.write;
+      const bool in_backward = part.phase == Phase::backward;
+      const bool in_forward = part.phase == Phase::forward || part.phase == Phase::loss;
+      forward = forward || in_forward;
+      backward = backward || in_backward;
+      written_forward = written_forward || (in_forward && use.write);
+      written_backward = written_backward || (in_backward && use.write);
+    }
+    if (use.write && part.in_accumulation) accumulated = true;
+  }
 };
 
 bool fills_or_copies(std::string_view name) {
@@ -97,24 +119,10 @@ class RoleFinder {
         history.read_first = use.read;
       }
       if (op.node >= iteration_.end) history.used_later = true;
-      if (part.in_step) {
-        history.read_in_step = history.read_in_step || use.read;
-        history.updated_later = history.updated_later || (history.seen && use.write);
-        history.written_in_step = history.written_in_step || use.write;
-      } else {
-        history.read_outside_step = history.read_outside_step || use.read;
-        history.written_outside_step = history.written_outside_step || use.write;
-        const bool backward = part.phase == Phase::backward;
-        const bool forward = part.phase == Phase::forward || part.phase == Phase::loss;
-        history.forward = history.forward || forward;
-        history.backward = history.backward || backward;
-        history.written_forward = history.written_forward || (forward && use.write);
-        history.written_backward = history.written_backward || (backward && use.write);
-      }
+      history.note(use, part);
       if (!history.seen) history.filled_first = fills && use.write;
       history.seen = true;
       if (use.write && host_source && !device_source) history.from_host = true;
-      if (use.write && part.in_accumulation) history.accumulated = true;
     }
   }
 
@@ -149,27 +157,19 @@ class RoleFinder {
 
   void decide_parameters() {
     for (std::uint32_t i = 0; i < histories_.size(); ++i) {
-      const History& history = histories_[i];
-      if (history.before && history.written_in_step && history.read_outside_step && history.forward &&
-          history.floating) {
-        parameter_bytes_.insert(storages_.storages[i].bytes);
-      }
+      if (histories_[i].is_trained()) parameter_bytes_.insert(storages_.storages[i].bytes);
     }
   }
 
   Kind kind_of(std::uint32_t storage) const {
     const History& history = histories_[storage];
     const Bytes bytes = storages_.storages[storage].bytes;
-    const bool step = history.read_in_step || history.written_in_step;
-    const bool outside = history.read_outside_step || history.written_outside_step;
-    if (history.before && history.written_in_step && history.read_outside_step && history.forward && history.floating) {
-      return trained;
-    }
+    if (history.is_trained()) return trained;
     if (history.read_in_step && history.written_backward && (history.accumulated || parameter_bytes_.contains(bytes))) {
       return gradient;
     }
     if (!has_step_ && history.accumulated) return gradient;
-    if (step && !outside) {
+    if (history.is_of_step_alone()) {
       if (history.before || (history.used_later && has_later_step_)) return kept_state;
       if (!has_later_step_ && !has_earlier_step_ && history.filled_first && history.updated_later) return new_state;
       return scratch;

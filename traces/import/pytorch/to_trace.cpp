@@ -19,16 +19,17 @@ std::string plural(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-class Maker {
- public:
-  explicit Maker(const TraceParts& parts)
-      : in_(parts),
-        recording_(parts.recording),
-        tensor_of_(parts.storages.storages.size(), none),
-        written_(parts.storages.storages.size(), false),
-        initialised_(parts.storages.storages.size(), false) {}
+void note(std::vector<std::string>& notes, std::uint64_t count, const std::string& text) {
+  if (count != 0) notes.push_back(text);
+}
 
-  ImportedTrace make() {
+// The iteration's calls as the trace's ops, without what is none of the trace's.
+class PieceMaker {
+ public:
+  explicit PieceMaker(const TraceParts& parts)
+      : in_(parts), recording_(parts.recording), initialised_(parts.storages.storages.size(), false) {}
+
+  std::vector<Piece> make(NamePool& names) {
     for (const CallOp& op : in_.ops) {
       if (taken(op)) takes_part(op);
     }
@@ -39,36 +40,47 @@ class Maker {
       throw Error(recording_.file, 0,
                   "no op of the chosen iteration touches memory; choose another one with --iteration");
     }
-    modules_ = infer_modules(in_, pieces_, out_.trace.names);
-    set_times();
-    for (Piece& piece : pieces_) emit(piece);
-    add_notes();
-    return std::move(out_);
+    modules_ = infer_modules(in_, pieces_, names);
+    return std::move(pieces_);
+  }
+
+  void add_notes(std::vector<std::string>& notes) const {
+    note(notes, split_calls_, plural(split_calls_, "op") + " on lists of tensors divided into one op a tensor");
+    note(notes, creating_ops_,
+         plural(creating_ops_, "op") +
+             " with which a first step creates the optimizer's states left out, as a steady iteration has "
+             "them already; --as-recorded keeps them");
+    note(notes, modules_,
+         plural(modules_, "module") + " inferred: one begins where the forward pass first reads a parameter");
+    note(notes, number_ops_, plural(number_ops_, "op") + " on nothing but numbers left out");
+    note(notes, host_ops_,
+         plural(host_ops_, "op") + " on less than 1 MiB of host memory left out: the host's bookkeeping");
+    note(notes, cpu_ops_, plural(cpu_ops_, "op") + " on host memory are ops of the CPU");
+    note(notes, host_operand_bytes_,
+         "host operands of GPU ops (" + format_bytes(host_operand_bytes_) + ") are no tensors of the trace");
   }
 
  private:
   bool taken(const CallOp& op) const { return op.node >= in_.iteration.begin && op.node < in_.iteration.end; }
-  const Storage& storage(const StorageUse& use) const { return in_.storages.storages[use.storage]; }
-  Role role(const StorageUse& use) const { return in_.roles.of_storage[use.storage].role; }
-  bool on_host(const StorageUse& use) const { return gpu_recording_ && storage(use).device == TensorDevice::host; }
+  bool on_host(const StorageUse& use) const { return gpu_recording_ && in_.storage(use).device == TensorDevice::host; }
 
   // A loss, a count of steps, a factor: nothing worth moving.
   bool is_number(const StorageUse& use) const {
-    if (use.ref == none || storage(use).bytes > largest_number) return false;
-    const bool parameters = role(use) == Role::gradient && !in_.roles.of_storage[use.storage].of_activation;
-    return role(use) != Role::parameter && !parameters;
+    if (use.ref == none || in_.storage(use).bytes > largest_number) return false;
+    const StorageRole& known = in_.role(use);
+    return known.role != Role::parameter && (known.role != Role::gradient || known.of_activation);
   }
 
   void takes_part(const CallOp& op) {
     for (const StorageUse& use : op.uses) {
-      gpu_recording_ = gpu_recording_ || storage(use).device == TensorDevice::accelerator;
+      gpu_recording_ = gpu_recording_ || in_.storage(use).device == TensorDevice::accelerator;
     }
   }
 
   // Of a state that is created on first use, the op that gives it its first content.
   bool creates_state(const CallOp& op) const {
     return std::ranges::any_of(op.uses, [&](const StorageUse& use) {
-      return in_.roles.of_storage[use.storage].created_on_first_use && use.write && !initialised_[use.storage];
+      return in_.role(use).created_on_first_use && use.write && !initialised_[use.storage];
     });
   }
 
@@ -84,7 +96,7 @@ class Maker {
     for (const StorageUse& use : op.uses) {
       if (is_number(use)) continue;
       if (on_host(use)) {
-        host_bytes += storage(use).bytes;
+        host_bytes += in_.storage(use).bytes;
       } else {
         piece.uses.push_back(use);
       }
@@ -144,19 +156,22 @@ class Maker {
     return positions;
   }
 
-  KernelModel& model(Precision precision) {
-    const auto found = models_.find(precision);
-    if (found != models_.end()) return found->second;
-    GpuSpec gpu = *in_.gpu;
-    // What a GPU does not compute in, it computes in fp32.
-    if ((precision == Precision::fp16 && gpu.fp16_flops <= 0) ||
-        (precision == Precision::bf16 && gpu.bf16_flops <= 0)) {
-      precision = Precision::fp32;
-    }
-    return models_.try_emplace(precision, gpu, precision).first->second;
-  }
+  const TraceParts& in_;
+  const ExecutionTrace& recording_;
+  std::vector<Piece> pieces_;
+  std::vector<bool> initialised_;  // by storage: a state created on first use that was given its first content
+  bool gpu_recording_ = false;
+  std::uint64_t host_ops_ = 0, cpu_ops_ = 0, split_calls_ = 0, creating_ops_ = 0, modules_ = 0, number_ops_ = 0;
+  Bytes host_operand_bytes_ = 0;
+};
 
-  void set_times() {
+// When each piece runs: as recorded, else as modelled.
+class PieceTimes {
+ public:
+  PieceTimes(const TraceParts& parts, std::vector<Piece>& pieces)
+      : in_(parts), recording_(parts.recording), pieces_(pieces) {}
+
+  void set() {
     std::vector<std::uint32_t> call_of(recording_.nodes.size(), none);  // by node: its first piece
     for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
       if (pieces_[i].first) call_of[pieces_[i].call->node] = i;
@@ -170,6 +185,34 @@ class Maker {
       divide(i, end, measured[i]);
       i = end;
     }
+  }
+
+  void add_notes(std::vector<std::string>& notes) const {
+    if (in_.measured != nullptr) {
+      note(notes, unmatched_,
+           plural(unmatched_, "op") + " without a measured time: " +
+               (in_.gpu ? "modelled for the " + in_.gpu->name : "0 ns; --assume-gpu NAME models them"));
+      note(notes, foreign_ns_ > 0,
+           format_duration(foreign_ns_) + " of recorded work belongs to no op of the trace: counted as gaps");
+      note(notes, overrun_ns_ > 0,
+           "the recorded work ends " + format_duration(overrun_ns_) +
+               " after the iteration's period: the trace is that much longer");
+    } else {
+      notes.push_back("no times recorded: durations are modelled for the " + in_.gpu->name + ", gaps its launch gap");
+    }
+  }
+
+ private:
+  KernelModel& model(Precision precision) {
+    const auto found = models_.find(precision);
+    if (found != models_.end()) return found->second;
+    GpuSpec gpu = *in_.gpu;
+    // What a GPU does not compute in, it computes in fp32.
+    if ((precision == Precision::fp16 && gpu.fp16_flops <= 0) ||
+        (precision == Precision::bf16 && gpu.bf16_flops <= 0)) {
+      precision = Precision::fp32;
+    }
+    return models_.try_emplace(precision, gpu, precision).first->second;
   }
 
   void model(std::uint32_t i) {
@@ -217,12 +260,40 @@ class Maker {
     overrun_ns_ = times.overrun_ns;
   }
 
+  const TraceParts& in_;
+  const ExecutionTrace& recording_;
+  std::vector<Piece>& pieces_;
+  std::map<Precision, KernelModel> models_;
+  std::uint64_t unmatched_ = 0;
+  Nanoseconds foreign_ns_ = 0, overrun_ns_ = 0;
+};
+
+class Maker {
+ public:
+  explicit Maker(const TraceParts& parts)
+      : in_(parts),
+        recording_(parts.recording),
+        tensor_of_(parts.storages.storages.size(), none),
+        written_(parts.storages.storages.size(), false) {}
+
+  ImportedTrace make() {
+    PieceMaker maker(in_);
+    std::vector<Piece> pieces = maker.make(out_.trace.names);
+    PieceTimes times(in_, pieces);
+    times.set();
+    for (const Piece& piece : pieces) emit(piece);
+    add_notes(maker, times);
+    set_precision(pieces);
+    return std::move(out_);
+  }
+
+ private:
   TensorId tensor(const StorageUse& use) {
     TensorId& id = tensor_of_[use.storage];
     if (id != none) return id;
-    const StorageRole& known = in_.roles.of_storage[use.storage];
+    const StorageRole& known = in_.role(use);
     const bool persistent = known.persistent && use.ref != none && !(in_.as_recorded && known.created_on_first_use);
-    const Storage& what = storage(use);
+    const Storage& what = in_.storage(use);
     const bool is_workspace = use.ref == none;
     const Role its_role = is_workspace ? Role::workspace : known.role;
     std::string name;
@@ -280,55 +351,32 @@ class Maker {
     written_[use.storage] = true;
   }
 
-  void add_notes() {
+  void add_notes(const PieceMaker& maker, const PieceTimes& times) {
     std::vector<std::string>& notes = out_.notes;
-    const auto note = [&](std::uint64_t count, const std::string& text) {
-      if (count != 0) notes.push_back(text);
-    };
-    note(in_.storages.reused, plural(in_.storages.reused, "storage id") + " of " +
-                                  std::to_string(in_.storages.addresses) +
-                                  " allocated more than once: split into generations, " +
-                                  std::to_string(in_.storages.storages.size()) + " storages in all");
-    note(split_calls_, plural(split_calls_, "op") + " on lists of tensors divided into one op a tensor");
-    note(creating_ops_,
-         plural(creating_ops_, "op") +
-             " with which a first step creates the optimizer's states left out, as a steady iteration has "
-             "them already; --as-recorded keeps them");
-    note(modules_, plural(modules_, "module") + " inferred: one begins where the forward pass first reads a parameter");
-    note(number_ops_, plural(number_ops_, "op") + " on nothing but numbers left out");
-    note(host_ops_, plural(host_ops_, "op") + " on less than 1 MiB of host memory left out: the host's bookkeeping");
-    note(cpu_ops_, plural(cpu_ops_, "op") + " on host memory are ops of the CPU");
-    note(host_operand_bytes_,
-         "host operands of GPU ops (" + format_bytes(host_operand_bytes_) + ") are no tensors of the trace");
-    note(sources_,
+    note(notes, in_.storages.reused,
+         plural(in_.storages.reused, "storage id") + " of " + std::to_string(in_.storages.addresses) +
+             " allocated more than once: split into generations, " + std::to_string(in_.storages.storages.size()) +
+             " storages in all");
+    maker.add_notes(notes);
+    note(notes, sources_,
          plural(sources_, "tensor") + " read without a recorded write: an op 'content not recorded' writes each");
-    note(recording_.orphans, plural(recording_.orphans, "node") + " whose parent is not in the file");
-    if (in_.measured != nullptr) {
-      note(unmatched_, plural(unmatched_, "op") + " without a measured time: " +
-                           (in_.gpu ? "modelled for the " + in_.gpu->name : "0 ns; --assume-gpu NAME models them"));
-      note(foreign_ns_ > 0,
-           format_duration(foreign_ns_) + " of recorded work belongs to no op of the trace: counted as gaps");
-      note(overrun_ns_ > 0, "the recorded work ends " + format_duration(overrun_ns_) +
-                                " after the iteration's period: the trace is that much longer");
-    } else {
-      notes.push_back("no times recorded: durations are modelled for the " + in_.gpu->name + ", gaps its launch gap");
-    }
+    note(notes, recording_.orphans, plural(recording_.orphans, "node") + " whose parent is not in the file");
+    times.add_notes(notes);
     notes.push_back("frees are not recorded: a tensor that is not persistent lives to its last use");
-    set_precision();
   }
 
   // That of the parameters' elements; where there are none, of the products.
-  void set_precision() {
+  void set_precision(const std::vector<Piece>& pieces) {
     std::array<Bytes, 3> bytes{};
-    for (const Piece& piece : pieces_) {
+    for (const Piece& piece : pieces) {
       for (const StorageUse& use : piece.uses) {
-        if (use.ref == none || role(use) != Role::parameter) continue;
+        if (use.ref == none || in_.role(use).role != Role::parameter) continue;
         const ElementType type = recording_.refs[use.ref].type;
         if (type == ElementType::other) continue;
         const Precision precision = type == ElementType::fp16   ? Precision::fp16
                                     : type == ElementType::bf16 ? Precision::bf16
                                                                 : Precision::fp32;
-        bytes[static_cast<std::size_t>(precision)] += storage(use).bytes;
+        bytes[static_cast<std::size_t>(precision)] += in_.storage(use).bytes;
       }
     }
     const auto largest = [](const auto& values) { return std::ranges::max_element(values) - values.begin(); };
@@ -347,20 +395,13 @@ class Maker {
   const TraceParts& in_;
   const ExecutionTrace& recording_;
   ImportedTrace out_;
-  std::vector<Piece> pieces_;
   std::vector<TensorId> tensor_of_;  // by storage
   std::vector<bool> written_;        // by storage: has content
-  std::vector<bool> initialised_;    // by storage: a state created on first use that was given its first content
   std::unordered_map<std::uint32_t, std::uint32_t> born_at_;
   std::array<std::uint64_t, role_count> ordinals_{};
-  std::map<Precision, KernelModel> models_;
   std::vector<TensorId> reads_, writes_;
   std::array<std::uint64_t, 3> flops_{};
-  bool gpu_recording_ = false;
-  std::uint64_t host_ops_ = 0, cpu_ops_ = 0, split_calls_ = 0, creating_ops_ = 0, modules_ = 0, number_ops_ = 0,
-                sources_ = 0, unmatched_ = 0;
-  Bytes host_operand_bytes_ = 0;
-  Nanoseconds foreign_ns_ = 0, overrun_ns_ = 0;
+  std::uint64_t sources_ = 0;
 };
 
 }  // namespace

@@ -43,6 +43,9 @@ struct TraceParts {
   const GpuSpec* gpu = nullptr;  // models durations where there are no times
   const MeasuredIteration* measured = nullptr;
   bool as_recorded = false;
+
+  const Storage& storage(const StorageUse& use) const { return storages.storages[use.storage]; }
+  const StorageRole& role(const StorageUse& use) const { return roles.of_storage[use.storage]; }
 };
 
 struct ImportedTrace {

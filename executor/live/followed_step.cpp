@@ -1,0 +1,81 @@
+#include "executor/live/followed_step.h"
+
+#include <utility>
+
+#include "core/check.h"
+
+namespace tencache {
+
+void FollowedStep::set(RecordedStep step) {
+  recorded_ = step.trace;
+  program_ = {std::move(step.trace), {}};
+  uses_ = std::move(step.uses);
+  births_of_ = std::move(step.births);
+  boundaries_ = std::move(step.boundaries);
+}
+
+void FollowedStep::arrange(const std::vector<Op>& ops, const std::vector<OpIndex>& order) {
+  TENCACHE_CHECK(ops.size() == program_.trace.ops.size() && order.size() == ops.size());
+  const std::vector<std::vector<Use>> uses = std::move(uses_);
+  const std::vector<std::vector<TensorId>> births_of = std::move(births_of_);
+  uses_.clear();
+  births_of_.clear();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    program_.trace.ops[i] = ops[order[i]];
+    uses_.push_back(uses[order[i]]);
+    births_of_.push_back(births_of[order[i]]);
+  }
+}
+
+void FollowedStep::begin_step() {
+  next_ = known() ? 0 : none;
+  next_boundary_ = 0;
+}
+
+bool FollowedStep::matches(std::string_view name, const Op& op, std::span<const Use> uses,
+                           const std::function<Bytes(TensorId)>& bytes_of, std::string& why) const {
+  if (next_ == program_.trace.ops.size()) {
+    why = "op '" + name + "' after the recorded step's last op";
+    return false;
+  }
+  const Op& recorded = program_.trace.ops[next_];
+  if (recorded.name != op.name) {
+    why = "op '" + name + "' where '" + program_.trace.name(recorded) + "' was recorded (op " + std::to_string(next_) +
+          ")";
+    return false;
+  }
+  const std::vector<Use>& expected = uses_[next_];
+  bool same = expected.size() == uses.size();
+  for (std::size_t i = 0; same && i < uses.size(); ++i) {
+    same = uses[i].read == expected[i].read && uses[i].write == expected[i].write &&
+           bytes_of(uses[i].tensor) == program_.trace.tensors[expected[i].tensor].bytes;
+  }
+  if (!same) why = "op '" + name + "' (op " + std::to_string(next_) + ") with tensors of other sizes than recorded";
+  return same;
+}
+
+OpIndex FollowedStep::begin_op() {
+  running_ = next_++;
+  next_birth_ = 0;
+  return running_;
+}
+
+TensorId FollowedStep::next_birth(Bytes bytes) {
+  if (running_ == none || next_birth_ >= births_of_[running_].size()) return none;
+  const TensorId id = births_of_[running_][next_birth_++];
+  return program_.trace.tensors[id].bytes == bytes ? id : none;
+}
+
+void FollowedStep::module_boundary(NameId module, bool begins) {
+  if (!known()) return;
+  for (std::size_t i = next_boundary_; i < boundaries_.size(); ++i) {
+    const ModuleBoundary& boundary = boundaries_[i];
+    if (boundary.module != module || boundary.begins != begins) continue;
+    if (next_ != none && boundary.op != next_) continue;  // on the schedule the op says where we are
+    next_ = boundary.op;
+    next_boundary_ = i + 1;
+    return;
+  }
+}
+
+}  // namespace tencache

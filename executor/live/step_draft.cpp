@@ -1,0 +1,152 @@
+#include "executor/live/step_draft.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "core/check.h"
+
+namespace tencache {
+
+void StepDraft::module_begin(NameId module) {
+  modules_.push_back(module);
+  if (recording_) boundaries_.push_back({module, true, static_cast<OpIndex>(ops_.size())});
+}
+
+NameId StepDraft::module_end() {
+  TENCACHE_CHECK(!modules_.empty());
+  const NameId module = modules_.back();
+  modules_.pop_back();
+  if (recording_) boundaries_.push_back({module, false, static_cast<OpIndex>(ops_.size())});
+  return module;
+}
+
+void StepDraft::start() {
+  recording_ = true;
+  tensors_.clear();
+  ops_.clear();
+  boundaries_.clear();
+}
+
+std::uint32_t StepDraft::add(Bytes bytes, Role role, NameId name, bool old) {
+  if (!recording_) return none;
+  tensors_.push_back({.bytes = bytes, .role = role, .name = name, .old = old});
+  return static_cast<std::uint32_t>(tensors_.size() - 1);
+}
+
+void StepDraft::died(std::uint32_t tensor, bool in_op) {
+  if (!recording_ || tensor == none) return;
+  DraftTensor& draft = tensors_[tensor];
+  draft.gone = true;
+  const bool only_in_this_op = in_op && draft.born_at == ops_.size() - 1;
+  if (only_in_this_op && draft.role == Role::activation) draft.role = Role::workspace;
+}
+
+void StepDraft::marked(std::uint32_t tensor, Role role, NameId name) {
+  if (!recording_ || tensor == none) return;
+  tensors_[tensor].role = role;
+  tensors_[tensor].name = name;
+}
+
+void StepDraft::begin_op(Op op, std::vector<Use> uses) {
+  op.module = modules_.empty() ? 0 : modules_.back();
+  op.phase = phase_;
+  op.gap_before_ns = std::max<Nanoseconds>(op.gap_before_ns, 0);
+  ops_.push_back({op, std::move(uses), {}});
+}
+
+void StepDraft::born(std::uint32_t tensor) {
+  if (!recording_) return;
+  tensors_[tensor].born_at = static_cast<std::uint32_t>(ops_.size() - 1);
+  ops_.back().births.push_back(tensor);
+}
+
+void StepDraft::set_duration(std::uint32_t op, Nanoseconds duration_ns) {
+  if (recording_ && op < ops_.size()) ops_[op].op.duration_ns = std::max<Nanoseconds>(duration_ns, 0);
+}
+
+// A tensor that was born in the step before and died in this one, and one that was born in this step and outlived it,
+// are the same in the eyes of a cyclic program. Gives each draft the draft that stands for it.
+std::vector<std::uint32_t> StepDraft::pair_old_and_new() const {
+  std::vector<std::uint32_t> stands_for(tensors_.size());
+  std::map<Bytes, std::deque<std::uint32_t>> outlived;
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    stands_for[i] = i;
+    if (!tensors_[i].old && !tensors_[i].gone) outlived[tensors_[i].bytes].push_back(i);
+  }
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].old || !tensors_[i].gone) continue;
+    const auto found = outlived.find(tensors_[i].bytes);
+    if (found == outlived.end() || found->second.empty()) continue;
+    stands_for[found->second.front()] = i;
+    found->second.pop_front();
+  }
+  return stands_for;
+}
+
+std::string StepDraft::name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const {
+  const DraftTensor& draft = tensors_[tensor];
+  if (draft.name != 0) return std::string(names[draft.name]);
+  if (draft.born_at == none) return "tensor." + std::to_string(tensor);
+  return names[ops_[draft.born_at].op.name] + "." + std::to_string(draft.born_at) + ":" + std::to_string(ordinal);
+}
+
+// Returns the ids by draft.
+std::vector<TensorId> StepDraft::add_tensors(Trace& trace) const {
+  const std::vector<std::uint32_t> stands_for = pair_old_and_new();
+  std::vector<std::uint8_t> used(tensors_.size(), 0);
+  std::vector<std::uint32_t> ordinals(tensors_.size(), 0);
+  for (const DraftOp& op : ops_) {
+    for (const Use& use : op.uses) used[stands_for[use.tensor]] = 1;
+    for (std::uint32_t i = 0; i < op.births.size(); ++i) {
+      used[stands_for[op.births[i]]] = 1;
+      ordinals[op.births[i]] = i;
+    }
+  }
+  std::vector<std::uint32_t> successor(tensors_.size(), none);  // the new tensor of a pair knows its name and role best
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (stands_for[i] != i) successor[stands_for[i]] = i;
+  }
+  std::vector<TensorId> ids(tensors_.size(), none);
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    const DraftTensor& draft = tensors_[i];
+    if (stands_for[i] != i || (draft.gone && used[i] == 0)) continue;
+    // What no op of the step has made and what outlives the step keeps its content from one step to the next.
+    const bool persistent = draft.old || draft.born_at == none;
+    const std::uint32_t told_by = successor[i] == none ? i : successor[i];
+    ids[i] = trace.add_tensor(name_of(told_by, ordinals[told_by], trace.names), draft.bytes, tensors_[told_by].role,
+                              persistent);
+  }
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) ids[i] = ids[stands_for[i]];
+  return ids;
+}
+
+RecordedStep StepDraft::finish(const TraceHeader& header, const NamePool& names, std::vector<TensorId>& ids) const {
+  RecordedStep step;
+  step.trace.header = header;
+  step.trace.names = names;
+  ids = add_tensors(step.trace);
+  step.boundaries = boundaries_;
+  std::vector<TensorId> reads, writes;
+  for (const DraftOp& draft : ops_) {
+    reads.clear();
+    writes.clear();
+    std::vector<Use>& uses = step.uses.emplace_back();
+    for (const Use& use : draft.uses) {
+      const TensorId id = ids[use.tensor];
+      uses.push_back({id, use.read, use.write});
+      if (use.read) reads.push_back(id);
+      if (use.write) writes.push_back(id);
+    }
+    std::vector<TensorId>& births = step.births.emplace_back();
+    for (const std::uint32_t birth : draft.births) {
+      births.push_back(ids[birth]);
+      writes.push_back(ids[birth]);
+    }
+    step.trace.add_op(draft.op, reads, writes);
+  }
+  return step;
+}
+
+}  // namespace tencache

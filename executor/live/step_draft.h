@@ -1,0 +1,82 @@
+// One step of a live program while it is recorded, and the trace that becomes of it. Not thread-safe.
+//
+// What is alive when the step begins is persistent. A tensor that is born in a step and dies in the next one (a
+// gradient) is one tensor of the trace: old and new ones are paired by size in order of birth.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+
+namespace tencache {
+
+struct ModuleBoundary {
+  NameId module = 0;
+  bool begins = false;
+  OpIndex op = 0;  // the next one
+};
+
+// A step as a trace, and how to know it again.
+struct RecordedStep {
+  Trace trace;
+  std::vector<std::vector<Use>> uses;         // by op, without births
+  std::vector<std::vector<TensorId>> births;  // by op, in order
+  std::vector<ModuleBoundary> boundaries;
+};
+
+// Tensors are drafts here: numbers that `add` gives. What is told while nothing is recorded is not kept, but for phase
+// and modules.
+class StepDraft {
+ public:
+  void set_phase(Phase phase) { phase_ = phase; }
+  void module_begin(NameId module);
+  NameId module_end();  // of the innermost; which one it was
+
+  void start();
+  bool recording() const { return recording_; }
+  bool has_ops() const { return !ops_.empty(); }
+  // `old`: alive when the step began. The first ones, in order of birth. `none` while nothing is recorded.
+  std::uint32_t add(Bytes bytes, Role role, NameId name, bool old);
+  // `in_op`: while the last op runs.
+  void died(std::uint32_t tensor, bool in_op);
+  void marked(std::uint32_t tensor, Role role, NameId name);
+  // Phase, module and what it accesses are filled in.
+  void begin_op(Op op, std::vector<Use> uses);
+  // The tensor is an output of the last op.
+  void born(std::uint32_t tensor);
+  std::uint32_t last_op() const { return recording_ ? static_cast<std::uint32_t>(ops_.size() - 1) : none; }
+  void set_duration(std::uint32_t op, Nanoseconds duration_ns);
+  void stop() { recording_ = false; }
+  // Of what was recorded until `stop`. `ids`: by draft, its tensor in the trace or `none`.
+  RecordedStep finish(const TraceHeader& header, const NamePool& names, std::vector<TensorId>& ids) const;
+
+ private:
+  struct DraftTensor {
+    Bytes bytes = 0;
+    Role role = Role::activation;
+    NameId name = 0;
+    bool old = false;   // alive when the step began
+    bool gone = false;  // died in the step
+    std::uint32_t born_at = none;
+  };
+  struct DraftOp {
+    Op op;
+    std::vector<Use> uses;
+    std::vector<std::uint32_t> births;
+  };
+
+  std::vector<std::uint32_t> pair_old_and_new() const;
+  std::vector<TensorId> add_tensors(Trace& trace) const;
+  std::string name_of(std::uint32_t tensor, std::uint32_t ordinal, const NamePool& names) const;
+
+  bool recording_ = false;
+  Phase phase_ = Phase::forward;
+  std::vector<NameId> modules_;  // open ones
+  std::vector<DraftTensor> tensors_;
+  std::vector<DraftOp> ops_;
+  std::vector<ModuleBoundary> boundaries_;
+};
+
+}  // namespace tencache

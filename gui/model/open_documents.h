@@ -1,0 +1,70 @@
+// The files that are open, those that are being opened, and plots that are being made; in the background. One thread
+// owns it, and takes over what is finished.
+#pragma once
+
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gui/model/document.h"
+#include "gui/model/scenario.h"
+
+namespace tencache::gui {
+
+// What a trace is simulated on until the user says otherwise. Without a name: g10-a100 under foresight, and for the
+// sample a machine that is a little too small for it, under on-demand, so that there is something to see.
+struct ScenarioDefaults {
+  std::string machine, policy;
+  std::map<std::string, std::string> options;  // of the policy
+  std::string gpu_memory, cpu_memory;
+
+  Scenario scenario(const std::string& path, const Trace& trace) const;
+};
+
+// The bundled sample: beside an installed program, else in the source tree.
+std::string sample_file();
+
+class OpenDocuments {
+ public:
+  struct Opened {
+    DocumentPointer document;
+    std::optional<Scenario> scenario;
+    std::string error;
+  };
+
+  void open(const std::string& path, const ScenarioDefaults& defaults);
+  // The scenario of a result.
+  void open_result(const Json& result, const std::string& file);
+  // The next that is read, in the order in which they were asked for; its document is one of `all` then.
+  std::optional<Opened> take();
+
+  const std::vector<DocumentPointer>& all() const { return all_; }
+  // Of all result files, in order of opening.
+  std::vector<const Json*> results() const;
+  // Of all sensitivity files that are open, and of those that a slider asked for; the newest last.
+  const std::vector<std::shared_ptr<const SensitivityPlot>>& plots() const { return plots_; }
+  // Of all sweeps that are open.
+  const std::vector<SweepRow>& sweep_rows() const { return sweep_rows_; }
+
+  // One at a time.
+  void plot(const Scenario& scenario, const std::string& parameter, double from, double to,
+            const std::vector<std::string>& policies);
+  bool plotting() const { return plotting_.valid(); }
+  // True if a plot is done. Throws what went wrong.
+  bool take_plot();
+
+  bool busy() const { return !opening_.empty() || plotting(); }
+  void wait() const;
+
+ private:
+  std::vector<std::future<Opened>> opening_;
+  std::vector<DocumentPointer> all_;
+  std::vector<std::shared_ptr<const SensitivityPlot>> plots_;
+  std::vector<SweepRow> sweep_rows_;
+  std::future<std::shared_ptr<const SensitivityPlot>> plotting_;
+};
+
+}  // namespace tencache::gui

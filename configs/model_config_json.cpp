@@ -69,7 +69,8 @@ void read_gpt2(ModelDescription& model, const ModelFields& fields) {
   refuse(fields, "add_cross_attention", true);
 }
 
-void read_llama(ModelDescription& model, const ModelFields& fields, const std::string& type) {
+void read_llama(ModelDescription& model, const ModelFields& fields) {
+  const std::string type = fields.text("model_type").value_or("");
   const bool mistral = type == "mistral" || type == "mixtral";
   model.intermediate = fields.count_of({"intermediate_size"});
   model.key_value_heads = fields.count("num_key_value_heads").value_or(mistral ? 8 : model.heads);
@@ -102,15 +103,21 @@ void read_vit(ModelDescription& model, const ModelFields& fields) {
   model.attention_bias = fields.flag("qkv_bias").value_or(true);
 }
 
+void read_bloom(ModelDescription& model, const ModelFields& fields) {
+  model.max_sequence = fields.count("seq_length").value_or(0);
+}
+
 struct Type {
   const char* name;  // model_type
   ModelFamily family;
+  void (*read)(ModelDescription& model, const ModelFields& fields);
 };
-constexpr Type types[] = {
-    {"bert", ModelFamily::bert},     {"bloom", ModelFamily::bloom},     {"falcon", ModelFamily::falcon},
-    {"gpt2", ModelFamily::gpt2},     {"granite", ModelFamily::llama},   {"llama", ModelFamily::llama},
-    {"mistral", ModelFamily::llama}, {"mixtral", ModelFamily::mixtral}, {"opt", ModelFamily::opt},
-    {"qwen2", ModelFamily::llama},   {"qwen3", ModelFamily::llama},     {"vit", ModelFamily::vit}};
+constexpr Type types[] = {{"bert", ModelFamily::bert, read_bert},       {"bloom", ModelFamily::bloom, read_bloom},
+                          {"falcon", ModelFamily::falcon, read_falcon}, {"gpt2", ModelFamily::gpt2, read_gpt2},
+                          {"granite", ModelFamily::llama, read_llama},  {"llama", ModelFamily::llama, read_llama},
+                          {"mistral", ModelFamily::llama, read_llama},  {"mixtral", ModelFamily::mixtral, read_llama},
+                          {"opt", ModelFamily::opt, read_opt},          {"qwen2", ModelFamily::llama, read_llama},
+                          {"qwen3", ModelFamily::llama, read_llama},    {"vit", ModelFamily::vit, read_vit}};
 
 }  // namespace
 
@@ -130,33 +137,11 @@ ModelDescription model_of_config_json(const ModelFields& fields) {
   model.hidden = fields.count_of({"hidden_size", "n_embd", "n_embed", "d_model"});
   model.layers = fields.count_of({"num_hidden_layers", "n_layer", "num_layers"});
   model.heads = fields.count_of({"num_attention_heads", "n_head"});
-  if (model.family != ModelFamily::vit) model.vocabulary = fields.count_of({"vocab_size"});
-  switch (model.family) {
-    case ModelFamily::opt:
-      read_opt(model, fields);
-      break;
-    case ModelFamily::bloom:
-      model.max_sequence = fields.count("seq_length").value_or(0);
-      break;
-    case ModelFamily::falcon:
-      read_falcon(model, fields);
-      break;
-    case ModelFamily::gpt2:
-      read_gpt2(model, fields);
-      break;
-    case ModelFamily::llama:
-    case ModelFamily::mixtral:
-      read_llama(model, fields, type);
-      break;
-    case ModelFamily::bert:
-      read_bert(model, fields);
-      break;
-    case ModelFamily::vit:
-      read_vit(model, fields);
-      break;
-  }
+  const bool images = facts_of(model.family).images;
+  if (!images) model.vocabulary = fields.count_of({"vocab_size"});
+  known->read(model, fields);
   model.attention_output_bias = model.attention_bias && type != "qwen2";
-  if (const auto tied = fields.flag("tie_word_embeddings"); tied && model.family != ModelFamily::vit) {
+  if (const auto tied = fields.flag("tie_word_embeddings"); tied && !images) {
     model.tied_embeddings = *tied;
   }
   model.labels = fields.count("num_labels").value_or(fields.size("id2label").value_or(2));

@@ -16,15 +16,12 @@ namespace {
 constexpr Bytes maximum_model_file_bytes = 4 * MiB;
 constexpr std::uint64_t maximum_count = 1'000'000'000'000'000;
 
-constexpr ModelFamily families[] = {ModelFamily::bert,  ModelFamily::bloom,   ModelFamily::falcon, ModelFamily::gpt2,
-                                    ModelFamily::llama, ModelFamily::mixtral, ModelFamily::opt,    ModelFamily::vit};
-
 ModelFamily family_of(const ModelFields& fields) {
   const std::string wanted = fields.text("family").value_or("");
   std::vector<std::string> names;
-  for (const ModelFamily family : families) {
-    if (to_string(family) == wanted) return family;
-    names.push_back(to_string(family));
+  for (const FamilyFacts& facts : model_families()) {
+    if (facts.name == wanted) return facts.family;
+    names.push_back(facts.name);
   }
   fields.fail("family", "unknown family '" + wanted + "'; valid are " + join_names(names));
 }
@@ -204,41 +201,10 @@ std::optional<std::uint64_t> ModelFields::size(const std::string& key) const {
 }
 
 void set_family_defaults(ModelDescription& model) {
-  switch (model.family) {
-    case ModelFamily::bloom:
-      model.embedding_norm = true;
-      model.activation = Activation::gelu_bloom;
-      break;
-    case ModelFamily::falcon:
-      model.attention_bias = model.feed_forward_bias = false;
-      model.parallel_block = true;
-      model.norms_per_layer = 1;
-      break;
-    case ModelFamily::llama:
-    case ModelFamily::mixtral:
-      model.gated = true;
-      model.activation = Activation::silu;
-      model.attention_bias = model.feed_forward_bias = model.norm_bias = model.tied_embeddings = false;
-      break;
-    case ModelFamily::bert:
-      model.embedding_norm = true;
-      model.norm_first = false;
-      model.token_types = 2;
-      break;
-    case ModelFamily::vit:
-      model.tied_embeddings = false;
-      model.channels = 3;
-      break;
-    case ModelFamily::opt:
-      model.activation = Activation::relu;
-      break;
-    case ModelFamily::gpt2:
-      break;
-  }
+  if (const auto set = facts_of(model.family).set_defaults) set(model);
 }
 
 void complete(ModelDescription& model, const ModelFields& fields) {
-  const bool gated = model.family == ModelFamily::llama || model.family == ModelFamily::mixtral;
   if (!is_model_name(model.name)) {
     fields.fail("name", "name: '" + model.name +
                             "' is no name; write up to 64 lower-case letters, digits, '_', '-' and '.', a letter or "
@@ -252,14 +218,14 @@ void complete(ModelDescription& model, const ModelFields& fields) {
     }
     model.head_dimension = model.hidden / model.heads;
   }
-  if (model.intermediate == 0 && !gated) model.intermediate = 4 * model.hidden;
-  if (model.positions == 0) {
-    if (model.family == ModelFamily::opt && model.max_sequence != 0) model.positions = model.max_sequence + 2;
-    if (model.family == ModelFamily::gpt2 || model.family == ModelFamily::bert) model.positions = model.max_sequence;
-    if (model.family == ModelFamily::vit && model.patch_size != 0) {
-      const std::uint64_t patches = model.image_size / model.patch_size;
-      model.positions = model.max_sequence = patches * patches + 1;
-    }
+  if (model.intermediate == 0 && !model.gated) model.intermediate = 4 * model.hidden;
+  const FamilyFacts& facts = facts_of(model.family);
+  if (model.positions == 0 && facts.position_rows && model.max_sequence != 0) {
+    model.positions = model.max_sequence + *facts.position_rows;
+  }
+  if (model.positions == 0 && facts.images && model.patch_size != 0) {
+    const std::uint64_t patches = model.image_size / model.patch_size;
+    model.positions = model.max_sequence = patches * patches + 1;
   }
   // The message opens with the name of the field, so that its line can be found.
   if (const std::string problem = problem_of(model); !problem.empty()) {

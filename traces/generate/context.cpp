@@ -11,17 +11,12 @@ RankContext::RankContext(Step& step, Collectives& collectives, const ModelDescri
       kernels(step.options.stack, step.options.precision),
       heads(model.heads / step.options.tensor_parallel),
       key_value_heads(std::max<Count>(1, model.key_value_heads / step.options.tensor_parallel)) {
-  const ModelFamily family = model.family;
-  Dropout dropout = step.options.dropout;
-  if (dropout == Dropout::family) {
-    const bool all = family == ModelFamily::gpt2 || family == ModelFamily::bert;
-    dropout = all ? Dropout::all : family == ModelFamily::opt ? Dropout::hidden : Dropout::none;
-  }
-  if (step.options.forward_only) dropout = Dropout::none;
-  hidden_dropout = dropout != Dropout::none;
-  attention_dropout = dropout == Dropout::all;
-  causal = family != ModelFamily::bert && family != ModelFamily::vit;
-  rotary = family == ModelFamily::llama || family == ModelFamily::mixtral || family == ModelFamily::falcon;
+  const FamilyFacts& facts = facts_of(model.family);
+  const Dropout dropout = step.options.forward_only ? Dropout::none : step.options.dropout;
+  hidden_dropout = dropout == Dropout::family ? facts.hidden_dropout : dropout != Dropout::none;
+  attention_dropout = dropout == Dropout::family ? facts.attention_dropout : dropout == Dropout::all;
+  causal = facts.causal;
+  rotary = facts.rotary;
 }
 
 }  // namespace tencache::generator

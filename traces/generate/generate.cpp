@@ -66,7 +66,7 @@ void check_batch(const GenerateOptions& o) {
 }
 
 void check_sequences(const GenerateOptions& o) {
-  if (o.model.family == ModelFamily::vit) {
+  if (facts_of(o.model.family).images) {
     if (!o.sequence_lengths.empty()) {
       refuse("seq", "model " + o.model.name + " takes its sequence from the image; leave it out");
     }
@@ -159,7 +159,7 @@ void check_size(const GenerateOptions& o) {
   const ModelDescription& m = o.model;
   constexpr double most_flops = 2305843009213693952.0, most_ops = 2e8;
   const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
-  double longest = real(m.family == ModelFamily::vit ? m.positions : 0), tokens = 0;
+  double longest = real(facts_of(m.family).images ? m.positions : 0), tokens = 0;
   for (const std::uint64_t length : o.sequence_lengths) {
     longest = std::max(longest, real(length));
     tokens += real(length) * real(o.batch) / real(o.sequence_lengths.size());
@@ -231,22 +231,6 @@ void check(const GenerateOptions& o) {
   if (o.launch_gap_ns && *o.launch_gap_ns < 0) refuse("launch-gap", "is negative");
 }
 
-// What the adapters of Hugging Face PEFT take for the family unless told.
-std::vector<std::string> usual_lora_targets(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::bloom:
-    case ModelFamily::falcon:
-      return {"query_key_value"};
-    case ModelFamily::gpt2:
-      return {"c_attn"};
-    case ModelFamily::bert:
-    case ModelFamily::vit:
-      return {"query", "value"};
-    default:
-      return {"q_proj", "v_proj"};
-  }
-}
-
 void check_lora_targets(const GenerateOptions& options, const std::vector<ParameterShape>& shapes) {
   const std::vector<std::string> labels = generator::linear_labels(options, shapes);
   for (const std::string& target : options.lora_targets) {
@@ -313,10 +297,10 @@ Trace generate(const GenerateOptions& given) {
   GenerateOptions options = given;
   const std::vector<ParameterShape> shapes = parameters_of(options.model, options.head);
   if (options.lora_rank != 0 && options.lora_targets.empty()) {
-    options.lora_targets = usual_lora_targets(options.model.family);
+    options.lora_targets = facts_of(options.model.family).lora_targets;
     check_lora_targets(options, shapes);
   }
-  if (options.model.family == ModelFamily::vit) {
+  if (facts_of(options.model.family).images) {
     const std::uint64_t side = options.model.image_size / options.model.patch_size;
     options.sequence_lengths = {side * side + 1};
   }

@@ -1,7 +1,9 @@
 #include "traces/generate/model.h"
 
+#include <algorithm>
 #include <array>
 
+#include "core/check.h"
 #include "core/error.h"
 
 namespace tencache {
@@ -76,30 +78,11 @@ class Parameters {
 };
 
 std::vector<ParameterShape> Parameters::list() {
-  switch (model_.family) {
-    case ModelFamily::opt:
-      opt();
-      break;
-    case ModelFamily::bloom:
-      bloom();
-      break;
-    case ModelFamily::falcon:
-      falcon();
-      break;
-    case ModelFamily::gpt2:
-      gpt2();
-      break;
-    case ModelFamily::llama:
-    case ModelFamily::mixtral:
-      llama();
-      break;
-    case ModelFamily::bert:
-      bert();
-      break;
-    case ModelFamily::vit:
-      vit();
-      break;
-  }
+  static constexpr void (*by_family[])(Parameters&) = {
+      [](Parameters& p) { p.opt(); },  [](Parameters& p) { p.bloom(); }, [](Parameters& p) { p.falcon(); },
+      [](Parameters& p) { p.gpt2(); }, [](Parameters& p) { p.llama(); }, [](Parameters& p) { p.llama(); },
+      [](Parameters& p) { p.bert(); }, [](Parameters& p) { p.vit(); }};
+  by_family[static_cast<std::size_t>(model_.family)](*this);
   return std::move(list_);
 }
 
@@ -276,6 +259,12 @@ void Parameters::vit() {
   linear("classifier", "", model_.labels, model_.hidden, true);
 }
 
+void set_llama_defaults(ModelDescription& model) {
+  model.gated = true;
+  model.activation = Activation::silu;
+  model.attention_bias = model.feed_forward_bias = model.norm_bias = model.tied_embeddings = false;
+}
+
 std::string out_of_range(const char* what, Count value, Count minimum, Count maximum) {
   return std::string(what) + " is " + std::to_string(value) + "; it must be from " + std::to_string(minimum) + " to " +
          std::to_string(maximum);
@@ -283,8 +272,88 @@ std::string out_of_range(const char* what, Count value, Count minimum, Count max
 
 }  // namespace
 
+const std::vector<FamilyFacts>& model_families() {
+  static const std::vector<FamilyFacts> families = {
+      {.family = ModelFamily::bert,
+       .name = "bert",
+       .causal = false,
+       .segments = true,
+       .position_rows = 0,
+       .hidden_dropout = true,
+       .attention_dropout = true,
+       .lora_targets = {"query", "value"},
+       .set_defaults =
+           [](ModelDescription& model) {
+             model.embedding_norm = true;
+             model.norm_first = false;
+             model.token_types = 2;
+           }},
+      {.family = ModelFamily::bloom,
+       .name = "bloom",
+       .lora_targets = {"query_key_value"},
+       .set_defaults =
+           [](ModelDescription& model) {
+             model.embedding_norm = true;
+             model.activation = Activation::gelu_bloom;
+           }},
+      {.family = ModelFamily::falcon,
+       .name = "falcon",
+       .rotary = true,
+       .own_widths = true,
+       .lora_targets = {"query_key_value"},
+       .set_defaults =
+           [](ModelDescription& model) {
+             model.attention_bias = model.feed_forward_bias = false;
+             model.parallel_block = true;
+             model.norms_per_layer = 1;
+           }},
+      {.family = ModelFamily::gpt2,
+       .name = "gpt2",
+       .transposed = true,
+       .position_rows = 0,
+       .hidden_dropout = true,
+       .attention_dropout = true,
+       .lora_targets = {"c_attn"}},
+      {.family = ModelFamily::llama,
+       .name = "llama",
+       .rotary = true,
+       .own_widths = true,
+       .llama_attention = true,
+       .set_defaults = set_llama_defaults},
+      {.family = ModelFamily::mixtral,
+       .name = "mixtral",
+       .rotary = true,
+       .own_widths = true,
+       .llama_attention = true,
+       .set_defaults = set_llama_defaults},
+      {.family = ModelFamily::opt,
+       .name = "opt",
+       .position_rows = 2,
+       .hidden_dropout = true,
+       .set_defaults = [](ModelDescription& model) { model.activation = Activation::relu; }},
+      {.family = ModelFamily::vit,
+       .name = "vit",
+       .causal = false,
+       .images = true,
+       .lora_targets = {"query", "value"},
+       .set_defaults =
+           [](ModelDescription& model) {
+             model.tied_embeddings = false;
+             model.channels = 3;
+           }},
+  };
+  return families;
+}
+
+const FamilyFacts& facts_of(ModelFamily family) {
+  const auto& all = model_families();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& facts) { return facts.family == family; });
+  TENCACHE_CHECK(found != all.end());
+  return *found;
+}
+
 Head usual_head(const ModelDescription& model) {
-  return model.family == ModelFamily::vit ? Head::classification : Head::language_model;
+  return facts_of(model.family).images ? Head::classification : Head::language_model;
 }
 
 std::vector<ParameterShape> parameters_of(const ModelDescription& model, Head head) {
@@ -297,10 +366,7 @@ std::uint64_t parameter_count(const ModelDescription& model, Head head) {
   return total;
 }
 
-std::string to_string(ModelFamily family) {
-  constexpr const char* names[] = {"opt", "bloom", "falcon", "gpt2", "llama", "mixtral", "bert", "vit"};
-  return names[static_cast<std::size_t>(family)];
-}
+std::string to_string(ModelFamily family) { return facts_of(family).name; }
 
 std::string to_string(Head head) { return head == Head::language_model ? "lm" : "classification"; }
 
@@ -330,8 +396,8 @@ std::string problem_of(const ModelDescription& model) {
     const char* what;
     Count value, minimum, maximum;
   };
-  const bool vit = model.family == ModelFamily::vit, bert = model.family == ModelFamily::bert;
-  const bool learned_positions = vit || bert || model.family == ModelFamily::opt || model.family == ModelFamily::gpt2;
+  const FamilyFacts& facts = facts_of(model.family);
+  const bool images = facts.images, learned_positions = images || facts.position_rows;
   const bool mixture = model.family == ModelFamily::mixtral;
   // Widths of at most 2^18, 2^20 and 2^28, layers × experts of at most 2^20: a count stays below 2^62.
   const Range ranges[] = {
@@ -342,20 +408,21 @@ std::string problem_of(const ModelDescription& model) {
       {"head_dimension", model.head_dimension, 1, Count{1} << 14},
       {"heads × head_dimension", model.heads * model.head_dimension, 1, Count{1} << 20},
       {"intermediate", model.intermediate, 1, Count{1} << 20},
-      {"vocabulary", model.vocabulary, vit ? 0u : 1u, Count{1} << 28},
+      {"vocabulary", model.vocabulary, images ? 0u : 1u, Count{1} << 28},
       {"positions", model.positions, learned_positions ? Count{1} : Count{0},
        learned_positions ? Count{1} << 28 : Count{0}},
       {"max_sequence", model.max_sequence, 0, Count{1} << 28},
-      {"token_types", model.token_types, bert ? Count{1} : Count{0}, bert ? Count{1} << 16 : Count{0}},
+      {"token_types", model.token_types, facts.segments ? Count{1} : Count{0},
+       facts.segments ? Count{1} << 16 : Count{0}},
       {"embedding_projection", model.embedding_projection, 0,
        model.family == ModelFamily::opt ? Count{1} << 18 : Count{0}},
       {"experts", model.experts, mixture ? Count{1} : Count{0}, mixture ? Count{1} << 12 : Count{0}},
       {"experts_per_token", model.experts_per_token, mixture ? Count{1} : Count{0}, model.experts},
       {"layers × experts", model.layers * model.experts, 0, Count{1} << 20},
       {"labels", model.labels, 1, Count{1} << 24},
-      {"image_size", model.image_size, vit ? Count{1} : Count{0}, vit ? Count{1} << 16 : Count{0}},
-      {"patch_size", model.patch_size, vit ? Count{1} : Count{0}, model.image_size},
-      {"channels", model.channels, vit ? Count{1} : Count{0}, vit ? Count{1} << 10 : Count{0}},
+      {"image_size", model.image_size, images ? Count{1} : Count{0}, images ? Count{1} << 16 : Count{0}},
+      {"patch_size", model.patch_size, images ? Count{1} : Count{0}, model.image_size},
+      {"channels", model.channels, images ? Count{1} : Count{0}, images ? Count{1} << 10 : Count{0}},
       {"norms_per_layer", model.norms_per_layer, model.parallel_block ? 1u : 2u, 2},
   };
   for (const Range& range : ranges) {
@@ -367,8 +434,8 @@ std::string problem_of(const ModelDescription& model) {
     return "heads, " + std::to_string(model.heads) + ", is no multiple of key_value_heads, " +
            std::to_string(model.key_value_heads);
   }
-  const bool own_widths = model.family == ModelFamily::llama || mixture || model.family == ModelFamily::falcon;
-  if (!own_widths && (model.heads * model.head_dimension != model.hidden || model.key_value_heads != model.heads)) {
+  if (!facts.own_widths &&
+      (model.heads * model.head_dimension != model.hidden || model.key_value_heads != model.heads)) {
     return "the " + to_string(model.family) +
            " family has as many key_value_heads as heads, and heads × head_dimension "
            "is hidden; here they are " +
@@ -376,12 +443,12 @@ std::string problem_of(const ModelDescription& model) {
            std::to_string(model.head_dimension) + " and " + std::to_string(model.hidden);
   }
   if (model.parallel_block && model.family != ModelFamily::falcon) return "only the falcon family has a parallel_block";
-  const bool llama = model.family == ModelFamily::llama || mixture;
-  if (model.query_key_norm && !llama) return "query_key_norm: only the llama and mixtral families have such norms";
-  if (model.attention_output_bias != model.attention_bias && !llama) {
+  if (model.query_key_norm && !facts.llama_attention)
+    return "query_key_norm: only the llama and mixtral families have such norms";
+  if (model.attention_output_bias != model.attention_bias && !facts.llama_attention) {
     return "attention_output_bias: only in the llama and mixtral families does it differ from attention_bias";
   }
-  if (vit && model.image_size % model.patch_size != 0) {
+  if (images && model.image_size % model.patch_size != 0) {
     return "image_size, " + std::to_string(model.image_size) + ", is no multiple of patch_size, " +
            std::to_string(model.patch_size);
   }

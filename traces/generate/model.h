@@ -13,8 +13,29 @@
 
 namespace tencache {
 
-// How a family names and arranges its parameters.
+struct ModelDescription;
+
 enum class ModelFamily : std::uint8_t { opt, bloom, falcon, gpt2, llama, mixtral, bert, vit };
+
+// What all models of a family have in common, beside the names of their parameters.
+struct FamilyFacts {
+  ModelFamily family = ModelFamily::llama;
+  const char* name = "";
+  bool causal = true;            // a token sees only those before it
+  bool rotary = false;           // positions turn queries and keys
+  bool own_widths = false;       // heads × head_dimension need not be hidden, key_value_heads may be fewer than heads
+  bool images = false;           // it reads pixels, not tokens
+  bool segments = false;         // its embedding has token_types
+  bool transposed = false;       // weights of linear layers are stored as {in, out}
+  bool llama_attention = false;  // query_key_norm, attention_output_bias
+  std::optional<std::uint64_t> position_rows = {};  // of a learned position embedding, beyond the longest sequence
+  bool hidden_dropout = false, attention_dropout = false;        // in training, as its configurations are published
+  std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // what Hugging Face's PEFT adapts unless told
+  void (*set_defaults)(ModelDescription&) = nullptr;  // of the keys that a model file may leave out; may be null
+};
+const FamilyFacts& facts_of(ModelFamily family);
+const std::vector<FamilyFacts>& model_families();  // in the order of their names
+
 enum class Head : std::uint8_t { language_model, classification };
 
 // Of the feed-forward block. gelu: one kernel; gelu_composed: of eight ops, as Hugging Face's "gelu_new"; gelu_bloom:

@@ -64,9 +64,9 @@ void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& stat
   const ModelDescription& model = options_.model;
   if (begins_model(chunk)) {
     const Bytes pixels = model.channels * model.image_size * model.image_size * step_.element_bytes();
-    const Bytes bytes = model.family == ModelFamily::vit ? batch.sequences * pixels : batch.tokens() * 8;
-    const TensorId ids =
-        step_.persistent(model.family == ModelFamily::vit ? "pixel_values" : "input_ids", bytes, Role::input);
+    const bool images = facts_of(model.family).images;
+    const TensorId ids = step_.persistent(images ? "pixel_values" : "input_ids",
+                                          images ? batch.sequences * pixels : batch.tokens() * 8, Role::input);
     parameters_.gather(model_.embedding.parameters, model_.embedding.module);
     state.input = embedding_.forward(model_.embedding, batch, ids, state.embedding);
   }

@@ -200,7 +200,7 @@ void Builder::slice(const ParameterShape& shape, Part part, bool bias, Parameter
   parameter.rows = shape.shape.front();
   parameter.columns = shape.elements() / parameter.rows;
   const bool stored_transposed =
-      model_.family == ModelFamily::gpt2 && !bias && shape.layer >= 0 && shape.shape.size() == 2;
+      facts_of(model_.family).transposed && !bias && shape.layer >= 0 && shape.shape.size() == 2;
   if (stored_transposed) std::swap(parameter.rows, parameter.columns);
   if (options_.tensor_parallel == 1) return;
   const Count heads = model_.heads / options_.tensor_parallel;

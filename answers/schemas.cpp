@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "answers/bound.h"
+#include "answers/explain.h"
 
 namespace tencache {
 namespace {
@@ -27,10 +28,18 @@ AnswerSchema schema_named(const char* name, const char* title, const char* descr
 }  // namespace
 
 const std::vector<AnswerSchema>& answer_schemas() {
-  static const std::vector<AnswerSchema> schemas = {schema_named<BoundAnswer>(
-      "bound", "A TenCache lower bound",
-      "What `tencache bound --json` prints. Seconds per iteration. A window runs from its first op to its last, and "
-      "around the end of the iteration if the last op comes before the first.")};
+  static const std::vector<AnswerSchema> schemas = {
+      schema_named<BoundAnswer>(
+          "bound", "A TenCache lower bound",
+          "What `tencache bound --json` prints. Seconds per iteration. A window runs from its first op to its last, "
+          "and around the end of the iteration if the last op comes before the first."),
+      schema_named<ExplainAnswer>(
+          "explain", "Where an iteration's time goes",
+          "What `tencache explain --json` prints. docs/explain.md explains it. Of a run: iteration = compute + gap + "
+          "stalls. Causes are those with a stall, the longest first: attributed = confirmed + still + moved. Taken "
+          "away "
+          "one after the other: confirmed + remainder = attributed. Where the trace does not fit, `run.fits` is false "
+          "and the lists are empty.")};
   return schemas;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "answers/bound.h"
+#include "answers/explain.h"
 #include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/report/html.h"
@@ -127,18 +128,39 @@ class ReportOfFiles : public FilesInAFolder {
   }
 };
 
-constexpr const char* some_explanation =
-    R"({"policy": "lru", "machine": "m", "trace": "in/t", "fits": true, "reason": null,
-  "run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 3, "gap_seconds": 1, "stall_seconds": {"h2d": 2}},
-  "ideal_seconds": 4, "bound_seconds": 3.5, "bound_term": "fetch", "causes": [
-  {"cause": "h2d", "attributed_seconds": 2, "change": "h2d takes no time", "confirmed_seconds": 1.5,
-   "still_seconds": 0.25, "moved_seconds": 0.25, "without": {"fits": true, "iteration_seconds": 4.5}}],
-  "in_turn": {"steps": [{"cause": "h2d", "seconds": 1.5, "iteration_seconds": 4.5}], "attributed_seconds": 2},
-  "changes": [{"change": "pcie × 2", "fits": true, "iteration_seconds": 5, "gained_seconds": 1}]})";
+std::string some_explanation() {
+  ExplainAnswer answer;
+  answer.policy = "lru";
+  answer.machine = "m";
+  answer.trace = "in/t";
+  answer.run = {.fits = true,
+                .reason = {},
+                .iteration_seconds = 6,
+                .compute_seconds = 3,
+                .gap_seconds = 1,
+                .stall_seconds = {.h2d = 2}};
+  answer.ideal_seconds = 4;
+  answer.bound_seconds = 3.5;
+  answer.bound_term = "fetch";
+  answer.in_turn = {.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}},
+                    .attributed_seconds = 2,
+                    .confirmed_seconds = 1.5,
+                    .remainder_seconds = 0.5,
+                    .refused = {}};
+  answer.causes = {{StallCause::h2d,
+                    2,
+                    "h2d takes no time",
+                    1.5,
+                    0.25,
+                    0.25,
+                    {.fits = true, .reason = {}, .iteration_seconds = 4.5}}};
+  answer.changes.push_back({"pcie × 2", "machine", "pcie", 2, {}, true, 5, 1, {}});
+  return to_json_of(answer).dump();
+}
 
 // Under the headings that the commands print.
 TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
-  const std::string explained = page_of({open_document(write("e.json", some_explanation))});
+  const std::string explained = page_of({open_document(write("e.json", some_explanation()))});
   for (const char* text :
        {"Where the time goes: lru on m, t", "Iteration 6.000 s = compute 3.000 s + gaps 1.000 s + stalls 2.000 s",
         "no policy is faster than 3.500 s, where fetch binds", "<th class=\"left\">waits for</th><th>attributed</th>",
@@ -189,7 +211,7 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
 }
 
 TEST_F(ReportOfFiles, ABadFileIsNamedAndTheRestIsShown) {
-  const std::string good = write("e.json", some_explanation), bad = write("bad.json", R"({"terms": [)");
+  const std::string good = write("e.json", some_explanation()), bad = write("bad.json", R"({"terms": [)");
   const InProcessAnswer answer = report({bad, good, path("none.json")});
   EXPECT_EQ(answer.code, 2);
   EXPECT_THAT(answer.err, HasSubstr("tencache: " + bad + ": begins as JSON and is none"));

@@ -16,7 +16,6 @@
 namespace tencache::gui {
 namespace {
 
-constexpr double rounding_seconds = 1e-6;  // differences of simulated times that are less say nothing
 constexpr double most_times_the_best = 3;  // what is longer is cut off: it would flatten all others
 
 // What each command prints is told by members that only it has.
@@ -24,8 +23,7 @@ struct Kind {
   const char* name;
   std::vector<const char*> members;
 };
-const std::vector<Kind> kinds = {{"explain", {"causes", "in_turn"}},
-                                 {"fit", {"demand", "policies", "staging"}},
+const std::vector<Kind> kinds = {{"fit", {"demand", "policies", "staging"}},
                                  {"tune", {"knobs", "flatness", "best"}},
                                  {"validate", {"summary", "systems"}},
                                  {"endurance", {"write_amplification", "tiers"}},
@@ -53,99 +51,9 @@ std::string text(const Json& object, const char* key) {
 bool yes(const Json& object, const char* key) { return member(object, key) == true; }
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<Bytes>(bytes)); }
-double noticed(double seconds) { return seconds < rounding_seconds ? 0 : seconds; }
-std::string share_text(double seconds, double of) {
-  return seconds_text(seconds) + (of > 0 ? ", " + percent(seconds / of) : std::string());
-}
 std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
-const Ink compute{Ink::Kind::compute}, host{Ink::Kind::host}, plain{Ink::Kind::plain}, marked{Ink::Kind::marked},
-    pale{Ink::Kind::pale};
-
-std::optional<StallCause> cause_named(std::string_view name) {
-  for (std::size_t i = 0; i < stall_cause_count; ++i) {
-    if (to_string(static_cast<StallCause>(i)) == name) return static_cast<StallCause>(i);
-  }
-  return std::nullopt;
-}
-
-// ---- explain --------------------------------------------------------------------------------------------------------
-
-void add_stalls(ChartBar& bar, const Json& stall_seconds) {
-  for (std::size_t i = 0; i < stall_cause_count; ++i) {
-    const auto cause = static_cast<StallCause>(i);
-    const double seconds = number(stall_seconds, std::string(to_string(cause)).c_str());
-    if (seconds > 0) bar.parts.push_back({{Ink::Kind::stall, i}, seconds, std::string("waits for ") + label_of(cause)});
-  }
-}
-
-ChartBar time_bar(const std::string& label, const Json& run) {
-  ChartBar bar;
-  bar.label = label;
-  bar.parts = {{compute, number(run, "compute_seconds"), "compute"}, {host, number(run, "gap_seconds"), "host time"}};
-  add_stalls(bar, member(run, "stall_seconds"));
-  const double seconds = number(run, "iteration_seconds");
-  bar.text = yes(run, "fits") ? seconds_text(seconds) : "does not fit";
-  bar.facts = {{"", bar.label}, {"takes", bar.text}};
-  for (const ChartPart& part : bar.parts) {
-    if (part.value > 0) bar.facts.emplace_back(part.label, share_text(part.value, seconds));
-  }
-  return bar;
-}
-
-ChartBar cause_bar(const Json& cause) {
-  ChartBar bar;
-  bar.group = "each stall: what goes with its cause, waits all the same, or moves elsewhere";
-  const std::string name = text(cause, "cause");
-  const std::optional<StallCause> known = cause_named(name);
-  bar.label = known ? label_of(*known) : name;
-  const std::size_t which = known ? static_cast<std::size_t>(*known) : 0;
-  const std::string waits = "waits for " + bar.label, attributed = seconds_text(number(cause, "attributed_seconds"));
-  bar.facts = {{"", bar.label}, {"tried", text(cause, "change")}, {"attributed", attributed}};
-  const Json& without = member(cause, "without");
-  if (!yes(without, "fits") && !text(without, "reason").empty()) {  // nothing is known of what it would gain
-    bar.parts = {{{Ink::Kind::stall, which}, number(cause, "attributed_seconds"), waits}};
-    bar.text = attributed + ", not confirmed";
-    bar.facts.emplace_back("no such run", text(without, "reason"));
-    return bar;
-  }
-  const Json& moved_json = member(cause, "moved_seconds");
-  const double moved = moved_json.is_number() ? moved_json.get<double>() : 0;
-  const std::string confirmed = seconds_text(number(cause, "confirmed_seconds"));
-  bar.parts = {{{Ink::Kind::stall, which}, noticed(number(cause, "confirmed_seconds")), waits},
-               {{Ink::Kind::stall, which, true}, noticed(number(cause, "still_seconds")), waits + " all the same"},
-               {pale, noticed(moved), "moves elsewhere"}};
-  bar.text = fmt::format("{}, {} confirmed", attributed, confirmed);
-  bar.facts.insert(bar.facts.end(), {{"confirmed", confirmed},
-                                     {"still", seconds_text(number(cause, "still_seconds"))},
-                                     {"moved", (moved < 0 ? "-" : "") + seconds_text(std::abs(moved))},
-                                     {"without it", seconds_text(number(without, "iteration_seconds"))}});
-  return bar;
-}
-
-BarChart explain_chart(const Json& json) {
-  BarChart chart;
-  chart.title = fmt::format("Where the time goes: {} on {}, {}", text(json, "policy"), text(json, "machine"),
-                            file_name(text(json, "trace")));
-  chart.bars.push_back(time_bar("iteration", member(json, "run")));
-  ChartBar ideal;
-  ideal.label = "ideal";
-  ideal.parts = {{plain, number(json, "ideal_seconds"), "nothing moves"}};
-  ideal.text = seconds_text(number(json, "ideal_seconds"));
-  chart.bars.push_back(std::move(ideal));
-  for (const Json& cause : member(json, "causes")) chart.bars.push_back(cause_bar(cause));
-  for (const Json& step : member(member(json, "in_turn"), "steps")) {
-    ChartBar bar;
-    bar.group = "an iteration, the causes taken away one after the other";
-    const std::optional<StallCause> known = cause_named(text(step, "cause"));
-    const bool first = bar.group != chart.bars.back().group;
-    bar.label = std::string(first ? "without " : "and ") + (known ? label_of(*known) : text(step, "cause").c_str());
-    bar.parts = {{plain, number(step, "iteration_seconds"), ""}};
-    bar.text = seconds_text(number(step, "iteration_seconds"));
-    chart.bars.push_back(std::move(bar));
-  }
-  return chart;
-}
+const Ink plain{Ink::Kind::plain}, marked{Ink::Kind::marked}, pale{Ink::Kind::pale};
 
 // ---- fit ------------------------------------------------------------------------------------------------------------
 
@@ -361,7 +269,6 @@ std::optional<tencache::Document> document_of(const Json& json, const std::strin
     if (schema != nullptr && schema->document != nullptr) return schema->document(json);
     document.kind = kind_of_document(json);
     if (document.kind.empty()) return std::nullopt;
-    if (document.kind == "explain") chart = explain_chart(json);
     if (document.kind == "fit") chart = fit_chart(json);
     if (document.kind == "tune") chart = tune_chart(json);
     if (document.kind == "validate") chart = validate_chart(json);

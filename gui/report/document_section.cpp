@@ -124,43 +124,6 @@ struct ShownTable {
 
 const std::vector<ShownTable>& shown_tables() {
   static const std::vector<ShownTable> tables = {
-      {"explain",
-       "causes",
-       "",
-       {{"cause", "waits for"},
-        {"attributed_seconds", "attributed"},
-        {"confirmed_seconds", "confirmed"},
-        {"still_seconds", "still"},
-        {"moved_seconds", "moved"},
-        {"without.reason", "no such run"}}},
-      {"explain",
-       "in_turn.steps",
-       "Taken away one after the other, the longest first",
-       {{"cause", "without"}, {"seconds", "gained"}, {"iteration_seconds", "iteration"}}},
-      {"explain",
-       "ops",
-       "",
-       {{"op", "op"},
-        {"name", "op that waits longest"},
-        {"module", "module"},
-        {"phase", "phase"},
-        {"seconds", "waits"}}},
-      {"explain", "layers", "", {{"layer", "layer"}, {"seconds", "waits"}}},
-      {"explain",
-       "tensors",
-       "",
-       {{"name", "tensor waited for"},
-        {"role", "role"},
-        {"bytes", "bytes"},
-        {"seconds", "waits"},
-        {"gained_without_seconds", "gained without"}}},
-      {"explain",
-       "changes",
-       "",
-       {{"change", "what would help"},
-        {"fits", "fits"},
-        {"iteration_seconds", "iteration"},
-        {"gained_seconds", "gained"}}},
       {"fit",
        "demand",
        "",
@@ -363,14 +326,6 @@ class Figures {
 
 // What the command says in its first lines.
 std::string sentence(const std::string& command, const Figures& figures) {
-  if (command == "explain" && figures["fits"] == "yes") {
-    return fmt::format(
-        "Iteration {} = compute {} + gaps {} + stalls {}. Ideal {}; no policy is faster than {}, where {} binds.",
-        figures["run.iteration_seconds"], figures["run.compute_seconds"], figures["run.gap_seconds"],
-        figures["in_turn.attributed_seconds"], figures["ideal_seconds"], figures["bound_seconds"],
-        figures["bound_term"]);
-  }
-  if (command == "explain") return fmt::format("Does not fit: {}", figures["reason"]);
   if (command == "fit") return figures["fits"] == "yes" ? "It fits." : "It does not fit.";
   if (command == "tune") {
     const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];

@@ -4,6 +4,7 @@
 
 #include "answers/bound.h"
 #include "answers/explain.h"
+#include "answers/fit.h"
 
 namespace tencache {
 namespace {
@@ -39,7 +40,13 @@ const std::vector<AnswerSchema>& answer_schemas() {
           "stalls. Causes are those with a stall, the longest first: attributed = confirmed + still + moved. Taken "
           "away "
           "one after the other: confirmed + remainder = attributed. Where the trace does not fit, `run.fits` is false "
-          "and the lists are empty.")};
+          "and the lists are empty."),
+      schema_named<FitAnswer>("fit", "Whether a training step fits",
+                              "What `tencache fit --json` prints. docs/explain.md explains it. `demand` is what the "
+                              "step needs, by rank: what "
+                              "is alive at once fills the tiers, the fastest first. `policies`: the most that each "
+                              "tier holds under a policy, "
+                              "and the least memory where it was searched.")};
   return schemas;
 }
 

@@ -4,6 +4,7 @@
 
 #include "answers/bound.h"
 #include "answers/explain.h"
+#include "answers/fit.h"
 #include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/report/html.h"
@@ -183,10 +184,15 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
     EXPECT_THAT(bound, HasSubstr(text));
   }
   EXPECT_THAT(bound, Not(HasSubstr("<x>")));
-  const std::string fit = page_of({open_document(write("f.json", R"({"trace": "in/t", "machine": "m", "fits": false,
-    "staging": null, "demand": [{"rank": 0, "peak": {"bytes": 2048, "name": "matmul", "by_role": {"parameter": 2048}},
-    "tiers": [{"name": "gpu", "capacity_bytes": 1024, "held_bytes": 1024, "left_over_bytes": 1024}]}],
-    "policies": [{"policy": "lru", "fits": false, "reason": "too little", "minimum_gpu_bytes": 4096}]})"))});
+  FitAnswer unfit;
+  unfit.demand.resize(1);
+  unfit.demand[0].peak = {2048, 3, "matmul", {{"parameter", 2048}}};
+  unfit.demand[0].tiers = {{"gpu", "gpu", 1024, 1024, 1024, {}}};
+  FitPolicyAnswer& lru = unfit.policies.emplace_back();
+  lru.policy = "lru";
+  lru.reason = "too little";
+  lru.minimum_gpu_bytes = 4096;
+  const std::string fit = page_of({open_document(write("f.json", to_json_of(unfit).dump()))});
   for (const char* text : {"It does not fit.", "tier, fastest first", "left over", "least GPU memory", "4.00 KiB",
                            "why not", "too little", "alive at most"}) {
     EXPECT_THAT(fit, HasSubstr(text));

@@ -23,8 +23,7 @@ struct Kind {
   const char* name;
   std::vector<const char*> members;
 };
-const std::vector<Kind> kinds = {{"fit", {"demand", "policies", "staging"}},
-                                 {"tune", {"knobs", "flatness", "best"}},
+const std::vector<Kind> kinds = {{"tune", {"knobs", "flatness", "best"}},
                                  {"validate", {"summary", "systems"}},
                                  {"endurance", {"write_amplification", "tiers"}},
                                  {"diff", {"pairs", "only_in_a", "only_in_b"}},
@@ -50,70 +49,9 @@ std::string text(const Json& object, const char* key) {
 }
 bool yes(const Json& object, const char* key) { return member(object, key) == true; }
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
-std::string bytes_text(double bytes) { return format_bytes(static_cast<Bytes>(bytes)); }
 std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
 const Ink plain{Ink::Kind::plain}, marked{Ink::Kind::marked}, pale{Ink::Kind::pale};
-
-// ---- fit ------------------------------------------------------------------------------------------------------------
-
-ChartBar demand_bar(const std::string& group, const std::string& label, const Json& demand) {
-  ChartBar bar;
-  bar.group = group;
-  bar.label = label;
-  for (int i = 0; i < role_count; ++i) {
-    const auto role = static_cast<Role>(i);
-    const double bytes = number(member(demand, "by_role"), std::string(to_string(role)).c_str());
-    if (bytes > 0) bar.parts.push_back({{Ink::Kind::role, static_cast<std::size_t>(i)}, bytes, label_of(role)});
-  }
-  bar.text = bytes_text(number(demand, "bytes"));
-  if (!text(demand, "name").empty()) bar.text += " at " + text(demand, "name");
-  return bar;
-}
-
-BarChart fit_chart(const Json& json) {
-  BarChart chart;
-  chart.title = fmt::format("{} on {}: {}", file_name(text(json, "trace")), text(json, "machine"),
-                            yes(json, "fits") ? "fits" : "does not fit");
-  chart.mark_label = "capacity";
-  const Json& ranks = member(json, "demand");
-  std::vector<std::pair<std::string, double>> capacities;
-  for (const Json& rank : ranks) {
-    const std::string of = ranks.size() > 1 ? fmt::format("rank {:.0f}: ", number(rank, "rank")) : "";
-    chart.bars.push_back(demand_bar(of + "what the step needs", "alive at most", member(rank, "peak")));
-    chart.bars.push_back(demand_bar(of + "what the step needs", "persistent", member(rank, "persistent")));
-    chart.bars.push_back(demand_bar(of + "what the step needs", "largest GPU op", member(rank, "largest_gpu_op")));
-    for (const Json& tier : member(rank, "tiers")) {
-      ChartBar bar;
-      bar.group = of + "tiers filled from the fastest on";
-      bar.label = text(tier, "name");
-      const double held = number(tier, "held_bytes"), capacity = number(tier, "capacity_bytes");
-      bar.parts = {{plain, held, ""}};
-      bar.between = {capacity, capacity};
-      bar.text = fmt::format("{} of {}", bytes_text(held), bytes_text(capacity));
-      if (number(tier, "left_over_bytes") > 0) bar.text += ", " + bytes_text(number(tier, "left_over_bytes")) + " left";
-      if (std::ranges::find(capacities, bar.label, &std::pair<std::string, double>::first) == capacities.end()) {
-        capacities.emplace_back(bar.label, capacity);
-      }
-      chart.bars.push_back(std::move(bar));
-    }
-  }
-  for (const Json& policy : member(json, "policies")) {
-    const std::string group = "peaks under " + text(policy, "policy") + (yes(policy, "fits") ? "" : ": does not fit");
-    for (const Json& tier : member(policy, "tiers")) {
-      ChartBar bar;
-      bar.group = group;
-      bar.label = text(tier, "name");
-      const double steady = number(tier, "steady_peak_bytes"), startup = number(tier, "startup_peak_bytes");
-      bar.parts = {{plain, steady, ""}, {pale, std::max(0.0, startup - steady), "more at start-up"}};
-      bar.text = bytes_text(std::max(steady, startup));
-      const auto capacity = std::ranges::find(capacities, bar.label, &std::pair<std::string, double>::first);
-      if (capacity != capacities.end()) bar.between = {capacity->second, capacity->second};
-      chart.bars.push_back(std::move(bar));
-    }
-  }
-  return chart;
-}
 
 // ---- tune -----------------------------------------------------------------------------------------------------------
 
@@ -269,7 +207,6 @@ std::optional<tencache::Document> document_of(const Json& json, const std::strin
     if (schema != nullptr && schema->document != nullptr) return schema->document(json);
     document.kind = kind_of_document(json);
     if (document.kind.empty()) return std::nullopt;
-    if (document.kind == "fit") chart = fit_chart(json);
     if (document.kind == "tune") chart = tune_chart(json);
     if (document.kind == "validate") chart = validate_chart(json);
   } catch (const Json::exception& error) {

@@ -124,37 +124,6 @@ struct ShownTable {
 
 const std::vector<ShownTable>& shown_tables() {
   static const std::vector<ShownTable> tables = {
-      {"fit",
-       "demand",
-       "",
-       {{"rank", "rank"},
-        {"persistent.bytes", "persistent"},
-        {"peak.bytes", "alive at most"},
-        {"peak.name", "at op"},
-        {"largest_gpu_op.bytes", "largest GPU op"},
-        {"largest_gpu_op.name", "which is"}}},
-      {"fit",
-       "demand.tiers",
-       "",
-       {{"name", "tier, fastest first"},
-        {"capacity_bytes", "capacity"},
-        {"held_bytes", "holds"},
-        {"left_over_bytes", "left over"},
-        {"overflows_first_at.name", "overflows first at"}}},
-      {"fit",
-       "policies",
-       "",
-       {{"policy", "policy"},
-        {"fits", "fits"},
-        {"minimum_gpu_bytes", "least GPU memory"},
-        {"minimum_cpu_bytes", "least CPU memory"},
-        {"minimum_nvme_bytes", "least NVMe memory"},
-        {"peak_bytes.*", "peak "},
-        {"reason", "why not"}}},
-      {"fit",
-       "policies.tiers",
-       "When each tier is fullest",
-       {{"name", "tier"}, {"startup_peak_bytes", "at start-up"}, {"steady_peak_bytes", "steady"}}},
       {"tune",
        "workloads",
        "",
@@ -326,7 +295,6 @@ class Figures {
 
 // What the command says in its first lines.
 std::string sentence(const std::string& command, const Figures& figures) {
-  if (command == "fit") return figures["fits"] == "yes" ? "It fits." : "It does not fit.";
   if (command == "tune") {
     const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];
     std::string text = fmt::format("{} candidates of {}, {} simulations.", figures["candidates"],

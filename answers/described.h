@@ -68,6 +68,12 @@ struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
   static constexpr bool is_named = true;
 };
 
+// Keys that C++ keeps for itself, such as `default`, are members with `_` behind them.
+inline std::string key_of(std::string_view member) {
+  if (member.ends_with('_')) member.remove_suffix(1);
+  return std::string(member);
+}
+
 [[noreturn]] inline void refuse(const std::string& path, const char* wanted) {
   throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
 }
@@ -126,7 +132,7 @@ Json to_json_of(const T& value) {
       if constexpr (requires { has_member(value, member.name); }) {
         if (!has_member(value, member.name)) return;
       }
-      object[member.name] = to_json_of(field);
+      object[described::key_of(member.name)] = to_json_of(field);
     });
     return object;
   } else {
@@ -175,9 +181,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else {
     if (!json.is_object()) described::refuse(path, "object");
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      const auto found = json.find(member.name);
+      const std::string key = described::key_of(member.name);
+      const auto found = json.find(key);
       if (found == json.end()) return;
-      read_answer(*found, value.*member.pointer, path.empty() ? member.name : path + "." + member.name);
+      read_answer(*found, value.*member.pointer, path.empty() ? key : path + "." + key);
     });
   }
 }
@@ -221,11 +228,12 @@ Json schema_of() {
     Json properties = Json::object(), required = Json::array();
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
       using Member = std::remove_cvref_t<decltype(std::declval<T>().*member.pointer)>;
-      properties[member.name] = schema_of<Member>();
+      const std::string key = described::key_of(member.name);
+      properties[key] = schema_of<Member>();
       if constexpr (requires { has_member(T(), member.name); }) {
         if (!has_member(T(), member.name)) return;
       }
-      if (!described::Kind<Member>::is_absent) required.push_back(member.name);
+      if (!described::Kind<Member>::is_absent) required.push_back(key);
     });
     return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
   }

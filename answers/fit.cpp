@@ -181,7 +181,7 @@ void add_demands(Document& document, const std::vector<DemandAnswer>& demands) {
   document.add_table(demand_table(demands));
   const bool several = demands.size() > 1;
   std::map<std::size_t, std::vector<std::size_t>> groups;
-  for (const DemandAnswer& demand : demands) groups[demand.alike].push_back(demand.rank);
+  for (std::size_t i = 0; i < demands.size(); ++i) groups[demands[i].alike.value_or(i)].push_back(i);
   for (const auto& [first, group] : groups) {
     if (several) document.add_text("\n" + ranks_title(group) + "\n");
     document.add_text(demand_text(demands[first]));
@@ -225,12 +225,12 @@ DocumentTable policies_table(const FitAnswer& answer) {
   for (const FitPolicyAnswer& policy : answer.policies) {
     table.add({policy.policy, text_cell(policy.fits_all() ? "yes" : "no", policy.fits ? "yes" : "no")});
   }
+  const std::vector<TierFill> tiers = answer.demand.empty() ? std::vector<TierFill>() : answer.demand.front().tiers;
   const auto add_column = [&](Column column, const auto& cell) {
     table.columns.push_back(std::move(column));
     for (std::size_t i = 0; i < table.rows.size(); ++i) table.rows[i].cells.push_back(cell(answer.policies[i]));
   };
   const auto add_minimum = [&](TierKind kind, const char* name, std::optional<Bytes> FitVerdict::*minimum) {
-    const auto& tiers = answer.demand.front().tiers;
     const auto tier = std::ranges::find(tiers, to_string(kind), &TierFill::kind);
     const bool known =
         std::ranges::any_of(answer.policies, [&](const FitVerdict& policy) { return (policy.*minimum).has_value(); });
@@ -242,8 +242,8 @@ DocumentTable policies_table(const FitAnswer& answer) {
   add_minimum(TierKind::gpu, "GPU", &FitVerdict::minimum_gpu_bytes);
   add_minimum(TierKind::cpu, "CPU", &FitVerdict::minimum_cpu_bytes);
   add_minimum(TierKind::nvme, "NVMe", &FitVerdict::minimum_nvme_bytes);
-  for (std::size_t tier = 0; tier < answer.demand.front().tiers.size(); ++tier) {
-    add_column("peak " + answer.demand.front().tiers[tier].name, [&](const FitPolicyAnswer& policy) {
+  for (std::size_t tier = 0; tier < tiers.size(); ++tier) {
+    add_column("peak " + tiers[tier].name, [&](const FitPolicyAnswer& policy) {
       return policy.peak_bytes && tier < policy.peak_bytes->size() ? bytes_cell((*policy.peak_bytes)[tier].second)
                                                                    : text_cell("-", "");
     });

@@ -43,8 +43,8 @@ struct DemandAnswer {
   std::vector<TierFill> tiers;
 
   // Known only while the command runs.
-  std::size_t alike = 0;  // the first rank that is as this one
-  std::string remarks;    // on the GPU's pages
+  std::optional<std::size_t> alike;  // the first rank that is as this one
+  std::string remarks;               // on the GPU's pages
 };
 TENCACHE_ANSWER(DemandAnswer, rank, persistent, peak, gpu_granularity_bytes, peak_bytes_in_gpu_memory, largest_gpu_op,
                 largest_gpu_op_fits, tiers)

@@ -5,6 +5,7 @@
 #include "answers/bound.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/tune.h"
 
 namespace tencache {
 namespace {
@@ -46,7 +47,9 @@ const std::vector<AnswerSchema>& answer_schemas() {
                               "step needs, by rank: what "
                               "is alive at once fills the tiers, the fastest first. `policies`: the most that each "
                               "tier holds under a policy, "
-                              "and the least memory where it was searched.")};
+                              "and the least memory where it was searched."),
+      schema_named<TuneAnswer>("tune", "The best knobs of a policy",
+                               "What `tencache tune --json` prints. docs/tune.md says what the figures mean.")};
   return schemas;
 }
 

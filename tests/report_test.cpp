@@ -5,6 +5,7 @@
 #include "answers/bound.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/tune.h"
 #include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/report/html.h"
@@ -197,11 +198,15 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
                            "why not", "too little", "alive at most"}) {
     EXPECT_THAT(fit, HasSubstr(text));
   }
-  const std::string tune = page_of({open_document(write("t.json", R"({"policy": "lru", "machine": "m", "workloads": [
-    {"trace": "in/t", "iteration_seconds": 1, "defaults_seconds": 1.5, "ideal_seconds": 0.5}], "knobs": [],
-    "best": {"settings": {"window": "4"}, "fits": true}, "speedup": 1.5, "ties_with_defaults": false, "candidates": 9,
-    "combinations": 100, "simulations": 9, "flatness": [{"knob": "window", "steps": [
-    {"value": "8", "simulated": true, "fits": true, "relative_time": 1.25, "ties": false}]}]})"))});
+  TuneAnswer tuned;
+  tuned.workloads = {{"in/t", 1, 1.5, 0.5, "", {}, {}, ""}};
+  tuned.best = {{{"window", "4"}}, true, {}, false, 1, {1}, {}, 1};
+  tuned.defaults.fits = true;
+  tuned.speedup = 1.5;
+  tuned.candidates = tuned.simulations = 9;
+  tuned.combinations = 100;
+  tuned.flatness = {{"window", "4", true, {{"8", true, true, 1.25, false}}}};
+  const std::string tune = page_of({open_document(write("t.json", to_json_of(tuned).dump()))});
   for (const char* text : {"9 candidates of 100, 9 simulations. Best: window=4. × 1.5 as fast as the defaults.",
                            "This one alone, others as in best", "× 1.25", "<th>defaults</th>"}) {
     EXPECT_THAT(tune, HasSubstr(text));

@@ -16,15 +16,12 @@
 namespace tencache::gui {
 namespace {
 
-constexpr double most_times_the_best = 3;  // what is longer is cut off: it would flatten all others
-
 // What each command prints is told by members that only it has.
 struct Kind {
   const char* name;
   std::vector<const char*> members;
 };
-const std::vector<Kind> kinds = {{"tune", {"knobs", "flatness", "best"}},
-                                 {"validate", {"summary", "systems"}},
+const std::vector<Kind> kinds = {{"validate", {"summary", "systems"}},
                                  {"endurance", {"write_amplification", "tiers"}},
                                  {"diff", {"pairs", "only_in_a", "only_in_b"}},
                                  {"reproduce", {"reproduced", "results"}},
@@ -48,60 +45,9 @@ std::string text(const Json& object, const char* key) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 bool yes(const Json& object, const char* key) { return member(object, key) == true; }
-std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
 const Ink plain{Ink::Kind::plain}, marked{Ink::Kind::marked}, pale{Ink::Kind::pale};
-
-// ---- tune -----------------------------------------------------------------------------------------------------------
-
-void add_tuned_workloads(const Json& json, BarChart& chart) {
-  const Json& start_seconds = member(member(json, "start"), "iteration_seconds");
-  for (std::size_t w = 0; w < member(json, "workloads").size(); ++w) {
-    const Json& workload = json["workloads"][w];
-    const double best = number(workload, "iteration_seconds");
-    if (best <= 0) continue;
-    const auto add = [&](const char* label, double seconds, bool is_best) {
-      ChartBar bar;
-      bar.group = file_name(text(workload, "trace"));
-      bar.label = label;
-      bar.marked = is_best;
-      bar.parts = {{is_best ? marked : plain, seconds / best, is_best ? "the best found" : ""}};
-      bar.text =
-          seconds <= 0 ? "does not fit" : seconds_text(seconds) + (is_best ? "" : ", " + off_text(seconds / best));
-      chart.bars.push_back(std::move(bar));
-    };
-    add("best", best, true);
-    add("defaults", number(workload, "defaults_seconds"), false);
-    if (w < start_seconds.size() && start_seconds[w].is_number()) add("start", start_seconds[w].get<double>(), false);
-    add("ideal", number(workload, "ideal_seconds"), false);
-  }
-}
-
-BarChart tune_chart(const Json& json) {
-  BarChart chart;
-  chart.title = fmt::format("Tuning of {} on {}: {:.0f} of {:.3g} combinations simulated", text(json, "policy"),
-                            text(json, "machine"), number(json, "candidates"), number(json, "combinations"));
-  add_tuned_workloads(json, chart);
-  for (const Json& knob : member(json, "flatness")) {
-    for (const Json& step : member(knob, "steps")) {
-      if (!yes(step, "simulated")) continue;
-      ChartBar bar;
-      bar.group = "one knob of the best moved";
-      bar.label = fmt::format("{} {} → {}", text(knob, "knob"), text(knob, "value"), text(step, "value"));
-      const double relative = number(step, "relative_time");
-      if (yes(step, "fits")) {
-        bar.parts = {{plain, std::min(1.0, relative), ""}, {pale, std::max(0.0, relative - 1), "slower than the best"}};
-        bar.text = yes(step, "ties") ? "ties" : off_text(relative);
-      } else {
-        bar.text = "does not fit";
-      }
-      chart.bars.push_back(std::move(bar));
-    }
-  }
-  chart.most = most_times_the_best;
-  return chart;
-}
 
 // ---- validate -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +153,6 @@ std::optional<tencache::Document> document_of(const Json& json, const std::strin
     if (schema != nullptr && schema->document != nullptr) return schema->document(json);
     document.kind = kind_of_document(json);
     if (document.kind.empty()) return std::nullopt;
-    if (document.kind == "tune") chart = tune_chart(json);
     if (document.kind == "validate") chart = validate_chart(json);
   } catch (const Json::exception& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());

@@ -123,31 +123,17 @@ struct ShownTable {
 };
 
 const std::vector<ShownTable>& shown_tables() {
-  static const std::vector<ShownTable> tables = {
-      {"tune",
-       "workloads",
-       "",
-       {{"trace", "workload"},
-        {"iteration_seconds", "best"},
-        {"defaults_seconds", "defaults"},
-        {"ideal_seconds", "ideal"},
-        {"replay", "to have it"}}},
-      {"tune",
-       "flatness.steps",
-       "This one alone, others as in best",
-       {{"of", "knob"}, {"value", "value"}, {"fits", "fits"}, {"relative_time", "time"}, {"ties", "ties"}}},
-      {"tune", "misfits", "Candidates that do not fit", {{"count", "candidates"}, {"reason", "such as"}}},
-      {"validate",
-       "systems.rows",
-       "",
-       {{"of", "system"},
-        {"experiment", "experiment"},
-        {"row", "row"},
-        {"published.text", "published"},
-        {"simulated", "simulated"},
-        {"error", "error"},
-        {"verdict", "verdict"},
-        {"detail", "remark"}}}};
+  static const std::vector<ShownTable> tables = {{"validate",
+                                                  "systems.rows",
+                                                  "",
+                                                  {{"of", "system"},
+                                                   {"experiment", "experiment"},
+                                                   {"row", "row"},
+                                                   {"published.text", "published"},
+                                                   {"simulated", "simulated"},
+                                                   {"error", "error"},
+                                                   {"verdict", "verdict"},
+                                                   {"detail", "remark"}}}};
   return tables;
 }
 
@@ -295,15 +281,6 @@ class Figures {
 
 // What the command says in its first lines.
 std::string sentence(const std::string& command, const Figures& figures) {
-  if (command == "tune") {
-    const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];
-    std::string text = fmt::format("{} candidates of {}, {} simulations.", figures["candidates"],
-                                   figures["combinations"], figures["simulations"]);
-    if (figures["best.fits"] != "yes") return text + " None fits.";
-    text += fmt::format(" Best: {}.", settings.empty() ? "the defaults" : settings);
-    if (figures["ties_with_defaults"] == "yes") return text + " A tie with the defaults: there is nothing to gain.";
-    return speedup.empty() ? text : fmt::format("{} {} as fast as the defaults.", text, speedup);
-  }
   if (command == "validate") {
     return fmt::format(
         "{} rows count, {} of them missed; median error {}, worst {}. {} rows that a parameter was fitted on, {} that "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "answers/bound.h"
+#include "answers/endurance.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
 #include "answers/tune.h"
@@ -49,7 +50,9 @@ const std::vector<AnswerSchema>& answer_schemas() {
                               "tier holds under a policy, "
                               "and the least memory where it was searched."),
       schema_named<TuneAnswer>("tune", "The best knobs of a policy",
-                               "What `tencache tune --json` prints. docs/tune.md says what the figures mean.")};
+                               "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
+      schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",
+                                    "What `tencache endurance --json` prints. docs/explain.md explains it.")};
   return schemas;
 }
 

@@ -22,7 +22,6 @@ struct Kind {
   std::vector<const char*> members;
 };
 const std::vector<Kind> kinds = {{"validate", {"summary", "systems"}},
-                                 {"endurance", {"write_amplification", "tiers"}},
                                  {"diff", {"pairs", "only_in_a", "only_in_b"}},
                                  {"reproduce", {"reproduced", "results"}},
                                  {"info", {"header", "largest_working_set"}},

@@ -2,9 +2,9 @@
 // its JSON, the reading of that JSON and its schema.
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
-// whole numbers, double (null where it is not finite), std::string, std::optional (null where empty), Absent (no key
-// where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json (anything), described
-// structs.
+// whole numbers, double (null where it is not finite), std::string, described enums (by name), std::optional (null where
+// empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json
+// (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,13 +15,15 @@
 #include <concepts>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "answers/json.h"
 #include "core/error.h"
 
-// After the struct, in its namespace: its members in the order in which JSON has them.
+// After the struct, in its namespace: its members in the order in which JSON has them. Where it has not always all of
+// them, bool has_member(const Struct&, std::string_view name) says so; a Struct as it is made has what JSON always has.
 #define TENCACHE_ANSWER(Struct, ...) BOOST_DESCRIBE_STRUCT(Struct, (), (__VA_ARGS__))
 
 namespace tencache {
@@ -42,6 +44,8 @@ template <typename T>
 using Members = boost::describe::describe_members<T, boost::describe::mod_public | boost::describe::mod_inherited>;
 template <typename T>
 concept Struct = boost::describe::has_describe_members<T>::value;
+template <typename T>
+concept Enum = boost::describe::has_describe_enumerators<T>::value;
 
 template <typename T>
 struct Kind {
@@ -64,11 +68,40 @@ struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
   static constexpr bool is_named = true;
 };
 
+// Keys that C++ keeps for itself, such as `default`, are members with `_` behind them.
+inline std::string key_of(std::string_view member) {
+  if (member.ends_with('_')) member.remove_suffix(1);
+  return std::string(member);
+}
+
 [[noreturn]] inline void refuse(const std::string& path, const char* wanted) {
   throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
 }
 
+// f(value, name) of each value of the enum.
+template <Enum T, typename F>
+void for_each_value(F f) {
+  boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>([&](auto one) { f(one.value, one.name); });
+}
+
 }  // namespace described
+
+template <described::Enum T>
+std::string name_of(T value) {
+  std::string found;
+  described::for_each_value<T>([&](T one, const char* name) {
+    if (one == value) found = name;
+  });
+  return found;
+}
+template <described::Enum T>
+std::optional<T> value_named(std::string_view wanted) {
+  std::optional<T> found;
+  described::for_each_value<T>([&](T one, const char* name) {
+    if (name == wanted) found = one;
+  });
+  return found;
+}
 
 template <typename T>
 Json to_json_of(const T& value) {
@@ -77,6 +110,8 @@ Json to_json_of(const T& value) {
     return value;
   } else if constexpr (std::floating_point<T>) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
+  } else if constexpr (described::Enum<T>) {
+    return name_of(value);
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     return value ? to_json_of(*value) : Json(nullptr);
   } else if constexpr (Kind::is_named) {
@@ -94,7 +129,10 @@ Json to_json_of(const T& value) {
       if constexpr (described::Kind<std::remove_cvref_t<decltype(field)>>::is_absent) {
         if (!field) return;
       }
-      object[member.name] = to_json_of(field);
+      if constexpr (requires { has_member(value, member.name); }) {
+        if (!has_member(value, member.name)) return;
+      }
+      object[described::key_of(member.name)] = to_json_of(field);
     });
     return object;
   } else {
@@ -121,6 +159,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else if constexpr (std::same_as<T, std::string>) {
     if (!json.is_string()) described::refuse(path, "text");
     value = json.get<std::string>();
+  } else if constexpr (described::Enum<T>) {
+    const auto found = json.is_string() ? value_named<T>(json.get_ref<const std::string&>()) : std::nullopt;
+    if (!found) throw Error(fmt::format("{}: {} is no name that is known here", path, json.dump()));
+    value = *found;
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     value.reset();
     if (!json.is_null()) read_answer(json, value.emplace(), path);
@@ -139,9 +181,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else {
     if (!json.is_object()) described::refuse(path, "object");
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      const auto found = json.find(member.name);
+      const std::string key = described::key_of(member.name);
+      const auto found = json.find(key);
       if (found == json.end()) return;
-      read_answer(*found, value.*member.pointer, path.empty() ? member.name : path + "." + member.name);
+      read_answer(*found, value.*member.pointer, path.empty() ? key : path + "." + key);
     });
   }
 }
@@ -162,10 +205,15 @@ Json schema_of() {
     return {{"type", {"number", "null"}}};
   } else if constexpr (std::same_as<T, std::string>) {
     return {{"type", "string"}};
+  } else if constexpr (described::Enum<T>) {
+    Json names = Json::array();
+    described::for_each_value<T>([&](T, const char* name) { names.push_back(name); });
+    return {{"enum", names}};
   } else if constexpr (Kind::is_absent) {
     return schema_of<typename T::value_type>();
   } else if constexpr (Kind::is_optional) {
     Json schema = schema_of<typename T::value_type>();
+    if (schema.contains("enum")) schema["enum"].push_back(nullptr);
     if (!schema.contains("type")) return schema;
     Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
     if (types.back() != "null") types.push_back("null");
@@ -180,8 +228,12 @@ Json schema_of() {
     Json properties = Json::object(), required = Json::array();
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
       using Member = std::remove_cvref_t<decltype(std::declval<T>().*member.pointer)>;
-      properties[member.name] = schema_of<Member>();
-      if (!described::Kind<Member>::is_absent) required.push_back(member.name);
+      const std::string key = described::key_of(member.name);
+      properties[key] = schema_of<Member>();
+      if constexpr (requires { has_member(T(), member.name); }) {
+        if (!has_member(T(), member.name)) return;
+      }
+      if (!described::Kind<Member>::is_absent) required.push_back(key);
     });
     return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
   }

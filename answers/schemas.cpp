@@ -1,25 +1,70 @@
 #include "answers/schemas.h"
 
+#include <algorithm>
+
 #include "answers/bound.h"
+#include "answers/endurance.h"
+#include "answers/explain.h"
+#include "answers/fit.h"
+#include "answers/tune.h"
 
 namespace tencache {
 namespace {
 
 template <typename Answer>
 AnswerSchema schema_named(const char* name, const char* title, const char* description) {
-  Json schema = {
-      {"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}, {"description", description}};
-  schema.update(schema_of<Answer>());
-  return {name, std::move(schema)};
+  AnswerSchema kind{
+      .name = name,
+      .schema = {
+          {"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}, {"description", description}}};
+  kind.schema.update(schema_of<Answer>());
+  if constexpr (requires(const Answer& answer) { document_of(answer); }) {
+    kind.document = [](const Json& json) {
+      Answer answer;
+      read_answer(json, answer);
+      return document_of(answer);
+    };
+  }
+  return kind;
 }
 
 }  // namespace
 
-std::vector<AnswerSchema> answer_schemas() {
-  return {schema_named<BoundAnswer>(
-      "bound", "A TenCache lower bound",
-      "What `tencache bound --json` prints. Seconds per iteration. A window runs from its first op to its last, and "
-      "around the end of the iteration if the last op comes before the first.")};
+const std::vector<AnswerSchema>& answer_schemas() {
+  static const std::vector<AnswerSchema> schemas = {
+      schema_named<BoundAnswer>(
+          "bound", "A TenCache lower bound",
+          "What `tencache bound --json` prints. Seconds per iteration. A window runs from its first op to its last, "
+          "and around the end of the iteration if the last op comes before the first."),
+      schema_named<ExplainAnswer>(
+          "explain", "Where an iteration's time goes",
+          "What `tencache explain --json` prints. docs/explain.md explains it. Of a run: iteration = compute + gap + "
+          "stalls. Causes are those with a stall, the longest first: attributed = confirmed + still + moved. Taken "
+          "away "
+          "one after the other: confirmed + remainder = attributed. Where the trace does not fit, `run.fits` is false "
+          "and the lists are empty."),
+      schema_named<FitAnswer>("fit", "Whether a training step fits",
+                              "What `tencache fit --json` prints. docs/explain.md explains it. `demand` is what the "
+                              "step needs, by rank: what "
+                              "is alive at once fills the tiers, the fastest first. `policies`: the most that each "
+                              "tier holds under a policy, "
+                              "and the least memory where it was searched."),
+      schema_named<TuneAnswer>("tune", "The best knobs of a policy",
+                               "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
+      schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",
+                                    "What `tencache endurance --json` prints. docs/explain.md explains it.")};
+  return schemas;
+}
+
+const AnswerSchema* schema_of_answer(const Json& document) {
+  const Json& object = document.is_array() && !document.empty() ? document.front() : document;
+  if (!object.is_object()) return nullptr;
+  const auto& schemas = answer_schemas();
+  const auto found = std::ranges::find_if(schemas, [&](const AnswerSchema& kind) {
+    return std::ranges::all_of(kind.schema["required"],
+                               [&](const Json& name) { return object.contains(name.get_ref<const std::string&>()); });
+  });
+  return found == schemas.end() ? nullptr : &*found;
 }
 
 }  // namespace tencache

@@ -1,7 +1,6 @@
 #include "studies/wear.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "core/check.h"
@@ -71,29 +70,22 @@ double written_per_iteration(const RunResult& result, const MachineSpec& machine
 }
 
 void rate(TierWear& wear, const Tier& tier, const WearOptions& options) {
-  const bool given = options.rated || options.drive_writes_per_day;
   if (options.rated) {
-    wear.rated_bytes = static_cast<double>(*options.rated);
-  } else if (!given && tier.rated_written_bytes != 0) {
-    wear.rated_bytes = static_cast<double>(tier.rated_written_bytes);
-  } else if (wear.capacity == 0) {
-    wear.rating = WearRating::unknown;
-    return;
+    wear.ssd_rated_bytes = static_cast<double>(*options.rated);
+  } else if (!options.drive_writes_per_day && tier.rated_written_bytes != 0) {
+    wear.ssd_rated_bytes = static_cast<double>(tier.rated_written_bytes);
+  } else if (wear.ssd_capacity_bytes) {
+    wear.ssd_rated_bytes = options.drive_writes_per_day.value_or(1) * static_cast<double>(*wear.ssd_capacity_bytes) *
+                           days_a_year * options.warranty_years;
   } else {
-    wear.rated_bytes = options.drive_writes_per_day.value_or(1) * static_cast<double>(wear.capacity) * days_a_year *
-                       options.warranty_years;
+    return;
   }
-  wear.rating = given                           ? WearRating::of_options
-                : tier.rated_written_bytes != 0 ? WearRating::of_machine
-                                                : WearRating::assumed;
+  wear.rated_by = options.rated || options.drive_writes_per_day ? "options"
+                  : tier.rated_written_bytes != 0               ? "machine"
+                                                                : "assumed";
 }
 
 }  // namespace
-
-std::string_view to_string(WearRating rating) {
-  constexpr std::array<std::string_view, 4> names{"options", "machine", "assumed", "unknown"};
-  return names[static_cast<std::size_t>(rating)];
-}
 
 bool is_parallel_file_system(const Tier& tier) { return tier.kind == TierKind::nvme && tier.name == "pfs"; }
 
@@ -112,15 +104,18 @@ std::vector<TierWear> wear_of(const Outcome& outcome, const MachineSpec& machine
     const Ssds ssds = ssds_of(machine, tier, ranks);
     TierWear wear;
     wear.tier = machine.tiers[tier].name;
-    wear.devices = ssds.devices;
-    wear.capacity = ssds.known ? static_cast<Bytes>(ssds.capacity / wear.devices) : 0;
-    wear.bytes_per_iteration = bytes / wear.devices;
-    wear.bytes_per_day =
-        wear.bytes_per_iteration * options.write_amplification * options.duty * seconds_a_day / iteration_seconds;
-    if (wear.capacity > 0) wear.drive_writes_per_day = wear.bytes_per_day / static_cast<double>(wear.capacity);
+    wear.ssds = ssds.devices;
+    wear.ssd_written_bytes_per_iteration = bytes / wear.ssds;
+    wear.ssd_written_bytes_per_day = wear.ssd_written_bytes_per_iteration * options.write_amplification * options.duty *
+                                     seconds_a_day / iteration_seconds;
+    if (const auto capacity = static_cast<Bytes>(ssds.capacity / wear.ssds); ssds.known && capacity > 0) {
+      wear.ssd_capacity_bytes = capacity;
+      wear.drive_writes_per_day = wear.ssd_written_bytes_per_day / static_cast<double>(capacity);
+    }
     rate(wear, machine.tiers[tier], options);
-    if (wear.bytes_per_day > 0 && wear.rated_bytes > 0)
-      wear.years = wear.rated_bytes / wear.bytes_per_day / days_a_year;
+    if (wear.ssd_written_bytes_per_day > 0 && wear.ssd_rated_bytes.value_or(0) > 0) {
+      wear.years = *wear.ssd_rated_bytes / wear.ssd_written_bytes_per_day / days_a_year;
+    }
     wears.push_back(std::move(wear));
   }
   return wears;

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/machine_spec.h"
@@ -21,21 +20,18 @@ struct WearOptions {
   double warranty_years = 5;
 };
 
-enum class WearRating : std::uint8_t { of_options, of_machine, assumed, unknown };
-std::string_view to_string(WearRating rating);  // "options", "machine", "assumed", "unknown"
-
 // One tier of storage; the SSDs of a tier share its writes evenly. Ranks that share a tier's links write to the same
 // SSDs (their capacities add up to the tier's), others to SSDs of their own.
 struct TierWear {
   std::string tier;
-  std::uint32_t devices = 1;                // SSDs, of all ranks
-  Bytes capacity = 0;                       // of one SSD: what tensors may use of it; 0: not known
-  double bytes_per_iteration = 0;           // of one SSD, as are those below; the host's
-  double bytes_per_day = 0;                 // of its flash
-  double drive_writes_per_day = 0;          // bytes_per_day ÷ capacity; 0: not known
-  double rated_bytes = 0;                   // 0: not known, as a default takes a known capacity
-  WearRating rating = WearRating::assumed;  // where rated_bytes comes from
-  std::optional<double> years;              // none: nothing is written, or not known
+  std::uint32_t ssds = 1;                      // of all ranks
+  std::optional<Bytes> ssd_capacity_bytes;     // of one SSD: what tensors may use of it; none: not known
+  double ssd_written_bytes_per_iteration = 0;  // of one SSD, as are those below; the host's
+  double ssd_written_bytes_per_day = 0;        // of its flash
+  std::optional<double> drive_writes_per_day;  // ÷ capacity
+  std::optional<double> ssd_rated_bytes;       // none: not known, as a default takes a known capacity
+  std::optional<std::string> rated_by;         // "options", "machine", "assumed"; none: not rated
+  std::optional<double> years;                 // none: nothing is written, or not known
 };
 
 // Whether the tier is a parallel file system, which is no SSD of the machine: one named pfs.

@@ -66,23 +66,23 @@ TEST(Wear, CountsWhatIsWrittenAtTheSteadyRate) {
   const std::vector<TierWear> wears = wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}});
   ASSERT_EQ(wears.size(), 1u);
   const TierWear& wear = wears[0];
-  EXPECT_EQ(wear.devices, 1u);
-  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, written);
+  EXPECT_EQ(wear.ssds, 1u);
+  EXPECT_DOUBLE_EQ(wear.ssd_written_bytes_per_iteration, written);
   const double a_day = written * 86'400 / (0.03 + 2 * written / 1e9);
-  EXPECT_NEAR(wear.bytes_per_day / a_day, 1, 1e-6);
-  EXPECT_NEAR(wear.drive_writes_per_day, wear.bytes_per_day / 1e12, 1e-9);
-  EXPECT_NEAR(*wear.years * 365 * wear.bytes_per_day, 600e12, 1e3);
+  EXPECT_NEAR(wear.ssd_written_bytes_per_day / a_day, 1, 1e-6);
+  EXPECT_NEAR(wear.drive_writes_per_day.value_or(0), wear.ssd_written_bytes_per_day / 1e12, 1e-9);
+  EXPECT_NEAR(*wear.years * 365 * wear.ssd_written_bytes_per_day, 600e12, 1e3);
 }
 
 TEST(Wear, SharesWritesAmongTheSsdsOfAnArray) {
   const MachineSpec box = machine(4);
   const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
   const TierWear wear = wear_of(outcome, box, {})[0];
-  EXPECT_EQ(wear.devices, 4u);
-  EXPECT_EQ(wear.capacity, 250'000'000'000u);
-  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, written / 4);
+  EXPECT_EQ(wear.ssds, 4u);
+  EXPECT_EQ(wear.ssd_capacity_bytes, 250'000'000'000u);
+  EXPECT_DOUBLE_EQ(wear.ssd_written_bytes_per_iteration, written / 4);
   // One drive write a day for five years, unless told otherwise.
-  EXPECT_DOUBLE_EQ(wear.rated_bytes, 250e9 * 365 * 5);
+  EXPECT_DOUBLE_EQ(wear.ssd_rated_bytes.value_or(0), 250e9 * 365 * 5);
 }
 
 TEST(Wear, TakesDutyAndAmplification) {
@@ -90,11 +90,11 @@ TEST(Wear, TakesDutyAndAmplification) {
   const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
   const TierWear whole = wear_of(outcome, box, {})[0];
   const TierWear part = wear_of(outcome, box, {.duty = 0.25, .write_amplification = 2, .rated = {}})[0];
-  EXPECT_DOUBLE_EQ(part.bytes_per_iteration, whole.bytes_per_iteration);
-  EXPECT_DOUBLE_EQ(part.bytes_per_day, whole.bytes_per_day / 2);
+  EXPECT_DOUBLE_EQ(part.ssd_written_bytes_per_iteration, whole.ssd_written_bytes_per_iteration);
+  EXPECT_DOUBLE_EQ(part.ssd_written_bytes_per_day, whole.ssd_written_bytes_per_day / 2);
   EXPECT_DOUBLE_EQ(*part.years, *whole.years * 2);
   const TierWear three = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = 3, .warranty_years = 3})[0];
-  EXPECT_DOUBLE_EQ(three.rated_bytes, 1e12 * 3 * 3 * 365);
+  EXPECT_DOUBLE_EQ(three.ssd_rated_bytes.value_or(0), 1e12 * 3 * 3 * 365);
 }
 
 TEST(Wear, TakesTheMachinesRatingUnlessTold) {
@@ -102,14 +102,14 @@ TEST(Wear, TakesTheMachinesRatingUnlessTold) {
   box.tiers[1].rated_written_bytes = 1'200'000'000'000'000;
   const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
   const TierWear own = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = {}})[0];
-  EXPECT_EQ(own.rating, WearRating::of_machine);
-  EXPECT_DOUBLE_EQ(own.rated_bytes, 1.2e15);  // of each of the two
+  EXPECT_EQ(own.rated_by, "machine");
+  EXPECT_DOUBLE_EQ(own.ssd_rated_bytes.value_or(0), 1.2e15);  // of each of the two
   const TierWear told = wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}, .drive_writes_per_day = {}})[0];
-  EXPECT_EQ(told.rating, WearRating::of_options);
-  EXPECT_DOUBLE_EQ(told.rated_bytes, 6e14);
+  EXPECT_EQ(told.rated_by, "options");
+  EXPECT_DOUBLE_EQ(told.ssd_rated_bytes.value_or(0), 6e14);
   const TierWear daily = wear_of(outcome, box, {.rated = {}, .drive_writes_per_day = 1})[0];
-  EXPECT_EQ(daily.rating, WearRating::of_options);
-  EXPECT_DOUBLE_EQ(daily.rated_bytes, 500e9 * 365 * 5);
+  EXPECT_EQ(daily.rated_by, "options");
+  EXPECT_DOUBLE_EQ(daily.ssd_rated_bytes.value_or(0), 500e9 * 365 * 5);
 }
 
 TEST(Wear, RatesNothingOfUnknownCapacityAndNoFileSystem) {
@@ -118,9 +118,9 @@ TEST(Wear, RatesNothingOfUnknownCapacityAndNoFileSystem) {
   const Outcome outcome = run_policy(three_blocks(), box, "lru", {}, {});
   for (const WearOptions& options : {WearOptions{}, WearOptions{.rated = {}, .drive_writes_per_day = 2}}) {
     const TierWear wear = wear_of(outcome, box, options)[0];
-    EXPECT_EQ(wear.rating, WearRating::unknown);
-    EXPECT_EQ(wear.capacity, 0u);
-    EXPECT_GT(wear.bytes_per_day, 0);
+    EXPECT_EQ(wear.rated_by, std::nullopt);
+    EXPECT_EQ(wear.ssd_capacity_bytes, std::nullopt);
+    EXPECT_GT(wear.ssd_written_bytes_per_day, 0);
     EXPECT_FALSE(wear.years);
   }
   EXPECT_TRUE(wear_of(outcome, box, {.rated = Bytes{600'000'000'000'000}})[0].years);
@@ -146,28 +146,28 @@ TEST(Wear, AddsUpRanksThatShareAnArray) {
   const Outcome outcome = run_policy(trace, box, "lru", {}, {});
   ASSERT_TRUE(outcome.result.fits) << outcome.result.misfit;
   const TierWear wear = wear_of(outcome, box, {})[0];
-  EXPECT_EQ(wear.devices, 1u);
-  EXPECT_EQ(wear.capacity, 1'000'000'000'000u);
-  EXPECT_DOUBLE_EQ(wear.bytes_per_iteration, 2 * written);
+  EXPECT_EQ(wear.ssds, 1u);
+  EXPECT_EQ(wear.ssd_capacity_bytes, 1'000'000'000'000u);
+  EXPECT_DOUBLE_EQ(wear.ssd_written_bytes_per_iteration, 2 * written);
   // Of two such pairs the trace uses one; of two ranks in two pairs both.
   MachineSpec pairs = box;
   pairs.other_ranks = {other, other, other};
   pairs.other_ranks[1].resources[0].shared = pairs.other_ranks[2].resources[0].shared = 1;
   const TierWear one = wear_of(run_policy(trace, pairs, "lru", {}, {}), pairs, {})[0];
-  EXPECT_EQ(one.devices, 1u);
-  EXPECT_EQ(one.capacity, 1'000'000'000'000u);
+  EXPECT_EQ(one.ssds, 1u);
+  EXPECT_EQ(one.ssd_capacity_bytes, 1'000'000'000'000u);
   std::swap(pairs.other_ranks[0], pairs.other_ranks[1]);
   const TierWear both = wear_of(run_policy(trace, pairs, "lru", {}, {}), pairs, {})[0];
-  EXPECT_EQ(both.devices, 2u);
-  EXPECT_EQ(both.capacity, 1'000'000'000'000u);
-  EXPECT_DOUBLE_EQ(both.bytes_per_iteration, written);
+  EXPECT_EQ(both.ssds, 2u);
+  EXPECT_EQ(both.ssd_capacity_bytes, 1'000'000'000'000u);
+  EXPECT_DOUBLE_EQ(both.ssd_written_bytes_per_iteration, written);
   // Arrays of their own.
   MachineSpec apart = box;
   apart.resources[0].shared = apart.other_ranks[0].resources[0].shared = none;
   const TierWear own = wear_of(run_policy(trace, apart, "lru", {}, {}), apart, {})[0];
-  EXPECT_EQ(own.devices, 2u);
-  EXPECT_EQ(own.capacity, 500'000'000'000u);
-  EXPECT_DOUBLE_EQ(own.bytes_per_iteration, written);
+  EXPECT_EQ(own.ssds, 2u);
+  EXPECT_EQ(own.ssd_capacity_bytes, 500'000'000'000u);
+  EXPECT_DOUBLE_EQ(own.ssd_written_bytes_per_iteration, written);
 }
 
 TEST(EnduranceCommand, SaysYearsAndRating) {

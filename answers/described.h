@@ -2,9 +2,9 @@
 // its JSON, the reading of that JSON and its schema.
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
-// whole numbers, double (null where it is not finite), std::string, std::optional (null where empty), Absent (no key
-// where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json (anything), described
-// structs.
+// whole numbers, double (null where it is not finite), std::string, described enums (by name), std::optional (null where
+// empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json
+// (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <concepts>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ template <typename T>
 using Members = boost::describe::describe_members<T, boost::describe::mod_public | boost::describe::mod_inherited>;
 template <typename T>
 concept Struct = boost::describe::has_describe_members<T>::value;
+template <typename T>
+concept Enum = boost::describe::has_describe_enumerators<T>::value;
 
 template <typename T>
 struct Kind {
@@ -68,7 +71,30 @@ struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
   throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
 }
 
+// f(value, name) of each value of the enum.
+template <Enum T, typename F>
+void for_each_value(F f) {
+  boost::mp11::mp_for_each<boost::describe::describe_enumerators<T>>([&](auto one) { f(one.value, one.name); });
+}
+
 }  // namespace described
+
+template <described::Enum T>
+std::string name_of(T value) {
+  std::string found;
+  described::for_each_value<T>([&](T one, const char* name) {
+    if (one == value) found = name;
+  });
+  return found;
+}
+template <described::Enum T>
+std::optional<T> value_named(std::string_view wanted) {
+  std::optional<T> found;
+  described::for_each_value<T>([&](T one, const char* name) {
+    if (name == wanted) found = one;
+  });
+  return found;
+}
 
 template <typename T>
 Json to_json_of(const T& value) {
@@ -77,6 +103,8 @@ Json to_json_of(const T& value) {
     return value;
   } else if constexpr (std::floating_point<T>) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
+  } else if constexpr (described::Enum<T>) {
+    return name_of(value);
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     return value ? to_json_of(*value) : Json(nullptr);
   } else if constexpr (Kind::is_named) {
@@ -121,6 +149,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else if constexpr (std::same_as<T, std::string>) {
     if (!json.is_string()) described::refuse(path, "text");
     value = json.get<std::string>();
+  } else if constexpr (described::Enum<T>) {
+    const auto found = json.is_string() ? value_named<T>(json.get_ref<const std::string&>()) : std::nullopt;
+    if (!found) throw Error(fmt::format("{}: {} is no name that is known here", path, json.dump()));
+    value = *found;
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     value.reset();
     if (!json.is_null()) read_answer(json, value.emplace(), path);
@@ -162,10 +194,15 @@ Json schema_of() {
     return {{"type", {"number", "null"}}};
   } else if constexpr (std::same_as<T, std::string>) {
     return {{"type", "string"}};
+  } else if constexpr (described::Enum<T>) {
+    Json names = Json::array();
+    described::for_each_value<T>([&](T, const char* name) { names.push_back(name); });
+    return {{"enum", names}};
   } else if constexpr (Kind::is_absent) {
     return schema_of<typename T::value_type>();
   } else if constexpr (Kind::is_optional) {
     Json schema = schema_of<typename T::value_type>();
+    if (schema.contains("enum")) schema["enum"].push_back(nullptr);
     if (!schema.contains("type")) return schema;
     Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
     if (types.back() != "null") types.push_back("null");

@@ -312,7 +312,7 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
   EXPECT_TRUE(open_document(path("tune.csv"))->chart.has_value());
   const DocumentPointer varied = open_document(path("s.csv")), as_json = open_document(path("sensitivity.json"));
   EXPECT_EQ(varied->kind, Document::Kind::sensitivity);
-  EXPECT_EQ(sensitivity_csv(*varied->sensitivity), sensitivity_csv(*as_json->sensitivity));
+  EXPECT_EQ(table_csv(points_table(*varied->sensitivity)), table_csv(points_table(*as_json->sensitivity)));
   EXPECT_EQ(open_document(path("t.json"))->kind, Document::Kind::timeline);
   EXPECT_EQ(open_document(path("t.trace.jsonl"))->kind, Document::Kind::trace);
   const DocumentPointer log = open_document(path("d.jsonl"));

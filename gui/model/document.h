@@ -23,10 +23,10 @@ struct Document {
   std::vector<RunPointer> runs;        // of a timeline, predicted before measured
   std::string note;                    // on a file that is not whole
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
-  std::shared_ptr<const SensitivityPlot> sensitivity;
+  SensitivityPointer sensitivity;
   std::vector<SweepRow> sweep_rows;
-  std::string command;         // of a table, which printed it; empty: not known
-  DataTables tables;           // of all that is JSON or CSV
+  std::string command;            // of a table, which printed it; empty: not known
+  DataTables tables;              // of all that is JSON or CSV
   std::optional<BarChart> chart;  // what they say as a picture, where there is one
 };
 using DocumentPointer = std::shared_ptr<const Document>;

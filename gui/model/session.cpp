@@ -138,7 +138,8 @@ void Session::plot(const Knob& knob) {
     simulate_behind_drawing();
     Plotted plotted;
     try {
-      plotted.plot = std::make_shared<const SensitivityPlot>(plot_sensitivity(scenario, parameter, from, to, policies));
+      plotted.plot =
+          std::make_shared<const SensitivityAnswer>(plot_sensitivity(scenario, parameter, from, to, policies));
     } catch (const std::exception& error) {
       plotted.error = error.what();
     }

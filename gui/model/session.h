@@ -86,7 +86,7 @@ class Session {
   // Of all result files, in order of opening.
   std::vector<const Json*> results() const;
   // Of all sensitivity files that are open, and of those that a slider asked for; the newest last.
-  const std::vector<std::shared_ptr<const SensitivityPlot>>& plots() const { return plots_; }
+  const std::vector<SensitivityPointer>& plots() const { return plots_; }
   // Time against this knob of the what-if, under its policy and some others, in the background.
   void plot(const Knob& knob);
   bool plotting() const { return plotting_.valid(); }
@@ -188,11 +188,11 @@ class Session {
   };
   std::vector<std::future<Opened>> opening_;
   struct Plotted {
-    std::shared_ptr<const SensitivityPlot> plot;
+    SensitivityPointer plot;
     std::string error;
   };
   std::future<Plotted> plotting_;
-  std::vector<std::shared_ptr<const SensitivityPlot>> plots_;
+  std::vector<SensitivityPointer> plots_;
   std::vector<SweepRow> sweep_rows_;
   WantedView view_;
   std::vector<DocumentPointer> documents_;

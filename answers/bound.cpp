@@ -40,19 +40,38 @@ std::vector<WindowAnswer> window_answers(const Trace& trace, const std::vector<B
 DocumentTable terms_table(const BoundAnswer& answer) {
   DocumentTable table{.name = "terms",
                       .title = "",
-                      .headings = {"term", "alone", "bandwidth", "over", "beyond the compute of"},
+                      .columns = {"term",
+                                  "alone",
+                                  "bandwidth",
+                                  "over",
+                                  {"beyond the compute of", Shown::on_terminal},
+                                  {"beyond what these hold", Shown::on_page}},
                       .rows = {},
                       .indent = "  "};
   for (const TermAnswer& term : answer.terms) {
     std::vector<Cell> cells = {term.name, seconds_cell(term.seconds)};
     if (!term.links.empty()) {
       const double rate = term.bandwidth_bytes_per_second.value_or(0);
-      cells.insert(cells.end(),
-                   {{rate_text(rate), rate},
-                    join(term.links),
-                    {fmt::format("{} windows", term.windows.size()), static_cast<double>(term.windows.size())}});
+      cells.insert(cells.end(), {{rate_text(rate), rate, FigureUnit::bytes_per_second},
+                                 join(term.links),
+                                 fmt::format("{} windows", term.windows.size()),
+                                 join(term.inside)});
     }
     table.add(std::move(cells));
+  }
+  return table;
+}
+
+DocumentTable windows_table(const std::vector<WindowAnswer>& windows) {
+  DocumentTable table{.name = "windows",
+                      .title = "Windows that take longer than their compute",
+                      .columns = {"from op", "name", "to op", "name", "takes", "compute", "must cross"},
+                      .rows = {},
+                      .shown = Shown::on_page};
+  for (const WindowAnswer& window : windows) {
+    table.add({count_cell(window.first.op), window.first.name, count_cell(window.last.op), window.last.name,
+               seconds_cell(window.seconds), seconds_cell(window.compute_seconds),
+               bytes_cell(static_cast<Bytes>(window.bytes))});
   }
   return table;
 }
@@ -177,9 +196,13 @@ Document document_of(const BoundAnswer& answer) {
   text += fmt::format("  that is {}\n", binding_text(answer.binding));
   if (answer.several_ranks) text += fmt::format("  of rank {}, whose bound is the greatest\n", answer.rank);
   document.add_text(std::move(text));
+  document.add_paragraph(fmt::format("{}No policy is faster than {} an iteration; what binds: {}.",
+                                     answer.reason ? fmt::format("Fits under no policy: {}. ", *answer.reason) : "",
+                                     seconds_text(answer.bound_seconds), answer.bound_term));
   if (chart.scale()) document.blocks.emplace_back(std::move(chart));
   document.add_text("\n");
-  document.blocks.emplace_back(terms_table(answer));
+  document.add_table(terms_table(answer));
+  document.add_table(windows_table(answer.windows));
   if (!answer.windows.empty()) document.add_text(windows_text(answer.windows));
   // The bound's own note stands apart from those of the trace.
   std::string notes = answer.own_note.empty() ? "" : "\n" + answer.own_note + "\n";

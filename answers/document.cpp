@@ -11,17 +11,24 @@
 namespace tencache {
 namespace {
 
-std::string text_of(const DocumentText& text) { return text.lines; }
+std::string text_of(const DocumentText& text) { return text.shown == Shown::on_page ? "" : text.lines; }
 
 std::string text_of(const DocumentTable& table) {
-  std::vector<std::string> headings = table.headings;
-  headings.front().insert(0, table.indent);
-  Table lines(std::move(headings));
+  if (table.shown == Shown::on_page) return "";
+  const auto of_terminal = [&](const auto& all, auto text) {
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (table.columns[i].shown != Shown::on_page) texts.push_back((texts.empty() ? table.indent : "") + text(all[i]));
+    }
+    return texts;
+  };
+  Table lines(of_terminal(table.columns, [](const Column& column) { return column.heading; }));
   for (const DocumentTable::Row& row : table.rows) {
-    std::vector<std::string> cells;
-    for (const Cell& cell : row.cells) cells.push_back(cell.text);
-    cells.front().insert(0, table.indent);
-    row.line_width == 0 ? lines.add(std::move(cells)) : lines.add_wide(cells[0], cells[1], row.line_width);
+    if (row.instead.empty()) {
+      lines.add(of_terminal(row.cells, [](const Cell& cell) { return cell.text; }));
+    } else {
+      lines.add_wide(table.indent + row.cells.front().text, row.instead, row.line_width);
+    }
   }
   return lines.text();
 }
@@ -30,8 +37,18 @@ std::string text_of(const BarChart&) { return {}; }
 
 }  // namespace
 
-Cell seconds_cell(double seconds) { return {format_seconds(seconds), seconds}; }
-Cell bytes_cell(Bytes bytes) { return {format_bytes(bytes), static_cast<double>(bytes)}; }
+std::string Cell::on_page() const { return is_number() ? with_unit(number, unit) : page.value_or(text); }
+
+Cell seconds_cell(double seconds) { return {format_seconds(seconds), seconds, FigureUnit::seconds}; }
+Cell bytes_cell(Bytes bytes) { return {format_bytes(bytes), static_cast<double>(bytes), FigureUnit::bytes}; }
+Cell count_cell(std::uint64_t count) { return {fmt::format("{}", count), static_cast<double>(count)}; }
+Cell yes_or_no(bool yes) { return yes ? "yes" : "no"; }
+
+Cell text_cell(std::string on_terminal, std::string on_page) {
+  Cell cell(std::move(on_terminal));
+  cell.page = std::move(on_page);
+  return cell;
+}
 
 double ChartBar::total() const {
   return std::accumulate(parts.begin(), parts.end(), 0.0,
@@ -74,18 +91,26 @@ std::string document_text(const Document& document) {
   return text;
 }
 
+void Document::add_table(DocumentTable table) {
+  if (!table.rows.empty()) blocks.emplace_back(std::move(table));
+}
+
 std::string table_csv(const DocumentTable& table) {
   std::string csv;
-  for (std::size_t i = 0; i < table.headings.size(); ++i) csv += (i == 0 ? "" : ",") + csv_field(table.headings[i]);
-  csv += "\n";
-  for (const DocumentTable::Row& row : table.rows) {
-    for (std::size_t i = 0; i < table.headings.size(); ++i) {
-      if (i > 0) csv += ",";
-      if (i >= row.cells.size()) continue;
-      const Cell& cell = row.cells[i];
-      csv += csv_field(cell.is_number() ? fmt::format("{}", cell.number) : cell.text);
+  const auto line = [&](const auto& of_column) {
+    std::string fields;
+    for (std::size_t i = 0; i < table.columns.size(); ++i) {
+      if (table.columns[i].shown != Shown::on_terminal) fields += "," + csv_field(of_column(i));
     }
-    csv += "\n";
+    csv += fields.substr(std::min<std::size_t>(1, fields.size())) + "\n";
+  };
+  line([&](std::size_t i) { return table.columns[i].on_page(); });
+  for (const DocumentTable::Row& row : table.rows) {
+    line([&](std::size_t i) {
+      if (i >= row.cells.size()) return std::string();
+      const Cell& cell = row.cells[i];
+      return cell.is_number() ? number_text(cell.number) : cell.on_page();
+    });
   }
   return csv;
 }

@@ -1,5 +1,5 @@
 // An answer for people before it is painted: text, tables and pictures with their numbers, which text, HTML, CSV and the
-// dashboard show each in its own way. No painter computes a figure.
+// dashboard show each in its own way. No painter computes a figure or knows what kind of answer it is.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,60 @@
 #include <variant>
 #include <vector>
 
+#include "answers/figure_unit.h"
 #include "core/units.h"
 
 namespace tencache {
 
-// A cell of a table: how people write it and, of a figure, the number.
+// Where something stands: terminals have narrow lines and cannot sort; pages, files and the dashboard have room.
+enum class Shown : std::uint8_t { everywhere, on_terminal, on_page };
+
+// A cell of a table: how a terminal writes it and, of a figure, the number.
 struct Cell {
   std::string text;
   double number = std::numeric_limits<double>::quiet_NaN();  // in base units (seconds, bytes); NaN: a text alone
+  FigureUnit unit = FigureUnit::none;
+  std::optional<std::string> page = {};  // of a text that pages write otherwise, such as in full
 
-  Cell(std::string shown, double value = std::numeric_limits<double>::quiet_NaN())
-      : text(std::move(shown)), number(value) {}
+  Cell(std::string shown, double value = std::numeric_limits<double>::quiet_NaN(), FigureUnit of = FigureUnit::none)
+      : text(std::move(shown)), number(value), unit(of) {}
   Cell(const char* shown) : text(shown) {}
   bool is_number() const { return number == number; }
+  std::string on_page() const;
 };
 Cell seconds_cell(double seconds);
 Cell bytes_cell(Bytes bytes);
+Cell count_cell(std::uint64_t count);
+Cell yes_or_no(bool yes);
+// A text that a terminal has otherwise, such as cut.
+Cell text_cell(std::string on_terminal, std::string on_page);
+
+struct Column {
+  std::string heading;
+  Shown shown = Shown::everywhere;
+  std::string page_heading = {};  // where pages have another
+
+  Column(std::string text, Shown where = Shown::everywhere, std::string on_page = {})
+      : heading(std::move(text)), shown(where), page_heading(std::move(on_page)) {}
+  Column(const char* text) : heading(text) {}
+  const std::string& on_page() const { return page_heading.empty() ? heading : page_heading; }
+};
 
 struct DocumentTable {
   std::string name;   // of the list in the JSON: "terms", "in_turn.steps"
-  std::string title;  // above it; in text the lines before have it
-  std::vector<std::string> headings;
+  std::string title;  // above it on pages; on a terminal the lines before have it
+  std::vector<Column> columns;
   struct Row {
-    std::vector<Cell> cells;     // may be fewer than headings
-    std::size_t line_width = 0;  // not 0: of two cells, the second is cut where the line is so long
+    std::vector<Cell> cells;  // may be fewer than columns
+    // Not empty: a terminal has this behind the first cell, cut where the line is so long.
+    std::string instead = {};
+    std::size_t line_width = 0;
   };
   std::vector<Row> rows;
-  std::string indent = {};  // of its lines in text
+  std::string indent = {};  // of its lines on a terminal
+  Shown shown = Shown::everywhere;
 
-  void add(std::vector<Cell> cells) { rows.push_back({std::move(cells), 0}); }
-  bool is_numeric(std::size_t column) const;  // has numbers
+  void add(std::vector<Cell> cells) { rows.push_back({std::move(cells)}); }
 };
 
 // What a part of a bar is painted as: painters know the colours.
@@ -90,23 +114,27 @@ struct BarChart {
   bool scale(double at_most = std::numeric_limits<double>::infinity());
 };
 
-// Lines as a terminal shows them.
+// Lines of a terminal, or a paragraph of a page.
 struct DocumentText {
   std::string lines;
+  Shown shown = Shown::on_terminal;
 };
 
 struct Document {
-  std::string kind;   // the command that it answers: "bound"
+  std::string kind;   // of the answer: "bound"
   std::string title;  // "No policy is faster: step.trace on g10-a100"
   std::vector<std::variant<DocumentText, DocumentTable, BarChart>> blocks;
 
   void add_text(std::string lines) { blocks.emplace_back(DocumentText{std::move(lines)}); }
+  void add_paragraph(std::string text) { blocks.emplace_back(DocumentText{std::move(text), Shown::on_page}); }
+  // Not a table without rows.
+  void add_table(DocumentTable table);
   const BarChart* chart() const;  // the first; null: none
 };
 
-// As a terminal shows it, in fixed columns.
+// As a terminal shows it, in columns.
 std::string document_text(const Document& document);
-// RFC 4180: numbers in base units with all digits.
+// What pages have of it. RFC 4180: numbers in base units with all digits.
 std::string table_csv(const DocumentTable& table);
 
 }  // namespace tencache

@@ -1,5 +1,7 @@
 #include "answers/schemas.h"
 
+#include <algorithm>
+
 #include "answers/bound.h"
 #include "answers/sensitivity.h"
 
@@ -8,16 +10,25 @@ namespace {
 
 template <typename Answer>
 AnswerSchema schema_named(const char* name, const char* title, const char* description) {
-  Json schema = {
-      {"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}, {"description", description}};
-  schema.update(schema_of<Answer>());
-  return {name, std::move(schema)};
+  AnswerSchema kind{
+      .name = name,
+      .schema = {
+          {"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}, {"description", description}}};
+  kind.schema.update(schema_of<Answer>());
+  if constexpr (requires(const Answer& answer) { document_of(answer); }) {
+    kind.document = [](const Json& json) {
+      Answer answer;
+      read_answer(json, answer);
+      return document_of(answer);
+    };
+  }
+  return kind;
 }
 
 }  // namespace
 
-std::vector<AnswerSchema> answer_schemas() {
-  return {
+const std::vector<AnswerSchema>& answer_schemas() {
+  static const std::vector<AnswerSchema> schemas = {
       schema_named<BoundAnswer>("bound", "A TenCache lower bound",
                                 "What `tencache bound --json` prints. Seconds per iteration. A window runs from its "
                                 "first op to its last, and "
@@ -28,6 +39,18 @@ std::vector<AnswerSchema> answer_schemas() {
           "policy (or `bound`, the lower bound) at one value of the second parameter, in the order of policies, then "
           "of that parameter's values. docs/explain.md explains it."),
   };
+  return schemas;
+}
+
+const AnswerSchema* schema_of_answer(const Json& document) {
+  const Json& object = document.is_array() && !document.empty() ? document.front() : document;
+  if (!object.is_object()) return nullptr;
+  const auto& schemas = answer_schemas();
+  const auto found = std::ranges::find_if(schemas, [&](const AnswerSchema& kind) {
+    return std::ranges::all_of(kind.schema["required"],
+                               [&](const Json& name) { return object.contains(name.get_ref<const std::string&>()); });
+  });
+  return found == schemas.end() ? nullptr : &*found;
 }
 
 }  // namespace tencache

@@ -52,13 +52,13 @@ std::size_t lines_of_a_table(const SensitivityAnswer& answer) {
 // Rows: values of the first parameter, and without limit; the machine's own value is beside the nearest.
 DocumentTable times_table(const SensitivityAnswer& answer, std::size_t first) {
   const SensitivityParameter& axis = answer.axis();
-  DocumentTable table{.name = "lines", .title = "", .headings = {axis.name}, .rows = {}};
+  DocumentTable table{.name = "lines", .title = "", .columns = {axis.name}, .rows = {}};
   const std::size_t end = std::min(answer.lines.size(), first + lines_of_a_table(answer));
   for (std::size_t i = first; i < end; ++i) {
     const SensitivityLine& line = answer.lines[i];
-    table.headings.push_back(line.second_value ? answer.second()->text(*line.second_value) : line.policy);
+    table.columns.push_back(line.second_value ? answer.second()->text(*line.second_value) : line.policy);
   }
-  table.headings.emplace_back("");
+  table.columns.emplace_back("");
   const double own = axis.machine_value;
   const bool inside = own >= axis.values.front() && own <= axis.values.back();
   const auto nearest = std::ranges::min_element(
@@ -152,11 +152,11 @@ Document document_of(const SensitivityAnswer& answer) {
 }
 
 DocumentTable points_table(const SensitivityAnswer& answer) {
-  DocumentTable table{.name = "points", .title = "", .headings = {"kind", "policy"}, .rows = {}};
+  DocumentTable table{.name = "points", .title = "", .columns = {"kind", "policy"}, .rows = {}};
   for (const SensitivityParameter& parameter : answer.parameters) {
-    table.headings.push_back(fmt::format("{}_{}", parameter.name, name_of(parameter.unit)));
+    table.columns.push_back(fmt::format("{}_{}", parameter.name, name_of(parameter.unit)));
   }
-  table.headings.insert(table.headings.end(), {"fits", "iteration_seconds", "reason"});
+  table.columns.insert(table.columns.end(), {"fits", "iteration_seconds", "reason"});
   for (const SensitivityLine& line : answer.lines) {
     const auto add = [&](const char* kind, const SensitivityPoint& point) {
       const auto cell = [](double number) { return Cell("", std::isfinite(number) ? number : std::nan("")); };

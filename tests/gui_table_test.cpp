@@ -187,14 +187,16 @@ TEST_F(Tables, BrokenOnesSayWhere) {
 
 // Stalls of 2 s, of which 1.5 go with the cause, 0.25 wait all the same and 0.25 move.
 TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
-  const std::optional<BarChart> chart = chart_of(
+  const std::optional<tencache::Document> document = document_of(
       Json::parse(R"({"policy": "p", "machine": "m", "trace": "in/t", "run": {"fits": true, "iteration_seconds": 6,
     "compute_seconds": 3, "gap_seconds": 1, "stall_seconds": {"h2d": 2, "d2h": 0}}, "ideal_seconds": 4, "causes": [
     {"cause": "h2d", "attributed_seconds": 2, "change": "h2d takes no time", "confirmed_seconds": 1.5,
      "still_seconds": 0.25, "moved_seconds": 0.25, "without": {"iteration_seconds": 4.5}}],
     "in_turn": {"steps": [{"cause": "h2d", "iteration_seconds": 4.5}]}})"),
       "x.json");
-  ASSERT_TRUE(chart.has_value());
+  ASSERT_TRUE(document);
+  const BarChart* const chart = document->chart();
+  ASSERT_NE(chart, nullptr);
   ASSERT_EQ(chart->bars.size(), 4u);
   EXPECT_DOUBLE_EQ(chart->most, 6);
   EXPECT_DOUBLE_EQ(chart->bars[0].total(), 6);
@@ -211,14 +213,16 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
 
 // What could not be simulated confirms nothing, which is not the same as none of it.
 TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
-  const std::optional<BarChart> chart = chart_of(
+  const std::optional<tencache::Document> document = document_of(
       Json::parse(
           R"({"run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 4}, "ideal_seconds": 4, "causes": [
     {"cause": "memory", "attributed_seconds": 2, "change": "GPU memory for everything", "confirmed_seconds": null,
      "still_seconds": null, "moved_seconds": null, "without": {"fits": false, "reason": "no room at all"}}],
     "in_turn": {"steps": [{"cause": "h2d", "iteration_seconds": 4.5}, {"cause": "d2h", "iteration_seconds": 4.25}]}})"),
       "x.json");
-  ASSERT_TRUE(chart.has_value());
+  ASSERT_TRUE(document);
+  const BarChart* const chart = document->chart();
+  ASSERT_NE(chart, nullptr);
   EXPECT_EQ(chart->bars[2].text, "2.000 s, not confirmed");
   EXPECT_THAT(chart->bars[2].facts, ::testing::Contains(::testing::Pair("no such run", "no room at all")));
   EXPECT_EQ(chart->bars[3].label, "without copies to GPU");
@@ -228,14 +232,16 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
 
 // Rows of one name are told apart by their workload; groups are experiments.
 TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
-  const std::optional<BarChart> chart = chart_of(
+  const std::optional<tencache::Document> document = document_of(
       Json::parse(R"({"summary": {"judged": 3, "missed": 0, "median_error": 0}, "systems": [{"system": "S", "rows": [
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["B"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "time", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1}
     ]}]})"),
       "x.json");
-  ASSERT_TRUE(chart.has_value());
+  ASSERT_TRUE(document);
+  const BarChart* const chart = document->chart();
+  ASSERT_NE(chart, nullptr);
   std::vector<std::string> labels, groups;
   for (const ChartBar& bar : chart->bars) {
     labels.push_back(bar.label);
@@ -302,14 +308,14 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
     EXPECT_EQ(document->kind, c.kind) << c.name;
     ASSERT_FALSE(document->tables.empty()) << c.name;
     EXPECT_GT(document->tables.front().row_count(), 0u) << c.name;
-    EXPECT_EQ(document->chart.has_value(), c.has_chart) << c.name;
+    EXPECT_EQ(document->chart() != nullptr, c.has_chart) << c.name;
   }
   for (const char* file : {"d.jsonl", "d.jsonl.zst", "tune.csv"}) {
     const DocumentPointer document = open_document(path(file));
     EXPECT_EQ(document->kind, Document::Kind::table) << file;
     EXPECT_GT(document->tables.front().row_count(), 1u) << file;
   }
-  EXPECT_TRUE(open_document(path("tune.csv"))->chart.has_value());
+  EXPECT_NE(open_document(path("tune.csv"))->chart(), nullptr);
   const DocumentPointer varied = open_document(path("s.csv")), as_json = open_document(path("sensitivity.json"));
   EXPECT_EQ(varied->kind, Document::Kind::sensitivity);
   EXPECT_EQ(table_csv(points_table(*varied->sensitivity)), table_csv(points_table(*as_json->sensitivity)));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "answers/bound.h"
 #include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/report/html.h"
@@ -145,10 +146,16 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
         "Taken away one after the other"}) {
     EXPECT_THAT(explained, HasSubstr(text));
   }
-  const std::string bound = page_of({open_document(write("b.json", R"({"trace": "in/t", "machine": "m", "fits": true,
-    "bound_seconds": 2, "bound_term": "h2d <x>", "terms": [{"name": "compute", "seconds": 1, "links": [],
-    "bandwidth_bytes_per_second": null}, {"name": "h2d <x>", "seconds": 2, "links": ["h2d", "d2h"],
-    "bandwidth_bytes_per_second": 12e9}]})"))});
+  BoundAnswer answer;
+  answer.bound_seconds = 2;
+  answer.bound_term = "h2d <x>";
+  answer.terms.resize(2);
+  answer.terms[0].name = "compute";
+  answer.terms[1].name = "h2d <x>";
+  answer.terms[1].seconds = 2;
+  answer.terms[1].links = {"h2d", "d2h"};
+  answer.terms[1].bandwidth_bytes_per_second = 12e9;
+  const std::string bound = page_of({open_document(write("b.json", to_json_of(answer).dump()))});
   for (const char* text : {"No policy is faster than 2.000 s an iteration; what binds: h2d &lt;x&gt;.",
                            "<th>alone</th>", "h2d, d2h", "12.00 GB/s"}) {
     EXPECT_THAT(bound, HasSubstr(text));

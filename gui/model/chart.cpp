@@ -8,8 +8,8 @@
 #include <limits>
 #include <span>
 
-#include "answers/bound.h"
 #include "answers/result_file.h"
+#include "answers/schemas.h"
 #include "core/error.h"
 #include "gui/model/describe.h"
 
@@ -25,7 +25,6 @@ struct Kind {
   std::vector<const char*> members;
 };
 const std::vector<Kind> kinds = {{"explain", {"causes", "in_turn"}},
-                                 {"bound", {"terms", "bound_term"}},
                                  {"fit", {"demand", "policies", "staging"}},
                                  {"tune", {"knobs", "flatness", "best"}},
                                  {"validate", {"summary", "systems"}},
@@ -321,8 +320,7 @@ BarChart validate_chart(const Json& json) {
   return chart;
 }
 
-}  // namespace
-
+// What the document is, by its members; empty where no command of tencache prints it.
 std::string kind_of_document(const Json& document) {
   const Json& object = document.is_array() && !document.empty() ? document.front() : document;
   for (const Kind& kind : kinds) {
@@ -332,6 +330,8 @@ std::string kind_of_document(const Json& document) {
   }
   return "";
 }
+
+}  // namespace
 
 std::optional<BarChart> chart_of(const DataTable& table) {
   const std::size_t candidate = table.find_column("candidate"), time = table.find_column("relative_time");
@@ -353,27 +353,28 @@ std::optional<BarChart> chart_of(const DataTable& table) {
   return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
 }
 
-std::optional<BarChart> chart_of(const Json& document, const std::string& file) {
-  const std::string kind = kind_of_document(document);
+std::optional<tencache::Document> document_of(const Json& json, const std::string& file) {
+  tencache::Document document;
   BarChart chart;
   try {
-    if (kind == "bound") {
-      BoundAnswer answer;
-      read_answer(document, answer);
-      const tencache::Document painted = document_of(answer);
-      return painted.chart() == nullptr ? std::nullopt : std::optional(*painted.chart());
-    }
-    if (kind == "explain") chart = explain_chart(document);
-    if (kind == "fit") chart = fit_chart(document);
-    if (kind == "tune") chart = tune_chart(document);
-    if (kind == "validate") chart = validate_chart(document);
+    const AnswerSchema* schema = schema_of_answer(json);
+    if (schema != nullptr && schema->document != nullptr) return schema->document(json);
+    document.kind = kind_of_document(json);
+    if (document.kind.empty()) return std::nullopt;
+    if (document.kind == "explain") chart = explain_chart(json);
+    if (document.kind == "fit") chart = fit_chart(json);
+    if (document.kind == "tune") chart = tune_chart(json);
+    if (document.kind == "validate") chart = validate_chart(json);
   } catch (const Json::exception& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());
   } catch (const Error& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());
   }
   const double at_most = chart.most > 0 ? chart.most : std::numeric_limits<double>::infinity();
-  return chart.scale(at_most) ? std::optional(std::move(chart)) : std::nullopt;
+  if (!chart.scale(at_most)) return document;
+  document.title = chart.title;
+  document.blocks.emplace_back(std::move(chart));
+  return document;
 }
 
 }  // namespace tencache::gui

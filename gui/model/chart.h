@@ -11,10 +11,8 @@
 
 namespace tencache::gui {
 
-// What the document is, by its members; empty where no command of tencache prints it.
-std::string kind_of_document(const Json& document);
-// Empty where the document has no picture. Throws Error where it is damaged.
-std::optional<BarChart> chart_of(const Json& document, const std::string& file);
+// What people read of the document; none where no command of tencache prints it. Throws Error where it is damaged.
+std::optional<tencache::Document> document_of(const Json& document, const std::string& file);
 // Of the candidates that `tune --csv` writes; empty where the table is another.
 std::optional<BarChart> chart_of(const DataTable& table);
 

@@ -112,73 +112,10 @@ std::string_view kind_name(const Span& span) {
 
 }  // namespace
 
-const char* label_of(StallCause cause) {
-  switch (cause) {
-    case StallCause::h2d:
-      return "copies to GPU";
-    case StallCause::d2h:
-      return "copies from GPU";
-    case StallCause::nvme_read:
-      return "storage reads";
-    case StallCause::nvme_write:
-      return "storage writes";
-    case StallCause::cpu_optimizer:
-      return "CPU optimizer";
-    case StallCause::memory:
-      return "room in memory";
-    case StallCause::collective:
-      return "other ranks";
-  }
-  return "";
-}
-
-const char* label_of(Phase phase) {
-  static const char* const labels[] = {"forward", "loss", "backward", "optimizer", "prefill", "decode"};
-  static_assert(std::size(labels) == phase_count);
-  return labels[static_cast<std::size_t>(phase)];
-}
-
-const char* label_of(Role role) {
-  static const char* const labels[] = {"parameters", "gradients", "activations", "optimizer state", "master parameters",
-                                       "inputs",     "workspace", "KV cache",    "experts"};
-  static_assert(std::size(labels) == role_count);
-  return labels[static_cast<std::size_t>(role)];
-}
-
-std::string duration_text(Nanoseconds duration) {
-  const auto ns = static_cast<double>(duration);
-  const double size = std::abs(ns);
-  const auto [unit, scale] = size >= 1e9   ? std::pair("s", 1e9)
-                             : size >= 1e6 ? std::pair("ms", 1e6)
-                             : size >= 1e3 ? std::pair("µs", 1e3)
-                                           : std::pair("ns", 1.0);
-  const int decimals = scale == 1 ? 0 : size / scale >= 100 ? 1 : size / scale >= 10 ? 2 : 3;
-  return fmt::format("{:.{}f} {}", ns / scale, decimals, unit);
-}
-
-std::string round_figure(std::string text) {
-  const std::size_t point = text.find('.');
-  if (point != std::string::npos) {
-    const std::size_t end = std::min(text.find_first_not_of("0123456789", point + 1), text.size());
-    const std::size_t last = text.find_last_not_of('0', end - 1);
-    const std::size_t keep = last == point ? point : last + 1;
-    text.erase(keep, end - keep);
-  }
-  const std::size_t unit = text.find(' ');
-  return text.substr(0, unit) == "0" ? "0" : text;
-}
-
-std::string seconds_text(double seconds) { return duration_text(std::llround(seconds * 1e9)); }
-
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return lower;
-}
-
-std::string percent(double share) {
-  const double value = 100 * share;
-  return fmt::format("{:.{}f} %", value, std::abs(value) >= 99.5 || value == 0 ? 0 : 1);
 }
 
 std::string time_text(double time_ns, double step_ns) {

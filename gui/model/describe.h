@@ -6,13 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "answers/figure_unit.h"
 #include "gui/model/session.h"
 
 namespace tencache::gui {
-
-const char* label_of(StallCause cause);  // "copies to GPU"
-const char* label_of(Phase phase);
-const char* label_of(Role role);
 
 // A label and its value, a line each.
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -40,15 +37,8 @@ std::string spans_csv(const Session& session, double begin_ns, double end_ns);
 // What every tier holds of each role, at the end of a thousandth part of the window each; a line a moment and tier.
 std::string occupancy_csv(const Session& session);
 
-// Four digits: "131.4 ms", "2.500 µs".
-std::string duration_text(Nanoseconds duration);
-std::string seconds_text(double seconds);
 // ASCII letters only.
 std::string lower_case(std::string_view text);
-// For ticks, whose figures are round: "2 s" of "2.000 s", "0.1 GB/s" of "0.10 GB/s", "0" of "0 ns".
-std::string round_figure(std::string text);
-// "12.3 %".
-std::string percent(double share);
 // With enough digits for differences of `step_ns` to show: "12.34 ms".
 std::string time_text(double time_ns, double step_ns);
 

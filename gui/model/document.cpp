@@ -96,10 +96,8 @@ void open_json(const std::string& path, Document& document) {
     document.kind = Document::Kind::sweep;
     document.sweep_rows = read_sweep_rows(json, path);
     if (document.sweep_rows.empty()) throw Error(path, 0, "holds no combination");
-  } else if (const std::string command = kind_of_document(json); !command.empty()) {
+  } else if (document.answer = document_of(json, path); document.answer) {
     document.kind = Document::Kind::table;
-    document.command = command;
-    document.chart = chart_of(json, path);
   } else {
     document.results = read_results(path);
   }
@@ -128,7 +126,9 @@ void open_yaml(const std::string& path, Document& document) {
 // A table, which may be a sweep's or a sensitivity analysis'.
 void open_csv(const std::string& path, Document& document) {
   const DataTable& table = document.tables.emplace_back(read_csv(read_file(path), path));
-  document.chart = chart_of(table);
+  if (std::optional<BarChart> chart = chart_of(table)) {
+    document.answer = {.kind = "", .title = chart->title, .blocks = {*chart}};
+  }
   if (is_sensitivity(table)) {
     document.kind = Document::Kind::sensitivity;
     document.sensitivity = std::make_shared<const SensitivityAnswer>(read_sensitivity(table, path));

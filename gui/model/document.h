@@ -25,9 +25,10 @@ struct Document {
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
   SensitivityPointer sensitivity;
   std::vector<SweepRow> sweep_rows;
-  std::string command;            // of a table, which printed it; empty: not known
-  DataTables tables;              // of all that is JSON or CSV
-  std::optional<BarChart> chart;  // what they say as a picture, where there is one
+  DataTables tables;                         // of all that is JSON or CSV
+  std::optional<tencache::Document> answer;  // what people read of what a command printed
+
+  const BarChart* chart() const { return answer ? answer->chart() : nullptr; }
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "answers/figure_unit.h"
 #include "answers/json.h"
-#include "gui/model/figure_unit.h"
 
 namespace tencache::gui {
 

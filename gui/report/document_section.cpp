@@ -161,24 +161,6 @@ const std::vector<ShownTable>& shown_tables() {
         {"fits", "fits"},
         {"iteration_seconds", "iteration"},
         {"gained_seconds", "gained"}}},
-      {"bound",
-       "terms",
-       "",
-       {{"name", "term"},
-        {"seconds", "alone"},
-        {"bandwidth_bytes_per_second", "bandwidth"},
-        {"links", "over"},
-        {"inside", "beyond what these hold"}}},
-      {"bound",
-       "windows",
-       "Windows that take longer than their compute",
-       {{"first.op", "from op"},
-        {"first.name", "name"},
-        {"last.op", "to op"},
-        {"last.name", "name"},
-        {"seconds", "takes"},
-        {"compute_seconds", "compute"},
-        {"bytes", "must cross"}}},
       {"fit",
        "demand",
        "",
@@ -237,7 +219,7 @@ const std::vector<ShownTable>& shown_tables() {
   return tables;
 }
 
-using Column = std::pair<std::size_t, std::string>;  // of the table, and its heading
+using TableColumn = std::pair<std::size_t, std::string>;  // of the table, and its heading
 
 bool is_empty(const DataTable& table, std::size_t column) {
   for (std::size_t row = 0; row < table.row_count(); ++row) {
@@ -253,8 +235,8 @@ bool is_varied(const DataTable& table, std::size_t column) {
   return values.size() > 1;
 }
 
-std::vector<Column> columns_of(const DataTable& table, const std::vector<Heading>& headings) {
-  std::vector<Column> columns;
+std::vector<TableColumn> columns_of(const DataTable& table, const std::vector<Heading>& headings) {
+  std::vector<TableColumn> columns;
   const std::size_t owner = table.find_column("of");
   const bool owner_named =
       std::ranges::any_of(headings, [](const Heading& h) { return std::string_view(h.column) == "of"; });
@@ -271,40 +253,80 @@ std::vector<Column> columns_of(const DataTable& table, const std::vector<Heading
   return columns;
 }
 
-std::vector<Column> all_columns(const DataTable& table) {
-  std::vector<Column> columns;
+std::vector<TableColumn> all_columns(const DataTable& table) {
+  std::vector<TableColumn> columns;
   for (std::size_t column = 0; column < table.column_count() && columns.size() < most_columns; ++column) {
     if (!is_empty(table, column)) columns.emplace_back(column, table.column_name(column));
   }
   return columns;
 }
 
-std::string table_html(const DataTable& table, const std::vector<Column>& columns, const std::string& title) {
-  if (columns.empty() || table.row_count() == 0) return "";
+// The rows of a table, whatever it is kept in: `cell(row, column)` is its text, and its number where it has one.
+struct ShownCell {
+  std::string text, number;
+};
+template <typename CellOf>
+std::string table_html(const std::string& name, const std::string& title, const std::vector<std::string>& headings,
+                       const std::vector<bool>& numeric, std::size_t row_count, const CellOf& cell) {
+  if (headings.empty() || row_count == 0) return "";
   std::string html = title.empty() ? std::string() : fmt::format("<h3>{}</h3>\n", html_text(title));
-  html += fmt::format("<div class=\"scroll\"><table data-table=\"{}\"><thead><tr>", html_text(table.name()));
-  for (const auto& [column, heading] : columns) {
-    html += fmt::format("<th{}>{}</th>", table.is_numeric(column) ? "" : " class=\"left\"", html_text(heading));
+  html += fmt::format("<div class=\"scroll\"><table data-table=\"{}\"><thead><tr>", html_text(name));
+  for (std::size_t i = 0; i < headings.size(); ++i) {
+    html += fmt::format("<th{}>{}</th>", numeric[i] ? "" : " class=\"left\"", html_text(headings[i]));
   }
   html += "</tr></thead><tbody>\n";
-  const std::size_t rows = std::min(table.row_count(), most_rows);
+  const std::size_t rows = std::min(row_count, most_rows);
   for (std::size_t row = 0; row < rows; ++row) {
     html += "<tr>";
-    for (const auto& [column, heading] : columns) {
-      if (table.is_numeric(column)) {
-        html += fmt::format("<td data-value=\"{}\">{}</td>", html_text(table.raw(row, column)),
-                            html_text(table.shown(row, column)));
-      } else {
-        html += fmt::format("<td class=\"left wide\">{}</td>", html_text(table.shown(row, column)));
-      }
+    for (std::size_t i = 0; i < headings.size(); ++i) {
+      const ShownCell shown = cell(row, i);
+      html += numeric[i] ? fmt::format("<td data-value=\"{}\">", html_text(shown.number)) : "<td class=\"left wide\">";
+      html += html_text(shown.text) + "</td>";
     }
     html += "</tr>\n";
   }
   html += "</tbody></table></div>\n";
-  if (rows < table.row_count()) {
-    html += fmt::format("<p class=\"faint\">The first {} of {} rows.</p>\n", rows, table.row_count());
-  }
+  if (rows < row_count) html += fmt::format("<p class=\"faint\">The first {} of {} rows.</p>\n", rows, row_count);
   return html;
+}
+
+std::string table_html(const DataTable& table, const std::vector<TableColumn>& columns, const std::string& title) {
+  std::vector<std::string> headings;
+  std::vector<bool> numeric;
+  for (const auto& [column, heading] : columns) {
+    headings.push_back(heading);
+    numeric.push_back(table.is_numeric(column));
+  }
+  return table_html(table.name(), title, headings, numeric, table.row_count(), [&](std::size_t row, std::size_t i) {
+    return ShownCell{table.shown(row, columns[i].first), table.raw(row, columns[i].first)};
+  });
+}
+
+// Columns in which nothing stands are left out.
+std::string table_html(const DocumentTable& table) {
+  std::vector<std::size_t> columns;
+  std::vector<std::string> headings;
+  std::vector<bool> numeric;
+  const auto cell = [&](std::size_t row, std::size_t column) {
+    const std::vector<Cell>& cells = table.rows[row].cells;
+    return column < cells.size() ? &cells[column] : nullptr;
+  };
+  for (std::size_t column = 0; column < table.columns.size(); ++column) {
+    if (table.columns[column].shown == Shown::on_terminal) continue;
+    bool number = false, any = false;
+    for (std::size_t row = 0; row < table.rows.size(); ++row) {
+      if (const Cell* one = cell(row, column)) number |= one->is_number(), any |= !one->on_page().empty();
+    }
+    if (!any) continue;
+    columns.push_back(column);
+    headings.push_back(table.columns[column].on_page());
+    numeric.push_back(number);
+  }
+  return table_html(table.name, table.title, headings, numeric, table.rows.size(), [&](std::size_t row, std::size_t i) {
+    const Cell* one = cell(row, columns[i]);
+    if (one == nullptr) return ShownCell{};
+    return ShownCell{one->on_page(), one->is_number() ? number_text(one->number) : std::string()};
+  });
 }
 
 // ---- Sentences ------------------------------------------------------------------------------------------------------
@@ -349,12 +371,6 @@ std::string sentence(const std::string& command, const Figures& figures) {
         figures["bound_term"]);
   }
   if (command == "explain") return fmt::format("Does not fit: {}", figures["reason"]);
-  if (command == "bound") {
-    const std::string misfit =
-        figures["fits"] == "no" ? fmt::format("Fits under no policy: {}. ", figures["reason"]) : "";
-    return fmt::format("{}No policy is faster than {} an iteration; what binds: {}.", misfit, figures["bound_seconds"],
-                       figures["bound_term"]);
-  }
   if (command == "fit") return figures["fits"] == "yes" ? "It fits." : "It does not fit.";
   if (command == "tune") {
     const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];
@@ -376,18 +392,33 @@ std::string sentence(const std::string& command, const Figures& figures) {
   return "";
 }
 
+// What pages have of a block.
+std::string block_html(const DocumentText& text) {
+  return text.shown == Shown::on_terminal ? "" : "<p class=\"answer\">" + html_text(text.lines, 2000) + "</p>\n";
+}
+std::string block_html(const DocumentTable& table) {
+  return table.shown == Shown::on_terminal ? "" : table_html(table);
+}
+std::string block_html(const BarChart& chart) { return chart_figure(chart); }
+
 }  // namespace
 
 std::string document_section(const Document& document) {
   const std::string file = std::filesystem::path(document.path).filename().string();
-  const std::string& command = document.command;
-  const std::string heading = document.chart    ? document.chart->title
-                              : command.empty() ? file
-                                                : fmt::format("{}: {}", command, file);
+  const tencache::Document answer = document.answer.value_or(tencache::Document());
+  const std::string& command = answer.kind;
+  const std::string heading = !answer.title.empty() ? answer.title
+                              : command.empty()     ? file
+                                                    : fmt::format("{}: {}", command, file);
   std::string html = "<section>\n<h2>" + html_text(heading) + "</h2>\n";
   const std::string said = sentence(command, Figures(document.tables));
   if (!said.empty()) html += "<p class=\"answer\">" + html_text(said, 2000) + "</p>\n";
-  if (document.chart) html += chart_figure(*document.chart);
+  bool tables_shown = false;
+  for (const auto& block : answer.blocks) {
+    html += std::visit([](const auto& one) { return block_html(one); }, block);
+    tables_shown = tables_shown || std::holds_alternative<DocumentTable>(block);
+  }
+  if (tables_shown) return html + "</section>\n";
   std::string tables;
   for (const ShownTable& shown : shown_tables()) {
     const auto table = std::ranges::find(document.tables, shown.table, &DataTable::name);

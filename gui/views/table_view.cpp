@@ -110,7 +110,7 @@ void TableView::draw_toolbar(const std::vector<DocumentPointer>& documents, cons
   ImGui::TextDisabled("%zu of %zu rows", rows_.size(), table().row_count());
   ImGui::SameLine(0, theme.px(18));
   if (ImGui::Button("Copy")) ImGui::SetClipboardText(table().csv(rows_).c_str());
-  if (!document_->chart) return;
+  if (document_->chart() == nullptr) return;
   ImGui::SameLine();
   ImGui::Checkbox("picture", &picture_shown_);
 }
@@ -188,9 +188,9 @@ void TableView::draw(Session& session, const Theme& theme) {
     return;
   }
   draw_toolbar(session.documents(), theme);
-  if (document_->chart && picture_shown_) {
+  if (const BarChart* chart = document_->chart(); chart != nullptr && picture_shown_) {
     const float room = ImGui::GetContentRegionAvail().y;
-    draw_chart(theme, *document_->chart, std::min(room * 0.6f, chart_height(theme, *document_->chart)));
+    draw_chart(theme, *chart, std::min(room * 0.6f, chart_height(theme, *chart)));
     ImGui::Spacing();
   }
   draw_table(theme);

@@ -1,4 +1,5 @@
-// What figures of documents are figures of, as their names say, and how people write them: as the commands print them.
+// What figures of documents are figures of, as their names say, and how people write figures and names on pages and in
+// the dashboard.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,11 @@
 #include <string>
 #include <string_view>
 
-namespace tencache::gui {
+#include "core/timeline.h"
+#include "core/trace.h"
+#include "core/units.h"
+
+namespace tencache {
 
 enum class FigureUnit : std::uint8_t {
   none,
@@ -31,6 +36,18 @@ FigureUnit unit_named(std::string_view name);
 // Of the metric of a published figure ("seconds", "hit_rate.bytes", "bytes.h2d"); `ratio`: of two of them.
 FigureUnit unit_of_metric(std::string_view metric, bool ratio);
 
+const char* label_of(StallCause cause);  // "copies to GPU"
+const char* label_of(Phase phase);
+const char* label_of(Role role);
+
+// Four digits: "131.4 ms", "2.500 µs".
+std::string duration_text(Nanoseconds duration);
+std::string seconds_text(double seconds);
+// For ticks, whose figures are round: "2 s" of "2.000 s", "0.1 GB/s" of "0.10 GB/s", "0" of "0 ns".
+std::string round_figure(std::string text);
+// "12.3 %".
+std::string percent(double share);
+
 // The whole text as a finite number.
 std::optional<double> number_in(std::string_view text);
 // Without a unit, all digits.
@@ -47,4 +64,4 @@ std::string with_units(const std::string& text, FigureUnit unit);
 // What is typed to compare with such figures; NaN as long as it is not typed to its end.
 double number_with_unit(const std::string& typed, FigureUnit unit);
 
-}  // namespace tencache::gui
+}  // namespace tencache

@@ -4,6 +4,7 @@
 
 #include "answers/bound.h"
 #include "answers/sensitivity.h"
+#include "answers/validation.h"
 
 namespace tencache {
 namespace {
@@ -38,6 +39,11 @@ const std::vector<AnswerSchema>& answer_schemas() {
           "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A line is a "
           "policy (or `bound`, the lower bound) at one value of the second parameter, in the order of policies, then "
           "of that parameter's values. docs/explain.md explains it."),
+      schema_named<ValidationAnswer>(
+          "validation", "TenCache's report on published results",
+          "What `tencache validate --json` prints. An error is simulated / published - 1; rows of verdict listed and "
+          "skipped do not count in summaries. `summary` is of offloading systems, `gpu_summary` of files of kind gpu, "
+          "`memory_summary` of files of kind memory."),
   };
   return schemas;
 }

@@ -27,7 +27,6 @@ struct Kind {
 const std::vector<Kind> kinds = {{"explain", {"causes", "in_turn"}},
                                  {"fit", {"demand", "policies", "staging"}},
                                  {"tune", {"knobs", "flatness", "best"}},
-                                 {"validate", {"summary", "systems"}},
                                  {"endurance", {"write_amplification", "tiers"}},
                                  {"diff", {"pairs", "only_in_a", "only_in_b"}},
                                  {"reproduce", {"reproduced", "results"}},
@@ -257,69 +256,6 @@ BarChart tune_chart(const Json& json) {
   return chart;
 }
 
-// ---- validate -------------------------------------------------------------------------------------------------------
-
-auto of_same_name(const Json& row) {
-  return [name = text(row, "row"), experiment = text(row, "experiment")](const Json& other) {
-    return text(other, "row") == name && text(other, "experiment") == experiment;
-  };
-}
-std::string names(const Json& object, const char* key) {
-  std::string joined;
-  for (const Json& name : member(object, key)) {
-    if (name.is_string()) joined += (joined.empty() ? "" : ", ") + name.get<std::string>();
-  }
-  return joined;
-}
-
-BarChart validate_chart(const Json& json) {
-  BarChart chart;
-  const char* shown = "summary";
-  for (const char* key : {"memory_summary", "gpu_summary", "summary"}) {
-    if (number(member(json, key), "judged") > 0) shown = key;
-  }
-  const Json& summary = member(json, shown);
-  chart.title =
-      fmt::format("Simulated against published: {:.0f} rows judged, {:.0f} missed, median error {}",
-                  number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));
-  chart.mark_label = "published";
-  for (const Json& system : member(json, "systems")) {
-    const Json& rows = member(system, "rows");
-    for (const Json& row : rows) {
-      const Json& published = member(row, "published");
-      const double from = number(published, "from"), to = number(published, "to"), middle = (from + to) / 2;
-      const double simulated = number(row, "simulated");
-      if (middle <= 0 || simulated <= 0) continue;  // orders, and what was skipped: in the table
-      ChartBar bar;
-      bar.group = text(system, "system") + ": " + text(row, "experiment");
-      bar.label = text(row, "row");
-      // First, since what is too long for the picture is cut off at its end.
-      if (std::ranges::count_if(rows, of_same_name(row)) > 1) bar.label = names(row, "workloads") + ": " + bar.label;
-      const std::string verdict = text(row, "verdict");
-      const bool missed = verdict == "missed", judged = verdict == "within";
-      bar.marked = missed;
-      bar.parts = {{missed   ? marked
-                    : judged ? plain
-                             : pale,
-                    simulated / middle,
-                    missed   ? "missed"
-                    : judged ? "within what its file tolerates"
-                             : "listed, not judged"}};
-      bar.between = {from / middle, to / middle};
-      bar.text = off_text(simulated / middle) + (missed ? ", missed" : yes(row, "fitted") ? ", fitted" : "");
-      bar.facts = {{"", bar.label},
-                   {"of", text(row, "metric")},
-                   {"published", text(published, "text")},
-                   {"simulated", fmt::format("{:.4g}", simulated)},
-                   {"error", off_text(simulated / middle)}};
-      if (!text(row, "note").empty()) bar.facts.emplace_back("note", text(row, "note"));
-      chart.bars.push_back(std::move(bar));
-    }
-  }
-  chart.most = 2;
-  return chart;
-}
-
 // What the document is, by its members; empty where no command of tencache prints it.
 std::string kind_of_document(const Json& document) {
   const Json& object = document.is_array() && !document.empty() ? document.front() : document;
@@ -364,7 +300,6 @@ std::optional<tencache::Document> document_of(const Json& json, const std::strin
     if (document.kind == "explain") chart = explain_chart(json);
     if (document.kind == "fit") chart = fit_chart(json);
     if (document.kind == "tune") chart = tune_chart(json);
-    if (document.kind == "validate") chart = validate_chart(json);
   } catch (const Json::exception& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());
   } catch (const Error& error) {

@@ -204,18 +204,7 @@ const std::vector<ShownTable>& shown_tables() {
        "flatness.steps",
        "This one alone, others as in best",
        {{"of", "knob"}, {"value", "value"}, {"fits", "fits"}, {"relative_time", "time"}, {"ties", "ties"}}},
-      {"tune", "misfits", "Candidates that do not fit", {{"count", "candidates"}, {"reason", "such as"}}},
-      {"validate",
-       "systems.rows",
-       "",
-       {{"of", "system"},
-        {"experiment", "experiment"},
-        {"row", "row"},
-        {"published.text", "published"},
-        {"simulated", "simulated"},
-        {"error", "error"},
-        {"verdict", "verdict"},
-        {"detail", "remark"}}}};
+      {"tune", "misfits", "Candidates that do not fit", {{"count", "candidates"}, {"reason", "such as"}}}};
   return tables;
 }
 
@@ -380,14 +369,6 @@ std::string sentence(const std::string& command, const Figures& figures) {
     text += fmt::format(" Best: {}.", settings.empty() ? "the defaults" : settings);
     if (figures["ties_with_defaults"] == "yes") return text + " A tie with the defaults: there is nothing to gain.";
     return speedup.empty() ? text : fmt::format("{} {} as fast as the defaults.", text, speedup);
-  }
-  if (command == "validate") {
-    return fmt::format(
-        "{} rows count, {} of them missed; median error {}, worst {}. {} rows that a parameter was fitted on, {} that "
-        "are listed only and {} that were skipped do not count.",
-        figures["summary.judged"], figures["summary.missed"], figures["summary.median_error"],
-        figures["summary.worst_error"], figures["summary.fitted"], figures["summary.listed"],
-        figures["summary.skipped"]);
   }
   return "";
 }

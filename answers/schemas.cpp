@@ -4,6 +4,7 @@
 
 #include "answers/bound.h"
 #include "answers/sensitivity.h"
+#include "answers/sweep.h"
 #include "answers/validation.h"
 
 namespace tencache {
@@ -39,6 +40,10 @@ const std::vector<AnswerSchema>& answer_schemas() {
           "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A line is a "
           "policy (or `bound`, the lower bound) at one value of the second parameter, in the order of policies, then "
           "of that parameter's values. docs/explain.md explains it."),
+      schema_named<SweepAnswer>(
+          "sweep", "TenCache sweep results",
+          "What `tencache sweep --json` and `tencache sweep merge --json` print; docs/sweep.md says what each field "
+          "means. The rows' fields are the columns of the results file and of the CSV; advice names rows by position."),
       schema_named<ValidationAnswer>(
           "validation", "TenCache's report on published results",
           "What `tencache validate --json` prints. An error is simulated / published - 1; rows of verdict listed and "

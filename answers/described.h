@@ -2,9 +2,9 @@
 // its JSON, the reading of that JSON and its schema.
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
-// whole numbers, double (null where it is not finite), std::string, described enums (by name), std::optional (null where
-// empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json
-// (anything), described structs.
+// whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText, described enums (by name),
+// std::optional (null where empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of
+// tiers, links, …), Json (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,6 +21,7 @@
 
 #include "answers/json.h"
 #include "core/error.h"
+#include "core/text.h"
 
 // After the struct, in its namespace: its members in the order in which JSON has them. Where it has not always all of
 // them, bool has_member(const Struct&, std::string_view name) says so; a Struct as it is made has what JSON always has.
@@ -112,6 +113,10 @@ Json to_json_of(const T& value) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
   } else if constexpr (described::Enum<T>) {
     return name_of(value);
+  } else if constexpr (std::same_as<T, TextOrNull>) {
+    return value.empty() ? Json(nullptr) : Json(std::string(value));
+  } else if constexpr (std::same_as<T, ObjectText>) {
+    return Json::parse(value);
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     return value ? to_json_of(*value) : Json(nullptr);
   } else if constexpr (Kind::is_named) {
@@ -163,6 +168,12 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
     const auto found = json.is_string() ? value_named<T>(json.get_ref<const std::string&>()) : std::nullopt;
     if (!found) throw Error(fmt::format("{}: {} is no name that is known here", path, json.dump()));
     value = *found;
+  } else if constexpr (std::same_as<T, TextOrNull>) {
+    if (!json.is_string() && !json.is_null()) described::refuse(path, "text");
+    value = json.is_null() ? "" : json.get<std::string>();
+  } else if constexpr (std::same_as<T, ObjectText>) {
+    if (!json.is_object()) described::refuse(path, "object");
+    value = json.dump();
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     value.reset();
     if (!json.is_null()) read_answer(json, value.emplace(), path);
@@ -209,6 +220,10 @@ Json schema_of() {
     Json names = Json::array();
     described::for_each_value<T>([&](T, const char* name) { names.push_back(name); });
     return {{"enum", names}};
+  } else if constexpr (std::same_as<T, TextOrNull>) {
+    return {{"type", {"string", "null"}}};
+  } else if constexpr (std::same_as<T, ObjectText>) {
+    return {{"type", "object"}};
   } else if constexpr (Kind::is_absent) {
     return schema_of<typename T::value_type>();
   } else if constexpr (Kind::is_optional) {

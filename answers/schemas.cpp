@@ -6,7 +6,10 @@
 #include "answers/endurance.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/sensitivity.h"
+#include "answers/sweep.h"
 #include "answers/tune.h"
+#include "answers/validation.h"
 
 namespace tencache {
 namespace {
@@ -52,7 +55,22 @@ const std::vector<AnswerSchema>& answer_schemas() {
       schema_named<TuneAnswer>("tune", "The best knobs of a policy",
                                "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
       schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",
-                                    "What `tencache endurance --json` prints. docs/explain.md explains it.")};
+                                    "What `tencache endurance --json` prints. docs/explain.md explains it."),
+      schema_named<SensitivityAnswer>(
+          "sensitivity", "Time against figures of a machine",
+          "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A line is a "
+          "policy (or `bound`, the lower bound) at one value of the second parameter, in the order of policies, then "
+          "of that parameter's values. docs/explain.md explains it."),
+      schema_named<SweepAnswer>(
+          "sweep", "TenCache sweep results",
+          "What `tencache sweep --json` and `tencache sweep merge --json` print; docs/sweep.md says what each field "
+          "means. The rows' fields are the columns of the results file and of the CSV; advice names rows by position."),
+      schema_named<ValidationAnswer>(
+          "validation", "TenCache's report on published results",
+          "What `tencache validate --json` prints. An error is simulated / published - 1; rows of verdict listed and "
+          "skipped do not count in summaries. `summary` is of offloading systems, `gpu_summary` of files of kind gpu, "
+          "`memory_summary` of files of kind memory."),
+  };
   return schemas;
 }
 

@@ -19,25 +19,6 @@ constexpr std::size_t most_reasons = 5;
 constexpr std::size_t most_ties = 4;
 constexpr std::size_t most_machines = 6;
 
-struct JsonField {
-  template <typename T>
-  Json operator()(const T& value) const {
-    return value;
-  }
-  template <typename T>
-  Json operator()(const std::optional<T>& value) const {
-    return value ? Json(*value) : Json(nullptr);
-  }
-};
-
-Json row_json(const SweepRow& row) {
-  Json json;
-  for_each_field(row, [&](const char* name, const auto& field) { json[name] = JsonField{}(field); });
-  json["options"] = Json::parse(row.options);
-  if (row.fits) json["reason"] = nullptr;
-  return json;
-}
-
 // Of all parts together it is that of the whole sweep, which gives the same rows.
 Json manifest_of(const std::map<std::string, std::string>& about, const std::string& shard) {
   const auto text = [&](const char* name) {
@@ -440,39 +421,38 @@ std::string prices_text(const std::vector<SweepRow>& rows) {
 
 }  // namespace
 
-Json sweep_json(const SweepResults& results, double budget_usd_per_hour, const std::string& shard) {
-  Json about = Json::object(), rows = Json::array(), advice = Json::array();
+SweepAnswer sweep_answer(const SweepResults& results, double budget_usd_per_hour, const std::string& shard) {
+  SweepAnswer answer;
   for (const auto& [name, value] : results.about) {
-    if (name != "command" && name != "file_sha256") about[name] = value;
+    if (name != "command" && name != "file_sha256") answer.sweep.emplace_back(name, value);
   }
-  for (const SweepRow& row : results.rows) rows.push_back(row_json(row));
+  answer.rows = results.rows;
   for (const Advice& of : advise(results.rows, budget_usd_per_hour)) {
     const auto position = [&](const std::optional<std::size_t>& i) {
-      return i ? Json(results.rows[*i].position) : Json(nullptr);
+      return i ? std::optional(results.rows[*i].position) : std::nullopt;
     };
     const auto positions = [&](const std::vector<std::size_t>& list) {
-      Json json = Json::array();
-      for (const std::size_t i : list) json.push_back(results.rows[i].position);
-      return json;
+      std::vector<std::uint64_t> all;
+      for (const std::size_t i : list) all.push_back(results.rows[i].position);
+      return all;
     };
-    advice.push_back({{"workload", of.workload},
-                      {"combinations", of.combinations},
-                      {"fitting", of.fitting.size()},
-                      {"cheapest", position(of.cheapest)},
-                      {"fastest", position(of.fastest)},
-                      {"fastest_in_budget", position(of.in_budget)},
-                      {"cheapest_on_spot", position(of.cheapest_on_spot)},
-                      {"cheapest_on_spot_ties", positions(of.cheapest_on_spot_ties)},
-                      {"cheapest_ties", positions(of.cheapest_ties)},
-                      {"fastest_ties", positions(of.fastest_ties)},
-                      {"fastest_in_budget_ties", positions(of.in_budget_ties)},
-                      {"budget_usd_per_hour", budget_usd_per_hour > 0 ? Json(budget_usd_per_hour) : Json(nullptr)},
-                      {"front", positions(of.front)}});
+    answer.advice.push_back({.workload = of.workload,
+                             .combinations = of.combinations,
+                             .fitting = of.fitting.size(),
+                             .cheapest = position(of.cheapest),
+                             .fastest = position(of.fastest),
+                             .fastest_in_budget = position(of.in_budget),
+                             .cheapest_on_spot = position(of.cheapest_on_spot),
+                             .cheapest_on_spot_ties = positions(of.cheapest_on_spot_ties),
+                             .cheapest_ties = positions(of.cheapest_ties),
+                             .fastest_ties = positions(of.fastest_ties),
+                             .fastest_in_budget_ties = positions(of.in_budget_ties),
+                             .budget_usd_per_hour = {},
+                             .front = positions(of.front)});
+    if (budget_usd_per_hour > 0) answer.advice.back().budget_usd_per_hour = budget_usd_per_hour;
   }
-  return {{"sweep", std::move(about)},
-          {"rows", std::move(rows)},
-          {"advice", std::move(advice)},
-          {"manifest", manifest_of(results.about, shard)}};
+  answer.manifest = manifest_of(results.about, shard);
+  return answer;
 }
 
 std::string sweep_text(const SweepResults& results, double budget_usd_per_hour, std::size_t top) {

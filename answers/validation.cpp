@@ -3,105 +3,304 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "answers/result.h"
-#include "answers/text_table.h"
-#include "answers/validation_gpu.h"
+#include "core/text.h"
 
 namespace tencache {
 namespace {
 
-const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::within:
-      return "within";
-    case Verdict::missed:
-      return "missed";
-    case Verdict::listed:
-      return "listed";
-    case Verdict::skipped:
-      return "skipped";
-  }
-  return "";
-}
-
-const char* name_of(RowKind kind) {
-  switch (kind) {
-    case RowKind::figure:
-      return "figure";
-    case RowKind::order:
-      return "order";
-    case RowKind::fails:
-      return "fails";
-    case RowKind::kernels:
-      return "kernels";
-  }
-  return "";
-}
-
-bool is_share(const ValidationRow& row) {
-  const bool rate = row.metric == Metric::hit_rate_tensors || row.metric == Metric::hit_rate_accesses ||
-                    row.metric == Metric::hit_rate_bytes;
-  return row.over.empty() && rate;
-}
-
-bool is_peak(Metric metric) {
-  return metric == Metric::peak_bytes || metric == Metric::peak_bytes_less_optimizer ||
-         metric == Metric::peak_activation_bytes;
-}
-
 // With its unit where it has one; ratios and seconds of four digits.
-std::string figure_text(const ValidationRow& row, double value) {
-  if (is_share(row) || row.kind == RowKind::kernels) return fmt::format("{:.1f} %", 100 * value);
+std::string figure_text(const ValidatedRow& row, double value) {
+  const std::string metric = row.metric.value_or("");
+  const bool is_ratio = row.over && *row.over;
+  if (row.kind == RowKind::kernels || (!is_ratio && metric.starts_with("hit_rate."))) {
+    return fmt::format("{:.1f} %", 100 * value);
+  }
   if (row.training) return fmt::format("{:.0f} tokens/s", value);
-  if (!row.over.empty()) return fmt::format("{:.3f}", value);
-  if (row.metric == Metric::link_bytes) return fmt::format("{:.4g} GB", value * 1e-9);
-  if (is_peak(row.metric)) return fmt::format("{:.4g} GiB", value / GiB);
+  if (is_ratio) return fmt::format("{:.3f}", value);
+  if (metric.starts_with("bytes.")) return fmt::format("{:.4g} GB", value * 1e-9);
+  if (metric.starts_with("peak_")) return fmt::format("{:.4g} GiB", value / GiB);
   return format_seconds(value);
 }
 
-std::string published_text(const ValidationRow& row) {
-  if (row.kind == RowKind::kernels) return fmt::format("at most {:.0f} %", 100 * row.kernels->target);
-  if (row.kind != RowKind::figure) return row.kind == RowKind::fails ? "fails" : "in this order";
-  const Published& published = row.published;
-  if (published.from == published.to) return figure_text(row, published.from);
-  return figure_text(row, published.from) + " … " + figure_text(row, published.to);
+std::string published_text(const ValidatedRow& row) {
+  if (row.kernels) return fmt::format("at most {:.0f} %", 100 * row.kernels->target);
+  if (!row.published) return row.kind == RowKind::fails ? "fails" : "in this order";
+  const std::string from = figure_text(row, row.published->from);
+  return row.published->is_range() ? from + " … " + figure_text(row, row.published->to) : from;
 }
 
-std::string percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+std::string error_text(const ValidatedRow& row) {
+  return row.error ? fmt::format("{:+.1f} %", 100 * *row.error) : std::string();
+}
 std::string percent_or_none(const std::optional<double>& share) {
   return share ? fmt::format("{:.1f} %", 100 * *share) : "none";
 }
 
-std::string simulated_text(const ValidationRow& row, const RowResult& result) {
-  if (!result.simulated) return result.detail;
-  return figure_text(row, *result.simulated) + (result.kernels ? ": " + result.detail : "");
+std::string simulated_text(const ValidatedRow& row) {
+  const std::string detail = row.detail.value_or("");
+  if (!row.simulated) return detail;
+  return figure_text(row, *row.simulated) + (row.kernels ? ": " + detail : "");
 }
 
 // What stands in the last column: the verdict and why a row does not count.
-std::string remark_of(const ValidationRow& row, const RowResult& result) {
-  if (result.verdict == Verdict::skipped) return "skipped";
+std::string remark_of(const ValidatedRow& row) {
+  if (row.verdict == Verdict::skipped) return "skipped";
   if (row.fitted) return "fitted";
-  if (!row.not_judged.empty()) return "not judged: " + row.not_judged;
+  if (row.not_judged) return "not judged: " + *row.not_judged;
   const bool figure = row.kind == RowKind::figure || row.kind == RowKind::kernels;
-  if (result.verdict == Verdict::missed) return figure ? "missed" : "does not hold";
+  if (row.verdict == Verdict::missed) return figure ? "missed" : "does not hold";
   return figure ? "" : "holds";
 }
 
-std::string workloads_text(const ValidationRow& row) {
-  std::string text;
-  for (const std::string& name : row.workloads) text += (text.empty() ? "" : ", ") + name;
-  return row.workloads.size() > 1 && row.kind == RowKind::figure ? "mean of " + text : text;
+std::string workloads_text(const ValidatedRow& row) {
+  return (row.workloads.size() > 1 && row.kind == RowKind::figure ? "mean of " : "") + join(row.workloads);
 }
 
-template <typename Visit>
-void each_row(const ValidationResult& result, Visit visit) {
+std::vector<TrainingRatio> ratios_of(const std::vector<ValidatedRow>& rows) {
+  std::vector<TrainingRatio> ratios;
+  for (const ValidatedRow& row : rows) {
+    if (!row.training || !row.error) continue;
+    ratios.push_back({&*row.training, row.fitted, !row.fitted && !row.not_judged, 1 + *row.error});
+  }
+  return ratios;
+}
+
+std::vector<std::vector<ValidatedRow>> by_experiment(const ValidatedSystem& system) {
+  std::vector<std::vector<ValidatedRow>> experiments;
+  for (const ValidatedRow& row : system.rows) {
+    if (experiments.empty() || experiments.back().front().experiment != row.experiment) experiments.emplace_back();
+    experiments.back().push_back(row);
+  }
+  return experiments;
+}
+
+std::string summary_sentence(const ValidationSummary& all, bool with_p90 = false) {
+  const std::string p90 = with_p90 ? ", p90 " + percent_or_none(all.p90_error) : "";
+  return fmt::format(
+      "{} rows count, {} of them missed; median error {}{}, worst {}. {} rows that a parameter was fitted on, {} that "
+      "are listed only and {} that were skipped do not count.",
+      all.judged, all.missed, percent_or_none(all.median_error), p90, percent_or_none(all.worst_error), all.fitted,
+      all.listed, all.skipped);
+}
+std::string summary_sentence(const ValidatedSystem& system) {
+  return summary_sentence(system.summary, system.kind == ValidationKind::gpu);
+}
+
+std::string failures_text(const ValidatedSystem& system) {
+  std::string text;
+  for (const std::string& failure : system.failures) text += (text.empty() ? ": " : "; ") + failure;
+  return text;
+}
+
+struct NamedSummary {
+  const char* name;
+  ValidationSummary summary;
+  bool gpu = false;
+};
+// Of the kinds that are there.
+std::vector<NamedSummary> summaries_of(const ValidationAnswer& answer) {
+  std::vector<NamedSummary> list = {
+      {"Offloading systems", answer.summary},
+      {"Offloading systems, rows that need no recordings", answer.summary_without_recordings},
+      {"GPU", answer.gpu_summary, true},
+      {"GPU memory", answer.memory_summary}};
+  std::erase_if(list, [](const NamedSummary& named) { return named.summary.rows() == 0; });
+  return list;
+}
+
+// ---- Answer ---------------------------------------------------------------------------------------------------------
+
+std::optional<std::string> said(const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); }
+
+KernelsAnswer kernels_answer(const KernelGroup& group, const std::optional<KernelFigures>& figures) {
+  KernelsAnswer answer;
+  answer.chip = group.chip;
+  answer.gpu = group.gpu;
+  answer.kind = to_string(group.kind);
+  answer.target = group.target;
+  if (group.head_dimension != 0) {
+    answer.head_dimension = group.head_dimension;
+    answer.causal = group.causal;
+  }
+  if (group.fp8) answer.fp8 = true;
+  if (figures) {
+    answer.count = figures->kernels;
+    answer.median_ratio = figures->median_ratio;
+    answer.median_error = figures->median;
+    answer.p90_error = figures->p90;
+  }
+  return answer;
+}
+
+ValidatedRow row_answer(const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& result) {
+  ValidatedRow answer;
+  answer.experiment = experiment.name;
+  answer.row = row.name;
+  answer.kind = row.kind;
+  answer.workloads = row.workloads;
+  if (row.kind == RowKind::figure) {
+    answer.metric = row.metric_text;
+    answer.over.emplace(said(row.over));
+    answer.published = row.published;
+    if (row.training) answer.training = *row.training;
+  }
+  if (row.kind == RowKind::figure || row.kind == RowKind::fails) answer.of = row.of;
+  if (row.kind == RowKind::kernels) answer.kernels = kernels_answer(*row.kernels, result.kernels);
+  if (row.kind == RowKind::order) answer.order = row.order;
+  answer.source = row.source.empty() ? experiment.source : row.source;
+  answer.fitted = row.fitted;
+  answer.note = said(row.note);
+  answer.not_judged = said(row.not_judged);
+  answer.verdict = result.verdict;
+  answer.simulated = result.simulated;
+  answer.error = result.error;
+  answer.detail = said(result.detail);
+  return answer;
+}
+
+ValidationRun run_answer(const RunKey& key, const RunFigures& run) {
+  ValidationRun answer{.workload = key.first,
+                       .system = key.second,
+                       .iteration_seconds = {},
+                       .reason = run.reason,
+                       .gpu_hit_rate = {},
+                       .traffic_bytes = {},
+                       .policy_notes = {}};
+  if (run.state != RunState::done) return answer;
+  answer.reason.reset();
+  answer.iteration_seconds = run.seconds;
+  answer.gpu_hit_rate = ValidationHits{run.hit_rate_accesses, run.hit_rate_bytes, run.hit_rate_tensors};
+  answer.traffic_bytes = Named<double>(run.link_bytes.begin(), run.link_bytes.end());
+  answer.policy_notes = run.notes;
+  return answer;
+}
+
+ValidatedSystem system_answer(const ValidationResult& result) {
+  ValidatedSystem answer;
+  static_cast<ValidationHead&>(answer) = *result.file;
+  static_cast<ValidationRemarks&>(answer) = *result.file;
+  answer.failures = result.failures;
+  answer.gpus = accuracies_of(training_ratios(result));
+  answer.summary = result;
   for (std::size_t e = 0; e < result.rows.size(); ++e) {
     const ValidationExperiment& experiment = result.file->experiments[e];
-    for (std::size_t r = 0; r < result.rows[e].size(); ++r) visit(experiment, experiment.rows[r], result.rows[e][r]);
+    for (std::size_t r = 0; r < result.rows[e].size(); ++r) {
+      answer.rows.push_back(row_answer(experiment, experiment.rows[r], result.rows[e][r]));
+    }
   }
+  for (const RunKey& key : runs_needed(*result.file)) answer.runs.push_back(run_answer(key, result.runs.at(key)));
+  return answer;
 }
+
+std::vector<TrainingRatio> all_ratios(const ValidationAnswer& answer) {
+  std::vector<TrainingRatio> all;
+  for (const ValidatedSystem& system : answer.systems) {
+    const std::vector<TrainingRatio> some = ratios_of(system.rows);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+// ---- Document -------------------------------------------------------------------------------------------------------
+
+// Of tables that are long only what was missed: the rest is in tables by pattern.
+DocumentTable terminal_rows(const ValidatedSystem& system) {
+  DocumentTable table{.name = "systems.rows",
+                      .title = "",
+                      .columns = {"experiment", "published", "simulated", "error", "row"},
+                      .rows = {},
+                      .indent = "  ",
+                      .shown = Shown::on_terminal};
+  for (const std::vector<ValidatedRow>& rows : by_experiment(system)) {
+    const bool only_missed = by_pattern(ratios_of(rows));
+    for (const ValidatedRow& row : rows) {
+      if (only_missed && row.verdict != Verdict::missed) continue;
+      std::string remark = remark_of(row);
+      if ((!row.simulated || row.kernels) && row.detail) remark += (remark.empty() ? "" : ": ") + *row.detail;
+      table.add({row.experiment, row.published || row.kernels ? published_text(row) : "",
+                 row.simulated ? figure_text(row, *row.simulated) : "", error_text(row),
+                 (row.training ? row.training->gpu + ", " + row.row : row.row) +
+                     (remark.empty() ? "" : "  [" + remark + "]")});
+    }
+  }
+  return table;
+}
+
+DocumentTable page_rows(const ValidationAnswer& answer) {
+  DocumentTable table{
+      .name = "systems.rows",
+      .title = "",
+      .columns = {"system", "experiment", "row", "published", "simulated", "error", "verdict", "remark"},
+      .rows = {},
+      .indent = "",
+      .shown = Shown::on_page};
+  for (const ValidatedSystem& system : answer.systems) {
+    for (const ValidatedRow& row : system.rows) {
+      const FigureUnit unit = unit_of_metric(row.metric.value_or(""), row.over && *row.over);
+      const auto figure = [](const std::optional<double>& value, FigureUnit of) {
+        return value ? Cell("", *value, of) : Cell("");
+      };
+      table.add({system.system, row.experiment, row.row, row.published ? row.published->text : "",
+                 figure(row.simulated, unit), figure(row.error, FigureUnit::share), name_of(row.verdict),
+                 row.detail.value_or("")});
+    }
+  }
+  return table;
+}
+
+ChartBar bar_of(const ValidatedSystem& system, const ValidatedRow& row) {
+  const double middle = (row.published->from + row.published->to) / 2, ratio = *row.simulated / middle;
+  const auto same = [&](const ValidatedRow& other) {
+    return other.row == row.row && other.experiment == row.experiment;
+  };
+  ChartBar bar;
+  bar.group = system.system + ": " + row.experiment;
+  // The workload first, since what is too long for the picture is cut off at its end.
+  bar.label = (std::ranges::count_if(system.rows, same) > 1 ? join(row.workloads) + ": " : "") + row.row;
+  bar.marked = row.verdict == Verdict::missed;
+  const bool judged = row.verdict == Verdict::within;
+  bar.parts = {{{bar.marked ? Ink::Kind::marked
+                 : judged   ? Ink::Kind::plain
+                            : Ink::Kind::pale},
+                ratio,
+                bar.marked ? "missed"
+                : judged   ? "within what its file tolerates"
+                           : "listed, not judged"}};
+  bar.between = {row.published->from / middle, row.published->to / middle};
+  const std::string off = fmt::format("{:+.1f} %", 100 * (ratio - 1));
+  bar.text = off + (bar.marked ? ", missed" : row.fitted ? ", fitted" : "");
+  bar.facts = {{"", bar.label},
+               {"of", row.metric.value_or("")},
+               {"published", row.published->text},
+               {"simulated", fmt::format("{:.4g}", *row.simulated)},
+               {"error", off}};
+  if (row.note) bar.facts.emplace_back("note", *row.note);
+  return bar;
+}
+
+// The summary that a picture of all is named after.
+const ValidationSummary& first_summary(const ValidationAnswer& answer) {
+  if (answer.summary.judged > 0) return answer.summary;
+  return answer.gpu_summary.judged > 0 ? answer.gpu_summary : answer.memory_summary;
+}
+
+BarChart rows_chart(const ValidationAnswer& answer) {
+  const ValidationSummary& summary = first_summary(answer);
+  BarChart chart;
+  chart.title = fmt::format("Simulated against published: {} rows judged, {} missed, median error {}", summary.judged,
+                            summary.missed, percent(summary.median_error.value_or(0)));
+  chart.mark_label = "published";
+  for (const ValidatedSystem& system : answer.systems) {
+    for (const ValidatedRow& row : system.rows) {  // orders, and what was skipped, are in the table
+      const bool drawn = row.published && row.published->from + row.published->to > 0 && row.simulated.value_or(0) > 0;
+      if (drawn) chart.bars.push_back(bar_of(system, row));
+    }
+  }
+  return chart;
+}
+
+// ---- Markdown -------------------------------------------------------------------------------------------------------
 
 // A cell of a table.
 std::string cell(std::string text) {
@@ -110,35 +309,30 @@ std::string cell(std::string text) {
   return text;
 }
 
-std::string tolerance_text(const ValidationFile& file) {
-  std::string text;
-  const auto add = [&text](const char* what, const std::optional<double>& most) {
-    if (most) text += fmt::format("{}{} at most {:.0f} %", text.empty() ? "" : ", ", what, 100 * *most);
+std::string markdown_of(const DocumentTable& table) {
+  std::string text, line;
+  for (const Column& column : table.columns) {
+    text += "| " + column.heading + " ";
+    line += "|---";
+  }
+  text += "|\n" + line + "|\n";
+  for (const DocumentTable::Row& row : table.rows) {
+    for (const Cell& item : row.cells) text += "| " + item.text + " ";
+    text += "|\n";
+  }
+  return text;
+}
+
+std::string tolerance_text(const ValidationTolerance& tolerance) {
+  std::vector<std::string> limits;
+  const auto add = [&limits](const char* what, const std::optional<double>& most) {
+    if (most) limits.push_back(fmt::format("{} at most {:.0f} %", what, 100 * *most));
   };
-  add("median", file.tolerance_median);
-  add("p90", file.tolerance_p90);
-  add("each", file.tolerance_worst);
-  add("a GPU's median off by", file.tolerance_gpu_median);
-  return text;
-}
-
-std::string summary_sentence(const ValidationSummary& all, bool with_p90 = false) {
-  const std::string p90 = with_p90 ? ", p90 " + percent_or_none(all.p90) : "";
-  return fmt::format(
-      "{} rows count, {} of them missed; median error {}{}, worst {}. {} rows that a parameter was fitted on, {} that "
-      "are listed only and {} that were skipped do not count.",
-      all.judged, all.missed, percent_or_none(all.median), p90, percent_or_none(all.worst), all.fitted, all.listed,
-      all.skipped);
-}
-std::string summary_sentence(const ValidationResult& result) {
-  return summary_sentence(summarize({result}), result.file->kind == ValidationKind::gpu);
-}
-
-std::string failures_text(const ValidationResult& result) {
-  if (result.passed) return "";
-  std::string text;
-  for (const std::string& failure : result.failures) text += (text.empty() ? ": " : "; ") + failure;
-  return text;
+  add("median", tolerance.median);
+  add("p90", tolerance.p90);
+  add("each", tolerance.worst);
+  add("a GPU's median off by", tolerance.gpu_median);
+  return join(limits);
 }
 
 void add_list(std::string& text, const std::string& title, const std::vector<std::string>& items) {
@@ -147,17 +341,16 @@ void add_list(std::string& text, const std::string& title, const std::vector<std
   for (const std::string& item : items) text += "- " + item + "\n";
 }
 
-std::string experiment_table(const ValidationExperiment& experiment, const std::vector<RowResult>& rows) {
+std::string experiment_table(const ValidationExperiment& experiment, const std::vector<ValidatedRow>& rows) {
   std::string text = "\n### " + experiment.name + "\n\n";
   if (!experiment.source.empty()) text += experiment.source + "\n\n";
   text += "| | workload | published | simulated | error | |\n|---|---|---|---|---|---|\n";
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const ValidationRow& row = experiment.rows[i];
-    const RowResult& result = rows[i];
-    const std::string source = row.source.empty() ? "" : " (" + row.source + ")";
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", cell(row.name + source), cell(workloads_text(row)),
-                        published_text(row), cell(simulated_text(row, result)),
-                        result.error ? percent(*result.error) : "", cell(remark_of(row, result)));
+    const std::string& source = experiment.rows[i].source;
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n",
+                        cell(rows[i].row + (source.empty() ? "" : " (" + source + ")")), cell(workloads_text(rows[i])),
+                        published_text(rows[i]), cell(simulated_text(rows[i])), error_text(rows[i]),
+                        cell(remark_of(rows[i])));
   }
   return text;
 }
@@ -215,23 +408,26 @@ std::string options_text(const ValidationFile& file) {
   return text;
 }
 
-std::string file_markdown(const ValidationResult& result) {
+std::string file_markdown(const ValidationResult& result, const ValidatedSystem& system) {
   const ValidationFile& file = *result.file;
   std::string text =
       fmt::format("\n## {}\n\n{}{}\n\n", file.system, file.source, file.url.empty() ? "" : ", <" + file.url + ">");
-  text += fmt::format("{} Tolerated: {}. {}{}.\n", summary_sentence(result), tolerance_text(file),
-                      result.passed ? "Passed" : "**Not passed**", failures_text(result));
-  if (const auto ratios = training_ratios(result); !ratios.empty()) {
+  text += fmt::format("{} Tolerated: {}. {}{}.\n", summary_sentence(system), tolerance_text(file.tolerance),
+                      result.passed ? "Passed" : "**Not passed**", result.passed ? "" : failures_text(system));
+  if (const auto ratios = ratios_of(system.rows); !ratios.empty()) {
     text += "\nRatios are simulated ÷ published throughput: above 1, the simulator is too fast.\n\n" +
-            markdown_of(accuracy_grid(ratios));
+            markdown_of(accuracy_table(ratios));
   }
-  for (std::size_t i = 0; i < result.rows.size(); ++i) {
-    const auto ratios = training_ratios(result, i);
-    if (by_pattern(ratios)) {
-      text += "\n### " + file.experiments[i].name + ", by model and sequence\n\n" + markdown_of(pattern_grid(ratios));
-    }
+  const std::vector<std::vector<ValidatedRow>> experiments = by_experiment(system);
+  for (const std::vector<ValidatedRow>& rows : experiments) {
+    const auto ratios = ratios_of(rows);
+    if (!by_pattern(ratios)) continue;
+    text += "\n### " + rows.front().experiment + ", by model and sequence\n\n" + markdown_of(pattern_table(ratios));
   }
-  for (std::size_t i = 0; i < result.rows.size(); ++i) text += experiment_table(file.experiments[i], result.rows[i]);
+  for (const std::vector<ValidatedRow>& rows : experiments) {
+    const auto experiment = std::ranges::find(file.experiments, rows.front().experiment, &ValidationExperiment::name);
+    text += experiment_table(*experiment, rows);
+  }
   std::vector<std::string> fitted;
   for (const FittedParameter& parameter : file.fitted) {
     fitted.push_back(fmt::format("{} = {}, on {}", parameter.parameter, parameter.value, parameter.on));
@@ -244,195 +440,73 @@ std::string file_markdown(const ValidationResult& result) {
 }
 
 // With the reasons that the files name.
-std::vector<std::string> missed_rows(const std::vector<ValidationResult>& results) {
+std::vector<std::string> missed_rows(const ValidationAnswer& answer) {
   std::vector<std::string> missed;
-  for (const ValidationResult& result : results) {
-    each_row(result, [&](const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& of_row) {
-      if (of_row.verdict != Verdict::missed) return;
-      const std::string error = of_row.error ? fmt::format(" ({})", percent(*of_row.error)) : "";
-      missed.push_back(fmt::format("{}, {}, {}: published {}, simulated {}{}.{}", result.file->system, experiment.name,
-                                   row.name, published_text(row), simulated_text(row, of_row), error,
-                                   row.note.empty() ? "" : " " + row.note));
-    });
+  for (const ValidatedSystem& system : answer.systems) {
+    for (const ValidatedRow& row : system.rows) {
+      if (row.verdict != Verdict::missed) continue;
+      missed.push_back(fmt::format("{}, {}, {}: published {}, simulated {}{}.{}", system.system, row.experiment,
+                                   row.row, published_text(row), simulated_text(row),
+                                   row.error ? " (" + error_text(row) + ")" : "", row.note ? " " + *row.note : ""));
+    }
   }
   return missed;
 }
 
-Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
-
-Json row_json(const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& result) {
-  Json json = {
-      {"experiment", experiment.name}, {"row", row.name}, {"kind", name_of(row.kind)}, {"workloads", row.workloads}};
-  if (row.kind == RowKind::figure) {
-    json["metric"] = row.metric_text;
-    json["of"] = row.of;
-    json["over"] = row.over.empty() ? Json(nullptr) : Json(row.over);
-    json["published"] = {{"text", row.published.text}, {"from", row.published.from}, {"to", row.published.to}};
-    if (row.training) {
-      json["training"] = {{"gpu", row.training->gpu},
-                          {"model", row.training->model},
-                          {"sequence", row.training->sequence},
-                          {"gpus", row.training->gpus},
-                          {"recomputed", row.training->recomputed}};
-    }
-  } else if (row.kind == RowKind::kernels) {
-    const KernelGroup& group = *row.kernels;
-    json["kernels"] = {
-        {"chip", group.chip}, {"gpu", group.gpu}, {"kind", to_string(group.kind)}, {"target", group.target}};
-    json["kernels"]["head_dimension"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.head_dimension);
-    json["kernels"]["causal"] = group.head_dimension == 0 ? Json(nullptr) : Json(group.causal);
-    if (group.fp8) json["kernels"]["fp8"] = true;
-    if (result.kernels) {
-      json["kernels"]["count"] = result.kernels->kernels;
-      json["kernels"]["median_ratio"] = result.kernels->median_ratio;
-      json["kernels"]["median_error"] = result.kernels->median;
-      json["kernels"]["p90_error"] = result.kernels->p90;
-    }
-  } else if (row.kind == RowKind::order) {
-    json["order"] = row.order;
-  } else {
-    json["of"] = row.of;
-  }
-  json["source"] = row.source.empty() ? experiment.source : row.source;
-  json["fitted"] = row.fitted;
-  json["note"] = row.note.empty() ? Json(nullptr) : Json(row.note);
-  json["not_judged"] = row.not_judged.empty() ? Json(nullptr) : Json(row.not_judged);
-  json["verdict"] = name_of(result.verdict);
-  json["simulated"] = or_null(result.simulated);
-  json["error"] = or_null(result.error);
-  json["detail"] = result.detail.empty() ? Json(nullptr) : Json(result.detail);
-  return json;
-}
-
-Json run_json(const RunKey& key, const RunFigures& run) {
-  Json json = {{"workload", key.first}, {"system", key.second}, {"iteration_seconds", nullptr}, {"reason", nullptr}};
-  if (run.state != RunState::done) {
-    json["reason"] = run.reason;
-    return json;
-  }
-  json["iteration_seconds"] = run.seconds;
-  json["gpu_hit_rate"] = {
-      {"accesses", run.hit_rate_accesses}, {"bytes", run.hit_rate_bytes}, {"tensors", run.hit_rate_tensors}};
-  Json traffic = Json::object();
-  for (const auto& [link, bytes] : run.link_bytes) traffic[link] = bytes;
-  json["traffic_bytes"] = std::move(traffic);
-  json["policy_notes"] = run.notes;
-  return json;
-}
-
-Json summary_json(const ValidationSummary& summary) {
-  return {{"judged", summary.judged},          {"missed", summary.missed},
-          {"fitted", summary.fitted},          {"listed", summary.listed},
-          {"skipped", summary.skipped},        {"median_error", or_null(summary.median)},
-          {"p90_error", or_null(summary.p90)}, {"worst_error", or_null(summary.worst)},
-          {"passed", summary.passed}};
-}
-
 }  // namespace
 
-namespace {
-
-ValidationKind kind_of(SummaryOf which) {
-  if (which == SummaryOf::gpu) return ValidationKind::gpu;
-  return which == SummaryOf::memory ? ValidationKind::memory : ValidationKind::offloading;
+ValidationAnswer validation_answer(const std::vector<ValidationResult>& results) {
+  ValidationAnswer answer;
+  answer.version = TENCACHE_VERSION;
+  answer.summary = summarize(results, ValidationKind::offloading);
+  answer.summary_without_recordings = summarize(results, ValidationKind::offloading, true);
+  answer.gpu_summary = summarize(results, ValidationKind::gpu);
+  answer.memory_summary = summarize(results, ValidationKind::memory);
+  for (const ValidationResult& result : results) answer.systems.push_back(system_answer(result));
+  answer.gpus = accuracies_of(all_ratios(answer));
+  return answer;
 }
 
-}  // namespace
-
-ValidationSummary summarize(const std::vector<ValidationResult>& results, SummaryOf which) {
-  ValidationSummary all;
-  std::vector<double> errors;
-  for (const ValidationResult& result : results) {
-    if (which != SummaryOf::all && kind_of(which) != result.file->kind) continue;
-    const bool whole = which != SummaryOf::without_recordings;
-    if (whole) all.passed = all.passed && result.passed;
-    each_row(result, [&](const ValidationExperiment&, const ValidationRow& row, const RowResult& of_row) {
-      if (!whole && result.file->needs_recording(row)) return;
-      if (of_row.verdict == Verdict::skipped) ++all.skipped;
-      if (of_row.verdict == Verdict::listed) ++(row.fitted ? all.fitted : all.listed);
-      if (of_row.verdict != Verdict::within && of_row.verdict != Verdict::missed) return;
-      ++all.judged;
-      if (of_row.verdict == Verdict::missed) ++all.missed, all.passed = false;
-      if (!of_row.error) return;
-      all.worst = std::max(all.worst.value_or(0), std::abs(*of_row.error));
-      if (!row.published.is_range()) errors.push_back(std::abs(*of_row.error));
-    });
-  }
-  all.p90 = p90_of(errors);
-  all.median = median_of(std::move(errors));
-  return all;
-}
-
-namespace {
-
-struct NamedSummary {
-  const char* name;
-  ValidationSummary summary;
-  bool gpu;
-};
-// Of the kinds that are there.
-std::vector<NamedSummary> summaries_of(const std::vector<ValidationResult>& results) {
-  std::vector<NamedSummary> list;
-  for (const auto& [name, which] : {std::pair{"Offloading systems", SummaryOf::offloading},
-                                    {"Offloading systems, rows that need no recordings", SummaryOf::without_recordings},
-                                    {"GPU", SummaryOf::gpu},
-                                    {"GPU memory", SummaryOf::memory}}) {
-    const ValidationSummary summary = summarize(results, which);
-    if (summary.rows() != 0) list.push_back({name, summary, which == SummaryOf::gpu});
-  }
-  return list;
-}
-
-std::vector<TrainingRatio> all_ratios(const std::vector<ValidationResult>& results) {
-  std::vector<TrainingRatio> all;
-  for (const ValidationResult& result : results) {
-    const std::vector<TrainingRatio> some = training_ratios(result);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-
-std::string rows_text(const ValidationResult& result) {
-  Table table({"  experiment", "published", "simulated", "error", "row"});
-  bool empty = true;
-  for (std::size_t e = 0; e < result.rows.size(); ++e) {
-    const ValidationExperiment& experiment = result.file->experiments[e];
-    const bool only_missed = by_pattern(training_ratios(result, e));
-    for (std::size_t r = 0; r < result.rows[e].size(); ++r) {
-      const ValidationRow& row = experiment.rows[r];
-      const RowResult& of_row = result.rows[e][r];
-      if (only_missed && of_row.verdict != Verdict::missed) continue;
-      empty = false;
-      const bool figure = of_row.simulated.has_value();
-      std::string remark = remark_of(row, of_row);
-      if ((!figure || of_row.kernels) && !of_row.detail.empty()) remark += (remark.empty() ? "" : ": ") + of_row.detail;
-      const bool has_published = row.kind == RowKind::figure || row.kind == RowKind::kernels;
-      const std::string name = row.training ? row.training->gpu + ", " + row.name : row.name;
-      table.add({"  " + experiment.name, has_published ? published_text(row) : "",
-                 figure ? figure_text(row, *of_row.simulated) : "", of_row.error ? percent(*of_row.error) : "",
-                 name + (remark.empty() ? "" : "  [" + remark + "]")});
+Document document_of(const ValidationAnswer& answer) {
+  BarChart chart = rows_chart(answer);
+  Document document{.kind = "validate", .title = chart.title, .blocks = {}};
+  document.add_paragraph(summary_sentence(first_summary(answer)));
+  constexpr double most_times_published = 2;
+  if (chart.scale(most_times_published)) document.blocks.emplace_back(std::move(chart));
+  document.add_table(page_rows(answer));
+  const auto add_grid = [&](DocumentTable grid, const char* indent) {
+    grid.indent = indent;
+    grid.shown = Shown::on_terminal;
+    document.add_table(std::move(grid));
+  };
+  for (const ValidatedSystem& system : answer.systems) {
+    document.add_text(system.system + "\n");
+    for (const std::vector<ValidatedRow>& rows : by_experiment(system)) {
+      const auto ratios = ratios_of(rows);
+      if (!by_pattern(ratios)) continue;
+      add_grid(pattern_table(ratios), "  ");
+      document.add_text("\n");
     }
+    if (const auto ratios = ratios_of(system.rows); !ratios.empty()) {
+      add_grid(accuracy_table(ratios), "  ");
+      document.add_text("\n");
+    }
+    document.add_table(terminal_rows(system));
+    document.add_text(fmt::format("  {}{}\n\n", summary_sentence(system),
+                                  system.summary.passed ? "" : " Not passed" + failures_text(system) + "."));
   }
-  return empty ? "" : table.text();
-}
-
-}  // namespace
-
-std::string validation_text(const std::vector<ValidationResult>& results) {
-  std::string text;
-  for (const ValidationResult& result : results) {
-    text += result.file->system + "\n" + patterns_text(result) + rows_text(result);
-    text += fmt::format("  {}{}\n\n", summary_sentence(result),
-                        result.passed ? "" : " Not passed" + failures_text(result) + ".");
+  for (const NamedSummary& named : summaries_of(answer)) {
+    document.add_text(fmt::format("{}: {}\n", named.name, summary_sentence(named.summary, named.gpu)));
   }
-  for (const NamedSummary& named : summaries_of(results)) {
-    text += fmt::format("{}: {}\n", named.name, summary_sentence(named.summary, named.gpu));
+  if (const auto ratios = all_ratios(answer); !ratios.empty() && answer.systems.size() > 1) {
+    document.add_text("\n");
+    add_grid(accuracy_table(ratios), "");
   }
-  const auto ratios = all_ratios(results);
-  return text + (ratios.empty() || results.size() == 1 ? "" : "\n" + text_of(accuracy_grid(ratios)));
+  return document;
 }
 
 std::string validation_markdown(const std::vector<ValidationResult>& results) {
+  const ValidationAnswer answer = validation_answer(results);
   std::string text =
       "# Published results, simulated again\n\n"
       "Written by `tencache validate --report`; the experiments are the files of `configs/validation` (their format:\n"
@@ -444,54 +518,14 @@ std::string validation_markdown(const std::vector<ValidationResult>& results) {
       "|---|---|---|---|---|---|---|---|---|\n";
   const auto add = [&text](const std::string& name, const ValidationSummary& s) {
     text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name, s.judged, s.missed,
-                        percent_or_none(s.median), percent_or_none(s.p90), percent_or_none(s.worst), s.fitted, s.listed,
-                        s.skipped);
+                        percent_or_none(s.median_error), percent_or_none(s.p90_error), percent_or_none(s.worst_error),
+                        s.fitted, s.listed, s.skipped);
   };
-  for (const ValidationResult& result : results) add(cell(result.file->system), summarize({result}));
-  for (const NamedSummary& named : summaries_of(results)) add("**" + std::string(named.name) + "**", named.summary);
-  add_list(text, "Missed:", missed_rows(results));
-  for (const ValidationResult& result : results) text += file_markdown(result);
+  for (const ValidatedSystem& system : answer.systems) add(cell(system.system), system.summary);
+  for (const NamedSummary& named : summaries_of(answer)) add("**" + std::string(named.name) + "**", named.summary);
+  add_list(text, "Missed:", missed_rows(answer));
+  for (std::size_t i = 0; i < results.size(); ++i) text += file_markdown(results[i], answer.systems[i]);
   return text;
-}
-
-Json validation_json(const std::vector<ValidationResult>& results) {
-  Json systems = Json::array();
-  for (const ValidationResult& result : results) {
-    const ValidationFile& file = *result.file;
-    Json rows = Json::array(), runs = Json::array(), fitted = Json::array();
-    each_row(result, [&](const ValidationExperiment& experiment, const ValidationRow& row, const RowResult& of_row) {
-      rows.push_back(row_json(experiment, row, of_row));
-    });
-    for (const RunKey& key : runs_needed(file)) runs.push_back(run_json(key, result.runs.at(key)));
-    for (const FittedParameter& p : file.fitted) {
-      fitted.push_back({{"parameter", p.parameter}, {"value", p.value}, {"on", p.on}});
-    }
-    systems.push_back({{"name", file.name},
-                       {"system", file.system},
-                       {"source", file.source},
-                       {"url", file.url},
-                       {"kind", validation_kind_names()[static_cast<std::size_t>(file.kind)]},
-                       {"tolerance",
-                        {{"median", or_null(file.tolerance_median)},
-                         {"p90", or_null(file.tolerance_p90)},
-                         {"worst", or_null(file.tolerance_worst)},
-                         {"gpu_median", or_null(file.tolerance_gpu_median)}}},
-                       {"failures", result.failures},
-                       {"gpus", accuracy_json(training_ratios(result))},
-                       {"summary", summary_json(summarize({result}))},
-                       {"fitted", std::move(fitted)},
-                       {"remarks", file.remarks},
-                       {"not_modelled", file.not_modelled},
-                       {"rows", std::move(rows)},
-                       {"runs", std::move(runs)}});
-  }
-  return {{"version", TENCACHE_VERSION},
-          {"summary", summary_json(summarize(results, SummaryOf::offloading))},
-          {"summary_without_recordings", summary_json(summarize(results, SummaryOf::without_recordings))},
-          {"gpu_summary", summary_json(summarize(results, SummaryOf::gpu))},
-          {"memory_summary", summary_json(summarize(results, SummaryOf::memory))},
-          {"gpus", accuracy_json(all_ratios(results))},
-          {"systems", std::move(systems)}};
 }
 
 }  // namespace tencache

@@ -4,23 +4,16 @@
 
 #include <algorithm>
 
-#include "answers/result.h"
-#include "answers/text_table.h"
-
 namespace tencache {
 namespace {
 
 using Wanted = std::function<bool(const TrainingRatio&)>;
 
-struct RowUse {
-  const char* name;
-  Wanted wanted;
-};
-const std::vector<RowUse>& row_uses() {
-  static const std::vector<RowUse> all{{"fit", [](const TrainingRatio& r) { return r.row->fitted; }},
-                                       {"judge", [](const TrainingRatio& r) { return r.judged(); }},
-                                       {"list", [](const TrainingRatio& r) { return !r.row->fitted && !r.judged(); }}};
-  return all;
+constexpr RatioUse all_uses[] = {RatioUse::fit, RatioUse::judge, RatioUse::list};
+
+RatioUse use_of(const TrainingRatio& ratio) {
+  if (ratio.fitted) return RatioUse::fit;
+  return ratio.judged ? RatioUse::judge : RatioUse::list;
 }
 
 struct Class {
@@ -63,101 +56,57 @@ std::vector<Class> classes_of(const std::vector<TrainingRatio>& ratios) {
 
 std::string share_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
-std::string indented(const std::string& text) {
-  std::string result = "  ";
-  for (const char c : text) {
-    result += c;
-    if (c == '\n') result += "  ";
-  }
-  result.resize(result.size() - 2);
-  return result;
-}
-
 }  // namespace
 
 bool by_pattern(const std::vector<TrainingRatio>& ratios) { return ratios.size() > 30; }
 
-std::string text_of(const Grid& grid) {
-  Table table(grid.front());
-  for (std::size_t i = 1; i < grid.size(); ++i) table.add(grid[i]);
-  return table.text();
-}
-
-std::string markdown_of(const Grid& grid) {
-  std::string text;
-  for (std::size_t i = 0; i < grid.size(); ++i) {
-    for (const std::string& item : grid[i]) text += "| " + item + " ";
-    text += "|\n";
-    if (i != 0) continue;
-    for (std::size_t column = 0; column < grid[i].size(); ++column) text += "|---";
-    text += "|\n";
-  }
-  return text;
-}
-
-Grid pattern_grid(const std::vector<TrainingRatio>& ratios) {
+DocumentTable pattern_table(const std::vector<TrainingRatio>& ratios) {
   const std::vector<std::string> gpus = gpus_of(ratios);
-  Grid grid{{"median ratio (rows)"}};
-  grid.front().insert(grid.front().end(), gpus.begin(), gpus.end());
+  DocumentTable table{.name = "", .title = "", .columns = {"median ratio (rows)"}, .rows = {}};
+  table.columns.insert(table.columns.end(), gpus.begin(), gpus.end());
   for (const Class& of : classes_of(ratios)) {
-    std::vector<std::string> row{of.name};
+    std::vector<Cell> cells{of.name};
     for (const std::string& gpu : gpus) {
       const RatioFigures figures =
           figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && of.wanted(r); });
-      row.push_back(figures.rows == 0 ? "–" : fmt::format("{:.2f} ({})", figures.median_ratio, figures.rows));
+      cells.emplace_back(figures.rows == 0 ? "–" : fmt::format("{:.2f} ({})", figures.median_ratio, figures.rows));
     }
-    grid.push_back(std::move(row));
+    table.add(std::move(cells));
   }
-  return grid;
+  return table;
 }
 
-Grid accuracy_grid(const std::vector<TrainingRatio>& ratios) {
-  Grid grid{{"use", "GPU", "rows", "median ratio", "median error", "p90", "worst"}};
-  const auto add = [&](const char* use, const std::string& gpu, const RatioFigures& figures) {
-    if (figures.rows == 0) return;
-    grid.push_back({use, gpu, std::to_string(figures.rows), fmt::format("{:.3f}", figures.median_ratio),
-                    share_text(figures.median_error), share_text(figures.p90), share_text(figures.worst)});
-  };
-  const std::vector<std::string> gpus = gpus_of(ratios);
-  for (const RowUse& use : row_uses()) {
-    for (const std::string& gpu : gpus) {
-      add(use.name, gpu,
-          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && use.wanted(r); }));
-    }
-    if (gpus.size() > 1) add(use.name, "all", figures_where(ratios, use.wanted));
-  }
-  return grid;
-}
-
-Json accuracy_json(const std::vector<TrainingRatio>& ratios) {
-  Json list = Json::array();
-  for (const RowUse& use : row_uses()) {
+std::vector<GpuAccuracy> accuracies_of(const std::vector<TrainingRatio>& ratios) {
+  std::vector<GpuAccuracy> all;
+  for (const RatioUse use : all_uses) {
     for (const std::string& gpu : gpus_of(ratios)) {
       const RatioFigures figures =
-          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && use.wanted(r); });
-      if (figures.rows == 0) continue;
-      list.push_back({{"use", use.name},
-                      {"gpu", gpu},
-                      {"rows", figures.rows},
-                      {"median_ratio", figures.median_ratio},
-                      {"median_error", figures.median_error},
-                      {"p90_error", figures.p90},
-                      {"worst_error", figures.worst}});
+          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && use_of(r) == use; });
+      if (figures.rows != 0) all.push_back({{use, gpu}, figures});
     }
   }
-  return list;
+  return all;
 }
 
-std::string patterns_text(const ValidationResult& result) {
-  std::string text;
-  for (std::size_t e = 0; e < result.rows.size(); ++e) {
-    const auto ratios = training_ratios(result, e);
-    if (by_pattern(ratios)) text += indented(text_of(pattern_grid(ratios))) + "\n";
+DocumentTable accuracy_table(const std::vector<TrainingRatio>& ratios) {
+  DocumentTable table{.name = "",
+                      .title = "",
+                      .columns = {"use", "GPU", "rows", "median ratio", "median error", "p90", "worst"},
+                      .rows = {}};
+  const auto add = [&](RatioUse use, const std::string& gpu, const RatioFigures& figures) {
+    if (figures.rows == 0) return;
+    table.add({name_of(use), gpu, std::to_string(figures.rows), fmt::format("{:.3f}", figures.median_ratio),
+               share_text(figures.median_error), share_text(figures.p90_error), share_text(figures.worst_error)});
+  };
+  const std::vector<GpuAccuracy> accuracies = accuracies_of(ratios);
+  for (const RatioUse use : all_uses) {
+    for (const GpuAccuracy& of_gpu : accuracies) {
+      if (of_gpu.use == use) add(use, of_gpu.gpu, of_gpu);
+    }
+    if (gpus_of(ratios).size() < 2) continue;
+    add(use, "all", figures_where(ratios, [use](const TrainingRatio& r) { return use_of(r) == use; }));
   }
-  if (const auto ratios = training_ratios(result); !ratios.empty()) {
-    text += indented(text_of(accuracy_grid(ratios))) + "\n";
-  }
-  return text;
+  return table;
 }
 
 }  // namespace tencache

@@ -81,7 +81,7 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   const double budget = said == results.about.end() ? 0 : parse_number(said->second).value_or(0);
   if (!arguments.csv.empty()) write_file(arguments.csv, sweep_csv(results.rows));
   if (arguments.json) {
-    print_json(sweep_json(results, budget, arguments.shard));
+    print_json(to_json_of(sweep_answer(results, budget, arguments.shard)));
   } else {
     print(sweep_text(results, budget, arguments.top));
   }

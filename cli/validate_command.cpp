@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "answers/validation.h"
@@ -30,12 +31,14 @@ ExitCode run_validate(const ValidateArguments& arguments) {
     results = run_validations(files, options);
   }
   if (!arguments.report.empty()) write_file(arguments.report, validation_markdown(results));
+  const ValidationAnswer answer = validation_answer(results);
   if (arguments.json) {
-    print_json(validation_json(results));
+    print_json(to_json_of(answer));
   } else {
-    print(validation_text(results));
+    print(document_text(document_of(answer)));
   }
-  return summarize(results).passed ? ExitCode::done : ExitCode::answer_is_no;
+  const auto passed = [](const ValidatedSystem& system) { return system.summary.passed; };
+  return std::ranges::all_of(answer.systems, passed) ? ExitCode::done : ExitCode::answer_is_no;
 }
 
 }  // namespace

@@ -22,4 +22,14 @@ std::string cut_line(const std::string& text, std::size_t columns);
 // "a, b, c".
 std::string join(const std::vector<std::string>& names);
 
+// Texts that JSON has otherwise: null where they are empty, and the object that they spell.
+struct TextOrNull : std::string {
+  using std::string::string;
+  using std::string::operator=;
+};
+struct ObjectText : std::string {
+  using std::string::string;
+  using std::string::operator=;
+};
+
 }  // namespace tencache

@@ -285,8 +285,8 @@ Trace with_gpu_speed(const Trace& trace, double factor) {
   return faster;
 }
 
-std::string format_parameter(const MachineParameter& parameter, double value) {
-  switch (parameter.unit()) {
+std::string format_in(ParameterUnit unit, double value) {
+  switch (unit) {
     case ParameterUnit::bytes_per_second:
       return format_bandwidth(static_cast<BytesPerSecond>(std::llround(value)));
     case ParameterUnit::bytes:

@@ -26,6 +26,8 @@ namespace tencache {
 
 enum class ParameterUnit : std::uint8_t { bytes_per_second, bytes, parameters_per_second, factor };
 std::string_view to_string(ParameterUnit unit);
+// "3.5 GB/s", "24 GiB", "× 1.5".
+std::string format_in(ParameterUnit unit, double value);
 
 struct MachineParameter {
   enum class Kind : std::uint8_t {
@@ -64,9 +66,7 @@ double unlimited_value(const MachineParameter& parameter);
 // The trace on a GPU so many times as fast.
 Trace with_gpu_speed(const Trace& trace, double factor);
 
-// "3.5 GB/s", "24 GiB", "× 1.5"; and read from text: "3.5GB/s", "24GiB", "2e9",
-// "1.5". Throws Error for what is no value above 0.
-std::string format_parameter(const MachineParameter& parameter, double value);
+// Of text such as "3.5GB/s", "24GiB", "2e9" or "1.5". Throws Error for what is no value above 0.
 double parse_parameter(const MachineParameter& parameter, const std::string& text);
 
 }  // namespace tencache

@@ -1,7 +1,6 @@
 #include "studies/sensitivity.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -45,6 +44,7 @@ class Analysis {
       const std::size_t point = i % each;
       if (point == values.size()) {
         line.unlimited = simulate_at(line, unlimited_value(request_.axes[0].parameter));
+        line.unlimited.value = std::numeric_limits<double>::infinity();
       } else {
         line.points[point] = simulate_at(line, values[point]);
       }
@@ -59,7 +59,7 @@ class Analysis {
 
  private:
   SensitivityPoint simulate_at(const SensitivityLine& line, double value) {
-    SensitivityPoint point{.value = value, .fits = false, .reason = {}, .seconds = 0};
+    SensitivityPoint point{.value = value};
     try {
       MachineSpec machine = with_parameter(request_.axes[0].parameter, *request_.machine, value);
       double speed = request_.axes[0].parameter.kind == MachineParameter::Kind::gpu_speed ? value : 1;
@@ -92,21 +92,22 @@ class Analysis {
       if (bound.seconds > to_seconds(longest_clock_ns)) {
         throw TooSlow("no policy needs less than a hundred years; what binds: " + bound.term);
       }
-      point.fits = bound.misfit.empty();
-      point.reason = bound.misfit;
-      point.seconds = bound.seconds;
-      if (!point.fits) point.verdict = out_of_memory;
+      set(point, bound.misfit, bound.seconds);
       return;
     }
     const auto settings = request_.settings.find(policy);
     const Outcome outcome = run_policy(
         trace, machine, policy,
         settings == request_.settings.end() ? std::map<std::string, std::string>{} : settings->second, request_.limits);
-    point.fits = outcome.result.fits;
-    point.reason = outcome.result.misfit;
+    set(point, outcome.result.misfit, outcome.result.fits ? outcome.result.iteration_seconds() : 0);
+  }
+
+  static void set(SensitivityPoint& point, const std::string& misfit, double seconds) {
+    point.fits = misfit.empty();
     if (point.fits) {
-      point.seconds = outcome.result.iteration_seconds();
+      point.iteration_seconds = seconds;
     } else {
+      point.reason = misfit;
       point.verdict = out_of_memory;
     }
   }
@@ -119,18 +120,13 @@ class Analysis {
 
 }  // namespace
 
-std::string_view to_string(KneeState state) {
-  constexpr std::array<std::string_view, 4> names{"found", "below_range", "above_range", "never_fits"};
-  return names[static_cast<std::size_t>(state)];
-}
-
 void find_knee(SensitivityLine& line, double tolerance, const std::function<SensitivityPoint(double)>& simulate) {
   constexpr double never = std::numeric_limits<double>::infinity();
-  const auto seconds = [](const SensitivityPoint& point) { return point.fits ? point.seconds : never; };
+  const auto seconds = [](const SensitivityPoint& point) { return point.fits ? point.iteration_seconds : never; };
   double best = seconds(line.unlimited);  // at and beyond the point that is looked at
   const auto is_enough = [&](const SensitivityPoint& point) {
     best = std::min(best, seconds(point));
-    return point.fits && point.seconds <= best * (1 + tolerance);
+    return point.fits && point.iteration_seconds <= best * (1 + tolerance);
   };
   std::size_t first = line.points.size();
   for (std::size_t i = line.points.size(); i-- > 0;) {
@@ -147,8 +143,8 @@ void find_knee(SensitivityLine& line, double tolerance, const std::function<Sens
     line.knee_state = KneeState::found;
     line.knee = line.points[first];
     double too_little = line.points[first - 1].value;
-    while (line.knee.value / too_little > knee_precision) {
-      const SensitivityPoint middle = simulate(std::sqrt(too_little * line.knee.value));
+    while (line.knee->value / too_little > knee_precision) {
+      const SensitivityPoint middle = simulate(std::sqrt(too_little * line.knee->value));
       if (is_enough(middle)) {
         line.knee = middle;
       } else {
@@ -159,7 +155,7 @@ void find_knee(SensitivityLine& line, double tolerance, const std::function<Sens
 }
 
 bool slower_without_limit(const SensitivityPoint& knee, const SensitivityPoint& unlimited, double tolerance) {
-  return knee.fits && (!unlimited.fits || unlimited.seconds > knee.seconds * (1 + tolerance));
+  return knee.fits && (!unlimited.fits || unlimited.iteration_seconds > knee.iteration_seconds * (1 + tolerance));
 }
 
 SensitivityResult analyse_sensitivity(const SensitivityRequest& request) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,10 +27,10 @@ struct SensitivityAxis {
 };
 
 struct SensitivityPoint {
-  double value = 0;
+  double value = std::numeric_limits<double>::infinity();  // infinite: without limit
   bool fits = false;
-  std::string reason;  // why it does not fit
-  double seconds = 0;  // of an iteration
+  std::optional<std::string> reason = {};  // why it does not fit
+  double iteration_seconds = std::numeric_limits<double>::quiet_NaN();
   // In a few words, for tables: "out of memory", "too slow: over 100 years", "refused".
   std::string verdict = {};
 };
@@ -40,7 +41,6 @@ enum class KneeState : std::uint8_t {
   above_range,  // without limit it is still faster than at every value of the grid
   never_fits,   // not even unlimited
 };
-std::string_view to_string(KneeState state);
 
 // One policy at one value of the second axis.
 struct SensitivityLine {
@@ -49,7 +49,8 @@ struct SensitivityLine {
   std::vector<SensitivityPoint> points;  // one a value of the first axis
   SensitivityPoint unlimited;            // the first axis' figure without limit
   KneeState knee_state = KneeState::never_fits;
-  SensitivityPoint knee;  // if found
+  std::optional<SensitivityPoint> knee;  // if found
+  std::string summary;                   // the knee in words, once it is an answer
 };
 
 // The lower bound (studies/bound.h) as a line.

@@ -21,8 +21,7 @@ struct Kind {
   const char* name;
   std::vector<const char*> members;
 };
-const std::vector<Kind> kinds = {{"validate", {"summary", "systems"}},
-                                 {"diff", {"pairs", "only_in_a", "only_in_b"}},
+const std::vector<Kind> kinds = {{"diff", {"pairs", "only_in_a", "only_in_b"}},
                                  {"reproduce", {"reproduced", "results"}},
                                  {"info", {"header", "largest_working_set"}},
                                  {"policies", {"name", "summary", "source", "options"}},
@@ -35,81 +34,7 @@ const std::vector<Kind> kinds = {{"validate", {"summary", "systems"}},
                                  {"calibrate", {"copies", "memory", "compute", "not_measured"}},
                                  {"training", {"training"}}};
 
-double number(const Json& object, const char* key) {
-  const Json& value = member(object, key);
-  return value.is_number() ? std::max(0.0, value.get<double>()) : 0;
-}
-std::string text(const Json& object, const char* key) {
-  const Json& value = member(object, key);
-  return value.is_string() ? value.get<std::string>() : "";
-}
-bool yes(const Json& object, const char* key) { return member(object, key) == true; }
 std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
-
-const Ink plain{Ink::Kind::plain}, marked{Ink::Kind::marked}, pale{Ink::Kind::pale};
-
-// ---- validate -------------------------------------------------------------------------------------------------------
-
-auto of_same_name(const Json& row) {
-  return [name = text(row, "row"), experiment = text(row, "experiment")](const Json& other) {
-    return text(other, "row") == name && text(other, "experiment") == experiment;
-  };
-}
-std::string names(const Json& object, const char* key) {
-  std::string joined;
-  for (const Json& name : member(object, key)) {
-    if (name.is_string()) joined += (joined.empty() ? "" : ", ") + name.get<std::string>();
-  }
-  return joined;
-}
-
-BarChart validate_chart(const Json& json) {
-  BarChart chart;
-  const char* shown = "summary";
-  for (const char* key : {"memory_summary", "gpu_summary", "summary"}) {
-    if (number(member(json, key), "judged") > 0) shown = key;
-  }
-  const Json& summary = member(json, shown);
-  chart.title =
-      fmt::format("Simulated against published: {:.0f} rows judged, {:.0f} missed, median error {}",
-                  number(summary, "judged"), number(summary, "missed"), percent(number(summary, "median_error")));
-  chart.mark_label = "published";
-  for (const Json& system : member(json, "systems")) {
-    const Json& rows = member(system, "rows");
-    for (const Json& row : rows) {
-      const Json& published = member(row, "published");
-      const double from = number(published, "from"), to = number(published, "to"), middle = (from + to) / 2;
-      const double simulated = number(row, "simulated");
-      if (middle <= 0 || simulated <= 0) continue;  // orders, and what was skipped: in the table
-      ChartBar bar;
-      bar.group = text(system, "system") + ": " + text(row, "experiment");
-      bar.label = text(row, "row");
-      // First, since what is too long for the picture is cut off at its end.
-      if (std::ranges::count_if(rows, of_same_name(row)) > 1) bar.label = names(row, "workloads") + ": " + bar.label;
-      const std::string verdict = text(row, "verdict");
-      const bool missed = verdict == "missed", judged = verdict == "within";
-      bar.marked = missed;
-      bar.parts = {{missed   ? marked
-                    : judged ? plain
-                             : pale,
-                    simulated / middle,
-                    missed   ? "missed"
-                    : judged ? "within what its file tolerates"
-                             : "listed, not judged"}};
-      bar.between = {from / middle, to / middle};
-      bar.text = off_text(simulated / middle) + (missed ? ", missed" : yes(row, "fitted") ? ", fitted" : "");
-      bar.facts = {{"", bar.label},
-                   {"of", text(row, "metric")},
-                   {"published", text(published, "text")},
-                   {"simulated", fmt::format("{:.4g}", simulated)},
-                   {"error", off_text(simulated / middle)}};
-      if (!text(row, "note").empty()) bar.facts.emplace_back("note", text(row, "note"));
-      chart.bars.push_back(std::move(bar));
-    }
-  }
-  chart.most = 2;
-  return chart;
-}
 
 // What the document is, by its members; empty where no command of tencache prints it.
 std::string kind_of_document(const Json& document) {
@@ -145,24 +70,15 @@ std::optional<BarChart> chart_of(const DataTable& table) {
 }
 
 std::optional<tencache::Document> document_of(const Json& json, const std::string& file) {
-  tencache::Document document;
-  BarChart chart;
   try {
     const AnswerSchema* schema = schema_of_answer(json);
     if (schema != nullptr && schema->document != nullptr) return schema->document(json);
-    document.kind = kind_of_document(json);
-    if (document.kind.empty()) return std::nullopt;
-    if (document.kind == "validate") chart = validate_chart(json);
-  } catch (const Json::exception& error) {
-    throw Error(file, 0, std::string("is damaged: ") + error.what());
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     throw Error(file, 0, std::string("is damaged: ") + error.what());
   }
-  const double at_most = chart.most > 0 ? chart.most : std::numeric_limits<double>::infinity();
-  if (!chart.scale(at_most)) return document;
-  document.title = chart.title;
-  document.blocks.emplace_back(std::move(chart));
-  return document;
+  tencache::Document document;
+  document.kind = kind_of_document(json);
+  return document.kind.empty() ? std::nullopt : std::optional(std::move(document));
 }
 
 }  // namespace tencache::gui

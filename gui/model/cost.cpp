@@ -6,22 +6,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "answers/described.h"
 #include "core/error.h"
 #include "core/parse_number.h"
 #include "studies/sweep/cost.h"
 
 namespace tencache::gui {
 namespace {
-
-void read(const Json& json, std::string& field) {
-  field = json.is_string() ? json.get<std::string>() : json.is_null() ? "" : json.dump();
-}
-void read(const Json& json, bool& field) { field = json.get<bool>(); }
-void read(const Json& json, std::uint64_t& field) { field = json.get<std::uint64_t>(); }
-template <typename Value>
-void read(const Json& json, std::optional<Value>& field) {
-  field = json.is_null() ? std::nullopt : std::optional(json.get<Value>());
-}
 
 // Of CSV, where what is not known is empty.
 void read(const std::string& text, std::string& field) { field = text; }
@@ -62,10 +53,11 @@ std::vector<SweepRow> read_sweep_rows(const Json& document, const std::string& f
   try {
     std::vector<SweepRow> rows;
     for (const Json& json : document.at("rows")) {
-      for_each_field(rows.emplace_back(), [&](const char* name, auto& field) { read(json.at(name), field); });
+      for_each_field(rows.emplace_back(),
+                     [&](const char* name, auto& field) { read_answer(json.at(name), field, name); });
     }
     return rows;
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     throw Error(file, 0, std::string("is no sweep of tencache, or damaged: ") + error.what());
   }
 }

@@ -90,7 +90,7 @@ void open_json(const std::string& path, Document& document) {
   document.tables = tables_of(json, std::filesystem::path(path).filename().string());
   if (is_sensitivity(json)) {
     document.kind = Document::Kind::sensitivity;
-    document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(json, path));
+    document.sensitivity = std::make_shared<const SensitivityAnswer>(read_sensitivity(json, path));
     set_units(document.tables, *document.sensitivity);
   } else if (is_sweep(json)) {
     document.kind = Document::Kind::sweep;
@@ -131,7 +131,7 @@ void open_csv(const std::string& path, Document& document) {
   }
   if (is_sensitivity(table)) {
     document.kind = Document::Kind::sensitivity;
-    document.sensitivity = std::make_shared<const SensitivityPlot>(read_sensitivity(table, path));
+    document.sensitivity = std::make_shared<const SensitivityAnswer>(read_sensitivity(table, path));
   }
   if (!is_sweep(table)) return;
   document.kind = Document::Kind::sweep;

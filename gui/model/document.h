@@ -23,7 +23,7 @@ struct Document {
   std::vector<RunPointer> runs;        // of a timeline, predicted before measured
   std::string note;                    // on a file that is not whole
   std::vector<Json> results;           // docs/results.md; rows of `compare`, or one
-  std::shared_ptr<const SensitivityPlot> sensitivity;
+  SensitivityPointer sensitivity;
   std::vector<SweepRow> sweep_rows;
   DataTables tables;                         // of all that is JSON or CSV
   std::optional<tencache::Document> answer;  // what people read of what a command printed

@@ -95,7 +95,7 @@ void OpenDocuments::plot(const Scenario& scenario, const std::string& parameter,
                          const std::vector<std::string>& policies) {
   plotting_ = std::async(std::launch::async, [=] {
     simulate_behind_drawing();
-    return std::make_shared<const SensitivityPlot>(plot_sensitivity(scenario, parameter, from, to, policies));
+    return std::make_shared<const SensitivityAnswer>(plot_sensitivity(scenario, parameter, from, to, policies));
   });
 }
 

@@ -45,7 +45,7 @@ class OpenDocuments {
   // Of all result files, in order of opening.
   std::vector<const Json*> results() const;
   // Of all sensitivity files that are open, and of those that a slider asked for; the newest last.
-  const std::vector<std::shared_ptr<const SensitivityPlot>>& plots() const { return plots_; }
+  const std::vector<SensitivityPointer>& plots() const { return plots_; }
   // Of all sweeps that are open.
   const std::vector<SweepRow>& sweep_rows() const { return sweep_rows_; }
 
@@ -62,9 +62,9 @@ class OpenDocuments {
  private:
   std::vector<std::future<Opened>> opening_;
   std::vector<DocumentPointer> all_;
-  std::vector<std::shared_ptr<const SensitivityPlot>> plots_;
+  std::vector<SensitivityPointer> plots_;
   std::vector<SweepRow> sweep_rows_;
-  std::future<std::shared_ptr<const SensitivityPlot>> plotting_;
+  std::future<SensitivityPointer> plotting_;
 };
 
 }  // namespace tencache::gui

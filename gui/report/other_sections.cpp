@@ -20,30 +20,29 @@ constexpr std::size_t most_workloads = 6, most_points = 2000, most_curves = 40;
 
 // ---- Sensitivity ----------------------------------------------------------------------------------------------------
 
-tencache::Chart chart_of(const SensitivityPlot& plot) {
+tencache::Chart small_chart_of(const SensitivityAnswer& plot) {
+  const SensitivityParameter& axis = plot.axis();
   tencache::Chart chart;
-  chart.x_label = plot.axis.name;
+  chart.x_label = axis.name;
   chart.y_label = "seconds an iteration";
   std::vector<double> values;
-  for (const SensitivityCurve& curve : plot.curves) {
+  for (const SensitivityLine& curve : plot.lines) {
     for (const SensitivityPoint& point : curve.points) values.push_back(point.value);
   }
   std::ranges::sort(values);
   values.erase(std::unique(values.begin(), values.end()), values.end());
   constexpr std::size_t ticks = 7;
   const std::size_t step = std::max<std::size_t>(1, values.size() / ticks);
-  for (std::size_t i = 0; i < values.size(); i += step) chart.ticks.emplace_back(values[i], plot.axis.text(values[i]));
-  if (plot.axis.machine_value > 0) chart.here = {plot.axis.machine_value, "this machine"};
+  for (std::size_t i = 0; i < values.size(); i += step) chart.ticks.emplace_back(values[i], axis.text(values[i]));
+  if (axis.machine_value > 0) chart.here = {axis.machine_value, "this machine"};
   ChartPanel panel;
-  for (const SensitivityCurve& curve : plot.curves) {
+  for (const SensitivityLine& curve : plot.lines) {
     if (panel.lines.size() == most_curves) break;
     ChartLine line;
-    line.name = plot.label(curve);
-    line.reference = curve.bound;
-    for (const SensitivityPoint& point : curve.points) {
-      line.points.push_back(point.fits ? std::optional(std::pair(point.value, point.seconds)) : std::nullopt);
-    }
-    if (curve.knee && curve.knee->fits) line.mark = {curve.knee->value, curve.knee->seconds};
+    line.name = label_of(plot, curve);
+    line.reference = is_bound(curve);
+    line.points = plotted(curve.points);
+    if (curve.knee && curve.knee->fits) line.mark = {curve.knee->value, curve.knee->iteration_seconds};
     panel.lines.push_back(std::move(line));
   }
   chart.panels.push_back(std::move(panel));
@@ -137,18 +136,18 @@ std::string front_table(const CostChart& chart) {
 
 }  // namespace
 
-std::string sensitivity_section(const SensitivityPlot& plot) {
-  std::string html =
-      "<section>\n<h2>Time against " + html_text(plot.axis.name) + "</h2>\n<p>" + html_text(plot.title()) + "</p>\n";
-  html += "<figure class=\"whole\">\n" + draw_svg(chart_of(plot)) + "<figcaption>A ring marks " + plot.knee_meaning() +
-          ".</figcaption></figure>\n";
+std::string sensitivity_section(const SensitivityAnswer& plot) {
+  std::string html = "<section>\n<h2>Time against " + html_text(plot.axis().name) + "</h2>\n<p>" +
+                     html_text(title_of(plot)) + "</p>\n";
+  html += "<figure class=\"whole\">\n" + draw_svg(small_chart_of(plot)) + "<figcaption>A ring marks " +
+          knee_meaning(plot) + ".</figcaption></figure>\n";
   html +=
       "<div class=\"scroll\"><table><thead><tr><th>policy</th><th class=\"left\">enough is</th></tr></thead><tbody>\n";
-  for (std::size_t i = 0; i < std::min(plot.curves.size(), most_curves); ++i) {
-    const SensitivityCurve& curve = plot.curves[i];
-    if (curve.bound) continue;
-    html += "<tr><td>" + html_text(plot.label(curve)) + "</td><td class=\"left wide\">" + html_text(curve.knee_text) +
-            "</td></tr>\n";
+  for (std::size_t i = 0; i < std::min(plot.lines.size(), most_curves); ++i) {
+    const SensitivityLine& curve = plot.lines[i];
+    if (is_bound(curve)) continue;
+    html += "<tr><td>" + html_text(label_of(plot, curve)) + "</td><td class=\"left wide\">" +
+            html_text(knee_text(plot, curve)) + "</td></tr>\n";
   }
   return html + "</tbody></table></div>\n</section>\n";
 }

@@ -32,7 +32,7 @@ std::string results_section(const ResultGroup& group, const std::string& heading
 // Runs of a timeline one above the other, with what the tiers held.
 std::string timeline_section(const Document& timeline);
 
-std::string sensitivity_section(const SensitivityPlot& plot);
+std::string sensitivity_section(const SensitivityAnswer& plot);
 std::string sweep_section(const std::vector<SweepRow>& rows);
 std::string trace_section(const Document& trace);
 // Of what the other commands print, and of tables.

@@ -80,6 +80,41 @@ std::vector<RunKey> keys_of(const ValidationFile& file, const ValidationRow& row
   return keys;
 }
 
+// Counts rows by what became of them.
+class Tally {
+ public:
+  void add(const ValidationRow& row, const RowResult& result) {
+    switch (result.verdict) {
+      case Verdict::skipped:
+        ++summary_.skipped;
+        break;
+      case Verdict::listed:
+        ++(row.fitted ? summary_.fitted : summary_.listed);
+        break;
+      case Verdict::missed:
+        ++summary_.missed;
+        summary_.passed = false;
+        [[fallthrough]];
+      case Verdict::within:
+        ++summary_.judged;
+        if (!result.error) break;
+        summary_.worst_error = std::max(summary_.worst_error.value_or(0), std::abs(*result.error));
+        if (!row.published.is_range()) errors_.push_back(std::abs(*result.error));
+        break;
+    }
+  }
+  ValidationSummary summary() const {
+    ValidationSummary summary = summary_;
+    summary.median_error = median_of(errors_);
+    summary.p90_error = p90_of(errors_);
+    return summary;
+  }
+
+ private:
+  ValidationSummary summary_;
+  std::vector<double> errors_;  // absolute, of the figures that count and have one published number
+};
+
 class Evaluation {
  public:
   Evaluation(const ValidationFile& file, RunTable runs, const KernelTable& kernels) : kernels_(kernels) {
@@ -88,20 +123,19 @@ class Evaluation {
   }
 
   ValidationResult evaluate() {
+    Tally tally;
     for (const ValidationExperiment& experiment : result_.file->experiments) {
       result_.rows.emplace_back();
       for (const ValidationRow& row : experiment.rows) {
-        RowResult result = result_of(row);
-        count(row, result);
-        result_.rows.back().push_back(std::move(result));
+        result_.rows.back().push_back(result_of(row));
+        tally.add(row, result_.rows.back().back());
       }
     }
-    result_.median = median_of(result_.errors);
-    result_.p90 = p90_of(result_.errors);
-    hold("median error", result_.median, result_.file->tolerance_median);
-    hold("p90 of the errors", result_.p90, result_.file->tolerance_p90);
+    static_cast<ValidationSummary&>(result_) = tally.summary();
+    hold("median error", result_.median_error, result_.file->tolerance.median);
+    hold("p90 of the errors", result_.p90_error, result_.file->tolerance.p90);
     hold_gpus();
-    result_.passed = result_.missed == 0 && result_.failures.empty();
+    result_.passed = result_.passed && result_.failures.empty();
     return std::move(result_);
   }
 
@@ -113,12 +147,12 @@ class Evaluation {
     result_.failures.push_back(fmt::format("{} {:.1f} %, at most {:.0f} %", what, 100 * *figure, 100 * *most));
   }
   void hold_gpus() {
-    const std::optional<double>& most = result_.file->tolerance_gpu_median;
+    const std::optional<double>& most = result_.file->tolerance.gpu_median;
     if (!most) return;
     const std::vector<TrainingRatio> ratios = training_ratios(result_);
     for (const std::string& gpu : gpus_of(ratios)) {
       const RatioFigures figures =
-          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && r.judged(); });
+          figures_where(ratios, [&](const TrainingRatio& r) { return r.run->gpu == gpu && r.judged; });
       if (std::abs(figures.median_ratio - 1) <= *most) continue;
       result_.failures.push_back(
           fmt::format("{}: median ratio {:.3f}, {:.2f} to {:.2f}", gpu, figures.median_ratio, 1 - *most, 1 + *most));
@@ -185,7 +219,7 @@ class Evaluation {
     const bool counts = !row.fitted && row.not_judged.empty();
     // A range has its own tolerance: what is outside of it is missed.
     const double tolerated =
-        row.published.is_range() ? 0 : result_.file->tolerance_worst.value_or(std::numeric_limits<double>::infinity());
+        row.published.is_range() ? 0 : result_.file->tolerance.worst.value_or(std::numeric_limits<double>::infinity());
     result.verdict = !counts                                ? Verdict::listed
                      : std::abs(*result.error) <= tolerated ? Verdict::within
                                                             : Verdict::missed;
@@ -233,26 +267,6 @@ class Evaluation {
     return result;
   }
 
-  void count(const ValidationRow& row, const RowResult& result) {
-    switch (result.verdict) {
-      case Verdict::skipped:
-        ++result_.skipped;
-        break;
-      case Verdict::listed:
-        ++(row.fitted ? result_.fitted : result_.listed);
-        break;
-      case Verdict::missed:
-        ++result_.missed;
-        [[fallthrough]];
-      case Verdict::within:
-        ++result_.judged;
-        if (!result.error) break;
-        result_.worst = std::max(result_.worst.value_or(0), std::abs(*result.error));
-        if (!row.published.is_range()) result_.errors.push_back(std::abs(*result.error));
-        break;
-    }
-  }
-
   const KernelTable& kernels_;
   ValidationResult result_;
 };
@@ -282,6 +296,26 @@ std::vector<RunKey> runs_needed(const ValidationFile& file) {
 
 ValidationResult evaluate(const ValidationFile& file, RunTable runs, const KernelTable& kernels) {
   return Evaluation(file, std::move(runs), kernels).evaluate();
+}
+
+ValidationSummary summarize(const std::vector<ValidationResult>& results, ValidationKind kind,
+                            bool without_recordings) {
+  Tally tally;
+  bool passed = true;
+  for (const ValidationResult& result : results) {
+    if (result.file->kind != kind) continue;
+    passed = passed && (without_recordings || result.passed);
+    for (std::size_t i = 0; i < result.rows.size(); ++i) {
+      const std::vector<ValidationRow>& rows = result.file->experiments[i].rows;
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        if (without_recordings && result.file->needs_recording(rows[row])) continue;
+        tally.add(rows[row], result.rows[i][row]);
+      }
+    }
+  }
+  ValidationSummary summary = tally.summary();
+  summary.passed = summary.passed && passed;
+  return summary;
 }
 
 std::optional<double> median_of(std::vector<double> values) {

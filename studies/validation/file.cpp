@@ -87,10 +87,7 @@ class ValidationReader {
   void read_tolerance(const YamlMap& keys) {
     const bool gpu = result_.kind == ValidationKind::gpu;
     if (gpu) {
-      result_.tolerance_median = 0.06;
-      result_.tolerance_p90 = 0.12;
-      result_.tolerance_worst = 0.30;
-      result_.tolerance_gpu_median = 0.05;
+      result_.tolerance = {.median = 0.06, .p90 = 0.12, .worst = 0.30, .gpu_median = 0.05};
     }
     const auto value = keys.get("tolerance");
     if (!value) return;
@@ -103,11 +100,11 @@ class ValidationReader {
       tolerance.reset();
       if (!gpu || text(*given, "tolerance." + key) != "none") tolerance = share(*given, "tolerance." + key);
     };
-    limit("median", result_.tolerance_median);
-    limit("worst", result_.tolerance_worst);
+    limit("median", result_.tolerance.median);
+    limit("worst", result_.tolerance.worst);
     if (!gpu) return;
-    limit("p90", result_.tolerance_p90);
-    limit("gpu_median", result_.tolerance_gpu_median);
+    limit("p90", result_.tolerance.p90);
+    limit("gpu_median", result_.tolerance.gpu_median);
   }
 
   void read_systems(const YamlMap& keys) {

@@ -131,13 +131,25 @@ struct StatedOption {
   std::string section, option, value, source;
 };
 
-struct ValidationFile {
+// Of the absolute errors; none: not judged.
+struct ValidationTolerance {
+  std::optional<double> median = 0.10, p90, worst = 0.25;
+  std::optional<double> gpu_median;  // how far a GPU's median ratio may be from 1
+};
+
+// What was published, and how far off may be what is simulated.
+struct ValidationHead {
   std::string name, system, source, url;  // name: of the file
   ValidationKind kind = ValidationKind::offloading;
-  // Of the absolute errors; none: not judged. The last one: how far a GPU's median ratio may be from 1.
-  std::optional<double> tolerance_median = 0.10, tolerance_worst = 0.25, tolerance_p90, tolerance_gpu_median;
+  ValidationTolerance tolerance;
+};
+
+struct ValidationRemarks {
   std::vector<FittedParameter> fitted;
-  std::vector<std::string> not_modelled, remarks;
+  std::vector<std::string> remarks, not_modelled;
+};
+
+struct ValidationFile : ValidationHead, ValidationRemarks {
   std::vector<StatedOption> options;
   std::vector<ValidationWorkload> workloads;
   std::vector<ValidationSystem> systems;

@@ -19,28 +19,23 @@ RatioFigures ratio_figures(std::vector<double> ratios) {
   for (const double ratio : ratios) errors.push_back(std::abs(ratio - 1));
   figures.median_ratio = *median_of(std::move(ratios));
   figures.median_error = *median_of(errors);
-  figures.p90 = *p90_of(errors);
-  figures.worst = *std::max_element(errors.begin(), errors.end());
+  figures.p90_error = *p90_of(errors);
+  figures.worst_error = *std::max_element(errors.begin(), errors.end());
   return figures;
 }
 
-std::vector<TrainingRatio> training_ratios(const ValidationResult& result, std::size_t experiment) {
+std::vector<TrainingRatio> training_ratios(const ValidationResult& result) {
   std::vector<TrainingRatio> ratios;
-  const std::vector<ValidationRow>& rows = result.file->experiments[experiment].rows;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::optional<double>& error = result.rows[experiment][i].error;
-    if (rows[i].training && error) ratios.push_back({&*rows[i].training, &rows[i], 1 + *error});
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const std::vector<ValidationRow>& rows = result.file->experiments[i].rows;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const ValidationRow& row = rows[r];
+      const std::optional<double>& error = result.rows[i][r].error;
+      if (!row.training || !error) continue;
+      ratios.push_back({&*row.training, row.fitted, !row.fitted && row.not_judged.empty(), 1 + *error});
+    }
   }
   return ratios;
-}
-
-std::vector<TrainingRatio> training_ratios(const ValidationResult& result) {
-  std::vector<TrainingRatio> all;
-  for (std::size_t i = 0; i < result.rows.size(); ++i) {
-    const std::vector<TrainingRatio> some = training_ratios(result, i);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
 }
 
 std::vector<std::string> gpus_of(const std::vector<TrainingRatio>& ratios) {

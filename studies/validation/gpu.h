@@ -12,7 +12,7 @@ namespace tencache {
 
 struct RatioFigures {
   std::size_t rows = 0;
-  double median_ratio = 1, median_error = 0, p90 = 0, worst = 0;  // errors: |ratio - 1|
+  double median_ratio = 1, median_error = 0, p90_error = 0, worst_error = 0;  // errors: |ratio - 1|
 };
 RatioFigures ratio_figures(std::vector<double> ratios);
 
@@ -22,12 +22,9 @@ std::optional<double> p90_of(std::vector<double> values);
 // A row of a throughput table that was simulated.
 struct TrainingRatio {
   const TrainingRun* run = nullptr;
-  const ValidationRow* row = nullptr;
+  bool fitted = false, judged = false;  // neither: listed only
   double ratio = 1;
-
-  bool judged() const { return !row->fitted && row->not_judged.empty(); }
 };
-std::vector<TrainingRatio> training_ratios(const ValidationResult& result, std::size_t experiment);
 std::vector<TrainingRatio> training_ratios(const ValidationResult& result);
 
 // Each once, in the order in which they appear.

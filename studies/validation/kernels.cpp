@@ -89,7 +89,7 @@ KernelFigures figures_of_kernels(const KernelGroup& group) {
   const RatioFigures figures = ratio_figures(std::move(ratios));
   return {.kernels = figures.rows,
           .median = figures.median_error,
-          .p90 = figures.p90,
+          .p90 = figures.p90_error,
           .median_ratio = figures.median_ratio};
 }
 

@@ -50,15 +50,20 @@ struct RowResult {
 
 using KernelTable = std::map<const KernelGroup*, KernelFigures>;
 
-struct ValidationResult {
+struct ValidationSummary {
+  std::size_t judged = 0, missed = 0, fitted = 0, listed = 0, skipped = 0;  // rows
+  // Absolute, of the figures that count; the first two of those with one published number.
+  std::optional<double> median_error, p90_error, worst_error;
+  bool passed = true;  // no row that counts is missed, and no file has failures
+
+  std::size_t rows() const { return judged + fitted + listed + skipped; }
+};
+
+struct ValidationResult : ValidationSummary {
   const ValidationFile* file = nullptr;
   RunTable runs;
-  std::vector<std::vector<RowResult>> rows;                                 // by experiment
-  std::size_t judged = 0, fitted = 0, listed = 0, skipped = 0, missed = 0;  // rows
-  std::vector<double> errors;                // absolute, of the figures that count and have one published number
-  std::optional<double> median, p90, worst;  // of them
+  std::vector<std::vector<RowResult>> rows;  // by experiment
   std::vector<std::string> failures;         // limits of the whole file that are not kept: "median 7.1 %, at most 6 %"
-  bool passed = false;                       // no row that counts is missed, and there are no failures
 };
 
 // The simulations that the file's rows need, in the order of its workloads.
@@ -66,6 +71,10 @@ std::vector<RunKey> runs_needed(const ValidationFile& file);
 
 // Rows against runs; every key of runs_needed is there. Groups of kernels that `kernels` lacks are skipped.
 ValidationResult evaluate(const ValidationFile& file, RunTable runs, const KernelTable& kernels = {});
+
+// Of all files of a kind; or of their rows that need no recordings, whatever failures the files have.
+ValidationSummary summarize(const std::vector<ValidationResult>& results, ValidationKind kind,
+                            bool without_recordings = false);
 
 // Half-way between the middle two of an even number. nullopt of none.
 std::optional<double> median_of(std::vector<double> values);

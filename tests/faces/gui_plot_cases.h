@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cli/console.h"
+#include "answers/described.h"
 #include "studies/sweep/sweep_row.h"
 
 namespace tencache::gui {
@@ -69,19 +69,7 @@ inline std::vector<SweepRow> some_sweep() {
 
 // As `tencache sweep --json` prints them.
 inline std::string sweep_text_of(const std::vector<SweepRow>& rows) {
-  Json document = {{"sweep", Json::object()}, {"rows", Json::array()}, {"advice", Json::array()}};
-  for (const SweepRow& row : rows) {
-    Json json;
-    for_each_field(row, [&json](const char* name, const auto& field) {
-      if constexpr (requires { field.has_value(); }) {
-        json[name] = field ? Json(*field) : Json(nullptr);
-      } else {
-        json[name] = field;
-      }
-    });
-    json["options"] = Json::object();
-    document["rows"].push_back(std::move(json));
-  }
+  const Json document = {{"sweep", Json::object()}, {"rows", to_json_of(rows)}, {"advice", Json::array()}};
   return document.dump(2);
 }
 

@@ -30,18 +30,18 @@ TEST_F(Plots, SensitivityReadsAsItWasWritten) {
   ASSERT_EQ(session.documents().plots().size(), 1u) << session.messages().last();
   EXPECT_EQ(session.take_view().name, "sensitivity");
   EXPECT_EQ(session.take_view().name, "");
-  const SensitivityPlot& plot = *session.documents().plots()[0];
-  EXPECT_EQ(plot.title(), "pcie of box, step.trace.jsonl");
-  EXPECT_EQ(plot.axis.text(plot.axis.machine_value), "12.00 GB/s");
-  ASSERT_EQ(plot.curves.size(), 3u);
-  EXPECT_EQ(plot.label(plot.curves[0]), "swift");
-  EXPECT_DOUBLE_EQ(plot.curves[0].knee.value().value, 8e9);
-  EXPECT_EQ(plot.curves[0].knee_text, "beyond 8.00 GB/s nothing is gained");
-  EXPECT_FALSE(plot.curves[1].points[0].fits);
-  EXPECT_FALSE(plot.curves[1].knee.has_value());
-  EXPECT_EQ(plot.curves[1].knee_text, "more than the largest value shown would still help");
-  EXPECT_TRUE(plot.curves[2].bound);
-  const std::string csv = sensitivity_csv(plot);
+  const SensitivityAnswer& plot = *session.documents().plots()[0];
+  EXPECT_EQ(title_of(plot), "pcie of box, step.trace.jsonl");
+  EXPECT_EQ(plot.axis().text(plot.axis().machine_value), "12.00 GB/s");
+  ASSERT_EQ(plot.lines.size(), 3u);
+  EXPECT_EQ(label_of(plot, plot.lines[0]), "swift");
+  EXPECT_DOUBLE_EQ(plot.lines[0].knee.value().value, 8e9);
+  EXPECT_EQ(knee_text(plot, plot.lines[0]), "beyond 8.00 GB/s nothing is gained");
+  EXPECT_FALSE(plot.lines[1].points[0].fits);
+  EXPECT_FALSE(plot.lines[1].knee.has_value());
+  EXPECT_EQ(knee_text(plot, plot.lines[1]), "more than the largest value shown would still help");
+  EXPECT_TRUE(is_bound(plot.lines[2]));
+  const std::string csv = table_csv(points_table(plot));
   EXPECT_THAT(csv, HasSubstr("kind,policy,pcie_bytes_per_second,fits,iteration_seconds,reason\n"
                              "point,swift,4000000000,true,4,\n"));
   EXPECT_THAT(csv, HasSubstr("knee,swift,8000000000,true,2,\n"));
@@ -50,30 +50,30 @@ TEST_F(Plots, SensitivityReadsAsItWasWritten) {
 
 // What `tencache sensitivity --csv` writes, and the dashboard exports.
 TEST_F(Plots, SensitivityReadsFromCsvToo) {
-  const DocumentPointer document =
-      open_document(write("s.csv", sensitivity_csv(*open_document(write("s.json", some_sensitivity))->sensitivity)));
+  const DocumentPointer document = open_document(
+      write("s.csv", table_csv(points_table(*open_document(write("s.json", some_sensitivity))->sensitivity))));
   EXPECT_EQ(document->kind, Document::Kind::sensitivity);
   ASSERT_NE(document->sensitivity, nullptr);
   ASSERT_EQ(document->tables.size(), 1u);  // and as a table
-  const SensitivityPlot& plot = *document->sensitivity;
-  EXPECT_EQ(plot.title(), "pcie, s.csv");
-  EXPECT_EQ(plot.axis.unit, ParameterUnit::bytes_per_second);
-  ASSERT_EQ(plot.curves.size(), 3u);
-  EXPECT_EQ(plot.curves[0].points.size(), 3u);
-  EXPECT_DOUBLE_EQ(plot.curves[0].points[2].seconds, 2);
-  ASSERT_TRUE(plot.curves[0].knee.has_value());
-  EXPECT_DOUBLE_EQ(plot.curves[0].knee->value, 8e9);
-  EXPECT_EQ(plot.curves[0].knee_text, "beyond 8.00 GB/s nothing is gained");
-  EXPECT_FALSE(plot.curves[1].points[0].fits);
-  EXPECT_EQ(plot.curves[1].points[0].reason, "no room");
-  EXPECT_DOUBLE_EQ(plot.curves[1].unlimited_seconds.value(), 1.5);
-  EXPECT_FALSE(plot.curves[1].knee.has_value());
-  EXPECT_TRUE(plot.curves[2].bound);
+  const SensitivityAnswer& plot = *document->sensitivity;
+  EXPECT_EQ(title_of(plot), "pcie, s.csv");
+  EXPECT_EQ(plot.axis().unit, ParameterUnit::bytes_per_second);
+  ASSERT_EQ(plot.lines.size(), 3u);
+  EXPECT_EQ(plot.lines[0].points.size(), 3u);
+  EXPECT_DOUBLE_EQ(plot.lines[0].points[2].iteration_seconds, 2);
+  ASSERT_TRUE(plot.lines[0].knee.has_value());
+  EXPECT_DOUBLE_EQ(plot.lines[0].knee->value, 8e9);
+  EXPECT_EQ(knee_text(plot, plot.lines[0]), "beyond 8.00 GB/s nothing is gained");
+  EXPECT_FALSE(plot.lines[1].points[0].fits);
+  EXPECT_EQ(plot.lines[1].points[0].reason, "no room");
+  EXPECT_DOUBLE_EQ(plot.lines[1].unlimited.iteration_seconds, 1.5);
+  EXPECT_FALSE(plot.lines[1].knee.has_value());
+  EXPECT_TRUE(is_bound(plot.lines[2]));
   const std::string two = "kind,policy,pcie_bytes_per_second,gpu_speed_factor,fits,iteration_seconds,reason\n";
   const DocumentPointer second =
       open_document(write("two.csv", two + "point,p,4e9,1,true,3,\npoint,p,4e9,2,true,2,\n"));
-  ASSERT_EQ(second->sensitivity->curves.size(), 2u);
-  EXPECT_EQ(second->sensitivity->label(second->sensitivity->curves[1]), "p, gpu_speed × 2");
+  ASSERT_EQ(second->sensitivity->lines.size(), 2u);
+  EXPECT_EQ(label_of(*second->sensitivity, second->sensitivity->lines[1]), "p, gpu_speed × 2");
   EXPECT_THAT(refusal(write("odd.csv", two + "hint,p,4e9,1,true,3,\n")), HasSubstr("odd.csv:2: 'hint' is neither"));
   EXPECT_THAT(refusal(write("cut.csv", two + "point,p,,1,true,3,\n")), HasSubstr("cut.csv:2"));
 }
@@ -105,15 +105,15 @@ TEST_F(Plots, ASliderVariesItsFigure) {
   EXPECT_TRUE(session.busy());
   session.wait();
   ASSERT_EQ(session.documents().plots().size(), 1u) << session.messages().last();
-  const SensitivityPlot& plot = *session.documents().plots()[0];
-  EXPECT_EQ(plot.axis.name, "gpu_memory");
-  EXPECT_DOUBLE_EQ(plot.axis.machine_value, 5'600'000);
-  EXPECT_EQ(plot.curves.front().policy, "lru");
-  EXPECT_TRUE(plot.curves.back().bound);
-  const SensitivityCurve& lru = plot.curves.front();
+  const SensitivityAnswer& plot = *session.documents().plots()[0];
+  EXPECT_EQ(plot.axis().name, "gpu_memory");
+  EXPECT_DOUBLE_EQ(plot.axis().machine_value, 5'600'000);
+  EXPECT_EQ(plot.lines.front().policy, "lru");
+  EXPECT_TRUE(is_bound(plot.lines.back()));
+  const SensitivityLine& lru = plot.lines.front();
   EXPECT_FALSE(lru.points.front().fits);
   EXPECT_TRUE(lru.points.back().fits);
-  ASSERT_TRUE(lru.knee.has_value()) << lru.knee_text;
+  ASSERT_TRUE(lru.knee.has_value()) << knee_text(plot, lru);
   EXPECT_NEAR(lru.knee->value, 12'500'000, 600'000);  // what the trace needs at once
   EXPECT_EQ(parameter_of_knob(scenario, "batch"), "");
   EXPECT_EQ(parameter_of_knob(scenario, "nvme"), "");  // it has none

@@ -251,7 +251,9 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
 // Rows of one name are told apart by their workload; groups are experiments.
 TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
   const std::optional<tencache::Document> document = document_of(
-      Json::parse(R"({"summary": {"judged": 3, "missed": 0, "median_error": 0}, "systems": [{"system": "S", "rows": [
+      Json::parse(R"({"version": "0", "summary": {"judged": 3, "missed": 0, "median_error": 0},
+    "summary_without_recordings": {}, "gpu_summary": {}, "memory_summary": {}, "gpus": [],
+    "systems": [{"system": "S", "rows": [
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["B"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "time", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1}
@@ -336,7 +338,7 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
   EXPECT_NE(open_document(path("tune.csv"))->chart(), nullptr);
   const DocumentPointer varied = open_document(path("s.csv")), as_json = open_document(path("sensitivity.json"));
   EXPECT_EQ(varied->kind, Document::Kind::sensitivity);
-  EXPECT_EQ(sensitivity_csv(*varied->sensitivity), sensitivity_csv(*as_json->sensitivity));
+  EXPECT_EQ(table_csv(points_table(*varied->sensitivity)), table_csv(points_table(*as_json->sensitivity)));
   EXPECT_EQ(open_document(path("t.json"))->kind, Document::Kind::timeline);
   EXPECT_EQ(open_document(path("t.trace.jsonl"))->kind, Document::Kind::trace);
   const DocumentPointer log = open_document(path("d.jsonl"));

@@ -151,10 +151,10 @@ TEST(ValidationRows, RatiosAndErrors) {
   EXPECT_THAT(rows[3].error.value(), DoubleNear(0.25, 1e-12));
   EXPECT_THAT(rows[4].error.value(), DoubleNear(-0.0625, 1e-12));  // from the nearer end
   EXPECT_EQ(rows[3].verdict, Verdict::within);
-  EXPECT_EQ(rows[5].verdict, Verdict::within);                  // no such stall
-  EXPECT_EQ(rows[4].verdict, Verdict::missed);                  // outside of its range, however little
-  EXPECT_THAT(result.median.value(), DoubleNear(0.25, 1e-12));  // of three: ranges have no such error
-  EXPECT_THAT(result.worst.value(), DoubleNear(0.25, 1e-12));
+  EXPECT_EQ(rows[5].verdict, Verdict::within);                        // no such stall
+  EXPECT_EQ(rows[4].verdict, Verdict::missed);                        // outside of its range, however little
+  EXPECT_THAT(result.median_error.value(), DoubleNear(0.25, 1e-12));  // of three: ranges have no such error
+  EXPECT_THAT(result.worst_error.value(), DoubleNear(0.25, 1e-12));
   EXPECT_EQ(result.judged, 6u);
   EXPECT_EQ(result.missed, 1u);
   EXPECT_FALSE(result.passed);
@@ -186,10 +186,11 @@ TEST(ValidationRows, WhatWasFittedOrIsListedOnlyDoesNotCount) {
   EXPECT_EQ(result.judged, 1u);
   EXPECT_EQ(result.fitted, 1u);
   EXPECT_EQ(result.listed, 1u);
-  EXPECT_EQ(result.worst, 0);
+  EXPECT_EQ(result.worst_error, 0);
   EXPECT_TRUE(result.passed);
   EXPECT_LT(result.rows.at(0)[1].error.value(), -0.8);  // it is shown all the same
-  EXPECT_THAT(validation_text({result}), HasSubstr("[not judged: no stated rate explains it]"));
+  EXPECT_THAT(document_text(document_of(validation_answer({result}))),
+              HasSubstr("[not judged: no stated rate explains it]"));
 }
 
 TEST(ValidationRows, SkippedRowsDoNotCountAndSayWhy) {
@@ -263,9 +264,9 @@ TEST(ShippedValidations, NoRowOf10CacheAndSsdTrainIsMissed) {
   const std::vector<ValidationFile> files = read_validations({"10cache", "ssdtrain"});
   const std::vector<ValidationResult> results = run_validations(files, {});
   for (const ValidationResult& result : results) {
-    EXPECT_EQ(result.skipped, 0u) << validation_text({result});
-    EXPECT_LT(result.median.value_or(0), 0.125) << validation_text({result});
-    EXPECT_EQ(result.missed, 0u) << validation_text({result});
+    EXPECT_EQ(result.skipped, 0u) << document_text(document_of(validation_answer({result})));
+    EXPECT_LT(result.median_error.value_or(0), 0.125) << document_text(document_of(validation_answer({result})));
+    EXPECT_EQ(result.missed, 0u) << document_text(document_of(validation_answer({result})));
   }
 }
 
@@ -313,7 +314,7 @@ TEST(GpuValidation, ALineIsAWorkloadOfAtMostEightRanksAndTwoMicroBatches) {
   EXPECT_EQ(rows[1].published.from, 320);
   EXPECT_TRUE(rows[1].fitted);
   EXPECT_EQ(rows[2].not_judged, "a reason");
-  EXPECT_EQ(file.tolerance_p90, std::nullopt);
+  EXPECT_EQ(file.tolerance.p90, std::nullopt);
 }
 
 TEST(GpuValidation, RefusesWhatItDoesNotKnowWithItsLine) {
@@ -345,10 +346,11 @@ TEST(GpuValidation, HoldsTheMedianOfEachGpu) {
   EXPECT_EQ(result.missed, 0u);
   EXPECT_THAT(result.failures, ElementsAre("l40s: median ratio 1.070, 0.95 to 1.05"));
   EXPECT_FALSE(result.passed);
-  EXPECT_EQ(summarize({result}, SummaryOf::gpu).judged, 3u);
-  EXPECT_EQ(summarize({result}, SummaryOf::offloading).rows(), 0u);
+  EXPECT_EQ(summarize({result}, ValidationKind::gpu).judged, 3u);
+  EXPECT_EQ(summarize({result}, ValidationKind::offloading).rows(), 0u);
   EXPECT_EQ(p90_of({4, 1, 2}), 4);
-  EXPECT_THAT(validation_text({result}), HasSubstr("Not passed: l40s: median ratio 1.070"));
+  EXPECT_THAT(document_text(document_of(validation_answer({result}))),
+              HasSubstr("Not passed: l40s: median ratio 1.070"));
 }
 
 TEST(GpuValidation, ThroughputIsThatOfTheGeneratedTrace) {
@@ -376,7 +378,7 @@ TEST(GpuValidation, KernelsAgainstTheirTarget) {
     EXPECT_EQ(result.rows[0][i].verdict, small ? Verdict::missed : Verdict::within) << rows[i].name;
   }
   EXPECT_EQ(result.rows[0][0].kernels.value().kernels, 240u);
-  EXPECT_EQ(result.median, std::nullopt);  // their errors do not dilute those of rows
+  EXPECT_EQ(result.median_error, std::nullopt);  // their errors do not dilute those of rows
   // Products in fp8 only where a target names them: none of the bf16 ones above.
   const ValidationFile fp8 =
       parse_validation(head + "  - {chip: h100, gpu: h100, median: {matmul: 0.9, matmul fp8: 0.0001}}\n", "t.yaml");

@@ -302,7 +302,7 @@ std::string remarks_text(const Workload& workload, const std::vector<FitVerdict>
   }
   Bound bound;
   if (fits) {
-    bound = lower_bound_of(workload.trace, workload.machine);
+    bound = lower_bound_of(*workload.trace, workload.machine);
     text +=
         fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound.seconds),
                     bound.term, binding_text(term_answer(workload, bound.binding, bound.rank)));
@@ -329,10 +329,10 @@ Json fit_json(const FitResult& result) {
   Json demands = Json::array(), policies = Json::array();
   for (std::size_t rank = 0; rank < result.demands.size(); ++rank) {
     demands.push_back(
-        demand_json(workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank], rank));
+        demand_json(*workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank], rank));
   }
   for (const FitVerdict& verdict : result.verdicts) policies.push_back(verdict_json(workload, verdict, references));
-  return {{"trace", workload.options.trace},
+  return {{"trace", workload.scenario.trace.file},
           {"machine", workload.machine.name},
           {"fits", result.fits()},
           {"bound_seconds", references.bound_seconds},
@@ -349,10 +349,10 @@ std::string fit_text(const FitResult& result) {
   const Workload& workload = result.workload;
   std::string text = fmt::format("{} on {}: {}\n", trace_title(workload), machine_title(workload),
                                  result.fits() ? "fits" : "does not fit");
-  for (const std::vector<std::size_t>& group : groups_of(alike_ranks(workload.trace, workload.machine))) {
+  for (const std::vector<std::size_t>& group : groups_of(alike_ranks(*workload.trace, workload.machine))) {
     const std::size_t rank = group.front();
     if (result.demands.size() > 1) text += fmt::format("\n{}\n", ranks_title(group));
-    text += demand_text(workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank]);
+    text += demand_text(*workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank]);
   }
   text += "\n" + verdicts_text(workload, result.verdicts);
   if (result.verdicts.size() == 1) text += peaks_text(workload, result.verdicts.front());

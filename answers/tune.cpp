@@ -76,17 +76,17 @@ Json manifest_of(const Tuned& tuned) {
   const TuneRequest& request = tuned.request;
   Json traces = Json::array(), hashes = Json::array();
   for (const Workload& workload : tuned.workloads) {
-    traces.push_back(workload.options.trace);
+    traces.push_back(workload.scenario.trace.file);
     hashes.push_back(workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256));
   }
-  const WorkloadOptions& options = tuned.workloads.front().options;
+  const Scenario& scenario = tuned.workloads.front().scenario;
   Json run = {{"traces", std::move(traces)},
               {"policy", request.policy},
-              {"machine", options.machine},
-              {"gpu_memory", options.gpu_memory.empty() ? Json(nullptr) : Json(options.gpu_memory)},
-              {"cpu_memory", options.cpu_memory.empty() ? Json(nullptr) : Json(options.cpu_memory)},
-              {"limits", options.limits},
-              {"iterations", options.iterations == 0 ? Json(nullptr) : Json(options.iterations)},
+              {"machine", scenario.machine.name},
+              {"gpu_memory", scenario.machine.gpu_memory.empty() ? Json(nullptr) : Json(scenario.machine.gpu_memory)},
+              {"cpu_memory", scenario.machine.cpu_memory.empty() ? Json(nullptr) : Json(scenario.machine.cpu_memory)},
+              {"limits", scenario.machine.limits},
+              {"iterations", scenario.iterations == 0 ? Json(nullptr) : Json(scenario.iterations)},
               {"set", request.settings},
               {"over", request.over},
               {"budget", request.budget},
@@ -94,8 +94,8 @@ Json manifest_of(const Tuned& tuned) {
               {"copies", tuned.result.candidates.front().seconds.front().size()},
               {"tie", request.tie}};
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
-  if (!options.rescale.assume_gpu.empty()) run["assume_gpu"] = options.rescale.assume_gpu;
-  if (options.rescale.no_rescale) run["no_rescale"] = true;
+  if (!scenario.trace.rescale.assume_gpu.empty()) run["assume_gpu"] = scenario.trace.rescale.assume_gpu;
+  if (scenario.trace.rescale.no_rescale) run["no_rescale"] = true;
   if (!request.from_deepspeed.empty()) {
     run["from_deepspeed"] = request.from_deepspeed;
     hash["from_deepspeed"] = request.from_deepspeed_sha256;
@@ -221,7 +221,7 @@ Json tune_json(const Tuned& tuned) {
   const TuneResult& result = tuned.result;
   Json workloads = Json::array();
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
-    workloads.push_back({{"trace", tuned.workloads[w].options.trace},
+    workloads.push_back({{"trace", tuned.workloads[w].scenario.trace.file},
                          {"iteration_seconds", number_or_null(tuned.best().median_seconds(w))},
                          {"defaults_seconds", number_or_null(tuned.standard().median_seconds(w))},
                          {"ideal_seconds", tuned.ideal_seconds[w]},

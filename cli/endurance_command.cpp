@@ -17,9 +17,7 @@ namespace tencache {
 namespace {
 
 struct EnduranceArguments {
-  WorkloadOptions workload;
-  std::string policy;
-  std::vector<std::string> settings;
+  Scenario scenario;
   std::string rated;  // --tbw
   double duty_percent = 100;
   WearOptions wear;
@@ -90,7 +88,7 @@ Json endurance_json(const EnduranceArguments& arguments, const Workload& workloa
   }
   return {{"policy", outcome.policy},
           {"machine", workload.machine.name},
-          {"trace", workload.options.trace},
+          {"trace", workload.scenario.trace.file},
           {"fits", fits},
           {"reason", fits ? Json(nullptr) : Json(outcome.result.misfit)},
           {"iteration_seconds", fits ? Json(outcome.result.iteration_seconds()) : Json(nullptr)},
@@ -141,14 +139,14 @@ ExitCode endurance(EnduranceArguments arguments) {
     }
   }
   arguments.wear.duty = arguments.duty_percent / 100;
-  const auto settings = parse_settings(arguments.settings);
-  const Workload workload = load_workload(arguments.workload);
+  const PolicyChoice& policy = arguments.scenario.policy;
+  const Workload workload = load_workload(arguments.scenario);
   const auto& tiers = workload.machine.tiers;
   if (std::none_of(tiers.begin(), tiers.end(), [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
     throw Error("machine '" + workload.machine.name + "' has no tier of kind nvme, so that nothing wears out");
   }
-  make_policy(arguments.policy, settings);  // a wrong name or option is bad usage
-  const Outcome outcome = simulate_or_refuse(workload, arguments.policy, settings);
+  make_policy(policy.name, policy.settings);  // a wrong name or option is bad usage
+  const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings);
   std::vector<TierWear> wears;
   if (outcome.result.fits) wears = wear_of(outcome, workload.machine, arguments.wear);
   if (arguments.json) {
@@ -164,9 +162,8 @@ ExitCode endurance(EnduranceArguments arguments) {
 void add_endurance_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("endurance", "What is written to each SSD, and how long it lasts");
   auto arguments = std::make_shared<EnduranceArguments>();
-  add_workload_options(*command, arguments->workload);
-  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
-  add_settings_option(*command, arguments->settings);
+  add_workload_options(*command, arguments->scenario);
+  add_policy_options(*command, arguments->scenario.policy);
   CLI::Option* rated = refuse_empty(
       command->add_option("--tbw", arguments->rated,
                           "What each SSD is rated to have written, such as 600TB (default: the machine file's tbw)"));

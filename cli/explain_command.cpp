@@ -20,7 +20,7 @@ namespace tencache {
 namespace {
 
 struct ExplainArguments {
-  WorkloadOptions workload;
+  Scenario workload;
   std::string policy;
   std::string policies = "foresight,g10,10cache,zero-infinity,on-demand";
   std::vector<std::string> settings;
@@ -171,7 +171,7 @@ Json explanation_json(const Explained& explained) {
   const References& references = explained.references;
   Json json = {{"policy", explanation.outcome.policy},
                {"machine", explained.workload.machine.name},
-               {"trace", explained.workload.options.trace},
+               {"trace", explained.workload.scenario.trace.file},
                {"fits", fits},
                {"reason", fits ? Json(nullptr) : Json(explanation.parts.reason)},
                {"run", parts_json(explanation.parts)},
@@ -381,9 +381,9 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   if (arguments.policies != "none") request.other_policies = policies_named(arguments.policies);
   request.settings = parse_settings(arguments.settings);
   const Workload workload = load_workload(arguments.workload);
-  request.trace = &workload.trace;
+  request.trace = workload.trace.get();
   request.machine = &workload.machine;
-  request.limits = limits_of(workload.options.iterations);
+  request.limits = limits_of(workload.scenario.iterations);
   request.tensors_confirmed = arguments.top;
   const std::int64_t start = tool_clock_ns();
   Explanation explanation;

@@ -21,7 +21,7 @@ namespace tencache {
 namespace {
 
 struct FitArguments {
-  WorkloadOptions workload;
+  Scenario workload;
   std::string policies = "all";
   std::vector<std::string> settings;
   std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
@@ -109,8 +109,8 @@ std::vector<FitVerdict> judge_all(const FitArguments& arguments, const Workload&
   on_all_cores(names.size() * tiers.size(), [&](std::size_t i) {
     FitVerdict& verdict = verdicts[i / tiers.size()];
     FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
-    minimum.bytes = minimum_capacity(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                     limits_of(workload.options.iterations), verdict.outcome.result.fits);
+    minimum.bytes = minimum_capacity(*workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
+                                     limits_of(workload.scenario.iterations), verdict.outcome.result.fits);
     step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
   });
   if (tiers.size() < 2) return verdicts;
@@ -123,8 +123,8 @@ std::vector<FitVerdict> judge_all(const FitArguments& arguments, const Workload&
   on_all_cores(helpless.size() * tiers.size(), [&](std::size_t i) {
     FitVerdict& verdict = *helpless[i / tiers.size()];
     FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
-    minimum.joint = joint_minimum(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                  limits_of(workload.options.iterations));
+    minimum.joint = joint_minimum(*workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
+                                  limits_of(workload.scenario.iterations));
   });
   return verdicts;
 }
@@ -137,8 +137,8 @@ ExitCode fit(const FitArguments& arguments) {
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
   const Workload workload = load_workload(arguments.workload);
   FitResult result{.workload = workload,
-                   .demands = demands_of(workload.trace),
-                   .rounded = demands_of(workload.trace, workload.machine.tiers.front().granularity),
+                   .demands = demands_of(*workload.trace),
+                   .rounded = demands_of(*workload.trace, workload.machine.tiers.front().granularity),
                    .verdicts = {}};
   result.verdicts = judge_all(arguments, workload, names, settings, result.demands.size());
   if (arguments.json) {

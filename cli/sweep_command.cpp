@@ -102,7 +102,7 @@ SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
   return plan;
 }
 
-// As of WorkloadOptions.
+// As of Scenario.
 std::vector<std::string> input_files(const SweepPlan& plan, const PriceChoice& prices) {
   std::vector<std::string> files = loaded_policy_libraries();
   files.insert(files.end(), {plan.file.file, prices.file});

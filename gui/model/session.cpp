@@ -76,17 +76,18 @@ void Session::open(const std::string& path) {
           opened.document = open_document(path);
           if (opened.document->kind == Document::Kind::trace) {
             Scenario scenario;
-            scenario.trace_name = std::filesystem::path(path).filename().string();
-            scenario.machine = machine_named(machine, gpu, cpu);
-            scenario.altered = !gpu.empty() || !cpu.empty();
-            set_trace(scenario, *opened.document->trace);
-            scenario.policy = policy;
-            scenario.options = settings;
-            opened.scenario = std::move(scenario);
+            scenario.trace.file = path;
+            scenario.trace.loaded = opened.document->trace;
+            scenario.trace.rescale.where_known = true;
+            scenario.machine.name = machine;
+            scenario.machine.gpu_memory = gpu;
+            scenario.machine.cpu_memory = cpu;
+            scenario.policy = {policy, settings};
+            opened.workload = load_workload(scenario);
           } else if (opened.document->kind == Document::Kind::results) {
             for (const Json& result : opened.document->results) {
               if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
-              opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
+              opened.workload = workload_of(result, path);  // `compare` gives the fastest first
               break;
             }
           }
@@ -102,7 +103,7 @@ void Session::show_result(const Json& result, const std::string& file) {
   opening_.push_back(std::async(std::launch::async, [result, file] {
     Opened opened;
     try {
-      opened.scenario = scenario_of(result, file);
+      opened.workload = workload_of(result, file);
     } catch (const std::exception& error) {
       opened.error = error.what();
     }
@@ -124,21 +125,21 @@ void Session::take(const DocumentPointer& document) {
 
 void Session::plot(const Knob& knob) {
   if (!what_if || plotting()) return;
-  const Scenario scenario = what_if->scenario();
-  const std::string parameter = parameter_of_knob(scenario, knob.name);
+  const Workload workload = what_if->workload();
+  const std::string parameter = parameter_of_knob(workload, knob.name);
   if (parameter.empty()) return say("no figure of the machine to vary", true);
-  std::vector<std::string> policies{scenario.policy};
+  std::vector<std::string> policies{workload.scenario.policy.name};
   const auto add = [&policies](const std::string& policy) {
     if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
   };
-  if (ghost_ != nullptr) add(ghost_->scenario.policy);
+  if (ghost_ != nullptr) add(ghost_->workload.scenario.policy.name);
   for (const char* policy : {"on-demand", "10cache", "zero-infinity"}) add(policy);
   view_ = {"sensitivity", true};
-  plotting_ = std::async(std::launch::async, [scenario, parameter, policies, from = knob.least, to = knob.most] {
+  plotting_ = std::async(std::launch::async, [workload, parameter, policies, from = knob.least, to = knob.most] {
     simulate_behind_drawing();
     Plotted plotted;
     try {
-      plotted.plot = std::make_shared<const SensitivityPlot>(plot_sensitivity(scenario, parameter, from, to, policies));
+      plotted.plot = std::make_shared<const SensitivityPlot>(plot_sensitivity(workload, parameter, from, to, policies));
     } catch (const std::exception& error) {
       plotted.error = error.what();
     }
@@ -151,7 +152,7 @@ void Session::take(const SimulatedPointer& done) {
   const bool first = simulated_ == nullptr;
   simulated_ = done;
   if (!done->fits) {  // an answer, not a mishap
-    message_ = done->scenario.policy + " does not fit: " + done->reason;
+    message_ = done->workload.scenario.policy.name + " does not fit: " + done->reason;
     message_is_error_ = misfit_said_ = true;
   }
   if (only_more_figures) {
@@ -159,7 +160,7 @@ void Session::take(const SimulatedPointer& done) {
     return;
   }
   if (done->fits && (misfit_said_ || message_.empty())) {
-    message_ = errors_.empty() ? done->scenario.trace_name : errors_.back();
+    message_ = errors_.empty() ? trace_name(done->workload) : errors_.back();
     message_is_error_ = !errors_.empty();
     misfit_said_ = false;
   }
@@ -247,8 +248,8 @@ bool Session::update() {
       remark(opened.document->note.empty() ? opened.document->path : opened.document->note);
       take(opened.document);
     }
-    if (opened.scenario) {
-      what_if.emplace(std::move(*opened.scenario));
+    if (opened.workload) {
+      what_if.emplace(std::move(*opened.workload));
       simulated_ = ghost_ = nullptr;
       simulator_.forget();
       rerun();
@@ -292,7 +293,7 @@ std::vector<const Json*> Session::results() const {
 
 void Session::rerun() {
   begin();
-  if (what_if) simulator_.request(what_if->scenario());
+  if (what_if) simulator_.request(what_if->workload());
 }
 
 void Session::keep_ghost() {

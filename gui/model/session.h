@@ -13,7 +13,7 @@
 
 #include "gui/model/document.h"
 #include "gui/model/followed_run.h"
-#include "gui/model/scenario.h"
+#include "gui/model/simulator.h"
 #include "gui/model/what_if.h"
 
 namespace tencache::gui {
@@ -183,7 +183,7 @@ class Session {
 
   struct Opened {
     DocumentPointer document;
-    std::optional<Scenario> scenario;
+    std::optional<Workload> workload;
     std::string error;
   };
   std::vector<std::future<Opened>> opening_;

@@ -125,7 +125,7 @@ void check_configurations(const TuneArguments& arguments, const std::string& pol
 
 void check_outputs(const TuneArguments& arguments) {
   std::vector<std::string> others = input_files(arguments.request.scenario);
-  others.insert(others.end(), arguments.request.traces.begin(), arguments.request.traces.end());
+  for (const TraceChoice& trace : arguments.request.traces) others.push_back(trace.file);
   check_output("--deepspeed", arguments.deepspeed, others);
   others.insert(others.end(), {arguments.deepspeed, arguments.request.from_deepspeed});  // may be the same
   for (const auto& [option, path] :
@@ -140,7 +140,8 @@ std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   request.from_deepspeed_sha256 = sha256_of_file(request.from_deepspeed);  // --deepspeed may write the same file
   const Scenario first = workloads_of(request).front();
   const std::string& file = first.trace.found_at.empty() ? first.trace.file : first.trace.found_at;
-  const Trace trace = first.trace.generate.empty() ? read_trace_to_simulate(file) : *load_workload(first).trace;
+  const bool is_file = first.trace.generate.empty() && first.trace.loaded == nullptr;
+  const Trace trace = is_file ? read_trace_to_simulate(file) : *load_workload(first).trace;
   DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
   for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
   const std::string precision = trace.header.precision == "fp8" ? "bf16" : trace.header.precision;
@@ -181,8 +182,11 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tune", "The best knobs of a policy, by simulations");
   auto arguments = std::make_shared<TuneArguments>();
   TuneRequest& request = arguments->request;
-  command->add_option(
-      "TRACES", request.traces,
+  command->add_option_function<std::vector<std::string>>(
+      "TRACES",
+      [&traces = request.traces](const std::vector<std::string>& words) {
+        for (const std::string& word : words) choose_trace(traces.emplace_back(), word);
+      },
       "Trace files, or else or besides --model; of several workloads, the geometric mean of their times counts");
   add_machine_choice_options(*command, request.scenario);
   add_model_options(*command, request.scenario.trace.generate);

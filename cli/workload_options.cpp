@@ -5,10 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <utility>
 
+#include "cli/embedding.h"
 #include "configs/load_policy_library.h"
 #include "core/parse_number.h"
+#include "core/remark.h"
 #include "studies/workload.h"
+#include "traces/transform/fold_updates.h"
 
 namespace tencache {
 namespace {
@@ -20,9 +24,20 @@ constexpr const char* settings_help =
 
 void add_machine_options(CLI::App& command, Scenario& scenario) {
   refuse_empty(
-      command.add_option("TRACE", scenario.trace.file, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"));
+      command.add_option("TRACE", scenario.trace.file, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"))
+      ->each([&scenario](const std::string& word) { choose_trace(scenario.trace, word); });
   add_machine_choice_options(command, scenario);
   add_model_options(command, scenario.trace.generate);
+}
+
+void choose_trace(TraceChoice& trace, const std::string& word) {
+  trace.file = word;
+  const EmbeddedTrace* given = embedded_trace(word);
+  if (given == nullptr) return;
+  Trace ready = *given->trace;
+  if (const FoldedUpdates folded = fold_updates(ready); folded.kernels > 0) remark("note: " + folded.to_string());
+  trace.loaded = std::make_shared<const Trace>(std::move(ready));
+  trace.loaded_sha256 = given->sha256;
 }
 
 void add_machine_choice_options(CLI::App& command, Scenario& scenario) {

@@ -17,6 +17,8 @@ namespace tencache {
 
 // --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
 void add_machine_choice_options(CLI::App& command, Scenario& scenario);
+// What TRACE says: a file, or a trace of the embedding program (cli/embedding.h).
+void choose_trace(TraceChoice& trace, const std::string& word);
 // [--iterations]
 void add_iterations_option(CLI::App& command, Scenario& scenario);
 // TRACE --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]: what is asked of, without a

@@ -153,10 +153,13 @@ void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings&
 
 std::vector<Scenario> workloads_of(const TuneRequest& request) {
   std::vector<Scenario> workloads;
-  for (const std::string& trace : request.traces) {
+  for (const TraceChoice& trace : request.traces) {
     workloads.push_back(request.scenario);
-    workloads.back().trace.file = trace;
-    workloads.back().trace.generate.clear();
+    TraceChoice& own = workloads.back().trace;
+    own.file = trace.file;
+    own.loaded = trace.loaded;
+    own.loaded_sha256 = trace.loaded_sha256;
+    own.generate.clear();
   }
   if (!request.scenario.trace.generate.empty()) workloads.push_back(request.scenario);
   if (workloads.empty()) throw Error("TRACES are required, or --model with the options of `tencache generate`");

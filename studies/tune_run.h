@@ -12,7 +12,7 @@
 namespace tencache {
 
 struct TuneRequest {
-  std::vector<std::string> traces;
+  std::vector<TraceChoice> traces;                    // files or loaded
   Scenario scenario;                                  // but for the traces; a model to generate is one more workload
   std::string from_deepspeed, from_deepspeed_sha256;  // the file that `start` was read from, for the manifest
   std::string policy;

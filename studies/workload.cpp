@@ -136,7 +136,12 @@ Workload load_workload(const Scenario& scenario) {
     workload.scenario.trace.file = workload.trace->header.recorded_by;
   } else if (trace.loaded != nullptr) {
     workload.trace_sha256 = trace.loaded_sha256;
-    set_trace(workload, *trace.loaded);
+    if (trace.rescale.no_rescale && trace.scale_bytes.empty() && trace.scale_time.empty()) {
+      workload.trace = trace.loaded;  // without a copy
+      workload.gpu_time = modelled_gpu_time(*trace.loaded, {});
+    } else {
+      set_trace(workload, *trace.loaded);
+    }
   } else {
     if (trace.file.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
     const std::string& file = trace.found_at.empty() ? trace.file : trace.found_at;

@@ -118,7 +118,7 @@ TermAnswer term_answer(const Workload& workload, const BoundTerm& term, std::siz
   for (const TierId tier : term.inside) answer.inside.push_back(machine.tiers[tier].name);
   for (const LinkId link : term.links) answer.links.push_back(machine.links[link].name);
   if (term.bytes_per_second > 0) answer.bandwidth_bytes_per_second = term.bytes_per_second;
-  answer.windows = window_answers(workload.trace, term.windows);
+  answer.windows = window_answers(*workload.trace, term.windows);
   return answer;
 }
 
@@ -157,7 +157,7 @@ BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double ru
   const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
   BoundAnswer answer;
   answer.machine = workload.machine.name;
-  answer.trace = workload.options.trace;
+  answer.trace = workload.scenario.trace.file;
   answer.fits = bound.misfit.empty();
   if (!answer.fits) answer.reason = bound.misfit;
   answer.bound_seconds = bound.seconds;
@@ -166,7 +166,7 @@ BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double ru
   answer.compute_bound_seconds = bound.compute_seconds;
   answer.rank = bound.rank;
   for (const BoundTerm& term : bound.terms) answer.terms.push_back(term_answer(workload, term, bound.rank));
-  answer.windows = window_answers(workload.trace, bound.windows);
+  answer.windows = window_answers(*workload.trace, bound.windows);
   answer.notes = notes_of(workload);
   answer.own_note = storage_bound_note(workload, bound.binding, bound.rank);
   if (!answer.own_note.empty()) answer.notes.push_back(answer.own_note);
@@ -174,13 +174,13 @@ BoundAnswer bound_answer(const Workload& workload, const Bound& bound, double ru
   answer.manifest = {{"version", TENCACHE_VERSION},
                      {"hashes", {{"trace", or_null(workload.trace_sha256)}, {"machine", workload.machine_sha256}}},
                      {"run",
-                      {{"trace", workload.options.trace},
-                       {"machine", workload.options.machine},
-                       {"gpu_memory", or_null(workload.options.gpu_memory)},
-                       {"cpu_memory", or_null(workload.options.cpu_memory)}}}};
+                      {{"trace", workload.scenario.trace.file},
+                       {"machine", workload.scenario.machine.name},
+                       {"gpu_memory", or_null(workload.scenario.machine.gpu_memory)},
+                       {"cpu_memory", or_null(workload.scenario.machine.cpu_memory)}}}};
   answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", run_seconds}};
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
-  answer.several_ranks = rank_count(workload.trace) > 1;
+  answer.several_ranks = rank_count(*workload.trace) > 1;
   return answer;
 }
 

@@ -65,7 +65,7 @@ EnduranceAnswer endurance_answer(const Workload& workload, const Outcome& outcom
   EnduranceAnswer answer;
   answer.policy = outcome.policy;
   answer.machine = workload.machine.name;
-  answer.trace = workload.options.trace;
+  answer.trace = workload.scenario.trace.file;
   answer.fits = outcome.result.fits;
   answer.duty = options.duty;
   answer.write_amplification = options.write_amplification;

@@ -274,7 +274,7 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
   const Outcome& outcome = answer.outcome;
   answer.policy = outcome.policy;
   answer.machine = workload.machine.name;
-  answer.trace = workload.options.trace;
+  answer.trace = workload.scenario.trace.file;
   answer.fits = answer.run.fits;
   answer.reason = answer.run.reason;
   answer.ideal_seconds = references.ideal_seconds;

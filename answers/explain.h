@@ -14,7 +14,6 @@
 namespace tencache {
 
 BOOST_DESCRIBE_ENUM(StallCause, h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective)
-BOOST_DESCRIBE_ENUM(ParameterUnit, bytes_per_second, bytes, parameters_per_second, factor)
 TENCACHE_ANSWER(StallSeconds, h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective)
 TENCACHE_ANSWER(TimeParts, fits, reason, iteration_seconds, compute_seconds, gap_seconds, stall_seconds)
 // Only the first three where it does not fit.

@@ -99,7 +99,7 @@ DemandAnswer demand_answer(const Trace& trace, const MachineSpec& machine, const
 }
 
 std::vector<DemandAnswer> demand_answers(const Workload& workload) {
-  const Trace& trace = workload.trace;
+  const Trace& trace = *workload.trace;
   const MachineSpec& machine = workload.machine;
   const std::vector<Demand> demands = demands_of(trace), rounded = demands_of(trace, machine.tiers.front().granularity);
   const std::vector<std::size_t> alike = alike_ranks(trace, machine);
@@ -365,7 +365,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   const Workload& workload = *request.workload;
   const Staging& staging = workload.machine.staging;
   FitAnswer answer;
-  answer.trace = workload.options.trace;
+  answer.trace = workload.scenario.trace.file;
   answer.machine = workload.machine.name;
   answer.fits = std::ranges::any_of(verdicts, &FitVerdict::fits_all);
   answer.notes = notes_of(workload);

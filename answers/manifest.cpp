@@ -32,33 +32,32 @@ std::uint64_t number_of(const Absent<std::string>& digits) {
 }
 
 ManifestRun run_of(const Workload& workload, const std::string& policy) {
-  const WorkloadOptions& options = workload.options;
+  const auto& [trace, machine, of_several, iterations, prices, faults, sampling, hardware] = workload.scenario;
+  using Text = Absent<std::string>;
   ManifestRun run;
-  run.trace = options.trace;
-  run.recorded_by = workload.trace.header.recorded_by;
+  run.trace = trace.file;
+  run.recorded_by = workload.trace->header.recorded_by;
   run.policy = if_given<std::optional<std::string>>(policy);
-  run.machine = options.machine;
-  run.gpu_memory = if_given<std::optional<std::string>>(options.gpu_memory);
-  run.cpu_memory = if_given<std::optional<std::string>>(options.cpu_memory);
-  if (options.iterations != 0) run.iterations = options.iterations;
-  if (!options.generate.empty()) run.generate = options.generate;
-  if (!options.limits.empty()) run.limits = options.limits;
-  run.assume_gpu = if_given<Absent<std::string>>(options.rescale.assume_gpu);
-  if (options.rescale.no_rescale) run.no_rescale = true;
-  run.faults = if_given<Absent<std::string>>(options.faults);
-  const auto option = [&workload](const char* name) {
-    const auto found = workload.run_options.find(name);
-    return found == workload.run_options.end() ? Absent<std::string>() : Absent<std::string>(found->second);
-  };
-  run.device = option("device");
-  run.directory = option("directory");
-  run.sample_seed = option("sample_seed");
-  run.samples = option("samples");
-  run.scale_bytes = option("scale_bytes");
-  run.scale_time = option("scale_time");
-  run.verify = option("verify");
-  run.prices = if_given<Absent<std::string>>(options.prices.file);
-  if (!options.prices.prices.empty()) run.price = options.prices.prices;
+  run.machine = machine.name;
+  run.gpu_memory = if_given<std::optional<std::string>>(machine.gpu_memory);
+  run.cpu_memory = if_given<std::optional<std::string>>(machine.cpu_memory);
+  if (iterations != 0) run.iterations = iterations;
+  if (!trace.generate.empty()) run.generate = trace.generate;
+  if (!machine.limits.empty()) run.limits = machine.limits;
+  run.assume_gpu = if_given<Text>(trace.rescale.assume_gpu);
+  if (trace.rescale.no_rescale) run.no_rescale = true;
+  run.faults = if_given<Text>(faults);
+  run.device = if_given<Text>(hardware.device);
+  run.directory = if_given<Text>(hardware.directory);
+  if (sampling.samples != 0) {
+    run.sample_seed = std::to_string(sampling.seed);
+    run.samples = std::to_string(sampling.samples);
+  }
+  run.scale_bytes = if_given<Text>(trace.scale_bytes);
+  run.scale_time = if_given<Text>(trace.scale_time);
+  run.verify = if_given<Text>(hardware.verify);
+  run.prices = if_given<Text>(prices.file);
+  if (!prices.prices.empty()) run.price = prices.prices;
   return run;
 }
 
@@ -90,35 +89,44 @@ Json manifest_json(const Workload& workload, const std::string& policy,
   return to_json_of(manifest_of(workload, policy, resolved));
 }
 
-RunAgain run_again(const Json& result, const std::string& file) {
+Scenario read_manifest(const Json& result, const std::string& file) {
   const auto fail = [&](const std::string& message) { throw Error(file, 0, title_of(result) + " " + message); };
   const Json& manifest = member(result, "manifest");
   if (!member(manifest, "run").is_object()) fail("lacks manifest.run");
-  RunAgain again;
-  ManifestRun& run = again.run;
+  ManifestRun run;
+  Named<std::string> settings;
   try {
     read_answer(manifest["run"], run, "manifest.run");
-    Named<std::string> settings;
     if (manifest.contains("options")) read_answer(manifest["options"], settings, "manifest.options");
-    again.settings = {settings.begin(), settings.end()};
   } catch (const Error& error) {
     fail(std::string("is damaged: ") + error.what());
   }
   const Json& policy = member(result, "policy");
-  again.policy = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : "");
-  again.sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)};
-  WorkloadOptions& options = again.options;
-  options.trace = run.trace;
-  options.machine = run.machine;
-  options.gpu_memory = run.gpu_memory.value_or("");
-  options.cpu_memory = run.cpu_memory.value_or("");
-  options.iterations = run.iterations.value_or(0);
-  options.generate = run.generate.value_or(Named<std::string>());
-  options.limits = run.limits.value_or(std::vector<std::string>());
-  options.rescale = {.assume_gpu = run.assume_gpu.value_or(""), .no_rescale = run.no_rescale.value_or(false)};
-  options.faults = run.faults.value_or("");
-  options.prices = {.file = run.prices.value_or(""), .prices = run.price.value_or(std::vector<std::string>())};
-  return again;
+  return {.trace = {.file = run.trace,
+                    .generate = run.generate.value_or(Named<std::string>()),
+                    .rescale = {run.assume_gpu.value_or(""), run.no_rescale.value_or(false)},
+                    .scale_bytes = run.scale_bytes.value_or(""),
+                    .scale_time = run.scale_time.value_or("")},
+          .machine = {.name = run.machine,
+                      .gpu_memory = run.gpu_memory.value_or(""),
+                      .cpu_memory = run.cpu_memory.value_or(""),
+                      .limits = run.limits.value_or(std::vector<std::string>())},
+          .policy = {.name = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : ""),
+                     .settings = {settings.begin(), settings.end()}},
+          .iterations = run.iterations.value_or(0),
+          .prices = {run.prices.value_or(""), run.price.value_or(std::vector<std::string>())},
+          .faults = run.faults.value_or(""),
+          .sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)},
+          .hardware = {run.device.value_or(""), run.directory.value_or(""), run.verify.value_or("")}};
+}
+
+bool same_question(const Json& a, const Json& b) {
+  const auto asked = [](Json run) {
+    run.erase("policy");
+    run.erase("policy_library");
+    return run;
+  };
+  return asked(a["manifest"]["run"]) == asked(b["manifest"]["run"]);
 }
 
 void check_repeatable(const Json& result, const std::string& file) {
@@ -128,22 +136,24 @@ void check_repeatable(const Json& result, const std::string& file) {
   if (measured == true || result.contains("training")) {
     fail("was measured, which no run repeats to the byte; `run` it again and look at `diff`");
   }
-  const RunAgain again = run_again(result, file);
-  for (const auto& [key, value] : result["manifest"]["run"].items()) {
-    if (!is_member_of_run(key) || again.run.device) {
+  const Scenario scenario = read_manifest(result, file);
+  const Json& run = result["manifest"]["run"];
+  for (const auto& [key, value] : run.items()) {
+    if (!is_member_of_run(key) || !scenario.hardware.device.empty()) {
       fail("manifest.run has '" + key + "', which this version cannot repeat");
     }
   }
   if (!result["manifest"].contains("options")) fail("lacks manifest.options");
-  if (again.policy.empty() || again.options.machine.empty()) fail("lacks the policy or the machine of its run");
-  if (again.options.iterations > 1'000'000) fail("manifest.run.iterations is no number of iterations");
-  const std::uint64_t samples = again.sampling.samples;
-  if (again.run.samples && (samples < fewest_samples || samples > most_samples)) {
-    fail(fmt::format("has {} samples; it may have {} to {}", *again.run.samples, fewest_samples, most_samples));
+  if (scenario.policy.name.empty() || scenario.machine.name.empty()) fail("lacks the policy or the machine of its run");
+  if (scenario.iterations > 1'000'000) fail("manifest.run.iterations is no number of iterations");
+  const std::uint64_t samples = scenario.sampling.samples;
+  if (run.contains("samples") && (samples < fewest_samples || samples > most_samples)) {
+    const auto text = run["samples"].get<std::string>();
+    fail(fmt::format("has {} samples; it may have {} to {}", text, fewest_samples, most_samples));
   }
   // Code is run only where the user names it, never because a result does.
-  if (again.run.policy_library && origin_of_policy(again.policy).file.empty()) {
-    fail(library_is_missing(*again.run.policy_library));
+  if (run.contains("policy_library") && origin_of_policy(scenario.policy.name).file.empty()) {
+    fail(library_is_missing(run["policy_library"].get<std::string>()));
   }
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "answers/described.h"
-#include "studies/intervals.h"
 #include "studies/workload.h"
 
 namespace tencache {
@@ -73,16 +72,11 @@ Manifest manifest_of(const Workload& workload, const std::string& policy,
 Json manifest_json(const Workload& workload, const std::string& policy,
                    const std::map<std::string, std::string>& resolved);
 
-// What a result's manifest asks for; what it does not say is empty.
-struct RunAgain {
-  ManifestRun run;  // as written
-  WorkloadOptions options;
-  SampleOptions sampling;
-  std::string policy;
-  std::map<std::string, std::string> settings;
-};
-// Throws Error, placed at `file`, where a part of the manifest is missing or of another type.
-RunAgain run_again(const Json& result, const std::string& file);
+// What a result's manifest asks for. Throws Error, placed at `file`, where a part of the manifest is missing or of
+// another type.
+Scenario read_manifest(const Json& result, const std::string& file);
+// Whether two results, whose manifests can be read, differ in their policies at most.
+bool same_question(const Json& a, const Json& b);
 // Throws Error where the result cannot be had again to the byte: it was measured, asks for what this version does not
 // know, or needs a policy library that is not loaded.
 void check_repeatable(const Json& result, const std::string& file);

@@ -8,7 +8,7 @@
 
 namespace tencache {
 
-// Simulates, writes the result without `timing` to `file` and says its SHA-256 on stderr. `timeline`, if given,
+// Simulates the scenario's policy, writes the result without `timing` to `file` and says its SHA-256 on stderr. `timeline`, if given,
 // receives the spans.
 struct Prediction {
   Outcome outcome;
@@ -17,8 +17,7 @@ struct Prediction {
   std::string file;
   std::string sha256;
 };
-Prediction predict(const Workload& workload, const std::string& policy,
-                   const std::map<std::string, std::string>& settings, const std::string& file, Timeline* timeline);
+Prediction predict(const Workload& workload, const std::string& file, Timeline* timeline);
 
 // The figures of two results of `result_json` side by side, each as {predicted, measured, error}, where error is
 // predicted / measured - 1, null where nothing was measured: `iteration_seconds`, and by name `time_seconds` (compute,

@@ -18,7 +18,7 @@ double per_iteration(const RunResult& result, double window) { return window / s
 
 // Of all ranks together; none: the trace does not say how many tokens an iteration has.
 std::optional<double> tokens_per_second(const Workload& workload, double iteration_seconds) {
-  const std::uint64_t tokens = workload.trace.header.tokens_per_iteration();
+  const std::uint64_t tokens = workload.trace->header.tokens_per_iteration();
   if (tokens == 0 || iteration_seconds <= 0) return std::nullopt;
   return static_cast<double>(tokens) / iteration_seconds;
 }
@@ -230,12 +230,12 @@ Json ranks_json(const Workload& workload, const Outcome& outcome) {
 Json bytes_json(Bytes bytes) { return bytes >= unlimited ? Json(nullptr) : Json(bytes); }
 
 // What was injected, by kind.
-Json faults_json(const WorkloadOptions& options, const FaultCounts& injected) {
+Json faults_json(const Scenario& scenario, const FaultCounts& injected) {
   Json counts = Json::object();
   for (std::size_t kind = 0; kind < injected.size(); ++kind) {
     counts[std::string(to_string(static_cast<FaultKind>(kind)))] = injected[kind];
   }
-  return {{"plan", options.faults}, {"injected", std::move(counts)}};
+  return {{"plan", scenario.faults}, {"injected", std::move(counts)}};
 }
 
 }  // namespace
@@ -294,7 +294,7 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   Json json;
   json["policy"] = outcome.policy;
   json["machine"] = workload.machine.name;
-  json["trace"] = workload.options.trace;
+  json["trace"] = workload.scenario.trace.file;
   json["fits"] = result.fits;
   json["reason"] = result.fits ? Json(nullptr) : Json(result.misfit);
   if (!result.fits && !result.misfit_op.empty()) {
@@ -318,16 +318,16 @@ Json result_json(const Workload& workload, const Outcome& outcome, const Referen
   json["notes"] = notes_of(workload);
   json["rescaled"] = rescaling_json(workload);
   json["gpu_time"] = gpu_time_json(workload);
-  if (!workload.options.faults.empty()) json["faults"] = faults_json(workload.options, outcome.faults);
+  if (!workload.scenario.faults.empty()) json["faults"] = faults_json(workload.scenario, outcome.faults);
   json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
   json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
   return json;
 }
 
 std::string trace_title(const Workload& workload) {
-  const TraceHeader& header = workload.trace.header;
+  const TraceHeader& header = workload.trace->header;
   std::string title =
-      header.model.empty() ? std::filesystem::path(workload.options.trace).filename().string() : header.model;
+      header.model.empty() ? std::filesystem::path(workload.scenario.trace.file).filename().string() : header.model;
   if (header.batch != 0) title += fmt::format(", batch {}", header.batch);
   return printable(title);
 }
@@ -449,7 +449,7 @@ std::string result_text(const Workload& workload, const Outcome& outcome, const 
   const RunResult& result = outcome.result;
   std::string text = fmt::format("{} on {}, {}\n", trace_title(workload), machine_title(workload), outcome.policy);
   text += notes_text(workload, outcome);
-  if (!workload.options.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
+  if (!workload.scenario.faults.empty()) text += fmt::format("  injected       {}\n", to_string(outcome.faults));
   if (!result.fits) return text + fmt::format("  does not fit: {}\n", printable(result.misfit));
   text += iteration_text(outcome, references) + attribution_text(result) +
           traffic_text(workload.machine.of_rank(outcome.rank), result);

@@ -22,7 +22,7 @@ CpuWait cpu_wait(const RunResult& result) {
 // None: no policy of DeepSpeed's, or nothing that runs.
 std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, const Outcome& outcome) {
   if (!outcome.result.fits) return std::nullopt;
-  return deepspeed_memory(outcome.policy, outcome.options, model_shape(workload.trace));
+  return deepspeed_memory(outcome.policy, outcome.options, model_shape(*workload.trace));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ std::string deepspeed_note(const Workload& workload, const Outcome& outcome) {
 namespace {
 
 std::vector<std::string> notes_of_durations(const Workload& workload) {
-  const std::string& recorded_on = workload.trace.header.hardware;
+  const std::string& recorded_on = workload.trace->header.hardware;
   const std::string& gpu = workload.machine.gpu;
   if (const auto& rescaling = workload.rescaling) {
     std::string note = fmt::format(
@@ -74,7 +74,7 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
     return {std::move(note)};
   }
   if (recorded_on.empty() || gpu.empty() || recorded_on == gpu || recorded_on == "modelled: " + gpu) return {};
-  if (!workload.options.rescale.no_rescale) return {};
+  if (!workload.scenario.trace.rescale.no_rescale) return {};
   return {fmt::format("the trace's durations are those of {}, not rescaled to the machine's {}", printable(recorded_on),
                       printable(gpu))};
 }
@@ -84,9 +84,9 @@ std::vector<std::string> notes_of_durations(const Workload& workload) {
 std::vector<std::string> notes_of(const Workload& workload) {
   std::vector<std::string> notes = notes_of_durations(workload);
   if (workload.gpu_time) notes.push_back(gpu_time_note(*workload.gpu_time));
-  if (!workload.options.faults.empty()) {
+  if (!workload.scenario.faults.empty()) {
     notes.push_back("disturbed on purpose, so that no figure here is the machine's: --faults " +
-                    workload.options.faults);
+                    workload.scenario.faults);
   }
   return notes;
 }

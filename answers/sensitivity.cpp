@@ -127,7 +127,7 @@ SensitivityAnswer sensitivity_answer(const SensitivityRequest& request, Sensitiv
 SensitivityAnswer sensitivity_answer(const Workload& workload, const SensitivityRequest& request,
                                      SensitivityResult result, double run_seconds) {
   SensitivityAnswer answer = sensitivity_answer(request, std::move(result));
-  answer.trace = workload.options.trace;
+  answer.trace = workload.scenario.trace.file;
   answer.notes = notes_of(workload);
   answer.rescaled = rescaling_json(workload);
   answer.gpu_time = gpu_time_json(workload);

@@ -43,17 +43,17 @@ Json manifest_of(const Tuned& tuned) {
   const TuneRequest& request = tuned.request;
   Json traces = Json::array(), hashes = Json::array();
   for (const Workload& workload : tuned.workloads) {
-    traces.push_back(workload.options.trace);
+    traces.push_back(workload.scenario.trace.file);
     hashes.push_back(workload.trace_sha256.empty() ? Json(nullptr) : Json(workload.trace_sha256));
   }
-  const WorkloadOptions& options = tuned.workloads.front().options;
+  const Scenario& scenario = tuned.workloads.front().scenario;
   Json run = {{"traces", std::move(traces)},
               {"policy", request.policy},
-              {"machine", options.machine},
-              {"gpu_memory", options.gpu_memory.empty() ? Json(nullptr) : Json(options.gpu_memory)},
-              {"cpu_memory", options.cpu_memory.empty() ? Json(nullptr) : Json(options.cpu_memory)},
-              {"limits", options.limits},
-              {"iterations", options.iterations == 0 ? Json(nullptr) : Json(options.iterations)},
+              {"machine", scenario.machine.name},
+              {"gpu_memory", scenario.machine.gpu_memory.empty() ? Json(nullptr) : Json(scenario.machine.gpu_memory)},
+              {"cpu_memory", scenario.machine.cpu_memory.empty() ? Json(nullptr) : Json(scenario.machine.cpu_memory)},
+              {"limits", scenario.machine.limits},
+              {"iterations", scenario.iterations == 0 ? Json(nullptr) : Json(scenario.iterations)},
               {"set", request.settings},
               {"over", request.over},
               {"budget", request.budget},
@@ -61,8 +61,8 @@ Json manifest_of(const Tuned& tuned) {
               {"copies", tuned.result.candidates.front().seconds.front().size()},
               {"tie", request.tie}};
   Json hash = {{"traces", std::move(hashes)}, {"machine", tuned.workloads.front().machine_sha256}};
-  if (!options.rescale.assume_gpu.empty()) run["assume_gpu"] = options.rescale.assume_gpu;
-  if (options.rescale.no_rescale) run["no_rescale"] = true;
+  if (!scenario.trace.rescale.assume_gpu.empty()) run["assume_gpu"] = scenario.trace.rescale.assume_gpu;
+  if (scenario.trace.rescale.no_rescale) run["no_rescale"] = true;
   if (!request.from_deepspeed.empty()) {
     run["from_deepspeed"] = request.from_deepspeed;
     hash["from_deepspeed"] = request.from_deepspeed_sha256;
@@ -301,7 +301,7 @@ TuneAnswer tune_answer(const Tuned& tuned) {
   answer.machine = tuned.machine().name;
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
     const Workload& workload = tuned.workloads[w];
-    answer.workloads.push_back({workload.options.trace, best.median_seconds(w), standard.median_seconds(w),
+    answer.workloads.push_back({workload.scenario.trace.file, best.median_seconds(w), standard.median_seconds(w),
                                 tuned.ideal_seconds[w], replay_command(tuned, best, w), notes_of(workload),
                                 gpu_time_json(workload), trace_title(workload)});
   }

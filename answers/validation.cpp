@@ -383,9 +383,11 @@ std::string generate_text(const std::string& title, const GenerateSettings& sett
 std::string setup_text(const ValidationFile& file) {
   std::string text = "\n### Setup\n\n| system | policy and options | machine |\n|---|---|---|\n";
   for (const ValidationSystem& system : file.systems) {
-    const std::string when = system.iteration == 0 ? "" : fmt::format("; iteration {}", system.iteration);
-    text += fmt::format("| {} | `{}{}`{}{} | {} |\n", cell(system.name), system.policy, settings_text(system.settings),
-                        when, generate_text("; traces with", system.generate), system.machine.name);
+    const std::string when =
+        system.scenario.iterations == 0 ? "" : fmt::format("; iteration {}", system.scenario.iterations);
+    text += fmt::format("| {} | `{}{}`{}{} | {} |\n", cell(system.name), system.scenario.policy.name,
+                        settings_text(system.scenario.policy.settings), when,
+                        generate_text("; traces with", system.generate), system.machine().name);
   }
   text += "\n| workload | | |\n|---|---|---|\n";
   for (const ValidationWorkload& workload : file.workloads) {

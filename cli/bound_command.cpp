@@ -15,13 +15,13 @@ namespace tencache {
 
 void add_bound_command(CLI::App& app, Command& chosen) {
   struct Arguments {
-    WorkloadOptions workload;
+    Scenario scenario;
     bool json = false;
     Json command;  // for the manifest
   };
   CLI::App* command = app.add_subcommand("bound", "The lower bound of the iteration time, and what binds");
   auto arguments = std::make_shared<Arguments>();
-  add_machine_options(*command, arguments->workload);
+  add_machine_options(*command, arguments->scenario);
   command->add_flag("--json", arguments->json, "The same as JSON");
   command->footer(
       "No policy is faster: the compute of the GPU and of the CPU, and what must cross the machine's links beyond "
@@ -33,9 +33,9 @@ void add_bound_command(CLI::App& app, Command& chosen) {
   command->callback([arguments, command, &chosen] {
     arguments->command = command_json(*command);
     chosen = [arguments] {
-      const Workload workload = load_workload(arguments->workload);
+      const Workload workload = load_workload(arguments->scenario);
       const std::int64_t start = tool_clock_ns();
-      const Bound bound = lower_bound_of(workload.trace, workload.machine);
+      const Bound bound = lower_bound_of(*workload.trace, workload.machine);
       const BoundAnswer answer = bound_answer(workload, bound, seconds_since(start));
       if (arguments->json) {
         print_repeatable(to_json_of(answer), arguments->command);

@@ -192,4 +192,10 @@ void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push
 
 Embedding* current_embedding() { return embedding_of_thread; }
 
+const EmbeddedTrace* embedded_trace(const std::string& word) {
+  if (embedding_of_thread == nullptr) return nullptr;
+  const auto found = embedding_of_thread->traces.find(word);
+  return found == embedding_of_thread->traces.end() ? nullptr : &found->second;
+}
+
 }  // namespace tencache

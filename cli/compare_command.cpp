@@ -23,9 +23,8 @@ constexpr std::size_t bar_width = 30;
 constexpr std::size_t bar_width_with_intervals = 14;
 
 struct CompareArguments {
-  WorkloadOptions workload;
+  Scenario scenario;
   std::string policies = "all";
-  SampleOptions sampling;
   bool json = false;
 };
 
@@ -93,13 +92,11 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
 
 // What may be believed of the figures, and which, in the words of `sweep`.
 std::string validity_lines(const Workload& workload, const std::vector<Outcome>& outcomes) {
-  const WorkloadOptions& options = workload.options;
-  const std::string taken_from = taken_as_they_are(workload.trace, workload.machine, options.rescale);
+  const std::string taken_from = taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale);
   // Another memory size, a slower link, durations of another GPU: nothing like it was measured.
-  const bool changed = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
-                       workload.rescaling || !taken_from.empty();
+  const bool changed = workload.scenario.machine.changed() || workload.rescaling || !taken_from.empty();
   const std::vector<Validated> list = read_validated();
-  const std::string& recorded_by = workload.trace.header.recorded_by;
+  const std::string& recorded_by = workload.trace->header.recorded_by;
   const Validated* validated = changed ? nullptr : validated_for(list, workload.machine.name, recorded_by);
   std::vector<std::pair<std::string, std::vector<std::string>>> rows;  // validity and the policies that have it
   for (const Outcome& outcome : outcomes) {
@@ -170,9 +167,9 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
   std::vector<std::string> header = {"policy", "iteration", "× ideal", "hits", "moved", "waits most for", "time"};
   if (with_intervals) header.insert(header.begin() + 2, "interval");
   const Price& price = workload.machine.price;
-  const PriceChoice& asked = workload.options.prices;
+  const PriceChoice& asked = workload.scenario.prices;
   const bool with_cost = price.on_demand > 0 && !(asked.file.empty() && asked.prices.empty());
-  const double tokens = static_cast<double>(workload.trace.header.tokens_per_iteration());
+  const double tokens = static_cast<double>(workload.trace->header.tokens_per_iteration());
   const std::string currency = price.currency == "USD" ? "$" : price.currency;
   if (with_cost) header.insert(header.end() - 1, currency + (tokens > 0 ? "/1M tokens" : "/iteration"));
   // Of the whole machine, ranks that the trace leaves idle included.
@@ -231,8 +228,7 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
 
 ExitCode compare(const CompareArguments& arguments) {
   const std::vector<std::string> names = policies_named(arguments.policies);
-  Workload workload = load_workload(arguments.workload);
-  note_samples(workload, arguments.sampling);
+  const Workload workload = load_workload(arguments.scenario);
   const References references = references_of(workload);
   std::vector<Outcome> outcomes;
   {
@@ -258,7 +254,7 @@ ExitCode compare(const CompareArguments& arguments) {
          {},
          outcome.result.fits ? outcome.result.iteration_seconds() : std::numeric_limits<double>::infinity()});
   }
-  const Intervals intervals = sample_intervals(workload, sampled, arguments.sampling);
+  const Intervals intervals = sample_intervals(workload, sampled, workload.scenario.sampling);
   // `ideal` is a row whether it was asked for or not.
   if (std::find(names.begin(), names.end(), "ideal") == names.end()) {
     outcomes.insert(outcomes.begin(), simulate_or_refuse(workload, "ideal", {}));
@@ -290,11 +286,11 @@ ExitCode compare(const CompareArguments& arguments) {
 void add_compare_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("compare", "Simulate a trace under several policies: a table, best first");
   auto arguments = std::make_shared<CompareArguments>();
-  add_workload_options(*command, arguments->workload);
-  add_price_options(*command, arguments->workload.prices);
+  add_workload_options(*command, arguments->scenario);
+  add_price_options(*command, arguments->scenario.prices);
   command->add_option("--policies,-p,--policy", arguments->policies, "Names separated by commas, or all")
       ->capture_default_str();
-  add_sample_options(*command, arguments->sampling);
+  add_sample_options(*command, arguments->scenario.sampling);
   command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
   command->footer(
       "The lower bound and `ideal` are always rows; the bound is no policy and cannot be named in --policies. "

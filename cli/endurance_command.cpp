@@ -14,9 +14,7 @@ namespace tencache {
 namespace {
 
 struct EnduranceArguments {
-  WorkloadOptions workload;
-  std::string policy;
-  std::vector<std::string> settings;
+  Scenario scenario;
   std::string rated;  // --tbw
   double duty_percent = 100;
   WearOptions wear;
@@ -34,14 +32,14 @@ ExitCode endurance(EnduranceArguments arguments) {
     }
   }
   arguments.wear.duty = arguments.duty_percent / 100;
-  const auto settings = parse_settings(arguments.settings);
-  const Workload workload = load_workload(arguments.workload);
+  const PolicyChoice& policy = arguments.scenario.policy;
+  const Workload workload = load_workload(arguments.scenario);
   const auto& tiers = workload.machine.tiers;
   if (std::none_of(tiers.begin(), tiers.end(), [](const Tier& tier) { return tier.kind == TierKind::nvme; })) {
     throw Error("machine '" + workload.machine.name + "' has no tier of kind nvme, so that nothing wears out");
   }
-  make_policy(arguments.policy, settings);  // a wrong name or option is bad usage
-  const Outcome outcome = simulate_or_refuse(workload, arguments.policy, settings);
+  make_policy(policy.name, policy.settings);  // a wrong name or option is bad usage
+  const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings);
   const EnduranceAnswer answer = endurance_answer(workload, outcome, arguments.wear, arguments.rated);
   if (arguments.json) {
     print_repeatable(to_json_of(answer), arguments.command);
@@ -56,9 +54,8 @@ ExitCode endurance(EnduranceArguments arguments) {
 void add_endurance_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("endurance", "What is written to each SSD, and how long it lasts");
   auto arguments = std::make_shared<EnduranceArguments>();
-  add_workload_options(*command, arguments->workload);
-  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
-  add_settings_option(*command, arguments->settings);
+  add_workload_options(*command, arguments->scenario);
+  add_policy_options(*command, arguments->scenario.policy);
   CLI::Option* rated = refuse_empty(
       command->add_option("--tbw", arguments->rated,
                           "What each SSD is rated to have written, such as 600TB (default: the machine file's tbw)"));

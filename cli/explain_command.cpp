@@ -15,7 +15,7 @@ namespace tencache {
 namespace {
 
 struct ExplainArguments {
-  WorkloadOptions workload;
+  Scenario workload;
   std::string policy;
   std::string policies = "foresight,g10,10cache,zero-infinity,on-demand";
   std::vector<std::string> settings;
@@ -33,9 +33,9 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   if (arguments.policies != "none") request.other_policies = policies_named(arguments.policies);
   request.settings = parse_settings(arguments.settings);
   const Workload workload = load_workload(arguments.workload);
-  request.trace = &workload.trace;
+  request.trace = workload.trace.get();
   request.machine = &workload.machine;
-  request.limits = limits_of(workload.options.iterations);
+  request.limits = limits_of(workload.scenario.iterations);
   request.tensors_confirmed = arguments.top;
   const std::int64_t start = tool_clock_ns();
   Explanation explanation;

@@ -19,7 +19,7 @@ namespace tencache {
 namespace {
 
 struct FitArguments {
-  WorkloadOptions workload;
+  Scenario workload;
   std::string policies = "all";
   std::vector<std::string> settings;
   std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
@@ -48,7 +48,7 @@ ExitCode fit(const FitArguments& arguments) {
   request.policies = names;
   request.settings = settings;
   request.searched = searched_kinds(arguments, names.size());
-  request.pinned_limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, rank_count(workload.trace));
+  request.pinned_limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, rank_count(*workload.trace));
   std::vector<FitVerdict> verdicts;
   {
     ProgressLine progress;
@@ -59,7 +59,7 @@ ExitCode fit(const FitArguments& arguments) {
   }
   std::optional<Bound> bound;
   if (arguments.json || std::ranges::any_of(verdicts, &FitVerdict::fits_all)) {
-    bound = lower_bound_of(workload.trace, workload.machine);
+    bound = lower_bound_of(*workload.trace, workload.machine);
   }
   const FitAnswer answer = fit_answer(request, std::move(verdicts), bound);
   if (arguments.json) {

@@ -6,6 +6,7 @@
 #include "answers/result.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/embedding.h"
 #include "cli/workload_options.h"
 #include "studies/workload.h"
 #include "traces/file/trace_file.h"
@@ -47,10 +48,10 @@ Json op_bytes_json(const Trace& trace, Bytes bytes, OpIndex op) {
   return json;
 }
 
-Json info_json(const std::string& file, const Trace& trace, const TraceSummary& summary) {
+Json info_json(const std::string& file, const std::string& sha256, const Trace& trace, const TraceSummary& summary) {
   Json json;
   json["trace"] = file;
-  json["sha256"] = sha256_of_file(file);
+  json["sha256"] = sha256;
   json["header"] = header_json(trace);
   Json by_phase = Json::object();
   for (std::size_t i = 0; i < phase_count; ++i) {
@@ -171,10 +172,12 @@ void add_info_command(CLI::App& app, Command& chosen) {
       "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      const Trace trace = read_trace(arguments->trace);
+      const EmbeddedTrace* given = embedded_trace(arguments->trace);
+      const Trace trace = given != nullptr ? *given->trace : read_trace(arguments->trace);
       const TraceSummary summary = summarize(trace);
       if (arguments->json) {
-        print_json(info_json(arguments->trace, trace, summary));
+        const std::string sha256 = given != nullptr ? given->sha256 : sha256_of_file(arguments->trace);
+        print_json(info_json(arguments->trace, sha256, trace, summary));
       } else {
         print(info_text(arguments->trace, trace, summary));
       }

@@ -17,21 +17,17 @@ namespace tencache {
 namespace {
 
 struct ReplayArguments {
-  WorkloadOptions workload;
-  std::string policy;
-  std::vector<std::string> settings;
-  SampleOptions sampling;
+  Scenario scenario;
   std::string timeline;
   std::string decisions;
   bool json = false;
 };
 
 ExitCode replay(const ReplayArguments& arguments) {
-  const auto settings = parse_settings(arguments.settings);
-  Workload workload = load_workload(arguments.workload);
-  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
-  note_samples(workload, arguments.sampling);
-  std::vector<std::string> others = input_files(arguments.workload);
+  Workload workload = load_workload(arguments.scenario);
+  const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
+  const PolicyChoice& policy = workload.scenario.policy;
+  std::vector<std::string> others = input_files(arguments.scenario);
   check_timeline_name(arguments.timeline);
   check_output("--timeline", arguments.timeline, others);
   others.push_back(arguments.timeline);
@@ -49,7 +45,7 @@ ExitCode replay(const ReplayArguments& arguments) {
   }
   if (decisions) recorders.on_decision = decisions->sink();
   if (faults) recorders.faults = &*faults;
-  const Outcome outcome = simulate_policy(workload, arguments.policy, settings, recorders);
+  const Outcome outcome = simulate_policy(workload, policy.name, policy.settings, recorders);
   const bool decided = decisions && (outcome.result.iterations > 0 || decisions->count() > 0);
   if (decided) decisions->commit();
   const References references = references_of(workload);
@@ -77,7 +73,7 @@ ExitCode replay(const ReplayArguments& arguments) {
     }
   }
   const Intervals intervals = sample_intervals(
-      workload, {{arguments.policy, settings, outcome.result.iteration_seconds()}}, arguments.sampling);
+      workload, {{policy.name, policy.settings, outcome.result.iteration_seconds()}}, workload.scenario.sampling);
   if (arguments.json) {
     Json result = result_json(workload, outcome, references);
     add_interval(result, intervals, intervals.policies.front());
@@ -98,12 +94,11 @@ ExitCode replay(const ReplayArguments& arguments) {
 void add_replay_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("replay", "Simulate a trace on a machine under one policy");
   auto arguments = std::make_shared<ReplayArguments>();
-  add_workload_options(*command, arguments->workload);
-  add_price_options(*command, arguments->workload.prices);
-  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
-  add_settings_option(*command, arguments->settings);
-  add_sample_options(*command, arguments->sampling);
-  add_faults_option(*command, arguments->workload.faults)->excludes("--samples");
+  add_workload_options(*command, arguments->scenario);
+  add_price_options(*command, arguments->scenario.prices);
+  add_policy_options(*command, arguments->scenario.policy);
+  add_sample_options(*command, arguments->scenario.sampling);
+  add_faults_option(*command, arguments->scenario.faults)->excludes("--samples");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write the timeline to this file, for https://ui.perfetto.dev; .csv: a line "
                                    "per span"));

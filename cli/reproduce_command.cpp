@@ -27,45 +27,35 @@ struct ReproduceArguments {
   bool json = false;
 };
 
-// What the manifest says was asked for.
-bool same_run(const RunAgain& a, const RunAgain& b) {
-  const auto asked = [](ManifestRun run) {  // but for what rows differ in
-    run.policy.reset();
-    run.policy_library.reset();
-    return to_json_of(run);
-  };
-  return asked(a.run) == asked(b.run);
-}
-
 // Rows of one run, as `compare` made them: read once and, where they have intervals, sampled together, since an
 // interval says how often its policy was the fastest of them. Appends the results of now.
 void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>& then,
-                   const std::vector<RunAgain>& rows, std::size_t begin, std::size_t end, std::vector<Json>& now) {
-  WorkloadOptions options = rows[begin].options;
-  if (!options.generate.empty()) options.trace.clear();  // only the name of what was generated
+                   const std::vector<Scenario>& rows, std::size_t begin, std::size_t end, std::vector<Json>& now) {
+  Scenario scenario = rows[begin];
+  if (!scenario.trace.generate.empty()) scenario.trace.file.clear();  // only the name of what was generated
   if (!arguments.trace.empty()) {
-    options.trace = arguments.trace;
-    options.generate.clear();
+    scenario.trace.file = arguments.trace;
+    scenario.trace.generate.clear();
   }
-  if (!arguments.machine.empty()) options.machine = arguments.machine;
-  Workload workload = load_workload(options);
-  workload.options = rows[begin].options;  // the result speaks of the names of then
-  note_samples(workload, rows[begin].sampling);
-  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
+  scenario.machine.found_at = arguments.machine;
+  Workload workload = load_workload(scenario);
+  workload.scenario = rows[begin];  // the result speaks of the names of then
+  const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   const References references = references_of(workload);
   std::vector<Sampled> sampled;
   std::vector<std::size_t> sampled_rows;
   for (std::size_t i = begin; i < end; ++i) {
-    if (rows[i].policy == bound_row) {
+    const PolicyChoice& policy = rows[i].policy;
+    if (policy.name == bound_row) {
       now.push_back(bound_row_json(workload, references));
       continue;
     }
-    const Outcome outcome = simulate_or_refuse(workload, rows[i].policy, rows[i].settings, faults ? &*faults : nullptr);
+    const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings, faults ? &*faults : nullptr);
     now.push_back(result_json(workload, outcome, references));
     if (then[i].value("samples", Json()).is_null()) continue;
     sampled_rows.push_back(i);
     sampled.push_back(
-        {rows[i].policy, rows[i].settings,
+        {policy.name, policy.settings,
          outcome.result.fits ? outcome.result.iteration_seconds() : std::numeric_limits<double>::infinity()});
   }
   if (sampled.empty()) return;
@@ -109,17 +99,17 @@ std::string explanation(const std::vector<Change>& changes) {
 
 // The results of `replay` and `compare` again.
 std::vector<Json> rows_again(const ReproduceArguments& arguments, const std::vector<Json>& results) {
-  std::vector<RunAgain> requests;
+  std::vector<Scenario> scenarios;
   for (const Json& result : results) {
     check_repeatable(result, arguments.file);
-    requests.push_back(run_again(result, arguments.file));
+    scenarios.push_back(read_manifest(result, arguments.file));
   }
   std::vector<Json> now;
   ProgressLine progress;
-  for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
-    while (end < requests.size() && same_run(requests[begin], requests[end])) ++end;
+  for (std::size_t begin = 0, end = 0; begin < results.size(); begin = end) {
+    while (end < results.size() && same_question(results[begin], results[end])) ++end;
     progress.show(fmt::format("{} of {} results", end, results.size()));
-    simulate_rows(arguments, results, requests, begin, end, now);
+    simulate_rows(arguments, results, scenarios, begin, end, now);
   }
   return now;
 }

@@ -27,15 +27,11 @@ namespace {
 constexpr std::uint64_t default_iterations = 6;
 
 struct RunReplayArguments {
-  WorkloadOptions workload;
-  std::string policy;
-  std::vector<std::string> settings;
+  Scenario scenario{.trace = {.scale_bytes = "1", .scale_time = "1"},
+                    .hardware = {.device = "auto", .verify = "pages"}};
   std::vector<std::string> directories;
   std::string timeline;
   std::string prediction;
-  std::string verify = "pages";
-  std::string device = "auto";
-  std::string scale_bytes = "1", scale_time = "1";
   bool predict = false;
   bool json = false;
 };
@@ -63,16 +59,15 @@ struct Measurement {
 };
 
 // `lowered`: the program that was predicted; null: none was. `file`: the timeline's, which has the prediction; or null.
-Measurement measure(const Workload& workload, const RunReplayArguments& arguments,
-                    const std::map<std::string, std::string>& settings, const std::shared_ptr<Accelerator>& accelerator,
+Measurement measure(const Workload& workload, const std::shared_ptr<Accelerator>& accelerator,
                     const std::optional<FaultPlan>& faults, const Program* lowered, GrowingTimeline* file) {
   const std::int64_t start = tool_clock_ns();
   Measurement measurement;
-  MadePolicy made = make_policy(arguments.policy, settings);
+  MadePolicy made = make_policy(workload.scenario.policy.name, workload.scenario.policy.settings);
   Outcome& outcome = measurement.outcome;
-  outcome.policy = arguments.policy;
+  outcome.policy = workload.scenario.policy.name;
   outcome.options = std::move(made.options);
-  outcome.program = lowered != nullptr ? *lowered : lower(workload.trace, *made.policy, workload.machine);
+  outcome.program = lowered != nullptr ? *lowered : lower(*workload.trace, *made.policy, workload.machine);
 
   HostMachineOptions machine_options;
   const Layout layout = made.policy->layout(workload.machine, &outcome.program);
@@ -83,7 +78,7 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
   machine_options.accelerator = accelerator;
   machine_options.faults = faults;
   const std::unique_ptr<ReplayKernels> kernels = accelerator != nullptr ? accelerator->replay_kernels() : nullptr;
-  ReplayBodies bodies(outcome.program.trace, replay_options(arguments.verify), kernels.get());
+  ReplayBodies bodies(outcome.program.trace, replay_options(workload.scenario.hardware.verify), kernels.get());
   HostMachine machine(workload.machine, bodies, machine_options);
   ProgressLine progress;
   EngineOptions options;
@@ -94,11 +89,11 @@ Measurement measure(const Workload& workload, const RunReplayArguments& argument
     file->follow({"measured: " + outcome.policy, &timeline, &workload.machine, &outcome.program.trace});
   }
   options.on_iteration = [&](std::uint64_t iteration) {
-    progress.show(fmt::format("iteration {} of {}", iteration, workload.options.iterations));
+    progress.show(fmt::format("iteration {} of {}", iteration, workload.scenario.iterations));
     if (file != nullptr) file->append();
   };
   Engine engine(workload.machine, machine, *made.policy, &outcome.program, std::move(options));
-  naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.options.iterations)); });
+  naming_policy(outcome.policy, [&] { outcome.result = engine.run(limits_of(workload.scenario.iterations)); });
   if (file != nullptr) file->end();
   outcome.seconds = seconds_since(start);
   outcome.faults = machine.fault_counts();
@@ -130,8 +125,8 @@ Json measurement_json(const Workload& workload, const RunReplayArguments& argume
                       const References& references, const Prediction* prediction) {
   Json json = result_json(workload, measurement.outcome, references);
   json["measured"] = true;
-  json["scale_bytes"] = arguments.scale_bytes;
-  json["scale_time"] = arguments.scale_time;
+  json["scale_bytes"] = workload.scenario.trace.scale_bytes;
+  json["scale_time"] = workload.scenario.trace.scale_time;
   json["verification"] = {{"tensors", measurement.counts.verified_tensors},
                           {"corrupted", measurement.counts.corrupted_tensors},
                           {"first_corruption", measurement.counts.first_corruption}};
@@ -173,59 +168,52 @@ std::string measurement_text(const Workload& workload, const Measurement& measur
          comparison_text(comparison_json(prediction->result, result_json(workload, measurement.outcome, references)));
 }
 
-// The options of a run on hardware, for the manifest.
-std::map<std::string, std::string> run_options_of(const RunReplayArguments& arguments, const MachineSpec& machine,
-                                                  const Accelerator* accelerator) {
-  std::map<std::string, std::string> options = {{"scale_bytes", arguments.scale_bytes},
-                                                {"scale_time", arguments.scale_time},
-                                                {"verify", arguments.verify},
-                                                {"device", accelerator != nullptr ? "cuda" : "host"}};
+// Colons between them.
+std::string folders_of(const MachineSpec& machine) {
+  std::string all;
   for (const Tier& tier : machine.tiers) {
-    for (const std::string& directory : tier.directories) {
-      std::string& all = options["directory"];
-      all += (all.empty() ? "" : ":") + directory;
-    }
+    for (const std::string& directory : tier.directories) all += (all.empty() ? "" : ":") + directory;
   }
-  return options;
+  return all;
 }
 
 // Before files are worn: what the run will write, after the prediction or, without one, a simulation made for this.
-void announce_writes(const Workload& workload, const RunReplayArguments& arguments,
-                     const std::map<std::string, std::string>& settings, const Prediction* prediction) {
+void announce_writes(const Workload& workload, const Prediction* prediction) {
   const auto of_files = [](const Tier& tier) { return tier.kind == TierKind::nvme; };
   if (std::ranges::none_of(workload.machine.tiers, of_files)) return;
-  const RunResult expected =
-      prediction != nullptr ? prediction->outcome.result : simulate_policy(workload, arguments.policy, settings).result;
-  state_expected_writes(workload.machine, expected, workload.options.iterations);
+  const PolicyChoice& policy = workload.scenario.policy;
+  const RunResult expected = prediction != nullptr ? prediction->outcome.result
+                                                   : simulate_policy(workload, policy.name, policy.settings).result;
+  state_expected_writes(workload.machine, expected, workload.scenario.iterations);
 }
 
 ExitCode run_replay(RunReplayArguments arguments) {
-  const auto settings = parse_settings(arguments.settings);
-  make_policy(arguments.policy, settings);  // complains about names before anything is read or run
-  const double scale_bytes = parse_scale("--scale-bytes", arguments.scale_bytes);
-  const double scale_time = parse_scale("--scale-time", arguments.scale_time);
+  const TraceChoice& trace = arguments.scenario.trace;
+  const PolicyChoice& policy = arguments.scenario.policy;
+  make_policy(policy.name, policy.settings);  // complains about names before anything is read or run
+  const double scale_bytes = parse_scale("--scale-bytes", trace.scale_bytes);
+  const double scale_time = parse_scale("--scale-time", trace.scale_time);
   const bool predicting = arguments.predict || !arguments.prediction.empty();
   if (predicting && arguments.prediction.empty() && !arguments.timeline.empty()) {
     arguments.prediction = arguments.timeline + ".prediction.json";
   }
-  std::vector<std::string> others = input_files(arguments.workload);
+  std::vector<std::string> others = input_files(arguments.scenario);
   check_output("--timeline", arguments.timeline, others);
   others.push_back(arguments.timeline);
   check_output("--prediction", arguments.prediction, others);
-  if (arguments.workload.iterations == 0) arguments.workload.iterations = default_iterations;
-  Workload workload = load_workload(arguments.workload);
+  if (arguments.scenario.iterations == 0) arguments.scenario.iterations = default_iterations;
+  Workload workload = load_workload(arguments.scenario);
   if (scale_bytes != 1 || scale_time != 1) {
-    scale_trace(workload.trace, scale_bytes, scale_time);
-    remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", arguments.scale_bytes,
-                       arguments.scale_time));
+    remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", trace.scale_bytes, trace.scale_time));
   }
-  const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.device, workload.machine);
+  const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.scenario.hardware.device, workload.machine);
   workload.machine = with_real_pages(workload.machine, accelerator.get());
-  const std::optional<FaultPlan> faults = announce_faults(workload.options, workload.machine);
+  const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   choose_directories(workload.machine, arguments.directories);
-  state_room(workload.machine, most_demand(workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
+  state_room(workload.machine, most_demand(*workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
-  workload.run_options = run_options_of(arguments, workload.machine, accelerator.get());
+  workload.scenario.hardware.device = accelerator != nullptr ? "cuda" : "host";
+  workload.scenario.hardware.directory = folders_of(workload.machine);
 
   std::optional<GrowingTimeline> timeline;
   if (!arguments.timeline.empty()) timeline.emplace(arguments.timeline);
@@ -234,17 +222,16 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (predicting) {
     TemporaryFile unnamed(".prediction.json");
     const std::string file = arguments.prediction.empty() ? unnamed.path() : arguments.prediction;
-    prediction = predict(workload, arguments.policy, settings, file, timeline ? &predicted : nullptr);
+    prediction = predict(workload, file, timeline ? &predicted : nullptr);
   }
   const Prediction* given = prediction ? &*prediction : nullptr;
-  announce_writes(workload, arguments, settings, given);
+  announce_writes(workload, given);
   const References references = prediction ? prediction->references : references_of(workload);
   if (!predicted.spans.empty()) {
-    timeline->put(
-        {"predicted: " + arguments.policy, &predicted, &workload.machine, &prediction->outcome.program.trace});
+    timeline->put({"predicted: " + policy.name, &predicted, &workload.machine, &prediction->outcome.program.trace});
   }
   const Measurement measurement =
-      measure(workload, arguments, settings, accelerator, faults, prediction ? &prediction->outcome.program : nullptr,
+      measure(workload, accelerator, faults, prediction ? &prediction->outcome.program : nullptr,
               timeline ? &*timeline : nullptr);
   if (arguments.json) {
     print_json(measurement_json(workload, arguments, measurement, references, given));
@@ -261,36 +248,35 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
   CLI::App* command =
       run.add_subcommand("replay", "Replay a trace on this computer's GPU, memory and files, and verify every tensor");
   auto arguments = std::make_shared<RunReplayArguments>();
-  add_workload_options(*command, arguments->workload);
-  add_price_options(*command, arguments->workload.prices);
+  add_workload_options(*command, arguments->scenario);
+  add_price_options(*command, arguments->scenario.prices);
   command->get_option("--iterations")
       ->description(fmt::format("Iterations, the second half of which is the result (default {})", default_iterations));
-  command->add_option("--policy,-p", arguments->policy, "A name of `tencache policies`")->required();
-  add_settings_option(*command, arguments->settings);
+  add_policy_options(*command, arguments->scenario.policy);
   command
       ->add_option("--directory", arguments->directories,
                    "Folder for the files of NVMe tiers, any number of times "
                    "(default: the machine's, else /var/tmp)")
       ->allow_extra_args(false)
       ->take_all();
-  refuse_empty(command->add_option("--scale-bytes", arguments->scale_bytes,
+  refuse_empty(command->add_option("--scale-bytes", arguments->scenario.trace.scale_bytes,
                                    "Multiply the trace's bytes by this, such as 1/1024, so that a large one fits"))
       ->capture_default_str();
-  refuse_empty(command->add_option("--scale-time", arguments->scale_time,
+  refuse_empty(command->add_option("--scale-time", arguments->scenario.trace.scale_time,
                                    "Multiply the trace's durations by this, such as 1/128 or 0 (no computing)"))
       ->capture_default_str();
   command
-      ->add_option("--verify", arguments->verify,
+      ->add_option("--verify", arguments->scenario.hardware.verify,
                    "What ops write and check of their tensors: stamps (cheapest), pages (all written, a word a page "
                    "checked), words (everything)")
       ->check(CLI::IsMember({"stamps", "pages", "words"}))
       ->capture_default_str();
-  add_device_option(*command, arguments->device);
+  add_device_option(*command, arguments->scenario.hardware.device);
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(command->add_option("--prediction", arguments->prediction,
                                    "Write the prediction to this file; implies --predict"));
-  add_faults_option(*command, arguments->workload.faults)->excludes("--predict")->excludes("--prediction");
+  add_faults_option(*command, arguments->scenario.faults)->excludes("--predict")->excludes("--prediction");
   refuse_empty(command->add_option("--timeline", arguments->timeline,
                                    "Write predicted and measured timelines as they happen, for `tencache gui F` and "
                                    "https://ui.perfetto.dev"));

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t usual_points = 9;
 
 struct SensitivityArguments {
-  WorkloadOptions workload;
+  Scenario workload;
   std::string policies = "foresight,10cache,zero-infinity,on-demand";
   std::vector<std::string> over;
   std::vector<std::string> settings;
@@ -95,9 +95,9 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
     }
   }
   if (!settings.empty()) simulate_policy(workload, request.policies.front(), settings);  // a wrong option is bad usage
-  request.trace = &workload.trace;
+  request.trace = workload.trace.get();
   request.machine = &workload.machine;
-  request.limits = limits_of(workload.options.iterations);
+  request.limits = limits_of(workload.scenario.iterations);
   request.policies.emplace_back(bound_line);
   request.tolerance = arguments.tolerance_percent / 100;
   const std::int64_t start = tool_clock_ns();

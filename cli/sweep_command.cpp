@@ -7,14 +7,11 @@
 #include <memory>
 
 #include "answers/sweep.h"
-#include "cli/build_id.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/output_files.h"
 #include "cli/repeat.h"
 #include "cli/workload_options.h"
-#include "configs/generate_settings.h"
-#include "configs/gpu_yaml.h"
 #include "configs/load_policy_library.h"
 #include "configs/model_yaml.h"
 #include "configs/shipped_files.h"
@@ -36,25 +33,6 @@ struct SweepArguments {
   bool json = false;
   Json command;  // for the manifest
 };
-
-// Enough of a hash to tell builds apart.
-std::string start_of_hash(const std::string& hash) { return hash.substr(0, 12); }
-
-SweepTools tools(const PriceChoice& prices) {
-  SweepTools tools;
-  tools.build = TENCACHE_VERSION "+" + start_of_hash(build_id());
-  tools.policy_build = [](const std::string& policy) { return start_of_hash(origin_of_policy(policy).sha256); };
-  tools.prices = prices;
-  tools.generate = [](const TraceSettings& settings) { return generate_trace(settings); };
-  tools.check = [](const TraceSettings& settings) { check_generate_settings(settings); };
-  tools.fingerprint = [](const TraceSettings& settings) {
-    for (const auto& [name, value] : settings) {
-      if (name == "model") return sha256_of_file(find_model_file(value)) + sha256_of_file(gpu_file());
-    }
-    throw Error("a workload needs a model");
-  };
-  return tools;
-}
 
 // "2/8".
 std::pair<std::size_t, std::size_t> parse_shard(const std::string& text) {
@@ -91,8 +69,8 @@ ExitCode report(const SweepResults& results, const SweepArguments& arguments) {
   return any || !arguments.shard.empty() ? ExitCode::done : ExitCode::answer_is_no;
 }
 
-SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
-  SweepPlan plan = plan_sweep(read_sweep_file(arguments.file, generate_option_names()), with);
+SweepPlan plan_of(const SweepArguments& arguments) {
+  SweepPlan plan = plan_sweep(read_sweep_file(arguments.file), arguments.prices);
   if (!arguments.shard.empty()) {
     const auto [i, n] = parse_shard(arguments.shard);
     take_shard(plan, i, n);
@@ -102,13 +80,13 @@ SweepPlan plan_of(const SweepArguments& arguments, const SweepTools& with) {
   return plan;
 }
 
-// As of WorkloadOptions.
+// As of one scenario.
 std::vector<std::string> input_files(const SweepPlan& plan, const PriceChoice& prices) {
   std::vector<std::string> files = loaded_policy_libraries();
   files.insert(files.end(), {plan.file.file, prices.file});
   for (const SweepWorkload& workload : plan.file.workloads) {
-    files.push_back(workload.trace_file);
-    for (const auto& [name, value] : workload.settings) {
+    files.push_back(workload.trace.file);
+    for (const auto& [name, value] : workload.trace.generate) {
       if (name == "model") files.push_back(find_model_file(value));
     }
   }
@@ -121,8 +99,7 @@ std::vector<std::string> input_files(const SweepPlan& plan, const PriceChoice& p
 
 ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
   if (arguments.file.empty()) throw Error("a sweep file is missing, or `merge`; see tencache sweep --help");
-  const SweepTools with = tools(arguments.prices);
-  const SweepPlan plan = plan_of(arguments, with);
+  const SweepPlan plan = plan_of(arguments);
   for (const std::string& warning : plan.warnings) remark(warning);
   std::vector<std::string> others = input_files(plan, arguments.prices);
   check_output("--output", arguments.output, others);
@@ -149,7 +126,7 @@ ExitCode lead(const SweepArguments& arguments, RankLeader* leader) {
       for (std::size_t i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
       line.show(fmt::format("{} {} of {}, {} left", bar, done, rows, time_text(left)));
     };
-    run_sweep(plan, with, store, resumed, arguments.threads, progress, leader);
+    run_sweep(plan, store, resumed, arguments.threads, progress, leader);
   }
   return report({.about = store.about(), .rows = store.rows()}, arguments);
 }
@@ -164,11 +141,10 @@ ExitCode sweep(const SweepArguments& arguments) {
     return lead(arguments, &leader);
   }
   // Only rank 0 speaks to the user.
-  const SweepTools with = tools(arguments.prices);
   SweepPlan plan;
   const auto prepare = [&] {
-    plan = plan_of(arguments, with);
-    return answer_units(plan, with);
+    plan = plan_of(arguments);
+    return answer_units(plan);
   };
   follow(*ranks, prepare, threads);
   return ExitCode::done;

@@ -17,25 +17,26 @@ namespace {
 void check_options(const TrainArguments& arguments) {
   const bool plain = arguments.job.task == TorchTask::train_plain;
   if (plain && arguments.predict) throw Error("--plain runs without paging, so there is nothing to predict");
-  if (plain && !(arguments.job.policy.empty() && arguments.workload.machine.empty() && arguments.settings.empty() &&
-                 arguments.directories.empty() && arguments.workload.limits.empty())) {
+  if (plain && !(arguments.scenario.policy.name.empty() && arguments.scenario.machine.name.empty() &&
+                 arguments.scenario.policy.settings.empty() && arguments.directories.empty() &&
+                 arguments.scenario.machine.limits.empty())) {
     throw Error(
         "--plain runs without paging; --machine, --policy, --set, --limit and --directory have no meaning with it");
   }
   for (const auto& [name, text] : {std::pair("--timeline", arguments.timeline),
-                                   {"--gpu-memory", arguments.workload.gpu_memory},
-                                   {"--cpu-memory", arguments.workload.cpu_memory}}) {
+                                   {"--gpu-memory", arguments.scenario.machine.gpu_memory},
+                                   {"--cpu-memory", arguments.scenario.machine.cpu_memory}}) {
     if (plain && !text.empty()) {
       throw Error(std::string(name) + " has no meaning with --plain, LibTorch alone");
     }
   }
-  if (!plain && (arguments.job.policy.empty() || arguments.workload.machine.empty())) {
+  if (!plain && (arguments.scenario.policy.name.empty() || arguments.scenario.machine.name.empty())) {
     throw Error("--machine and --policy are missing (or --plain, for LibTorch alone)");
   }
   if (arguments.job.checkpoint_every != 0 && arguments.job.checkpoint.empty()) {
     throw Error("--checkpoint-every has no meaning without --checkpoint");
   }
-  if (!arguments.workload.trace.empty() && !arguments.predict) {
+  if (!arguments.scenario.trace.file.empty() && !arguments.predict) {
     throw Error("--trace is for a prediction; give --predict as well");
   }
 }
@@ -44,8 +45,8 @@ void check_options(const TrainArguments& arguments) {
 void check_names(const TrainArguments& arguments) {
   std::vector<std::string> others = {arguments.job.config};
   if (arguments.job.task == TorchTask::train) {
-    make_policy(arguments.job.policy, parse_settings(arguments.settings));
-    const std::vector<std::string> inputs = input_files(arguments.workload);
+    make_policy(arguments.scenario.policy.name, arguments.scenario.policy.settings);
+    const std::vector<std::string> inputs = input_files(arguments.scenario);
     others.insert(others.end(), inputs.begin(), inputs.end());
   }
   check_output("--checkpoint", arguments.job.checkpoint, others);  // may be that of --resume
@@ -80,17 +81,17 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
   CLI::App* command = run.add_subcommand("train", "Train a small GPT with its tensors paged by a policy");
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("CONFIG", arguments->job.config, "What to train, a YAML file (configs/training)")->required();
-  refuse_empty(command->add_option("--machine,-m", arguments->workload.machine,
+  refuse_empty(command->add_option("--machine,-m", arguments->scenario.machine.name,
                                    "Machine: a name of `tencache machines`, or a YAML file"));
-  refuse_empty(command->add_option("--policy,-p", arguments->job.policy, "A name of `tencache policies`"));
-  add_settings_option(*command, arguments->settings);
+  refuse_empty(command->add_option("--policy,-p", arguments->scenario.policy.name, "A name of `tencache policies`"));
+  add_settings_option(*command, arguments->scenario.policy.settings);
   add_policy_library_option(*command);
   refuse_empty(command->add_option(
-      "--gpu-memory", arguments->workload.gpu_memory,
+      "--gpu-memory", arguments->scenario.machine.gpu_memory,
       "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));
-  refuse_empty(command->add_option("--cpu-memory", arguments->workload.cpu_memory,
+  refuse_empty(command->add_option("--cpu-memory", arguments->scenario.machine.cpu_memory,
                                    "CPU memory that tensors may use, such as 1GiB"));
-  add_limit_option(*command, arguments->workload.limits);
+  add_limit_option(*command, arguments->scenario.machine.limits);
   command->add_option("--steps", arguments->job.steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
   command
@@ -110,11 +111,11 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       "--resume", arguments->job.resume,
       "Go on from this checkpoint, under any policy and machine; --steps counts from the beginning"));
   add_training_device_option(*command, arguments->job.device);
-  add_faults_option(*command, arguments->workload.faults);
+  add_faults_option(*command, arguments->scenario.faults);
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(
-      command->add_option("--trace", arguments->workload.trace,
+      command->add_option("--trace", arguments->scenario.trace.file,
                           "Predict from this recording (`tencache record`); without it one is recorded first"));
   refuse_empty(command->add_option("--prediction", arguments->prediction,
                                    "Write the prediction to this file; implies --predict"));

@@ -115,27 +115,27 @@ struct Plan {
 // From the trace that was named; empty: from `recording`, which was made just now.
 void predict(TrainArguments& arguments, const TrainingConfig& config, const Recording& recording,
              const Accelerator* accelerator, Plan& plan) {
-  WorkloadOptions options = arguments.workload;
-  const bool recorded_now = options.trace.empty();
+  Scenario scenario = arguments.scenario;
+  const bool recorded_now = scenario.trace.file.empty();
   if (recorded_now) {
-    options.trace = plan.recording.path();
-    write_trace(recording.trace, options.trace);
+    scenario.trace.found_at = plan.recording.path();
+    write_trace(recording.trace, scenario.trace.found_at);
+    scenario.trace.file = config.file;  // users know no temporary file
   }
-  arguments.job.recording = options.trace;
-  options.rescale = {.assume_gpu = {}, .no_rescale = true};  // recorded where it will run
-  Workload& workload = plan.predicted = load_workload(options);
-  if (recorded_now) workload.options.trace = config.file;  // users know no temporary file
-  if (!recorded_now && workload.trace.header.model != config.name) {
+  arguments.job.recording = recorded_now ? scenario.trace.found_at : scenario.trace.file;
+  scenario.trace.rescale = {.assume_gpu = {}, .no_rescale = true};  // recorded where it will run
+  scenario.hardware.device = arguments.job.device;
+  Workload& workload = plan.predicted = load_workload(scenario);
+  if (!recorded_now && workload.trace->header.model != config.name) {
     throw Error(
         fmt::format("{}: is a recording of model '{}', but {} trains '{}'; record one with `tencache record {}`",
-                    options.trace, workload.trace.header.model, config.file, config.name, config.file));
+                    scenario.trace.file, workload.trace->header.model, config.file, config.name, config.file));
   }
   workload.seed = config.seed;
   workload.machine = with_real_pages(workload.machine, accelerator);
-  workload.run_options["device"] = arguments.job.device;
-  plan.prediction = predict(workload, arguments.job.policy, arguments.job.settings,
-                            arguments.prediction.empty() ? plan.unnamed_prediction.path() : arguments.prediction,
-                            arguments.timeline.empty() ? nullptr : &plan.timeline);
+  plan.prediction =
+      predict(workload, arguments.prediction.empty() ? plan.unnamed_prediction.path() : arguments.prediction,
+              arguments.timeline.empty() ? nullptr : &plan.timeline);
   const RunResult& result = plan.prediction->outcome.result;
   if (!result.fits) remark("predicted not to fit: " + result.misfit);
 }
@@ -144,15 +144,17 @@ void predict(TrainArguments& arguments, const TrainingConfig& config, const Reco
 // training program has the GPU's memory for itself.
 void make_plan(const std::string& program, TrainArguments& arguments, const TrainingConfig& config, Plan& plan) {
   TorchJob& job = arguments.job;
-  WorkloadOptions& options = arguments.workload;
-  const bool percentage = options.gpu_memory.ends_with('%');
-  WorkloadOptions known = options;
+  Scenario& scenario = arguments.scenario;
+  const std::string& trace = scenario.trace.file;
+  std::string& gpu_memory = scenario.machine.gpu_memory;
+  const bool percentage = gpu_memory.ends_with('%');
+  MachineChoice known = scenario.machine;
   if (percentage) known.gpu_memory.clear();
   const std::shared_ptr<Accelerator> accelerator = accelerator_for(job.device, load_machine(known));
   if (arguments.predict && job.device == "auto") job.device = "cuda";  // which the prediction is for
   Recording recording;
-  if (percentage && !options.trace.empty()) recording.trace = read_trace(options.trace);
-  if (options.trace.empty() && (percentage || arguments.predict)) {
+  if (percentage && !trace.empty()) recording.trace = read_trace(trace);
+  if (trace.empty() && (percentage || arguments.predict)) {
     if (arguments.predict) remark("recording one training step without a memory limit, for the prediction");
     TorchJob step = RecordArguments().job;
     step.config = job.config;
@@ -164,17 +166,17 @@ void make_plan(const std::string& program, TrainArguments& arguments, const Trai
       throw Error(fmt::format("recording {} failed (exit code {})", job.config, ended.exit_code));
     }
   }
-  if (percentage) options.gpu_memory = resolve_percentage(options.gpu_memory, recording, accelerator.get());
+  if (percentage) gpu_memory = resolve_percentage(gpu_memory, recording, accelerator.get());
   if (arguments.predict) predict(arguments, config, recording, accelerator.get(), plan);
 
   Workload& measured = plan.measured;
-  measured.options = options;
-  measured.options.trace = config.file;
-  measured.options.iterations = job.steps;
-  measured.machine = with_real_pages(load_machine(options, &measured.machine_sha256), accelerator.get());
+  measured.scenario = scenario;
+  measured.scenario.trace.file = config.file;
+  measured.scenario.iterations = job.steps;
+  measured.machine = with_real_pages(load_machine(scenario.machine, &measured.machine_sha256), accelerator.get());
   measured.seed = config.seed;
-  measured.run_options["device"] = accelerator != nullptr ? "cuda" : "host";
-  announce_faults(measured.options, measured.machine);
+  measured.scenario.hardware.device = accelerator != nullptr ? "cuda" : "host";
+  announce_faults(measured.scenario, measured.machine);
   choose_directories(measured.machine, arguments.directories);
   state_room(measured.machine, unlimited, "--gpu-memory or --cpu-memory", accelerator.get());
 }
@@ -235,7 +237,8 @@ RunResult misfit_after(std::size_t steps, const OutOfMemory& error) {
 ExitCode train_with_paging(const std::string& program, TrainArguments& arguments, const TrainingConfig& config,
                            RunningTraining& running) {
   TorchJob& job = arguments.job;
-  job.settings = parse_settings(arguments.settings);
+  job.policy = arguments.scenario.policy.name;
+  job.settings = arguments.scenario.policy.settings;
   Outcome outcome;
   outcome.policy = job.policy;
   outcome.options = make_policy(job.policy, job.settings).options;
@@ -244,7 +247,7 @@ ExitCode train_with_paging(const std::string& program, TrainArguments& arguments
   Workload& workload = plan.measured;
   job.machine = write_machine_yaml(workload.machine);
   job.policy_libraries = loaded_policy_libraries();
-  job.faults = workload.options.faults;
+  job.faults = workload.scenario.faults;
   job.timeline = !arguments.timeline.empty();
   std::optional<TrainingTimeline> timeline;
   if (job.timeline) {
@@ -272,10 +275,10 @@ ExitCode train_with_paging(const std::string& program, TrainArguments& arguments
   outcome.result = paged.run;
   outcome.program = paged.program;
   outcome.faults = paged.faults;
-  workload.run_options["device"] = done.on_gpu ? "cuda" : "host";
-  workload.options.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
-  workload.trace = paged.recorded;
-  workload.trace_sha256 = sha256_hex(format_trace(workload.trace));
+  workload.scenario.hardware.device = done.on_gpu ? "cuda" : "host";
+  workload.scenario.iterations = paged.training.step_ns.size();  // those before a checkpoint are another run's
+  workload.trace = std::make_shared<const Trace>(paged.recorded);
+  workload.trace_sha256 = sha256_hex(format_trace(paged.recorded));
   if (timeline) timeline->end(paged.program.trace);
   if (arguments.json) {
     print_json(paged_training_json(workload, outcome, paged, plan.given()));

@@ -11,11 +11,10 @@
 
 namespace tencache {
 
-// Of the job what stands on the command line; the run settles the rest.
+// Of the job what LibTorch alone needs to know; the run settles the rest from the scenario.
 struct TrainArguments {
   TorchJob job{.task = TorchTask::train, .device = "auto"};
-  WorkloadOptions workload;  // its trace: a recording to predict from, may be empty
-  std::vector<std::string> settings;
+  Scenario scenario;  // its trace: a recording to predict from, may be empty
   std::vector<std::string> directories;
   std::string timeline;
   std::string prediction;

@@ -67,7 +67,7 @@ References references_of_run(const Workload& workload, const Prediction* predict
             .bound_seconds = prediction->result["bound_seconds"].get<double>(),
             .bound_term = prediction->result.value("bound_term", "compute")};
   }
-  return workload.trace.ops.empty() ? References{} : references_of(workload);
+  return workload.trace->ops.empty() ? References{} : references_of(workload);
 }
 
 }  // namespace

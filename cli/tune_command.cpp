@@ -49,12 +49,12 @@ double parse_share(const std::string& option, const std::string& text) {
 
 TrainingShape shape_of(const Workload& workload) {
   TrainingShape shape;
-  const TraceHeader& header = workload.trace.header;
+  const TraceHeader& header = workload.trace->header;
   // These files say what is stored; fp8 is switched on in the program.
   shape.precision = header.precision == "fp8" ? "bf16" : header.precision;
-  shape.ranks = rank_count(workload.trace);
-  shape.shards = shards_of(workload.trace);
-  shape.data_parallel = data_parallel_ranks(workload.trace);
+  shape.ranks = rank_count(*workload.trace);
+  shape.shards = shards_of(*workload.trace);
+  shape.data_parallel = data_parallel_ranks(*workload.trace);
   for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
   const std::string micro_batches = " --micro-batches ";
   if (const std::size_t at = header.recorded_by.find(micro_batches); at != std::string::npos) {
@@ -78,7 +78,7 @@ std::string deepspeed_file_of(const TuneArguments& arguments) {
 std::string obstacle_to_pinning(const TuneArguments& arguments, const Tuned& tuned, const Settings& resolved) {
   for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
     const auto memory = deepspeed_memory(tuned.request.policy, resolved, tuned.models[w]);
-    const std::size_t ranks = rank_count(tuned.workloads[w].trace);
+    const std::size_t ranks = rank_count(*tuned.workloads[w].trace);
     const auto limit = parse_pinned_limit(arguments.pinned_limit, tuned.machine(), ranks);
     std::string why =
         memory ? why_not_pinned(*memory, tuned.machine(), limit ? std::optional(*limit / ranks) : std::nullopt) : "";
@@ -103,11 +103,11 @@ void write_configurations(const TuneArguments& arguments, const Tuned& tuned, co
           write_deepspeed_config(policy, resolved, shape, start == nullptr ? nullptr : start->document));
   }
   if (!arguments.fsdp.empty()) {
-    write(arguments.fsdp, write_fsdp_config(policy, resolved, shape, layer_shape(workload.trace)));
+    write(arguments.fsdp, write_fsdp_config(policy, resolved, shape, layer_shape(*workload.trace)));
   }
   if (!arguments.accelerate.empty()) {
     write(arguments.accelerate,
-          write_accelerate_config(policy, resolved, shape, layer_shape(workload.trace), deepspeed_file_of(arguments)));
+          write_accelerate_config(policy, resolved, shape, layer_shape(*workload.trace), deepspeed_file_of(arguments)));
   }
 }
 
@@ -124,8 +124,8 @@ void check_configurations(const TuneArguments& arguments, const std::string& pol
 }
 
 void check_outputs(const TuneArguments& arguments) {
-  std::vector<std::string> others = input_files(arguments.request.workload);
-  others.insert(others.end(), arguments.request.traces.begin(), arguments.request.traces.end());
+  std::vector<std::string> others = input_files(arguments.request.scenario);
+  for (const TraceChoice& trace : arguments.request.traces) others.push_back(trace.file);
   check_output("--deepspeed", arguments.deepspeed, others);
   others.insert(others.end(), {arguments.deepspeed, arguments.request.from_deepspeed});  // may be the same
   for (const auto& [option, path] :
@@ -138,9 +138,10 @@ void check_outputs(const TuneArguments& arguments) {
 std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
   if (request.from_deepspeed.empty()) return std::nullopt;
   request.from_deepspeed_sha256 = sha256_of_file(request.from_deepspeed);  // --deepspeed may write the same file
-  const WorkloadOptions first = workloads_of(request).front();
-  const std::string& file = first.trace_at.empty() ? first.trace : first.trace_at;
-  const Trace trace = first.generate.empty() ? read_trace_to_simulate(file) : load_workload(first).trace;
+  const Scenario first = workloads_of(request).front();
+  const std::string& file = first.trace.found_at.empty() ? first.trace.file : first.trace.found_at;
+  const bool is_file = first.trace.generate.empty() && first.trace.loaded == nullptr;
+  const Trace trace = is_file ? read_trace_to_simulate(file) : *load_workload(first).trace;
   DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
   for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
   const std::string precision = trace.header.precision == "fp8" ? "bf16" : trace.header.precision;
@@ -163,7 +164,8 @@ ExitCode tune_policy(const TuneArguments& arguments) {
   if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
   check_configurations(arguments, request.policy);
   check_outputs(arguments);
-  parse_pinned_limit(arguments.pinned_limit, load_machine(request.workload), 1);  // a mistake is said before the search
+  parse_pinned_limit(arguments.pinned_limit, load_machine(request.scenario.machine),
+                     1);  // a mistake is said before the search
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!arguments.csv.empty()) write_file(arguments.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
@@ -185,12 +187,15 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tune", "The best knobs of a policy, by simulations");
   auto arguments = std::make_shared<TuneArguments>();
   TuneRequest& request = arguments->request;
-  command->add_option(
-      "TRACES", request.traces,
+  command->add_option_function<std::vector<std::string>>(
+      "TRACES",
+      [&traces = request.traces](const std::vector<std::string>& words) {
+        for (const std::string& word : words) choose_trace(traces.emplace_back(), word);
+      },
       "Trace files, or else or besides --model; of several workloads, the geometric mean of their times counts");
-  add_machine_choice_options(*command, request.workload);
-  add_model_options(*command, request.workload.generate);
-  add_iterations_option(*command, request.workload);
+  add_machine_choice_options(*command, request.scenario);
+  add_model_options(*command, request.scenario.trace.generate);
+  add_iterations_option(*command, request.scenario);
   add_policy_library_option(*command);
   command->add_option("--policy,-p", request.policy,
                       "A name of `tencache policies` (default: what --from-deepspeed configures)");

@@ -5,35 +5,57 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
+#include <utility>
 
+#include "cli/embedding.h"
 #include "configs/load_policy_library.h"
 #include "core/parse_number.h"
+#include "core/remark.h"
+#include "studies/workload.h"
+#include "traces/transform/fold_updates.h"
 
 namespace tencache {
+namespace {
 
-void add_machine_options(CLI::App& command, WorkloadOptions& options) {
+constexpr const char* settings_help =
+    "An option of the policy as KEY=VALUE, any number of times; see `tencache policies`";
+
+}  // namespace
+
+void add_machine_options(CLI::App& command, Scenario& scenario) {
   refuse_empty(
-      command.add_option("TRACE", options.trace, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"));
-  add_machine_choice_options(command, options);
-  add_model_options(command, options.generate);
+      command.add_option("TRACE", scenario.trace.file, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"))
+      ->each([&scenario](const std::string& word) { choose_trace(scenario.trace, word); });
+  add_machine_choice_options(command, scenario);
+  add_model_options(command, scenario.trace.generate);
 }
 
-void add_machine_choice_options(CLI::App& command, WorkloadOptions& options) {
-  refuse_empty(
-      command.add_option("--machine,-m", options.machine, "Machine: a name of `tencache machines`, or a YAML file"))
+void choose_trace(TraceChoice& trace, const std::string& word) {
+  trace.file = word;
+  const EmbeddedTrace* given = embedded_trace(word);
+  if (given == nullptr) return;
+  Trace ready = *given->trace;
+  if (const FoldedUpdates folded = fold_updates(ready); folded.kernels > 0) remark("note: " + folded.to_string());
+  trace.loaded = std::make_shared<const Trace>(std::move(ready));
+  trace.loaded_sha256 = given->sha256;
+}
+
+void add_machine_choice_options(CLI::App& command, Scenario& scenario) {
+  refuse_empty(command.add_option("--machine,-m", scenario.machine.name,
+                                  "Machine: a name of `tencache machines`, or a YAML file"))
       ->required();
-  refuse_empty(
-      command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
-  refuse_empty(
-      command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
-  add_limit_option(command, options.limits);
-  refuse_empty(command.add_option("--assume-gpu", options.rescale.assume_gpu,
+  refuse_empty(command.add_option("--gpu-memory", scenario.machine.gpu_memory,
+                                  "GPU memory that tensors may use, such as 24GiB"));
+  refuse_empty(command.add_option("--cpu-memory", scenario.machine.cpu_memory,
+                                  "CPU memory that tensors may use, such as 128GiB"));
+  add_limit_option(command, scenario.machine.limits);
+  refuse_empty(command.add_option("--assume-gpu", scenario.trace.rescale.assume_gpu,
                                   "The GPU that the trace's durations are of, where it does not say"));
-  command.add_flag("--no-rescale", options.rescale.no_rescale,
+  command.add_flag("--no-rescale", scenario.trace.rescale.no_rescale,
                    "Take durations as they are, whatever GPU the machine has");
   // For `reproduce`, in no list.
-  command.add_option("--trace-at", options.trace_at)->group("");
-  command.add_option("--machine-at", options.machine_at)->group("");
+  command.add_option("--trace-at", scenario.trace.found_at)->group("");
+  command.add_option("--machine-at", scenario.machine.found_at)->group("");
 }
 
 void add_limit_option(CLI::App& command, std::vector<std::string>& limits) {
@@ -53,15 +75,15 @@ void add_price_options(CLI::App& command, PriceChoice& prices) {
       ->take_all();
 }
 
-void add_workload_options(CLI::App& command, WorkloadOptions& options) {
-  add_machine_options(command, options);
-  add_iterations_option(command, options);
+void add_workload_options(CLI::App& command, Scenario& scenario) {
+  add_machine_options(command, scenario);
+  add_iterations_option(command, scenario);
   add_policy_library_option(command);
 }
 
-void add_iterations_option(CLI::App& command, WorkloadOptions& options) {
+void add_iterations_option(CLI::App& command, Scenario& scenario) {
   command
-      .add_option("--iterations", options.iterations,
+      .add_option("--iterations", scenario.iterations,
                   "Run exactly so many iterations, the second half of which is the result (default: until the "
                   "state at an iteration's end recurs)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
@@ -90,12 +112,22 @@ CLI::Option* refuse_empty(CLI::Option* option) {
   return option->check([](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); });
 }
 
-void add_settings_option(CLI::App& command, std::vector<std::string>& settings) {
+void add_policy_options(CLI::App& command, PolicyChoice& policy) {
+  command.add_option("--policy,-p", policy.name, "A name of `tencache policies`")->required();
+  add_settings_option(command, policy.settings);
+}
+
+void add_settings_option(CLI::App& command, std::map<std::string, std::string>& settings) {
   command
-      .add_option("--set", settings,
-                  "An option of the policy as KEY=VALUE, any number of times; see `tencache policies`")
+      .add_option_function<std::vector<std::string>>(
+          "--set", [&settings](const std::vector<std::string>& texts) { settings = parse_settings(texts); },
+          settings_help)
       ->allow_extra_args(false)
       ->take_all();
+}
+
+void add_settings_option(CLI::App& command, std::vector<std::string>& settings) {
+  command.add_option("--set", settings, settings_help)->allow_extra_args(false)->take_all();
 }
 
 CLI::Option* add_faults_option(CLI::App& command, std::string& plan) {

@@ -13,8 +13,9 @@
 namespace tencache {
 
 struct RescaleOptions {
-  std::string assume_gpu;   // what the durations are of, where the trace does not say or is wrong; empty: as it says
-  bool no_rescale = false;  // durations as they are
+  std::string assume_gpu;    // what the durations are of, where the trace does not say or is wrong; empty: as it says
+  bool no_rescale = false;   // durations as they are
+  bool where_known = false;  // for set_trace() (studies/workload.h): as they are, too, where rescaling is an Error
 };
 
 // Nothing is changed, and nullopt returned, where the machine names no GPU (one of the user's own, as `calibrate`

@@ -4,11 +4,12 @@
 #include <thread>
 #include <utility>
 
-#include "cli/embedding.h"
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "sim/interruption.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
 
 namespace tencache {
 namespace {
@@ -28,8 +29,20 @@ void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-py::tuple run(const std::vector<std::string>& words, bool keep_timelines) {
+// A copy for commands, which may still have it when the trace is changed. Throws Error where it cannot be run.
+const EmbeddedTrace& given(PythonTrace& python) {
+  if (python.given.trace == nullptr || python.given_revision != python.revision) {
+    python.trace.validate();
+    python.given = {std::make_shared<const Trace>(python.trace), sha256_hex(format_trace(python.trace))};
+    python.given_revision = python.revision;
+  }
+  return python.given;
+}
+
+py::tuple run(const std::vector<std::string>& words, const std::map<std::string, std::shared_ptr<PythonTrace>>& traces,
+              bool keep_timelines) {
   Embedding embedding;
+  for (const auto& [word, trace] : traces) embedding.traces.emplace(word, given(*trace));
   embedding.keep_timelines = keep_timelines;
   ExitCode code = ExitCode::done;
   {
@@ -64,8 +77,10 @@ PYBIND11_MODULE(_core, module) {
   bind_trace(module);
   bind_timeline(module);
   bind_policy(module);
-  module.def("run", &run, py::arg("words"), py::arg("keep_timelines") = false,
-             "Runs a command: (exit code, what it printed, its remarks, timelines). Raises Error.");
+  module.def("run", &run, py::arg("words"), py::arg("traces") = std::map<std::string, std::shared_ptr<PythonTrace>>(),
+             py::arg("keep_timelines") = false,
+             "Runs a command: (exit code, what it printed, its remarks, timelines). `traces`: those that words stand "
+             "for. Raises Error.");
   module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
   module.def("set_installed_configs", &set_installed_configs, py::arg("folder"));
   module.def(

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/embedding.h"
 #include "core/trace.h"
 
 namespace tencache {
@@ -23,6 +24,8 @@ namespace py = pybind11;
 struct PythonTrace {
   Trace trace;
   std::uint64_t revision = 0;
+  EmbeddedTrace given{};  // the last that commands were given of it
+  std::uint64_t given_revision = 0;
 };
 
 void bind_trace(py::module_& module);

@@ -4,12 +4,12 @@
 
 namespace tencache {
 
-std::optional<FaultPlan> announce_faults(WorkloadOptions& options, const MachineSpec& machine) {
-  if (options.faults.empty()) return std::nullopt;
-  const FaultPlan plan = parse_fault_plan(options.faults);
+std::optional<FaultPlan> announce_faults(Scenario& scenario, const MachineSpec& machine) {
+  if (scenario.faults.empty()) return std::nullopt;
+  const FaultPlan plan = parse_fault_plan(scenario.faults);
   for (std::size_t rank = 0; rank < machine.rank_count(); ++rank) FaultInjector(plan, machine.of_rank(rank));
-  options.faults = to_string(plan);
-  remark("faults: " + options.faults + "; --faults with this text repeats them");
+  scenario.faults = to_string(plan);
+  remark("faults: " + scenario.faults + "; --faults with this text repeats them");
   for (const Tier& tier : machine.tiers) {
     if (!plan.has(FaultKind::torn_write) || tier.kind != TierKind::nvme || tier.checksums) continue;
     remark("note: torn writes go unnoticed in tier '" + tier.name + "', which has no 'checksums: true'");

@@ -9,8 +9,8 @@
 
 namespace tencache {
 
-// Reads the plan of `options`, says it on stderr, seed first, before anything runs, and writes it out in full there;
+// Reads the scenario's plan, says it on stderr, seed first, before anything runs, and writes it out in full there;
 // none without --faults. Throws Error for a plan that is none, or that does not suit the machine.
-std::optional<FaultPlan> announce_faults(WorkloadOptions& options, const MachineSpec& machine);
+std::optional<FaultPlan> announce_faults(Scenario& scenario, const MachineSpec& machine);
 
 }  // namespace tencache

@@ -269,7 +269,7 @@ std::optional<Bytes>& FitVerdict::minimum_of(TierKind kind) {
 std::vector<FitVerdict> judge_fit(const FitRequest& request) {
   const Workload& workload = *request.workload;
   const MachineSpec& machine = workload.machine;
-  const RunLimits limits = limits_of(workload.options.iterations);
+  const RunLimits limits = limits_of(workload.scenario.iterations);
   std::vector<TierId> tiers;
   for (const TierKind kind : request.searched) {
     if (const TierId tier = tier_of_kind(machine, kind); tier != no_tier) tiers.push_back(tier);
@@ -290,7 +290,7 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
     FitVerdict& verdict = verdicts[i / tiers.size()];
     const TierId tier = tiers[i % tiers.size()];
     verdict.minimum_of(machine.tiers[tier].kind) =
-        minimum_capacity(workload.trace, machine, tier, verdict.policy, request.settings, limits, verdict.fits);
+        minimum_capacity(*workload.trace, machine, tier, verdict.policy, request.settings, limits, verdict.fits);
     step(verdict.policy + ", least " + machine.tiers[tier].name + " memory");
   });
   if (tiers.size() < 2) return verdicts;
@@ -301,7 +301,7 @@ std::vector<FitVerdict> judge_fit(const FitRequest& request) {
   }
   std::vector<std::optional<JointMinimum>> joint(helpless.size() * tiers.size());
   on_all_cores(joint.size(), [&](std::size_t i) {
-    joint[i] = joint_minimum(workload.trace, machine, tiers[i % tiers.size()], helpless[i / tiers.size()]->policy,
+    joint[i] = joint_minimum(*workload.trace, machine, tiers[i % tiers.size()], helpless[i / tiers.size()]->policy,
                              request.settings, limits);
   });
   for (std::size_t i = 0; i < joint.size(); ++i) {

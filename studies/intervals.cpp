@@ -90,7 +90,7 @@ double simulated_seconds(const Workload& workload, const Trace& trace, const Mac
                          const Sampled& policy) {
   try {
     const Outcome outcome =
-        simulate_policy(trace, machine, policy.policy, policy.settings, limits_of(workload.options.iterations));
+        simulate_policy(trace, machine, policy.policy, policy.settings, limits_of(workload.scenario.iterations));
     return outcome.result.fits ? outcome.result.iteration_seconds() : infinite;
   } catch (const Error&) {
     return infinite;  // this machine cannot serve the policy
@@ -236,12 +236,6 @@ std::string Intervals::name_of(const Influence& influence) const {
   return fmt::format("{} ({})", figure.paths.front(), figure.confidence);
 }
 
-void note_samples(Workload& workload, const SampleOptions& options) {
-  if (options.samples == 0) return;
-  workload.run_options["samples"] = std::to_string(options.samples);
-  workload.run_options["sample_seed"] = std::to_string(options.seed);
-}
-
 std::string Intervals::drawn() const {
   const auto of_kernels = [](const UncertainFigure& figure) { return figure.of_kernels; };
   if (std::none_of(figures.begin(), figures.end(), of_kernels)) return "the machine's figures";
@@ -275,8 +269,8 @@ Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>&
     const std::size_t sample = task / policies.size(), policy = task % policies.size();
     const MachineSpec machine = sampler.machine(factors[sample]);
     result.policies[policy].seconds[sample] =
-        kinds.empty() ? simulated_seconds(workload, workload.trace, machine, policies[policy])
-                      : simulated_seconds(workload, with_kernel_factors(workload.trace, of_kernels[sample]), machine,
+        kinds.empty() ? simulated_seconds(workload, *workload.trace, machine, policies[policy])
+                      : simulated_seconds(workload, with_kernel_factors(*workload.trace, of_kernels[sample]), machine,
                                           policies[policy]);
   });
   for (std::size_t sample = 0; sample < of_kernels.size(); ++sample) {

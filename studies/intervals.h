@@ -11,13 +11,6 @@
 
 namespace tencache {
 
-constexpr std::uint64_t fewest_samples = 2, most_samples = 100'000;
-
-struct SampleOptions {
-  std::uint64_t samples = 0;  // 0: no intervals
-  std::uint64_t seed = 1;
-};
-
 // A figure of the machine whose source is known. Figures of one kind, value and confidence are one: the two directions
 // of a link, or a link and the resource that limits it, are right or wrong together. Or the modelled times of one kind
 // of kernel.
@@ -89,9 +82,6 @@ struct Intervals {
 // are.
 Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
                            const SampleOptions& options);
-
-// Into the manifest.
-void note_samples(Workload& workload, const SampleOptions& options);
 
 // The squared correlation; 0 where either does not vary.
 double explained_share(const std::vector<double>& a, const std::vector<double>& b);

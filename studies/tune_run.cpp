@@ -102,9 +102,9 @@ Measured simulate_candidate(const Tuned& tuned, const std::vector<std::vector<Tr
                             format_bytes(machine.tiers[cpu].capacity))};
   }
   try {
-    const Trace& trace = copies.empty() ? what.trace : copies[workload][copy];
+    const Trace& trace = copies.empty() ? *what.trace : copies[workload][copy];
     const Outcome outcome =
-        simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.options.iterations));
+        simulate_policy(trace, machine, tuned.request.policy, settings, limits_of(what.scenario.iterations));
     if (!outcome.result.fits) return {.misfit = outcome.result.misfit};
     // Gradients that wait are in the peak and in the bucket: at most the bucket too much.
     const Tier& gpu = machine.tiers.front();
@@ -151,14 +151,17 @@ void add_outside_start(Tuned& tuned, const TuneProblem& problem, const Settings&
 
 }  // namespace
 
-std::vector<WorkloadOptions> workloads_of(const TuneRequest& request) {
-  std::vector<WorkloadOptions> workloads;
-  for (const std::string& trace : request.traces) {
-    workloads.push_back(request.workload);
-    workloads.back().trace = trace;
-    workloads.back().generate.clear();
+std::vector<Scenario> workloads_of(const TuneRequest& request) {
+  std::vector<Scenario> workloads;
+  for (const TraceChoice& trace : request.traces) {
+    workloads.push_back(request.scenario);
+    TraceChoice& own = workloads.back().trace;
+    own.file = trace.file;
+    own.loaded = trace.loaded;
+    own.loaded_sha256 = trace.loaded_sha256;
+    own.generate.clear();
   }
-  if (!request.workload.generate.empty()) workloads.push_back(request.workload);
+  if (!request.scenario.trace.generate.empty()) workloads.push_back(request.scenario);
   if (workloads.empty()) throw Error("TRACES are required, or --model with the options of `tencache generate`");
   return workloads;
 }
@@ -188,11 +191,11 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
   for (const Options::Info& option : policy.options) tuned.defaults[option.name] = option.default_value;
   tuned.fixed = parse_settings(request.settings);
   make_policy(request.policy, tuned.fixed);  // throws for what it does not have
-  for (const WorkloadOptions& options : workloads_of(request)) {
-    tuned.workloads.push_back(load_workload(options));
+  for (const Scenario& scenario : workloads_of(request)) {
+    tuned.workloads.push_back(load_workload(scenario));
     tuned.ideal_seconds.push_back(references_of(tuned.workloads.back()).ideal_seconds);
   }
-  for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(workload.trace));
+  for (const Workload& workload : tuned.workloads) tuned.models.push_back(model_shape(*workload.trace));
   tuned.knobs = knobs_to_turn(policy, request, tuned.fixed, tuned.machine());
   const Settings over = parse_settings(request.over);
   bool outside = false;  // the start has a value that --over leaves out
@@ -216,7 +219,7 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
     jittered_copies.emplace_back();
     for (std::size_t copy = 0; copy < copies; ++copy) {
       jittered_copies.back().push_back(
-          jittered(tuned.workloads[w].trace, request.jitter, request.seed * 1'000'003 + copy));
+          jittered(*tuned.workloads[w].trace, request.jitter, request.seed * 1'000'003 + copy));
     }
   }
   TuneProblem problem;
@@ -248,17 +251,19 @@ Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start)
 }
 
 std::string replay_command(const Tuned& tuned, const Candidate& candidate, std::size_t workload) {
-  const WorkloadOptions& options = tuned.workloads[workload].options;
+  const Scenario& scenario = tuned.workloads[workload].scenario;
+  const TraceChoice& trace = scenario.trace;
+  const MachineChoice& machine = scenario.machine;
   std::string command = "tencache replay";
-  if (options.generate.empty()) command += " " + quoted_word(options.trace);
-  for (const auto& [name, value] : options.generate) command += " --" + name + " " + quoted_word(value);
-  command += " --machine " + quoted_word(options.machine);
-  if (!options.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(options.gpu_memory);
-  if (!options.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(options.cpu_memory);
-  for (const std::string& limit : options.limits) command += " --limit " + quoted_word(limit);
-  if (!options.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(options.rescale.assume_gpu);
-  if (options.rescale.no_rescale) command += " --no-rescale";
-  if (options.iterations != 0) command += fmt::format(" --iterations {}", options.iterations);
+  if (trace.generate.empty()) command += " " + quoted_word(trace.file);
+  for (const auto& [name, value] : trace.generate) command += " --" + name + " " + quoted_word(value);
+  command += " --machine " + quoted_word(machine.name);
+  if (!machine.gpu_memory.empty()) command += " --gpu-memory " + quoted_word(machine.gpu_memory);
+  if (!machine.cpu_memory.empty()) command += " --cpu-memory " + quoted_word(machine.cpu_memory);
+  for (const std::string& limit : machine.limits) command += " --limit " + quoted_word(limit);
+  if (!trace.rescale.assume_gpu.empty()) command += " --assume-gpu " + quoted_word(trace.rescale.assume_gpu);
+  if (trace.rescale.no_rescale) command += " --no-rescale";
+  if (scenario.iterations != 0) command += fmt::format(" --iterations {}", scenario.iterations);
   const std::string library = origin_of_policy(tuned.request.policy).file;
   if (!library.empty()) command += " --policy-library " + quoted_word(library);
   command += " --policy " + quoted_word(tuned.request.policy);

@@ -12,8 +12,8 @@
 namespace tencache {
 
 struct TuneRequest {
-  std::vector<std::string> traces;
-  WorkloadOptions workload;                           // but for the traces; a model to generate is one more workload
+  std::vector<TraceChoice> traces;                    // files or loaded
+  Scenario scenario;                                  // but for the traces; a model to generate is one more workload
   std::string from_deepspeed, from_deepspeed_sha256;  // the file that `start` was read from, for the manifest
   std::string policy;
   std::vector<std::string> settings, over;  // --set, --over
@@ -43,7 +43,7 @@ struct Tuned {
 };
 
 // Each of its workloads: the traces, then the model. Throws Error where there is none.
-std::vector<WorkloadOptions> workloads_of(const TuneRequest& request);
+std::vector<Scenario> workloads_of(const TuneRequest& request);
 
 // `start`: settings to begin at. Throws Error where a file, name or value is wrong, or the policy has no knobs.
 Tuned run_tune(const TuneRequest& request, const std::optional<Settings>& start);

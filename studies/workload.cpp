@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "configs/load_policy_library.h"
 #include "configs/machine_overrides.h"
@@ -17,8 +19,20 @@
 #include "policies/registry.h"
 #include "traces/file/file_io.h"
 #include "traces/transform/fold_updates.h"
+#include "traces/transform/scale.h"
 
 namespace tencache {
+namespace {
+
+// For the machine's GPU unless the settings name another.
+Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
+  const bool named =
+      std::any_of(settings.begin(), settings.end(), [](const auto& entry) { return entry.first == "gpu"; });
+  if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
+  return generate_trace(settings);
+}
+
+}  // namespace
 
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
   std::map<std::string, std::string> result;
@@ -33,68 +47,124 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
   return result;
 }
 
-MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256) {
-  MachineSpec machine = read_machine(options.machine_at.empty() ? options.machine : options.machine_at);
+MachineSpec read_machine(const MachineChoice& choice) {
+  return read_machine(choice.found_at.empty() ? choice.name : choice.found_at);
+}
+
+void change_machine(MachineSpec& machine, const MachineChoice& choice, const ChangeNames& names) {
+  override_capacity(machine, Device::gpu, names.gpu_memory, choice.gpu_memory);
+  override_capacity(machine, Device::cpu, names.cpu_memory, choice.cpu_memory);
+  for (const std::string& limit : choice.limits) limit_link(machine, names.limit + limit, limit);
+}
+
+MachineSpec load_machine(const MachineChoice& choice, std::string* sha256) {
+  MachineSpec machine = read_machine(choice);
   if (sha256 != nullptr) *sha256 = sha256_of_machine(machine);
-  override_capacity(machine, Device::gpu, "--gpu-memory", options.gpu_memory);
-  override_capacity(machine, Device::cpu, "--cpu-memory", options.cpu_memory);
-  for (const std::string& limit : options.limits) limit_link(machine, "--limit " + limit, limit);
+  change_machine(machine, choice);
   return machine;
 }
 
-std::vector<std::string> input_files(const WorkloadOptions& options) {
-  const MachineSpec machine = read_machine(options.machine_at.empty() ? options.machine : options.machine_at);
+std::vector<std::string> input_files(const Scenario& scenario) {
+  const MachineSpec machine = read_machine(scenario.machine);
   std::vector<std::string> files = machine.base_files;
-  files.insert(files.end(), {machine.file, options.trace, options.trace_at, options.prices.file});
-  for (const auto& [name, value] : options.generate) {
+  files.insert(files.end(), {machine.file, scenario.trace.file, scenario.trace.found_at, scenario.prices.file});
+  for (const auto& [name, value] : scenario.trace.generate) {
     if (name == "model") files.push_back(find_model_file(value));
   }
   for (const std::string& library : loaded_policy_libraries()) files.push_back(library);
   return files;
 }
 
-Trace generate_for(GenerateSettings settings, const MachineSpec& machine) {
-  const bool named =
-      std::any_of(settings.begin(), settings.end(), [](const auto& entry) { return entry.first == "gpu"; });
-  if (!named && !machine.gpu.empty()) settings.emplace_back("gpu", machine.gpu);
-  return generate_trace(settings);
+void set_trace(Workload& workload, Trace trace) {
+  TraceChoice& choice = workload.scenario.trace;
+  const auto scale = [](const char* option, const std::string& text) {
+    return text.empty() ? 1 : parse_scale(option, text);
+  };
+  const double bytes = scale("--scale-bytes", choice.scale_bytes), time = scale("--scale-time", choice.scale_time);
+  try {
+    workload.rescaling = rescale_to_machine(trace, workload.machine, choice.rescale);
+  } catch (const Error&) {
+    if (!choice.rescale.where_known || !choice.rescale.assume_gpu.empty()) throw;
+    choice.rescale.no_rescale = true;
+    workload.rescaling.reset();
+  }
+  workload.gpu_time = modelled_gpu_time(trace, workload.rescaling);
+  if (bytes != 1 || time != 1) scale_trace(trace, bytes, time);
+  workload.trace = std::make_shared<const Trace>(std::move(trace));
 }
 
-Workload load_workload(const WorkloadOptions& options) {
+Workload with_changed_trace(Workload workload) {
+  double& speed = workload.scenario.trace.gpu_speed;
+  std::uint64_t& batch = workload.scenario.trace.batch;
+  if (batch != 0 && batch != workload.trace->header.batch) {
+    std::optional<GenerateSettings> settings = generate_settings_of(workload.trace->header.recorded_by);
+    if (!settings) throw Error("the batch of a trace that was not generated cannot be changed");
+    for (auto& [name, value] : *settings) {
+      if (name == "batch") value = std::to_string(batch);
+    }
+    set_trace(workload, generate_trace(*settings));
+  }
+  if (speed != 1) {
+    auto faster = std::make_shared<Trace>(*workload.trace);
+    for (Op& op : faster->ops) {
+      if (op.device != Device::gpu) continue;
+      op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / speed));
+    }
+    workload.trace = std::move(faster);
+  }
+  batch = 0;
+  speed = 1;
+  return workload;
+}
+
+Workload load_workload(const Scenario& scenario) {
   const std::int64_t start = tool_clock_ns();
   Workload workload;
-  workload.options = options;
-  workload.machine = load_machine(options, &workload.machine_sha256);
-  Prices prices(options.prices);
-  workload.price = prices.apply(workload.machine);
-  prices.check_all_used();
-  if (options.generate.empty()) {
-    if (options.trace.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
-    const std::string& file = options.trace_at.empty() ? options.trace : options.trace_at;
+  workload.scenario = scenario;
+  if (scenario.machine.loaded != nullptr) {
+    workload.machine = *scenario.machine.loaded;
+  } else {
+    workload.machine = load_machine(scenario.machine, &workload.machine_sha256);
+    Prices prices(scenario.prices);
+    workload.price = prices.apply(workload.machine);
+    prices.check_all_used();
+  }
+  const TraceChoice& trace = scenario.trace;
+  if (!trace.generate.empty()) {
+    if (!trace.file.empty()) throw Error("TRACE and --" + trace.generate.front().first + " exclude each other");
+    set_trace(workload, generate_for(trace.generate, workload.machine));
+    workload.scenario.trace.file = workload.trace->header.recorded_by;
+  } else if (trace.loaded != nullptr) {
+    workload.trace_sha256 = trace.loaded_sha256;
+    if (trace.rescale.no_rescale && trace.scale_bytes.empty() && trace.scale_time.empty()) {
+      workload.trace = trace.loaded;  // without a copy
+      workload.gpu_time = modelled_gpu_time(*trace.loaded, {});
+    } else {
+      set_trace(workload, *trace.loaded);
+    }
+  } else {
+    if (trace.file.empty()) throw Error("TRACE is required, or --model with the options of `tencache generate`");
+    const std::string& file = trace.found_at.empty() ? trace.file : trace.found_at;
     FoldedUpdates folded;
-    workload.trace = read_trace_to_simulate(file, &folded);
+    Trace read = read_trace_to_simulate(file, &folded);
     workload.trace_sha256 = sha256_of_file(file);
     if (folded.kernels > 0) remark("note: " + folded.to_string());
-  } else {
-    if (!options.trace.empty()) throw Error("TRACE and --" + options.generate.front().first + " exclude each other");
-    workload.trace = generate_for(options.generate, workload.machine);
-    workload.options.trace = workload.trace.header.recorded_by;
+    set_trace(workload, std::move(read));
   }
-  workload.rescaling = rescale_to_machine(workload.trace, workload.machine, options.rescale);
-  workload.gpu_time = modelled_gpu_time(workload.trace, workload.rescaling);
+  workload = with_changed_trace(std::move(workload));
   workload.load_seconds = seconds_since(start);
   return workload;
 }
 
 std::string machine_title(const Workload& workload) {
   const MachineSpec& machine = workload.machine;
-  const WorkloadOptions& options = workload.options;
+  const MachineChoice& choice = workload.scenario.machine;
   std::vector<std::string> changes;
   for (const auto& [device, name, size] :
-       {std::tuple{Device::gpu, "GPU memory ", options.gpu_memory}, {Device::cpu, "CPU memory ", options.cpu_memory}}) {
+       {std::tuple{Device::gpu, "GPU memory ", choice.gpu_memory}, {Device::cpu, "CPU memory ", choice.cpu_memory}}) {
     if (!size.empty()) changes.push_back(name + format_bytes(machine.tiers[machine.tier_of(device)].capacity));
   }
-  for (const std::string& limit : options.limits) {
+  for (const std::string& limit : choice.limits) {
     const auto link = std::ranges::find(machine.links, limit.substr(0, limit.find('=')), &Link::name);
     if (link == machine.links.end()) continue;
     changes.push_back(link->name + " at most " + format_bandwidth(link->bandwidth));
@@ -109,7 +179,8 @@ Outcome simulate_policy(const Workload& workload, const std::string& policy,
 
 Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(workload.trace, machine, policy, settings, limits_of(workload.options.iterations), recorders);
+  return simulate_policy(*workload.trace, machine, policy, settings, limits_of(workload.scenario.iterations),
+                         recorders);
 }
 
 Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
@@ -173,7 +244,7 @@ std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSp
 }
 
 References references_of(const Workload& workload) {
-  return references_of(workload.trace, workload.machine, limits_of(workload.options.iterations));
+  return references_of(*workload.trace, workload.machine, limits_of(workload.scenario.iterations));
 }
 
 }  // namespace tencache

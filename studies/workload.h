@@ -1,60 +1,56 @@
-// A trace, a machine and policies by the names the user gave, and simulating them.
+// A scenario made ready: its trace and machine, loaded; and simulating them.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "configs/generate_settings.h"
-#include "configs/price_table.h"
-#include "configs/rescale_to_machine.h"
 #include "core/engine/engine.h"
-#include "core/machine_spec.h"
-#include "core/trace.h"
 #include "studies/policy_run.h"
+#include "studies/scenario.h"
 
 namespace tencache {
 
-// What the user asked for, as text; shared by the commands that run something.
-struct WorkloadOptions {
-  std::string trace;
-  GenerateSettings generate;  // instead of a trace
-  std::string machine;
-  std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
-  std::vector<std::string> limits;     // LINK=BANDWIDTH each
-  std::uint64_t iterations = 0;        // 0: until the steady state recurs
-  RescaleOptions rescale;
-  PriceChoice prices;
-  std::string faults;                // a plan (core/fault_plan.h); empty: nothing goes wrong on purpose
-  std::string trace_at, machine_at;  // where these files are, if not where their names say
-};
 // Throws Error on what is not of the form key=value, or stands twice.
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings);
 
 struct Workload {
-  WorkloadOptions options;
-  Trace trace;  // rescaled to the machine's GPU
+  Scenario scenario;  // of a generated trace, `trace.file` is how it was generated
+  std::shared_ptr<const Trace> trace = std::make_shared<const Trace>();  // rescaled to the machine's GPU, and scaled
   std::string trace_sha256;
   std::optional<Rescaling> rescaling;  // none: durations are as the file has them
   std::optional<GpuTime> gpu_time;     // of its modelled durations; none: there are none, or of an unknown GPU
-  MachineSpec machine;                 // with the user's memory sizes and limits
-  std::string machine_sha256;
+  MachineSpec machine;                 // with the scenario's memory sizes and limits
+  std::string machine_sha256;          // empty: it was given loaded
   PriceUsed price;
   double load_seconds = 0;
-  std::uint64_t seed = 0;                          // of the training program that the trace was recorded from
-  std::map<std::string, std::string> run_options;  // of the command, for the manifest
+  std::uint64_t seed = 0;  // of the training program that the trace was recorded from
 };
-// A model is generated for the machine's GPU unless --gpu names one. Throws Error that says which file or size is
-// wrong.
-Workload load_workload(const WorkloadOptions& options);
-// For the machine's GPU unless the settings name another.
-Trace generate_for(GenerateSettings settings, const MachineSpec& machine);
-// The machine of `options` alone; sets its SHA-256 if asked for.
-MachineSpec load_machine(const WorkloadOptions& options, std::string* sha256 = nullptr);
-// All files that the command reads for `options`, with those that they build on: what none of its outputs may be
-// (cli/output_files.h). Throws Error where the machine or the model is not to be found.
-std::vector<std::string> input_files(const WorkloadOptions& options);
+// A model is generated for the machine's GPU unless the settings name another. Throws Error that says which file or
+// size is wrong.
+Workload load_workload(const Scenario& scenario);
+// Makes `trace` the workload's, as its scenario says: durations of the machine's GPU, scaled. Throws Error, and changes
+// nothing then.
+void set_trace(Workload& workload, Trace trace);
+// A loaded workload with the batch and the GPU speed that its scenario asks for, which asks for no others then. Throws
+// Error.
+Workload with_changed_trace(Workload workload);
+
+// What messages call the changes of a machine.
+struct ChangeNames {
+  const char *gpu_memory = "--gpu-memory", *cpu_memory = "--cpu-memory", *limit = "--limit ";
+};
+// The machine without its changes; and the changes. Throw Error.
+MachineSpec read_machine(const MachineChoice& choice);
+void change_machine(MachineSpec& machine, const MachineChoice& choice, const ChangeNames& names = {});
+// Both; sets the SHA-256 of its files if asked for.
+MachineSpec load_machine(const MachineChoice& choice, std::string* sha256 = nullptr);
+
+// All files that are read for the scenario, with those that they build on: what no output may be (cli/output_files.h).
+// Throws Error where the machine or the model is not to be found.
+std::vector<std::string> input_files(const Scenario& scenario);
 // Of --pinned-limit: "64GiB", or "50%" of the CPU memory of so many ranks together; none: an empty text. Throws Error.
 std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks);
 

@@ -265,13 +265,15 @@ std::string interval_of(const Simulated& simulated) {
 
 std::string validity_of(const Session& session, const Simulated& simulated) {
   if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
-  const Scenario& scenario = simulated.scenario;
-  const bool other = scenario.altered || scenario.durations.starts_with("durations rescaled");
+  const Workload& workload = simulated.workload;
+  const PolicyChoice& policy = workload.scenario.policy;
+  const bool other = is_altered(workload.scenario) || workload.rescaling;
   const std::string validity = other ? "extrapolated"
-                                     : validity_of(session, scenario.machine.name, scenario.trace->header.recorded_by,
-                                                   scenario.policy, scenario.options);
-  std::string text = scenario.durations.empty() ? validity : validity + ", " + scenario.durations;
-  if (const auto& time = scenario.gpu_time) {
+                                     : validity_of(session, workload.machine.name, workload.trace->header.recorded_by,
+                                                   policy.name, policy.settings);
+  const std::string durations = durations_text(workload);
+  std::string text = durations.empty() ? validity : validity + ", " + durations;
+  if (const auto& time = workload.gpu_time) {
     text += fmt::format(", GPU times modelled for the {}{} ± {:.0f} %", time->gpu,
                         time->measured ? "" : " (not measured)", 100 * time->error);
   }

@@ -17,7 +17,6 @@
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
 #include "traces/transform/fold_updates.h"
-#include "traces/transform/scale.h"
 
 namespace tencache::gui {
 namespace {
@@ -64,16 +63,6 @@ std::string found(const std::string& path, const std::string& result_file) {
   if (fs::exists(beside)) return beside.string();
   const fs::path same_folder = fs::path(result_file).parent_path() / fs::path(path).filename();
   return fs::exists(same_folder) ? same_folder.string() : path;
-}
-
-// What was simulated, of a result's manifest.run: read or generated again.
-Trace trace_of(const ManifestRun& run, const MachineSpec& machine, const std::string& result_file) {
-  if (!run.generate) return read_trace_to_simulate(found(run.trace, result_file));
-  GenerateSettings settings = *run.generate;
-  for (auto& [name, text] : settings) {
-    if (name == "model" && is_config_path(text)) text = found(text, result_file);
-  }
-  return generate_for(std::move(settings), machine);
 }
 
 // What commands print with --json, and logs of one object a line.
@@ -170,42 +159,23 @@ DocumentPointer open_document(const std::string& path) {
   return document;
 }
 
-MachineSpec machine_named(const std::string& machine, const std::string& gpu_memory, const std::string& cpu_memory) {
-  WorkloadOptions options;
-  options.machine = machine;
-  options.gpu_memory = gpu_memory;
-  options.cpu_memory = cpu_memory;
-  return load_machine(options);
-}
-
-Scenario scenario_of(const Json& result, const std::string& result_file) {
-  const RunAgain again = run_again(result, result_file);
-  const ManifestRun& run = again.run;
-  Scenario scenario;
-  scenario.policy = again.policy;
-  if (scenario.policy.empty() || run.machine.empty()) {
+Workload workload_of(const Json& result, const std::string& result_file) {
+  Scenario scenario = read_manifest(result, result_file);
+  if (scenario.policy.name.empty() || scenario.machine.name.empty()) {
     throw Error(result_file, 0, "does not say what was simulated, so its timeline cannot be shown");
   }
-  WorkloadOptions options;
-  options.machine = run.machine;
-  options.gpu_memory = again.options.gpu_memory;
-  options.cpu_memory = again.options.cpu_memory;
-  options.limits = again.options.limits;
-  scenario.machine = load_machine(options);
-  const auto scale = [](const char* key, const Absent<std::string>& text) {
-    return text ? parse_scale(key, *text) : 1;
-  };
-  scenario.scale_bytes = scale("scale_bytes", run.scale_bytes);
-  scenario.scale_time = scale("scale_time", run.scale_time);
-  scenario.altered = !options.gpu_memory.empty() || !options.cpu_memory.empty() || !options.limits.empty() ||
-                     scenario.scale_bytes != 1 || scenario.scale_time != 1;
-  scenario.rescale = again.options.rescale;
-  set_trace(scenario, trace_of(run, scenario.machine, result_file));
-  scenario.trace_name =
-      run.generate ? scenario.trace->header.model : std::filesystem::path(run.trace).filename().string();
-  scenario.options = again.settings;
-  scenario.iterations = again.options.iterations;
-  return scenario;
+  TraceChoice& trace = scenario.trace;
+  if (trace.generate.empty()) {
+    trace.found_at = found(trace.file, result_file);
+  } else {
+    trace.file.clear();
+  }
+  for (auto& [name, text] : trace.generate) {
+    if (name == "model" && is_config_path(text)) text = found(text, result_file);
+  }
+  trace.rescale.where_known = true;
+  scenario.prices = {};
+  return load_workload(scenario);
 }
 
 }  // namespace tencache::gui

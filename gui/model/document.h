@@ -8,8 +8,8 @@
 #include "answers/json.h"
 #include "gui/model/chart.h"
 #include "gui/model/run.h"
-#include "gui/model/scenario.h"
 #include "gui/model/sensitivity.h"
+#include "gui/model/simulator.h"
 #include "gui/model/table.h"
 #include "studies/sweep/sweep_row.h"
 
@@ -37,10 +37,6 @@ DocumentPointer open_document(const std::string& path);
 
 // What a result's manifest says was simulated, read again; paths are taken from the present folder, then from that of
 // the result. Throws Error where the trace or the machine is not there any more.
-Scenario scenario_of(const Json& result, const std::string& result_file);
-
-// The machine by name or file, with other memory sizes where they are not empty.
-MachineSpec machine_named(const std::string& machine, const std::string& gpu_memory = "",
-                          const std::string& cpu_memory = "");
+Workload workload_of(const Json& result, const std::string& result_file);
 
 }  // namespace tencache::gui

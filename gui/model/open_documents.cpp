@@ -23,18 +23,16 @@ std::string sample_file() {
   return "gpt-small.trace.jsonl.zst";
 }
 
-Scenario ScenarioDefaults::scenario(const std::string& path, const Trace& trace) const {
+Scenario ScenarioDefaults::of(const std::string& path, std::shared_ptr<const Trace> trace) const {
   const bool sample = path == sample_file();
   Scenario scenario;
-  scenario.trace_name = std::filesystem::path(path).filename().string();
-  scenario.machine = machine_named(!machine.empty() ? machine
-                                   : sample         ? "demo-small-gpu"
-                                                    : "g10-a100",
-                                   gpu_memory, cpu_memory);
-  scenario.altered = !gpu_memory.empty() || !cpu_memory.empty();
-  set_trace(scenario, trace);
-  scenario.policy = !policy.empty() ? policy : sample ? "on-demand" : "foresight";
-  scenario.options = options;
+  scenario.trace.file = path;
+  scenario.trace.loaded = std::move(trace);
+  scenario.trace.rescale.where_known = true;
+  scenario.machine.name = !machine.empty() ? machine : sample ? "demo-small-gpu" : "g10-a100";
+  scenario.machine.gpu_memory = gpu_memory;
+  scenario.machine.cpu_memory = cpu_memory;
+  scenario.policy = {!policy.empty() ? policy : sample ? "on-demand" : "foresight", options};
   return scenario;
 }
 
@@ -44,11 +42,11 @@ void OpenDocuments::open(const std::string& path, const ScenarioDefaults& defaul
     try {
       opened.document = open_document(path);
       if (opened.document->kind == Document::Kind::trace) {
-        opened.scenario = defaults.scenario(path, *opened.document->trace);
+        opened.workload = load_workload(defaults.of(path, opened.document->trace));
       } else if (opened.document->kind == Document::Kind::results) {
         for (const Json& result : opened.document->results) {
           if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
-          opened.scenario = scenario_of(result, path);  // `compare` gives the fastest first
+          opened.workload = workload_of(result, path);  // `compare` gives the fastest first
           break;
         }
       }
@@ -63,7 +61,7 @@ void OpenDocuments::open_result(const Json& result, const std::string& file) {
   opening_.push_back(std::async(std::launch::async, [result, file] {
     Opened opened;
     try {
-      opened.scenario = scenario_of(result, file);
+      opened.workload = workload_of(result, file);
     } catch (const std::exception& error) {
       opened.error = error.what();
     }
@@ -91,11 +89,11 @@ std::vector<const Json*> OpenDocuments::results() const {
   return list;
 }
 
-void OpenDocuments::plot(const Scenario& scenario, const std::string& parameter, double from, double to,
+void OpenDocuments::plot(const Workload& workload, const std::string& parameter, double from, double to,
                          const std::vector<std::string>& policies) {
   plotting_ = std::async(std::launch::async, [=] {
     simulate_behind_drawing();
-    return std::make_shared<const SensitivityAnswer>(plot_sensitivity(scenario, parameter, from, to, policies));
+    return std::make_shared<const SensitivityAnswer>(plot_sensitivity(workload, parameter, from, to, policies));
   });
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gui/model/document.h"
-#include "gui/model/scenario.h"
+#include "studies/workload.h"
 
 namespace tencache::gui {
 
@@ -21,7 +21,7 @@ struct ScenarioDefaults {
   std::map<std::string, std::string> options;  // of the policy
   std::string gpu_memory, cpu_memory;
 
-  Scenario scenario(const std::string& path, const Trace& trace) const;
+  Scenario of(const std::string& path, std::shared_ptr<const Trace> trace) const;
 };
 
 // The bundled sample: beside an installed program, else in the source tree.
@@ -31,12 +31,12 @@ class OpenDocuments {
  public:
   struct Opened {
     DocumentPointer document;
-    std::optional<Scenario> scenario;
+    std::optional<Workload> workload;
     std::string error;
   };
 
   void open(const std::string& path, const ScenarioDefaults& defaults);
-  // The scenario of a result.
+  // What a result says was simulated.
   void open_result(const Json& result, const std::string& file);
   // The next that is read, in the order in which they were asked for; its document is one of `all` then.
   std::optional<Opened> take();
@@ -50,7 +50,7 @@ class OpenDocuments {
   const std::vector<SweepRow>& sweep_rows() const { return sweep_rows_; }
 
   // One at a time.
-  void plot(const Scenario& scenario, const std::string& parameter, double from, double to,
+  void plot(const Workload& workload, const std::string& parameter, double from, double to,
             const std::vector<std::string>& policies);
   bool plotting() const { return plotting_.valid(); }
   // True if a plot is done. Throws what went wrong.

@@ -158,29 +158,29 @@ void set_units(DataTables& tables, const SensitivityAnswer& plot) {
   }
 }
 
-std::string parameter_of_knob(const Scenario& scenario, const std::string& knob) {
+std::string parameter_of_knob(const Workload& workload, const std::string& knob) {
   static const std::vector<std::pair<std::string, std::string>> names = {
       {"gpu-memory", "gpu_memory"}, {"cpu-memory", "cpu_memory"}, {"pcie", "pcie"}, {"nvme", "nvme"}, {"dram", "dram"},
       {"gpu-speed", "gpu_speed"}};
   const auto found = std::ranges::find(names, knob, &std::pair<std::string, std::string>::first);
   if (found == names.end()) return "";
-  const std::vector<MachineParameter> known = parameters_of(scenario.machine);
+  const std::vector<MachineParameter> known = parameters_of(workload.machine);
   return std::ranges::find(known, found->second, &MachineParameter::name) == known.end() ? "" : found->second;
 }
 
-SensitivityAnswer plot_sensitivity(const Scenario& wanted, const std::string& parameter, double from, double to,
+SensitivityAnswer plot_sensitivity(const Workload& wanted, const std::string& parameter, double from, double to,
                                    const std::vector<std::string>& policies) {
-  const Scenario scenario = with_changed_trace(wanted);
+  const Workload workload = with_changed_trace(wanted);
   SensitivityRequest request;
-  request.trace = scenario.trace.get();
-  request.machine = &scenario.machine;
-  if (scenario.iterations != 0) request.limits = {.max_iterations = scenario.iterations, .until_steady = false};
+  request.trace = workload.trace.get();
+  request.machine = &workload.machine;
+  request.limits = limits_of(workload.scenario.iterations);
   request.policies = policies;
   request.policies.emplace_back(bound_line);
-  request.settings[scenario.policy] = scenario.options;
-  request.axes = {{parameter_named(scenario.machine, parameter), logarithmic_values(from, to, values_of_a_plot)}};
+  request.settings[workload.scenario.policy.name] = workload.scenario.policy.settings;
+  request.axes = {{parameter_named(workload.machine, parameter), logarithmic_values(from, to, values_of_a_plot)}};
   SensitivityAnswer plot = sensitivity_answer(request, analyse_sensitivity(request));
-  plot.trace = scenario.trace_name;
+  plot.trace = trace_name(workload);
   return plot;
 }
 

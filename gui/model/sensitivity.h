@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "answers/sensitivity.h"
-#include "gui/model/scenario.h"
+#include "gui/model/simulator.h"
 #include "gui/model/table.h"
 
 namespace tencache::gui {
@@ -31,10 +31,10 @@ SensitivityAnswer read_sensitivity(const DataTable& table, const std::string& fi
 void set_units(DataTables& tables, const SensitivityAnswer& plot);
 
 // The name of the figure behind a what-if knob (studies/machine_parameter.h); empty: there is none.
-std::string parameter_of_knob(const Scenario& scenario, const std::string& knob);
+std::string parameter_of_knob(const Workload& workload, const std::string& knob);
 // The scenario with this figure between two values, its own policy and others on the scenario's machine. Takes as many
 // simulations as `tencache sensitivity`, on all cores. Throws Error.
-SensitivityAnswer plot_sensitivity(const Scenario& scenario, const std::string& parameter, double from, double to,
+SensitivityAnswer plot_sensitivity(const Workload& workload, const std::string& parameter, double from, double to,
                                    const std::vector<std::string>& policies);
 
 }  // namespace tencache::gui

@@ -53,29 +53,29 @@ void Session::take(const Document& document) {
 
 void Session::plot(const Knob& knob) {
   if (!what_if || documents_.plotting()) return;
-  const Scenario scenario = what_if->scenario();
-  const std::string parameter = parameter_of_knob(scenario, knob.name);
+  const Workload workload = what_if->workload();
+  const std::string parameter = parameter_of_knob(workload, knob.name);
   if (parameter.empty()) return say("no figure of the machine to vary", true);
-  std::vector<std::string> policies{scenario.policy};
+  std::vector<std::string> policies{workload.scenario.policy.name};
   const auto add = [&policies](const std::string& policy) {
     if (std::ranges::find(policies, policy) == policies.end()) policies.push_back(policy);
   };
-  if (ghost_ != nullptr) add(ghost_->scenario.policy);
+  if (ghost_ != nullptr) add(ghost_->workload.scenario.policy.name);
   for (const char* policy : {"on-demand", "10cache", "zero-infinity"}) add(policy);
   view_ = {"sensitivity", true};
-  documents_.plot(scenario, parameter, knob.least, knob.most, policies);
+  documents_.plot(workload, parameter, knob.least, knob.most, policies);
 }
 
 void Session::take(const SimulatedPointer& done) {
   const bool only_more_figures = simulated_ != nullptr && done->run != nullptr && simulated_->run == done->run;
   const bool first = simulated_ == nullptr;
   simulated_ = done;
-  if (!done->fits) messages_.say_misfit(done->scenario.policy + " does not fit: " + done->reason);
+  if (!done->fits) messages_.say_misfit(done->workload.scenario.policy.name + " does not fit: " + done->reason);
   if (only_more_figures) {
     shown_.note_change();
     return;
   }
-  if (done->fits) messages_.forget_misfit(done->scenario.trace_name);
+  if (done->fits) messages_.forget_misfit(trace_name(done->workload));
   if (done->run == nullptr || !done->fits) return make_changes();
   std::vector<RunPointer> runs = done->ranks.empty() ? std::vector{done->run} : done->ranks;
   for (const RunPointer& run : shown_.all()) {
@@ -154,8 +154,8 @@ bool Session::update() {
   while (std::optional<OpenDocuments::Opened> opened = documents_.take()) {
     changed = true;
     if (opened->document != nullptr) take(*opened->document);
-    if (opened->scenario) {
-      what_if.emplace(std::move(*opened->scenario));
+    if (opened->workload) {
+      what_if.emplace(std::move(*opened->workload));
       simulated_ = ghost_ = nullptr;
       simulator_.forget();
       rerun();
@@ -190,7 +190,7 @@ void Session::wait() {
 
 void Session::rerun() {
   messages_.begin();
-  if (what_if) simulator_.request(what_if->scenario());
+  if (what_if) simulator_.request(what_if->workload());
 }
 
 void Session::keep_ghost() {

@@ -117,7 +117,8 @@ void Knob::parse(const std::string& typed) {
   most = std::max(most, wanted);
 }
 
-WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base_(std::move(base)) {
+WhatIf::WhatIf(Workload base)
+    : policy(base.scenario.policy.name), options(base.scenario.policy.settings), base_(std::move(base)) {
   const MachineSpec& machine = base_.machine;
   const TierId gpu = machine.tier_of(Device::gpu), cpu = machine.tier_of(Device::cpu);
   if (gpu != no_tier) {
@@ -141,37 +142,39 @@ WhatIf::WhatIf(Scenario base) : policy(base.policy), options(base.options), base
   add_batch(knobs_, base_.trace->header);
 }
 
-Scenario WhatIf::scenario() const {
-  Scenario scenario = base_;
-  scenario.policy = policy;
-  scenario.options = options;
+Workload WhatIf::workload() const {
+  Workload workload = base_;
+  workload.scenario.policy.name = policy;
+  workload.scenario.policy.settings = options;
   for (const Knob& knob : knobs_) {
     if (!knob.moved()) continue;
     const double factor = knob.value / knob.original;
     switch (knob.kind) {
       case Kind::gpu_memory:
-        set_memory(scenario.machine, Device::gpu, knob.value);
+        set_memory(workload.machine, Device::gpu, knob.value);
         break;
       case Kind::cpu_memory:
-        set_memory(scenario.machine, Device::cpu, knob.value);
+        set_memory(workload.machine, Device::cpu, knob.value);
         break;
       case Kind::pcie:
       case Kind::nvme:
       case Kind::dram:
-        scale_machine(scenario.machine, knob.kind, factor);
+        scale_machine(workload.machine, knob.kind, factor);
         break;
       case Kind::gpu_speed:
-        scenario.gpu_speed = factor;
+        workload.scenario.trace.gpu_speed = factor;
         break;
       case Kind::batch:
-        scenario.batch = static_cast<std::uint64_t>(knob.stepped());
+        workload.scenario.trace.batch = static_cast<std::uint64_t>(knob.stepped());
         break;
     }
   }
-  return scenario;
+  return workload;
 }
 
-bool WhatIf::changed() const { return policy != base_.policy || options != base_.options || machine_changed(); }
+bool WhatIf::changed() const {
+  return policy != base_.scenario.policy.name || options != base_.scenario.policy.settings || machine_changed();
+}
 
 bool WhatIf::machine_changed() const {
   return std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.moved(); });
@@ -200,8 +203,8 @@ void WhatIf::change(const std::string& assignment) {
 }
 
 void WhatIf::reset() {
-  policy = base_.policy;
-  options = base_.options;
+  policy = base_.scenario.policy.name;
+  options = base_.scenario.policy.settings;
   for (Knob& knob : knobs_) knob.value = knob.original;
 }
 

@@ -1,10 +1,10 @@
-// Another machine, another policy: a scenario and the knobs that change it.
+// Another machine, another policy: a workload and the knobs that change it.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "gui/model/scenario.h"
+#include "gui/model/simulator.h"
 
 namespace tencache::gui {
 
@@ -29,16 +29,16 @@ struct Knob {
 
 class WhatIf {
  public:
-  explicit WhatIf(Scenario base);
+  explicit WhatIf(Workload base);
 
   // Of what the machine has: no storage, no knob for it; of generated traces the batch.
   std::vector<Knob>& knobs() { return knobs_; }
   const std::vector<Knob>& knobs() const { return knobs_; }
-  const Scenario& base() const { return base_; }
+  const Workload& base() const { return base_; }
   std::string policy;
   std::map<std::string, std::string> options;  // as the user set them; the rest are the policy's defaults
   // The base as the knobs, the policy and the options change it.
-  Scenario scenario() const;
+  Workload workload() const;
   bool changed() const;
   bool machine_changed() const;  // or the trace, by a knob
   void reset();
@@ -46,7 +46,7 @@ class WhatIf {
   void change(const std::string& assignment);
 
  private:
-  Scenario base_;
+  Workload base_;
   std::vector<Knob> knobs_;
 };
 

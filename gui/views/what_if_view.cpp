@@ -157,7 +157,7 @@ void WhatIfView::draw_controls(Session& session, const Theme& theme) {
   ImGui::TextUnformatted(what_if.base().machine.name.c_str());
   ImGui::PopFont();
   ImGui::SameLine();
-  ImGui::TextDisabled("%s", what_if.base().trace_name.c_str());
+  ImGui::TextDisabled("%s", trace_name(what_if.base()).c_str());
   ImGui::Spacing();
   for (Knob& knob : what_if.knobs()) {
     if (draw_knob(session, theme, knob)) session.rerun();
@@ -179,7 +179,7 @@ void WhatIfView::draw_controls(Session& session, const Theme& theme) {
 
 // ", 5178 tokens/s", which compares other batches too; empty where the trace does not say.
 std::string tokens_text(const Simulated& simulated) {
-  const std::uint64_t tokens = simulated.scenario.trace->header.tokens_per_iteration();
+  const std::uint64_t tokens = simulated.workload.trace->header.tokens_per_iteration();
   if (tokens == 0 || simulated.iteration_seconds() <= 0) return "";
   return fmt::format(", {:.0f} tokens/s", static_cast<double>(tokens) / simulated.iteration_seconds());
 }
@@ -203,7 +203,7 @@ void WhatIfView::draw_outcome(const Session& session, const Theme& theme) {
   } else {
     ImGui::PushStyleColor(ImGuiCol_Text, theme.error);
     ImGui::PushTextWrapPos();
-    ImGui::TextUnformatted((now->scenario.policy + " does not fit: " + now->reason).c_str());
+    ImGui::TextUnformatted((now->workload.scenario.policy.name + " does not fit: " + now->reason).c_str());
     ImGui::PopTextWrapPos();
     ImGui::PopStyleColor();
   }
@@ -223,11 +223,12 @@ void WhatIfView::draw_bars(const Session& session, const Theme& theme) {
   if (now != nullptr && now->bound_seconds > 0) bars.push_back({"lower bound", now->bound_seconds});
   if (now != nullptr && now->ideal_seconds > 0) bars.push_back({"ideal", now->ideal_seconds});
   if (before != nullptr && before != now) {
-    bars.push_back({"before: " + before->scenario.policy, before->iteration_seconds(), before.get(), true});
+    bars.push_back(
+        {"before: " + before->workload.scenario.policy.name, before->iteration_seconds(), before.get(), true});
   }
   if (now != nullptr && now->fits) {
-    bars.push_back(
-        {(now->old_plan ? "old plan: " : "now: ") + now->scenario.policy, now->iteration_seconds(), now.get()});
+    bars.push_back({(now->old_plan ? "old plan: " : "now: ") + now->workload.scenario.policy.name,
+                    now->iteration_seconds(), now.get()});
   }
   double longest = 0;
   for (const Bar& bar : bars) longest = std::max(longest, bar.seconds);

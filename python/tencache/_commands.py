@@ -97,22 +97,24 @@ def save(trace: _core.Trace, path: Path) -> None:
     trace._save(os.fspath(path))
 
 
-def _file_of(trace: TraceLike) -> Path:
-    """The file that has the trace: the one it was read from, unless either has changed; else one made for it.
+def _named(traces: Iterable[Any]) -> tuple[list[str], dict[str, _core.Trace]]:
+    """Words for traces, and the Trace objects that words stand for.
 
-    The caller keeps what it gets for as long as the file is needed.
+    A trace that was read from a file is called by it, unless one of the two has changed since.
     """
-    if not isinstance(trace, _core.Trace):
-        return os.fspath(trace)
-    with trace.__dict__.setdefault("_making", threading.Lock()):
-        file, identity, revision = getattr(trace, "_file", ("", None, -1))
-        if revision == trace._revision and os.path.isfile(file) and _identity(file) == identity:
-            return file
-        revision = trace._revision
-        file = _TemporaryFile(".trace.jsonl")
-        trace._save(os.fspath(file))
-        trace._file = (file, _identity(file), revision)
-        return file
+    words: list[str] = []
+    objects: dict[str, _core.Trace] = {}
+    for one in traces:
+        if isinstance(one, _core.Trace):
+            file, identity, revision = getattr(one, "_file", ("", None, -1))
+            if revision == one._revision and os.path.isfile(file) and _identity(file) == identity:
+                words.append(file)
+                continue
+            words.append("trace in memory" + (f" {len(objects) + 1}" if objects else ""))
+            objects[words[-1]] = one
+        else:
+            words.append(_text(one))
+    return words, objects
 
 
 _machine_files: dict[str, _TemporaryFile] = {}  # by content; small, and kept for `reproduce`
@@ -156,10 +158,12 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _run(words: Sequence[str], keep_timelines: bool = False) -> tuple[str, list[_core.Timeline]]:
+def _run(
+    words: Sequence[str], traces: Mapping[str, _core.Trace] = {}, keep_timelines: bool = False
+) -> tuple[str, list[_core.Timeline]]:
     if threading.current_thread() is threading.main_thread():
         _core.watch_signals()
-    _, output, remarks, timelines = _core.run(list(words), keep_timelines)
+    _, output, remarks, timelines = _core.run(list(words), dict(traces), keep_timelines)
     for remark in remarks.splitlines():
         _log.info("%s", remark)
     return output, timelines
@@ -172,10 +176,10 @@ def command(name: str, *arguments: Any, **options: Any) -> Any:
     stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for KEY=VALUE ones (such
     as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is a result.
     """
-    files = [_file_of(one) if isinstance(one, _core.Trace) else one for one in arguments]
+    words, traces = _named(arguments)
     if "machine" in options:
         options["machine"] = _machine_of(options["machine"])
-    output, _ = _run([*name.split(), *map(_text, files), *_words(options), "--json"])
+    output, _ = _run([*name.split(), *words, *_words(options), "--json"], traces)
     return json.loads(output)
 
 
@@ -192,10 +196,11 @@ def simulate(
     **others: Any,
 ) -> tuple[dict, list[_core.Timeline]]:
     """`replay` with its timelines, one a rank."""
-    file, ours = _file_of(trace), {"policy": name_of(policy), "machine": _machine_of(machine), "set": options}
+    (name,), traces = _named([trace])
+    ours = {"policy": name_of(policy), "machine": _machine_of(machine), "set": options}
     ours |= {"gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit}
-    words = ["replay", _text(file), *_words(ours), *_words({"iterations": iterations, **others}), "--json"]
-    output, timelines = _run(words, keep_timelines=True)
+    words = ["replay", name, *_words(ours), *_words({"iterations": iterations, **others}), "--json"]
+    output, timelines = _run(words, traces, keep_timelines=True)
     return json.loads(output), timelines
 
 

@@ -15,7 +15,6 @@ import unittest
 import numpy as np
 
 import tencache
-from tencache import _commands
 
 SOURCE = os.environ["TENCACHE_SOURCE_DIR"]
 PROGRAM = os.environ["TENCACHE_PROGRAM"]
@@ -81,43 +80,44 @@ class CommandsTest(unittest.TestCase):
             tencache.save(tencache.generate(model="gpt2", batch=1, seq=128, gpu="a10g"), path)
             self.assertEqual(tencache.info(loaded)["ops"]["count"], len(trace.ops))
 
-    def test_temporary_files_go_with_what_uses_them(self):
+    def test_traces_stay_in_memory(self):
         trace = tencache.generate(model="gpt2", batch=1, seq=16, gpu="a10g")
-        used = _commands._file_of(trace)  # as by a call that is still running
-        ops = trace.ops
-        ops["duration_ns"] *= 2
-        trace.ops = ops
-        made = _commands._file_of(trace)
-        self.assertNotEqual(os.fspath(used), os.fspath(made))
-        self.assertTrue(os.path.exists(used))
-        names = [os.fspath(used), os.fspath(made)]
-        del used, made
-        self.assertEqual([os.path.exists(name) for name in names], [False, True])
         machine = {"name": "own", "base": "g5.xlarge"}
         result = tencache.replay(trace, machine, "ideal")
-        before = os.listdir(os.path.dirname(names[1]))
-        tencache.replay(trace, dict(machine), "ideal")
-        tencache.info(trace)
-        self.assertEqual(os.listdir(os.path.dirname(names[1])), before)
+        self.assertEqual(result["trace"], "trace in memory")
+        folder = os.path.dirname(result["manifest"]["run"]["machine"])
+        before = os.listdir(folder)
+        self.assertEqual(without_clock(tencache.replay(trace, dict(machine), "ideal")), without_clock(result))
+        self.assertEqual(os.listdir(folder), before)
         self.assertTrue(os.path.exists(result["manifest"]["run"]["machine"]), "for `reproduce`")
-        del trace
-        self.assertFalse(os.path.exists(names[1]))
+        with tempfile.TemporaryDirectory() as own:
+            path = os.path.join(own, "t.trace.jsonl")
+            tencache.save(trace, path)
+            for of_file, of_trace in ((tencache.info(path), tencache.info(trace)),
+                                      (tencache.replay(path, machine, "ideal"), result)):
+                for one in (of_file, of_trace):
+                    del one["trace"]
+                    one.pop("manifest", None)
+                self.assertEqual(without_clock(of_file), without_clock(of_trace))
+            tuned = tencache.command("tune", trace, path, machine=machine, policy="zero-offload", budget=2)
+            self.assertEqual(tuned["manifest"]["run"]["traces"], ["trace in memory", path])
+            self.assertEqual(*tuned["manifest"]["hashes"]["traces"])
 
-    def test_threads_share_a_traces_file(self):
+    def test_threads_share_a_trace(self):
         trace = tencache.generate(model="gpt2", batch=1, seq=16, gpu="a10g")
         together = threading.Barrier(4)
 
-        def file_of(index):
+        def work(index):
             together.wait()
-            files[index] = _commands._file_of(trace)
+            results[index] = without_clock(tencache.info(trace))
 
-        files = [None] * 4
-        threads = [threading.Thread(target=file_of, args=(index,)) for index in range(4)]
+        results = [None] * 4
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(len({os.fspath(file) for file in files}), 1)
+        self.assertEqual(results, 4 * [tencache.info(trace)])
 
     def test_lists_bound_fit_info_and_explain(self):
         self.assertEqual(tencache.policies(), printed("policies"))

@@ -17,6 +17,7 @@ assert pathlib.Path(tencache.__file__).is_relative_to({root!r}), tencache.__file
 sample = tencache.samples()["gpt-small"]
 assert pathlib.Path(sample).is_relative_to({root!r}), sample
 rows = tencache.compare(tencache.load(sample), "g10-a100", ["lru", "g10"], no_rescale=True)
+assert len(tencache.generate("gpt2", batch=1, seq=128, gpu="a100-40g").ops) > 0  # kernels, GPUs and stacks are there
 print(json.dumps([rows[1]["iteration_seconds"], sample, len(tencache.machines())]))
 """
 

@@ -110,7 +110,7 @@ class SweepReader {
         fail_at(*gpu, std::string("assume_gpu: ") + error.what());
       }
     }
-    for (std::size_t i = first; i < sweep_.workloads.size(); ++i) sweep_.workloads[i].rescale = rescale;
+    for (std::size_t i = first; i < sweep_.workloads.size(); ++i) sweep_.workloads[i].trace.rescale = rescale;
   }
 
   void add_traces(const YamlValue& value, const std::string& name) {
@@ -118,12 +118,10 @@ class SweepReader {
     for (const std::string& file : files) {
       const std::string stem = std::filesystem::path(file).filename().string();
       const std::string own = stem.substr(0, stem.find(".trace."));
-      add_workload(value, {.name = name.empty()        ? own
-                                   : files.size() == 1 ? name
-                                                       : name + ", " + own,
-                           .trace_file = place_of(file),
-                           .settings = {},
-                           .rescale = {}});
+      SweepWorkload workload;
+      workload.name = name.empty() ? own : files.size() == 1 ? name : name + ", " + own;
+      workload.trace.file = place_of(file);
+      add_workload(value, std::move(workload));
     }
   }
 
@@ -155,7 +153,7 @@ class SweepReader {
       for (std::size_t i = 0; i < settings.size(); ++i) {
         const auto& [key, values] = settings[i];
         const std::string& text = values[choice[i]];
-        workload.settings.emplace_back(key, text);
+        workload.trace.generate.emplace_back(key, text);
         if (key == "model") {
           const std::string model = std::filesystem::path(text).filename().string();
           if (name.empty() || values.size() > 1) label = (name.empty() ? "" : name + ", ") + model;
@@ -201,7 +199,12 @@ class SweepReader {
     const auto add = [&](const std::string& name, const std::string& gpu, const std::string& cpu,
                          const Values& limits) {
       require_room(item, sweep_.machines.size(), "machines");
-      sweep_.machines.push_back({name, gpu, cpu, limits, line_of(item), machine_items_});
+      SweepMachine machine{.machine = {}, .line = line_of(item), .item = machine_items_};
+      machine.machine.name = name;
+      machine.machine.gpu_memory = gpu;
+      machine.machine.cpu_memory = cpu;
+      machine.machine.limits = limits;
+      sweep_.machines.push_back(std::move(machine));
     };
     if (item.node.IsScalar()) {
       for (const std::string& machine : machines_named(item)) add(machine, "", "", {});
@@ -261,12 +264,12 @@ class SweepReader {
     }
     for (const std::string& name : names) {
       each_choice(options, [&](const std::vector<std::size_t>& choice) {
-        PolicyVariant policy{name, {}};
+        PolicyChoice policy{name, {}};
         for (std::size_t i = 0; i < options.size(); ++i) {
           policy.settings[options[i].first] = options[i].second[choice[i]];
         }
         try {
-          make_policy(policy.policy, policy.settings);
+          make_policy(policy.name, policy.settings);
         } catch (const Error& error) {
           fail_at(item, error.what());
         }
@@ -290,8 +293,8 @@ class SweepReader {
   SweepFilter read_filter(const YamlValue& item) {
     Values valid = filter_keys;
     valid.insert(valid.end(), setting_names_.begin(), setting_names_.end());
-    for (const PolicyVariant& policy : sweep_.policies) {
-      for (const auto& [option, value] : make_policy(policy.policy, policy.settings).options) {
+    for (const PolicyChoice& policy : sweep_.policies) {
+      for (const auto& [option, value] : make_policy(policy.name, policy.settings).options) {
         if (std::find(valid.begin(), valid.end(), option) == valid.end()) valid.push_back(option);
       }
     }
@@ -363,7 +366,7 @@ SweepFile parse_sweep_file(std::string_view text, const std::string& file,
   }
 }
 
-SweepFile read_sweep_file(const std::string& name_or_file, const std::vector<std::string>& setting_names) {
+SweepFile read_sweep_file(const std::string& name_or_file) {
   std::string path;
   if (is_config_path(name_or_file)) {
     path = name_or_file;
@@ -378,7 +381,7 @@ SweepFile read_sweep_file(const std::string& name_or_file, const std::vector<std
                   "; a file is given by its path, ./" + name_or_file + ".yaml");
     }
   }
-  return parse_sweep_file(read_file(path, maximum_sweep_file_bytes), path, setting_names);
+  return parse_sweep_file(read_file(path, maximum_sweep_file_bytes), path, generate_option_names());
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {

@@ -9,37 +9,25 @@
 #include <utility>
 #include <vector>
 
-#include "configs/rescale_to_machine.h"
+#include "studies/scenario.h"
 #include "studies/sweep/cost.h"
 
 namespace tencache {
 
-// Options of `tencache generate` and their texts, the names without dashes: {"batch", "16"}.
-using TraceSettings = std::vector<std::pair<std::string, std::string>>;
-// The value of a setting that each machine fills in: its GPU, its number of GPUs.
+// The value of a setting of `generate` that each machine fills in: its GPU, its number of GPUs.
 inline constexpr std::string_view of_the_machine = "machine";
 
+// What scenarios are made of, one of each, and where in the file it stands.
 struct SweepWorkload {
-  std::string name;        // "gpt2, batch 8"; no two are alike
-  std::string trace_file;  // recorded; empty: generated
-  TraceSettings settings;  // what it is generated with; values may be `of_the_machine`
-  RescaleOptions rescale;  // of its durations to the machine's GPU
-  // Where in the file it stands, and its settings by name.
+  std::string name;   // "gpt2, batch 8"; no two are alike
+  TraceChoice trace;  // values of `generate` may be `of_the_machine`
   std::uint64_t line = 0;
-  std::map<std::string, std::uint64_t> setting_lines = {};
+  std::map<std::string, std::uint64_t> setting_lines = {};  // by the names in `generate`
 };
-
-struct MachineVariant {
-  std::string machine;                 // a shipped name, or a path
-  std::string gpu_memory, cpu_memory;  // sizes; empty: the machine's
-  std::vector<std::string> limits;     // LINK=BANDWIDTH each
-  std::uint64_t line = 0;              // of the file
-  std::size_t item = 0;                // which of the file's items it is a variant of
-};
-
-struct PolicyVariant {
-  std::string policy;
-  std::map<std::string, std::string> settings;  // as given
+struct SweepMachine {
+  MachineChoice machine;
+  std::uint64_t line = 0;
+  std::size_t item = 0;  // which of the file's items it is a variant of
 };
 
 // A combination matches where each of the keys does: its value is one of the patterns, in which * stands for anything.
@@ -59,8 +47,8 @@ struct SweepCostSettings {
 struct SweepFile {
   std::string file, name, description;
   std::vector<SweepWorkload> workloads;
-  std::vector<MachineVariant> machines;
-  std::vector<PolicyVariant> policies;
+  std::vector<SweepMachine> machines;
+  std::vector<PolicyChoice> policies;
   std::vector<SweepFilter> only, exclude;     // those that match one of `only` (if there is one) and none of `exclude`
   std::uint64_t iterations = 0;               // of each simulation; 0: until it is steady
   std::uint64_t most_combinations = 100'000;  // more are an error
@@ -73,8 +61,8 @@ struct SweepFile {
 // Error with file and line, and with the valid names where one was not known.
 SweepFile parse_sweep_file(std::string_view text, const std::string& file,
                            const std::vector<std::string>& setting_names);
-// A path, or the name of a shipped sweep.
-SweepFile read_sweep_file(const std::string& name_or_file, const std::vector<std::string>& setting_names);
+// A path, or the name of a shipped sweep; settings are those of `tencache generate`.
+SweepFile read_sweep_file(const std::string& name_or_file);
 
 // Whether `text` is what the pattern says; * stands for any characters, also none.
 bool matches_pattern(std::string_view pattern, std::string_view text);

@@ -6,11 +6,15 @@
 #include <utility>
 
 #include "configs/gpu_yaml.h"
+#include "configs/load_policy_library.h"
 #include "configs/machine_overrides.h"
-#include "configs/machine_yaml.h"
+#include "configs/model_yaml.h"
 #include "configs/yaml_layers.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "policies/registry.h"
+#include "studies/sweep/build_id.h"
+#include "studies/workload.h"
 #include "traces/file/file_io.h"
 
 namespace tencache {
@@ -22,13 +26,12 @@ constexpr const char* some_gpu = "h100";
 // Ours is less what a context takes: who writes a GPU's nominal memory asks for no other machine.
 constexpr double nominal_over_usable = 1.25;
 
-PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
-  PlannedMachine machine{.variant = variant,
-                         .spec = read_machine(variant.machine),
-                         .sha256 = {},
-                         .price = {},
-                         .what_if = false,
-                         .refusal = {}};
+// Enough of a hash to tell builds apart.
+std::string start_of_hash(const std::string& hash) { return hash.substr(0, 12); }
+
+PlannedMachine plan_machine(const SweepMachine& asked, Prices& prices) {
+  PlannedMachine machine{
+      .asked = asked, .spec = read_machine(asked.machine), .sha256 = {}, .price = {}, .what_if = false, .refusal = {}};
   machine.sha256 = sha256_of_machine(machine.spec);
   machine.price = prices.apply(machine.spec);
   const auto memory = [&machine](Device device) {
@@ -37,9 +40,7 @@ PlannedMachine plan_machine(const MachineVariant& variant, Prices& prices) {
   };
   const Bytes sold_gpu = memory(Device::gpu), sold_cpu = memory(Device::cpu);
   try {
-    override_capacity(machine.spec, Device::gpu, "gpu_memory", variant.gpu_memory);
-    override_capacity(machine.spec, Device::cpu, "cpu_memory", variant.cpu_memory);
-    for (const std::string& limit : variant.limits) limit_link(machine.spec, "limits: " + limit, limit);
+    change_machine(machine.spec, asked.machine, {"gpu_memory", "cpu_memory", "limits: "});
   } catch (const Error& error) {
     machine.refusal = error.what();
   }
@@ -58,8 +59,8 @@ bool within_limits(const SweepFile& file, const MachineSpec& machine) {
 }
 
 // The settings with what the machine fills in: its GPU, its number of GPUs.
-TraceSettings settings_for(const SweepWorkload& workload, const std::string& gpu, std::size_t gpus) {
-  TraceSettings settings = workload.settings;
+GenerateSettings settings_for(const SweepWorkload& workload, const std::string& gpu, std::size_t gpus) {
+  GenerateSettings settings = workload.trace.generate;
   bool alone = false;
   for (auto& [name, value] : settings) {
     if (value != of_the_machine) continue;
@@ -154,14 +155,14 @@ struct ResolvedPolicy {
 
 class Planner {
  public:
-  Planner(SweepFile file, const SweepTools& tools) : tools_(tools) { plan_.file = std::move(file); }
+  Planner(SweepFile file, const PriceChoice& prices) : prices_(prices) { plan_.file = std::move(file); }
 
   SweepPlan plan() {
-    plan_.build = tools_.build;
-    for (const PolicyVariant& policy : plan_.file.policies) {
-      const std::string library = tools_.policy_build ? tools_.policy_build(policy.policy) : "";
-      policies_.push_back({policy.policy, library, make_policy(policy.policy, policy.settings).options});
-      plan_.builds.push_back(tools_.build + (library.empty() ? "" : ", library " + library));
+    plan_.build = TENCACHE_VERSION "+" + start_of_hash(build_id());
+    for (const PolicyChoice& policy : plan_.file.policies) {
+      const std::string library = start_of_hash(origin_of_policy(policy.name).sha256);
+      policies_.push_back({policy.name, library, make_policy(policy.name, policy.settings).options});
+      plan_.builds.push_back(plan_.build + (library.empty() ? "" : ", library " + library));
     }
     for (const SweepFilter& filter : plan_.file.only) only_.emplace_back(filter, "only");
     for (const SweepFilter& filter : plan_.file.exclude) exclude_.emplace_back(filter, "exclude");
@@ -182,20 +183,20 @@ class Planner {
     std::set<std::string> seen;
     std::map<std::size_t, bool> possible;  // by item of the file: any of its variants
     std::string price_text;
-    Prices prices(tools_.prices);
-    for (const MachineVariant& variant : plan_.file.machines) {
-      std::string text = variant.machine + "\n" + variant.gpu_memory + "\n" + variant.cpu_memory;
-      for (const std::string& limit : variant.limits) text += "\n" + limit;
+    Prices prices(prices_);
+    for (const SweepMachine& asked : plan_.file.machines) {
+      std::string text = asked.machine.name + "\n" + asked.machine.gpu_memory + "\n" + asked.machine.cpu_memory;
+      for (const std::string& limit : asked.machine.limits) text += "\n" + limit;
       if (!seen.insert(text).second) continue;
-      PlannedMachine machine = plan_machine(variant, prices);
-      bool& any = possible[variant.item];
+      PlannedMachine machine = plan_machine(asked, prices);
+      bool& any = possible[asked.item];
       any = any || machine.refusal.empty();
       price_text += price_text_of(machine);
       (within_limits(plan_.file, machine.spec) ? plan_.machines : left_out_).push_back(std::move(machine));
     }
     for (const auto* machines : {&plan_.machines, &left_out_}) {
       for (const PlannedMachine& machine : *machines) {
-        if (!possible[machine.variant.item]) throw Error(plan_.file.file, machine.variant.line, machine.refusal);
+        if (!possible[machine.asked.item]) throw Error(plan_.file.file, machine.asked.line, machine.refusal);
       }
     }
     prices.check_all_used();
@@ -248,9 +249,9 @@ class Planner {
 
   // What no machine could make a trace of; what one machine cannot, is a row of it with the reason.
   void check_settings(const SweepWorkload& workload) const {
-    if (!workload.trace_file.empty() || !tools_.check) return;
+    if (!workload.trace.file.empty()) return;
     try {
-      tools_.check(settings_for(workload, some_gpu, 1));
+      check_generate_settings(settings_for(workload, some_gpu, 1));
     } catch (const Error& error) {
       refuse(workload, error.what());
     }
@@ -264,16 +265,17 @@ class Planner {
     std::vector<SweepUnit> units;
     for (std::size_t machine = 0; machine < plan_.machines.size(); ++machine) {
       const MachineSpec& spec = plan_.machines[machine].spec;
-      const TraceSettings settings = settings_for(workload, spec.gpu, spec.rank_count());
-      std::string text = gpu_hash() + plan_.machines[machine].spec.gpu + "\n" + workload.rescale.assume_gpu +
-                         (workload.rescale.no_rescale ? "\nas it is\n" : "\n");
-      for (const auto& [name, value] : settings) text += name + "=" + value + "\n";
+      TraceChoice trace = workload.trace;
+      trace.generate = settings_for(workload, spec.gpu, spec.rank_count());
+      std::string text = gpu_hash() + plan_.machines[machine].spec.gpu + "\n" + trace.rescale.assume_gpu +
+                         (trace.rescale.no_rescale ? "\nas it is\n" : "\n");
+      for (const auto& [name, value] : trace.generate) text += name + "=" + value + "\n";
       const auto [found, is_new] = traces.emplace(text, plan_.traces.size());
       if (is_new) {
         plan_.traces.push_back({.workload = index,
                                 .machine = machine,
-                                .settings = settings,
-                                .sha256 = sha256_hex(text + input_hash(workload, settings))});
+                                .trace = trace,
+                                .sha256 = sha256_hex(text + input_hash(workload, trace))});
       }
       SweepUnit unit{.trace = found->second, .machine = machine, .rows = rows_of(workload, found->second, machine)};
       if (!unit.rows.empty()) units.push_back(std::move(unit));
@@ -290,9 +292,9 @@ class Planner {
     if (gpu_hash_.empty()) gpu_hash_ = sha256_of_file(gpu_file());
     return gpu_hash_;
   }
-  std::string input_hash(const SweepWorkload& workload, const TraceSettings& settings) {
+  std::string input_hash(const SweepWorkload& workload, const TraceChoice& trace) {
     try {
-      return workload.trace_file.empty() ? fingerprint(settings) : file_hash(workload.trace_file);
+      return trace.file.empty() ? fingerprint(trace.generate) : file_hash(trace.file);
     } catch (const Error& error) {
       refuse(workload, error.what());
     }
@@ -303,22 +305,21 @@ class Planner {
     return known;
   }
 
-  // Hardly any two differ; hashing the files once for each combination would be most of the time.
-  std::string fingerprint(const TraceSettings& settings) {
-    std::string files;
-    for (const auto& [name, value] : settings) {
-      if (name == "model") files += value + "\n";
-    }
-    auto& known = fingerprints_[files];
-    if (known.empty()) known = tools_.fingerprint(settings);
+  // Of the files that generating reads. Hardly any two differ; hashing them once for each combination would be most of
+  // the time.
+  std::string fingerprint(const GenerateSettings& settings) {
+    const auto model = std::ranges::find(settings, "model", &GenerateSettings::value_type::first);
+    TENCACHE_CHECK(model != settings.end());
+    auto& known = fingerprints_["model " + model->second];
+    if (known.empty()) known = sha256_of_file(find_model_file(model->second)) + gpu_hash();
     return known;
   }
 
   static Facts facts_of(const PlannedMachine& machine) {
     return {{"machine", machine.spec.name},
             {"gpu", machine.spec.gpu},
-            {"gpu_memory", machine.variant.gpu_memory},
-            {"cpu_memory", machine.variant.cpu_memory}};
+            {"gpu_memory", machine.asked.machine.gpu_memory},
+            {"cpu_memory", machine.asked.machine.cpu_memory}};
   }
 
   bool wanted(const Facts& facts) {
@@ -338,8 +339,8 @@ class Planner {
     const PlannedMachine& machine = plan_.machines[machine_index];
     Facts facts = facts_of(machine);
     facts["workload"] = workload.name;
-    if (!workload.trace_file.empty()) facts["trace"] = workload.trace_file;
-    for (const auto& [name, value] : plan_.traces[trace].settings) facts[name] = value;
+    if (!workload.trace.file.empty()) facts["trace"] = workload.trace.file;
+    for (const auto& [name, value] : plan_.traces[trace].trace.generate) facts[name] = value;
     std::vector<PlannedRow> rows;
     for (std::size_t policy = 0; policy < policies_.size(); ++policy) {
       Facts of_row = facts;
@@ -353,7 +354,7 @@ class Planner {
                     "more than " + std::to_string(plan_.file.most_combinations) +
                         " combinations; leave some out, or raise limits.combinations");
       }
-      if (plan_.file.policies[policy].policy == "ideal") ++plan_.ideals;
+      if (plan_.file.policies[policy].name == "ideal") ++plan_.ideals;
       rows.push_back({.key = std::move(key), .position = plan_.combinations - 1, .policy = policy});
     }
     return rows;
@@ -362,16 +363,16 @@ class Planner {
   // All that the figures of a simulation depend on, and the workload's name.
   std::string key_of(const SweepWorkload& workload, std::size_t trace, const PlannedMachine& machine,
                      const ResolvedPolicy& policy) const {
-    std::string text = tools_.build + "\n" + policy.library + "\n" + workload.name + "\n" + plan_.traces[trace].sha256 +
-                       "\n" + machine.spec.name + "\n" + machine.sha256 + "\n" + machine.variant.gpu_memory + "\n" +
-                       machine.variant.cpu_memory + "\n";
-    for (const std::string& limit : machine.variant.limits) text += limit + "\n";
+    std::string text = plan_.build + "\n" + policy.library + "\n" + workload.name + "\n" + plan_.traces[trace].sha256 +
+                       "\n" + machine.spec.name + "\n" + machine.sha256 + "\n" + machine.asked.machine.gpu_memory +
+                       "\n" + machine.asked.machine.cpu_memory + "\n";
+    for (const std::string& limit : machine.asked.machine.limits) text += limit + "\n";
     text += policy.name + "\n";
     for (const auto& [option, value] : policy.options) text += option + "=" + value + "\n";
     return sha256_hex(text + std::to_string(plan_.file.iterations));
   }
 
-  const SweepTools& tools_;
+  const PriceChoice& prices_;
   SweepPlan plan_;
   std::vector<ResolvedPolicy> policies_;
   std::vector<WatchedFilter> only_, exclude_;
@@ -384,7 +385,7 @@ class Planner {
 
 }  // namespace
 
-SweepPlan plan_sweep(SweepFile file, const SweepTools& tools) { return Planner(std::move(file), tools).plan(); }
+SweepPlan plan_sweep(SweepFile file, const PriceChoice& prices) { return Planner(std::move(file), prices).plan(); }
 
 std::uint64_t row_count(const SweepPlan& plan) {
   std::uint64_t count = 0;
@@ -396,7 +397,7 @@ std::uint64_t combination_count(const SweepPlan& plan, const std::set<std::strin
   std::uint64_t count = 0;
   for (const SweepUnit& unit : plan.units) {
     for (const PlannedRow& row : unit.rows) {
-      if (plan.file.policies[row.policy].policy != "ideal" && (keys == nullptr || keys->contains(row.key))) ++count;
+      if (plan.file.policies[row.policy].name != "ideal" && (keys == nullptr || keys->contains(row.key))) ++count;
     }
   }
   return count;

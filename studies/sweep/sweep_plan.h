@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,33 +9,20 @@
 
 #include "configs/price_table.h"
 #include "core/machine_spec.h"
-#include "core/trace.h"
 #include "studies/sweep/sweep_file.h"
 
 namespace tencache {
 
-// What the sweep needs of its caller. May be called from several threads at once.
-struct SweepTools {
-  std::string build;  // of the program: what changes results without another input
-  std::function<Trace(const TraceSettings&)> generate;
-  std::function<void(const TraceSettings&)> check;  // throws Error where `generate` would refuse the settings
-  // A hash of the files that `generate` would read. Throws Error where the settings name none.
-  std::function<std::string(const TraceSettings&)> fingerprint;
-  // The same of a policy that is not the program's own, of the library that has it; else empty.
-  std::function<std::string(const std::string& policy)> policy_build;
-  PriceChoice prices;
-};
-
 struct PlannedTrace {
   std::size_t workload = 0;
   std::size_t machine = 0;  // any of those whose GPU the durations are of
-  TraceSettings settings;   // filled in by the machine
+  TraceChoice trace;        // filled in by the machine
   std::string sha256;       // of its file, or of what it is generated from
 };
 
 struct PlannedMachine {
-  MachineVariant variant;
-  MachineSpec spec;    // changed as the variant says
+  SweepMachine asked;
+  MachineSpec spec;    // changed as is asked
   std::string sha256;  // of its files
   PriceUsed price;
   bool what_if;         // it has more memory than it is sold with: without a price
@@ -63,7 +49,7 @@ struct SweepPlan {
   std::uint64_t combinations = 0;     // rows of the whole sweep
   std::uint64_t ideals = 0;           // those of them that are of the policy `ideal`
   std::string sha256;                 // of the keys
-  std::string build;                  // of the program
+  std::string build;                  // of the program: what changes results without another input
   std::string prices_sha256;          // of what the machines cost, and the sweep's own cost settings
   bool part = false;                  // a shard
   std::string file_sha256;            // of the sweep's file
@@ -79,7 +65,7 @@ std::uint64_t combination_count(const SweepPlan& plan, const std::set<std::strin
 // Deterministic. Throws Error, with the file's line, where a machine, a trace file or a model is not to be found, a
 // setting is one that no trace can be generated with, a variant is possible on none of its machines, a filter asks for
 // what the sweep does not have; and where nothing is left by the filters, or the combinations are too many.
-SweepPlan plan_sweep(SweepFile file, const SweepTools& tools);
+SweepPlan plan_sweep(SweepFile file, const PriceChoice& prices);
 
 // Every n-th unit, from the i-th (counted from 1).
 void take_shard(SweepPlan& plan, std::size_t i, std::size_t n);

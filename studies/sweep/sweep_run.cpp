@@ -13,15 +13,15 @@
 #include "core/thread_annotations.h"
 #include "policies/registry.h"
 #include "studies/parallel.h"
-#include "studies/policy_run.h"
 #include "studies/sweep/sweep_costs.h"
+#include "studies/workload.h"
 #include "traces/transform/fold_updates.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {
 
-std::string command_of(const TraceSettings& settings) {
+std::string command_of(const GenerateSettings& settings) {
   std::string text = "generate";
   for (const auto& [name, value] : settings) text += " --" + name + " " + value;
   return text;
@@ -70,13 +70,6 @@ void add_figures(SweepRow& row, const MachineSpec& machine, const RunResult& res
   }
 }
 
-struct MadeTrace {
-  Trace trace;
-  std::string durations, rescaled_from;  // of SweepRow
-  std::string taken_from;                // the GPU that durations are of which are not rescaled to the machine's
-  std::optional<GpuTime> gpu_time;       // of modelled durations
-};
-
 // A file that is no trace: the user's slip, and no reason why something does not fit.
 class UnreadableTrace : public Error {
   using Error::Error;
@@ -90,39 +83,48 @@ Trace read_recorded(const std::string& file) {
   }
 }
 
-void add_trace_facts(SweepRow& row, const Trace& trace) {
-  row.model = trace.header.model;
-  row.batch = trace.header.batch;
-  row.sequence_length = trace.header.sequence_length;
-  row.tokens_per_iteration = trace.header.tokens_per_iteration();
-  row.gpus_used = rank_count(trace);
-}
-
 // What all rows of a unit have in common, before its trace is known.
 SweepRow common_row(const SweepWorkload& workload, const PlannedTrace& planned, const PlannedMachine& machine) {
+  const MachineChoice& asked = machine.asked.machine;
   SweepRow row;
   row.workload = workload.name;
-  row.trace = workload.trace_file.empty() ? command_of(planned.settings) : workload.trace_file;
+  row.trace = planned.trace.file.empty() ? command_of(planned.trace.generate) : planned.trace.file;
   row.machine = machine.spec.name;
   row.gpu = machine.spec.gpu;
-  row.gpu_memory = machine.variant.gpu_memory;
-  row.cpu_memory = machine.variant.cpu_memory;
-  for (const std::string& limit : machine.variant.limits) row.limits += (row.limits.empty() ? "" : " ") + limit;
+  row.gpu_memory = asked.gpu_memory;
+  row.cpu_memory = asked.cpu_memory;
+  for (const std::string& limit : asked.limits) row.limits += (row.limits.empty() ? "" : " ") + limit;
   row.gpus = machine.spec.rank_count();
   return row;
 }
 
-// Another memory size, a slower link, another GPU: nothing like it was measured.
-bool unlike_measured(const SweepRow& row, const MadeTrace& trace) {
-  return !row.gpu_memory.empty() || !row.cpu_memory.empty() || !row.limits.empty() || !row.rescaled_from.empty() ||
-         !trace.taken_from.empty();
+// And what is known once it is there.
+void add_trace_facts(SweepRow& row, const Workload& workload) {
+  const TraceHeader& header = workload.trace->header;
+  row.model = header.model;
+  row.batch = header.batch;
+  row.sequence_length = header.sequence_length;
+  row.tokens_per_iteration = header.tokens_per_iteration();
+  row.gpus_used = rank_count(*workload.trace);
+  row.durations = workload.rescaling ? "rescaled" : header.hardware.starts_with("modelled") ? "modelled" : "measured";
+  if (workload.rescaling) row.rescaled_from = workload.rescaling->from;
+  if (workload.gpu_time) {
+    row.gpu_time_error = workload.gpu_time->error;
+    row.gpu_time_extrapolated_share = workload.gpu_time->extrapolated_share;
+  }
+}
+
+// The GPU that durations are of which are not rescaled to the machine's; else empty.
+std::string taken_from(const Workload& workload) {
+  return taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale);
 }
 
 // `validated`: of the machine and the trace's recorder; null where nothing like it was measured.
-void add_validity(SweepRow& row, const MadeTrace& trace, const Validated* validated, const PolicyRun& run) {
-  const std::string& recorded_by = trace.trace.header.recorded_by;
+void add_validity(SweepRow& row, const Workload& workload, const Validated* validated, const PolicyRun& run) {
+  const std::string& recorded_by = workload.trace->header.recorded_by;
   row.validity = validity_text(validated, run, recorded_by);
-  if (!trace.taken_from.empty()) row.validity += ", durations of " + trace.taken_from + " taken as they are";
+  const std::string from = taken_from(workload);
+  if (!from.empty()) row.validity += ", durations of " + from + " taken as they are";
   if (validated != nullptr && validates_time(*validated, run, recorded_by)) row.validated_within = validated->worst;
 }
 
@@ -195,12 +197,12 @@ class RowWriter {
 
 class SweepRunner::Traces {
  public:
-  Traces(const SweepPlan& plan, const SweepTools& tools) : plan_(plan), tools_(tools) {}
+  explicit Traces(const SweepPlan& plan) : plan_(plan) {}
 
-  // Throws Error where it cannot be made.
-  std::shared_ptr<const MadeTrace> get(std::size_t index) {
-    std::promise<std::shared_ptr<const MadeTrace>> promise;
-    std::shared_future<std::shared_ptr<const MadeTrace>> trace;
+  // The trace on one of the machines that it is made for. Throws Error where it cannot be made.
+  std::shared_ptr<const Workload> get(std::size_t index) {
+    std::promise<std::shared_ptr<const Workload>> promise;
+    std::shared_future<std::shared_ptr<const Workload>> trace;
     bool mine = false;
     {
       const MutexLock lock(mutex_);
@@ -212,7 +214,7 @@ class SweepRunner::Traces {
     }
     if (mine) {
       try {
-        promise.set_value(std::make_shared<const MadeTrace>(make(plan_.traces[index])));
+        promise.set_value(std::make_shared<const Workload>(make(plan_.traces[index])));
       } catch (...) {
         promise.set_exception(std::current_exception());
       }
@@ -221,61 +223,48 @@ class SweepRunner::Traces {
   }
 
  private:
-  MadeTrace make(const PlannedTrace& planned) const {
-    const SweepWorkload& workload = plan_.file.workloads[planned.workload];
+  Workload make(const PlannedTrace& planned) const {
     const MachineSpec& machine = plan_.machines[planned.machine].spec;
-    for (const auto& [name, value] : planned.settings) {
+    for (const auto& [name, value] : planned.trace.generate) {
       if (name == "gpu" && value.empty()) {
         throw Error("machine " + machine.name + " does not name its GPU; give the workload one, as `gpu`");
       }
     }
-    MadeTrace made{
-        .trace = workload.trace_file.empty() ? tools_.generate(planned.settings) : read_recorded(workload.trace_file),
-        .durations = {},
-        .rescaled_from = {},
-        .taken_from = {},
-        .gpu_time = {}};
-    const bool modelled = made.trace.header.hardware.starts_with("modelled");
-    const auto rescaling = rescale_to_machine(made.trace, machine, workload.rescale);
-    if (rescaling) made.rescaled_from = rescaling->from;
-    made.taken_from = taken_as_they_are(made.trace, machine, workload.rescale);
-    made.gpu_time = modelled_gpu_time(made.trace, rescaling);
-    made.durations = rescaling ? "rescaled" : modelled ? "modelled" : "measured";
-    return made;
+    Scenario scenario;
+    scenario.trace = planned.trace;
+    scenario.machine.loaded = std::make_shared<const MachineSpec>(machine);
+    scenario.iterations = plan_.file.iterations;
+    const std::string& file = planned.trace.file;
+    if (!file.empty()) scenario.trace.loaded = std::make_shared<const Trace>(read_recorded(file));
+    return load_workload(scenario);
   }
 
   const SweepPlan& plan_;
-  const SweepTools& tools_;
   Mutex mutex_;
-  std::map<std::size_t, std::shared_future<std::shared_ptr<const MadeTrace>>> made_ TENCACHE_GUARDED_BY(mutex_);
+  std::map<std::size_t, std::shared_future<std::shared_ptr<const Workload>>> made_ TENCACHE_GUARDED_BY(mutex_);
 };
 
-SweepRunner::SweepRunner(const SweepPlan& plan, const SweepTools& tools)
-    : plan_(plan), traces_(std::make_unique<Traces>(plan, tools)), validated_(read_validated()) {}
+SweepRunner::SweepRunner(const SweepPlan& plan)
+    : plan_(plan), traces_(std::make_unique<Traces>(plan)), validated_(read_validated()) {}
 SweepRunner::~SweepRunner() = default;
 
 std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std::string>& skip) {
   const PlannedTrace& planned = plan_.traces[unit.trace];
   const PlannedMachine& machine = plan_.machines[unit.machine];
   SweepRow common = common_row(plan_.file.workloads[planned.workload], planned, machine);
-  const RunLimits limits = limits_of(plan_.file.iterations);
-  std::shared_ptr<const MadeTrace> trace;
+  Workload workload;
   std::optional<References> references;
   const Validated* validated = nullptr;
   try {
     if (!machine.refusal.empty()) throw Error(machine.refusal);
-    trace = traces_->get(unit.trace);
-    add_trace_facts(common, trace->trace);
-    common.durations = trace->durations;
-    common.rescaled_from = trace->rescaled_from;
-    if (trace->gpu_time) {
-      common.gpu_time_error = trace->gpu_time->error;
-      common.gpu_time_extrapolated_share = trace->gpu_time->extrapolated_share;
+    workload = *traces_->get(unit.trace);
+    workload.machine = machine.spec;
+    add_trace_facts(common, workload);
+    // Another memory size, a slower link, another GPU: nothing like it was measured.
+    if (!machine.asked.machine.changed() && !workload.rescaling && taken_from(workload).empty()) {
+      validated = validated_for(validated_, machine.spec.name, workload.trace->header.recorded_by);
     }
-    if (!unlike_measured(common, *trace)) {
-      validated = validated_for(validated_, machine.spec.name, trace->trace.header.recorded_by);
-    }
-    references = references_of(trace->trace, machine.spec, limits);
+    references = references_of(workload);
     common.ideal_seconds = references->ideal_seconds;
     common.bound_seconds = references->bound_seconds;
     common.bound_term = references->bound_term;
@@ -291,22 +280,21 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     SweepRow row = common;
     row.key = planned_row.key;
     row.position = planned_row.position;
-    const PolicyVariant& policy = plan_.file.policies[planned_row.policy];
+    const auto& [policy, settings] = plan_.file.policies[planned_row.policy];
     row.build = plan_.builds[planned_row.policy];
-    row.policy = policy.policy;
-    const PolicyRun run{policy.policy, make_policy(policy.policy, policy.settings).options,
-                        make_policy(policy.policy).options};
+    row.policy = policy;
+    const PolicyRun run{policy, make_policy(policy, settings).options, make_policy(policy).options};
     row.options = options_text(run.options);
     if (references) {
       try {
-        const Outcome outcome = run_policy(trace->trace, machine.spec, policy.policy, policy.settings, limits);
+        const Outcome outcome = simulate_policy(workload, policy, settings);
         row.bound_seconds = references->bound_of(outcome.result);
         add_figures(row, machine.spec.of_rank(outcome.rank), outcome.result);
       } catch (const Error& error) {
         row.reason = error.what();
       }
     }
-    if (row.fits) add_validity(row, *trace, validated, run);
+    if (row.fits) add_validity(row, workload, validated, run);
     add_costs(row, machine, plan_.file.cost);
     rows.push_back(std::move(row));
   }
@@ -349,8 +337,8 @@ SweepResume resume(const SweepPlan& plan, SweepStore& store) {
   return resumed;
 }
 
-Answer answer_units(const SweepPlan& plan, const SweepTools& tools) {
-  const auto runner = std::make_shared<SweepRunner>(plan, tools);
+Answer answer_units(const SweepPlan& plan) {
+  const auto runner = std::make_shared<SweepRunner>(plan);
   return [runner, &plan](const std::string& task) {
     const nlohmann::json json = nlohmann::json::parse(task);
     return encode_rows(
@@ -358,8 +346,8 @@ Answer answer_units(const SweepPlan& plan, const SweepTools& tools) {
   };
 }
 
-void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
-               std::size_t threads, const SweepProgress& progress, RankLeader* leader) {
+void run_sweep(const SweepPlan& plan, SweepStore& store, const SweepResume& resumed, std::size_t threads,
+               const SweepProgress& progress, RankLeader* leader) {
   std::vector<const SweepUnit*> units;
   const std::uint64_t rows = row_count(plan);
   for (const SweepUnit& unit : plan.units) {
@@ -396,9 +384,9 @@ void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store
       }
       take(std::move(made));
     };
-    leader->distribute(tasks, take_answer, answer_units(plan, tools));
+    leader->distribute(tasks, take_answer, answer_units(plan));
   } else {
-    SweepRunner runner(plan, tools);
+    SweepRunner runner(plan);
     on_all_cores(
         units.size(), [&](std::size_t i) { take(runner.run(*units[i], resumed.done)); }, threads);
   }

@@ -19,7 +19,7 @@ namespace tencache {
 // come in the plan's order. Threads may call run() at once. A recorded trace that cannot be read is an Error.
 class SweepRunner {
  public:
-  SweepRunner(const SweepPlan& plan, const SweepTools& tools);
+  explicit SweepRunner(const SweepPlan& plan);
   ~SweepRunner();
   // What does not fit, and what machine or policy refuse, is a row with the reason. Rows of `skip` are left out.
   std::vector<SweepRow> run(const SweepUnit& unit, const std::set<std::string>& skip);
@@ -45,10 +45,10 @@ using SweepProgress = std::function<void(std::uint64_t rows_done, std::uint64_t 
 
 // Simulates what is not done, then finish_sweep(). On threads (0: as many as there are cores; if there is a leader, 1)
 // and, if there is a leader, on the other ranks, each of which follows with answer_units() of the same plan.
-void run_sweep(const SweepPlan& plan, const SweepTools& tools, SweepStore& store, const SweepResume& resumed,
-               std::size_t threads, const SweepProgress& progress, RankLeader* leader = nullptr);
-// `plan` and `tools` outlive it.
-Answer answer_units(const SweepPlan& plan, const SweepTools& tools);
+void run_sweep(const SweepPlan& plan, SweepStore& store, const SweepResume& resumed, std::size_t threads,
+               const SweepProgress& progress, RankLeader* leader = nullptr);
+// `plan` outlives it.
+Answer answer_units(const SweepPlan& plan);
 // Costs at the plan's prices, fronts and what the file says about itself.
 void finish_sweep(const SweepPlan& plan, SweepStore& store);
 

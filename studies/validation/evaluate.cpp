@@ -274,7 +274,7 @@ class Evaluation {
 }  // namespace
 
 std::string ideal_run(const ValidationSystem& compared_with) {
-  return std::string(ideal_system) + " on " + compared_with.machine.name;
+  return std::string(ideal_system) + " on " + compared_with.machine().name;
 }
 
 std::vector<RunKey> runs_needed(const ValidationFile& file) {

@@ -210,20 +210,20 @@ class ValidationReader {
     const YamlMap keys({item}, "a system", {"name", "policy", "set", "machine", "iteration", "generate"});
     ValidationSystem system;
     system.name = new_name(keys, "systems", names_of(result_.systems));
-    system.policy = text(keys.require("policy"), "systems.policy");
-    if (const auto value = keys.get("set")) system.settings = settings(*value, "systems.set");
-    system.machine = machine_named(keys.require("machine"));
+    system.scenario.policy.name = text(keys.require("policy"), "systems.policy");
+    if (const auto value = keys.get("set")) system.scenario.policy.settings = settings(*value, "systems.set");
+    system.scenario.machine.loaded = std::make_shared<const MachineSpec>(machine_named(keys.require("machine")));
     if (const auto value = keys.get("iteration")) {
-      system.iteration = figures_.count(*value, "systems.iteration", 1, 1000);
+      system.scenario.iterations = figures_.count(*value, "systems.iteration", 1, 1000);
     }
     if (const auto value = keys.get("generate")) system.generate = generate_settings(*value, "systems.generate");
-    check_policy(item, system.policy, system.settings);
+    check_policy(item, system.scenario.policy);
     result_.systems.push_back(std::move(system));
   }
 
-  static void check_policy(const YamlValue& where, const std::string& policy, const Settings& settings) {
+  static void check_policy(const YamlValue& where, const PolicyChoice& policy) {
     try {
-      make_policy(policy, settings);
+      make_policy(policy.name, policy.settings);
     } catch (const Error& error) {
       fail_at(where, error.what());
     }
@@ -261,9 +261,9 @@ class ValidationReader {
         const YamlValue own{entry.second, &file_};
         workload.settings[name] = settings(own, "workloads.set." + name);
         const ValidationSystem& system = result_.system_named(name);
-        Settings all = workload.settings[name];
-        all.insert(system.settings.begin(), system.settings.end());
-        check_policy(own, system.policy, all);
+        PolicyChoice policy{system.scenario.policy.name, workload.settings[name]};
+        policy.settings.insert(system.scenario.policy.settings.begin(), system.scenario.policy.settings.end());
+        check_policy(own, policy);
       }
     }
     result_.workloads.push_back(std::move(workload));
@@ -360,7 +360,7 @@ class ValidationReader {
       names.push_back(std::string(stall_prefix) + row.link);
       if (row.metric_text == names.back()) return;
     }
-    const MachineSpec& machine = result_.system_named(row.of == ideal_system ? row.over : row.of).machine;
+    const MachineSpec& machine = result_.system_named(row.of == ideal_system ? row.over : row.of).machine();
     for (const Link& link : machine.links) {
       names.push_back(std::string(link_bytes_prefix) + link.name);
       row.metric = Metric::link_bytes;

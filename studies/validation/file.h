@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/generate_settings.h"
-#include "core/machine_spec.h"
+#include "studies/scenario.h"
 #include "traces/generate/model.h"
 
 namespace tencache {
@@ -36,11 +35,10 @@ struct ValidationWorkload {
 
 struct ValidationSystem {
   std::string name;
-  std::string policy;
-  Settings settings;
-  MachineSpec machine;
-  GenerateSettings generate;    // where its traces differ from the workload's: another precision of gradients
-  std::uint64_t iteration = 0;  // the one whose time counts, the first is 1; 0: the steady state
+  Scenario scenario;          // but for the trace; its last iteration's time counts, or else the steady state's
+  GenerateSettings generate;  // where its traces differ from the workload's: another precision of gradients
+
+  const MachineSpec& machine() const { return *scenario.machine.loaded; }
 };
 
 // What is measured of a run.

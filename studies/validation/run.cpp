@@ -122,20 +122,28 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   return figures;
 }
 
-RunFigures simulate_task(const Task& task, const Trace& trace) {
-  Settings settings;
-  if (!task.ideal()) {
-    const auto& own = task.trace->workload().settings;
-    if (const auto found = own.find(task.system->name); found != own.end()) settings = found->second;
-    settings.insert(task.system->settings.begin(), task.system->settings.end());
+Scenario scenario_of(const Task& task) {
+  Scenario scenario = task.system->scenario;
+  scenario.trace.loaded = task.trace->take();
+  scenario.trace.rescale.no_rescale = true;  // they are of the GPU that the file says
+  if (task.ideal()) {
+    scenario.policy = {ideal_system, {}};
+    scenario.iterations = 0;
+    return scenario;
   }
-  RunLimits limits;
-  const std::uint64_t iteration = task.ideal() ? 0 : task.system->iteration;
-  if (iteration != 0) limits = {.max_iterations = iteration, .until_steady = false};
+  const auto& of_workload = task.trace->workload().settings;
+  if (const auto found = of_workload.find(task.system->name); found != of_workload.end()) {
+    for (const auto& [option, value] : found->second) scenario.policy.settings[option] = value;
+  }
+  return scenario;
+}
+
+RunFigures simulate_task(const Task& task) {
+  const Workload workload = load_workload(scenario_of(task));
+  const auto& [policy, settings] = workload.scenario.policy;
   try {
-    const Outcome outcome = simulate_policy(trace, task.system->machine,
-                                            task.ideal() ? ideal_system : task.system->policy, settings, limits);
-    return figures_of(outcome, task.system->machine.of_rank(outcome.rank), iteration);
+    const Outcome outcome = simulate_policy(workload, policy, settings);
+    return figures_of(outcome, workload.machine.of_rank(outcome.rank), workload.scenario.iterations);
   } catch (const Error& error) {
     RunFigures refused;
     refused.state = RunState::refused;
@@ -195,7 +203,7 @@ void run_tasks(std::vector<Task>& tasks, const ValidationOptions& options) {
   std::mutex mutex;
   on_all_cores(tasks.size(), [&](std::size_t i) {
     Task& task = tasks[i];
-    task.figures = simulate_task(task, *task.trace->take());
+    task.figures = simulate_task(task);
     const std::lock_guard lock(mutex);
     ++done;
     if (options.progress) {

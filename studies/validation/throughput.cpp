@@ -280,8 +280,8 @@ void ThroughputReader::add_system(const YamlValue& where, const std::string& gpu
   }
   ValidationSystem system;
   system.name = gpu;
-  system.policy = ideal_system;
-  system.machine = unlimited_machine(gpu);
+  system.scenario.policy.name = ideal_system;
+  system.scenario.machine.loaded = std::make_shared<const MachineSpec>(unlimited_machine(gpu));
   result_.systems.push_back(std::move(system));
 }
 

@@ -117,10 +117,10 @@ TEST(Intervals, ExplainedShareIsTheSquaredCorrelation) {
 class SampledWorkload : public ::testing::Test {
  protected:
   SampledWorkload() {
-    WorkloadOptions options;
-    options.trace = std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst";
-    options.machine = std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/demo-small-gpu.yaml";
-    workload_ = load_workload(options);
+    Scenario scenario;
+    scenario.trace.file = std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst";
+    scenario.machine.name = std::string(TENCACHE_SOURCE_DIR) + "/configs/machines/demo-small-gpu.yaml";
+    workload_ = load_workload(scenario);
     workload_.machine = parse_machine(machine_text, "m.yaml");
   }
   double seconds(const std::string& policy) const {
@@ -184,9 +184,11 @@ class ModelledWorkload : public SampledWorkload {
  protected:
   ModelledWorkload() {
     workload_.machine.facts.clear();
-    for (Op& op : workload_.trace.ops) op.duration_source = DurationSource::modelled;
-    workload_.trace.header.hardware = "modelled: h100";
-    workload_.gpu_time = modelled_gpu_time(workload_.trace, {});
+    Trace trace = *workload_.trace;
+    for (Op& op : trace.ops) op.duration_source = DurationSource::modelled;
+    trace.header.hardware = "modelled: h100";
+    workload_.trace = std::make_shared<const Trace>(std::move(trace));
+    workload_.gpu_time = modelled_gpu_time(*workload_.trace, {});
   }
 };
 
@@ -205,7 +207,7 @@ TEST_F(ModelledWorkload, KernelsAreDrawnWhereNothingOfTheMachineIsUncertain) {
   const auto factors = draw_kernel_factors(*workload_.gpu_time, 3, 32);
   const double compute = [&] {
     double sum = 0;
-    for (const Op& op : workload_.trace.ops) sum += op.device == Device::gpu ? to_seconds(op.duration_ns) : 0;
+    for (const Op& op : workload_.trace->ops) sum += op.device == Device::gpu ? to_seconds(op.duration_ns) : 0;
     return sum;
   }();
   for (std::size_t sample = 0; sample < 32; ++sample) {
@@ -238,10 +240,11 @@ TEST_F(ModelledWorkload, TheResultSaysHowFarOff) {
 }
 
 TEST_F(ModelledWorkload, RescaledDurationsHaveTheErrorsOfTheGpuThatTheyWereRescaledTo) {
-  EXPECT_EQ(modelled_gpu_time(workload_.trace, Rescaling{.from = "h100", .to = "v100-16g", .precision = "fp32"})->gpu,
+  EXPECT_EQ(modelled_gpu_time(*workload_.trace, Rescaling{.from = "h100", .to = "v100-16g", .precision = "fp32"})->gpu,
             "v100-16g");
-  workload_.trace.header.hardware = "modelled: something else";
-  EXPECT_FALSE(modelled_gpu_time(workload_.trace, {}));  // in no list
+  Trace other = *workload_.trace;
+  other.header.hardware = "modelled: something else";
+  EXPECT_FALSE(modelled_gpu_time(other, {}));  // in no list
 }
 
 }  // namespace

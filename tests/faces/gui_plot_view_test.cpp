@@ -185,12 +185,12 @@ TEST_F(PlotsOnScreen, WithoutFilesTheySayWhatToOpen) {
 // The button beside a slider.
 TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
   Session& session = screen_->session();
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.trace_name = "test";
-  scenario.machine = gui_machine();
-  scenario.policy = "lru";
-  session.what_if.emplace(scenario);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.scenario.trace.file = "test";
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "lru";
+  session.what_if.emplace(workload);
   session.rerun();
   session.wait();
   screen_->app().choose_view("what-if");

@@ -93,13 +93,13 @@ TEST_F(Plots, DamagedOnesSayWhatTheyAre) {
 
 // The same figures as `tencache sensitivity` has: more GPU memory helps until everything is there.
 TEST_F(Plots, ASliderVariesItsFigure) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.trace_name = "test";
-  scenario.machine = gui_machine();
-  scenario.policy = "lru";
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.scenario.trace.file = "test";
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "lru";
   Session session;
-  session.what_if.emplace(scenario);
+  session.what_if.emplace(workload);
   session.plot(session.what_if->knobs()[0]);
   EXPECT_TRUE(session.documents().plotting());
   EXPECT_TRUE(session.busy());
@@ -115,9 +115,9 @@ TEST_F(Plots, ASliderVariesItsFigure) {
   EXPECT_TRUE(lru.points.back().fits);
   ASSERT_TRUE(lru.knee.has_value()) << knee_text(plot, lru);
   EXPECT_NEAR(lru.knee->value, 12'500'000, 600'000);  // what the trace needs at once
-  EXPECT_EQ(parameter_of_knob(scenario, "batch"), "");
-  EXPECT_EQ(parameter_of_knob(scenario, "nvme"), "");  // it has none
-  EXPECT_EQ(parameter_of_knob(scenario, "pcie"), "pcie");
+  EXPECT_EQ(parameter_of_knob(workload, "batch"), "");
+  EXPECT_EQ(parameter_of_knob(workload, "nvme"), "");  // it has none
+  EXPECT_EQ(parameter_of_knob(workload, "pcie"), "pcie");
 }
 
 TEST_F(Plots, SweepsOpenFromBothTheirFiles) {

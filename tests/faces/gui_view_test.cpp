@@ -412,12 +412,12 @@ TEST_F(Dashboard, ATensorOfTheMemoryListIsSelectedEverywhere) {
 // A slider that is dragged simulates another machine, and what was before stays as a ghost.
 TEST_F(Dashboard, DraggingASliderSimulatesAnotherMachine) {
   Session& session = screen_->session();
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.trace_name = "test";
-  scenario.machine = gui_machine();
-  scenario.policy = "on-demand";
-  session.what_if.emplace(scenario);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.scenario.trace.file = "test";
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "on-demand";
+  session.what_if.emplace(workload);
   session.rerun();
   session.wait();
   screen_->app().choose_view("what-if");

@@ -19,31 +19,31 @@ using ::testing::HasSubstr;
 
 TEST(SimulatorThread, TheLatestRequestWins) {
   Simulator simulator;
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine();
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine();
   for (const char* policy : {"on-demand", "lru", "fifo", "on-demand", "lru"}) {
-    scenario.policy = policy;
-    simulator.request(scenario);
+    workload.scenario.policy.name = policy;
+    simulator.request(workload);
   }
   simulator.wait();
   const SimulatedPointer done = simulator.take();
   ASSERT_NE(done, nullptr);
-  EXPECT_EQ(done->scenario.policy, "lru");
+  EXPECT_EQ(done->workload.scenario.policy.name, "lru");
   EXPECT_TRUE(done->fits) << done->reason;
   EXPECT_GE(done->iteration_seconds(), done->bound_seconds * 0.999);
   EXPECT_EQ(simulator.take(), nullptr);
 }
 
 TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = small_machine_with_slow_storage(5'600'000);
-  scenario.machine.resources.push_back({"dram", 10 * byte_per_ns});
-  scenario.machine.resources.push_back({"ssd", byte_per_ns});
-  scenario.machine.links[2].uses = scenario.machine.links[3].uses = {0, 1};
-  scenario.policy = "on-demand";
-  WhatIf what_if(scenario);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = small_machine_with_slow_storage(5'600'000);
+  workload.machine.resources.push_back({"dram", 10 * byte_per_ns});
+  workload.machine.resources.push_back({"ssd", byte_per_ns});
+  workload.machine.links[2].uses = workload.machine.links[3].uses = {0, 1};
+  workload.scenario.policy.name = "on-demand";
+  WhatIf what_if(workload);
   EXPECT_FALSE(what_if.changed());
   const auto with = [&](Knob::Kind kind, const std::string& typed) {
     what_if.reset();
@@ -51,22 +51,22 @@ TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
       if (knob.kind == kind) knob.parse(typed);
     }
     EXPECT_TRUE(what_if.changed());
-    return what_if.scenario();
+    return what_if.workload();
   };
   EXPECT_EQ(with(Knob::Kind::gpu_memory, "8MB").machine.tiers[0].capacity, 8'000'000u);
   EXPECT_EQ(with(Knob::Kind::cpu_memory, "2MB").machine.tiers[1].capacity, 2'000'000u);
   const MachineSpec pcie = with(Knob::Kind::pcie, "2GB/s").machine;
   EXPECT_EQ(pcie.links[0].bandwidth, 2 * byte_per_ns);
-  EXPECT_EQ(pcie.links[2].bandwidth, scenario.machine.links[2].bandwidth);
+  EXPECT_EQ(pcie.links[2].bandwidth, workload.machine.links[2].bandwidth);
   const MachineSpec nvme = with(Knob::Kind::nvme, "0.5GB/s").machine;
   EXPECT_EQ(nvme.links[0].bandwidth, byte_per_ns);
   EXPECT_EQ(nvme.links[2].bandwidth, byte_per_ns / 2);
   EXPECT_EQ(nvme.resources[0].bandwidth, 10 * byte_per_ns);
   EXPECT_EQ(nvme.resources[1].bandwidth, 2 * byte_per_ns);
   EXPECT_EQ(with(Knob::Kind::dram, "20GB/s").machine.resources[0].bandwidth, 20 * byte_per_ns);
-  const Scenario faster = with_changed_trace(with(Knob::Kind::gpu_speed, "2"));
+  const Workload faster = with_changed_trace(with(Knob::Kind::gpu_speed, "2"));
   EXPECT_EQ(faster.trace->ops[0].duration_ns, 300'000);
-  EXPECT_EQ(scenario.trace->ops[0].duration_ns, 600'000);
+  EXPECT_EQ(workload.trace->ops[0].duration_ns, 600'000);
   EXPECT_THROW(what_if.knobs()[0].parse("much"), Error);
   for (Knob& knob : what_if.knobs()) {
     if (knob.kind != Knob::Kind::gpu_speed) continue;
@@ -81,55 +81,56 @@ TEST(WhatIfModel, KnobsChangeTheMachineTheyAreNamedFor) {
 }
 
 // Of a generated trace the batch is a knob: it is generated anew.
-Scenario generated_scenario() {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(
+Workload generated_workload() {
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(
       generate_trace({{"model", "gpt2"}, {"batch", "4"}, {"seq", "128"}, {"micro-batches", "2"}, {"gpu", "a100-40g"}}));
-  scenario.machine = gui_machine(2 * GiB);
-  scenario.machine.tiers[1].capacity = 16 * GiB;
-  scenario.policy = "on-demand";
-  return scenario;
+  workload.machine = gui_machine(2 * GiB);
+  workload.machine.tiers[1].capacity = 16 * GiB;
+  workload.scenario.policy.name = "on-demand";
+  workload.scenario.trace.rescale.where_known = true;
+  return workload;
 }
 
 TEST(WhatIfModel, TheTraceOfAModelIsGeneratedAgain) {
   const Json run = {{"trace", "tencache generate --model gpt2 --batch 1 --seq 64 --gpu a10g"},
                     {"machine", "g5.xlarge"},
                     {"generate", {{"model", "gpt2"}, {"batch", "1"}, {"seq", "64"}}}};
-  const Scenario scenario = scenario_of({{"policy", "lru"}, {"manifest", {{"run", run}}}}, "c.json");
-  EXPECT_EQ(scenario.trace->header.recorded_by, run["trace"].get<std::string>());
-  EXPECT_EQ(scenario.trace_name, "gpt2");
+  const Workload workload = workload_of({{"policy", "lru"}, {"manifest", {{"run", run}}}}, "c.json");
+  EXPECT_EQ(workload.trace->header.recorded_by, run["trace"].get<std::string>());
+  EXPECT_EQ(trace_name(workload), "gpt2");
 }
 
 TEST(WhatIfModel, TheBatchOfAGeneratedTraceIsAKnob) {
-  WhatIf what_if(generated_scenario());
+  WhatIf what_if(generated_workload());
   ASSERT_EQ(what_if.knobs().back().kind, Knob::Kind::batch);
   what_if.change("batch=7");  // of two micro-batches
   EXPECT_EQ(what_if.knobs().back().text(), "8");
-  EXPECT_EQ(what_if.scenario().batch, 8u);
-  const Scenario larger = with_changed_trace(what_if.scenario());
+  EXPECT_EQ(what_if.workload().scenario.trace.batch, 8u);
+  const Workload larger = with_changed_trace(what_if.workload());
   EXPECT_EQ(larger.trace->header.batch, 8u);
-  EXPECT_EQ(larger.batch, 0u);
+  EXPECT_EQ(larger.scenario.trace.batch, 0u);
   EXPECT_GT(larger.trace->ops[5].duration_ns, 0);
-  const SimulatedPointer before = simulate_scenario(what_if.base()), now = simulate_scenario(what_if.scenario());
+  const SimulatedPointer before = simulate_workload(what_if.base()), now = simulate_workload(what_if.workload());
   ASSERT_TRUE(now->fits) << now->reason;
   EXPECT_GT(now->iteration_seconds(), before->iteration_seconds());
-  EXPECT_EQ(now->scenario.trace->header.tokens_per_iteration(), 8u * 128);
-  Scenario recorded = what_if.base();
+  EXPECT_EQ(now->workload.trace->header.tokens_per_iteration(), 8u * 128);
+  Workload recorded = what_if.base();
   auto trace = std::make_shared<Trace>(*recorded.trace);
   trace->header.recorded_by = "tencache record";
   recorded.trace = trace;
   EXPECT_NE(WhatIf(recorded).knobs().back().kind, Knob::Kind::batch);
-  recorded.batch = 8;
-  EXPECT_THAT(simulate_scenario(recorded)->reason, HasSubstr("cannot be changed"));
+  recorded.scenario.trace.batch = 8;
+  EXPECT_THAT(simulate_workload(recorded)->reason, HasSubstr("cannot be changed"));
 }
 
 TEST(WhatIfModel, ChangesAreMadeByName) {
-  WhatIf what_if(generated_scenario());
+  WhatIf what_if(generated_workload());
   what_if.change("gpu-memory=1GiB");
   what_if.change("policy=lru");
   EXPECT_TRUE(what_if.machine_changed());
-  EXPECT_EQ(what_if.scenario().machine.tiers[0].capacity, GiB);
-  EXPECT_EQ(what_if.scenario().policy, "lru");
+  EXPECT_EQ(what_if.workload().machine.tiers[0].capacity, GiB);
+  EXPECT_EQ(what_if.workload().scenario.policy.name, "lru");
   EXPECT_THROW(what_if.change("policy=nonsense"), Error);
   EXPECT_THROW(what_if.change("gpu-memory"), Error);
   EXPECT_THROW(what_if.change("gpu-memory=much"), Error);
@@ -143,24 +144,24 @@ TEST(WhatIfModel, ChangesAreMadeByName) {
 
 // A trace of another GPU takes that of the machine, as `tencache replay` has it; another batch of it too.
 TEST(WhatIfModel, DurationsAreThoseOfTheMachinesGpu) {
-  Scenario scenario = generated_scenario();
-  const Trace generated = *scenario.trace;
-  scenario.machine.gpu = "h100";
-  set_trace(scenario, generated);
-  EXPECT_EQ(scenario.durations, "durations rescaled from a100-40g to h100");
-  EXPECT_LT(scenario.trace->ops[5].duration_ns, generated.ops[5].duration_ns);
-  scenario.batch = 8;
-  const Scenario larger = with_changed_trace(scenario);
-  scenario.machine.gpu = "a100-40g";
-  set_trace(scenario, generated);
-  EXPECT_TRUE(scenario.durations.empty());
-  EXPECT_LT(larger.trace->ops[5].duration_ns, with_changed_trace(scenario).trace->ops[5].duration_ns);
+  Workload workload = generated_workload();
+  const Trace generated = *workload.trace;
+  workload.machine.gpu = "h100";
+  set_trace(workload, generated);
+  EXPECT_EQ(durations_text(workload), "durations rescaled from a100-40g to h100");
+  EXPECT_LT(workload.trace->ops[5].duration_ns, generated.ops[5].duration_ns);
+  workload.scenario.trace.batch = 8;
+  const Workload larger = with_changed_trace(workload);
+  workload.machine.gpu = "a100-40g";
+  set_trace(workload, generated);
+  EXPECT_EQ(durations_text(workload), "");
+  EXPECT_LT(larger.trace->ops[5].duration_ns, with_changed_trace(workload).trace->ops[5].duration_ns);
   Trace recorded = generated;
   recorded.header.hardware = "some processor";
-  set_trace(scenario, recorded);
-  EXPECT_EQ(scenario.durations, "durations as recorded on some processor, not on a100-40g");
-  scenario.rescale.assume_gpu = "nonsense";
-  EXPECT_THROW(set_trace(scenario, recorded), Error);
+  set_trace(workload, recorded);
+  EXPECT_EQ(durations_text(workload), "durations as recorded on some processor, not on a100-40g");
+  workload.scenario.trace.rescale.assume_gpu = "nonsense";
+  EXPECT_THROW(set_trace(workload, recorded), Error);
 }
 
 // The first simulation stays as the ghost of what is changed from the command line.
@@ -189,50 +190,50 @@ TEST(SessionModel, ChangesAreMadeAllOrNone) {
 // What was measured on a machine says nothing of it with another memory.
 TEST(SessionModel, AlteredMachinesAreExtrapolated) {
   Session session;
-  const auto validity = [&](bool altered, const std::string& durations) {
+  const auto validity = [&](bool altered, bool rescaled) {
     Simulated simulated;
-    simulated.scenario.trace = std::make_shared<const Trace>([] {
+    simulated.workload.trace = std::make_shared<const Trace>([] {
       Trace trace = gui_trace();
       trace.header.recorded_by = "tencache generate --model mlp-offload-40b";
       return trace;
     }());
-    simulated.scenario.machine.name = "mlp-offload-4gpu";
-    simulated.scenario.policy = "mlp-offload";
-    simulated.scenario.options = {{"buffers", "32"}};
-    simulated.scenario.altered = altered;
-    simulated.scenario.durations = durations;
+    simulated.workload.machine.name = "mlp-offload-4gpu";
+    simulated.workload.scenario.policy.name = "mlp-offload";
+    simulated.workload.scenario.policy.settings = {{"buffers", "32"}};
+    if (altered) simulated.workload.scenario.machine.gpu_memory = "12GiB";
+    if (rescaled) simulated.workload.rescaling = Rescaling{.from = "a", .to = "b", .precision = "fp32"};
     return validity_of(session, simulated);
   };
-  EXPECT_THAT(validity(false, ""), HasSubstr("validated within"));
-  EXPECT_EQ(validity(true, ""), "extrapolated");
-  EXPECT_EQ(validity(false, "durations rescaled from a to b"), "extrapolated, durations rescaled from a to b");
+  EXPECT_THAT(validity(false, false), HasSubstr("validated within"));
+  EXPECT_EQ(validity(true, false), "extrapolated");
+  EXPECT_EQ(validity(false, true), "extrapolated, durations rescaled from a to b");
   session.defaults.gpu_memory = "12GiB";
   session.defaults.machine = "10cache-l40s";
   session.open_sample();
   session.wait();
   ASSERT_NE(session.simulated(), nullptr);
-  EXPECT_TRUE(session.simulated()->scenario.altered);
+  EXPECT_TRUE(is_altered(session.simulated()->workload.scenario));
 }
 
 // Two stages of a pipeline: the slowest is shown, the other can be chosen besides.
 TEST(SessionModel, RanksAreRunsToChooseFrom) {
-  Scenario scenario = generated_scenario();
-  scenario.trace = std::make_shared<const Trace>(generate_trace({{"model", "gpt2"},
+  Workload workload = generated_workload();
+  workload.trace = std::make_shared<const Trace>(generate_trace({{"model", "gpt2"},
                                                                  {"batch", "4"},
                                                                  {"seq", "128"},
                                                                  {"micro-batches", "2"},
                                                                  {"pipeline-parallel", "2"},
                                                                  {"gpu", "a100-40g"}}));
-  const SimulatedPointer alone = simulate_scenario(scenario);
+  const SimulatedPointer alone = simulate_workload(workload);
   EXPECT_THAT(alone->reason, HasSubstr("2 ranks"));
-  scenario.machine.other_ranks.push_back(scenario.machine);
+  workload.machine.other_ranks.push_back(workload.machine);
   std::size_t asked = 0;  // what is not wanted any more stops at the next iteration, not at the end
-  Scenario long_one = scenario;
-  long_one.iterations = 500;
-  EXPECT_EQ(simulate_scenario(long_one, [&asked] { return ++asked > 4; }), nullptr);
+  Workload long_one = workload;
+  long_one.scenario.iterations = 500;
+  EXPECT_EQ(simulate_workload(long_one, [&asked] { return ++asked > 4; }), nullptr);
   EXPECT_EQ(asked, 5u);
   Session session;
-  session.what_if.emplace(scenario);
+  session.what_if.emplace(workload);
   session.rerun();
   session.wait();
   ASSERT_TRUE(session.simulated()->fits) << session.simulated()->reason;
@@ -255,24 +256,24 @@ TEST(SessionModel, RanksAreRunsToChooseFrom) {
 
 // On the machine that it was made for, an old plan moves the same tensors and takes about the same time.
 TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine();
-  scenario.policy = "g10";
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "g10";
   std::unique_ptr<RecordedPlan> plan;
-  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  const SimulatedPointer planned = simulate_workload(workload, {}, &plan);
   ASSERT_TRUE(planned->fits) << planned->reason;
   ASSERT_NE(plan, nullptr);
-  EXPECT_DOUBLE_EQ(planned->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
-  const SimulatedPointer again = simulate_old_plan(scenario, *plan);
+  EXPECT_DOUBLE_EQ(planned->iteration_seconds(), simulate_workload(workload)->iteration_seconds());
+  const SimulatedPointer again = simulate_old_plan(workload, *plan);
   ASSERT_TRUE(again->fits) << again->reason;
   EXPECT_TRUE(again->old_plan);
   EXPECT_NEAR(again->iteration_seconds() / planned->iteration_seconds(), 1, 0.1);
-  Scenario without = scenario;
-  without.policy = "on-demand";
-  EXPECT_LT(again->iteration_seconds(), simulate_scenario(without)->iteration_seconds());
-  scenario.machine.links[0].bandwidth *= 2;
-  const SimulatedPointer elsewhere = simulate_old_plan(scenario, *plan);
+  Workload without = workload;
+  without.scenario.policy.name = "on-demand";
+  EXPECT_LT(again->iteration_seconds(), simulate_workload(without)->iteration_seconds());
+  workload.machine.links[0].bandwidth *= 2;
+  const SimulatedPointer elsewhere = simulate_old_plan(workload, *plan);
   ASSERT_TRUE(elsewhere->fits);
   EXPECT_LT(elsewhere->iteration_seconds(), again->iteration_seconds());
 }
@@ -287,11 +288,11 @@ TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
   session.wait();
   ASSERT_TRUE(session.what_if.has_value()) << session.messages().last();
   std::unique_ptr<RecordedPlan> plan;
-  Scenario scenario = session.what_if->scenario();
-  const SimulatedPointer planned = simulate_scenario(scenario, {}, &plan);
+  Workload workload = session.what_if->workload();
+  const SimulatedPointer planned = simulate_workload(workload, {}, &plan);
   ASSERT_TRUE(planned->fits) << planned->reason;
-  scenario.machine.cpu_adam_parameters_per_second *= 1e-3;
-  const SimulatedPointer old = simulate_old_plan(scenario, *plan);
+  workload.machine.cpu_adam_parameters_per_second *= 1e-3;
+  const SimulatedPointer old = simulate_old_plan(workload, *plan);
   ASSERT_TRUE(old->fits) << old->reason;
   const auto on_cpu = [](const gui::Run& run) {
     std::set<OpIndex> ops;
@@ -306,34 +307,34 @@ TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
 
 // The second request is simulated at once, by the other thread than the first: the same comes of it.
 TEST(SimulatorThread, WhatWasQuickIsSimulatedAtOnce) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine();
-  scenario.policy = "on-demand";
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "on-demand";
   Simulator simulator;
   for (const std::uint64_t faster : {1U, 2U, 3U}) {
-    scenario.machine.links[0].bandwidth = faster * gui_machine().links[0].bandwidth;
-    simulator.request(scenario);
+    workload.machine.links[0].bandwidth = faster * gui_machine().links[0].bandwidth;
+    simulator.request(workload);
     simulator.wait();
     const SimulatedPointer done = simulator.take();
     ASSERT_NE(done, nullptr);
     EXPECT_FALSE(done->old_plan);
-    EXPECT_DOUBLE_EQ(done->iteration_seconds(), simulate_scenario(scenario)->iteration_seconds());
+    EXPECT_DOUBLE_EQ(done->iteration_seconds(), simulate_workload(workload)->iteration_seconds());
     EXPECT_GT(done->ideal_seconds, 0);  // which follow, behind drawing
   }
-  scenario.machine = gui_machine(1'200'000);
-  simulator.request(scenario);
+  workload.machine = gui_machine(1'200'000);
+  simulator.request(workload);
   simulator.wait();
   EXPECT_FALSE(simulator.take()->fits);
 }
 
 TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine();
-  scenario.machine.facts.push_back({"links.h2d.bandwidth", "guessed", "estimated", "", 0});
-  scenario.policy = "on-demand";
-  const SimulatedPointer simulated = with_interval(with_references(simulate_scenario(scenario)), 20);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine();
+  workload.machine.facts.push_back({"links.h2d.bandwidth", "guessed", "estimated", "", 0});
+  workload.scenario.policy.name = "on-demand";
+  const SimulatedPointer simulated = with_interval(with_references(simulate_workload(workload)), 20);
   EXPECT_DOUBLE_EQ(simulated->ideal_seconds, 12 * 600e-6 + 300e-6 + 12 * 900e-6);
   EXPECT_GT(simulated->bound_seconds, 0);
   EXPECT_LE(simulated->bound_seconds, simulated->iteration_seconds());
@@ -344,15 +345,15 @@ TEST(SimulatorThread, ReferencesAndIntervalsFollow) {
 }
 
 TEST(SimulatorThread, IntervalsDrawModelledGpuTimes) {
-  Scenario scenario;
-  scenario.machine = gui_machine();
-  scenario.policy = "on-demand";
+  Workload workload;
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "on-demand";
   Trace trace = gui_trace();
   for (Op& op : trace.ops) op.duration_source = DurationSource::modelled;
   trace.header.hardware = "modelled: h100";
-  set_trace(scenario, std::move(trace));
-  ASSERT_TRUE(scenario.gpu_time);
-  const SimulatedPointer simulated = with_interval(simulate_scenario(scenario), 20);
+  set_trace(workload, std::move(trace));
+  ASSERT_TRUE(workload.gpu_time);
+  const SimulatedPointer simulated = with_interval(simulate_workload(workload), 20);
   EXPECT_EQ(simulated->samples, 20u);
   EXPECT_LT(simulated->low_seconds, simulated->iteration_seconds());
   EXPECT_GT(simulated->high_seconds, simulated->iteration_seconds());
@@ -361,22 +362,22 @@ TEST(SimulatorThread, IntervalsDrawModelledGpuTimes) {
 
 TEST(SimulatorThread, WhatIsForgottenIsNotGiven) {
   Simulator simulator;
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine();
-  scenario.policy = "on-demand";
-  simulator.request(scenario);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine();
+  workload.scenario.policy.name = "on-demand";
+  simulator.request(workload);
   simulator.forget();
   simulator.wait();
   EXPECT_EQ(simulator.take(), nullptr);
 }
 
 TEST(SimulatorThread, WhatDoesNotFitSaysWhy) {
-  Scenario scenario;
-  scenario.trace = std::make_shared<const Trace>(gui_trace());
-  scenario.machine = gui_machine(1'200'000);
-  scenario.policy = "on-demand";
-  const SimulatedPointer done = simulate_scenario(scenario);
+  Workload workload;
+  workload.trace = std::make_shared<const Trace>(gui_trace());
+  workload.machine = gui_machine(1'200'000);
+  workload.scenario.policy.name = "on-demand";
+  const SimulatedPointer done = simulate_workload(workload);
   EXPECT_FALSE(done->fits);
   EXPECT_FALSE(done->reason.empty());
 }

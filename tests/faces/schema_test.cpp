@@ -207,10 +207,10 @@ TEST(Schema, Machines) {
 
 TEST(Schema, Results) {
   Checked checked("result");
-  WorkloadOptions options;
-  options.trace = sample_trace();
-  options.machine = "demo-small-gpu";
-  Workload workload = load_workload(options);
+  Scenario scenario;
+  scenario.trace.file = sample_trace();
+  scenario.machine.name = "demo-small-gpu";
+  Workload workload = load_workload(scenario);
   const References references = references_of(workload);
   Json result;
   for (const char* policy : {"ideal", "on-demand", "zero-offload"}) {

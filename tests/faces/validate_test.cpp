@@ -98,7 +98,7 @@ TEST(ValidationFile, ReadsRowsOfEachKind) {
   EXPECT_THAT(rows[3].order, ElementsAre("ideal", "B", "A"));
   EXPECT_EQ(rows[4].kind, RowKind::fails);
   EXPECT_EQ(rows[4].name, "too much");
-  EXPECT_EQ(file.systems.at(1).settings.at("chunk"), "4MiB");
+  EXPECT_EQ(file.systems.at(1).scenario.policy.settings.at("chunk"), "4MiB");
   EXPECT_THAT(runs_needed(file),
               ElementsAre(RunKey{"w", "A"}, RunKey{"w", "B"}, RunKey{"w", "ideal on small"}, RunKey{"v", "A"}));
 }
@@ -254,7 +254,7 @@ TEST(ShippedValidations, GenerateForTheGpuOfEachMachine) {
         for (const auto& [name, value] : generate_for(workload, system.generate)) {
           if (name == "gpu") gpu = value;
         }
-        EXPECT_EQ(gpu, system.machine.gpu) << file.name << ": " << workload.name << " under " << system.name;
+        EXPECT_EQ(gpu, system.machine().gpu) << file.name << ": " << workload.name << " under " << system.name;
       }
     }
   }

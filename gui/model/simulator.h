@@ -1,21 +1,20 @@
-// What is simulated for the dashboard: a trace on a machine under a policy, and a thread of its own that does it.
+// Workloads simulated for the dashboard, each under its scenario's policy, and the threads that do it.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "configs/rescale_to_machine.h"
 #include "core/metrics.h"
 #include "core/thread_annotations.h"
 #include "gui/model/recorded_plan.h"
 #include "gui/model/run.h"
+#include "studies/workload.h"
 
 namespace tencache::gui {
 
@@ -23,30 +22,15 @@ namespace tencache::gui {
 inline constexpr std::size_t interval_samples = 20;
 inline constexpr double most_interval_seconds = 5;
 
-struct Scenario {
-  std::shared_ptr<const Trace> trace;
-  std::string trace_name;
-  MachineSpec machine;
-  std::string policy;
-  std::map<std::string, std::string> options;
-  std::uint64_t iterations = 0;  // 0: until the state recurs
-  RescaleOptions rescale;        // how the trace's durations are those of the machine's GPU
-  std::string durations;  // what a reader must know of them, such as "rescaled from a100-40g to h100"; empty: nothing
-  std::optional<GpuTime> gpu_time;  // how far off modelled durations may be; none: they are not modelled
-  bool altered = false;  // the machine or the trace, by options: what was measured on the machine says nothing of it
-  double scale_bytes = 1, scale_time = 1;  // of the trace (traces/transform/scale.h)
-  // What the trace is to be changed into; a simulation does it, off the frame path.
-  double gpu_speed = 1;     // times as fast as the trace's
-  std::uint64_t batch = 0;  // of a trace that `tencache generate` made, which is generated anew; 0: the trace's own
-};
-// Sets the trace, scaled, with the durations that the machine's GPU takes. Where it is not known whose they are (and
-// `rescale` does not say): as they are. Throws Error.
-void set_trace(Scenario& scenario, Trace trace);
-// The scenario with its trace changed so. Throws Error where a trace of that batch cannot be generated.
-Scenario with_changed_trace(Scenario scenario);
+// "gpt2", "step.trace.jsonl".
+std::string trace_name(const Workload& workload);
+// What a reader must know of its durations, such as "durations rescaled from a100-40g to h100"; empty: nothing.
+std::string durations_text(const Workload& workload);
+// The machine or the trace is changed by options: what was measured on the machine says nothing about it.
+bool is_altered(const Scenario& scenario);
 
 struct Simulated {
-  Scenario scenario;
+  Workload workload;
   RunPointer run;                 // null where nothing ran; of several ranks the slowest
   std::vector<RunPointer> ranks;  // of a trace of several ranks, each
   bool fits = false;
@@ -67,12 +51,12 @@ using SimulatedPointer = std::shared_ptr<const Simulated>;
 // Whether to give up, asked now and then.
 using Stop = std::function<bool()>;
 
-// Never throw: what a policy or machine refuses is a result that does not fit, with the reason. Null when stopped.
+// A batch and a GPU speed that the scenario asks for are made true first. Never throw: what a policy or machine refuses is a result that does not fit, with the reason. Null when stopped.
 // `plan`: replaced by what the policy did, if given.
-SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop = {},
+SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop = {},
                                    std::unique_ptr<RecordedPlan>* plan = nullptr);
 // The plan of another simulation, on this machine.
-SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan& plan, const Stop& stop = {});
+SimulatedPointer simulate_old_plan(const Workload& workload, const RecordedPlan& plan, const Stop& stop = {});
 // The same result with ideal and bound; and with an interval of so many samples.
 SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& stop = {});
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop = {});
@@ -91,7 +75,7 @@ class Simulator {
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
 
-  void request(Scenario scenario);
+  void request(Workload workload);
   // The newest result that was not taken yet.
   SimulatedPointer take();
   // What was requested so far is not wanted any more.
@@ -104,21 +88,21 @@ class Simulator {
 
  private:
   struct Task {
-    std::optional<Scenario> wanted;
+    std::optional<Workload> wanted;
     bool working = false;
     bool idle() const { return !wanted && !working; }
   };
   // Of the last whole simulation.
   struct Planned {
     std::shared_ptr<const RecordedPlan> plan;  // null: none
-    Scenario scenario;
+    Workload workload;
     double seconds = 0;  // of the processor
   };
-  using Serve = void (Simulator::*)(const Scenario& wanted, std::uint64_t request);
+  using Serve = void (Simulator::*)(const Workload& wanted, std::uint64_t request);
   void work(const std::stop_token& stop, Task Simulator::*task, Serve serve);
-  void simulate_at_once(const Scenario& wanted, std::uint64_t request);
-  void simulate_behind(const Scenario& wanted, std::uint64_t request);
-  SimulatedPointer simulate_whole(const Scenario& wanted, std::uint64_t request);
+  void simulate_at_once(const Workload& wanted, std::uint64_t request);
+  void simulate_behind(const Workload& wanted, std::uint64_t request);
+  SimulatedPointer simulate_whole(const Workload& wanted, std::uint64_t request);
   void give(SimulatedPointer result, std::uint64_t request);
 
   mutable Mutex mutex_;

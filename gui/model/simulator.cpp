@@ -1,17 +1,17 @@
-#include "gui/model/scenario.h"
+#include "gui/model/simulator.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <utility>
 
-#include "configs/generate_settings.h"
+#include "configs/rescale_to_machine.h"
 #include "core/error.h"
 #include "core/forwarding_policy.h"
 #include "policies/registry.h"
@@ -20,9 +20,7 @@
 #include "studies/bound.h"
 #include "studies/intervals.h"
 #include "studies/policy_run.h"
-#include "studies/workload.h"
 #include "traces/transform/lower.h"
-#include "traces/transform/scale.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache::gui {
@@ -84,53 +82,57 @@ Recorders stoppable(const Stop& stop) {
   return recorders;
 }
 
-RunResult simulate_policy(const Scenario& scenario, Policy& policy, const Stop& stop, Timeline* timeline,
+RunResult simulate_policy(const Workload& workload, Policy& policy, const Stop& stop, Timeline* timeline,
                           Program& program) {
-  program = lower(*scenario.trace, policy, scenario.machine);
+  program = lower(*workload.trace, policy, workload.machine);
   EngineOptions engine;
   engine.timeline = timeline;
   Recorders recorders = stoppable(stop);
   engine.on_iteration = std::move(recorders.on_iteration);
   engine.rehearse = std::move(recorders.rehearse);
-  return simulate(program, scenario.machine, policy, limits_of(scenario.iterations), std::move(engine));
+  return simulate(program, workload.machine, policy, limits_of(workload.scenario.iterations), std::move(engine));
 }
 
 // The figures alone, of any number of ranks.
-RunResult simulate_figures(const Scenario& scenario, const Stop& stop) {
-  if (rank_count(*scenario.trace) > 1) {
-    return tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                     limits_of(scenario.iterations), stoppable(stop))
+RunResult simulate_figures(const Workload& workload, const Stop& stop) {
+  if (rank_count(*workload.trace) > 1) {
+    return tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
+                                     workload.scenario.policy.settings, limits_of(workload.scenario.iterations),
+                                     stoppable(stop))
         .result;
   }
   Program program;
-  return simulate_policy(scenario, *make_policy(scenario.policy, scenario.options).policy, stop, nullptr, program);
+  return simulate_policy(workload,
+                         *make_policy(workload.scenario.policy.name, workload.scenario.policy.settings).policy, stop,
+                         nullptr, program);
 }
 
-RunPointer run_of(const Scenario& scenario, std::string title, const MachineSpec& machine, Trace trace,
+RunPointer run_of(const Workload& workload, std::string title, const MachineSpec& machine, Trace trace,
                   Timeline timeline) {
   if (timeline.spans.empty()) return nullptr;
   Recording recording;
   recording.title = std::move(title);
-  recording.source = scenario.trace_name + " on " + scenario.machine.name;
+  recording.source = trace_name(workload) + " on " + workload.machine.name;
   recording.machine = machine;
   recording.trace = std::move(trace);
   recording.timeline = std::move(timeline);
   return std::make_shared<const Run>(std::move(recording));
 }
 
-void simulate_several_ranks(const Scenario& scenario, const std::string& title, const Stop& stop,
+void simulate_several_ranks(const Workload& workload, const std::string& title, const Stop& stop,
                             Simulated& simulated) {
   Timeline first;
   std::vector<Timeline> others;
   Recorders recorders = stoppable(stop);
   recorders.timeline = &first;
   recorders.other_timelines = &others;
-  Outcome outcome = tencache::simulate_policy(*scenario.trace, scenario.machine, scenario.policy, scenario.options,
-                                              limits_of(scenario.iterations), recorders);
+  Outcome outcome =
+      tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
+                                workload.scenario.policy.settings, limits_of(workload.scenario.iterations), recorders);
   simulated.result = outcome.result;
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
     RunPointer run =
-        run_of(scenario, title + ", rank " + std::to_string(rank), scenario.machine.of_rank(rank),
+        run_of(workload, title + ", rank " + std::to_string(rank), workload.machine.of_rank(rank),
                std::move(outcome.ranks[rank].program.trace), std::move(rank == 0 ? first : others[rank - 1]));
     if (run == nullptr) continue;
     if (rank == outcome.rank) simulated.run = run;
@@ -138,18 +140,18 @@ void simulate_several_ranks(const Scenario& scenario, const std::string& title, 
   }
 }
 
-SimulatedPointer simulate_with(const Scenario& scenario, const std::string& title, Policy& policy, const Stop& stop) {
+SimulatedPointer simulate_with(const Workload& workload, const std::string& title, Policy& policy, const Stop& stop) {
   const auto start = std::chrono::steady_clock::now();
   auto simulated = std::make_shared<Simulated>();
-  simulated->scenario = scenario;
+  simulated->workload = workload;
   try {
-    if (rank_count(*scenario.trace) > 1) {
-      simulate_several_ranks(scenario, title, stop, *simulated);
+    if (rank_count(*workload.trace) > 1) {
+      simulate_several_ranks(workload, title, stop, *simulated);
     } else {
       Timeline timeline;
       Program program;
-      simulated->result = simulate_policy(scenario, policy, stop, &timeline, program);
-      simulated->run = run_of(scenario, title, scenario.machine, std::move(program.trace), std::move(timeline));
+      simulated->result = simulate_policy(workload, policy, stop, &timeline, program);
+      simulated->run = run_of(workload, title, workload.machine, std::move(program.trace), std::move(timeline));
     }
     simulated->fits = simulated->result.fits;
     simulated->reason = simulated->result.misfit;
@@ -163,65 +165,43 @@ SimulatedPointer simulate_with(const Scenario& scenario, const std::string& titl
   return simulated;
 }
 
-SimulatedPointer refusal(const Scenario& scenario, const Error& error) {
+SimulatedPointer refusal(const Workload& workload, const Error& error) {
   auto refused = std::make_shared<Simulated>();
-  refused->scenario = scenario;
+  refused->workload = workload;
   refused->reason = error.what();
   return refused;
 }
 
 }  // namespace
 
-void set_trace(Scenario& scenario, Trace trace) {
-  scenario.durations.clear();
-  const std::string hardware = trace.header.hardware;
-  std::optional<Rescaling> rescaling;
-  try {
-    rescaling = rescale_to_machine(trace, scenario.machine, scenario.rescale);
-    if (rescaling) scenario.durations = "durations rescaled from " + rescaling->from + " to " + rescaling->to;
-  } catch (const Error&) {
-    if (!scenario.rescale.assume_gpu.empty()) throw;
-    scenario.rescale.no_rescale = true;
-    scenario.durations =
-        "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + scenario.machine.gpu;
-  }
-  scenario.gpu_time = modelled_gpu_time(trace, rescaling);
-  if (scenario.scale_bytes != 1 || scenario.scale_time != 1) {
-    scale_trace(trace, scenario.scale_bytes, scenario.scale_time);
-  }
-  scenario.trace = std::make_shared<const Trace>(std::move(trace));
+std::string trace_name(const Workload& workload) {
+  const TraceChoice& choice = workload.scenario.trace;
+  return choice.generate.empty() ? std::filesystem::path(choice.file).filename().string()
+                                 : workload.trace->header.model;
 }
 
-Scenario with_changed_trace(Scenario scenario) {
-  if (scenario.batch != 0 && scenario.batch != scenario.trace->header.batch) {
-    std::optional<GenerateSettings> settings = generate_settings_of(scenario.trace->header.recorded_by);
-    if (!settings) throw Error("the batch of a trace that was not generated cannot be changed");
-    for (auto& [name, value] : *settings) {
-      if (name == "batch") value = std::to_string(scenario.batch);
-    }
-    set_trace(scenario, generate_trace(*settings));
+std::string durations_text(const Workload& workload) {
+  if (const auto& rescaling = workload.rescaling) {
+    return "durations rescaled from " + rescaling->from + " to " + rescaling->to;
   }
-  if (scenario.gpu_speed != 1) {
-    auto faster = std::make_shared<Trace>(*scenario.trace);
-    for (Op& op : faster->ops) {
-      if (op.device != Device::gpu) continue;
-      op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / scenario.gpu_speed));
-    }
-    scenario.trace = std::move(faster);
-  }
-  scenario.batch = 0;
-  scenario.gpu_speed = 1;
-  return scenario;
+  if (taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale).empty()) return "";
+  const std::string& hardware = workload.trace->header.hardware;
+  return "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + workload.machine.gpu;
 }
 
-SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {
+bool is_altered(const Scenario& scenario) {
+  const auto scaled = [](const std::string& factor) { return !factor.empty() && factor != "1"; };
+  return scenario.machine.changed() || scaled(scenario.trace.scale_bytes) || scaled(scenario.trace.scale_time);
+}
+
+SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {
   try {
-    const Scenario scenario = with_changed_trace(wanted);
-    MadePolicy made = make_policy(scenario.policy, scenario.options);
-    const std::string title = "predicted: " + scenario.policy;
-    if (plan == nullptr) return simulate_with(scenario, title, *made.policy, stop);
+    const Workload workload = with_changed_trace(wanted);
+    MadePolicy made = make_policy(workload.scenario.policy.name, workload.scenario.policy.settings);
+    const std::string title = "predicted: " + workload.scenario.policy.name;
+    if (plan == nullptr) return simulate_with(workload, title, *made.policy, stop);
     auto recorded = std::make_unique<RecordedPlan>(std::move(made.policy));
-    SimulatedPointer simulated = simulate_with(scenario, title, recorded->recorder(), stop);
+    SimulatedPointer simulated = simulate_with(workload, title, recorded->recorder(), stop);
     if (simulated != nullptr && simulated->fits) *plan = std::move(recorded);
     return simulated;
   } catch (const Error& error) {
@@ -229,14 +209,15 @@ SimulatedPointer simulate_scenario(const Scenario& wanted, const Stop& stop, std
   }
 }
 
-SimulatedPointer simulate_old_plan(const Scenario& scenario, const RecordedPlan& plan, const Stop& stop) {
+SimulatedPointer simulate_old_plan(const Workload& workload, const RecordedPlan& plan, const Stop& stop) {
   const std::unique_ptr<Policy> replay = plan.replay();
-  Scenario brief = scenario;
-  if (brief.iterations == 0) brief.iterations = old_plan_iterations;
-  const SimulatedPointer simulated = simulate_with(brief, "predicted: old plan of " + scenario.policy, *replay, stop);
+  Workload brief = workload;
+  if (brief.scenario.iterations == 0) brief.scenario.iterations = old_plan_iterations;
+  const SimulatedPointer simulated =
+      simulate_with(brief, "predicted: old plan of " + workload.scenario.policy.name, *replay, stop);
   if (simulated == nullptr) return nullptr;
   auto marked = std::make_shared<Simulated>(*simulated);
-  marked->scenario = scenario;
+  marked->workload = workload;
   marked->old_plan = true;
   return marked;
 }
@@ -245,11 +226,11 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
   if (!simulated->fits) return simulated;
   auto more = std::make_shared<Simulated>(*simulated);
   try {
-    Scenario scenario = simulated->scenario;
-    scenario.policy = "ideal";
-    scenario.options.clear();
-    more->ideal_seconds = simulate_figures(scenario, stop).iteration_seconds();
-    const Bound bound = lower_bound_of(*scenario.trace, scenario.machine);
+    Workload workload = simulated->workload;
+    workload.scenario.policy.name = "ideal";
+    workload.scenario.policy.settings.clear();
+    more->ideal_seconds = simulate_figures(workload, stop).iteration_seconds();
+    const Bound bound = lower_bound_of(*workload.trace, workload.machine);
     const References references{.ideal_seconds = more->ideal_seconds,
                                 .bound_seconds = bound.seconds,
                                 .bound_term = bound.term,
@@ -264,23 +245,23 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 }
 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop) {
-  const MachineSampler sampler(simulated->scenario.machine);
-  const std::optional<GpuTime>& gpu_time = simulated->scenario.gpu_time;
+  const MachineSampler sampler(simulated->workload.machine);
+  const std::optional<GpuTime>& gpu_time = simulated->workload.gpu_time;
   if (!simulated->fits || (sampler.figures().empty() && !gpu_time) || samples == 0) return simulated;
   std::vector<double> seconds;
-  Scenario scenario = simulated->scenario;
+  Workload workload = simulated->workload;
   const std::vector<std::vector<double>> factors = sampler.factors(1, samples);
   std::vector<KernelFactors> of_kernels;
   if (gpu_time) of_kernels = draw_kernel_factors(*gpu_time, 1, samples);
   for (std::size_t sample = 0; sample < samples; ++sample) {
     if (stop && stop()) return nullptr;
-    scenario.machine = sampler.machine(factors[sample]);
+    workload.machine = sampler.machine(factors[sample]);
     if (gpu_time) {
-      scenario.trace =
-          std::make_shared<const Trace>(with_kernel_factors(*simulated->scenario.trace, of_kernels[sample]));
+      workload.trace =
+          std::make_shared<const Trace>(with_kernel_factors(*simulated->workload.trace, of_kernels[sample]));
     }
     try {
-      const RunResult result = simulate_figures(scenario, stop);
+      const RunResult result = simulate_figures(workload, stop);
       seconds.push_back(result.fits ? result.iteration_seconds() : std::numeric_limits<double>::infinity());
     } catch (const Stopped&) {
       return nullptr;
@@ -318,11 +299,11 @@ Simulator::~Simulator() {
   changed_.notify_all();
 }
 
-void Simulator::request(Scenario scenario) {
+void Simulator::request(Workload workload) {
   {
     const MutexLock lock(mutex_);
-    at_once_.wanted = scenario;
-    behind_.wanted = std::move(scenario);
+    at_once_.wanted = workload;
+    behind_.wanted = std::move(workload);
     ++requests_;
   }
   changed_.notify_all();
@@ -362,21 +343,21 @@ void Simulator::give(SimulatedPointer result, std::uint64_t request) {
   done_ = std::move(result);
 }
 
-SimulatedPointer Simulator::simulate_whole(const Scenario& wanted, std::uint64_t request) {
+SimulatedPointer Simulator::simulate_whole(const Workload& wanted, std::uint64_t request) {
   const double before = processor_seconds();
   std::unique_ptr<RecordedPlan> plan;
   SimulatedPointer simulated;
   try {
-    const Scenario scenario = with_changed_trace(wanted);
-    simulated = simulate_scenario(
-        scenario, [this, request] { return requests_ != request; }, &plan);
+    const Workload workload = with_changed_trace(wanted);
+    simulated = simulate_workload(
+        workload, [this, request] { return requests_ != request; }, &plan);
   } catch (const Error& error) {
     simulated = refusal(wanted, error);
   }
   if (simulated == nullptr) return nullptr;
   {
     const MutexLock lock(mutex_);
-    if (plan != nullptr) planned_ = {std::move(plan), simulated->scenario, processor_seconds() - before};
+    if (plan != nullptr) planned_ = {std::move(plan), simulated->workload, processor_seconds() - before};
     if (requests_ != request) return nullptr;
     whole_request_ = request;
   }
@@ -384,14 +365,16 @@ SimulatedPointer Simulator::simulate_whole(const Scenario& wanted, std::uint64_t
   return simulated;
 }
 
-void Simulator::simulate_at_once(const Scenario& wanted, std::uint64_t request) {
+void Simulator::simulate_at_once(const Workload& wanted, std::uint64_t request) {
   Planned planned;
   {
     const MutexLock lock(mutex_);
     planned = planned_;
   }
-  const Scenario& before = planned.scenario;
-  if (planned.plan == nullptr || before.policy != wanted.policy || before.options != wanted.options) return;
+  const Workload& before = planned.workload;
+  if (planned.plan == nullptr || before.scenario.policy.name != wanted.scenario.policy.name ||
+      before.scenario.policy.settings != wanted.scenario.policy.settings)
+    return;
   if (planned.seconds <= long_planning_seconds) {
     SimulatedPointer whole = simulate_whole(wanted, request);
     const MutexLock lock(mutex_);
@@ -399,18 +382,18 @@ void Simulator::simulate_at_once(const Scenario& wanted, std::uint64_t request) 
     return;
   }
   try {
-    const Scenario scenario = with_changed_trace(wanted);
-    const bool same_places = rank_count(*scenario.trace) == 1 && same_program(*before.trace, *scenario.trace) &&
-                             before.machine.tiers.size() == scenario.machine.tiers.size();
+    const Workload workload = with_changed_trace(wanted);
+    const bool same_places = rank_count(*workload.trace) == 1 && same_program(*before.trace, *workload.trace) &&
+                             before.machine.tiers.size() == workload.machine.tiers.size();
     if (!same_places) return;
     const SimulatedPointer old =
-        simulate_old_plan(scenario, *planned.plan, [this, request] { return requests_ != request; });
+        simulate_old_plan(workload, *planned.plan, [this, request] { return requests_ != request; });
     if (old != nullptr && old->fits) give(old, request);
   } catch (const Error&) {  // the other thread says so
   }
 }
 
-void Simulator::simulate_behind(const Scenario& wanted, std::uint64_t request) {
+void Simulator::simulate_behind(const Workload& wanted, std::uint64_t request) {
   const Stop overtaken = [this, request] { return requests_ != request; };
   SimulatedPointer simulated;
   simulating_ = true;
@@ -433,11 +416,11 @@ void Simulator::work(const std::stop_token& stop, Task Simulator::*which, Serve 
   Task& task = this->*which;
   MutexLock lock(mutex_);
   while (changed_.wait(lock, stop, [&task] { return task.wanted.has_value(); })) {
-    const Scenario scenario = *std::exchange(task.wanted, std::nullopt);
+    const Workload workload = *std::exchange(task.wanted, std::nullopt);
     const std::uint64_t request = requests_;
     task.working = true;
     lock.unlock();
-    (this->*serve)(scenario, request);
+    (this->*serve)(workload, request);
     lock.lock();
     task.working = false;
     changed_.notify_all();

@@ -1,4 +1,4 @@
-#include "cli/build_id.h"
+#include "studies/sweep/build_id.h"
 
 #include <elf.h>
 #include <fmt/format.h>

@@ -56,7 +56,15 @@ struct MisfitsAnswer {
 };
 TENCACHE_ANSWER(MisfitsAnswer, reason, count)
 
-struct TuneAnswer {
+// How much was tried.
+struct SearchAnswer {
+  double combinations = 0;
+  bool exhaustive = false;
+  std::size_t candidates = 0;
+  std::uint64_t simulations = 0;
+};
+
+struct TuneAnswer : SearchAnswer {
   std::string policy, machine;
   std::vector<TunedWorkloadAnswer> workloads;
   CandidateAnswer best, defaults;
@@ -69,10 +77,6 @@ struct TuneAnswer {
   std::vector<Flatness> flatness;
   std::vector<CandidateAnswer> ties;
   std::vector<MisfitsAnswer> misfits;
-  double combinations = 0;
-  bool exhaustive = false;
-  std::size_t candidates = 0;
-  std::uint64_t simulations = 0;
   Json manifest, timing;
 
   // Known only while the command runs.

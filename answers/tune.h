@@ -56,15 +56,7 @@ struct MisfitsAnswer {
 };
 TENCACHE_ANSWER(MisfitsAnswer, reason, count)
 
-// How much was tried.
-struct SearchAnswer {
-  double combinations = 0;
-  bool exhaustive = false;
-  std::size_t candidates = 0;
-  std::uint64_t simulations = 0;
-};
-
-struct TuneAnswer : SearchAnswer {
+struct TuneAnswer {
   std::string policy, machine;
   std::vector<TunedWorkloadAnswer> workloads;
   CandidateAnswer best, defaults;
@@ -77,6 +69,10 @@ struct TuneAnswer : SearchAnswer {
   std::vector<Flatness> flatness;
   std::vector<CandidateAnswer> ties;
   std::vector<MisfitsAnswer> misfits;
+  double combinations = 0;
+  bool exhaustive = false;
+  std::size_t candidates = 0;
+  std::uint64_t simulations = 0;
   Json manifest, timing;
 
   // Known only while the command runs.

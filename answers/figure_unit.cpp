@@ -113,6 +113,15 @@ std::string percent(double share) {
   return fmt::format("{:.{}f} %", value, std::abs(value) >= 99.5 || value == 0 ? 0 : 1);
 }
 
+double round_step(double most) {
+  if (!(most > 0)) return 1;
+  const double power = std::pow(10, std::floor(std::log10(most / 4)));
+  for (const double factor : {5.0, 2.0}) {
+    if (most / (power * factor) >= 4) return power * factor;
+  }
+  return power;
+}
+
 std::optional<double> number_in(std::string_view text) {
   double value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -48,6 +48,9 @@ std::string round_figure(std::string text);
 // "12.3 %".
 std::string percent(double share);
 
+// 1, 2 or 5 times a power of ten: four to nine steps to `most`.
+double round_step(double most);
+
 // The whole text as a finite number.
 std::optional<double> number_in(std::string_view text);
 // Without a unit, all digits.

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "answers/figure_unit.h"
+
 namespace tencache {
 namespace {
 
@@ -69,15 +71,6 @@ std::string marker(std::size_t line, double x, double y, const std::string& colo
           "<path d=\"M{:.1f} {:.1f} l{} {} m0 {} l{} {}\" stroke=\"{}\" stroke-width=\"2\" fill=\"none\"/>\n", x - r,
           y - r, 2 * r, 2 * r, -2 * r, -2 * r, 2 * r, colour);
   }
-}
-
-// 1, 2 or 5 times a power of ten, so that there are four to nine steps to `most`.
-double round_step(double most) {
-  const double power = std::pow(10, std::floor(std::log10(most / 4)));
-  for (const double factor : {5.0, 2.0}) {
-    if (most / (power * factor) >= 4) return power * factor;
-  }
-  return power;
 }
 
 // The largest 1, 2 or 5 times a power of ten that is no more; and the next after one of those.

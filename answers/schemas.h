@@ -1,5 +1,5 @@
-// The kinds of answers that JSON documents hold: their schemas, which their descriptions make (docs/schemas has them), and
-// their documents for people.
+// The kinds of answers that JSON documents hold: their schemas, made from their descriptions (docs/schemas has them),
+// and what people read of them.
 #pragma once
 
 #include <string>

@@ -91,16 +91,6 @@ CandidateAnswer candidate_answer(const Candidate& candidate) {
   return answer;
 }
 
-FlatnessAnswer flatness_answer(const Flatness& flatness) {
-  FlatnessAnswer answer{flatness.knob, flatness.value, flatness.has_effect, {}};
-  for (const Flatness::Step& step : flatness.steps) {
-    const bool fits = std::isfinite(step.ratio);
-    answer.steps.push_back({step.value, step.known, step.known ? std::optional(fits) : std::nullopt,
-                            step.known ? step.ratio : std::numeric_limits<double>::infinity(), step.ties});
-  }
-  return answer;
-}
-
 // ---- Words ----------------------------------------------------------------------------------------------------------
 
 std::string settings_text(const Named<std::string>& settings) {
@@ -125,7 +115,7 @@ std::string outcome_text(const TuneAnswer& answer) {
                      answer.workloads.size() > 1 ? " (geometric mean)" : "");
 }
 
-std::string step_text(const FlatnessStepAnswer& step) {
+std::string step_text(const FlatnessStep& step) {
   if (!step.simulated) return step.value + " ?";
   if (!step.fits.value_or(false)) return step.value + " does not fit";
   return step.value + " " + (step.ties ? "=" : off_text(step.relative_time));
@@ -136,11 +126,11 @@ std::string signs_text(const TuneAnswer& answer) {
   std::string text = "= a tie";
   std::vector<std::string> without_effect;
   bool unknown = false;
-  for (const FlatnessAnswer& flatness : answer.flatness) {
+  for (const Flatness& flatness : answer.flatness) {
     if (!flatness.has_effect) {
       without_effect.push_back(flatness.knob);
     } else {
-      unknown = unknown || !std::ranges::all_of(flatness.steps, &FlatnessStepAnswer::simulated);
+      unknown = unknown || !std::ranges::all_of(flatness.steps, &FlatnessStep::simulated);
     }
   }
   if (unknown) {
@@ -224,9 +214,9 @@ void add_flatness(Document& document, const TuneAnswer& answer) {
   DocumentTable all{"flatness.steps", "This one alone, others as in best", {"knob", "value", "fits", "time", "ties"}};
   knobs.shown = Shown::on_terminal;
   all.shown = Shown::on_page;
-  for (const FlatnessAnswer& flatness : answer.flatness) {
+  for (const Flatness& flatness : answer.flatness) {
     std::vector<std::string> steps;
-    for (const FlatnessStepAnswer& step : flatness.steps) {
+    for (const FlatnessStep& step : flatness.steps) {
       steps.push_back(step_text(step));
       all.add({flatness.knob, step.value, step.fits ? yes_or_no(*step.fits) : Cell(""),
                Cell("", step.relative_time, FigureUnit::factor), yes_or_no(step.ties)});
@@ -272,8 +262,8 @@ BarChart chart_of(const TuneAnswer& answer) {
     }
     add("ideal", workload.ideal_seconds);
   }
-  for (const FlatnessAnswer& knob : answer.flatness) {
-    for (const FlatnessStepAnswer& step : knob.steps) {
+  for (const Flatness& knob : answer.flatness) {
+    for (const FlatnessStep& step : knob.steps) {
       if (!step.simulated) continue;
       const bool fits = step.fits.value_or(false);
       ChartBar bar =
@@ -315,7 +305,7 @@ TuneAnswer tune_answer(const Tuned& tuned) {
     answer.knobs.push_back({knob.name, knob.values, tuned.defaults.at(knob.name), knob.unit});
   }
   answer.untested = result.untested;
-  for (const Flatness& one : result.flatness) answer.flatness.push_back(flatness_answer(one));
+  answer.flatness = result.flatness;
   for (const std::size_t index : result.ties) answer.ties.push_back(candidate_answer(result.candidates[index]));
   answer.misfits = misfits_of(result);
   answer.combinations = result.combinations;

@@ -47,21 +47,8 @@ struct KnobAnswer {
 };
 TENCACHE_ANSWER(KnobAnswer, name, values, default_, unit)
 
-struct FlatnessStepAnswer {
-  std::string value;
-  bool simulated = false;
-  std::optional<bool> fits;
-  double relative_time = 0;  // to the best
-  bool ties = false;
-};
-TENCACHE_ANSWER(FlatnessStepAnswer, value, simulated, fits, relative_time, ties)
-
-struct FlatnessAnswer {
-  std::string knob, value;
-  bool has_effect = true;
-  std::vector<FlatnessStepAnswer> steps;
-};
-TENCACHE_ANSWER(FlatnessAnswer, knob, value, has_effect, steps)
+TENCACHE_ANSWER(FlatnessStep, value, simulated, fits, relative_time, ties)
+TENCACHE_ANSWER(Flatness, knob, value, has_effect, steps)
 
 struct MisfitsAnswer {
   std::string reason;  // of one of them
@@ -79,7 +66,7 @@ struct TuneAnswer {
   Bytes pinned_buffer_bytes = 0;
   std::vector<KnobAnswer> knobs;
   std::vector<std::string> untested;
-  std::vector<FlatnessAnswer> flatness;
+  std::vector<Flatness> flatness;
   std::vector<CandidateAnswer> ties;
   std::vector<MisfitsAnswer> misfits;
   double combinations = 0;

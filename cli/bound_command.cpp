@@ -37,11 +37,7 @@ void add_bound_command(CLI::App& app, Command& chosen) {
       const std::int64_t start = tool_clock_ns();
       const Bound bound = lower_bound_of(*workload.trace, workload.machine);
       const BoundAnswer answer = bound_answer(workload, bound, seconds_since(start));
-      if (arguments->json) {
-        print_repeatable(to_json_of(answer), arguments->command);
-      } else {
-        print(document_text(document_of(answer)));
-      }
+      print_answer(answer, arguments->json, arguments->command);
       return bound.misfit.empty() ? ExitCode::done : ExitCode::answer_is_no;
     };
   });

@@ -41,11 +41,7 @@ ExitCode endurance(EnduranceArguments arguments) {
   make_policy(policy.name, policy.settings);  // a wrong name or option is bad usage
   const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings);
   const EnduranceAnswer answer = endurance_answer(workload, outcome, arguments.wear, arguments.rated);
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
+  print_answer(answer, arguments.json, arguments.command);
   return answer.fits ? ExitCode::done : ExitCode::answer_is_no;
 }
 

@@ -50,11 +50,7 @@ ExitCode run_explain(const ExplainArguments& arguments) {
   }
   const ExplainAnswer answer =
       explain_answer(workload, std::move(explanation), references_of(workload), arguments.top, seconds_since(start));
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
+  print_answer(answer, arguments.json, arguments.command);
   return answer.fits ? ExitCode::done : ExitCode::answer_is_no;
 }
 

@@ -62,11 +62,7 @@ ExitCode fit(const FitArguments& arguments) {
     bound = lower_bound_of(*workload.trace, workload.machine);
   }
   const FitAnswer answer = fit_answer(request, std::move(verdicts), bound);
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
+  print_answer(answer, arguments.json, arguments.command);
   return answer.fits ? ExitCode::done : ExitCode::answer_is_no;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "answers/described.h"
+#include "answers/document.h"
 #include "cli/console.h"
 
 namespace CLI {
@@ -20,6 +22,16 @@ Json command_json(const CLI::App& command);
 
 // Prints the document with `command` in its manifest.
 void print_repeatable(Json document, const Json& command);
+
+// An answer with a description and a document: as JSON, or as text for a terminal.
+template <typename Answer>
+void print_answer(const Answer& answer, bool as_json, const Json& command) {
+  if (as_json) {
+    print_repeatable(to_json_of(answer), command);
+  } else {
+    print(document_text(document_of(answer)));
+  }
+}
 
 // Whether the document is of such a command.
 bool is_repeatable(const Json& document);

@@ -169,12 +169,7 @@ ExitCode tune_policy(const TuneArguments& arguments) {
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
   if (!arguments.csv.empty()) write_file(arguments.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
-  const TuneAnswer answer = tune_answer(tuned);
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
+  print_answer(tune_answer(tuned), arguments.json, arguments.command);
   if (!arguments.csv.empty()) {
     remark(fmt::format("{} candidates in {}", tuned.result.candidates.size(), arguments.csv));
   }

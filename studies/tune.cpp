@@ -345,8 +345,8 @@ class Search {
       const Knob& knob = problem_.knobs[i];
       Flatness flatness{.knob = knob.name,
                         .value = best[i] == unset ? space_.default_of(knob) : knob.values[best[i]],
-                        .steps = {},
-                        .has_effect = space_.has_effect(knob, best)};
+                        .has_effect = space_.has_effect(knob, best),
+                        .steps = {}};
       std::vector<std::size_t> values;
       for (std::size_t value = 0; value < knob.values.size() && flatness.has_effect; ++value) {
         const bool step = best[i] != unset && (value + 1 == best[i] || value == best[i] + 1);
@@ -359,9 +359,10 @@ class Search {
       }
       const std::vector<std::size_t> indices = try_points(points);
       for (std::size_t j = 0; j < values.size(); ++j) {
-        Flatness::Step step{.value = knob.values[values[j]], .known = indices[j] != unset};
-        if (step.known) {
-          step.ratio = ratio_to_best(indices[j]);
+        FlatnessStep step{.value = knob.values[values[j]], .simulated = indices[j] != unset, .fits = {}};
+        if (step.simulated) {
+          step.relative_time = ratio_to_best(indices[j]);
+          step.fits = std::isfinite(step.relative_time);
           step.ties = ties_with(result_.best, indices[j]);
         }
         flatness.steps.push_back(std::move(step));

@@ -72,18 +72,19 @@ struct Candidate {
   double median_seconds(std::size_t workload) const;  // infinite where it does not fit
 };
 
-// How the score moves when one knob alone does: ratio to the best's, infinite where it does not fit; none where the
-// budget ended before, or there is no such step.
+// How the score moves when one knob alone does: ratio to the best's, infinite where it does not fit.
+struct FlatnessStep {
+  std::string value;
+  bool simulated = false;    // false: the budget ended before
+  std::optional<bool> fits;  // where it was simulated
+  double relative_time = std::numeric_limits<double>::infinity();
+  bool ties = false;
+};
 struct Flatness {
-  struct Step {
-    std::string value;
-    bool known = false;
-    double ratio = std::numeric_limits<double>::infinity();
-    bool ties = false;
-  };
   std::string knob, value;  // of the best
-  std::vector<Step> steps;  // one down and one up, or all others of a choice; then the default, if it is none of them
   bool has_effect = true;   // false: its Knob::only_with is not met
+  // One down and one up, or all others of a choice; then the default, if it is none of them.
+  std::vector<FlatnessStep> steps;
 };
 
 struct TuneResult {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 
 #include "gui/model/describe.h"
 
@@ -228,15 +227,6 @@ std::string coordinate(double value) {
   std::string text = fmt::format("{:.1f}", value);
   if (text.ends_with(".0")) text.resize(text.size() - 2);
   return text == "-0" ? "0" : text;
-}
-
-double round_step(double most) {
-  if (!(most > 0)) return 1;
-  const double power = std::pow(10, std::floor(std::log10(most / 4)));
-  for (const double factor : {5.0, 2.0}) {
-    if (most / (power * factor) >= 4) return power * factor;
-  }
-  return power;
 }
 
 }  // namespace tencache::gui

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "answers/figure_unit.h"
 #include "gui/model/track.h"
 
 namespace tencache::gui {
@@ -51,8 +52,5 @@ class BoxPath {
 
 // "12.5", "12": coordinates without needless digits.
 std::string coordinate(double value);
-
-// 1, 2 or 5 times a power of ten: four to nine steps to `most`.
-double round_step(double most);
 
 }  // namespace tencache::gui

@@ -16,7 +16,7 @@ constexpr double pan_per_notch = 0.1;  // of what is shown
 
 }  // namespace
 
-double round_step(double at_least) {
+double round_from(double at_least) {
   const double power = std::pow(10.0, std::floor(std::log10(at_least)));
   for (const double factor : {1.0, 2.0, 5.0}) {
     if (factor * power >= at_least) return factor * power;
@@ -36,7 +36,7 @@ float ruler_height(const Theme& theme) { return ImGui::GetFontSize() + theme.px(
 
 void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom) {
   const float font = ImGui::GetFontSize();
-  const double step = round_step(std::max(1.0, axis.pixel_ns() * theme.px(110)));
+  const double step = round_from(std::max(1.0, axis.pixel_ns() * theme.px(110)));
   const float height = ruler_height(theme);
   for (double tick = std::ceil(axis.begin_ns / step); tick * step <= axis.end_ns; ++tick) {
     const double time = tick * step;

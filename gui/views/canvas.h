@@ -28,7 +28,7 @@ struct TimeAxis {
 TimeAxis axis_of(const Session& session, float left, float width);
 
 // The least of 1, 2 or 5 times a power of ten that is as much.
-double round_step(double at_least);
+double round_from(double at_least);
 
 // Times along the top and lines down to `bottom`.
 void draw_ruler(ImDrawList& list, const Theme& theme, const TimeAxis& axis, float top, float bottom);

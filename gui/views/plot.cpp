@@ -32,7 +32,7 @@ namespace {
 // Multiples of a round step.
 std::vector<double> even_ticks(const PlotAxis& axis, std::size_t most) {
   const double at_least = (axis.to - axis.from) / static_cast<double>(most);
-  const double step = axis.binary ? std::exp2(std::ceil(std::log2(at_least))) : round_step(at_least);
+  const double step = axis.binary ? std::exp2(std::ceil(std::log2(at_least))) : round_from(at_least);
   std::vector<double> list;
   for (double tick = std::ceil(axis.from / step); tick * step <= axis.to; ++tick) list.push_back(tick * step);
   return list;

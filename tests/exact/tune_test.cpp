@@ -83,13 +83,13 @@ TEST(Tune, FindsTheOptimumOfManyKnobsAndLeavesTheRestAtTheirDefaults) {
     ASSERT_EQ(result.flatness.size(), 8u);
     std::size_t known = 0;
     for (const Flatness& flatness : result.flatness) {
-      for (const Flatness::Step& step : flatness.steps) {
-        if (!step.known) continue;
+      for (const FlatnessStep& step : flatness.steps) {
+        if (!step.simulated) continue;
         ++known;
         Settings settings = result.candidates[result.best].settings;
         settings[flatness.knob] = step.value;
         const double best = problem.measure(result.candidates[result.best].settings, 0, 0).seconds;
-        EXPECT_NEAR(step.ratio, problem.measure(settings, 0, 0).seconds / best, 1e-12) << flatness.knob;
+        EXPECT_NEAR(step.relative_time, problem.measure(settings, 0, 0).seconds / best, 1e-12) << flatness.knob;
       }
     }
     EXPECT_GE(known, 16u);
@@ -135,7 +135,7 @@ TEST(Tune, LeavesNothingUnknownThatTheBudgetAllows) {
     const TuneResult result = tune(large_problem(), {.budget = budget});
     bool unknown = false;
     for (const Flatness& flatness : result.flatness) {
-      for (const Flatness::Step& step : flatness.steps) unknown = unknown || !step.known;
+      for (const FlatnessStep& step : flatness.steps) unknown = unknown || !step.simulated;
     }
     EXPECT_TRUE(!unknown || result.simulations + result.candidates[result.best].changed >= budget) << budget;
   }
@@ -179,7 +179,8 @@ TEST(Tune, NothingThatWasSimulatedIsFasterThanTheBest) {
         EXPECT_GE(candidate.score, best / (1 + options.tie)) << budget << " " << seed;
       }
       for (const Flatness& flatness : result.flatness) {
-        for (const Flatness::Step& step : flatness.steps) EXPECT_TRUE(step.ties || step.ratio > 1) << flatness.knob;
+        for (const FlatnessStep& step : flatness.steps)
+          EXPECT_TRUE(step.ties || step.relative_time > 1) << flatness.knob;
       }
     }
   }
@@ -255,9 +256,9 @@ TEST(Tune, ShowsHowFlatTheOptimumIs) {
   const Flatness& a = result.flatness[0];
   EXPECT_EQ(a.value, "2");
   ASSERT_EQ(a.steps.size(), 3u);  // 0 is the default
-  EXPECT_NEAR(a.steps[0].ratio, 2, 1e-12);
-  EXPECT_NEAR(a.steps[1].ratio, 1.1, 1e-12);
-  EXPECT_EQ(a.steps[2].ratio, infinite);
+  EXPECT_NEAR(a.steps[0].relative_time, 2, 1e-12);
+  EXPECT_NEAR(a.steps[1].relative_time, 1.1, 1e-12);
+  EXPECT_EQ(a.steps[2].relative_time, infinite);
   ASSERT_EQ(result.flatness[1].steps.size(), 1u);
   EXPECT_TRUE(result.flatness[1].steps[0].ties);
   EXPECT_FALSE(result.flatness[2].has_effect);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "answers/bound.h"
 #include "gui/views/plot.h"
 #include "tests/faces/gui_dashboard.h"
 #include "tests/faces/gui_plot_cases.h"
@@ -140,14 +141,27 @@ TEST(PlotLabels, CoverNeitherPointsNorEachOther) {
   EXPECT_FALSE(labels.place({100, 20}, 8, {300, 12}).has_value());  // wider than the plot
 }
 
+// A lower bound of 2 s, which is that of fetching.
+std::string bound_text(const Named<double>& terms) {
+  BoundAnswer answer;
+  answer.machine = "box";
+  answer.trace = "in/t";
+  answer.bound_seconds = 2;
+  answer.bound_term = "fetch";
+  for (const auto& [name, seconds] : terms) {
+    answer.terms.push_back({});
+    answer.terms.back().name = name;
+    answer.terms.back().seconds = seconds;
+  }
+  return to_json_of(answer).dump();
+}
+
 // The last character that fits is followed by "…" and the end, which tells names apart that begin alike.
 TEST_F(PlotsOnScreen, LongLabelsAreShortenedInTheMiddle) {
   screen_->frames();
   const std::string name = "a-policy-with-a-name-that-is-longer-than-any-column/of-the-second-kind";
   screen_->app().choose_view("table");
-  open_text(R"({"machine": "box", "trace": "in/t", "bound_seconds": 2.0, "bound_term": "fetch", "terms": [
-    {"name": ")" +
-            name + name + name + R"(", "seconds": 1.0}, {"name": "fetch", "seconds": 2.0}]})");
+  open_text(bound_text({{name + name + name, 1.0}, {"fetch", 2.0}}));
   const Picture picture = screen_->picture();
   EXPECT_TRUE(shows("of-the-second-kind", picture));
   EXPECT_TRUE(shows("a-policy-with", picture));
@@ -211,8 +225,7 @@ TEST_F(PlotsOnScreen, VaryPlotsTheTimeAgainstASlider) {
 
 // The picture above, the table below; a click on a heading sorts, typing filters, and Copy takes what is left.
 TEST_F(PlotsOnScreen, TablesHaveAPictureRowsAndAFilter) {
-  open_text(R"({"machine": "box", "trace": "in/t", "bound_seconds": 2.0, "bound_term": "fetch", "terms": [
-    {"name": "compute", "seconds": 1.0}, {"name": "fetch", "seconds": 2.0}, {"name": "cpu", "seconds": 0.5}]})");
+  open_text(bound_text({{"compute", 1.0}, {"fetch", 2.0}, {"cpu", 0.5}}));
   const Picture picture = screen_->picture();
   const Theme& theme = screen_->theme();
   EXPECT_EQ(screen_->app().view(), "table");

@@ -108,7 +108,7 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
     if (rank_count(trace) > 1) {
       simulate_several(trace, machine, settings, limits, outcome, recorders);
     } else {
-      simulate_one(trace, machine, *made.policy, limits, outcome, recorders);
+      simulate_one(trace, machine, recorders.policy ? *recorders.policy : *made.policy, limits, outcome, recorders);
     }
   });
   return outcome;

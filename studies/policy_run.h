@@ -45,6 +45,7 @@ struct Recorders {
   std::function<void(std::uint64_t iteration)> on_iteration = {};
   Rehearse rehearse = {};             // what planners simulate with, if not sim/rehearse.h
   const FaultPlan* faults = nullptr;  // that disturbs the run
+  Policy* policy = nullptr;           // of a trace of one rank, in place of a new one by its name
 };
 
 // What a policy's code threw and is no Error, with the policy's name before it.

@@ -156,6 +156,13 @@ Workload load_workload(const Scenario& scenario) {
   return workload;
 }
 
+bool is_like_measured(const Workload& workload) {
+  const Scenario& scenario = workload.scenario;
+  const auto scaled = [](const std::string& factor) { return !factor.empty() && factor != "1"; };
+  return !scenario.machine.changed() && !scaled(scenario.trace.scale_bytes) && !scaled(scenario.trace.scale_time) &&
+         !workload.rescaling && taken_as_they_are(*workload.trace, workload.machine, scenario.trace.rescale).empty();
+}
+
 std::string machine_title(const Workload& workload) {
   const MachineSpec& machine = workload.machine;
   const MachineChoice& choice = workload.scenario.machine;
@@ -174,12 +181,7 @@ std::string machine_title(const Workload& workload) {
 
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(workload, workload.machine, policy, settings, recorders);
-}
-
-Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(*workload.trace, machine, policy, settings, limits_of(workload.scenario.iterations),
+  return simulate_policy(*workload.trace, workload.machine, policy, settings, limits_of(workload.scenario.iterations),
                          recorders);
 }
 

@@ -67,35 +67,30 @@ void Session::open(const std::string& path) {
   }
   remark("opening " + path);
   const bool sample = path == sample_file();
-  const std::string machine = !default_machine.empty() ? default_machine : sample ? "demo-small-gpu" : "g10-a100";
-  const std::string policy = !default_policy.empty() ? default_policy : sample ? "on-demand" : "foresight";
-  opening_.push_back(std::async(
-      std::launch::async, [path, machine, policy, settings = default_options, gpu = gpu_memory, cpu = cpu_memory] {
-        Opened opened;
-        try {
-          opened.document = open_document(path);
-          if (opened.document->kind == Document::Kind::trace) {
-            Scenario scenario;
-            scenario.trace.file = path;
-            scenario.trace.loaded = opened.document->trace;
-            scenario.trace.rescale.where_known = true;
-            scenario.machine.name = machine;
-            scenario.machine.gpu_memory = gpu;
-            scenario.machine.cpu_memory = cpu;
-            scenario.policy = {policy, settings};
-            opened.workload = load_workload(scenario);
-          } else if (opened.document->kind == Document::Kind::results) {
-            for (const Json& result : opened.document->results) {
-              if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
-              opened.workload = workload_of(result, path);  // `compare` gives the fastest first
-              break;
-            }
-          }
-        } catch (const std::exception& error) {
-          opened.error = error.what();
+  Scenario scenario = wanted;
+  scenario.trace.file = path;
+  scenario.trace.rescale.where_known = true;
+  if (scenario.machine.name.empty()) scenario.machine.name = sample ? "demo-small-gpu" : "g10-a100";
+  if (scenario.policy.name.empty()) scenario.policy.name = sample ? "on-demand" : "foresight";
+  opening_.push_back(std::async(std::launch::async, [path, scenario]() mutable {
+    Opened opened;
+    try {
+      opened.document = open_document(path);
+      if (opened.document->kind == Document::Kind::trace) {
+        scenario.trace.loaded = opened.document->trace;
+        opened.workload = load_workload(scenario);
+      } else if (opened.document->kind == Document::Kind::results) {
+        for (const Json& result : opened.document->results) {
+          if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;
+          opened.workload = workload_of(result, path);  // `compare` gives the fastest first
+          break;
         }
-        return opened;
-      }));
+      }
+    } catch (const std::exception& error) {
+      opened.error = error.what();
+    }
+    return opened;
+  }));
 }
 
 void Session::show_result(const Json& result, const std::string& file) {

@@ -69,9 +69,7 @@ class Session {
   void open_sample();
   // What a trace is simulated on until the user says otherwise; empty: g10-a100 under foresight, and for the sample a
   // machine that is a little too small for it, under on-demand, so that there is something to see.
-  std::string default_machine, default_policy;
-  std::map<std::string, std::string> default_options;  // of the policy
-  std::string gpu_memory, cpu_memory;
+  Scenario wanted;
   // What to change (WhatIf::change) once the next trace or result is simulated, which stays as the ghost.
   std::vector<std::string> changes;
   // Takes over what the background has finished; call once a frame. True if anything changed.

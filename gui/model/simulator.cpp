@@ -16,11 +16,8 @@
 #include "core/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "sim/simulate.h"
 #include "studies/bound.h"
 #include "studies/intervals.h"
-#include "studies/policy_run.h"
-#include "traces/transform/lower.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache::gui {
@@ -82,29 +79,13 @@ Recorders stoppable(const Stop& stop) {
   return recorders;
 }
 
-RunResult simulate_policy(const Workload& workload, Policy& policy, const Stop& stop, Timeline* timeline,
-                          Program& program) {
-  program = lower(*workload.trace, policy, workload.machine);
-  EngineOptions engine;
-  engine.timeline = timeline;
-  Recorders recorders = stoppable(stop);
-  engine.on_iteration = std::move(recorders.on_iteration);
-  engine.rehearse = std::move(recorders.rehearse);
-  return simulate(program, workload.machine, policy, limits_of(workload.scenario.iterations), std::move(engine));
+Outcome simulate(const Workload& workload, const Recorders& recorders) {
+  return simulate_policy(workload, workload.scenario.policy.name, workload.scenario.policy.settings, recorders);
 }
 
-// The figures alone, of any number of ranks.
+// The figures alone.
 RunResult simulate_figures(const Workload& workload, const Stop& stop) {
-  if (rank_count(*workload.trace) > 1) {
-    return tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
-                                     workload.scenario.policy.settings, limits_of(workload.scenario.iterations),
-                                     stoppable(stop))
-        .result;
-  }
-  Program program;
-  return simulate_policy(workload,
-                         *make_policy(workload.scenario.policy.name, workload.scenario.policy.settings).policy, stop,
-                         nullptr, program);
+  return simulate(workload, stoppable(stop)).result;
 }
 
 RunPointer run_of(const Workload& workload, std::string title, const MachineSpec& machine, Trace trace,
@@ -119,40 +100,37 @@ RunPointer run_of(const Workload& workload, std::string title, const MachineSpec
   return std::make_shared<const Run>(std::move(recording));
 }
 
-void simulate_several_ranks(const Workload& workload, const std::string& title, const Stop& stop,
-                            Simulated& simulated) {
-  Timeline first;
-  std::vector<Timeline> others;
-  Recorders recorders = stoppable(stop);
-  recorders.timeline = &first;
-  recorders.other_timelines = &others;
-  Outcome outcome =
-      tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
-                                workload.scenario.policy.settings, limits_of(workload.scenario.iterations), recorders);
-  simulated.result = outcome.result;
+void take_runs(Outcome outcome, std::vector<Timeline> timelines, const std::string& title, Simulated& simulated) {
+  const Workload& workload = simulated.workload;
+  if (outcome.ranks.empty()) {
+    simulated.run =
+        run_of(workload, title, workload.machine, std::move(outcome.program.trace), std::move(timelines.front()));
+  }
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
-    RunPointer run =
-        run_of(workload, title + ", rank " + std::to_string(rank), workload.machine.of_rank(rank),
-               std::move(outcome.ranks[rank].program.trace), std::move(rank == 0 ? first : others[rank - 1]));
+    RunPointer run = run_of(workload, title + ", rank " + std::to_string(rank), workload.machine.of_rank(rank),
+                            std::move(outcome.ranks[rank].program.trace), std::move(timelines[rank]));
     if (run == nullptr) continue;
     if (rank == outcome.rank) simulated.run = run;
     simulated.ranks.push_back(std::move(run));
   }
 }
 
+// `policy`: of a trace of one rank.
 SimulatedPointer simulate_with(const Workload& workload, const std::string& title, Policy& policy, const Stop& stop) {
   const auto start = std::chrono::steady_clock::now();
   auto simulated = std::make_shared<Simulated>();
   simulated->workload = workload;
+  Timeline first;
+  std::vector<Timeline> timelines;
+  Recorders recorders = stoppable(stop);
+  recorders.timeline = &first;
+  recorders.other_timelines = &timelines;
+  recorders.policy = &policy;
   try {
-    if (rank_count(*workload.trace) > 1) {
-      simulate_several_ranks(workload, title, stop, *simulated);
-    } else {
-      Timeline timeline;
-      Program program;
-      simulated->result = simulate_policy(workload, policy, stop, &timeline, program);
-      simulated->run = run_of(workload, title, workload.machine, std::move(program.trace), std::move(timeline));
-    }
+    Outcome outcome = simulate(workload, recorders);
+    simulated->result = outcome.result;
+    timelines.insert(timelines.begin(), std::move(first));
+    take_runs(std::move(outcome), std::move(timelines), title, *simulated);
     simulated->fits = simulated->result.fits;
     simulated->reason = simulated->result.misfit;
     simulated->took_seconds = seconds_since_start(start);
@@ -187,11 +165,6 @@ std::string durations_text(const Workload& workload) {
   if (taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale).empty()) return "";
   const std::string& hardware = workload.trace->header.hardware;
   return "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + workload.machine.gpu;
-}
-
-bool is_altered(const Scenario& scenario) {
-  const auto scaled = [](const std::string& factor) { return !factor.empty() && factor != "1"; };
-  return scenario.machine.changed() || scaled(scenario.trace.scale_bytes) || scaled(scenario.trace.scale_time);
 }
 
 SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {

@@ -13,7 +13,6 @@
 #include "gui/shell/app.h"
 #include "gui/shell/picture.h"
 #include "gui/shell/recent_files.h"
-#include "studies/workload.h"
 
 namespace tencache::gui {
 namespace {
@@ -94,11 +93,7 @@ void draw_frame(Window& window, App& app) {
 
 void open_files(App& app, const GuiOptions& options) {
   Session& session = app.session();
-  if (!options.machine.empty()) session.default_machine = options.machine;
-  if (!options.policy.empty()) session.default_policy = options.policy;
-  session.default_options = parse_settings(options.settings);
-  session.gpu_memory = options.gpu_memory;
-  session.cpu_memory = options.cpu_memory;
+  session.wanted = options.scenario;
   session.changes = options.changes;
   for (const std::string& file : options.files) session.open(file);
   if (options.files.empty()) session.open_sample();

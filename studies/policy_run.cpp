@@ -114,8 +114,9 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
   return outcome;
 }
 
-References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits) {
-  const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits);
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits,
+                         const Recorders& recorders) {
+  const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits, recorders);
   Bound bound = lower_bound_of(trace, machine);
   return {.ideal_seconds = ideal.result.iteration_seconds(),
           .bound_seconds = bound.seconds,

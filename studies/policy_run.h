@@ -77,7 +77,8 @@ struct References {
 
   double bound_of(const RunResult& result) const;
 };
-// Throws Error where the machine has too few ranks.
-References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits);
+// Throws Error where the machine has too few ranks. `recorders`: of the simulation of `ideal`.
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits,
+                         const Recorders& recorders = {});
 
 }  // namespace tencache

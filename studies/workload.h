@@ -75,6 +75,6 @@ Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
 // Names separated by commas, or "all": each once. Throws Error that lists the valid names for an unknown one.
 std::vector<std::string> policies_named(const std::string& list);
 
-References references_of(const Workload& workload);
+References references_of(const Workload& workload, const Recorders& recorders = {});
 
 }  // namespace tencache

@@ -44,7 +44,7 @@ MEMBER_EXCEPTIONS = {
     "Explanation": 30, "FakeCudaDriver": 59, "GenerateOptions": 37,
     "KernelConstants": 32, "KinetoImporter": 25, "KinetoWindow": 24, "LiveRuntime": 22,
     "MachineSpec": 25, "Maker": 25, "ModelDescription": 34, "Naive": 48, "Optimizer": 25, "Residency": 26,
-    "RoleFinder": 33, "Session": 52, "SimWorld": 44, "StepFollower": 55, "SweepRow": 66,
+    "RoleFinder": 33, "Session": 48, "SimWorld": 44, "StepFollower": 55, "SweepRow": 66,
     "TeraioPlanner": 25, "Theme": 25, "WorkLanes": 25, "TraceSummary": 28, "ValidationFile": 26,
 }
 FILE_EXCEPTIONS = {

@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "configs/rescale_to_machine.h"
@@ -16,7 +14,6 @@
 #include "core/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "studies/bound.h"
 #include "studies/intervals.h"
 #include "traces/transform/split_ranks.h"
 
@@ -50,10 +47,6 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-double seconds_since_start(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // A plan names ops and tensors by their numbers.
 bool same_program(const Trace& a, const Trace& b) {
   if (&a == &b) return true;
@@ -77,15 +70,6 @@ Recorders stoppable(const Stop& stop) {
     return rehearse(planned, machine, policy, max_events);
   };
   return recorders;
-}
-
-Outcome simulate(const Workload& workload, const Recorders& recorders) {
-  return simulate_policy(workload, workload.scenario.policy.name, workload.scenario.policy.settings, recorders);
-}
-
-// The figures alone.
-RunResult simulate_figures(const Workload& workload, const Stop& stop) {
-  return simulate(workload, stoppable(stop)).result;
 }
 
 RunPointer run_of(const Workload& workload, std::string title, const MachineSpec& machine, Trace trace,
@@ -117,7 +101,6 @@ void take_runs(Outcome outcome, std::vector<Timeline> timelines, const std::stri
 
 // `policy`: of a trace of one rank.
 SimulatedPointer simulate_with(const Workload& workload, const std::string& title, Policy& policy, const Stop& stop) {
-  const auto start = std::chrono::steady_clock::now();
   auto simulated = std::make_shared<Simulated>();
   simulated->workload = workload;
   Timeline first;
@@ -127,13 +110,14 @@ SimulatedPointer simulate_with(const Workload& workload, const std::string& titl
   recorders.other_timelines = &timelines;
   recorders.policy = &policy;
   try {
-    Outcome outcome = simulate(workload, recorders);
+    const auto& [name, settings] = workload.scenario.policy;
+    Outcome outcome = simulate_policy(workload, name, settings, recorders);
     simulated->result = outcome.result;
+    simulated->took_seconds = outcome.seconds;
     timelines.insert(timelines.begin(), std::move(first));
     take_runs(std::move(outcome), std::move(timelines), title, *simulated);
     simulated->fits = simulated->result.fits;
     simulated->reason = simulated->result.misfit;
-    simulated->took_seconds = seconds_since_start(start);
   } catch (const Stopped&) {
     return nullptr;
   } catch (const Error& error) {
@@ -199,17 +183,10 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
   if (!simulated->fits) return simulated;
   auto more = std::make_shared<Simulated>(*simulated);
   try {
-    Workload workload = simulated->workload;
-    workload.scenario.policy.name = "ideal";
-    workload.scenario.policy.settings.clear();
-    more->ideal_seconds = simulate_figures(workload, stop).iteration_seconds();
-    const Bound bound = lower_bound_of(*workload.trace, workload.machine);
-    const References references{.ideal_seconds = more->ideal_seconds,
-                                .bound_seconds = bound.seconds,
-                                .bound_term = bound.term,
-                                .any_run_bound_seconds = bound.any_run_seconds};
+    const References references = references_of(simulated->workload, stoppable(stop));
+    more->ideal_seconds = references.ideal_seconds;
     more->bound_seconds = references.bound_of(simulated->result);
-    more->bound_term = bound.term;
+    more->bound_term = references.bound_term;
   } catch (const Stopped&) {
     return nullptr;
   } catch (const Error&) {  // a machine that has no bound has none here
@@ -218,34 +195,19 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 }
 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop) {
-  const MachineSampler sampler(simulated->workload.machine);
-  const std::optional<GpuTime>& gpu_time = simulated->workload.gpu_time;
-  if (!simulated->fits || (sampler.figures().empty() && !gpu_time) || samples == 0) return simulated;
-  std::vector<double> seconds;
-  Workload workload = simulated->workload;
-  const std::vector<std::vector<double>> factors = sampler.factors(1, samples);
-  std::vector<KernelFactors> of_kernels;
-  if (gpu_time) of_kernels = draw_kernel_factors(*gpu_time, 1, samples);
-  for (std::size_t sample = 0; sample < samples; ++sample) {
-    if (stop && stop()) return nullptr;
-    workload.machine = sampler.machine(factors[sample]);
-    if (gpu_time) {
-      workload.trace =
-          std::make_shared<const Trace>(with_kernel_factors(*simulated->workload.trace, of_kernels[sample]));
-    }
-    try {
-      const RunResult result = simulate_figures(workload, stop);
-      seconds.push_back(result.fits ? result.iteration_seconds() : std::numeric_limits<double>::infinity());
-    } catch (const Stopped&) {
-      return nullptr;
-    } catch (const Error&) {
-      seconds.push_back(std::numeric_limits<double>::infinity());
-    }
+  if (!simulated->fits) return simulated;
+  const auto& [policy, settings] = simulated->workload.scenario.policy;
+  Intervals intervals;
+  try {
+    intervals = sample_intervals(simulated->workload, {{policy, settings, simulated->iteration_seconds()}},
+                                 {.samples = samples, .seed = 1}, stoppable(stop), 1);
+  } catch (const Stopped&) {
+    return nullptr;
   }
   auto more = std::make_shared<Simulated>(*simulated);
-  more->low_seconds = percentile(seconds, 5);
-  more->high_seconds = percentile(seconds, 95);
-  more->samples = samples;
+  more->low_seconds = intervals.policies.front().low;
+  more->high_seconds = intervals.policies.front().high;
+  more->samples = intervals.samples;
   return more;
 }
 
@@ -319,14 +281,8 @@ void Simulator::give(SimulatedPointer result, std::uint64_t request) {
 SimulatedPointer Simulator::simulate_whole(const Workload& wanted, std::uint64_t request) {
   const double before = processor_seconds();
   std::unique_ptr<RecordedPlan> plan;
-  SimulatedPointer simulated;
-  try {
-    const Workload workload = with_changed_trace(wanted);
-    simulated = simulate_workload(
-        workload, [this, request] { return requests_ != request; }, &plan);
-  } catch (const Error& error) {
-    simulated = refusal(wanted, error);
-  }
+  const SimulatedPointer simulated = simulate_workload(
+      wanted, [this, request] { return requests_ != request; }, &plan);
   if (simulated == nullptr) return nullptr;
   {
     const MutexLock lock(mutex_);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <type_traits>
 
 #include "answers/result_file.h"
 #include "configs/gpu_yaml.h"
@@ -16,6 +17,26 @@ namespace {
 template <typename T>
 T if_given(const std::string& text) {
   return text.empty() ? T() : T(text);
+}
+
+// Which member of the manifest says what of a scenario.
+template <typename Run, typename Asked, typename Move>
+void match(Run& run, Asked& asked, const Move& move) {
+  move(run.gpu_memory, asked.machine.gpu_memory);
+  move(run.cpu_memory, asked.machine.cpu_memory);
+  move(run.limits, asked.machine.limits);
+  move(run.iterations, asked.iterations);
+  move(run.generate, asked.trace.generate);
+  move(run.assume_gpu, asked.trace.rescale.assume_gpu);
+  move(run.no_rescale, asked.trace.rescale.no_rescale);
+  move(run.scale_bytes, asked.trace.scale_bytes);
+  move(run.scale_time, asked.trace.scale_time);
+  move(run.faults, asked.faults);
+  move(run.prices, asked.prices.file);
+  move(run.price, asked.prices.prices);
+  move(run.device, asked.hardware.device);
+  move(run.directory, asked.hardware.directory);
+  move(run.verify, asked.hardware.verify);
 }
 
 bool is_member_of_run(const std::string& key) {
@@ -32,32 +53,19 @@ std::uint64_t number_of(const Absent<std::string>& digits) {
 }
 
 ManifestRun run_of(const Workload& workload, const std::string& policy) {
-  const auto& [trace, machine, of_several, iterations, prices, faults, sampling, hardware] = workload.scenario;
-  using Text = Absent<std::string>;
+  const Scenario& scenario = workload.scenario;
   ManifestRun run;
-  run.trace = trace.file;
+  run.trace = scenario.trace.file;
   run.recorded_by = workload.trace->header.recorded_by;
   run.policy = if_given<std::optional<std::string>>(policy);
-  run.machine = machine.name;
-  run.gpu_memory = if_given<std::optional<std::string>>(machine.gpu_memory);
-  run.cpu_memory = if_given<std::optional<std::string>>(machine.cpu_memory);
-  if (iterations != 0) run.iterations = iterations;
-  if (!trace.generate.empty()) run.generate = trace.generate;
-  if (!machine.limits.empty()) run.limits = machine.limits;
-  run.assume_gpu = if_given<Text>(trace.rescale.assume_gpu);
-  if (trace.rescale.no_rescale) run.no_rescale = true;
-  run.faults = if_given<Text>(faults);
-  run.device = if_given<Text>(hardware.device);
-  run.directory = if_given<Text>(hardware.directory);
-  if (sampling.samples != 0) {
-    run.sample_seed = std::to_string(sampling.seed);
-    run.samples = std::to_string(sampling.samples);
+  run.machine = scenario.machine.name;
+  match(run, scenario, [](auto& member, const auto& value) {
+    if (value != std::remove_cvref_t<decltype(value)>()) member = value;
+  });
+  if (scenario.sampling.samples != 0) {
+    run.sample_seed = std::to_string(scenario.sampling.seed);
+    run.samples = std::to_string(scenario.sampling.samples);
   }
-  run.scale_bytes = if_given<Text>(trace.scale_bytes);
-  run.scale_time = if_given<Text>(trace.scale_time);
-  run.verify = if_given<Text>(hardware.verify);
-  run.prices = if_given<Text>(prices.file);
-  if (!prices.prices.empty()) run.price = prices.prices;
   return run;
 }
 
@@ -102,22 +110,15 @@ Scenario read_manifest(const Json& result, const std::string& file) {
     fail(std::string("is damaged: ") + error.what());
   }
   const Json& policy = member(result, "policy");
-  return {.trace = {.file = run.trace,
-                    .generate = run.generate.value_or(Named<std::string>()),
-                    .rescale = {run.assume_gpu.value_or(""), run.no_rescale.value_or(false)},
-                    .scale_bytes = run.scale_bytes.value_or(""),
-                    .scale_time = run.scale_time.value_or("")},
-          .machine = {.name = run.machine,
-                      .gpu_memory = run.gpu_memory.value_or(""),
-                      .cpu_memory = run.cpu_memory.value_or(""),
-                      .limits = run.limits.value_or(std::vector<std::string>())},
-          .policy = {.name = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : ""),
-                     .settings = {settings.begin(), settings.end()}},
-          .iterations = run.iterations.value_or(0),
-          .prices = {run.prices.value_or(""), run.price.value_or(std::vector<std::string>())},
-          .faults = run.faults.value_or(""),
-          .sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)},
-          .hardware = {run.device.value_or(""), run.directory.value_or(""), run.verify.value_or("")}};
+  Scenario scenario;
+  scenario.trace.file = run.trace;
+  scenario.machine.name = run.machine;
+  scenario.policy.name = run.policy.value_or(policy.is_string() ? policy.get<std::string>() : "");
+  scenario.policy.settings = {settings.begin(), settings.end()};
+  scenario.sampling = {.samples = number_of(run.samples), .seed = number_of(run.sample_seed)};
+  match(run, scenario,
+        [](const auto& member, auto& value) { value = member.value_or(std::remove_cvref_t<decltype(value)>()); });
+  return scenario;
 }
 
 bool same_question(const Json& a, const Json& b) {

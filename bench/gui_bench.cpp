@@ -197,10 +197,10 @@ constexpr const char* policies[] = {"on-demand", "10cache", "g10", "foresight"};
 
 // The shipped recording of GPT-2 small, on a machine that is too small for it.
 void open_gpt2(Session& session, const char* policy) {
-  session.defaults.machine = "demo-small-gpu";
-  session.defaults.gpu_memory = "1300MiB";
-  session.defaults.cpu_memory = "3GiB";
-  session.defaults.policy = policy;
+  session.wanted.machine.name = "demo-small-gpu";
+  session.wanted.machine.gpu_memory = "1300MiB";
+  session.wanted.machine.cpu_memory = "3GiB";
+  session.wanted.policy.name = policy;
   session.open(TENCACHE_SOURCE_DIR "/traces/samples/gpt2-small.trace.jsonl.zst");
   session.wait();
 }
@@ -220,10 +220,10 @@ void what_if(benchmark::State& state) {
     state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.defaults.policy);
+  state.SetLabel(session.wanted.policy.name);
   for (auto _ : state) {
     move_slider(session);
-    benchmark::DoNotOptimize(simulate_scenario(session.what_if->scenario())->run.get());
+    benchmark::DoNotOptimize(simulate_workload(session.what_if->workload())->run.get());
   }
   state.counters["ops"] = static_cast<double>(session.what_if->base().trace->ops.size());
 }
@@ -234,16 +234,16 @@ void old_plan(benchmark::State& state) {
   Session session;
   open_gpt2(session, policies[state.range(0)]);
   std::unique_ptr<RecordedPlan> plan;
-  if (!session.what_if || !simulate_scenario(session.what_if->scenario(), {}, &plan)->fits) {
+  if (!session.what_if || !simulate_workload(session.what_if->workload(), {}, &plan)->fits) {
     state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.defaults.policy);
+  state.SetLabel(session.wanted.policy.name);
   std::size_t misfits = 0;
   double iterations = 0;
   for (auto _ : state) {
     move_slider(session);
-    const SimulatedPointer old = simulate_old_plan(session.what_if->scenario(), *plan);
+    const SimulatedPointer old = simulate_old_plan(session.what_if->workload(), *plan);
     misfits += !old->fits;
     iterations = static_cast<double>(old->result.iterations);
   }
@@ -284,14 +284,14 @@ void input_to_picture(benchmark::State& state) {
     state.SkipWithError(session.messages().last().c_str());
     return;
   }
-  state.SetLabel(session.defaults.policy);
+  state.SetLabel(session.wanted.policy.name);
   double slowest = 0, slow = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     move_slider(session);
     session.rerun();
-    const Bytes wanted = session.what_if->scenario().machine.tiers[0].capacity;
-    while (session.simulated()->scenario.machine.tiers[0].capacity != wanted) screen.frame();
+    const Bytes wanted = session.what_if->workload().machine.tiers[0].capacity;
+    while (session.simulated()->workload.machine.tiers[0].capacity != wanted) screen.frame();
     const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     slowest = std::max(slowest, took);
     slow += took > 50;

@@ -92,12 +92,10 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
 
 // What may be believed of the figures, and which, in the words of `sweep`.
 std::string validity_lines(const Workload& workload, const std::vector<Outcome>& outcomes) {
-  const std::string taken_from = taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale);
-  // Another memory size, a slower link, durations of another GPU: nothing like it was measured.
-  const bool changed = workload.scenario.machine.changed() || workload.rescaling || !taken_from.empty();
   const std::vector<Validated> list = read_validated();
   const std::string& recorded_by = workload.trace->header.recorded_by;
-  const Validated* validated = changed ? nullptr : validated_for(list, workload.machine.name, recorded_by);
+  const Validated* validated =
+      is_like_measured(workload) ? validated_for(list, workload.machine.name, recorded_by) : nullptr;
   std::vector<std::pair<std::string, std::vector<std::string>>> rows;  // validity and the policies that have it
   for (const Outcome& outcome : outcomes) {
     if (!outcome.result.fits || outcome.policy == "ideal") continue;

@@ -18,7 +18,7 @@ struct ExplainArguments {
   Scenario workload;
   std::string policy;
   std::string policies = "foresight,g10,10cache,zero-infinity,on-demand";
-  std::vector<std::string> settings;
+  std::map<std::string, std::string> settings;
   std::size_t top = 5;
   bool json = false;
   Json command;  // for the manifest
@@ -31,7 +31,7 @@ ExitCode run_explain(const ExplainArguments& arguments) {
     throw Error("--policy: name one; others to set beside it go to --policies");
   }
   if (arguments.policies != "none") request.other_policies = policies_named(arguments.policies);
-  request.settings = parse_settings(arguments.settings);
+  request.settings = arguments.settings;
   const Workload workload = load_workload(arguments.workload);
   request.trace = workload.trace.get();
   request.machine = &workload.machine;

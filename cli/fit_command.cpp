@@ -21,7 +21,7 @@ namespace {
 struct FitArguments {
   Scenario workload;
   std::string policies = "all";
-  std::vector<std::string> settings;
+  std::map<std::string, std::string> settings;
   std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
   bool json = false;
@@ -40,7 +40,7 @@ ExitCode fit(const FitArguments& arguments) {
   std::vector<std::string> names = policies_named(arguments.policies);
   // That the ideal fits says nothing, unless nothing else was asked.
   if (names.size() > 1) std::erase(names, "ideal");
-  const auto settings = parse_settings(arguments.settings);
+  const auto& settings = arguments.settings;
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
   const Workload workload = load_workload(arguments.workload);
   FitRequest request;

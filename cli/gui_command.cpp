@@ -56,14 +56,12 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
       "FILES", options.files,
       "Traces, results (--json), timelines (--timeline), sweeps and sensitivity analyses; none: a bundled "
       "sample");
-  refuse_empty(command.add_option("--machine,-m", options.machine,
+  refuse_empty(command.add_option("--machine,-m", options.scenario.machine.name,
                                   "What traces are simulated on: a name of `tencache machines`, or a YAML file"));
-  refuse_empty(command.add_option("--policy,-p", options.policy, "Under which policy: a name of `tencache policies`"));
-  add_settings_option(command, options.settings);
-  refuse_empty(
-      command.add_option("--gpu-memory", options.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
-  refuse_empty(
-      command.add_option("--cpu-memory", options.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+  refuse_empty(command.add_option("--policy,-p", options.scenario.policy.name,
+                                  "Under which policy: a name of `tencache policies`"));
+  add_settings_option(command, options.scenario.policy.settings);
+  add_memory_options(command, options.scenario.machine);
   command
       .add_option("--change", options.changes,
                   "What if: pcie=16GB/s, batch=8, policy=g10, … once the first simulation is there to compare with")
@@ -87,11 +85,12 @@ std::vector<std::string> gui_words(const GuiOptions& options) {
   const auto add = [&words](const char* option, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {option, value});
   };
-  add("--machine", options.machine);
-  add("--policy", options.policy);
-  for (const std::string& setting : options.settings) add("--set", setting);
-  add("--gpu-memory", options.gpu_memory);
-  add("--cpu-memory", options.cpu_memory);
+  const auto& [policy, settings] = options.scenario.policy;
+  add("--machine", options.scenario.machine.name);
+  add("--policy", policy);
+  for (const auto& [name, value] : settings) add("--set", name + "=" + value);
+  add("--gpu-memory", options.scenario.machine.gpu_memory);
+  add("--cpu-memory", options.scenario.machine.cpu_memory);
   for (const std::string& change : options.changes) add("--change", change);
   add("--view", options.view);
   add("--theme", options.theme);

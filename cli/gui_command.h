@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "studies/scenario.h"
+
 namespace CLI {
 class App;
 }  // namespace CLI
@@ -13,11 +15,9 @@ namespace tencache {
 
 struct GuiOptions {
   std::vector<std::string> files;
-  std::string machine, policy;         // for traces; empty: the dashboard's choice
-  std::vector<std::string> settings;   // KEY=VALUE each
-  std::string gpu_memory, cpu_memory;  // empty: the machine's
-  std::vector<std::string> changes;    // NAME=VALUE each, beside what was before
-  std::string view;                    // empty: the first
+  Scenario scenario;                 // of traces; without a machine or a policy: the dashboard's choice
+  std::vector<std::string> changes;  // NAME=VALUE each, beside what was before
+  std::string view;                  // empty: the first
   std::string theme = "dark";
   double scale = 0;  // 0: as the display asks for
   std::string screenshot, size = "1280x720";

@@ -23,7 +23,7 @@ struct SensitivityArguments {
   Scenario workload;
   std::string policies = "foresight,10cache,zero-infinity,on-demand";
   std::vector<std::string> over;
-  std::vector<std::string> settings;
+  std::map<std::string, std::string> settings;
   double tolerance_percent = 1;
   std::string csv, svg;
   bool json = false;
@@ -80,7 +80,7 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
   if (arguments.over.size() > 2) throw Error("--over: at most two figures at once");
   SensitivityRequest request;
   request.policies = policies_named(arguments.policies);
-  const auto settings = parse_settings(arguments.settings);
+  const auto& settings = arguments.settings;
   if (!settings.empty() && request.policies.size() > 1)
     throw Error("--set goes with one policy; name it with --policies");
   if (!settings.empty()) request.settings[request.policies.front()] = settings;

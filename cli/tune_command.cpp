@@ -208,7 +208,7 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   command->add_option("--copies", request.copies, "Such copies of each trace (default: 5)")
       ->check(CLI::Range(std::uint64_t{2}, std::uint64_t{1000}));
   refuse_empty(command->add_option("--tie", arguments->tie, "Times that are closer are a tie"))->capture_default_str();
-  add_settings_option(*command, request.settings);
+  command->add_option("--set", request.settings, settings_help)->allow_extra_args(false)->take_all();
   command
       ->add_option(
           "--over", request.over,

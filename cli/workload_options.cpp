@@ -15,13 +15,6 @@
 #include "traces/transform/fold_updates.h"
 
 namespace tencache {
-namespace {
-
-constexpr const char* settings_help =
-    "An option of the policy as KEY=VALUE, any number of times; see `tencache policies`";
-
-}  // namespace
-
 void add_machine_options(CLI::App& command, Scenario& scenario) {
   refuse_empty(
       command.add_option("TRACE", scenario.trace.file, "Trace file (.trace.jsonl, .trace.jsonl.zst), or else --model"))
@@ -40,14 +33,18 @@ void choose_trace(TraceChoice& trace, const std::string& word) {
   trace.loaded_sha256 = given->sha256;
 }
 
+void add_memory_options(CLI::App& command, MachineChoice& machine) {
+  refuse_empty(
+      command.add_option("--gpu-memory", machine.gpu_memory, "GPU memory that tensors may use, such as 24GiB"));
+  refuse_empty(
+      command.add_option("--cpu-memory", machine.cpu_memory, "CPU memory that tensors may use, such as 128GiB"));
+}
+
 void add_machine_choice_options(CLI::App& command, Scenario& scenario) {
   refuse_empty(command.add_option("--machine,-m", scenario.machine.name,
                                   "Machine: a name of `tencache machines`, or a YAML file"))
       ->required();
-  refuse_empty(command.add_option("--gpu-memory", scenario.machine.gpu_memory,
-                                  "GPU memory that tensors may use, such as 24GiB"));
-  refuse_empty(command.add_option("--cpu-memory", scenario.machine.cpu_memory,
-                                  "CPU memory that tensors may use, such as 128GiB"));
+  add_memory_options(command, scenario.machine);
   add_limit_option(command, scenario.machine.limits);
   refuse_empty(command.add_option("--assume-gpu", scenario.trace.rescale.assume_gpu,
                                   "The GPU that the trace's durations are of, where it does not say"));
@@ -124,10 +121,6 @@ void add_settings_option(CLI::App& command, std::map<std::string, std::string>& 
           settings_help)
       ->allow_extra_args(false)
       ->take_all();
-}
-
-void add_settings_option(CLI::App& command, std::vector<std::string>& settings) {
-  command.add_option("--set", settings, settings_help)->allow_extra_args(false)->take_all();
 }
 
 CLI::Option* add_faults_option(CLI::App& command, std::string& plan) {

@@ -17,6 +17,8 @@ namespace tencache {
 
 // --machine [--gpu-memory] [--cpu-memory] [--limit] [--assume-gpu] [--no-rescale]
 void add_machine_choice_options(CLI::App& command, Scenario& scenario);
+// [--gpu-memory] [--cpu-memory]
+void add_memory_options(CLI::App& command, MachineChoice& machine);
 // What TRACE says: a file, or a trace of the embedding program (cli/embedding.h).
 void choose_trace(TraceChoice& trace, const std::string& word);
 // [--iterations]
@@ -38,9 +40,10 @@ CLI::Option* whole_number(CLI::Option* option);
 CLI::Option* refuse_empty(CLI::Option* option);
 // --policy --set key=value, any number
 void add_policy_options(CLI::App& command, PolicyChoice& policy);
-// --set alone; as text it is for parse_settings().
+inline constexpr const char* settings_help =
+    "An option of the policy as KEY=VALUE, any number of times; see `tencache policies`";
+// --set alone
 void add_settings_option(CLI::App& command, std::map<std::string, std::string>& settings);
-void add_settings_option(CLI::App& command, std::vector<std::string>& settings);
 // The same options as `tencache generate` (but for --seed, which is that of samples elsewhere) for a command that takes
 // a trace or else a model: what is given is added to `settings`.
 void add_model_options(CLI::App& command, GenerateSettings& settings);

@@ -87,10 +87,10 @@ void scale(const FigurePointer& value, double factor) {
 }
 
 double simulated_seconds(const Workload& workload, const Trace& trace, const MachineSpec& machine,
-                         const Sampled& policy) {
+                         const Sampled& policy, const Recorders& recorders) {
   try {
-    const Outcome outcome =
-        simulate_policy(trace, machine, policy.policy, policy.settings, limits_of(workload.scenario.iterations));
+    const Outcome outcome = simulate_policy(trace, machine, policy.policy, policy.settings,
+                                            limits_of(workload.scenario.iterations), recorders);
     return outcome.result.fits ? outcome.result.iteration_seconds() : infinite;
   } catch (const Error&) {
     return infinite;  // this machine cannot serve the policy
@@ -243,8 +243,8 @@ std::string Intervals::drawn() const {
                                                                  : "the machine's figures and modelled GPU times";
 }
 
-Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
-                           const SampleOptions& options) {
+Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies, const SampleOptions& options,
+                           const Recorders& recorders, std::size_t threads) {
   const MachineSampler sampler(workload.machine);
   Intervals result;
   result.figures = sampler.figures();
@@ -265,14 +265,15 @@ Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>&
   std::vector<KernelFactors> of_kernels;
   if (!kinds.empty()) of_kernels = draw_kernel_factors(*workload.gpu_time, options.seed, options.samples);
   for (Interval& policy : result.policies) policy.seconds.assign(options.samples, infinite);
-  on_all_cores(options.samples * policies.size(), [&](std::size_t task) {
+  const auto simulate = [&](std::size_t task) {
     const std::size_t sample = task / policies.size(), policy = task % policies.size();
     const MachineSpec machine = sampler.machine(factors[sample]);
     result.policies[policy].seconds[sample] =
-        kinds.empty() ? simulated_seconds(workload, *workload.trace, machine, policies[policy])
+        kinds.empty() ? simulated_seconds(workload, *workload.trace, machine, policies[policy], recorders)
                       : simulated_seconds(workload, with_kernel_factors(*workload.trace, of_kernels[sample]), machine,
-                                          policies[policy]);
-  });
+                                          policies[policy], recorders);
+  };
+  on_all_cores(options.samples * policies.size(), simulate, threads);
   for (std::size_t sample = 0; sample < of_kernels.size(); ++sample) {
     for (const std::size_t kind : kinds) factors[sample].push_back(of_kernels[sample][kind]);
   }

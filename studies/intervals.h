@@ -77,11 +77,12 @@ struct Intervals {
   std::string name_of(const Influence& influence) const;
 };
 
-// Simulates each policy on `options.samples` machines, on all cores; modelled durations are drawn, too, the same for
+// Simulates each policy on `options.samples` machines; modelled durations are drawn, too, the same for
 // all policies and ranks of a sample (traces/generate/gpu_time.h). The result does not depend on how many cores there
 // are.
-Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies,
-                           const SampleOptions& options);
+// `recorders`: of each simulation; `threads`: 0: all cores.
+Intervals sample_intervals(const Workload& workload, const std::vector<Sampled>& policies, const SampleOptions& options,
+                           const Recorders& recorders = {}, std::size_t threads = 0);
 
 // The squared correlation; 0 where either does not vary.
 double explained_share(const std::vector<double>& a, const std::vector<double>& b);

@@ -108,14 +108,15 @@ Outcome run_policy(const Trace& trace, const MachineSpec& machine, const std::st
     if (rank_count(trace) > 1) {
       simulate_several(trace, machine, settings, limits, outcome, recorders);
     } else {
-      simulate_one(trace, machine, *made.policy, limits, outcome, recorders);
+      simulate_one(trace, machine, recorders.policy ? *recorders.policy : *made.policy, limits, outcome, recorders);
     }
   });
   return outcome;
 }
 
-References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits) {
-  const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits);
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits,
+                         const Recorders& recorders) {
+  const Outcome ideal = run_policy(trace, machine, "ideal", {}, limits, recorders);
   Bound bound = lower_bound_of(trace, machine);
   return {.ideal_seconds = ideal.result.iteration_seconds(),
           .bound_seconds = bound.seconds,

@@ -45,6 +45,7 @@ struct Recorders {
   std::function<void(std::uint64_t iteration)> on_iteration = {};
   Rehearse rehearse = {};             // what planners simulate with, if not sim/rehearse.h
   const FaultPlan* faults = nullptr;  // that disturbs the run
+  Policy* policy = nullptr;           // of a trace of one rank, in place of a new one by its name
 };
 
 // What a policy's code threw and is no Error, with the policy's name before it.
@@ -76,7 +77,8 @@ struct References {
 
   double bound_of(const RunResult& result) const;
 };
-// Throws Error where the machine has too few ranks.
-References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits);
+// Throws Error where the machine has too few ranks. `recorders`: of the simulation of `ideal`.
+References references_of(const Trace& trace, const MachineSpec& machine, const RunLimits& limits,
+                         const Recorders& recorders = {});
 
 }  // namespace tencache

@@ -44,6 +44,8 @@ struct MachineChoice {
 struct PolicyChoice {
   std::string name = {};
   std::map<std::string, std::string> settings = {};  // as given: all others are the policy's defaults
+
+  bool operator==(const PolicyChoice&) const = default;
 };
 
 constexpr std::uint64_t fewest_samples = 2, most_samples = 100'000;

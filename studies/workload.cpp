@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "core/remark.h"
 #include "core/text.h"
 #include "policies/registry.h"
+#include "studies/machine_parameter.h"
 #include "traces/file/file_io.h"
 #include "traces/transform/fold_updates.h"
 #include "traces/transform/scale.h"
@@ -104,14 +104,7 @@ Workload with_changed_trace(Workload workload) {
     }
     set_trace(workload, generate_trace(*settings));
   }
-  if (speed != 1) {
-    auto faster = std::make_shared<Trace>(*workload.trace);
-    for (Op& op : faster->ops) {
-      if (op.device != Device::gpu) continue;
-      op.duration_ns = static_cast<Nanoseconds>(std::llround(static_cast<double>(op.duration_ns) / speed));
-    }
-    workload.trace = std::move(faster);
-  }
+  if (speed != 1) workload.trace = std::make_shared<const Trace>(with_gpu_speed(*workload.trace, speed));
   batch = 0;
   speed = 1;
   return workload;
@@ -156,6 +149,13 @@ Workload load_workload(const Scenario& scenario) {
   return workload;
 }
 
+bool is_like_measured(const Workload& workload) {
+  const Scenario& scenario = workload.scenario;
+  const auto scaled = [](const std::string& factor) { return !factor.empty() && factor != "1"; };
+  return !scenario.machine.changed() && !scaled(scenario.trace.scale_bytes) && !scaled(scenario.trace.scale_time) &&
+         !workload.rescaling && taken_as_they_are(*workload.trace, workload.machine, scenario.trace.rescale).empty();
+}
+
 std::string machine_title(const Workload& workload) {
   const MachineSpec& machine = workload.machine;
   const MachineChoice& choice = workload.scenario.machine;
@@ -174,12 +174,7 @@ std::string machine_title(const Workload& workload) {
 
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(workload, workload.machine, policy, settings, recorders);
-}
-
-Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, const Recorders& recorders) {
-  return simulate_policy(*workload.trace, machine, policy, settings, limits_of(workload.scenario.iterations),
+  return simulate_policy(*workload.trace, workload.machine, policy, settings, limits_of(workload.scenario.iterations),
                          recorders);
 }
 
@@ -243,8 +238,8 @@ std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSp
   throw Error("--pinned-limit " + text + ": give a size such as 64GiB, or percent of CPU memory such as 50%");
 }
 
-References references_of(const Workload& workload) {
-  return references_of(*workload.trace, workload.machine, limits_of(workload.scenario.iterations));
+References references_of(const Workload& workload, const Recorders& recorders) {
+  return references_of(*workload.trace, workload.machine, limits_of(workload.scenario.iterations), recorders);
 }
 
 }  // namespace tencache

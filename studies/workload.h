@@ -54,19 +54,19 @@ std::vector<std::string> input_files(const Scenario& scenario);
 // Of --pinned-limit: "64GiB", or "50%" of the CPU memory of so many ranks together; none: an empty text. Throws Error.
 std::optional<Bytes> parse_pinned_limit(const std::string& text, const MachineSpec& machine, std::size_t ranks);
 
+// Whether what was measured on the machine says something of it: nothing is changed of the machine and the trace, and
+// its durations are of the machine's GPU.
+bool is_like_measured(const Workload& workload);
 // "g5.xlarge", or "g5.xlarge with GPU memory 6.00 GiB, nvme_read at most 1.00 GB/s" where the user changed it.
 std::string machine_title(const Workload& workload);
 
 // studies/policy_run.h, timed.
 Outcome simulate_policy(const Workload& workload, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
-// The same on a machine of the caller's choice, of a trace that is no file.
+// The same of another trace, on another machine.
 Outcome simulate_policy(const Trace& trace, const MachineSpec& machine, const std::string& policy,
                         const std::map<std::string, std::string>& settings, const RunLimits& limits,
                         const Recorders& recorders = {});
-// The same on another machine than the workload's.
-Outcome simulate_policy(const Workload& workload, const MachineSpec& machine, const std::string& policy,
-                        const std::map<std::string, std::string>& settings, const Recorders& recorders = {});
 
 // The same, but what this machine cannot serve or the policy refuses is a run that does not fit, with the reason.
 Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
@@ -75,6 +75,6 @@ Outcome simulate_or_refuse(const Workload& workload, const std::string& policy,
 // Names separated by commas, or "all": each once. Throws Error that lists the valid names for an unknown one.
 std::vector<std::string> policies_named(const std::string& list);
 
-References references_of(const Workload& workload);
+References references_of(const Workload& workload, const Recorders& recorders = {});
 
 }  // namespace tencache

@@ -267,8 +267,8 @@ std::string validity_of(const Session& session, const Simulated& simulated) {
   if (session.what_if && session.what_if->machine_changed()) return "extrapolated";
   const Workload& workload = simulated.workload;
   const PolicyChoice& policy = workload.scenario.policy;
-  const bool other = is_altered(workload.scenario) || workload.rescaling;
-  const std::string validity = other ? "extrapolated"
+  const bool like = is_like_measured(workload);
+  const std::string validity = !like ? "extrapolated"
                                      : validity_of(session, workload.machine.name, workload.trace->header.recorded_by,
                                                    policy.name, policy.settings);
   const std::string durations = durations_text(workload);

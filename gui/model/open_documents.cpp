@@ -23,26 +23,19 @@ std::string sample_file() {
   return "gpt-small.trace.jsonl.zst";
 }
 
-Scenario ScenarioDefaults::of(const std::string& path, std::shared_ptr<const Trace> trace) const {
-  const bool sample = path == sample_file();
-  Scenario scenario;
-  scenario.trace.file = path;
-  scenario.trace.loaded = std::move(trace);
-  scenario.trace.rescale.where_known = true;
-  scenario.machine.name = !machine.empty() ? machine : sample ? "demo-small-gpu" : "g10-a100";
-  scenario.machine.gpu_memory = gpu_memory;
-  scenario.machine.cpu_memory = cpu_memory;
-  scenario.policy = {!policy.empty() ? policy : sample ? "on-demand" : "foresight", options};
-  return scenario;
-}
-
-void OpenDocuments::open(const std::string& path, const ScenarioDefaults& defaults) {
-  opening_.push_back(std::async(std::launch::async, [path, defaults] {
+void OpenDocuments::open(const std::string& path, const Scenario& wanted) {
+  opening_.push_back(std::async(std::launch::async, [path, scenario = wanted]() mutable {
     Opened opened;
     try {
       opened.document = open_document(path);
       if (opened.document->kind == Document::Kind::trace) {
-        opened.workload = load_workload(defaults.of(path, opened.document->trace));
+        const bool sample = path == sample_file();
+        scenario.trace.file = path;
+        scenario.trace.loaded = opened.document->trace;
+        scenario.trace.rescale.where_known = true;
+        if (scenario.machine.name.empty()) scenario.machine.name = sample ? "demo-small-gpu" : "g10-a100";
+        if (scenario.policy.name.empty()) scenario.policy.name = sample ? "on-demand" : "foresight";
+        opened.workload = load_workload(scenario);
       } else if (opened.document->kind == Document::Kind::results) {
         for (const Json& result : opened.document->results) {
           if (result["fits"] != true || result["policy"] == "bound" || result["policy"] == "ideal") continue;

@@ -14,16 +14,6 @@
 
 namespace tencache::gui {
 
-// What a trace is simulated on until the user says otherwise. Without a name: g10-a100 under foresight, and for the
-// sample a machine that is a little too small for it, under on-demand, so that there is something to see.
-struct ScenarioDefaults {
-  std::string machine, policy;
-  std::map<std::string, std::string> options;  // of the policy
-  std::string gpu_memory, cpu_memory;
-
-  Scenario of(const std::string& path, std::shared_ptr<const Trace> trace) const;
-};
-
 // The bundled sample: beside an installed program, else in the source tree.
 std::string sample_file();
 
@@ -35,7 +25,8 @@ class OpenDocuments {
     std::string error;
   };
 
-  void open(const std::string& path, const ScenarioDefaults& defaults);
+  // `wanted`: of a trace; without a machine or policy the usual ones.
+  void open(const std::string& path, const Scenario& wanted);
   // What a result says was simulated.
   void open_result(const Json& result, const std::string& file);
   // The next that is read, in the order in which they were asked for; its document is one of `all` then.

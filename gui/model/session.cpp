@@ -33,7 +33,7 @@ void Session::open(const std::string& path) {
     return messages_.remark("following " + path);
   }
   messages_.remark("opening " + path);
-  documents_.open(path, defaults);
+  documents_.open(path, wanted);
 }
 
 void Session::show_result(const Json& result, const std::string& file) {

@@ -36,7 +36,9 @@ class Session {
   void open(const std::string& path);
   // A bundled sample, on a machine too small for it.
   void open_sample();
-  ScenarioDefaults defaults;
+  // What a trace is simulated on until the user says otherwise; empty: g10-a100 under foresight, and for the sample a
+  // machine that is a little too small for it, under on-demand, so that there is something to see.
+  Scenario wanted;
   // What to change (WhatIf::change) once the next trace or result is simulated, which stays as the ghost.
   std::vector<std::string> changes;
   // Takes over what the background has finished; call once a frame. True if anything changed.

@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "configs/rescale_to_machine.h"
@@ -16,11 +14,7 @@
 #include "core/forwarding_policy.h"
 #include "policies/registry.h"
 #include "sim/rehearse.h"
-#include "sim/simulate.h"
-#include "studies/bound.h"
 #include "studies/intervals.h"
-#include "studies/policy_run.h"
-#include "traces/transform/lower.h"
 #include "traces/transform/split_ranks.h"
 
 namespace tencache::gui {
@@ -53,10 +47,6 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-double seconds_since_start(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // A plan names ops and tensors by their numbers.
 bool same_program(const Trace& a, const Trace& b) {
   if (&a == &b) return true;
@@ -82,31 +72,6 @@ Recorders stoppable(const Stop& stop) {
   return recorders;
 }
 
-RunResult simulate_policy(const Workload& workload, Policy& policy, const Stop& stop, Timeline* timeline,
-                          Program& program) {
-  program = lower(*workload.trace, policy, workload.machine);
-  EngineOptions engine;
-  engine.timeline = timeline;
-  Recorders recorders = stoppable(stop);
-  engine.on_iteration = std::move(recorders.on_iteration);
-  engine.rehearse = std::move(recorders.rehearse);
-  return simulate(program, workload.machine, policy, limits_of(workload.scenario.iterations), std::move(engine));
-}
-
-// The figures alone, of any number of ranks.
-RunResult simulate_figures(const Workload& workload, const Stop& stop) {
-  if (rank_count(*workload.trace) > 1) {
-    return tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
-                                     workload.scenario.policy.settings, limits_of(workload.scenario.iterations),
-                                     stoppable(stop))
-        .result;
-  }
-  Program program;
-  return simulate_policy(workload,
-                         *make_policy(workload.scenario.policy.name, workload.scenario.policy.settings).policy, stop,
-                         nullptr, program);
-}
-
 RunPointer run_of(const Workload& workload, std::string title, const MachineSpec& machine, Trace trace,
                   Timeline timeline) {
   if (timeline.spans.empty()) return nullptr;
@@ -119,43 +84,40 @@ RunPointer run_of(const Workload& workload, std::string title, const MachineSpec
   return std::make_shared<const Run>(std::move(recording));
 }
 
-void simulate_several_ranks(const Workload& workload, const std::string& title, const Stop& stop,
-                            Simulated& simulated) {
-  Timeline first;
-  std::vector<Timeline> others;
-  Recorders recorders = stoppable(stop);
-  recorders.timeline = &first;
-  recorders.other_timelines = &others;
-  Outcome outcome =
-      tencache::simulate_policy(*workload.trace, workload.machine, workload.scenario.policy.name,
-                                workload.scenario.policy.settings, limits_of(workload.scenario.iterations), recorders);
-  simulated.result = outcome.result;
+void take_runs(Outcome outcome, std::vector<Timeline> timelines, const std::string& title, Simulated& simulated) {
+  const Workload& workload = simulated.workload;
+  if (outcome.ranks.empty()) {
+    simulated.run =
+        run_of(workload, title, workload.machine, std::move(outcome.program.trace), std::move(timelines.front()));
+  }
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
-    RunPointer run =
-        run_of(workload, title + ", rank " + std::to_string(rank), workload.machine.of_rank(rank),
-               std::move(outcome.ranks[rank].program.trace), std::move(rank == 0 ? first : others[rank - 1]));
+    RunPointer run = run_of(workload, title + ", rank " + std::to_string(rank), workload.machine.of_rank(rank),
+                            std::move(outcome.ranks[rank].program.trace), std::move(timelines[rank]));
     if (run == nullptr) continue;
     if (rank == outcome.rank) simulated.run = run;
     simulated.ranks.push_back(std::move(run));
   }
 }
 
+// `policy`: of a trace of one rank.
 SimulatedPointer simulate_with(const Workload& workload, const std::string& title, Policy& policy, const Stop& stop) {
-  const auto start = std::chrono::steady_clock::now();
   auto simulated = std::make_shared<Simulated>();
   simulated->workload = workload;
+  Timeline first;
+  std::vector<Timeline> timelines;
+  Recorders recorders = stoppable(stop);
+  recorders.timeline = &first;
+  recorders.other_timelines = &timelines;
+  recorders.policy = &policy;
   try {
-    if (rank_count(*workload.trace) > 1) {
-      simulate_several_ranks(workload, title, stop, *simulated);
-    } else {
-      Timeline timeline;
-      Program program;
-      simulated->result = simulate_policy(workload, policy, stop, &timeline, program);
-      simulated->run = run_of(workload, title, workload.machine, std::move(program.trace), std::move(timeline));
-    }
+    const auto& [name, settings] = workload.scenario.policy;
+    Outcome outcome = simulate_policy(workload, name, settings, recorders);
+    simulated->result = outcome.result;
+    simulated->took_seconds = outcome.seconds;
+    timelines.insert(timelines.begin(), std::move(first));
+    take_runs(std::move(outcome), std::move(timelines), title, *simulated);
     simulated->fits = simulated->result.fits;
     simulated->reason = simulated->result.misfit;
-    simulated->took_seconds = seconds_since_start(start);
   } catch (const Stopped&) {
     return nullptr;
   } catch (const Error& error) {
@@ -187,11 +149,6 @@ std::string durations_text(const Workload& workload) {
   if (taken_as_they_are(*workload.trace, workload.machine, workload.scenario.trace.rescale).empty()) return "";
   const std::string& hardware = workload.trace->header.hardware;
   return "durations as recorded" + (hardware.empty() ? "" : " on " + hardware) + ", not on " + workload.machine.gpu;
-}
-
-bool is_altered(const Scenario& scenario) {
-  const auto scaled = [](const std::string& factor) { return !factor.empty() && factor != "1"; };
-  return scenario.machine.changed() || scaled(scenario.trace.scale_bytes) || scaled(scenario.trace.scale_time);
 }
 
 SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop, std::unique_ptr<RecordedPlan>* plan) {
@@ -226,17 +183,10 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
   if (!simulated->fits) return simulated;
   auto more = std::make_shared<Simulated>(*simulated);
   try {
-    Workload workload = simulated->workload;
-    workload.scenario.policy.name = "ideal";
-    workload.scenario.policy.settings.clear();
-    more->ideal_seconds = simulate_figures(workload, stop).iteration_seconds();
-    const Bound bound = lower_bound_of(*workload.trace, workload.machine);
-    const References references{.ideal_seconds = more->ideal_seconds,
-                                .bound_seconds = bound.seconds,
-                                .bound_term = bound.term,
-                                .any_run_bound_seconds = bound.any_run_seconds};
+    const References references = references_of(simulated->workload, stoppable(stop));
+    more->ideal_seconds = references.ideal_seconds;
     more->bound_seconds = references.bound_of(simulated->result);
-    more->bound_term = bound.term;
+    more->bound_term = references.bound_term;
   } catch (const Stopped&) {
     return nullptr;
   } catch (const Error&) {  // a machine that has no bound has none here
@@ -245,34 +195,19 @@ SimulatedPointer with_references(const SimulatedPointer& simulated, const Stop& 
 }
 
 SimulatedPointer with_interval(const SimulatedPointer& simulated, std::size_t samples, const Stop& stop) {
-  const MachineSampler sampler(simulated->workload.machine);
-  const std::optional<GpuTime>& gpu_time = simulated->workload.gpu_time;
-  if (!simulated->fits || (sampler.figures().empty() && !gpu_time) || samples == 0) return simulated;
-  std::vector<double> seconds;
-  Workload workload = simulated->workload;
-  const std::vector<std::vector<double>> factors = sampler.factors(1, samples);
-  std::vector<KernelFactors> of_kernels;
-  if (gpu_time) of_kernels = draw_kernel_factors(*gpu_time, 1, samples);
-  for (std::size_t sample = 0; sample < samples; ++sample) {
-    if (stop && stop()) return nullptr;
-    workload.machine = sampler.machine(factors[sample]);
-    if (gpu_time) {
-      workload.trace =
-          std::make_shared<const Trace>(with_kernel_factors(*simulated->workload.trace, of_kernels[sample]));
-    }
-    try {
-      const RunResult result = simulate_figures(workload, stop);
-      seconds.push_back(result.fits ? result.iteration_seconds() : std::numeric_limits<double>::infinity());
-    } catch (const Stopped&) {
-      return nullptr;
-    } catch (const Error&) {
-      seconds.push_back(std::numeric_limits<double>::infinity());
-    }
+  if (!simulated->fits) return simulated;
+  const auto& [policy, settings] = simulated->workload.scenario.policy;
+  Intervals intervals;
+  try {
+    intervals = sample_intervals(simulated->workload, {{policy, settings, simulated->iteration_seconds()}},
+                                 {.samples = samples, .seed = 1}, stoppable(stop), 1);
+  } catch (const Stopped&) {
+    return nullptr;
   }
   auto more = std::make_shared<Simulated>(*simulated);
-  more->low_seconds = percentile(seconds, 5);
-  more->high_seconds = percentile(seconds, 95);
-  more->samples = samples;
+  more->low_seconds = intervals.policies.front().low;
+  more->high_seconds = intervals.policies.front().high;
+  more->samples = intervals.samples;
   return more;
 }
 
@@ -346,14 +281,8 @@ void Simulator::give(SimulatedPointer result, std::uint64_t request) {
 SimulatedPointer Simulator::simulate_whole(const Workload& wanted, std::uint64_t request) {
   const double before = processor_seconds();
   std::unique_ptr<RecordedPlan> plan;
-  SimulatedPointer simulated;
-  try {
-    const Workload workload = with_changed_trace(wanted);
-    simulated = simulate_workload(
-        workload, [this, request] { return requests_ != request; }, &plan);
-  } catch (const Error& error) {
-    simulated = refusal(wanted, error);
-  }
+  const SimulatedPointer simulated = simulate_workload(
+      wanted, [this, request] { return requests_ != request; }, &plan);
   if (simulated == nullptr) return nullptr;
   {
     const MutexLock lock(mutex_);

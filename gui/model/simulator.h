@@ -26,8 +26,6 @@ inline constexpr double most_interval_seconds = 5;
 std::string trace_name(const Workload& workload);
 // What a reader must know of its durations, such as "durations rescaled from a100-40g to h100"; empty: nothing.
 std::string durations_text(const Workload& workload);
-// The machine or the trace is changed by options: what was measured on the machine says nothing about it.
-bool is_altered(const Scenario& scenario);
 
 struct Simulated {
   Workload workload;

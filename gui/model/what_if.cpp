@@ -117,8 +117,7 @@ void Knob::parse(const std::string& typed) {
   most = std::max(most, wanted);
 }
 
-WhatIf::WhatIf(Workload base)
-    : policy(base.scenario.policy.name), options(base.scenario.policy.settings), base_(std::move(base)) {
+WhatIf::WhatIf(Workload base) : policy(base.scenario.policy), base_(std::move(base)) {
   const MachineSpec& machine = base_.machine;
   const TierId gpu = machine.tier_of(Device::gpu), cpu = machine.tier_of(Device::cpu);
   if (gpu != no_tier) {
@@ -144,8 +143,7 @@ WhatIf::WhatIf(Workload base)
 
 Workload WhatIf::workload() const {
   Workload workload = base_;
-  workload.scenario.policy.name = policy;
-  workload.scenario.policy.settings = options;
+  workload.scenario.policy = policy;
   for (const Knob& knob : knobs_) {
     if (!knob.moved()) continue;
     const double factor = knob.value / knob.original;
@@ -172,9 +170,7 @@ Workload WhatIf::workload() const {
   return workload;
 }
 
-bool WhatIf::changed() const {
-  return policy != base_.scenario.policy.name || options != base_.scenario.policy.settings || machine_changed();
-}
+bool WhatIf::changed() const { return policy != base_.scenario.policy || machine_changed(); }
 
 bool WhatIf::machine_changed() const {
   return std::ranges::any_of(knobs_, [](const Knob& knob) { return knob.moved(); });
@@ -198,13 +194,11 @@ void WhatIf::change(const std::string& assignment) {
     throw Error("--change " + assignment + ": unknown; valid here are " + join(names));
   }
   static_cast<void>(make_policy(value));  // complains about the name
-  policy = value;
-  options.clear();
+  policy = {value, {}};
 }
 
 void WhatIf::reset() {
-  policy = base_.scenario.policy.name;
-  options = base_.scenario.policy.settings;
+  policy = base_.scenario.policy;
   for (Knob& knob : knobs_) knob.value = knob.original;
 }
 

@@ -35,8 +35,7 @@ class WhatIf {
   std::vector<Knob>& knobs() { return knobs_; }
   const std::vector<Knob>& knobs() const { return knobs_; }
   const Workload& base() const { return base_; }
-  std::string policy;
-  std::map<std::string, std::string> options;  // as the user set them; the rest are the policy's defaults
+  PolicyChoice policy;  // as the user set it
   // The base as the knobs, the policy and the options change it.
   Workload workload() const;
   bool changed() const;

@@ -16,7 +16,8 @@ namespace {
 
 ExitCode take_screenshot(const GuiOptions& options) {
   std::vector<std::string> inputs = options.files;
-  if (!options.machine.empty()) inputs.push_back(read_machine(options.machine).file);
+  const std::string& machine = options.scenario.machine.name;
+  if (!machine.empty()) inputs.push_back(read_machine(machine).file);
   check_output("--screenshot", options.screenshot, inputs);
   const auto [width, height] = parse_picture_size(options.size);
   Headless headless(width, height);

@@ -13,7 +13,6 @@
 #include "gui/shell/app.h"
 #include "gui/shell/picture.h"
 #include "gui/shell/recent_files.h"
-#include "studies/workload.h"
 
 namespace tencache::gui {
 namespace {
@@ -94,11 +93,7 @@ void draw_frame(Window& window, App& app) {
 
 void open_files(App& app, const GuiOptions& options) {
   Session& session = app.session();
-  if (!options.machine.empty()) session.defaults.machine = options.machine;
-  if (!options.policy.empty()) session.defaults.policy = options.policy;
-  session.defaults.options = parse_settings(options.settings);
-  session.defaults.gpu_memory = options.gpu_memory;
-  session.defaults.cpu_memory = options.cpu_memory;
+  session.wanted = options.scenario;
   session.changes = options.changes;
   for (const std::string& file : options.files) session.open(file);
   if (options.files.empty()) session.open_sample();

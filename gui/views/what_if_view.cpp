@@ -103,25 +103,24 @@ void WhatIfView::draw_policy(Session& session, const Theme& theme) {
   ImGui::TextUnformatted("Policy");
   ImGui::SameLine(theme.px(100));
   ImGui::SetNextItemWidth(theme.px(238));
-  if (ImGui::BeginCombo("##policy", what_if.policy.c_str(), ImGuiComboFlags_HeightLargest)) {
+  if (ImGui::BeginCombo("##policy", what_if.policy.name.c_str(), ImGuiComboFlags_HeightLargest)) {
     for (const PolicyInfo& policy : policies_) {
-      if (ImGui::Selectable(policy.name.c_str(), policy.name == what_if.policy)) {
+      if (ImGui::Selectable(policy.name.c_str(), policy.name == what_if.policy.name)) {
         session.keep_ghost();
-        what_if.policy = policy.name;
-        what_if.options.clear();
+        what_if.policy = {policy.name, {}};
         session.rerun();
       }
       if (ImGui::IsItemHovered()) ImGui::SetTooltip("%s\n%s", policy.summary.c_str(), policy.source.c_str());
     }
     ImGui::EndCombo();
   }
-  const auto policy = std::ranges::find(policies_, what_if.policy, &PolicyInfo::name);
+  const auto policy = std::ranges::find(policies_, what_if.policy.name, &PolicyInfo::name);
   if (policy == policies_.end() || policy->options.empty()) return;
   if (!ImGui::CollapsingHeader(fmt::format("options of {}###options", policy->name).c_str())) return;
   for (const Options::Info& option : policy->options) {
     ImGui::PushID(option.name.c_str());
-    const auto set = what_if.options.find(option.name);
-    std::string value = set == what_if.options.end() ? option.default_value : set->second;
+    const auto set = what_if.policy.settings.find(option.name);
+    std::string value = set == what_if.policy.settings.end() ? option.default_value : set->second;
     draw_clipped_text(*ImGui::GetWindowDrawList(),
                       {ImGui::GetCursorScreenPos().x, ImGui::GetCursorScreenPos().y + ImGui::GetStyle().FramePadding.y},
                       theme.px(170), theme.text, option.name.data(), option.name.data() + option.name.size());
@@ -144,7 +143,7 @@ void WhatIfView::draw_policy(Session& session, const Theme& theme) {
     if (ImGui::IsItemHovered()) ImGui::SetTooltip("%s", option.help.c_str());
     if (changed) {
       session.keep_ghost();
-      what_if.options[option.name] = value;
+      what_if.policy.settings[option.name] = value;
       session.rerun();
     }
     ImGui::PopID();

@@ -199,12 +199,8 @@ class SweepReader {
     const auto add = [&](const std::string& name, const std::string& gpu, const std::string& cpu,
                          const Values& limits) {
       require_room(item, sweep_.machines.size(), "machines");
-      SweepMachine machine{.machine = {}, .line = line_of(item), .item = machine_items_};
-      machine.machine.name = name;
-      machine.machine.gpu_memory = gpu;
-      machine.machine.cpu_memory = cpu;
-      machine.machine.limits = limits;
-      sweep_.machines.push_back(std::move(machine));
+      MachineChoice machine{.name = name, .gpu_memory = gpu, .cpu_memory = cpu, .limits = limits};
+      sweep_.machines.push_back({std::move(machine), line_of(item), machine_items_});
     };
     if (item.node.IsScalar()) {
       for (const std::string& machine : machines_named(item)) add(machine, "", "", {});

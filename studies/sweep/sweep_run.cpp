@@ -259,9 +259,9 @@ std::vector<SweepRow> SweepRunner::run(const SweepUnit& unit, const std::set<std
     if (!machine.refusal.empty()) throw Error(machine.refusal);
     workload = *traces_->get(unit.trace);
     workload.machine = machine.spec;
+    workload.scenario.machine = machine.asked.machine;
     add_trace_facts(common, workload);
-    // Another memory size, a slower link, another GPU: nothing like it was measured.
-    if (!machine.asked.machine.changed() && !workload.rescaling && taken_from(workload).empty()) {
+    if (is_like_measured(workload)) {
       validated = validated_for(validated_, machine.spec.name, workload.trace->header.recorded_by);
     }
     references = references_of(workload);

@@ -460,7 +460,7 @@ TEST(SessionModel, TheSampleOpensAndStalls) {
   const bool quick = session.simulated()->took_seconds * interval_samples <= most_interval_seconds;
   EXPECT_EQ(session.simulated()->samples, quick ? interval_samples : 0u);
   EXPECT_EQ(session.simulated()->low_seconds < session.simulated()->high_seconds, quick);
-  session.what_if->policy = "no such policy";
+  session.what_if->policy.name = "no such policy";
   session.rerun();
   session.wait();
   EXPECT_TRUE(session.messages().last_is_error());

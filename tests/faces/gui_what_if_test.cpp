@@ -167,7 +167,7 @@ TEST(WhatIfModel, DurationsAreThoseOfTheMachinesGpu) {
 // The first simulation stays as the ghost of what is changed from the command line.
 TEST(SessionModel, ChangesLeaveAGhost) {
   Session session;
-  session.defaults.machine = "demo-small-gpu";
+  session.wanted.machine.name = "demo-small-gpu";
   session.changes = {"pcie=4GB/s"};
   session.open_sample();
   session.wait();
@@ -207,12 +207,12 @@ TEST(SessionModel, AlteredMachinesAreExtrapolated) {
   EXPECT_THAT(validity(false, false), HasSubstr("validated within"));
   EXPECT_EQ(validity(true, false), "extrapolated");
   EXPECT_EQ(validity(false, true), "extrapolated, durations rescaled from a to b");
-  session.defaults.gpu_memory = "12GiB";
-  session.defaults.machine = "10cache-l40s";
+  session.wanted.machine.gpu_memory = "12GiB";
+  session.wanted.machine.name = "10cache-l40s";
   session.open_sample();
   session.wait();
   ASSERT_NE(session.simulated(), nullptr);
-  EXPECT_TRUE(is_altered(session.simulated()->workload.scenario));
+  EXPECT_FALSE(is_like_measured(session.simulated()->workload));
 }
 
 // Two stages of a pipeline: the slowest is shown, the other can be chosen besides.
@@ -281,9 +281,9 @@ TEST(RecordedPlanModel, DoesWhatThePolicyDid) {
 // Updates run where the plan has them, though the policy would place them elsewhere on the new machine.
 TEST(RecordedPlanModel, PlacesUpdatesAsItDid) {
   Session session;
-  session.defaults.machine = "demo-small-gpu";
-  session.defaults.gpu_memory = session.defaults.cpu_memory = "3GiB";
-  session.defaults.policy = "zero-offload";
+  session.wanted.machine.name = "demo-small-gpu";
+  session.wanted.machine.gpu_memory = session.wanted.machine.cpu_memory = "3GiB";
+  session.wanted.policy.name = "zero-offload";
   session.open(std::string(TENCACHE_SOURCE_DIR) + "/traces/samples/gpt-small.trace.jsonl.zst");
   session.wait();
   ASSERT_TRUE(session.what_if.has_value()) << session.messages().last();

@@ -1,3 +1,5 @@
+#include "tests/naive_engine.h"
+
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -11,7 +13,6 @@
 #include "core/metrics.h"
 #include "core/residency.h"
 #include "core/schedule.h"
-#include "tests/naive_engine.h"
 #include "tests/naive_machine.h"
 
 namespace tencache::naive {

@@ -57,7 +57,6 @@ class Optimizer {
   std::vector<State> states() const;
   // Steps done; a resumed run sets it, together with the content of `states`.
   void set_steps(std::uint64_t steps) { step_ = steps; }
-  std::size_t group_count() const { return groups_.size(); }
 
  private:
   struct Parameter {

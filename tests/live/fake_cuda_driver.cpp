@@ -29,7 +29,7 @@ struct FakeCudaCalls {
 
   static CUresult CUDAAPI init(unsigned) {
     FAKE_ENTER("cuInit", false);
-    return fake().options_.devices == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+    return fake().memory_.options.devices == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
   }
   static CUresult CUDAAPI driver_version(int* version) {
     *version = 13000;
@@ -46,7 +46,7 @@ struct FakeCudaCalls {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI device_count(int* count) {
-    *count = fake().options_.devices;
+    *count = fake().memory_.options.devices;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI device(CUdevice* device, int ordinal) {
@@ -58,13 +58,13 @@ struct FakeCudaCalls {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    const FakeCudaOptions& can = fake().options_;
+    const FakeCudaOptions& can = fake().memory_.options;
     *value = (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED && can.can_map) ||
              (attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED && can.direct_memory);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI total_memory(std::size_t* bytes, CUdevice) {
-    *bytes = fake().options_.memory;
+    *bytes = fake().memory_.options.memory;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI retain(CUcontext* context, CUdevice) {
@@ -86,20 +86,20 @@ struct FakeCudaCalls {
   // ---- Memory.
   static CUresult CUDAAPI memory_info(std::size_t* free, std::size_t* total) {
     FAKE_ENTER("cuMemGetInfo", true);
-    *free = fake().options_.memory - fake().used_;
-    *total = fake().options_.memory;
+    *free = fake().memory_.options.memory - fake().memory_.used;
+    *total = fake().memory_.options.memory;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI granularity(std::size_t* bytes, const CUmemAllocationProp*,
                                       CUmemAllocationGranularity_flags) {
     FAKE_ENTER("cuMemGetAllocationGranularity", true);
-    *bytes = fake().options_.granularity;
+    *bytes = fake().memory_.options.granularity;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr,
                                   unsigned long long) {
     FAKE_ENTER("cuMemAddressReserve", true);
-    if (bytes == 0 || bytes % fake().options_.granularity != 0) {
+    if (!fake().memory_.whole(bytes)) {
       return fake().refuse("cuMemAddressReserve", "a size that is no multiple", CUDA_ERROR_INVALID_VALUE);
     }
     void* region = ::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -110,79 +110,80 @@ struct FakeCudaCalls {
     if (const CUdeviceptr end = *address + bytes; end != begin + bytes + alignment) {
       ::munmap(reinterpret_cast<void*>(end), begin + bytes + alignment - end);
     }
-    fake().reservations_[*address] = bytes;
+    fake().memory_.reservations[*address] = bytes;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI free_addresses(CUdeviceptr address, std::size_t bytes) {
     FAKE_ENTER("cuMemAddressFree", true);
-    const auto found = fake().reservations_.find(address);
-    const auto mapped = fake().mappings_.lower_bound(address);
-    if (found == fake().reservations_.end() || found->second != bytes ||
-        (mapped != fake().mappings_.end() && mapped->first < address + bytes)) {
+    const auto found = fake().memory_.reservations.find(address);
+    const auto mapped = fake().memory_.mappings.lower_bound(address);
+    if (found == fake().memory_.reservations.end() || found->second != bytes ||
+        (mapped != fake().memory_.mappings.end() && mapped->first < address + bytes)) {
       return fake().refuse("cuMemAddressFree", "not what was reserved, or mapped", CUDA_ERROR_INVALID_VALUE);
     }
     ::munmap(reinterpret_cast<void*>(address), bytes);
-    fake().reservations_.erase(found);
+    fake().memory_.reservations.erase(found);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI create(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,
                                  unsigned long long) {
     FAKE_ENTER("cuMemCreate", true);
-    if (bytes == 0 || bytes % fake().options_.granularity != 0) {
+    if (!fake().memory_.whole(bytes)) {
       return fake().refuse("cuMemCreate", "a size that is no multiple", CUDA_ERROR_INVALID_VALUE);
     }
-    if (fake().used_ + bytes > fake().options_.memory) return CUDA_ERROR_OUT_OF_MEMORY;
-    FakeCudaDriver::Handle made;
+    if (!fake().memory_.can_hold(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    FakeCudaMemory::Handle made;
     made.bytes = bytes;
     made.memory = ::memfd_create("fake CUDA memory", MFD_CLOEXEC);
     TENCACHE_CHECK(made.memory >= 0 && ::ftruncate(made.memory, static_cast<off_t>(bytes)) == 0);
     *handle = fake().next_++;
-    fake().handles_[*handle] = made;
-    fake().used_ += bytes;
+    fake().memory_.handles[*handle] = made;
+    fake().memory_.used += bytes;
     fake().counts_.creations++;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI release_handle(CUmemGenericAllocationHandle handle) {
     FAKE_ENTER("cuMemRelease", true);
-    const auto found = fake().handles_.find(handle);
-    if (found == fake().handles_.end() || found->second.released) {
+    const auto found = fake().memory_.handles.find(handle);
+    if (found == fake().memory_.handles.end() || found->second.released) {
       return fake().refuse("cuMemRelease", "no such memory", CUDA_ERROR_INVALID_VALUE);
     }
     found->second.released = true;
-    fake().forget(handle);
+    fake().memory_.forget(handle);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
                               CUmemGenericAllocationHandle handle, unsigned long long) {
     FAKE_ENTER("cuMemMap", true);
     FakeCudaDriver& of = fake();
-    const auto found = of.handles_.find(handle);
-    if (found == of.handles_.end() || found->second.mapped || found->second.bytes != bytes || offset != 0) {
+    const auto found = of.memory_.handles.find(handle);
+    if (found == of.memory_.handles.end() || found->second.mapped || found->second.bytes != bytes || offset != 0) {
       return of.refuse("cuMemMap", "memory of another size, unknown or mapped", CUDA_ERROR_INVALID_VALUE);
     }
-    auto reserved = of.reservations_.upper_bound(address);
-    if (reserved == of.reservations_.begin() || (--reserved, address + bytes > reserved->first + reserved->second)) {
+    auto reserved = of.memory_.reservations.upper_bound(address);
+    if (reserved == of.memory_.reservations.begin() ||
+        (--reserved, address + bytes > reserved->first + reserved->second)) {
       return of.refuse("cuMemMap", "addresses that are not reserved", CUDA_ERROR_INVALID_VALUE);
     }
-    const auto next = of.mappings_.lower_bound(address);
-    if ((next != of.mappings_.end() && next->first < address + bytes) ||
-        (next != of.mappings_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address)) {
+    const auto next = of.memory_.mappings.lower_bound(address);
+    if ((next != of.memory_.mappings.end() && next->first < address + bytes) ||
+        (next != of.memory_.mappings.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address)) {
       return of.refuse("cuMemMap", "addresses that are mapped", CUDA_ERROR_INVALID_VALUE);
     }
     found->second.mapped = true;
-    of.mappings_[address] = {bytes, handle, false};
+    of.memory_.mappings[address] = {bytes, handle, false};
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
                                      std::size_t) {
     FAKE_ENTER("cuMemSetAccess", true);
-    const auto found = fake().mappings_.find(address);
-    if (found == fake().mappings_.end() || found->second.bytes != bytes ||
+    const auto found = fake().memory_.mappings.find(address);
+    if (found == fake().memory_.mappings.end() || found->second.bytes != bytes ||
         access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return fake().refuse("cuMemSetAccess", "not what was mapped", CUDA_ERROR_INVALID_VALUE);
     }
     void* mapped = ::mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                          fake().handles_[found->second.handle].memory, 0);
+                          fake().memory_.handles[found->second.handle].memory, 0);
     TENCACHE_CHECK(mapped != MAP_FAILED);
     found->second.accessible = true;
     return CUDA_SUCCESS;
@@ -190,8 +191,8 @@ struct FakeCudaCalls {
   static CUresult CUDAAPI unmap(CUdeviceptr address, std::size_t bytes) {
     FAKE_ENTER("cuMemUnmap", true);
     FakeCudaDriver& of = fake();
-    const auto found = of.mappings_.find(address);
-    if (found == of.mappings_.end() || found->second.bytes != bytes) {
+    const auto found = of.memory_.mappings.find(address);
+    if (found == of.memory_.mappings.end() || found->second.bytes != bytes) {
       return of.refuse("cuMemUnmap", "not what was mapped", CUDA_ERROR_INVALID_VALUE);
     }
     if (of.busy({address, bytes})) return of.refuse("cuMemUnmap", "memory in use", CUDA_ERROR_INVALID_VALUE);
@@ -199,38 +200,38 @@ struct FakeCudaCalls {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     TENCACHE_CHECK(gone != MAP_FAILED);
     const CUmemGenericAllocationHandle handle = found->second.handle;
-    of.mappings_.erase(found);
-    of.handles_[handle].mapped = false;
-    of.forget(handle);
+    of.memory_.mappings.erase(found);
+    of.memory_.handles[handle].mapped = false;
+    of.memory_.forget(handle);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI allocate(CUdeviceptr* address, std::size_t bytes) {
     FAKE_ENTER("cuMemAlloc", true);
-    if (fake().used_ + bytes > fake().options_.memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!fake().memory_.can_hold(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     auto memory = std::make_unique<std::uint64_t[]>((bytes + 7) / 8);
     *address = reinterpret_cast<CUdeviceptr>(memory.get());
-    fake().allocations_[*address] = {bytes, std::move(memory)};
-    fake().used_ += bytes;
+    fake().memory_.allocations[*address] = {bytes, std::move(memory)};
+    fake().memory_.used += bytes;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI free_allocation(CUdeviceptr address) {
     FAKE_ENTER("cuMemFree", true);
-    const auto found = fake().allocations_.find(address);
-    if (found == fake().allocations_.end() || fake().busy({address, found->second.first})) {
+    const auto found = fake().memory_.allocations.find(address);
+    if (found == fake().memory_.allocations.end() || fake().busy({address, found->second.first})) {
       return fake().refuse("cuMemFree", "unknown, or in use", CUDA_ERROR_INVALID_VALUE);
     }
-    fake().used_ -= found->second.first;
-    fake().allocations_.erase(found);
+    fake().memory_.used -= found->second.first;
+    fake().memory_.allocations.erase(found);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI pin(void* host, std::size_t bytes, unsigned) {
     FAKE_ENTER("cuMemHostRegister", true);
-    fake().pinned_[static_cast<std::byte*>(host)] = bytes;
+    fake().memory_.pinned[static_cast<std::byte*>(host)] = bytes;
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI unpin(void* host) {
     FAKE_ENTER("cuMemHostUnregister", true);
-    if (fake().pinned_.erase(static_cast<std::byte*>(host)) == 1) return CUDA_SUCCESS;
+    if (fake().memory_.pinned.erase(static_cast<std::byte*>(host)) == 1) return CUDA_SUCCESS;
     return fake().refuse("cuMemHostUnregister", "not pinned", CUDA_ERROR_INVALID_VALUE);
   }
 
@@ -238,14 +239,14 @@ struct FakeCudaCalls {
   static CUresult CUDAAPI upload(CUdeviceptr device, const void* host, std::size_t bytes, CUstream stream) {
     FAKE_ENTER("cuMemcpyHtoDAsync", true);
     fake().counts_.uploads++;
-    if (!fake().pinned(host, bytes)) fake().counts_.unpinned_copies++;
+    if (!fake().memory_.is_pinned(host, bytes)) fake().counts_.unpinned_copies++;
     return fake().push("cuMemcpyHtoDAsync", stream,
                        {{{device, bytes}}, [=] { std::memcpy(reinterpret_cast<void*>(device), host, bytes); }});
   }
   static CUresult CUDAAPI download(void* host, CUdeviceptr device, std::size_t bytes, CUstream stream) {
     FAKE_ENTER("cuMemcpyDtoHAsync", true);
     fake().counts_.downloads++;
-    if (!fake().pinned(host, bytes)) fake().counts_.unpinned_copies++;
+    if (!fake().memory_.is_pinned(host, bytes)) fake().counts_.unpinned_copies++;
     return fake().push("cuMemcpyDtoHAsync", stream,
                        {{{device, bytes}}, [=] { std::memcpy(host, reinterpret_cast<const void*>(device), bytes); }});
   }
@@ -355,7 +356,76 @@ struct FakeCudaCalls {
 #undef FAKE_ENTER
 };
 
-FakeCudaDriver::FakeCudaDriver(FakeCudaOptions options) : options_(options) {
+bool FakeCudaMemory::accessible(FakeCudaRange range) const {
+  const auto allocated = allocations.upper_bound(range.begin);
+  if (allocated != allocations.begin()) {
+    const auto& [begin, memory] = *std::prev(allocated);
+    if (range.begin + range.bytes <= begin + memory.first) return true;
+  }
+  auto at = mappings.upper_bound(range.begin);
+  if (at == mappings.begin()) return range.bytes == 0;
+  --at;
+  CUdeviceptr reached = range.begin;
+  for (; at != mappings.end() && at->first <= reached && at->second.accessible; ++at) {
+    if (at->first + at->second.bytes <= reached) break;
+    reached = at->first + at->second.bytes;
+    if (reached >= range.begin + range.bytes) return true;
+  }
+  return range.bytes == 0;
+}
+
+bool FakeCudaMemory::is_pinned(const void* host, Bytes bytes) const {
+  const auto* begin = static_cast<const std::byte*>(host);
+  const auto at = pinned.upper_bound(begin);
+  return at != pinned.begin() && begin + bytes <= std::prev(at)->first + std::prev(at)->second;
+}
+
+void FakeCudaMemory::forget(CUmemGenericAllocationHandle handle) {
+  const auto found = handles.find(handle);
+  if (found->second.mapped || !found->second.released) return;
+  ::close(found->second.memory);
+  used -= found->second.bytes;
+  handles.erase(found);
+}
+
+void FakeCudaMemory::count(FakeCudaCounts& counts) const {
+  counts.handles = handles.size();
+  counts.mappings = mappings.size();
+  counts.reservations = reservations.size();
+  counts.pinned = pinned.size();
+  counts.allocations = allocations.size();
+  counts.memory = used;
+}
+
+void FakeCudaMemory::free_all() {
+  for (const auto& [address, mapping] : mappings) ::munmap(reinterpret_cast<void*>(address), mapping.bytes);
+  for (const auto& [address, bytes] : reservations) ::munmap(reinterpret_cast<void*>(address), bytes);
+  for (const auto& [number, handle] : handles) ::close(handle.memory);
+}
+
+CUresult FakeCudaFailures::next(const std::string& function) {
+  const auto found = failures_.find(function);
+  if (found == failures_.end() || found->second.empty()) return CUDA_SUCCESS;
+  const Failure next = found->second.front();
+  if (found->second.front().calls-- != 0) return CUDA_SUCCESS;
+  found->second.pop_front();
+  return next.result;
+}
+
+bool FakeCudaDriver::Stream::touches(FakeCudaRange range) const {
+  for (const Job& job : jobs) {
+    for (const FakeCudaRange& touched : job.touches) {
+      if (touched.begin < range.begin + range.bytes && range.begin < touched.begin + touched.bytes) return true;
+    }
+  }
+  return false;
+}
+
+bool FakeCudaDriver::busy(FakeCudaRange range) const {
+  return std::ranges::any_of(streams_, [&](const auto& stream) { return stream.second->touches(range); });
+}
+
+FakeCudaDriver::FakeCudaDriver(FakeCudaOptions options) : memory_{.options = options} {
   TENCACHE_CHECK(active == nullptr);
   active = this;
   using Calls = FakeCudaCalls;
@@ -410,9 +480,7 @@ FakeCudaDriver::~FakeCudaDriver() {
     }
     at->thread.join();
   }
-  for (const auto& [address, mapping] : mappings_) ::munmap(reinterpret_cast<void*>(address), mapping.bytes);
-  for (const auto& [address, bytes] : reservations_) ::munmap(reinterpret_cast<void*>(address), bytes);
-  for (const auto& [number, handle] : handles_) ::close(handle.memory);
+  memory_.free_all();
   active = nullptr;
 }
 
@@ -421,15 +489,10 @@ CUresult FakeCudaDriver::enter(const char* function, bool needs_context) {
     return refuse(function, "without a context", CUDA_ERROR_INVALID_CONTEXT);
   }
   if (needs_context && broken_ != CUDA_SUCCESS) return broken_;
-  const auto found = failures_.find(function);
-  if (found == failures_.end() || found->second.empty()) return CUDA_SUCCESS;
-  Failure& next = found->second.front();
-  if (next.calls-- != 0) return CUDA_SUCCESS;
-  const CUresult result = next.result;
-  found->second.pop_front();
+  const CUresult result = failures_.next(function);
   if (result == CUDA_ERROR_LAUNCH_FAILED) {
     broken_ = result;
-    for (const auto& [stream, at] : streams_) at->jobs.resize(at->running ? 1 : 0);
+    for (const auto& [stream, at] : streams_) at->drop_waiting();
     Lock lock(mutex_, std::adopt_lock);  // our caller's
     changed_.notify_all();
     changed_.wait(lock, [this] {
@@ -445,54 +508,11 @@ CUresult FakeCudaDriver::refuse(const char* function, const std::string& what, C
   return result;
 }
 
-bool FakeCudaDriver::accessible(Range range) const {
-  const auto allocated = allocations_.upper_bound(range.begin);
-  if (allocated != allocations_.begin()) {
-    const auto& [begin, memory] = *std::prev(allocated);
-    if (range.begin + range.bytes <= begin + memory.first) return true;
-  }
-  auto at = mappings_.upper_bound(range.begin);
-  if (at == mappings_.begin()) return range.bytes == 0;
-  --at;
-  CUdeviceptr reached = range.begin;
-  for (; at != mappings_.end() && at->first <= reached && at->second.accessible; ++at) {
-    if (at->first + at->second.bytes <= reached) break;
-    reached = at->first + at->second.bytes;
-    if (reached >= range.begin + range.bytes) return true;
-  }
-  return range.bytes == 0;
-}
-
-bool FakeCudaDriver::busy(Range range) const {
-  for (const auto& [stream, at] : streams_) {
-    for (const Job& job : at->jobs) {
-      for (const Range& touched : job.touches) {
-        if (touched.begin < range.begin + range.bytes && range.begin < touched.begin + touched.bytes) return true;
-      }
-    }
-  }
-  return false;
-}
-
-bool FakeCudaDriver::pinned(const void* host, Bytes bytes) const {
-  const auto* begin = static_cast<const std::byte*>(host);
-  const auto at = pinned_.upper_bound(begin);
-  return at != pinned_.begin() && begin + bytes <= std::prev(at)->first + std::prev(at)->second;
-}
-
-void FakeCudaDriver::forget(CUmemGenericAllocationHandle handle) {
-  const auto found = handles_.find(handle);
-  if (found->second.mapped || !found->second.released) return;
-  ::close(found->second.memory);
-  used_ -= found->second.bytes;
-  handles_.erase(found);
-}
-
 CUresult FakeCudaDriver::push(const char* function, CUstream stream, Job job) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return refuse(function, "unknown stream", CUDA_ERROR_INVALID_HANDLE);
-  for (const Range& range : job.touches) {
-    if (!accessible(range)) return refuse(function, "memory that is not mapped", CUDA_ERROR_ILLEGAL_ADDRESS);
+  for (const FakeCudaRange& range : job.touches) {
+    if (!memory_.accessible(range)) return refuse(function, "memory that is not mapped", CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   found->second->jobs.push_back(std::move(job));
   changed_.notify_all();
@@ -517,7 +537,7 @@ void FakeCudaDriver::serve(Stream& stream) {
 
 void FakeCudaDriver::fail(const std::string& function, CUresult result, std::uint64_t calls) {
   const std::lock_guard lock(mutex_);
-  failures_[function].push_back({result, calls});
+  failures_.add(function, result, calls);
 }
 
 void FakeCudaDriver::hold() {
@@ -550,16 +570,11 @@ std::string FakeCudaDriver::misuse() const {
 FakeCudaDriver::Counts FakeCudaDriver::counts() const {
   const std::lock_guard lock(mutex_);
   Counts counts = counts_;
-  counts.handles = handles_.size();
-  counts.mappings = mappings_.size();
-  counts.reservations = reservations_.size();
-  counts.pinned = pinned_.size();
-  counts.allocations = allocations_.size();
+  memory_.count(counts);
   counts.streams = streams_.size();
   counts.events = events_.size();
   counts.modules = modules_.size();
   counts.contexts = contexts_;
-  counts.memory = used_;
   return counts;
 }
 

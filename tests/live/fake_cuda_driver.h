@@ -31,6 +31,69 @@ struct FakeCudaOptions {
   bool direct_memory = false;  // other devices reach mapped memory
 };
 
+struct FakeCudaCounts {
+  std::uint64_t uploads = 0, downloads = 0, kernels = 0;
+  std::uint64_t unpinned_copies = 0;  // from or to host memory that is not page-locked
+  std::uint64_t creations = 0;        // cuMemCreate that succeeded
+  // Of what exists now:
+  std::size_t handles = 0, mappings = 0, reservations = 0, pinned = 0, allocations = 0, streams = 0, events = 0,
+              modules = 0, contexts = 0;
+  Bytes memory = 0;
+};
+
+struct FakeCudaRange {
+  CUdeviceptr begin = 0;
+  Bytes bytes = 0;
+};
+
+// Memory of the device, what is mapped of it, and page-locked memory of the host.
+struct FakeCudaMemory {
+  struct Handle {
+    Bytes bytes = 0;
+    int memory = -1;
+    bool mapped = false, released = false;
+  };
+  struct Mapping {
+    Bytes bytes = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    bool accessible = false;
+  };
+
+  bool accessible(FakeCudaRange range) const;
+  bool is_pinned(const void* host, Bytes bytes) const;
+  // Frees what is released and mapped nowhere.
+  void forget(CUmemGenericAllocationHandle handle);
+  bool can_hold(Bytes more) const { return used + more <= options.memory; }
+  bool whole(Bytes bytes) const { return bytes != 0 && bytes % options.granularity == 0; }
+  void count(FakeCudaCounts& counts) const;
+  void free_all();
+
+  FakeCudaOptions options;
+  Bytes used = 0;
+  std::map<CUdeviceptr, Bytes> reservations{};
+  std::map<CUmemGenericAllocationHandle, Handle> handles{};
+  std::map<CUdeviceptr, Mapping> mappings{};
+  std::map<CUdeviceptr, std::pair<Bytes, std::unique_ptr<std::uint64_t[]>>> allocations{};
+  std::map<const std::byte*, Bytes> pinned{};
+};
+
+// Calls that are to fail.
+class FakeCudaFailures {
+ public:
+  void add(const std::string& function, CUresult result, std::uint64_t calls) {
+    failures_[function].push_back({result, calls});
+  }
+  // What the call answers; CUDA_SUCCESS: it does not fail.
+  CUresult next(const std::string& function);
+
+ private:
+  struct Failure {
+    CUresult result;
+    std::uint64_t calls;
+  };
+  std::map<std::string, std::deque<Failure>> failures_;
+};
+
 class FakeCudaDriver {
  public:
   explicit FakeCudaDriver(FakeCudaOptions options = {});
@@ -54,25 +117,13 @@ class FakeCudaDriver {
   static bool context_is_current();
   // The first misuse; empty if there was none.
   std::string misuse() const;
-  struct Counts {
-    std::uint64_t uploads = 0, downloads = 0, kernels = 0;
-    std::uint64_t unpinned_copies = 0;  // from or to host memory that is not page-locked
-    std::uint64_t creations = 0;        // cuMemCreate that succeeded
-    // Of what exists now:
-    std::size_t handles = 0, mappings = 0, reservations = 0, pinned = 0, allocations = 0, streams = 0, events = 0,
-                modules = 0, contexts = 0;
-    Bytes memory = 0;
-  };
+  using Counts = FakeCudaCounts;
   Counts counts() const;
 
  private:
   friend struct FakeCudaCalls;
-  struct Range {
-    CUdeviceptr begin = 0;
-    Bytes bytes = 0;
-  };
   struct Job {
-    std::vector<Range> touches;  // device memory
+    std::vector<FakeCudaRange> touches;  // device memory
     std::function<void()> run;
   };
   struct Stream {
@@ -80,34 +131,19 @@ class FakeCudaDriver {
     bool running = false;
     bool closing = false;
     std::thread thread;
+
+    bool touches(FakeCudaRange range) const;
+    void drop_waiting() { jobs.resize(running ? 1 : 0); }
   };
   struct Event {
     std::uint64_t recorded = 0, reached = 0;
   };
-  struct Handle {
-    Bytes bytes = 0;
-    int memory = -1;
-    bool mapped = false, released = false;
-  };
-  struct Mapping {
-    Bytes bytes = 0;
-    CUmemGenericAllocationHandle handle = 0;
-    bool accessible = false;
-  };
-  struct Failure {
-    CUresult result;
-    std::uint64_t calls;
-  };
-
   using Lock = std::unique_lock<std::mutex>;
 
   // All under the mutex.
   CUresult enter(const char* function, bool needs_context = true);
   CUresult refuse(const char* function, const std::string& what, CUresult result);
-  bool accessible(Range range) const;
-  bool busy(Range range) const;
-  bool pinned(const void* host, Bytes bytes) const;
-  void forget(CUmemGenericAllocationHandle handle);
+  bool busy(FakeCudaRange range) const;
   CUresult push(const char* function, CUstream stream, Job job);
   void serve(Stream& stream);
 
@@ -115,16 +151,11 @@ class FakeCudaDriver {
   CudaDriver table_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::deque<Failure>> failures_;
+  FakeCudaFailures failures_;
   std::string misuse_;
   bool held_ = false;
   CUresult broken_ = CUDA_SUCCESS;
-  Bytes used_ = 0;
-  std::map<CUdeviceptr, Bytes> reservations_;
-  std::map<CUmemGenericAllocationHandle, Handle> handles_;
-  std::map<CUdeviceptr, Mapping> mappings_;
-  std::map<CUdeviceptr, std::pair<Bytes, std::unique_ptr<std::uint64_t[]>>> allocations_;
-  std::map<const std::byte*, Bytes> pinned_;
+  FakeCudaMemory memory_;
   std::map<CUstream, std::unique_ptr<Stream>> streams_;
   std::map<CUevent, Event> events_;
   std::map<CUmodule, std::string> modules_;

@@ -14,10 +14,37 @@ std::string place_text(const Place& place) {
 
 }  // namespace
 
-AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
-    : inner_(inner), spec_(spec), trace_(trace), schedule_(trace), staging_(spec.staging.count) {
+ProgramProgress::ProgramProgress(const Trace& trace) : schedule_(trace), op_count_(trace.ops.size()) {
   for (OpIndex op = 0; op < trace.ops.size(); ++op)
     lane_ops_[trace.ops[op].device == Device::gpu ? 0 : 1].push_back(op);
+}
+
+bool ProgramProgress::submit(std::uint8_t lane, OpIndex op) {
+  const auto& ops = lane_ops_[lane];
+  return !ops.empty() && op == ops[submitted_[lane]++ % ops.size()];
+}
+
+bool ProgramProgress::needs(TensorId tensor) const {
+  std::array<std::uint64_t, 2> at = done_;
+  for (std::uint64_t i = 0; i < 3 * op_count_; ++i) {
+    // The ops that are not over, in program order: of each lane the next, the earlier one in the iteration first.
+    std::array<std::uint64_t, 2> order{};
+    for (std::size_t lane = 0; lane < 2; ++lane) {
+      const auto& ops = lane_ops_[lane];
+      order[lane] = ops.empty() ? ~std::uint64_t{0} : at[lane] / ops.size() * op_count_ + ops[at[lane] % ops.size()];
+    }
+    const std::size_t lane = order[0] < order[1] ? 0 : 1;
+    const OpIndex op = static_cast<OpIndex>(order[lane] % op_count_);
+    ++at[lane];
+    for (const Use& use : schedule_.uses(op)) {
+      if (use.tensor == tensor) return use.read;
+    }
+  }
+  return false;
+}
+
+AuditorMachine::AuditorMachine(Machine& inner, const MachineSpec& spec, const Trace& trace, const Layout& layout)
+    : inner_(inner), spec_(spec), trace_(trace), progress_(trace), staging_(spec.staging.count) {
   for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
     const AllocatorSpec allocator = layout.allocators.empty() ? AllocatorSpec{} : layout.allocators[tier];
     allocators_.push_back(
@@ -59,27 +86,6 @@ void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, 
     complain("tier " + std::to_string(place.tier) + " is overfilled by chunk " + std::to_string(id));
 }
 
-// Whether the value that the tensor has now will be read: by the next op in program order that is not over.
-bool AuditorMachine::needed(TensorId tensor) const {
-  std::array<std::uint64_t, 2> at = done_;
-  const std::uint64_t count = trace_.ops.size();
-  for (std::uint64_t i = 0; i < 3 * count; ++i) {
-    // The ops that are not over, in program order: of each lane the next, the earlier one in the iteration first.
-    std::array<std::uint64_t, 2> order{};
-    for (std::size_t lane = 0; lane < 2; ++lane) {
-      const auto& ops = lane_ops_[lane];
-      order[lane] = ops.empty() ? ~std::uint64_t{0} : at[lane] / ops.size() * count + ops[at[lane] % ops.size()];
-    }
-    const std::size_t lane = order[0] < order[1] ? 0 : 1;
-    const OpIndex op = static_cast<OpIndex>(order[lane] % count);
-    ++at[lane];
-    for (const Use& use : schedule_.uses(op)) {
-      if (use.tensor == tensor) return use.read;
-    }
-  }
-  return false;
-}
-
 // Whether the chunk's value is needed and nowhere any more.
 bool AuditorMachine::lost(ChunkId id) const {
   const Chunk& chunk = chunks_.at(id);
@@ -89,35 +95,31 @@ bool AuditorMachine::lost(ChunkId id) const {
   for (const Staged& staged : staging_) {
     if (staged.chunk == id && staged.version == chunk.latest) return false;
   }
-  return needed(chunk.tensor);
+  return progress_.needs(chunk.tensor);
 }
 
 void AuditorMachine::unmap(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
   Chunk& chunk = chunks_[id];
-  const auto found = chunk.copies.find(place.tier);
-  if (found == chunk.copies.end() || found->second.place.offset != place.offset) {
+  const Copy* const found = chunk.at(place);
+  if (found == nullptr) {
     complain("chunk " + std::to_string(id) + " is unmapped where it is not, in " + place_text(place));
     return;
   }
-  const Copy copy = found->second;
+  const Copy copy = *found;
   for (std::uint8_t lane = 0; lane < 2; ++lane) {
     if (tier_of(lane) != place.tier) continue;
     for (const RunningOp& op : lanes_[lane]) {
-      for (const Use& use : op.uses) {
-        if (use.tensor == tensor)
-          complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) +
-                   " runs with it");
-      }
+      if (op.uses_tensor(tensor, false))
+        complain("chunk " + std::to_string(id) + " is unmapped while op " + std::to_string(op.command.op) +
+                 " runs with it");
     }
   }
   for (const auto& [fence, running] : copies_) {
-    if (running.command.chunk != id) continue;
-    if ((!running.command.from_staging && running.command.from.tier == place.tier) ||
-        (!running.command.to_staging && running.command.to.tier == place.tier)) {
+    if (running.command.chunk == id && running.touches(place.tier)) {
       complain("chunk " + std::to_string(id) + " is unmapped from " + place_text(place) + " while it is copied");
     }
   }
-  chunk.copies.erase(found);
+  chunk.copies.erase(place.tier);
   used_[place.tier] -= copy.footprint;
   if (copy.version == chunk.latest && lost(id)) {
     complain("the last copy of chunk " + std::to_string(id) + " goes from " + place_text(place) +
@@ -159,20 +161,18 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
         running.version = staging_[i].version;
     }
   } else {
-    const auto source = chunk.copies.find(command.from.tier);
-    if (source == chunk.copies.end() || source->second.place.offset != command.from.offset) {
+    const Copy* const source = chunk.at(command.from);
+    if (source == nullptr) {
       complain(text + ": from where it is not");
     } else {
-      running.version = source->second.version;
+      running.version = source->version;
       if (running.version != chunk.latest) complain(text + ": from a copy that does not hold the value");
     }
     for (std::uint8_t lane = 0; lane < 2; ++lane) {
       if (tier_of(lane) != command.from.tier) continue;
       for (const RunningOp& op : lanes_[lane]) {
-        for (const Use& use : op.uses) {
-          if (use.tensor == chunk.tensor && use.write)
-            complain(text + ": from a copy that op " + std::to_string(op.command.op) + " writes");
-        }
+        if (op.uses_tensor(chunk.tensor, true))
+          complain(text + ": from a copy that op " + std::to_string(op.command.op) + " writes");
       }
     }
   }
@@ -194,11 +194,10 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
         complain(text + ": over the last copy of chunk " + std::to_string(before.chunk));
       }
     }
-  } else if (const auto target = chunk.copies.find(command.to.tier);
-             target == chunk.copies.end() || target->second.place.offset != command.to.offset) {
+  } else if (Copy* const target = chunk.at(command.to); target == nullptr) {
     complain(text + ": to where it has no room");
   } else {
-    target->second.version = garbage;
+    target->version = garbage;
   }
   const Fence fence = inner_.submit(command, tag);
   copies_.emplace(fence, running);
@@ -208,11 +207,7 @@ Fence AuditorMachine::submit(const CopyCommand& command, Tag tag) {
 Fence AuditorMachine::execute(const OpCommand& command, Tag tag) {
   const Fence fence = inner_.execute(command, tag);
   if (command.idle) return fence;
-  const auto& ops = lane_ops_[command.lane];
-  if (ops.empty() || command.op != ops[submitted_[command.lane] % ops.size()]) {
-    complain("op " + std::to_string(command.op) + " is out of order");
-  }
-  ++submitted_[command.lane];
+  if (!progress_.submit(command.lane, command.op)) complain("op " + std::to_string(command.op) + " is out of order");
   lanes_[command.lane].push_back({fence, command, {command.uses.begin(), command.uses.end()}});
   if (lanes_[command.lane].size() == 1) start_op(command.lane);
   return fence;
@@ -259,7 +254,7 @@ void AuditorMachine::finish_op(std::uint8_t lane) {
         copy->second.version = chunk.latest;
     });
   }
-  ++done_[lane];
+  progress_.finish(lane);
   if (!lanes_[lane].empty()) start_op(lane);
 }
 

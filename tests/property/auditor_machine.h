@@ -3,6 +3,7 @@
 // around a machine that makes trouble: copies fail, completions come late, cancelling comes too late.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -16,6 +17,24 @@
 #include "tests/property/random_case.h"
 
 namespace tencache {
+
+// How far each lane is in the program, which it runs again and again.
+class ProgramProgress {
+ public:
+  explicit ProgramProgress(const Trace& trace);
+  // Whether this is the lane's next op; it is then taken as submitted.
+  bool submit(std::uint8_t lane, OpIndex op);
+  void finish(std::uint8_t lane) { ++done_[lane]; }
+  std::uint64_t done(std::uint8_t lane) const { return done_[lane]; }
+  // Whether the value that the tensor has now will be read: by the next op in program order that is not over.
+  bool needs(TensorId tensor) const;
+
+ private:
+  Schedule schedule_;
+  std::uint64_t op_count_;
+  std::array<std::vector<OpIndex>, 2> lane_ops_;
+  std::array<std::uint64_t, 2> submitted_{}, done_{};
+};
 
 class AuditorMachine final : public Machine {
  public:
@@ -37,7 +56,7 @@ class AuditorMachine final : public Machine {
   // The first broken rule; empty if none is. Throws std::runtime_error itself when a run does not end.
   const std::string& violation() const { return violation_; }
   const std::array<Bytes, max_links>& copied_bytes() const { return copied_bytes_; }
-  std::uint64_t ops_done(std::uint8_t lane) const { return done_[lane]; }
+  std::uint64_t ops_done(std::uint8_t lane) const { return progress_.done(lane); }
 
  private:
   static constexpr std::int64_t garbage = -1;
@@ -51,6 +70,12 @@ class AuditorMachine final : public Machine {
     Bytes bytes = 0;
     std::int64_t latest = 0;
     std::map<TierId, Copy> copies;
+
+    // The copy that lies exactly there, or null.
+    Copy* at(const Place& place) {
+      const auto found = copies.find(place.tier);
+      return found == copies.end() || found->second.place.offset != place.offset ? nullptr : &found->second;
+    }
   };
   struct Staged {
     ChunkId chunk = none;
@@ -59,11 +84,20 @@ class AuditorMachine final : public Machine {
   struct RunningCopy {
     CopyCommand command;
     std::int64_t version = garbage;
+
+    bool touches(TierId tier) const {
+      return (!command.from_staging && command.from.tier == tier) || (!command.to_staging && command.to.tier == tier);
+    }
   };
   struct RunningOp {
     Fence fence = 0;
     OpCommand command;
     std::vector<Use> uses;
+
+    bool uses_tensor(TensorId tensor, bool to_write) const {
+      return std::ranges::any_of(uses,
+                                 [&](const Use& use) { return use.tensor == tensor && (use.write || !to_write); });
+    }
   };
 
   void complain(const std::string& what);
@@ -71,7 +105,6 @@ class AuditorMachine final : public Machine {
   void start_op(std::uint8_t lane);
   void finish_op(std::uint8_t lane);
   void finish_copy(const RunningCopy& copy, bool done);
-  bool needed(TensorId tensor) const;
   bool lost(ChunkId id) const;
   std::uint32_t buffers_of(const CopyCommand& copy) const;
   template <typename Function>
@@ -84,9 +117,7 @@ class AuditorMachine final : public Machine {
   Machine& inner_;
   const MachineSpec& spec_;
   const Trace& trace_;
-  Schedule schedule_;
-  std::array<std::vector<OpIndex>, 2> lane_ops_;
-  std::array<std::uint64_t, 2> submitted_{}, done_{};
+  ProgramProgress progress_;
   std::array<std::deque<RunningOp>, 2> lanes_;
   std::map<ChunkId, Chunk> chunks_;
   std::map<Fence, RunningCopy> copies_;

@@ -199,7 +199,7 @@ Document document_of(const BoundAnswer& answer) {
   document.add_paragraph(fmt::format("{}No policy is faster than {} an iteration; what binds: {}.",
                                      answer.reason ? fmt::format("Fits under no policy: {}. ", *answer.reason) : "",
                                      seconds_text(answer.bound_seconds), answer.bound_term));
-  if (chart.scale()) document.blocks.emplace_back(std::move(chart));
+  document.add_chart(std::move(chart));
   document.add_text("\n");
   document.add_table(terms_table(answer));
   document.add_table(windows_table(answer.windows));

@@ -2,9 +2,9 @@
 // its JSON, the reading of that JSON and its schema.
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
-// whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText, described enums (by name), std::optional (null where
-// empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of tiers, links, …), Json
-// (anything), described structs.
+// whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText,
+// described enums (by name), std::optional (null where empty), Absent (no key where empty), std::vector, Named (an
+// object whose keys are names of tiers, links, …), Json (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,8 @@
 #include "core/error.h"
 #include "core/text.h"
 
-// After the struct, in its namespace: its members in the order in which JSON has them.
+// After the struct, in its namespace: its members in the order in which JSON has them. Where it has not always all of
+// them, bool has_member(const Struct&, std::string_view name) says so; a Struct as it is made has what JSON always has.
 #define TENCACHE_ANSWER(Struct, ...) BOOST_DESCRIBE_STRUCT(Struct, (), (__VA_ARGS__))
 
 namespace tencache {
@@ -67,6 +68,12 @@ template <typename T>
 struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
   static constexpr bool is_named = true;
 };
+
+// Keys that C++ keeps for itself, such as `default`, are members with `_` behind them.
+inline std::string key_of(std::string_view member) {
+  if (member.ends_with('_')) member.remove_suffix(1);
+  return std::string(member);
+}
 
 [[noreturn]] inline void refuse(const std::string& path, const char* wanted) {
   throw Error(fmt::format("{}: is no {}", path.empty() ? "the document" : path, wanted));
@@ -127,7 +134,10 @@ Json to_json_of(const T& value) {
       if constexpr (described::Kind<std::remove_cvref_t<decltype(field)>>::is_absent) {
         if (!field) return;
       }
-      object[member.name] = to_json_of(field);
+      if constexpr (requires { has_member(value, member.name); }) {
+        if (!has_member(value, member.name)) return;
+      }
+      object[described::key_of(member.name)] = to_json_of(field);
     });
     return object;
   } else {
@@ -182,9 +192,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else {
     if (!json.is_object()) described::refuse(path, "object");
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
-      const auto found = json.find(member.name);
+      const std::string key = described::key_of(member.name);
+      const auto found = json.find(key);
       if (found == json.end()) return;
-      read_answer(*found, value.*member.pointer, path.empty() ? member.name : path + "." + member.name);
+      read_answer(*found, value.*member.pointer, path.empty() ? key : path + "." + key);
     });
   }
 }
@@ -232,8 +243,12 @@ Json schema_of() {
     Json properties = Json::object(), required = Json::array();
     boost::mp11::mp_for_each<described::Members<T>>([&](auto member) {
       using Member = std::remove_cvref_t<decltype(std::declval<T>().*member.pointer)>;
-      properties[member.name] = schema_of<Member>();
-      if (!described::Kind<Member>::is_absent) required.push_back(member.name);
+      const std::string key = described::key_of(member.name);
+      properties[key] = schema_of<Member>();
+      if constexpr (requires { has_member(T(), member.name); }) {
+        if (!has_member(T(), member.name)) return;
+      }
+      if (!described::Kind<Member>::is_absent) required.push_back(key);
     });
     return {{"type", "object"}, {"required", required}, {"additionalProperties", false}, {"properties", properties}};
   }

@@ -50,6 +50,13 @@ Cell text_cell(std::string on_terminal, std::string on_page) {
   return cell;
 }
 
+ChartBar plain_bar(std::string group, std::string label, double value, std::string text, std::string legend) {
+  return {.group = std::move(group),
+          .label = std::move(label),
+          .parts = {{{Ink::Kind::plain}, value, std::move(legend)}},
+          .text = std::move(text)};
+}
+
 double ChartBar::total() const {
   return std::accumulate(parts.begin(), parts.end(), 0.0,
                          [](double sum, const ChartPart& part) { return sum + part.value; });
@@ -93,6 +100,10 @@ std::string document_text(const Document& document) {
 
 void Document::add_table(DocumentTable table) {
   if (!table.rows.empty()) blocks.emplace_back(std::move(table));
+}
+
+void Document::add_chart(BarChart chart, double at_most) {
+  if (chart.scale(at_most)) blocks.emplace_back(std::move(chart));
 }
 
 std::string table_csv(const DocumentTable& table) {

@@ -59,7 +59,7 @@ struct DocumentTable {
     std::string instead = {};
     std::size_t line_width = 0;
   };
-  std::vector<Row> rows;
+  std::vector<Row> rows = {};
   std::string indent = {};  // of its lines on a terminal
   Shown shown = Shown::everywhere;
 
@@ -82,15 +82,16 @@ struct ChartPart {
 };
 
 struct ChartBar {
-  std::string group;  // a heading before the first of several
-  std::string label;
-  std::vector<ChartPart> parts;
-  std::string text;                                        // right of the bar
-  std::optional<std::pair<double, double>> between;        // a mark: a capacity, what was published (from, to)
-  bool marked = false;                                     // the one that matters most
-  std::vector<std::pair<std::string, std::string>> facts;  // when pointed at
+  std::string group = {};  // a heading before the first of several
+  std::string label = {};
+  std::vector<ChartPart> parts = {};
+  std::string text = {};                                        // right of the bar
+  std::optional<std::pair<double, double>> between = {};        // a mark: a capacity, what was published (from, to)
+  bool marked = false;                                          // the one that matters most
+  std::vector<std::pair<std::string, std::string>> facts = {};  // when pointed at
   double total() const;
 };
+ChartBar plain_bar(std::string group, std::string label, double value, std::string text, std::string legend = "");
 
 struct ChartDot {
   double x = 0, y = 0;
@@ -121,14 +122,15 @@ struct DocumentText {
 };
 
 struct Document {
-  std::string kind;   // of the answer: "bound"
-  std::string title;  // "No policy is faster: step.trace on g10-a100"
-  std::vector<std::variant<DocumentText, DocumentTable, BarChart>> blocks;
+  std::string kind = {};   // of the answer: "bound"
+  std::string title = {};  // "No policy is faster: step.trace on g10-a100"
+  std::vector<std::variant<DocumentText, DocumentTable, BarChart>> blocks = {};
 
   void add_text(std::string lines) { blocks.emplace_back(DocumentText{std::move(lines)}); }
   void add_paragraph(std::string text) { blocks.emplace_back(DocumentText{std::move(text), Shown::on_page}); }
-  // Not a table without rows.
+  // Nothing where there are no rows, or no bars.
   void add_table(DocumentTable table);
+  void add_chart(BarChart chart, double at_most = std::numeric_limits<double>::infinity());
   const BarChart* chart() const;  // the first; null: none
 };
 

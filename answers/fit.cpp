@@ -4,36 +4,36 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
+#include <map>
 
 #include "answers/bound.h"
 #include "answers/result.h"
-#include "answers/text_table.h"
 #include "core/text.h"
-#include "studies/bound.h"
+#include "traces/demand.h"
 
 namespace tencache {
 namespace {
 
-Json bytes_json(const Trace& trace, const BytesAtOp& bytes) {
-  Json by_role = Json::object();
+// ---- The answer -----------------------------------------------------------------------------------------------------
+
+BytesAnswer bytes_answer(const Trace& trace, const BytesAtOp& bytes) {
+  BytesAnswer answer;
+  answer.bytes = bytes.bytes;
   for (std::size_t role = 0; role < role_count; ++role) {
     if (bytes.by_role[role] == 0 && static_cast<Role>(role) > Role::workspace) continue;  // of inference only
-    by_role[std::string(to_string(static_cast<Role>(role)))] = bytes.by_role[role];
+    answer.by_role.emplace_back(to_string(static_cast<Role>(role)), bytes.by_role[role]);
   }
-  Json json = {{"bytes", bytes.bytes}, {"op", nullptr}, {"name", nullptr}, {"by_role", std::move(by_role)}};
-  if (bytes.op == none) return json;
-  json["op"] = bytes.op;
-  json["name"] = trace.name(trace.ops[bytes.op]);
-  return json;
+  if (bytes.op == none) return answer;
+  answer.op = bytes.op;
+  answer.name = trace.name(trace.ops[bytes.op]);
+  return answer;
 }
 
-// A tier and all faster ones together, which is what can be held once it is full.
-struct TierRow {
-  const Tier* tier;
-  Bytes held;                     // of the peak, when faster tiers are filled first
-  Bytes left_over;                // of the peak, beyond this tier and all faster ones
-  std::optional<BytesAtOp> over;  // alive at the first op that overflows it
-};
+// " at op 5 (matmul)"
+std::string at_op(const BytesAnswer& bytes) {
+  return bytes.op ? fmt::format(" at op {} ({})", *bytes.op, printable(bytes.name.value_or(""))) : "";
+}
 
 // Whether what small tensors take in whole pages of GPU memory is worth a word, or decides.
 bool padding_counts(const MachineSpec& machine, const Demand& demand, const Demand& rounded) {
@@ -44,234 +44,90 @@ bool padding_counts(const MachineSpec& machine, const Demand& demand, const Dema
 }
 
 // `rounded`: the demand in whole pages of GPU memory. Of what does not fit there, bytes are left over.
-std::vector<TierRow> fill_tiers(const Trace& trace, const MachineSpec& machine, const Demand& demand,
-                                const Demand& rounded) {
-  std::vector<TierRow> rows;
+std::vector<TierFill> fill_tiers(const Trace& trace, const MachineSpec& machine, const Demand& demand,
+                                 const Demand& rounded) {
+  std::vector<TierFill> fills;
+  const Bytes peak = demand.peak.bytes;
   Bytes capacity = 0;
   for (const Tier& tier : machine.tiers) {
-    if (rows.empty() && padding_counts(machine, demand, rounded)) {
-      const Bytes held = std::min(tier.capacity, rounded.peak.bytes);
+    TierFill& fill = fills.emplace_back();
+    fill.name = tier.name;
+    fill.kind = to_string(tier.kind);
+    if (tier.capacity < unlimited) fill.capacity_bytes = tier.capacity;
+    OpIndex over = none;
+    if (fills.size() == 1 && padding_counts(machine, demand, rounded)) {
+      fill.held_bytes = std::min(tier.capacity, rounded.peak.bytes);
       capacity = tier.capacity;
       if (rounded.peak.bytes > capacity) {  // as if all were padded alike
-        capacity = static_cast<Bytes>(static_cast<double>(demand.peak.bytes) * static_cast<double>(held) /
+        capacity = static_cast<Bytes>(static_cast<double>(peak) * static_cast<double>(fill.held_bytes) /
                                       static_cast<double>(rounded.peak.bytes));
       }
-      TierRow row{&tier, held, demand.peak.bytes - std::min(capacity, demand.peak.bytes), std::nullopt};
-      if (const OpIndex op = rounded.first_above(tier.capacity); op != none) row.over = alive_at(trace, op);
-      rows.push_back(row);
-      continue;
+      over = rounded.first_above(tier.capacity);
+    } else {
+      const Bytes before = std::min(capacity, peak);
+      capacity = std::min(unlimited, capacity + tier.capacity);
+      fill.held_bytes = std::min(capacity, peak) - before;
+      over = demand.first_above(capacity);
     }
-    const Bytes before = std::min(capacity, demand.peak.bytes);
-    capacity = std::min(unlimited, capacity + tier.capacity);
-    const Bytes held = std::min(capacity, demand.peak.bytes) - before;
-    TierRow row{&tier, held, demand.peak.bytes - before - held, std::nullopt};
-    if (const OpIndex op = demand.first_above(capacity); op != none) row.over = alive_at(trace, op);
-    rows.push_back(row);
+    fill.left_over_bytes = peak - std::min(capacity, peak);
+    if (over != none) fill.overflows_first_at = bytes_answer(trace, alive_at(trace, over));
   }
-  return rows;
+  return fills;
 }
 
-Json demand_json(const Trace& trace, const MachineSpec& machine, const Demand& demand, const Demand& rounded,
-                 std::size_t rank) {
-  Json tiers = Json::array();
-  for (const TierRow& row : fill_tiers(trace, machine, demand, rounded)) {
-    Json tier = {{"name", row.tier->name},
-                 {"kind", to_string(row.tier->kind)},
-                 {"capacity_bytes", row.tier->capacity >= unlimited ? Json(nullptr) : Json(row.tier->capacity)},
-                 {"held_bytes", row.held},
-                 {"left_over_bytes", row.left_over},
-                 {"overflows_first_at", row.over ? bytes_json(trace, *row.over) : Json(nullptr)}};
-    tiers.push_back(std::move(tier));
-  }
-  return {{"rank", rank},
-          {"persistent", bytes_json(trace, demand.persistent)},
-          {"peak", bytes_json(trace, demand.peak)},
-          {"gpu_granularity_bytes", machine.tiers.front().granularity},
-          {"peak_bytes_in_gpu_memory", rounded.peak.bytes},
-          {"largest_gpu_op", bytes_json(trace, demand.largest_gpu_op)},
-          {"largest_gpu_op_fits", rounded.largest_gpu_op.bytes <= machine.tiers.front().capacity},
-          {"tiers", std::move(tiers)}};
-}
-
-std::string at_op(const Trace& trace, const BytesAtOp& bytes) {
-  if (bytes.op == none) return "";
-  return fmt::format(" at op {} ({})", bytes.op, printable(trace.name(trace.ops[bytes.op])));
-}
-
-std::string roles_text(const BytesAtOp& bytes) {
-  std::string text;
-  for (std::size_t role = 0; role < role_count; ++role) {
-    if (bytes.by_role[role] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", to_string(static_cast<Role>(role)),
-                        format_bytes(bytes.by_role[role]));
-  }
-  return text;
-}
-
-std::string demand_text(const Trace& trace, const MachineSpec& machine, const Demand& demand, const Demand& rounded) {
-  const auto line = [&](const char* label, const BytesAtOp& bytes) {
-    return fmt::format("  {:<16} {}{}{}\n", label, format_bytes(bytes.bytes), at_op(trace, bytes), roles_text(bytes));
-  };
-  std::string text = line("persistent", demand.persistent) + line("alive at most", demand.peak) +
-                     line("largest GPU op", demand.largest_gpu_op);
-  const Bytes gpu = machine.tiers.front().capacity;
+DemandAnswer demand_answer(const Trace& trace, const MachineSpec& machine, const Demand& demand,
+                           const Demand& rounded) {
+  const Tier& gpu = machine.tiers.front();
+  DemandAnswer answer;
+  answer.persistent = bytes_answer(trace, demand.persistent);
+  answer.peak = bytes_answer(trace, demand.peak);
+  answer.gpu_granularity_bytes = gpu.granularity;
+  answer.peak_bytes_in_gpu_memory = rounded.peak.bytes;
+  answer.largest_gpu_op = bytes_answer(trace, demand.largest_gpu_op);
+  answer.largest_gpu_op_fits = rounded.largest_gpu_op.bytes <= gpu.capacity;
+  answer.tiers = fill_tiers(trace, machine, demand, rounded);
   if (padding_counts(machine, demand, rounded)) {
-    text += fmt::format("  in GPU memory    {}{}: each tensor in whole {}; the GPU's row counts so\n",
-                        format_bytes(rounded.peak.bytes), at_op(trace, rounded.peak),
-                        format_bytes(machine.tiers.front().granularity));
+    answer.remarks = fmt::format("  in GPU memory    {}{}: each tensor in whole {}; the GPU's row counts so\n",
+                                 format_bytes(rounded.peak.bytes), at_op(bytes_answer(trace, rounded.peak)),
+                                 format_bytes(gpu.granularity));
   }
-  if (rounded.largest_gpu_op.bytes > gpu) {
-    text += fmt::format("  that op alone is {} more than the GPU's memory: no policy can run it\n",
-                        format_bytes(rounded.largest_gpu_op.bytes - gpu));
+  if (!answer.largest_gpu_op_fits) {
+    answer.remarks += fmt::format("  that op alone is {} more than the GPU's memory: no policy can run it\n",
+                                  format_bytes(rounded.largest_gpu_op.bytes - gpu.capacity));
   }
-  text += "\n";
-  Table table({"tier, fastest first", "capacity", "holds", "left over", "overflows first"});
-  for (const TierRow& row : fill_tiers(trace, machine, demand, rounded)) {
-    table.add({row.tier->name, format_bytes(row.tier->capacity), format_bytes(row.held), format_bytes(row.left_over),
-               row.over ? at_op(trace, *row.over).substr(1) : std::string("never")});
-  }
-  return text + table.text();
+  return answer;
 }
 
-Json staging_json(const MachineSpec& machine) {
-  if (machine.staging.count == 0) return nullptr;
-  return {{"tier", machine.tiers[machine.staging.tier].name},
-          {"count", machine.staging.count},
-          {"buffer_bytes", machine.staging.bytes},
-          {"bytes", machine.staging.count * machine.staging.bytes}};
-}
-
-Json verdict_json(const Workload& workload, const FitVerdict& verdict, const References& references) {
-  const Json result = result_json(workload, verdict.outcome, references);
-  Json json = {{"policy", result["policy"]},
-               {"fits", result["fits"]},
-               {"reason", result["reason"]},
-               {"op", nullptr},
-               {"bytes_missing", nullptr},
-               {"minimum_gpu_bytes", nullptr},
-               {"minimum_cpu_bytes", nullptr},
-               {"minimum_nvme_bytes", nullptr},
-               {"pinned_fits", verdict.pinned_fits ? Json(*verdict.pinned_fits) : Json(nullptr)},
-               {"deepspeed_cpu_memory", result["deepspeed_cpu_memory"]},
-               {"tiers", nullptr},
-               {"iteration_seconds", result["iteration_seconds"]},
-               {"peak_bytes", result["peak_bytes"]},
-               {"manifest", result["manifest"]}};
-  if (result.contains("misfit")) {
-    json["op"] = result["misfit"]["op"];
-    json["bytes_missing"] = result["misfit"]["bytes_missing"];
-  }
+std::vector<DemandAnswer> demand_answers(const Workload& workload) {
+  const Trace& trace = workload.trace;
   const MachineSpec& machine = workload.machine;
-  for (const FitVerdict::Minimum& minimum : verdict.minimums) {
-    if (!minimum.bytes) continue;
-    // Beside staging buffers, which "staging" has.
-    json[fmt::format("minimum_{}_bytes", to_string(machine.tiers[minimum.tier].kind))] = *minimum.bytes;
+  const std::vector<Demand> demands = demands_of(trace), rounded = demands_of(trace, machine.tiers.front().granularity);
+  const std::vector<std::size_t> alike = alike_ranks(trace, machine);
+  std::vector<DemandAnswer> answers;
+  for (std::size_t rank = 0; rank < demands.size(); ++rank) {
+    const MachineSpec& own = machine.of_rank(std::min(rank, machine.rank_count() - 1));  // one may stand for all ranks
+    answers.push_back(demand_answer(trace, own, demands[rank], rounded[rank]));
+    answers.back().rank = rank;
+    answers.back().alike = alike[rank];
   }
-  for (const FitVerdict::Minimum& minimum : verdict.minimums) {
-    if (!minimum.joint) continue;
-    const JointMinimum& joint = *minimum.joint;
-    const bool one = joint.other != no_tier;
-    json["minimum_with_more"].push_back({{"tier", machine.tiers[minimum.tier].name},
-                                         {"bytes", joint.bytes},
-                                         {"more_of", one ? Json(machine.tiers[joint.other].name) : Json(nullptr)},
-                                         {"more_bytes", one ? Json(joint.more) : Json(nullptr)}});
-  }
-  if (!verdict.peaks.empty()) {
-    json["tiers"] = Json::array();
-    for (std::size_t tier = 0; tier < verdict.peaks.size(); ++tier) {
-      const TierPeak& peak = verdict.peaks[tier];
-      json["tiers"].push_back({{"name", machine.tiers[tier].name},
-                               {"startup_peak_bytes", peak.startup},
-                               {"steady_peak_bytes", peak.steady},
-                               {"pinned_peak_bytes", peak.pinned == 0 ? Json(nullptr) : Json(peak.pinned)}});
-    }
-  }
-  return json;
+  return answers;
 }
 
-// "12 GiB", or "none does"; what is missing where it does not fit.
-std::string minimum_text(const MachineSpec& machine, const FitVerdict& verdict, const FitVerdict::Minimum& minimum) {
-  const Staging& staging = machine.staging;
-  const bool buffers = staging.count > 0 && staging.tier == minimum.tier;
-  const auto amount = [&](Bytes bytes) {
-    return format_bytes(bytes) +
-           (buffers ? fmt::format(" + {} of buffers", format_bytes(staging.count * staging.bytes)) : "");
+// ---- What the step needs --------------------------------------------------------------------------------------------
+
+std::string demand_text(const DemandAnswer& demand) {
+  const auto line = [&](const char* label, const BytesAnswer& bytes) {
+    std::string text = fmt::format("  {:<16} {}{}", label, format_bytes(bytes.bytes), at_op(bytes));
+    const char* joint = ": ";
+    for (const auto& [role, amount] : bytes.by_role) {
+      if (amount == 0) continue;
+      text += fmt::format("{}{} {}", joint, role, format_bytes(amount));
+      joint = ", ";
+    }
+    return text + "\n";
   };
-  if (minimum.joint) {
-    const JointMinimum& joint = *minimum.joint;
-    return amount(joint.bytes) + ", with " +
-           (joint.other == no_tier
-                ? "more of the others"
-                : fmt::format("{} more {}", format_bytes(joint.more), machine.tiers[joint.other].name));
-  }
-  if (!minimum.bytes) return "none does";
-  const Bytes own = machine.tiers[minimum.tier].capacity;
-  if (verdict.outcome.result.fits || *minimum.bytes <= own) return amount(*minimum.bytes);
-  return fmt::format("{} (+{})", amount(*minimum.bytes), format_bytes(*minimum.bytes - own));
-}
-
-std::string verdicts_text(const Workload& workload, const std::vector<FitVerdict>& verdicts) {
-  const MachineSpec& machine = workload.machine;
-  std::vector<std::string> header = {"policy", "fits"};
-  for (const FitVerdict::Minimum& minimum : verdicts.front().minimums) {
-    header.push_back("least " + std::string(minimum.tier == 0 ? "GPU" : machine.tiers[minimum.tier].name) + " memory");
-  }
-  for (const Tier& tier : machine.tiers) header.push_back("peak " + tier.name);
-  header.push_back("why not");
-  Table table(header);
-  std::string reasons;
-  for (const FitVerdict& verdict : verdicts) {
-    const RunResult& result = verdict.outcome.result;
-    std::vector<std::string> row = {verdict.outcome.policy, verdict.fits() ? "yes" : "no"};
-    for (const FitVerdict::Minimum& minimum : verdict.minimums) row.push_back(minimum_text(machine, verdict, minimum));
-    for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
-      row.push_back(result.fits ? format_bytes(result.peak_bytes[i]) : "-");
-    }
-    row.push_back(!result.fits     ? result.misfit
-                  : verdict.fits() ? std::string()
-                                   : fmt::format("page-locked {} of {} allowed", format_bytes(verdict.pinned),
-                                                 format_bytes(verdict.pinned_limit)));
-    table.add(std::move(row));
-  }
-  return table.text();
-}
-
-// Of one policy: when each tier is fullest, and what page-locking makes of it.
-std::string peaks_text(const Workload& workload, const FitVerdict& verdict) {
-  if (verdict.peaks.empty()) return "";
-  const MachineSpec& machine = workload.machine.of_rank(verdict.outcome.rank);
-  Table table({"tier", "capacity", "at start-up", "steady", "free at least"});
-  std::string text;
-  for (std::size_t i = 0; i < verdict.peaks.size(); ++i) {
-    const Tier& tier = machine.tiers[i];
-    const TierPeak& peak = verdict.peaks[i];
-    const Bytes most = verdict.outcome.result.peak_bytes[i];
-    table.add({tier.name, format_bytes(tier.capacity), format_bytes(peak.startup), format_bytes(peak.steady),
-               format_bytes(tier.capacity - std::min(tier.capacity, most))});
-    if (peak.pinned == 0) continue;
-    text += fmt::format("\n{} page-locked tensor by tensor, sizes rounded up to powers of two: {}", tier.name,
-                        format_bytes(peak.pinned));
-    if (peak.pinned > tier.capacity) {
-      text += fmt::format(", {} more than there is: lock pooled buffers instead",
-                          format_bytes(peak.pinned - tier.capacity));
-    }
-    if (verdict.pinned_fits) text += *verdict.pinned_fits ? "; within --pinned-limit" : "; above --pinned-limit";
-  }
-  if (machine.staging.count > 0) {
-    const Staging& staging = machine.staging;
-    text += fmt::format("\nstaging buffers for storage: {} × {} in {}, {} beside its capacity", staging.count,
-                        format_bytes(staging.bytes), machine.tiers[staging.tier].name,
-                        format_bytes(staging.count * staging.bytes));
-  }
-  return "\n" + table.text() + text.substr(text.empty() ? 0 : 1) + (text.empty() ? "" : "\n");
-}
-
-// Each group of ranks that are alike, in the order of their first.
-std::vector<std::vector<std::size_t>> groups_of(const std::vector<std::size_t>& alike) {
-  std::vector<std::vector<std::size_t>> groups(alike.size());
-  for (std::size_t rank = 0; rank < alike.size(); ++rank) groups[alike[rank]].push_back(rank);
-  std::erase_if(groups, [](const auto& group) { return group.empty(); });
-  return groups;
+  return line("persistent", demand.persistent) + line("alive at most", demand.peak) +
+         line("largest GPU op", demand.largest_gpu_op) + demand.remarks + "\n";
 }
 
 // "rank 0", "ranks 0-3, 8, alike".
@@ -287,76 +143,281 @@ std::string ranks_title(const std::vector<std::size_t>& group) {
   return "ranks " + join(runs) + ", alike";
 }
 
-std::vector<std::string> notes_of_fit(const Workload& workload, const BoundTerm& binding, std::size_t rank) {
-  std::vector<std::string> notes = notes_of(workload);
-  if (const std::string note = storage_bound_note(workload, binding, rank); !note.empty()) notes.push_back(note);
-  return notes;
+DocumentTable demand_table(const std::vector<DemandAnswer>& demands) {
+  DocumentTable table{"demand", "", {"rank", "persistent", "alive at most", "at op", "largest GPU op", "which is"}};
+  table.shown = Shown::on_page;
+  for (const DemandAnswer& demand : demands) {
+    table.add({count_cell(demand.rank), bytes_cell(demand.persistent.bytes), bytes_cell(demand.peak.bytes),
+               demand.peak.name.value_or(""), bytes_cell(demand.largest_gpu_op.bytes),
+               demand.largest_gpu_op.name.value_or("")});
+  }
+  return table;
 }
 
-// What is to be known where it fits: where DeepSpeed would not, and how fast it can be at best.
-std::string remarks_text(const Workload& workload, const std::vector<FitVerdict>& verdicts, bool fits) {
+DocumentTable fills_table(const std::vector<DemandAnswer>& demands, Shown shown) {
+  DocumentTable table{"demand.tiers",
+                      "",
+                      {{"of", Shown::on_page},
+                       "tier, fastest first",
+                       "capacity",
+                       "holds",
+                       "left over",
+                       {"overflows first", Shown::everywhere, "overflows first at"}}};
+  table.shown = shown;
+  for (const DemandAnswer& demand : demands) {
+    for (const TierFill& tier : demand.tiers) {
+      const auto& over = tier.overflows_first_at;
+      table.add({demands.size() > 1 ? fmt::format("rank {}", demand.rank) : std::string(), tier.name,
+                 tier.capacity_bytes ? bytes_cell(*tier.capacity_bytes) : text_cell(format_bytes(unlimited), ""),
+                 bytes_cell(tier.held_bytes), bytes_cell(tier.left_over_bytes),
+                 over ? text_cell(at_op(*over).substr(1), over->name.value_or("")) : text_cell("never", "")});
+    }
+  }
+  return table;
+}
+
+// Ranks that are alike as one on a terminal.
+void add_demands(Document& document, const std::vector<DemandAnswer>& demands) {
+  document.add_table(demand_table(demands));
+  const bool several = demands.size() > 1;
+  std::map<std::size_t, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < demands.size(); ++i) groups[demands[i].alike.value_or(i)].push_back(i);
+  for (const auto& [first, group] : groups) {
+    if (several) document.add_text("\n" + ranks_title(group) + "\n");
+    document.add_text(demand_text(demands[first]));
+    document.add_table(fills_table({demands[first]}, several ? Shown::on_terminal : Shown::everywhere));
+  }
+  if (several) document.add_table(fills_table(demands, Shown::on_page));
+}
+
+// ---- How policies cope ----------------------------------------------------------------------------------------------
+
+const TierFill* tier_named(const FitAnswer& answer, std::size_t rank, const std::string& name) {
+  if (rank >= answer.demand.size()) return nullptr;
+  const auto& tiers = answer.demand[rank].tiers;
+  const auto found = std::ranges::find(tiers, name, &TierFill::name);
+  return found == tiers.end() ? nullptr : &*found;
+}
+
+// "12 GiB", or "none does"; what is missing where it does not fit.
+Cell minimum_cell(const FitAnswer& answer, const FitPolicyAnswer& policy, const TierFill& tier,
+                  const std::optional<Bytes>& minimum) {
+  const auto amount = [&](Bytes bytes) {
+    const bool buffers = answer.staging && answer.staging->tier == tier.name;
+    return format_bytes(bytes) + (buffers ? fmt::format(" + {} of buffers", format_bytes(answer.staging->bytes)) : "");
+  };
+  const auto joint = std::ranges::find(policy.minimum_with_more, tier.name, &MinimumWithMore::tier);
+  if (joint != policy.minimum_with_more.end()) {
+    const std::string more = joint->more_of ? format_bytes(joint->more_bytes.value_or(0)) + " more " + *joint->more_of
+                                            : "more of the others";
+    return text_cell(amount(joint->bytes) + ", with " + more, "");
+  }
+  if (!minimum) return text_cell("none does", "");
+  std::string text = amount(*minimum);
+  if (!policy.fits && *minimum > tier.capacity()) {
+    text += fmt::format(" (+{})", format_bytes(*minimum - tier.capacity()));
+  }
+  return {text, static_cast<double>(*minimum), FigureUnit::bytes};
+}
+
+DocumentTable policies_table(const FitAnswer& answer) {
+  DocumentTable table{"policies", "", {"policy", "fits"}};
+  for (const FitPolicyAnswer& policy : answer.policies) {
+    table.add({policy.policy, text_cell(policy.fits_all() ? "yes" : "no", policy.fits ? "yes" : "no")});
+  }
+  const std::vector<TierFill> tiers = answer.demand.empty() ? std::vector<TierFill>() : answer.demand.front().tiers;
+  const auto add_column = [&](Column column, const auto& cell) {
+    table.columns.push_back(std::move(column));
+    for (std::size_t i = 0; i < table.rows.size(); ++i) table.rows[i].cells.push_back(cell(answer.policies[i]));
+  };
+  const auto add_minimum = [&](TierKind kind, const char* name, std::optional<Bytes> FitVerdict::*minimum) {
+    const auto tier = std::ranges::find(tiers, to_string(kind), &TierFill::kind);
+    const bool known =
+        std::ranges::any_of(answer.policies, [&](const FitVerdict& policy) { return (policy.*minimum).has_value(); });
+    if (tier == tiers.end() || (!known && std::ranges::find(answer.searched, kind) == answer.searched.end())) return;
+    const std::string on_terminal = tier == tiers.begin() ? "GPU" : tier->name;
+    add_column({"least " + on_terminal + " memory", Shown::everywhere, fmt::format("least {} memory", name)},
+               [&](const FitPolicyAnswer& policy) { return minimum_cell(answer, policy, *tier, policy.*minimum); });
+  };
+  add_minimum(TierKind::gpu, "GPU", &FitVerdict::minimum_gpu_bytes);
+  add_minimum(TierKind::cpu, "CPU", &FitVerdict::minimum_cpu_bytes);
+  add_minimum(TierKind::nvme, "NVMe", &FitVerdict::minimum_nvme_bytes);
+  for (std::size_t tier = 0; tier < tiers.size(); ++tier) {
+    add_column("peak " + tiers[tier].name, [&](const FitPolicyAnswer& policy) {
+      return policy.peak_bytes && tier < policy.peak_bytes->size() ? bytes_cell((*policy.peak_bytes)[tier].second)
+                                                                   : text_cell("-", "");
+    });
+  }
+  add_column("why not", [&](const FitPolicyAnswer& policy) -> Cell {
+    if (!policy.fits || policy.fits_all()) return policy.reason.value_or("");
+    return fmt::format("page-locked {} of {} allowed", format_bytes(policy.pinned), format_bytes(policy.pinned_limit));
+  });
+  return table;
+}
+
+// When each tier is fullest; on a terminal of one policy.
+DocumentTable peaks_table(const FitAnswer& answer) {
+  const bool several = answer.policies.size() > 1;
+  DocumentTable table{"policies.tiers",
+                      "When each tier is fullest",
+                      {{"of", Shown::on_page},
+                       "tier",
+                       {"capacity", Shown::on_terminal},
+                       "at start-up",
+                       "steady",
+                       {"free at least", Shown::on_terminal}}};
+  table.shown = several ? Shown::on_page : Shown::everywhere;
+  for (const FitPolicyAnswer& policy : answer.policies) {
+    if (!policy.tiers || !policy.peak_bytes) continue;
+    for (std::size_t i = 0; i < std::min(policy.tiers->size(), policy.peak_bytes->size()); ++i) {
+      const TierPeak& peak = (*policy.tiers)[i];
+      const TierFill* const tier = tier_named(answer, policy.outcome.rank, peak.name);
+      const Bytes capacity = tier == nullptr ? unlimited : tier->capacity();
+      table.add({several ? policy.policy : std::string(), peak.name, bytes_cell(capacity),
+                 bytes_cell(peak.startup_peak_bytes), bytes_cell(peak.steady_peak_bytes),
+                 bytes_cell(capacity - std::min(capacity, (*policy.peak_bytes)[i].second))});
+    }
+  }
+  return table;
+}
+
+// Below it: what page-locking makes of it, and what is beside it.
+std::string pinned_text(const FitAnswer& answer, const FitPolicyAnswer& policy) {
   std::string text;
-  for (const FitVerdict& verdict : verdicts) {
-    const std::string note = deepspeed_note(workload, verdict.outcome);
-    if (!note.empty()) text += fmt::format("{}: {}.\n", verdict.outcome.policy, note);
+  for (const TierPeak& peak : policy.tiers.value_or(std::vector<TierPeak>())) {
+    if (!peak.pinned_peak_bytes) continue;
+    const Bytes pinned = *peak.pinned_peak_bytes;
+    const TierFill* const tier = tier_named(answer, policy.outcome.rank, peak.name);
+    text += fmt::format("{} page-locked tensor by tensor, sizes rounded up to powers of two: {}", peak.name,
+                        format_bytes(pinned));
+    if (tier != nullptr && pinned > tier->capacity()) {
+      text +=
+          fmt::format(", {} more than there is: lock pooled buffers instead", format_bytes(pinned - tier->capacity()));
+    }
+    if (policy.pinned_fits) text += *policy.pinned_fits ? "; within --pinned-limit" : "; above --pinned-limit";
+    text += "\n";
   }
-  Bound bound;
-  if (fits) {
-    bound = lower_bound_of(workload.trace, workload.machine);
-    text +=
-        fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound.seconds),
-                    bound.term, binding_text(term_answer(workload, bound.binding, bound.rank)));
+  if (const auto& staging = answer.staging; staging && policy.tiers) {
+    text += fmt::format("staging buffers for storage: {} × {} in {}, {} beside its capacity\n", staging->count,
+                        format_bytes(staging->buffer_bytes), staging->tier, format_bytes(staging->bytes));
   }
-  for (const std::string& note : notes_of_fit(workload, bound.binding, bound.rank)) text += note + "\n";
   return text;
 }
 
-// The rank's machine; one machine may stand for all ranks.
-const MachineSpec& machine_of(const FitResult& result, std::size_t rank) {
-  const MachineSpec& machine = result.workload.machine;
-  return machine.of_rank(std::min(rank, machine.rank_count() - 1));
+// ---- The picture ----------------------------------------------------------------------------------------------------
+
+ChartBar demand_bar(const std::string& group, const char* label, const BytesAnswer& bytes) {
+  ChartBar bar{.group = group, .label = label, .text = format_bytes(bytes.bytes)};
+  for (std::size_t i = 0; i < role_count; ++i) {
+    const auto role = static_cast<Role>(i);
+    const auto found = std::ranges::find(bytes.by_role, to_string(role), &Named<Bytes>::value_type::first);
+    if (found == bytes.by_role.end() || found->second == 0) continue;
+    bar.parts.push_back({{Ink::Kind::role, i}, static_cast<double>(found->second), label_of(role)});
+  }
+  if (!bytes.name.value_or("").empty()) bar.text += " at " + *bytes.name;
+  return bar;
+}
+
+BarChart chart_of(const FitAnswer& answer) {
+  BarChart chart;
+  chart.title = fmt::format("{} on {}: {}", std::filesystem::path(answer.trace).filename().string(), answer.machine,
+                            answer.fits ? "fits" : "does not fit");
+  chart.mark_label = "capacity";
+  const auto add = [&chart](ChartBar bar, const TierFill* tier) {
+    if (tier != nullptr && tier->capacity_bytes) {
+      const auto capacity = static_cast<double>(*tier->capacity_bytes);
+      bar.between = {capacity, capacity};
+    }
+    chart.bars.push_back(std::move(bar));
+  };
+  for (const DemandAnswer& demand : answer.demand) {
+    const std::string of = answer.demand.size() > 1 ? fmt::format("rank {}: ", demand.rank) : "";
+    add(demand_bar(of + "what the step needs", "alive at most", demand.peak), nullptr);
+    add(demand_bar(of + "what the step needs", "persistent", demand.persistent), nullptr);
+    add(demand_bar(of + "what the step needs", "largest GPU op", demand.largest_gpu_op), nullptr);
+    for (const TierFill& tier : demand.tiers) {
+      std::string text = fmt::format("{} of {}", format_bytes(tier.held_bytes), format_bytes(tier.capacity()));
+      if (tier.left_over_bytes > 0) text += ", " + format_bytes(tier.left_over_bytes) + " left";
+      add(plain_bar(of + "tiers filled from the fastest on", tier.name, static_cast<double>(tier.held_bytes),
+                    std::move(text)),
+          &tier);
+    }
+  }
+  for (const FitPolicyAnswer& policy : answer.policies) {
+    for (const TierPeak& peak : policy.tiers.value_or(std::vector<TierPeak>())) {
+      const Bytes most = std::max(peak.startup_peak_bytes, peak.steady_peak_bytes);
+      ChartBar bar = plain_bar("peaks under " + policy.policy + (policy.fits ? "" : ": does not fit"), peak.name,
+                               static_cast<double>(peak.steady_peak_bytes), format_bytes(most));
+      bar.parts.push_back({{Ink::Kind::pale}, static_cast<double>(most - peak.steady_peak_bytes), "more at start-up"});
+      add(std::move(bar), tier_named(answer, 0, peak.name));
+    }
+  }
+  return chart;
 }
 
 }  // namespace
 
-bool FitResult::fits() const {
-  return std::any_of(verdicts.begin(), verdicts.end(), [](const FitVerdict& verdict) { return verdict.fits(); });
+bool has_member(const FitPolicyAnswer& answer, std::string_view name) {
+  return name != "minimum_with_more" || !answer.minimum_with_more.empty();
 }
 
-Json fit_json(const FitResult& result) {
-  const Workload& workload = result.workload;
-  const References references = references_of(workload);
-  Json demands = Json::array(), policies = Json::array();
-  for (std::size_t rank = 0; rank < result.demands.size(); ++rank) {
-    demands.push_back(
-        demand_json(workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank], rank));
+FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound) {
+  const Workload& workload = *request.workload;
+  const Staging& staging = workload.machine.staging;
+  FitAnswer answer;
+  answer.trace = workload.options.trace;
+  answer.machine = workload.machine.name;
+  answer.fits = std::ranges::any_of(verdicts, &FitVerdict::fits_all);
+  answer.notes = notes_of(workload);
+  answer.gpu_time = gpu_time_json(workload);
+  if (staging.count > 0) {
+    answer.staging = {workload.machine.tiers[staging.tier].name, staging.count, staging.bytes,
+                      staging.count * staging.bytes};
   }
-  for (const FitVerdict& verdict : result.verdicts) policies.push_back(verdict_json(workload, verdict, references));
-  return {{"trace", workload.options.trace},
-          {"machine", workload.machine.name},
-          {"fits", result.fits()},
-          {"bound_seconds", references.bound_seconds},
-          {"bound_term", references.bound_term},
-          {"notes", notes_of_fit(workload, references.binding, references.bound_rank)},
-          {"gpu_time", gpu_time_json(workload)},
-          {"staging", staging_json(workload.machine)},
-          {"demand", std::move(demands)},
-          {"policies", std::move(policies)},
-          {"manifest", manifest_json(workload, "", {})}};
+  answer.demand = demand_answers(workload);
+  for (FitVerdict& verdict : verdicts) {
+    FitPolicyAnswer& policy = answer.policies.emplace_back();
+    static_cast<FitVerdict&>(policy) = std::move(verdict);
+    policy.deepspeed_cpu_memory = deepspeed_memory_json(workload, policy.outcome);
+    policy.manifest = manifest_json(workload, policy.policy, policy.outcome.options);
+    const std::string note = deepspeed_note(workload, policy.outcome);
+    if (!note.empty()) answer.remarks += fmt::format("{}: {}.\n", policy.policy, note);
+  }
+  answer.manifest = manifest_json(workload, "", {});
+  answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
+  answer.searched = request.searched;
+  if (!bound) return answer;
+  answer.bound_seconds = bound->seconds;
+  answer.bound_term = bound->term;
+  const std::string note = storage_bound_note(workload, bound->binding, bound->rank);
+  if (!note.empty()) answer.notes.push_back(note);
+  answer.remarks +=
+      fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound->seconds),
+                  bound->term, binding_text(term_answer(workload, bound->binding, bound->rank)));
+  return answer;
 }
 
-std::string fit_text(const FitResult& result) {
-  const Workload& workload = result.workload;
-  std::string text = fmt::format("{} on {}: {}\n", trace_title(workload), machine_title(workload),
-                                 result.fits() ? "fits" : "does not fit");
-  for (const std::vector<std::size_t>& group : groups_of(alike_ranks(workload.trace, workload.machine))) {
-    const std::size_t rank = group.front();
-    if (result.demands.size() > 1) text += fmt::format("\n{}\n", ranks_title(group));
-    text += demand_text(workload.trace, machine_of(result, rank), result.demands[rank], result.rounded[rank]);
+Document document_of(const FitAnswer& answer) {
+  Document document{.kind = "fit"};
+  BarChart chart = chart_of(answer);
+  document.title = chart.title;
+  document.add_text(fmt::format("{}: {}\n",
+                                answer.title.empty() ? answer.trace + " on " + answer.machine : answer.title,
+                                answer.fits ? "fits" : "does not fit"));
+  document.add_paragraph(answer.fits ? "It fits." : "It does not fit.");
+  document.add_chart(std::move(chart));
+  add_demands(document, answer.demand);
+  document.add_text("\n");
+  document.add_table(policies_table(answer));
+  if (DocumentTable peaks = peaks_table(answer); !peaks.rows.empty()) {
+    const bool one = answer.policies.size() == 1;
+    if (one) document.add_text("\n");
+    document.add_table(std::move(peaks));
+    if (one) document.add_text(pinned_text(answer, answer.policies.front()));
   }
-  text += "\n" + verdicts_text(workload, result.verdicts);
-  if (result.verdicts.size() == 1) text += peaks_text(workload, result.verdicts.front());
-  return text + remarks_text(workload, result.verdicts, result.fits());
+  document.add_text(answer.remarks);
+  for (const std::string& note : answer.notes) document.add_text(note + "\n");
+  return document;
 }
 
 }  // namespace tencache

@@ -1,42 +1,94 @@
-// What `tencache fit` found, as JSON and for people.
+// `tencache fit` as an answer: what a step asks of memory, what overflows first, and how each policy copes.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "answers/json.h"
+#include "answers/described.h"
+#include "answers/document.h"
+#include "studies/bound.h"
 #include "studies/fit.h"
 #include "studies/workload.h"
-#include "traces/demand.h"
 
 namespace tencache {
 
-// Of one policy.
-struct FitVerdict {
-  Outcome outcome;
-  struct Minimum {
-    TierId tier = no_tier;
-    std::optional<Bytes> bytes;         // none: no capacity of it is enough
-    std::optional<JointMinimum> joint;  // where that is so of all tiers that were searched
-  };
-  std::vector<Minimum> minimums;       // of the tiers that were searched
-  std::vector<TierPeak> peaks;         // by tier, where it fits
-  std::optional<bool> pinned_fits;     // none: there is no limit
-  Bytes pinned = 0, pinned_limit = 0;  // of all ranks, where there is a limit
-
-  bool fits() const { return outcome.result.fits && pinned_fits.value_or(true); }
+// Bytes of distinct tensors, at an op where there is one.
+struct BytesAnswer {
+  Bytes bytes = 0;
+  std::optional<OpIndex> op;
+  std::optional<std::string> name;
+  Named<Bytes> by_role;
 };
+TENCACHE_ANSWER(BytesAnswer, bytes, op, name, by_role)
 
-struct FitResult {
-  const Workload& workload;
-  std::vector<Demand> demands, rounded;  // by rank; rounded: in whole pages of GPU memory
-  std::vector<FitVerdict> verdicts;      // at least one
+// A tier and all faster ones together, which is what can be held once it is full.
+struct TierFill {
+  std::string name, kind;
+  std::optional<Bytes> capacity_bytes;  // none: unlimited
+  Bytes held_bytes = 0;                 // of the peak, when faster tiers are filled first
+  Bytes left_over_bytes = 0;            // of the peak, beyond this tier and all faster ones
+  std::optional<BytesAnswer> overflows_first_at;
 
-  bool fits() const;  // under any of the policies
+  Bytes capacity() const { return capacity_bytes.value_or(unlimited); }
 };
+TENCACHE_ANSWER(TierFill, name, kind, capacity_bytes, held_bytes, left_over_bytes, overflows_first_at)
 
-Json fit_json(const FitResult& result);
-std::string fit_text(const FitResult& result);
+struct DemandAnswer {
+  std::size_t rank = 0;
+  BytesAnswer persistent, peak;
+  Bytes gpu_granularity_bytes = 0, peak_bytes_in_gpu_memory = 0;  // the peak in whole pages of that size
+  BytesAnswer largest_gpu_op;
+  bool largest_gpu_op_fits = true;
+  std::vector<TierFill> tiers;
+
+  // Known only while the command runs.
+  std::optional<std::size_t> alike;  // the first rank that is as this one
+  std::string remarks;               // on the GPU's pages
+};
+TENCACHE_ANSWER(DemandAnswer, rank, persistent, peak, gpu_granularity_bytes, peak_bytes_in_gpu_memory, largest_gpu_op,
+                largest_gpu_op_fits, tiers)
+
+struct StagingAnswer {
+  std::string tier;
+  std::uint64_t count = 0;
+  Bytes buffer_bytes = 0, bytes = 0;
+};
+TENCACHE_ANSWER(StagingAnswer, tier, count, buffer_bytes, bytes)
+
+TENCACHE_ANSWER(TierPeak, name, startup_peak_bytes, steady_peak_bytes, pinned_peak_bytes)
+TENCACHE_ANSWER(MinimumWithMore, tier, bytes, more_of, more_bytes)
+
+struct FitPolicyAnswer : FitVerdict {
+  Json deepspeed_cpu_memory, manifest;
+};
+TENCACHE_ANSWER(FitPolicyAnswer, policy, fits, reason, op, bytes_missing, minimum_gpu_bytes, minimum_cpu_bytes,
+                minimum_nvme_bytes, pinned_fits, deepspeed_cpu_memory, tiers, iteration_seconds, peak_bytes, manifest,
+                minimum_with_more)
+bool has_member(const FitPolicyAnswer& answer, std::string_view name);
+
+struct FitAnswer {
+  std::string trace, machine;
+  bool fits = false;  // under any of the policies
+  double bound_seconds = 0;
+  std::string bound_term;
+  std::vector<std::string> notes;
+  Json gpu_time;
+  std::optional<StagingAnswer> staging;
+  std::vector<DemandAnswer> demand;
+  std::vector<FitPolicyAnswer> policies;
+  Json manifest;
+
+  // Known only while the command runs.
+  std::string title;               // "gpt2, batch 8 on g10-a100"
+  std::vector<TierKind> searched;  // for the least memory
+  std::string remarks;             // where DeepSpeed would not fit, and how fast it can be at best
+};
+TENCACHE_ANSWER(FitAnswer, trace, machine, fits, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
+                manifest)
+
+// `bound`: none where it was not asked for, as nothing fits.
+FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound);
+Document document_of(const FitAnswer& answer);
 
 }  // namespace tencache

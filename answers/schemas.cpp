@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "answers/bound.h"
+#include "answers/explain.h"
+#include "answers/fit.h"
 #include "answers/sensitivity.h"
 #include "answers/sweep.h"
+#include "answers/tune.h"
 #include "answers/validation.h"
 
 namespace tencache {
@@ -31,10 +34,25 @@ AnswerSchema schema_named(const char* name, const char* title, const char* descr
 
 const std::vector<AnswerSchema>& answer_schemas() {
   static const std::vector<AnswerSchema> schemas = {
-      schema_named<BoundAnswer>("bound", "A TenCache lower bound",
-                                "What `tencache bound --json` prints. Seconds per iteration. A window runs from its "
-                                "first op to its last, and "
-                                "around the end of the iteration if the last op comes before the first."),
+      schema_named<BoundAnswer>(
+          "bound", "A TenCache lower bound",
+          "What `tencache bound --json` prints. Seconds per iteration. A window runs from its first op to its last, "
+          "and around the end of the iteration if the last op comes before the first."),
+      schema_named<ExplainAnswer>(
+          "explain", "Where an iteration's time goes",
+          "What `tencache explain --json` prints. docs/explain.md explains it. Of a run: iteration = compute + gap + "
+          "stalls. Causes are those with a stall, the longest first: attributed = confirmed + still + moved. Taken "
+          "away "
+          "one after the other: confirmed + remainder = attributed. Where the trace does not fit, `run.fits` is false "
+          "and the lists are empty."),
+      schema_named<FitAnswer>("fit", "Whether a training step fits",
+                              "What `tencache fit --json` prints. docs/explain.md explains it. `demand` is what the "
+                              "step needs, by rank: what "
+                              "is alive at once fills the tiers, the fastest first. `policies`: the most that each "
+                              "tier holds under a policy, "
+                              "and the least memory where it was searched."),
+      schema_named<TuneAnswer>("tune", "The best knobs of a policy",
+                               "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
       schema_named<SensitivityAnswer>(
           "sensitivity", "Time against figures of a machine",
           "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A line is a "

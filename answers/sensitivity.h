@@ -13,7 +13,6 @@
 
 namespace tencache {
 
-BOOST_DESCRIBE_ENUM(ParameterUnit, bytes_per_second, bytes, parameters_per_second, factor)
 BOOST_DESCRIBE_ENUM(KneeState, found, below_range, above_range, never_fits)
 TENCACHE_ANSWER(SensitivityPoint, value, fits, reason, iteration_seconds)
 TENCACHE_ANSWER(SensitivityLine, policy, second_value, points, unlimited, knee_state, knee, summary)

@@ -5,56 +5,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "answers/result.h"
-#include "answers/text_table.h"
 #include "configs/load_policy_library.h"
 #include "core/text.h"
-#include "traces/import/csv_table.h"
 
 namespace tencache {
 namespace {
 
 constexpr std::size_t ties_shown = 5, reasons_shown = 3;
+constexpr double most_times_the_best = 3;  // what is longer is cut off: it would flatten all others
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json settings_json(const Settings& settings) {
-  Json json = Json::object();
-  for (const auto& [name, value] : settings) json[name] = value;
-  return json;
-}
-
-std::string text_of_settings(const Settings& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
-  return text.empty() ? "the defaults" : text;
-}
-
-Json candidate_json(const Tuned& tuned, const Candidate& candidate) {
-  Json seconds = Json::array();
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
-    seconds.push_back(candidate.capped ? Json(nullptr) : number_or_null(candidate.median_seconds(w)));
-  }
-  Json samples = Json::array();
-  for (const std::vector<double>& copies : candidate.seconds) {
-    Json list = Json::array();
-    for (const double value : copies) list.push_back(number_or_null(value));
-    samples.push_back(std::move(list));
-  }
-  return {{"settings", settings_json(candidate.settings)},
-          {"fits", candidate.fits},
-          {"reason", candidate.fits ? Json(nullptr) : Json(candidate.misfit)},
-          {"capped", candidate.capped},
-          {"relative_time", number_or_null(candidate.score)},
-          {"iteration_seconds", std::move(seconds)},
-          {"samples", std::move(samples)},
-          {"changed", candidate.changed}};
-}
+// ---- The answer -----------------------------------------------------------------------------------------------------
 
 // Reasons with their figures left out, and how many candidates have each.
-std::vector<std::pair<std::string, std::size_t>> misfit_reasons(const TuneResult& result) {
-  std::vector<std::pair<std::string, std::size_t>> reasons;
+std::vector<MisfitsAnswer> misfits_of(const TuneResult& result) {
+  std::vector<MisfitsAnswer> reasons;
   std::vector<std::string> kinds;
   for (const Candidate& candidate : result.candidates) {
     if (candidate.fits) continue;
@@ -63,12 +30,12 @@ std::vector<std::pair<std::string, std::size_t>> misfit_reasons(const TuneResult
     const auto at = std::ranges::find(kinds, kind);
     if (at == kinds.end()) {
       kinds.push_back(kind);
-      reasons.emplace_back(candidate.misfit, 1);
+      reasons.push_back({candidate.misfit, 1});
     } else {
-      ++reasons[static_cast<std::size_t>(at - kinds.begin())].second;
+      ++reasons[static_cast<std::size_t>(at - kinds.begin())].count;
     }
   }
-  std::ranges::stable_sort(reasons, std::greater<>(), [](const auto& reason) { return reason.second; });
+  std::ranges::stable_sort(reasons, std::greater<>(), &MisfitsAnswer::count);
   return reasons;
 }
 
@@ -107,56 +74,39 @@ Json manifest_of(const Tuned& tuned) {
   return {{"version", TENCACHE_VERSION}, {"hashes", std::move(hash)}, {"run", std::move(run)}, {"seed", request.seed}};
 }
 
-Json flatness_json(const Flatness& flatness) {
-  Json steps = Json::array();
+CandidateAnswer candidate_answer(const Candidate& candidate) {
+  CandidateAnswer answer{.settings = {candidate.settings.begin(), candidate.settings.end()},
+                         .fits = candidate.fits,
+                         .reason = {},
+                         .capped = candidate.capped,
+                         .relative_time = candidate.score,
+                         .iteration_seconds = {},
+                         .samples = candidate.seconds,
+                         .changed = candidate.changed};
+  if (!candidate.fits) answer.reason = candidate.misfit;
+  for (std::size_t w = 0; w < candidate.seconds.size(); ++w) {
+    answer.iteration_seconds.push_back(candidate.capped ? std::numeric_limits<double>::infinity()
+                                                        : candidate.median_seconds(w));
+  }
+  return answer;
+}
+
+FlatnessAnswer flatness_answer(const Flatness& flatness) {
+  FlatnessAnswer answer{flatness.knob, flatness.value, flatness.has_effect, {}};
   for (const Flatness::Step& step : flatness.steps) {
-    steps.push_back({{"value", step.value},
-                     {"simulated", step.known},
-                     {"fits", step.known ? Json(std::isfinite(step.ratio)) : Json(nullptr)},
-                     {"relative_time", step.known ? number_or_null(step.ratio) : Json(nullptr)},
-                     {"ties", step.ties}});
+    const bool fits = std::isfinite(step.ratio);
+    answer.steps.push_back({step.value, step.known, step.known ? std::optional(fits) : std::nullopt,
+                            step.known ? step.ratio : std::numeric_limits<double>::infinity(), step.ties});
   }
-  return {{"knob", flatness.knob},
-          {"value", flatness.value},
-          {"has_effect", flatness.has_effect},
-          {"steps", std::move(steps)}};
+  return answer;
 }
 
-std::string step_text(const Flatness::Step& step) {
-  if (!step.known) return step.value + " ?";
-  if (!std::isfinite(step.ratio)) return step.value + " does not fit";
-  if (step.ties) return step.value + " =";
-  return fmt::format("{} {:+.1f} %", step.value, 100 * (step.ratio - 1));
-}
+// ---- Words ----------------------------------------------------------------------------------------------------------
 
-std::string flatness_table(const Tuned& tuned) {
-  Table table({"knob", "best", "default", "this one alone, others as in best"});
-  std::vector<std::string> without_effect;
-  bool unknown = false;
-  for (const Flatness& flatness : tuned.result.flatness) {
-    if (!flatness.has_effect) {
-      without_effect.push_back(flatness.knob);
-      continue;
-    }
-    std::vector<std::string> steps;
-    for (const Flatness::Step& step : flatness.steps) {
-      steps.push_back(step_text(step));
-      unknown = unknown || !step.known;
-    }
-    table.add({flatness.knob, flatness.value, tuned.defaults.at(flatness.knob), join(steps)});
-  }
-  std::string text = table.text() + "= a tie";
-  const Candidate& standard = tuned.standard();
-  const bool spent =
-      tuned.result.simulations + standard.seconds.size() * standard.seconds.front().size() > tuned.request.budget;
-  if (unknown) {
-    text += spent ? ", ? not simulated: the budget is spent; raise --budget"
-                  : ", ? not simulated: the rest of the budget is kept for trying each change of a better one without; "
-                    "raise --budget";
-  }
-  text += '\n';
-  if (!without_effect.empty()) text += "Without effect here: " + join(without_effect) + ".\n";
-  return text;
+std::string settings_text(const Named<std::string>& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  return text.empty() ? "the defaults" : text;
 }
 
 std::string gain_text(double relative) {
@@ -164,157 +114,279 @@ std::string gain_text(double relative) {
                       : fmt::format("{:.3f} × the time of", relative);
 }
 
-std::string times_text(const Tuned& tuned) {
-  const Candidate& best = tuned.best();
-  const Candidate& standard = tuned.standard();
-  std::vector<std::string> header = {"workload", "best", "defaults"};
-  if (tuned.start_candidate) header.push_back("start");
-  header.push_back("ideal");
-  Table table(header);
-  const auto cell = [](const Candidate& candidate, std::size_t w) {
-    if (candidate.capped) return std::string("far slower");
-    return candidate.fits ? format_seconds(candidate.median_seconds(w)) : std::string("does not fit");
-  };
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
-    std::vector<std::string> row = {trace_title(tuned.workloads[w]), cell(best, w), cell(standard, w)};
-    if (tuned.start_candidate) row.push_back(cell(tuned.result.candidates[*tuned.start_candidate], w));
-    row.push_back(format_seconds(tuned.ideal_seconds[w]));
-    table.add(row);
+std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+
+std::string outcome_text(const TuneAnswer& answer) {
+  if (!answer.defaults.fits) {
+    return fmt::format("The defaults do not fit: {}.\n", printable(answer.defaults.reason.value_or("")));
   }
-  std::string text = table.text();
-  if (standard.fits) {
-    text += ties(best, standard, tuned.request.tie)
-                ? "A tie with the defaults: there is nothing to gain.\n"
-                : fmt::format("{} the defaults{}.\n", gain_text(best.score),
-                              tuned.workloads.size() > 1 ? " (geometric mean)" : "");
-  } else {
-    text += fmt::format("The defaults do not fit: {}.\n", printable(standard.misfit));
+  if (answer.ties_with_defaults) return "A tie with the defaults: there is nothing to gain.\n";
+  return fmt::format("{} the defaults{}.\n", gain_text(answer.best.relative_time),
+                     answer.workloads.size() > 1 ? " (geometric mean)" : "");
+}
+
+std::string step_text(const FlatnessStepAnswer& step) {
+  if (!step.simulated) return step.value + " ?";
+  if (!step.fits.value_or(false)) return step.value + " does not fit";
+  return step.value + " " + (step.ties ? "=" : off_text(step.relative_time));
+}
+
+// What the signs of the table above mean.
+std::string signs_text(const TuneAnswer& answer) {
+  std::string text = "= a tie";
+  std::vector<std::string> without_effect;
+  bool unknown = false;
+  for (const FlatnessAnswer& flatness : answer.flatness) {
+    if (!flatness.has_effect) {
+      without_effect.push_back(flatness.knob);
+    } else {
+      unknown = unknown || !std::ranges::all_of(flatness.steps, &FlatnessStepAnswer::simulated);
+    }
+  }
+  if (unknown) {
+    text += answer.spent ? ", ? not simulated: the budget is spent; raise --budget"
+                         : ", ? not simulated: the rest of the budget is kept for trying each change of a better one "
+                           "without; raise --budget";
+  }
+  return text + "\n" + (without_effect.empty() ? "" : "Without effect here: " + join(without_effect) + ".\n");
+}
+
+std::string ties_and_misfits(const TuneAnswer& answer) {
+  std::string text;
+  if (!answer.ties.empty()) {
+    text += fmt::format("{} other candidates tie with it{}:\n", answer.ties.size(),
+                        answer.ties.size() > ties_shown ? ", among them" : "");
+    for (std::size_t i = 0; i < std::min(ties_shown, answer.ties.size()); ++i) {
+      text += fmt::format("  {}\n", settings_text(answer.ties[i].settings));
+    }
+  }
+  std::size_t misfits = 0;
+  for (const MisfitsAnswer& misfit : answer.misfits) misfits += misfit.count;
+  if (misfits == 0) return text;
+  text += fmt::format("{} of {} candidates do not fit, such as\n", misfits, answer.candidates);
+  for (std::size_t i = 0; i < std::min(reasons_shown, answer.misfits.size()); ++i) {
+    text += fmt::format("  {} × {}\n", answer.misfits[i].count, printable(answer.misfits[i].reason));
   }
   return text;
 }
 
-std::string ties_and_misfits(const Tuned& tuned) {
-  const TuneResult& result = tuned.result;
-  std::string text;
-  if (!result.ties.empty()) {
-    text += fmt::format("{} other candidates tie with it{}:\n", result.ties.size(),
-                        result.ties.size() > ties_shown ? ", among them" : "");
-    for (std::size_t i = 0; i < std::min(ties_shown, result.ties.size()); ++i) {
-      text += fmt::format("  {}\n", text_of_settings(result.candidates[result.ties[i]].settings));
-    }
-  }
-  const auto reasons = misfit_reasons(result);
-  std::size_t misfits = 0;
-  for (const auto& reason : reasons) misfits += reason.second;
-  if (misfits != 0) {
-    text += fmt::format("{} of {} candidates do not fit, such as\n", misfits, result.candidates.size());
-    for (std::size_t i = 0; i < std::min(reasons_shown, reasons.size()); ++i) {
-      text += fmt::format("  {} × {}\n", reasons[i].second, printable(reasons[i].first));
-    }
-  }
+std::string head_text(const TuneAnswer& answer) {
+  // A start that --over leaves out is none of the combinations.
+  const bool outside = static_cast<double>(answer.candidates) > answer.combinations;
+  const std::size_t candidates = answer.candidates - (outside ? 1 : 0);
+  std::string text =
+      fmt::format("{} on {}: {} candidate{} of {:.3g}{}{}, {} simulation{}\n", answer.policy,
+                  answer.title.empty() ? answer.machine : answer.title, candidates, candidates == 1 ? "" : "s",
+                  answer.combinations, answer.exhaustive ? " (all)" : "", outside ? " and the start" : "",
+                  answer.simulations, answer.simulations == 1 ? "" : "s");
+  text += answer.copies;
+  if (answer.workloads.empty()) return text;
+  for (const std::string& note : answer.workloads.front().notes) text += fmt::format("note: {}\n", note);
   return text;
+}
+
+std::string sentence(const TuneAnswer& answer) {
+  std::string text = fmt::format("{} candidates of {}, {} simulations.", answer.candidates,
+                                 with_unit(answer.combinations, FigureUnit::none), answer.simulations);
+  if (!answer.best.fits) return text + " None fits.";
+  text += fmt::format(" Best: {}.", settings_text(answer.best.settings));
+  if (answer.ties_with_defaults) return text + " A tie with the defaults: there is nothing to gain.";
+  if (!std::isfinite(answer.speedup)) return text;
+  return fmt::format("{} {} as fast as the defaults.", text, with_unit(answer.speedup, FigureUnit::factor));
+}
+
+// ---- Tables ---------------------------------------------------------------------------------------------------------
+
+DocumentTable times_table(const TuneAnswer& answer) {
+  DocumentTable table{"workloads", "", {"workload", "best", "defaults"}};
+  if (answer.start) table.columns.emplace_back("start");
+  table.columns.emplace_back("ideal");
+  table.columns.emplace_back("to have it", Shown::on_page);
+  for (std::size_t w = 0; w < answer.workloads.size(); ++w) {
+    const TunedWorkloadAnswer& workload = answer.workloads[w];
+    const auto cell = [](const CandidateAnswer& candidate, double seconds) -> Cell {
+      return candidate.capped ? "far slower" : candidate.fits ? seconds_cell(seconds) : "does not fit";
+    };
+    std::vector<Cell> row = {text_cell(workload.title.empty() ? workload.trace : workload.title, workload.trace),
+                             cell(answer.best, workload.iteration_seconds),
+                             cell(answer.defaults, workload.defaults_seconds)};
+    if (answer.start) row.push_back(cell(*answer.start, answer.start->seconds(w)));
+    row.push_back(seconds_cell(workload.ideal_seconds));
+    row.emplace_back(workload.replay);
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+// On a terminal a row a knob, on pages a row a step.
+void add_flatness(Document& document, const TuneAnswer& answer) {
+  DocumentTable knobs{"flatness", "", {"knob", "best", "default", "this one alone, others as in best"}};
+  DocumentTable all{"flatness.steps", "This one alone, others as in best", {"knob", "value", "fits", "time", "ties"}};
+  knobs.shown = Shown::on_terminal;
+  all.shown = Shown::on_page;
+  for (const FlatnessAnswer& flatness : answer.flatness) {
+    std::vector<std::string> steps;
+    for (const FlatnessStepAnswer& step : flatness.steps) {
+      steps.push_back(step_text(step));
+      all.add({flatness.knob, step.value, step.fits ? yes_or_no(*step.fits) : Cell(""),
+               Cell("", step.relative_time, FigureUnit::factor), yes_or_no(step.ties)});
+    }
+    if (!flatness.has_effect) continue;
+    const auto knob = std::ranges::find(answer.knobs, flatness.knob, &KnobAnswer::name);
+    knobs.add({flatness.knob, flatness.value, knob == answer.knobs.end() ? "" : knob->default_, join(steps)});
+  }
+  document.blocks.emplace_back(std::move(knobs));
+  document.add_table(std::move(all));
+}
+
+DocumentTable misfits_table(const TuneAnswer& answer) {
+  DocumentTable table{"misfits", "Candidates that do not fit", {"candidates", "such as"}};
+  table.shown = Shown::on_page;
+  for (const MisfitsAnswer& misfit : answer.misfits) table.add({count_cell(misfit.count), misfit.reason});
+  return table;
+}
+
+// ---- The picture ----------------------------------------------------------------------------------------------------
+
+BarChart chart_of(const TuneAnswer& answer) {
+  BarChart chart;
+  chart.title = fmt::format("Tuning of {} on {}: {} of {:.3g} combinations simulated", answer.policy, answer.machine,
+                            answer.candidates, answer.combinations);
+  for (std::size_t w = 0; w < answer.workloads.size(); ++w) {
+    const TunedWorkloadAnswer& workload = answer.workloads[w];
+    const double best = workload.iteration_seconds;
+    if (!(best > 0) || !std::isfinite(best)) continue;
+    const auto add = [&](const char* label, double seconds) {
+      const bool known = std::isfinite(seconds) && seconds > 0;
+      chart.bars.push_back(plain_bar(std::filesystem::path(workload.trace).filename().string(), label,
+                                     known ? seconds / best : 0,
+                                     known ? seconds_text(seconds) + ", " + off_text(seconds / best) : "does not fit"));
+    };
+    add("best", best);
+    chart.bars.back().marked = true;
+    chart.bars.back().parts = {{{Ink::Kind::marked}, 1, "the best found"}};
+    chart.bars.back().text = seconds_text(best);
+    add("defaults", workload.defaults_seconds);
+    if (answer.start && std::isfinite(answer.start->seconds(w))) {
+      add("start", answer.start->seconds(w));
+    }
+    add("ideal", workload.ideal_seconds);
+  }
+  for (const FlatnessAnswer& knob : answer.flatness) {
+    for (const FlatnessStepAnswer& step : knob.steps) {
+      if (!step.simulated) continue;
+      const bool fits = step.fits.value_or(false);
+      ChartBar bar =
+          plain_bar("one knob of the best moved", fmt::format("{} {} → {}", knob.knob, knob.value, step.value),
+                    fits ? std::min(1.0, step.relative_time) : 0,
+                    !fits       ? "does not fit"
+                    : step.ties ? "ties"
+                                : off_text(step.relative_time));
+      if (fits) bar.parts.push_back({{Ink::Kind::pale}, std::max(0.0, step.relative_time - 1), "slower than the best"});
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  return chart;
 }
 
 }  // namespace
 
-Json tune_json(const Tuned& tuned) {
+TuneAnswer tune_answer(const Tuned& tuned) {
   const TuneResult& result = tuned.result;
-  Json workloads = Json::array();
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
-    workloads.push_back({{"trace", tuned.workloads[w].options.trace},
-                         {"iteration_seconds", number_or_null(tuned.best().median_seconds(w))},
-                         {"defaults_seconds", number_or_null(tuned.standard().median_seconds(w))},
-                         {"ideal_seconds", tuned.ideal_seconds[w]},
-                         {"replay", replay_command(tuned, tuned.best(), w)},
-                         {"notes", notes_of(tuned.workloads[w])},
-                         {"gpu_time", gpu_time_json(tuned.workloads[w])}});
-  }
-  Json knobs = Json::array(), flatness = Json::array(), tied = Json::array(), misfits = Json::array();
-  for (const Knob& knob : tuned.knobs) {
-    knobs.push_back(
-        {{"name", knob.name}, {"values", knob.values}, {"default", tuned.defaults.at(knob.name)}, {"unit", knob.unit}});
-  }
-  for (const Flatness& one : result.flatness) flatness.push_back(flatness_json(one));
-  for (const std::size_t index : result.ties) tied.push_back(candidate_json(tuned, result.candidates[index]));
-  for (const auto& [reason, count] : misfit_reasons(result)) misfits.push_back({{"reason", reason}, {"count", count}});
-  const bool gained = tuned.best().fits && tuned.standard().fits;
-  return {{"policy", tuned.request.policy},
-          {"machine", tuned.machine().name},
-          {"workloads", std::move(workloads)},
-          {"best", candidate_json(tuned, tuned.best())},
-          {"defaults", candidate_json(tuned, tuned.standard())},
-          {"start",
-           tuned.start_candidate ? candidate_json(tuned, result.candidates[*tuned.start_candidate]) : Json(nullptr)},
-          {"speedup", gained ? number_or_null(1 / tuned.best().score) : Json(nullptr)},
-          {"ties_with_defaults", gained && ties(tuned.best(), tuned.standard(), tuned.request.tie)},
-          {"pinned_buffer_bytes", reserved_memory(tuned, tuned.best()).pinned_buffers},
-          {"knobs", std::move(knobs)},
-          {"untested", result.untested},
-          {"flatness", std::move(flatness)},
-          {"ties", std::move(tied)},
-          {"misfits", std::move(misfits)},
-          {"combinations", result.combinations},
-          {"exhaustive", result.exhaustive},
-          {"candidates", result.candidates.size()},
-          {"simulations", result.simulations},
-          {"manifest", manifest_of(tuned)},
-          {"timing", {{"run_seconds", tuned.run_seconds}}}};
-}
-
-std::string tune_text(const Tuned& tuned) {
-  const TuneResult& result = tuned.result;
-  // A start that --over leaves out is none of the combinations.
-  const bool outside = static_cast<double>(result.candidates.size()) > static_cast<double>(result.combinations);
-  const std::size_t candidates = result.candidates.size() - (outside ? 1 : 0);
-  std::string text =
-      fmt::format("{} on {}: {} candidate{} of {:.3g}{}{}, {} simulation{}\n", tuned.request.policy,
-                  machine_title(tuned.workloads.front()), candidates, candidates == 1 ? "" : "s", result.combinations,
-                  result.exhaustive ? " (all)" : "", outside ? " and the start" : "", result.simulations,
-                  result.simulations == 1 ? "" : "s");
-  if (tuned.request.jitter > 0) {
-    text += fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",
-                        result.candidates.front().seconds.front().size(), 100 * tuned.request.jitter);
-  }
-  for (const std::string& note : notes_of(tuned.workloads.front())) text += fmt::format("note: {}\n", note);
-  const Candidate& best = tuned.best();
-  if (!best.fits) return text + "\nNone fits.\n" + ties_and_misfits(tuned);
-  text += fmt::format("\n{}\nbest: {}\n", times_text(tuned), text_of_settings(best.settings));
+  const Candidate &best = tuned.best(), &standard = tuned.standard();
   const ReservedMemory reserved = reserved_memory(tuned, best);
-  if (reserved.pinned_buffers != 0) {
-    text += fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",
-                        format_bytes(reserved.pinned_buffers), format_bytes(reserved.cpu_home));
+  const bool gained = best.fits && standard.fits;
+  TuneAnswer answer;
+  answer.policy = tuned.request.policy;
+  answer.machine = tuned.machine().name;
+  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
+    const Workload& workload = tuned.workloads[w];
+    answer.workloads.push_back({workload.options.trace, best.median_seconds(w), standard.median_seconds(w),
+                                tuned.ideal_seconds[w], replay_command(tuned, best, w), notes_of(workload),
+                                gpu_time_json(workload), trace_title(workload)});
   }
-  if (!result.untested.empty()) {
-    text += fmt::format("The budget ended before it was known whether these gain anything: {}; raise --budget.\n",
-                        join(result.untested));
+  answer.best = candidate_answer(best);
+  answer.defaults = candidate_answer(standard);
+  if (tuned.start_candidate) answer.start = candidate_answer(result.candidates[*tuned.start_candidate]);
+  answer.speedup = gained ? 1 / best.score : std::numeric_limits<double>::infinity();
+  answer.ties_with_defaults = gained && ties(best, standard, tuned.request.tie);
+  answer.pinned_buffer_bytes = reserved.pinned_buffers;
+  for (const Knob& knob : tuned.knobs) {
+    answer.knobs.push_back({knob.name, knob.values, tuned.defaults.at(knob.name), knob.unit});
   }
-  text += fmt::format("\n{}{}", flatness_table(tuned), ties_and_misfits(tuned));
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w)
-    text += fmt::format("\n{}\n", replay_command(tuned, best, w));
-  return text;
+  answer.untested = result.untested;
+  for (const Flatness& one : result.flatness) answer.flatness.push_back(flatness_answer(one));
+  for (const std::size_t index : result.ties) answer.ties.push_back(candidate_answer(result.candidates[index]));
+  answer.misfits = misfits_of(result);
+  answer.combinations = result.combinations;
+  answer.exhaustive = result.exhaustive;
+  answer.candidates = result.candidates.size();
+  answer.simulations = result.simulations;
+  answer.manifest = manifest_of(tuned);
+  answer.timing = {{"run_seconds", tuned.run_seconds}};
+  answer.title = machine_title(tuned.workloads.front());
+  if (tuned.request.jitter > 0) {
+    answer.copies = fmt::format("each by the median of {} copies whose durations vary by {:g} %\n",
+                                standard.seconds.front().size(), 100 * tuned.request.jitter);
+  }
+  answer.cpu_home = reserved.cpu_home;
+  answer.spent = result.simulations + standard.seconds.size() * standard.seconds.front().size() > tuned.request.budget;
+  return answer;
 }
 
-std::string tune_csv(const Tuned& tuned) {
-  std::string text = "candidate,best,ties,fits,capped,relative_time";
-  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) text += fmt::format(",seconds_{}", w + 1);
-  std::vector<std::string> names;
-  for (const auto& [name, value] : tuned.defaults) names.push_back(name);
-  for (const std::string& name : names) text += fmt::format(",{}", name);
-  text += ",reason\n";
-  const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{}", value) : std::string(); };
+Document document_of(const TuneAnswer& answer) {
+  Document document{.kind = "tune"};
+  BarChart chart = chart_of(answer);
+  document.title = chart.title;
+  document.add_text(head_text(answer));
+  document.add_paragraph(sentence(answer));
+  document.add_chart(std::move(chart), most_times_the_best);
+  if (!answer.best.fits) {
+    document.add_text("\nNone fits.\n" + ties_and_misfits(answer));
+    document.add_table(misfits_table(answer));
+    return document;
+  }
+  document.add_text("\n");
+  document.add_table(times_table(answer));
+  document.add_text(outcome_text(answer) + fmt::format("\nbest: {}\n", settings_text(answer.best.settings)));
+  if (answer.pinned_buffer_bytes != 0) {
+    document.add_text(fmt::format("CPU memory: {} for pinned buffers, {} for what stays there\n",
+                                  format_bytes(answer.pinned_buffer_bytes), format_bytes(answer.cpu_home)));
+  }
+  if (!answer.untested.empty()) {
+    document.add_text(
+        fmt::format("The budget ended before it was known whether these gain anything: {}; raise "
+                    "--budget.\n",
+                    join(answer.untested)));
+  }
+  document.add_text("\n");
+  add_flatness(document, answer);
+  document.add_table(misfits_table(answer));
+  document.add_text(signs_text(answer) + ties_and_misfits(answer));
+  for (const TunedWorkloadAnswer& workload : answer.workloads) document.add_text("\n" + workload.replay + "\n");
+  return document;
+}
+
+DocumentTable candidates_table(const Tuned& tuned) {
+  DocumentTable table{"candidates", "", {"candidate", "best", "ties", "fits", "capped", "relative_time"}};
+  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) table.columns.emplace_back(fmt::format("seconds_{}", w + 1));
+  for (const auto& [name, value] : tuned.defaults) table.columns.emplace_back(name);
+  table.columns.emplace_back("reason");
+  const auto truth = [](bool is_true) -> Cell { return is_true ? "true" : "false"; };
+  const auto number = [](double value) -> Cell { return std::isfinite(value) ? Cell("", value) : Cell(""); };
   for (std::size_t i = 0; i < tuned.result.candidates.size(); ++i) {
     const Candidate& candidate = tuned.result.candidates[i];
     const bool tied = std::ranges::find(tuned.result.ties, i) != tuned.result.ties.end();
-    text += fmt::format("{},{},{},{},{},{}", i, i == tuned.result.best, tied, candidate.fits, candidate.capped,
-                        number(candidate.score));
+    table.add({count_cell(i), truth(i == tuned.result.best), truth(tied), truth(candidate.fits),
+               truth(candidate.capped), number(candidate.score)});
+    std::vector<Cell>& row = table.rows.back().cells;
     for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
-      text += fmt::format(",{}", candidate.capped ? std::string() : number(candidate.median_seconds(w)));
+      row.push_back(candidate.capped ? Cell("") : number(candidate.median_seconds(w)));
     }
-    const Settings all = tuned.resolved(candidate);
-    for (const std::string& name : names) text += fmt::format(",{}", all.at(name));
-    text += fmt::format(",{}\n", csv_field(candidate.misfit));
+    for (const auto& [name, value] : tuned.resolved(candidate)) row.emplace_back(value);
+    row.emplace_back(candidate.misfit);
   }
-  return text;
+  return table;
 }
 
 }  // namespace tencache

@@ -1,16 +1,106 @@
-// What `tencache tune` found (studies/tune_run.h): JSON, text and all candidates as CSV.
+// What `tencache tune` found (studies/tune_run.h) as an answer, and all candidates as CSV.
 #pragma once
 
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "answers/json.h"
+#include "answers/described.h"
+#include "answers/document.h"
 #include "studies/tune_run.h"
 
 namespace tencache {
 
-Json tune_json(const Tuned& tuned);
-std::string tune_text(const Tuned& tuned);
+struct TunedWorkloadAnswer {
+  std::string trace;
+  double iteration_seconds = 0, defaults_seconds = 0, ideal_seconds = 0;  // the best's first
+  std::string replay;                                                     // the command that has it
+  std::vector<std::string> notes;
+  Json gpu_time;
+
+  std::string title;  // "gpt2, batch 8"; known only while the command runs
+};
+TENCACHE_ANSWER(TunedWorkloadAnswer, trace, iteration_seconds, defaults_seconds, ideal_seconds, replay, notes, gpu_time)
+
+struct CandidateAnswer {
+  Named<std::string> settings;  // what differs from the defaults
+  bool fits = false;
+  std::optional<std::string> reason;
+  bool capped = false;       // fits, but was given up
+  double relative_time = 0;  // to the defaults
+  std::vector<double> iteration_seconds;
+  std::vector<std::vector<double>> samples;  // of each workload, of each copy
+  std::size_t changed = 0;                   // knobs
+
+  double seconds(std::size_t workload) const {
+    return workload < iteration_seconds.size() ? iteration_seconds[workload] : std::numeric_limits<double>::infinity();
+  }
+};
+TENCACHE_ANSWER(CandidateAnswer, settings, fits, reason, capped, relative_time, iteration_seconds, samples, changed)
+
+struct KnobAnswer {
+  std::string name;
+  std::vector<std::string> values;
+  std::string default_, unit;
+};
+TENCACHE_ANSWER(KnobAnswer, name, values, default_, unit)
+
+struct FlatnessStepAnswer {
+  std::string value;
+  bool simulated = false;
+  std::optional<bool> fits;
+  double relative_time = 0;  // to the best
+  bool ties = false;
+};
+TENCACHE_ANSWER(FlatnessStepAnswer, value, simulated, fits, relative_time, ties)
+
+struct FlatnessAnswer {
+  std::string knob, value;
+  bool has_effect = true;
+  std::vector<FlatnessStepAnswer> steps;
+};
+TENCACHE_ANSWER(FlatnessAnswer, knob, value, has_effect, steps)
+
+struct MisfitsAnswer {
+  std::string reason;  // of one of them
+  std::size_t count = 0;
+};
+TENCACHE_ANSWER(MisfitsAnswer, reason, count)
+
+struct TuneAnswer {
+  std::string policy, machine;
+  std::vector<TunedWorkloadAnswer> workloads;
+  CandidateAnswer best, defaults;
+  std::optional<CandidateAnswer> start;
+  double speedup = 0;
+  bool ties_with_defaults = false;
+  Bytes pinned_buffer_bytes = 0;
+  std::vector<KnobAnswer> knobs;
+  std::vector<std::string> untested;
+  std::vector<FlatnessAnswer> flatness;
+  std::vector<CandidateAnswer> ties;
+  std::vector<MisfitsAnswer> misfits;
+  double combinations = 0;
+  bool exhaustive = false;
+  std::size_t candidates = 0;
+  std::uint64_t simulations = 0;
+  Json manifest, timing;
+
+  // Known only while the command runs.
+  std::string title;   // of the machine, "g5.xlarge with GPU memory 6.00 GiB"
+  std::string copies;  // a line on jitter
+  Bytes cpu_home = 0;  // of the best, beside pinned buffers
+  bool spent = false;  // the whole budget
+};
+TENCACHE_ANSWER(TuneAnswer, policy, machine, workloads, best, defaults, start, speedup, ties_with_defaults,
+                pinned_buffer_bytes, knobs, untested, flatness, ties, misfits, combinations, exhaustive, candidates,
+                simulations, manifest, timing)
+
+TuneAnswer tune_answer(const Tuned& tuned);
+Document document_of(const TuneAnswer& answer);
 // All candidates, in the order of their simulation: one row each, a column for each knob.
-std::string tune_csv(const Tuned& tuned);
+DocumentTable candidates_table(const Tuned& tuned);
 
 }  // namespace tencache

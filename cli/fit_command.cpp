@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "answers/fit.h"
@@ -12,10 +11,9 @@
 #include "cli/console.h"
 #include "cli/repeat.h"
 #include "cli/workload_options.h"
-#include "policies/registry.h"
+#include "studies/bound.h"
 #include "studies/fit.h"
-#include "studies/parallel.h"
-#include "traces/demand.h"
+#include "traces/transform/split_ranks.h"
 
 namespace tencache {
 namespace {
@@ -38,97 +36,6 @@ std::vector<TierKind> searched_kinds(const FitArguments& arguments, std::size_t 
   return {TierKind::gpu};
 }
 
-TierId tier_of_kind(const MachineSpec& machine, TierKind kind) {
-  for (TierId tier = 0; tier < machine.tiers.size(); ++tier) {
-    if (machine.tiers[tier].kind == kind) return tier;
-  }
-  return no_tier;
-}
-
-// Page-locked CPU memory at most, staging buffers included.
-Bytes pinned_bytes(const TierPeak& cpu_peak, Bytes cpu_peak_bytes, const Staging& staging) {
-  return (cpu_peak.pinned != 0 ? cpu_peak.pinned : cpu_peak_bytes) + staging.count * staging.bytes;
-}
-
-FitVerdict judge(const Workload& workload, const std::string& policy,
-                 const std::map<std::string, std::string>& settings, std::optional<Bytes> pinned_limit) {
-  FitVerdict verdict;
-  Timeline timeline;
-  std::vector<Timeline> others;
-  const Recorders recorders{.timeline = &timeline, .other_timelines = &others};
-  if (!settings.empty()) make_policy(policy, settings);  // a wrong option is bad usage
-  try {
-    verdict.outcome = simulate_policy(workload, policy, settings, recorders);
-  } catch (const Error& error) {  // what the machine cannot serve, such as staging buffers too small, is a no
-    verdict.outcome.policy = policy;
-    verdict.outcome.result.fits = false;
-    verdict.outcome.result.misfit = error.what();
-  }
-  Outcome& outcome = verdict.outcome;
-  outcome.program.trace = Trace();
-  for (RankOutcome& rank : outcome.ranks) rank.program.trace = Trace();
-  if (!outcome.result.fits) return verdict;
-  const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
-  verdict.peaks = tier_peaks(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, machine);
-  if (const TierId cpu = machine.tier_of(Device::cpu); pinned_limit && cpu != no_tier) {
-    Bytes needed = 0;  // of all ranks: they lock the memory of one host
-    for (std::size_t rank = 0; rank < std::max<std::size_t>(outcome.ranks.size(), 1); ++rank) {
-      const RunResult& result = outcome.ranks.empty() ? outcome.result : outcome.ranks[rank].result;
-      const MachineSpec& own = workload.machine.of_rank(rank);
-      const TierPeak peak = tier_peaks(rank == 0 ? timeline : others[rank - 1], result, own)[cpu];
-      needed += pinned_bytes(peak, result.peak_bytes[cpu], own.staging);
-    }
-    verdict.pinned_fits = needed <= *pinned_limit;
-    verdict.pinned = needed;
-    verdict.pinned_limit = *pinned_limit;
-  }
-  return verdict;
-}
-
-std::vector<FitVerdict> judge_all(const FitArguments& arguments, const Workload& workload,
-                                  const std::vector<std::string>& names,
-                                  const std::map<std::string, std::string>& settings, std::size_t ranks) {
-  const std::optional<Bytes> limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, ranks);
-  std::vector<TierId> tiers;
-  for (const TierKind kind : searched_kinds(arguments, names.size())) {
-    if (const TierId tier = tier_of_kind(workload.machine, kind); tier != no_tier) tiers.push_back(tier);
-  }
-  std::vector<FitVerdict> verdicts(names.size());
-  ProgressLine progress;
-  std::mutex mutex;
-  std::size_t done = 0;
-  const auto step = [&](const std::string& what) {
-    const std::lock_guard lock(mutex);
-    progress.show(fmt::format("{} of {}: {}", ++done, names.size() * (1 + tiers.size()), what));
-  };
-  on_all_cores(names.size(), [&](std::size_t i) {
-    verdicts[i] = judge(workload, names[i], settings, limit);
-    for (const TierId tier : tiers) verdicts[i].minimums.push_back({tier, std::nullopt, std::nullopt});
-    step(names[i]);
-  });
-  on_all_cores(names.size() * tiers.size(), [&](std::size_t i) {
-    FitVerdict& verdict = verdicts[i / tiers.size()];
-    FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
-    minimum.bytes = minimum_capacity(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                     limits_of(workload.options.iterations), verdict.outcome.result.fits);
-    step(verdict.outcome.policy + ", least " + workload.machine.tiers[minimum.tier].name + " memory");
-  });
-  if (tiers.size() < 2) return verdicts;
-  std::vector<FitVerdict*> helpless;  // two tiers are too small at least
-  for (FitVerdict& verdict : verdicts) {
-    const bool none_does = std::none_of(verdict.minimums.begin(), verdict.minimums.end(),
-                                        [](const FitVerdict::Minimum& minimum) { return minimum.bytes.has_value(); });
-    if (none_does) helpless.push_back(&verdict);
-  }
-  on_all_cores(helpless.size() * tiers.size(), [&](std::size_t i) {
-    FitVerdict& verdict = *helpless[i / tiers.size()];
-    FitVerdict::Minimum& minimum = verdict.minimums[i % tiers.size()];
-    minimum.joint = joint_minimum(workload.trace, workload.machine, minimum.tier, verdict.outcome.policy, settings,
-                                  limits_of(workload.options.iterations));
-  });
-  return verdicts;
-}
-
 ExitCode fit(const FitArguments& arguments) {
   std::vector<std::string> names = policies_named(arguments.policies);
   // That the ideal fits says nothing, unless nothing else was asked.
@@ -136,17 +43,31 @@ ExitCode fit(const FitArguments& arguments) {
   const auto settings = parse_settings(arguments.settings);
   if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
   const Workload workload = load_workload(arguments.workload);
-  FitResult result{.workload = workload,
-                   .demands = demands_of(workload.trace),
-                   .rounded = demands_of(workload.trace, workload.machine.tiers.front().granularity),
-                   .verdicts = {}};
-  result.verdicts = judge_all(arguments, workload, names, settings, result.demands.size());
-  if (arguments.json) {
-    print_repeatable(fit_json(result), arguments.command);
-  } else {
-    print(fit_text(result));
+  FitRequest request;
+  request.workload = &workload;
+  request.policies = names;
+  request.settings = settings;
+  request.searched = searched_kinds(arguments, names.size());
+  request.pinned_limit = parse_pinned_limit(arguments.pinned_limit, workload.machine, rank_count(workload.trace));
+  std::vector<FitVerdict> verdicts;
+  {
+    ProgressLine progress;
+    request.progress = [&](std::size_t done, std::size_t of, const std::string& what) {
+      progress.show(fmt::format("{} of {}: {}", done, of, what));
+    };
+    verdicts = judge_fit(request);
   }
-  return result.fits() ? ExitCode::done : ExitCode::answer_is_no;
+  std::optional<Bound> bound;
+  if (arguments.json || std::ranges::any_of(verdicts, &FitVerdict::fits_all)) {
+    bound = lower_bound_of(workload.trace, workload.machine);
+  }
+  const FitAnswer answer = fit_answer(request, std::move(verdicts), bound);
+  if (arguments.json) {
+    print_repeatable(to_json_of(answer), arguments.command);
+  } else {
+    print(document_text(document_of(answer)));
+  }
+  return answer.fits ? ExitCode::done : ExitCode::answer_is_no;
 }
 
 }  // namespace

@@ -165,9 +165,14 @@ ExitCode tune_policy(const TuneArguments& arguments) {
   check_outputs(arguments);
   parse_pinned_limit(arguments.pinned_limit, load_machine(request.workload), 1);  // a mistake is said before the search
   const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
-  if (!arguments.csv.empty()) write_file(arguments.csv, tune_csv(tuned));
+  if (!arguments.csv.empty()) write_file(arguments.csv, table_csv(candidates_table(tuned)));
   if (tuned.best().fits) write_configurations(arguments, tuned, start ? &*start : nullptr);
-  arguments.json ? print_repeatable(tune_json(tuned), arguments.command) : print(tune_text(tuned));
+  const TuneAnswer answer = tune_answer(tuned);
+  if (arguments.json) {
+    print_repeatable(to_json_of(answer), arguments.command);
+  } else {
+    print(document_text(document_of(answer)));
+  }
   if (!arguments.csv.empty()) {
     remark(fmt::format("{} candidates in {}", tuned.result.candidates.size(), arguments.csv));
   }

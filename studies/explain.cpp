@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -20,39 +19,50 @@ constexpr double negligible = 1e-6;  // of an iteration
 
 TimeParts parts_of(const Outcome& outcome) {
   const RunResult& result = outcome.result;
-  TimeParts parts{.fits = result.fits,
-                  .reason = result.misfit,
-                  .seconds = 0,
-                  .compute = 0,
-                  .gaps = 0,
-                  .stalls = {},
-                  .rank = outcome.rank};
-  if (!result.fits) return parts;
+  TimeParts parts;
+  parts.fits = result.fits;
+  parts.rank = outcome.rank;
+  if (!result.fits) {
+    parts.reason = result.misfit;
+    return parts;
+  }
   const auto seconds = [&](Nanoseconds window_ns) {
     return to_seconds(window_ns) / static_cast<double>(result.period);
   };
-  parts.seconds = seconds(result.window.time_ns);
-  parts.compute = seconds(result.window.compute_ns);
-  parts.gaps = seconds(result.window.gap_ns);
-  for (std::size_t i = 0; i < stall_cause_count; ++i) parts.stalls[i] = seconds(result.window.stall_ns[i]);
+  parts.iteration_seconds = seconds(result.window.time_ns);
+  parts.compute_seconds = seconds(result.window.compute_ns);
+  parts.gap_seconds = seconds(result.window.gap_ns);
+  for (const StallCause cause : all_causes) {
+    parts.stall_seconds[cause] = seconds(result.window.stall_ns[static_cast<std::size_t>(cause)]);
+  }
   return parts;
 }
 
 std::vector<StallCause> causes_of(const StallSeconds& stalls) {
   std::vector<StallCause> causes;
-  for (std::size_t i = 0; i < stall_cause_count; ++i) {
-    if (stalls[i] > 0) causes.push_back(static_cast<StallCause>(i));
+  for (const StallCause cause : all_causes) {
+    if (stalls[cause] > 0) causes.push_back(cause);
   }
-  std::stable_sort(causes.begin(), causes.end(), [&](StallCause a, StallCause b) {
-    return stalls[static_cast<std::size_t>(a)] > stalls[static_cast<std::size_t>(b)];
-  });
+  std::ranges::stable_sort(causes, std::ranges::greater(), [&](StallCause cause) { return stalls[cause]; });
   return causes;
+}
+
+std::string change_text(StallCause cause) {
+  switch (cause) {
+    case StallCause::cpu_optimizer:
+      return "the CPU's updates take no time";
+    case StallCause::memory:
+      return "GPU memory for everything";
+    case StallCause::collective:
+      return "ranks do not wait for each other";
+    default:
+      return std::string(to_string(cause)) + " takes no time";
+  }
 }
 
 template <typename Costly>
 void sort_by_stall(std::vector<Costly>& list) {
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Costly& a, const Costly& b) { return sum_of(a.stalls) > sum_of(b.stalls); });
+  std::ranges::stable_sort(list, std::ranges::greater(), &Costly::seconds);
 }
 
 // ---- Ops, layers and tensors, from the timeline of the window
@@ -82,20 +92,27 @@ class Breakdown {
 
   void write(Explanation& explanation) const {
     std::map<std::string, StallSeconds> layers;
-    for (OpIndex op = 0; op < op_stalls_.size(); ++op) {
-      if (sum_of(op_stalls_[op]) <= 0) continue;
-      explanation.ops.push_back({op, op_stalls_[op]});
-      StallSeconds& layer = layers[std::string(layer_of_module(trace_.module(trace_.ops[op])))];
-      for (std::size_t i = 0; i < stall_cause_count; ++i) layer[i] += op_stalls_[op][i];
+    for (OpIndex id = 0; id < op_stalls_.size(); ++id) {
+      const StallSeconds& stalls = op_stalls_[id];
+      if (sum_of(stalls) <= 0) continue;
+      const Op& op = trace_.ops[id];
+      explanation.ops.push_back({id, std::string(trace_.name(op)), std::string(trace_.module(op)),
+                                 std::string(to_string(op.phase)), sum_of(stalls), stalls});
+      StallSeconds& layer = layers[std::string(layer_of_module(trace_.module(op)))];
+      for (const StallCause cause : all_causes) layer[cause] += stalls[cause];
     }
-    for (auto& [layer, stalls] : layers) explanation.layers.push_back({layer, stalls});
-    for (TensorId tensor = 0; tensor < tensor_stalls_.size(); ++tensor) {
-      if (sum_of(tensor_stalls_[tensor]) > 0) explanation.tensors.push_back({tensor, tensor_stalls_[tensor]});
+    for (auto& [layer, stalls] : layers) explanation.layers.push_back({layer, sum_of(stalls), stalls});
+    for (TensorId id = 0; id < tensor_stalls_.size(); ++id) {
+      const StallSeconds& stalls = tensor_stalls_[id];
+      if (sum_of(stalls) <= 0) continue;
+      const Tensor& tensor = trace_.tensors[id];
+      explanation.tensors.push_back({id, std::string(trace_.name(tensor)), std::string(to_string(tensor.role)),
+                                     tensor.bytes, no_seconds, sum_of(stalls), stalls});
     }
     sort_by_stall(explanation.ops);
     sort_by_stall(explanation.layers);
     sort_by_stall(explanation.tensors);
-    explanation.without_tensor = without_tensor_;
+    explanation.stalls_of_no_tensor_seconds = without_tensor_;
   }
 
  private:
@@ -103,9 +120,8 @@ class Breakdown {
     const Nanoseconds begin = std::max(stall.start_ns, begin_), end = std::min(stall.end_ns, end_);
     if (end <= begin) return;
     const double seconds = to_seconds(end - begin) / period_;
-    const auto cause = static_cast<std::size_t>(stall.cause);
-    if (stall.op < op_stalls_.size()) op_stalls_[stall.op][cause] += seconds;
-    const std::vector<const Span*>& arrivals = arrivals_[cause];
+    if (stall.op < op_stalls_.size()) op_stalls_[stall.op][stall.cause] += seconds;
+    const std::vector<const Span*>& arrivals = arrivals_[static_cast<std::size_t>(stall.cause)];
     const auto after = std::upper_bound(arrivals.begin(), arrivals.end(), stall.end_ns,
                                         [](Nanoseconds time, const Span* span) { return time < span->end_ns; });
     // The last that ended by then, if it ended within the stall.
@@ -114,7 +130,7 @@ class Breakdown {
       without_tensor_ += seconds;
       return;
     }
-    tensor_stalls_[(*(after - 1))->tensor][cause] += seconds;
+    tensor_stalls_[(*(after - 1))->tensor][stall.cause] += seconds;
   }
 
   const Trace& trace_;
@@ -158,7 +174,7 @@ class Explaining {
       explanation_.outcome.result.misfit = error.what();
     }
     const Outcome& outcome = explanation_.outcome;
-    explanation_.parts = parts_of(outcome);
+    explanation_.run = parts_of(outcome);
     explanation_.simulations = done_ = 1;
     if (!outcome.result.fits) return std::move(explanation_);
     Breakdown(outcome.rank == 0 ? timeline : others[outcome.rank - 1], outcome.result, outcome.program,
@@ -174,9 +190,10 @@ class Explaining {
   // Every simulation but that of the run itself; the steps, which follow from each other, are one task and come first.
   void prepare() {
     rank_tensors_ = tensors_by_rank(*request_.trace);
-    for (const StallCause cause : causes_of(explanation_.parts.stalls)) {
+    const StallSeconds& stalls = explanation_.run.stall_seconds;
+    for (const StallCause cause : causes_of(stalls)) {
       explanation_.causes.push_back(
-          {.cause = cause, .attributed = explanation_.parts.stalls[static_cast<std::size_t>(cause)], .without = {}});
+          {.cause = cause, .attributed_seconds = stalls[cause], .change = change_text(cause), .without = {}});
     }
     add_changes();
     if (!explanation_.causes.empty()) {
@@ -213,16 +230,17 @@ class Explaining {
                          !(parameter.kind == Kind::tier && parameter.index > 1);
       const double value = value_of(parameter, machine);
       if (!asked || value <= 0 || value >= unlimited_value(parameter) / 2) continue;
-      explanation_.changes.push_back({.what = parameter.name + " × 2",
-                                      .parameter = parameter.name,
-                                      .policy = false,
+      explanation_.changes.push_back({.change = parameter.name + " × 2",
+                                      .kind = "machine",
+                                      .name = parameter.name,
                                       .value = 2 * value,
+                                      .unit = parameter.unit(),
                                       .then = {}});
     }
     for (const std::string& policy : request_.other_policies) {
       if (policy == request_.policy || policy == "ideal") continue;
       explanation_.changes.push_back(
-          {.what = "policy " + policy, .parameter = policy, .policy = true, .value = 0, .then = {}});
+          {.change = "policy " + policy, .kind = "policy", .name = policy, .unit = {}, .then = {}});
     }
   }
 
@@ -273,11 +291,11 @@ class Explaining {
   }
 
   void simulate_change(ExplainedChange& change) {
-    if (change.policy) {
-      change.then = simulate(*request_.trace, *request_.machine, change.parameter, {});
+    if (change.is_policy()) {
+      change.then = simulate(*request_.trace, *request_.machine, change.name, {});
       return;
     }
-    const MachineParameter parameter = parameter_named(*request_.machine, change.parameter);
+    const MachineParameter parameter = parameter_named(*request_.machine, change.name);
     const bool speed = parameter.kind == MachineParameter::Kind::gpu_speed;
     change.then =
         simulate(speed ? with_gpu_speed(*request_.trace, change.value) : *request_.trace,
@@ -299,41 +317,53 @@ class Explaining {
   }
 
   void take_steps() {
-    TimeParts now = explanation_.parts;
+    TimeParts now = explanation_.run;
     std::vector<StallCause> removed;
     for (;;) {
-      std::vector<StallCause> left = causes_of(now.stalls);
+      std::vector<StallCause> left = causes_of(now.stall_seconds);
       std::erase_if(
           left, [&](StallCause cause) { return std::find(removed.begin(), removed.end(), cause) != removed.end(); });
-      if (left.empty() && sum_of(now.stalls) > negligible * now.seconds) left = hidden_causes(removed);
+      if (left.empty() && sum_of(now.stall_seconds) > negligible * now.iteration_seconds) left = hidden_causes(removed);
       if (left.empty()) return;
       removed.push_back(left.front());
       TimeParts without = simulate_without(removed);
       if (!without.fits) {
-        explanation_.refused_step = {left.front(), without.reason};
+        explanation_.in_turn.refused = {left.front(), change_text(left.front()), *without.reason};
         return;
       }
-      explanation_.steps.push_back({left.front(), now.seconds - without.seconds, without});
+      explanation_.in_turn.steps.push_back({left.front(), change_text(left.front()),
+                                            now.iteration_seconds - without.iteration_seconds,
+                                            without.iteration_seconds, without});
       now = without;
     }
   }
 
   void finish() {
-    const TimeParts& parts = explanation_.parts;
+    const TimeParts& run = explanation_.run;
     for (ExplainedCause& cause : explanation_.causes) {
       if (!cause.without.fits) continue;
-      cause.confirmed = parts.seconds - cause.without.seconds;
-      cause.still = cause.without.stalls[static_cast<std::size_t>(cause.cause)];
-      cause.moved = cause.attributed - cause.confirmed - cause.still;
+      cause.confirmed_seconds = run.iteration_seconds - cause.without.iteration_seconds;
+      cause.still_seconds = cause.without.stall_seconds[cause.cause];
+      cause.moved_seconds = cause.attributed_seconds - cause.confirmed_seconds - cause.still_seconds;
     }
-    const double last = explanation_.steps.empty() ? parts.seconds : explanation_.steps.back().without.seconds;
-    explanation_.remainder = last - parts.compute - parts.gaps;
-    std::stable_sort(explanation_.changes.begin(), explanation_.changes.end(),
-                     [](const ExplainedChange& a, const ExplainedChange& b) {
-                       if (a.policy != b.policy) return !a.policy;
-                       if (a.then.fits != b.then.fits) return a.then.fits;
-                       return a.then.fits && a.then.seconds < b.then.seconds;
-                     });
+    ExplainedSteps& in_turn = explanation_.in_turn;
+    in_turn.attributed_seconds = sum_of(run.stall_seconds);
+    for (const ExplainedStep& step : in_turn.steps) in_turn.confirmed_seconds += step.seconds;
+    const double last = in_turn.steps.empty() ? run.iteration_seconds : in_turn.steps.back().iteration_seconds;
+    in_turn.remainder_seconds = last - run.compute_seconds - run.gap_seconds;
+    for (CostlyTensor& tensor : explanation_.tensors) {
+      if (tensor.without) tensor.gained_without_seconds = run.iteration_seconds - tensor.without->iteration_seconds;
+    }
+    for (ExplainedChange& change : explanation_.changes) {
+      change.fits = change.then.fits;
+      change.iteration_seconds = change.then.iteration_seconds;
+      change.gained_seconds = run.iteration_seconds - change.iteration_seconds;
+    }
+    std::ranges::stable_sort(explanation_.changes, [](const ExplainedChange& a, const ExplainedChange& b) {
+      if (a.is_policy() != b.is_policy()) return !a.is_policy();
+      if (a.fits != b.fits) return a.fits;
+      return a.fits && a.iteration_seconds < b.iteration_seconds;
+    });
     explanation_.simulations = done_;
   }
 
@@ -374,7 +404,19 @@ void remove_from_machine(MachineSpec& machine, const Trace& trace, StallCause ca
 
 }  // namespace
 
-double sum_of(const StallSeconds& stalls) { return std::accumulate(stalls.begin(), stalls.end(), 0.0); }
+double& StallSeconds::operator[](StallCause cause) {
+  constexpr std::array members = {&StallSeconds::h2d,        &StallSeconds::d2h,           &StallSeconds::nvme_read,
+                                  &StallSeconds::nvme_write, &StallSeconds::cpu_optimizer, &StallSeconds::memory,
+                                  &StallSeconds::collective};
+  static_assert(members.size() == stall_cause_count);
+  return this->*members[static_cast<std::size_t>(cause)];
+}
+
+double sum_of(const StallSeconds& stalls) {
+  double sum = 0;
+  for (const StallCause cause : all_causes) sum += stalls[cause];
+  return sum;
+}
 
 MachineSpec machine_without(const MachineSpec& machine, const Trace& trace, StallCause cause) {
   MachineSpec changed = machine;

@@ -22,6 +22,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,83 +30,116 @@
 
 #include "core/engine/engine.h"
 #include "core/timeline.h"
+#include "studies/machine_parameter.h"
 #include "studies/policy_run.h"
 
 namespace tencache {
 
 // Seconds of an iteration, by StallCause.
-using StallSeconds = std::array<double, stall_cause_count>;
-double sum_of(const StallSeconds& stalls);
+struct StallSeconds {
+  double h2d = 0, d2h = 0, nvme_read = 0, nvme_write = 0, cpu_optimizer = 0, memory = 0, collective = 0;
 
-// A run's time in its parts: of an iteration, in seconds.
+  double& operator[](StallCause cause);
+  double operator[](StallCause cause) const { return const_cast<StallSeconds&>(*this)[cause]; }
+};
+double sum_of(const StallSeconds& stalls);
+inline constexpr std::array all_causes = {StallCause::h2d,        StallCause::d2h,           StallCause::nvme_read,
+                                          StallCause::nvme_write, StallCause::cpu_optimizer, StallCause::memory,
+                                          StallCause::collective};
+static_assert(all_causes.size() == stall_cause_count);
+
+inline constexpr double no_seconds = std::numeric_limits<double>::quiet_NaN();
+
+// A run's time in its parts: of an iteration.
 struct TimeParts {
   bool fits = false;
-  std::string reason;  // why not
-  double seconds = 0;
-  double compute = 0, gaps = 0;
-  StallSeconds stalls{};
+  std::optional<std::string> reason = {};  // why not
+  double iteration_seconds = no_seconds;   // where it fits
+  double compute_seconds = 0, gap_seconds = 0;
+  StallSeconds stall_seconds = {};
   std::size_t rank = 0;  // whose parts these are: the slowest of the run
+
+  double busy_seconds() const { return compute_seconds + gap_seconds; }
 };
 
+// attributed = confirmed + still + moved, where the run without the cause fits.
 struct ExplainedCause {
   StallCause cause = StallCause::memory;
-  double attributed = 0;
+  double attributed_seconds = 0;
+  std::string change;
+  double confirmed_seconds = no_seconds, still_seconds = no_seconds, moved_seconds = no_seconds;
   TimeParts without;  // the run without the cause
-  // Of `without`, where it fits; their sum is `attributed`.
-  double confirmed = 0, still = 0, moved = 0;
 };
 
 struct ExplainedStep {
   StallCause cause = StallCause::memory;
+  std::string change;
   double seconds = 0;  // by which the time falls; below 0: it grows
-  TimeParts without;   // the run without this cause and those of the steps before
+  double iteration_seconds = 0;
+  TimeParts without;  // the run without this cause and those of the steps before
 };
 
-// The step after the last: without this cause too there is no such run.
+// The step after the last: without this cause too there is no such run, though stalls are left.
 struct RefusedStep {
   StallCause cause = StallCause::memory;
-  std::string reason;
+  std::string change, reason;
+};
+
+// attributed = confirmed + remainder.
+struct ExplainedSteps {
+  std::vector<ExplainedStep> steps;
+  double attributed_seconds = 0, confirmed_seconds = 0;
+  double remainder_seconds = 0;  // of the last step's time, what is beyond the run's own compute and gaps
+  std::optional<RefusedStep> refused;
 };
 
 // An op, a layer or a tensor with the stalls that are its share.
 struct CostlyOp {
   OpIndex op = none;  // of the program
-  StallSeconds stalls{};
+  std::string name, module, phase;
+  double seconds = 0;
+  StallSeconds stall_seconds = {};
 };
 struct CostlyLayer {
   std::string layer;  // "" : ops of no module
-  StallSeconds stalls{};
+  double seconds = 0;
+  StallSeconds stall_seconds = {};
 };
 // A stall of a link's cause belongs to the tensor whose transfer over such a link ended it: on its way in, or out to
 // make room.
 struct CostlyTensor {
   TensorId tensor = none;  // of the program
-  StallSeconds stalls{};
+  std::string name, role;
+  Bytes bytes = 0;
+  double gained_without_seconds = no_seconds;  // where `without` is known and fits
+  double seconds = 0;
+  StallSeconds stall_seconds = {};
   // The run in which the tensor has a single byte, on every rank: of several tensors of its name, each rank's of the
   // same place among them. None: not asked for, or it is not in the trace itself.
   std::optional<TimeParts> without = {};
 };
 
 struct ExplainedChange {
-  std::string what;       // "nvme × 2", "policy g10"
-  std::string parameter;  // or policy
-  bool policy = false;
-  double value = 0;  // of a parameter
+  std::string change, kind, name;     // "nvme × 2", "machine", "nvme"; "policy g10", "policy", "g10"
+  double value = no_seconds;          // of a parameter of the machine
+  std::optional<ParameterUnit> unit;  // the same
+  bool fits = false;
+  double iteration_seconds = no_seconds, gained_seconds = no_seconds;
   TimeParts then;
+
+  bool is_policy() const { return kind == "policy"; }
 };
 
 struct Explanation {
   Outcome outcome;  // of the run that is explained
-  TimeParts parts;
+  TimeParts run;
   std::vector<ExplainedCause> causes;  // with a stall, the longest first
-  std::vector<ExplainedStep> steps;
-  std::optional<RefusedStep> refused_step = {};  // why there are no more steps, though stalls are left
-  double remainder = 0;       // of the last step's time, what is beyond the run's own compute and gaps
+  ExplainedSteps in_turn;
   std::vector<CostlyOp> ops;  // all with a stall, the longest first
   std::vector<CostlyLayer> layers;
   std::vector<CostlyTensor> tensors;
-  double without_tensor = 0;             // stalls that no transfer ended
-  std::vector<ExplainedChange> changes;  // twice as much of each figure, then the other policies; the best first
+  double stalls_of_no_tensor_seconds = 0;  // that no transfer ended
+  std::vector<ExplainedChange> changes;    // twice as much of each figure, then the other policies; the best first
   std::uint64_t simulations = 0;
 };
 
@@ -122,7 +156,7 @@ struct ExplainRequest {
 
 // On all cores; the result does not depend on how many there are. Of several ranks, the slowest. Throws Error
 // for an unknown policy or option; where the run that is explained does not fit, or needs what the machine lacks, only
-// `outcome` and `parts` are set.
+// `outcome` and `run` are set.
 Explanation explain(const ExplainRequest& request);
 
 // The machine and the trace without a cause (above), on every rank.

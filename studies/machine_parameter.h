@@ -15,6 +15,7 @@
 // share, does not.
 #pragma once
 
+#include <boost/describe.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@
 namespace tencache {
 
 enum class ParameterUnit : std::uint8_t { bytes_per_second, bytes, parameters_per_second, factor };
-std::string_view to_string(ParameterUnit unit);
+BOOST_DESCRIBE_ENUM(ParameterUnit, bytes_per_second, bytes, parameters_per_second, factor)
 // "3.5 GB/s", "24 GiB", "× 1.5".
 std::string format_in(ParameterUnit unit, double value);
 

@@ -131,16 +131,16 @@ TEST(Fit, TellsStartUpFromTheSteadyState) {
   Timeline timeline;
   const Outcome outcome = run_policy(trace, roomy, "lru", {}, {}, {.timeline = &timeline});
   const std::vector<TierPeak> peaks = tier_peaks(timeline, outcome.result, roomy);
-  EXPECT_EQ(peaks[1].startup, 36 * MiB);
-  EXPECT_EQ(peaks[1].steady, 0u);
-  EXPECT_EQ(peaks[0].startup, 36 * MiB);
-  EXPECT_EQ(peaks[0].steady, 36 * MiB);
+  EXPECT_EQ(peaks[1].startup_peak_bytes, 36 * MiB);
+  EXPECT_EQ(peaks[1].steady_peak_bytes, 0u);
+  EXPECT_EQ(peaks[0].startup_peak_bytes, 36 * MiB);
+  EXPECT_EQ(peaks[0].steady_peak_bytes, 36 * MiB);
   EXPECT_EQ(outcome.result.peak_bytes[1], 36 * MiB);
   // Page-locked one by one each takes 16 MiB.
-  EXPECT_EQ(peaks[1].pinned, 48 * MiB);
-  EXPECT_EQ(peaks[0].pinned, 0u);
+  EXPECT_EQ(peaks[1].pinned_peak_bytes, 48 * MiB);
+  EXPECT_EQ(peaks[0].pinned_peak_bytes, std::nullopt);
   const MachineSpec exact = machine(64 * MiB, GiB, false);
-  EXPECT_EQ(tier_peaks(timeline, outcome.result, exact)[1].pinned, 0u);
+  EXPECT_EQ(tier_peaks(timeline, outcome.result, exact)[1].pinned_peak_bytes, std::nullopt);
 }
 
 // 1000 parameters of 2 bytes, all trained: 2000, 2000 and 4000 bytes are 2048, 2048 and 4096 when page-locked; fp32

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "answers/explain.h"
 #include "core/error.h"
 #include "gui/model/chart.h"
 #include "gui/model/document.h"
@@ -187,13 +188,23 @@ TEST_F(Tables, BrokenOnesSayWhere) {
 
 // Stalls of 2 s, of which 1.5 go with the cause, 0.25 wait all the same and 0.25 move.
 TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
-  const std::optional<tencache::Document> document = document_of(
-      Json::parse(R"({"policy": "p", "machine": "m", "trace": "in/t", "run": {"fits": true, "iteration_seconds": 6,
-    "compute_seconds": 3, "gap_seconds": 1, "stall_seconds": {"h2d": 2, "d2h": 0}}, "ideal_seconds": 4, "causes": [
-    {"cause": "h2d", "attributed_seconds": 2, "change": "h2d takes no time", "confirmed_seconds": 1.5,
-     "still_seconds": 0.25, "moved_seconds": 0.25, "without": {"iteration_seconds": 4.5}}],
-    "in_turn": {"steps": [{"cause": "h2d", "iteration_seconds": 4.5}]}})"),
-      "x.json");
+  ExplainAnswer answer;
+  answer.run = {.fits = true,
+                .reason = {},
+                .iteration_seconds = 6,
+                .compute_seconds = 3,
+                .gap_seconds = 1,
+                .stall_seconds = {.h2d = 2}};
+  answer.ideal_seconds = 4;
+  answer.causes = {{StallCause::h2d,
+                    2,
+                    "h2d takes no time",
+                    1.5,
+                    0.25,
+                    0.25,
+                    {.fits = true, .reason = {}, .iteration_seconds = 4.5}}};
+  answer.in_turn.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}};
+  const std::optional<tencache::Document> document = document_of(to_json_of(answer), "x.json");
   ASSERT_TRUE(document);
   const BarChart* const chart = document->chart();
   ASSERT_NE(chart, nullptr);
@@ -213,13 +224,20 @@ TEST_F(Tables, ExplainIsBarsOfStallsByCause) {
 
 // What could not be simulated confirms nothing, which is not the same as none of it.
 TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
-  const std::optional<tencache::Document> document = document_of(
-      Json::parse(
-          R"({"run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 4}, "ideal_seconds": 4, "causes": [
-    {"cause": "memory", "attributed_seconds": 2, "change": "GPU memory for everything", "confirmed_seconds": null,
-     "still_seconds": null, "moved_seconds": null, "without": {"fits": false, "reason": "no room at all"}}],
-    "in_turn": {"steps": [{"cause": "h2d", "iteration_seconds": 4.5}, {"cause": "d2h", "iteration_seconds": 4.25}]}})"),
-      "x.json");
+  ExplainAnswer answer;
+  answer.run = {.fits = true,
+                .reason = {},
+                .iteration_seconds = 6,
+                .compute_seconds = 4,
+                .gap_seconds = 0,
+                .stall_seconds = {.memory = 2}};
+  answer.ideal_seconds = 4;
+  ExplainedCause memory{
+      .cause = StallCause::memory, .attributed_seconds = 2, .change = "GPU memory for everything", .without = {}};
+  memory.without.reason = "no room at all";
+  answer.causes = {memory};
+  answer.in_turn.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}, {StallCause::d2h, "", 0.25, 4.25, {}}};
+  const std::optional<tencache::Document> document = document_of(to_json_of(answer), "x.json");
   ASSERT_TRUE(document);
   const BarChart* const chart = document->chart();
   ASSERT_NE(chart, nullptr);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "answers/bound.h"
+#include "answers/explain.h"
+#include "answers/fit.h"
+#include "answers/tune.h"
 #include "cli/embedding.h"
 #include "core/error.h"
 #include "gui/report/html.h"
@@ -127,18 +130,39 @@ class ReportOfFiles : public FilesInAFolder {
   }
 };
 
-constexpr const char* some_explanation =
-    R"({"policy": "lru", "machine": "m", "trace": "in/t", "fits": true, "reason": null,
-  "run": {"fits": true, "iteration_seconds": 6, "compute_seconds": 3, "gap_seconds": 1, "stall_seconds": {"h2d": 2}},
-  "ideal_seconds": 4, "bound_seconds": 3.5, "bound_term": "fetch", "causes": [
-  {"cause": "h2d", "attributed_seconds": 2, "change": "h2d takes no time", "confirmed_seconds": 1.5,
-   "still_seconds": 0.25, "moved_seconds": 0.25, "without": {"fits": true, "iteration_seconds": 4.5}}],
-  "in_turn": {"steps": [{"cause": "h2d", "seconds": 1.5, "iteration_seconds": 4.5}], "attributed_seconds": 2},
-  "changes": [{"change": "pcie × 2", "fits": true, "iteration_seconds": 5, "gained_seconds": 1}]})";
+std::string some_explanation() {
+  ExplainAnswer answer;
+  answer.policy = "lru";
+  answer.machine = "m";
+  answer.trace = "in/t";
+  answer.run = {.fits = true,
+                .reason = {},
+                .iteration_seconds = 6,
+                .compute_seconds = 3,
+                .gap_seconds = 1,
+                .stall_seconds = {.h2d = 2}};
+  answer.ideal_seconds = 4;
+  answer.bound_seconds = 3.5;
+  answer.bound_term = "fetch";
+  answer.in_turn = {.steps = {{StallCause::h2d, "", 1.5, 4.5, {}}},
+                    .attributed_seconds = 2,
+                    .confirmed_seconds = 1.5,
+                    .remainder_seconds = 0.5,
+                    .refused = {}};
+  answer.causes = {{StallCause::h2d,
+                    2,
+                    "h2d takes no time",
+                    1.5,
+                    0.25,
+                    0.25,
+                    {.fits = true, .reason = {}, .iteration_seconds = 4.5}}};
+  answer.changes.push_back({"pcie × 2", "machine", "pcie", 2, {}, true, 5, 1, {}});
+  return to_json_of(answer).dump();
+}
 
 // Under the headings that the commands print.
 TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
-  const std::string explained = page_of({open_document(write("e.json", some_explanation))});
+  const std::string explained = page_of({open_document(write("e.json", some_explanation()))});
   for (const char* text :
        {"Where the time goes: lru on m, t", "Iteration 6.000 s = compute 3.000 s + gaps 1.000 s + stalls 2.000 s",
         "no policy is faster than 3.500 s, where fetch binds", "<th class=\"left\">waits for</th><th>attributed</th>",
@@ -161,19 +185,28 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
     EXPECT_THAT(bound, HasSubstr(text));
   }
   EXPECT_THAT(bound, Not(HasSubstr("<x>")));
-  const std::string fit = page_of({open_document(write("f.json", R"({"trace": "in/t", "machine": "m", "fits": false,
-    "staging": null, "demand": [{"rank": 0, "peak": {"bytes": 2048, "name": "matmul", "by_role": {"parameter": 2048}},
-    "tiers": [{"name": "gpu", "capacity_bytes": 1024, "held_bytes": 1024, "left_over_bytes": 1024}]}],
-    "policies": [{"policy": "lru", "fits": false, "reason": "too little", "minimum_gpu_bytes": 4096}]})"))});
+  FitAnswer unfit;
+  unfit.demand.resize(1);
+  unfit.demand[0].peak = {2048, 3, "matmul", {{"parameter", 2048}}};
+  unfit.demand[0].tiers = {{"gpu", "gpu", 1024, 1024, 1024, {}}};
+  FitPolicyAnswer& lru = unfit.policies.emplace_back();
+  lru.policy = "lru";
+  lru.reason = "too little";
+  lru.minimum_gpu_bytes = 4096;
+  const std::string fit = page_of({open_document(write("f.json", to_json_of(unfit).dump()))});
   for (const char* text : {"It does not fit.", "tier, fastest first", "left over", "least GPU memory", "4.00 KiB",
                            "why not", "too little", "alive at most"}) {
     EXPECT_THAT(fit, HasSubstr(text));
   }
-  const std::string tune = page_of({open_document(write("t.json", R"({"policy": "lru", "machine": "m", "workloads": [
-    {"trace": "in/t", "iteration_seconds": 1, "defaults_seconds": 1.5, "ideal_seconds": 0.5}], "knobs": [],
-    "best": {"settings": {"window": "4"}, "fits": true}, "speedup": 1.5, "ties_with_defaults": false, "candidates": 9,
-    "combinations": 100, "simulations": 9, "flatness": [{"knob": "window", "steps": [
-    {"value": "8", "simulated": true, "fits": true, "relative_time": 1.25, "ties": false}]}]})"))});
+  TuneAnswer tuned;
+  tuned.workloads = {{"in/t", 1, 1.5, 0.5, "", {}, {}, ""}};
+  tuned.best = {{{"window", "4"}}, true, {}, false, 1, {1}, {}, 1};
+  tuned.defaults.fits = true;
+  tuned.speedup = 1.5;
+  tuned.candidates = tuned.simulations = 9;
+  tuned.combinations = 100;
+  tuned.flatness = {{"window", "4", true, {{"8", true, true, 1.25, false}}}};
+  const std::string tune = page_of({open_document(write("t.json", to_json_of(tuned).dump()))});
   for (const char* text : {"9 candidates of 100, 9 simulations. Best: window=4. × 1.5 as fast as the defaults.",
                            "This one alone, others as in best", "× 1.25", "<th>defaults</th>"}) {
     EXPECT_THAT(tune, HasSubstr(text));
@@ -192,7 +225,7 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
 }
 
 TEST_F(ReportOfFiles, ABadFileIsNamedAndTheRestIsShown) {
-  const std::string good = write("e.json", some_explanation), bad = write("bad.json", R"({"terms": [)");
+  const std::string good = write("e.json", some_explanation()), bad = write("bad.json", R"({"terms": [)");
   const InProcessAnswer answer = report({bad, good, path("none.json")});
   EXPECT_EQ(answer.code, 2);
   EXPECT_THAT(answer.err, HasSubstr("tencache: " + bad + ": begins as JSON and is none"));

@@ -1,10 +1,9 @@
-// What the other commands print with --json (explain, bound, fit, tune, validate, …), and tables of CSV files: the
-// picture that belongs to it, and its tables under the headings that the command itself prints.
+// What the other commands print with --json (explain, bound, fit, tune, validate, …): their documents; and tables of
+// other JSON and of CSV files.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "core/text.h"
 #include "gui/model/bar_parts.h"
@@ -109,105 +108,6 @@ std::string chart_figure(const BarChart& chart) {
 
 // ---- Tables ---------------------------------------------------------------------------------------------------------
 
-// A column of a table of the document and its heading; of a name that ends in "*" each that begins so, whose rest goes
-// behind the heading.
-struct Heading {
-  const char* column;
-  const char* heading;
-};
-struct ShownTable {
-  const char* command;
-  const char* table;
-  const char* title;
-  std::vector<Heading> columns;
-};
-
-const std::vector<ShownTable>& shown_tables() {
-  static const std::vector<ShownTable> tables = {
-      {"explain",
-       "causes",
-       "",
-       {{"cause", "waits for"},
-        {"attributed_seconds", "attributed"},
-        {"confirmed_seconds", "confirmed"},
-        {"still_seconds", "still"},
-        {"moved_seconds", "moved"},
-        {"without.reason", "no such run"}}},
-      {"explain",
-       "in_turn.steps",
-       "Taken away one after the other, the longest first",
-       {{"cause", "without"}, {"seconds", "gained"}, {"iteration_seconds", "iteration"}}},
-      {"explain",
-       "ops",
-       "",
-       {{"op", "op"},
-        {"name", "op that waits longest"},
-        {"module", "module"},
-        {"phase", "phase"},
-        {"seconds", "waits"}}},
-      {"explain", "layers", "", {{"layer", "layer"}, {"seconds", "waits"}}},
-      {"explain",
-       "tensors",
-       "",
-       {{"name", "tensor waited for"},
-        {"role", "role"},
-        {"bytes", "bytes"},
-        {"seconds", "waits"},
-        {"gained_without_seconds", "gained without"}}},
-      {"explain",
-       "changes",
-       "",
-       {{"change", "what would help"},
-        {"fits", "fits"},
-        {"iteration_seconds", "iteration"},
-        {"gained_seconds", "gained"}}},
-      {"fit",
-       "demand",
-       "",
-       {{"rank", "rank"},
-        {"persistent.bytes", "persistent"},
-        {"peak.bytes", "alive at most"},
-        {"peak.name", "at op"},
-        {"largest_gpu_op.bytes", "largest GPU op"},
-        {"largest_gpu_op.name", "which is"}}},
-      {"fit",
-       "demand.tiers",
-       "",
-       {{"name", "tier, fastest first"},
-        {"capacity_bytes", "capacity"},
-        {"held_bytes", "holds"},
-        {"left_over_bytes", "left over"},
-        {"overflows_first_at.name", "overflows first at"}}},
-      {"fit",
-       "policies",
-       "",
-       {{"policy", "policy"},
-        {"fits", "fits"},
-        {"minimum_gpu_bytes", "least GPU memory"},
-        {"minimum_cpu_bytes", "least CPU memory"},
-        {"minimum_nvme_bytes", "least NVMe memory"},
-        {"peak_bytes.*", "peak "},
-        {"reason", "why not"}}},
-      {"fit",
-       "policies.tiers",
-       "When each tier is fullest",
-       {{"name", "tier"}, {"startup_peak_bytes", "at start-up"}, {"steady_peak_bytes", "steady"}}},
-      {"tune",
-       "workloads",
-       "",
-       {{"trace", "workload"},
-        {"iteration_seconds", "best"},
-        {"defaults_seconds", "defaults"},
-        {"ideal_seconds", "ideal"},
-        {"replay", "to have it"}}},
-      {"tune",
-       "flatness.steps",
-       "This one alone, others as in best",
-       {{"of", "knob"}, {"value", "value"}, {"fits", "fits"}, {"relative_time", "time"}, {"ties", "ties"}}},
-      {"tune", "misfits", "Candidates that do not fit", {{"count", "candidates"}, {"reason", "such as"}}}};
-  return tables;
-}
-
 using TableColumn = std::pair<std::size_t, std::string>;  // of the table, and its heading
 
 bool is_empty(const DataTable& table, std::size_t column) {
@@ -215,31 +115,6 @@ bool is_empty(const DataTable& table, std::size_t column) {
     if (!table.raw(row, column).empty()) return false;
   }
   return true;
-}
-
-// What there is more than one of tells rows apart: ranks, policies.
-bool is_varied(const DataTable& table, std::size_t column) {
-  std::set<std::string> values;
-  for (std::size_t row = 0; row < table.row_count(); ++row) values.insert(table.raw(row, column));
-  return values.size() > 1;
-}
-
-std::vector<TableColumn> columns_of(const DataTable& table, const std::vector<Heading>& headings) {
-  std::vector<TableColumn> columns;
-  const std::size_t owner = table.find_column("of");
-  const bool owner_named =
-      std::ranges::any_of(headings, [](const Heading& h) { return std::string_view(h.column) == "of"; });
-  if (owner != DataTable::unsorted && !owner_named && is_varied(table, owner)) columns.emplace_back(owner, "of");
-  for (const auto& [name, heading] : headings) {
-    const std::string_view wanted = name;
-    for (std::size_t column = 0; column < table.column_count(); ++column) {
-      const std::string& has = table.column_name(column);
-      const bool any = wanted.ends_with('*') && has.starts_with(wanted.substr(0, wanted.size() - 1));
-      if ((!any && has != wanted) || is_empty(table, column)) continue;
-      columns.emplace_back(column, any ? heading + has.substr(wanted.size() - 1) : heading);
-    }
-  }
-  return columns;
 }
 
 std::vector<TableColumn> all_columns(const DataTable& table) {
@@ -318,61 +193,6 @@ std::string table_html(const DocumentTable& table) {
   });
 }
 
-// ---- Sentences ------------------------------------------------------------------------------------------------------
-
-// The figures that stand for themselves, by name.
-class Figures {
- public:
-  explicit Figures(const DataTables& tables) {
-    const auto found = std::ranges::find_if(tables, &DataTable::named_values);
-    if (found != tables.end() && found->name() == "figures") table_ = &*found;
-  }
-  std::string operator[](const std::string& name) const {
-    if (table_ == nullptr) return "";
-    for (std::size_t row = 0; row < table_->row_count(); ++row) {
-      if (table_->raw(row, 0) == name) return table_->shown(row, 1);
-    }
-    return "";
-  }
-  // "a=1 b=2" of those that begin so.
-  std::string settings(const std::string& prefix) const {
-    std::string text;
-    for (std::size_t row = 0; table_ != nullptr && row < table_->row_count(); ++row) {
-      const std::string name = table_->raw(row, 0);
-      if (!name.starts_with(prefix)) continue;
-      if (!text.empty()) text += ' ';
-      text.append(name, prefix.size()).append("=").append(table_->raw(row, 1));
-    }
-    return text;
-  }
-
- private:
-  const DataTable* table_ = nullptr;
-};
-
-// What the command says in its first lines.
-std::string sentence(const std::string& command, const Figures& figures) {
-  if (command == "explain" && figures["fits"] == "yes") {
-    return fmt::format(
-        "Iteration {} = compute {} + gaps {} + stalls {}. Ideal {}; no policy is faster than {}, where {} binds.",
-        figures["run.iteration_seconds"], figures["run.compute_seconds"], figures["run.gap_seconds"],
-        figures["in_turn.attributed_seconds"], figures["ideal_seconds"], figures["bound_seconds"],
-        figures["bound_term"]);
-  }
-  if (command == "explain") return fmt::format("Does not fit: {}", figures["reason"]);
-  if (command == "fit") return figures["fits"] == "yes" ? "It fits." : "It does not fit.";
-  if (command == "tune") {
-    const std::string settings = figures.settings("best.settings."), speedup = figures["speedup"];
-    std::string text = fmt::format("{} candidates of {}, {} simulations.", figures["candidates"],
-                                   figures["combinations"], figures["simulations"]);
-    if (figures["best.fits"] != "yes") return text + " None fits.";
-    text += fmt::format(" Best: {}.", settings.empty() ? "the defaults" : settings);
-    if (figures["ties_with_defaults"] == "yes") return text + " A tie with the defaults: there is nothing to gain.";
-    return speedup.empty() ? text : fmt::format("{} {} as fast as the defaults.", text, speedup);
-  }
-  return "";
-}
-
 // What pages have of a block.
 std::string block_html(const DocumentText& text) {
   return text.shown == Shown::on_terminal ? "" : "<p class=\"answer\">" + html_text(text.lines, 2000) + "</p>\n";
@@ -392,21 +212,12 @@ std::string document_section(const Document& document) {
                               : command.empty()     ? file
                                                     : fmt::format("{}: {}", command, file);
   std::string html = "<section>\n<h2>" + html_text(heading) + "</h2>\n";
-  const std::string said = sentence(command, Figures(document.tables));
-  if (!said.empty()) html += "<p class=\"answer\">" + html_text(said, 2000) + "</p>\n";
   bool tables_shown = false;
   for (const auto& block : answer.blocks) {
     html += std::visit([](const auto& one) { return block_html(one); }, block);
     tables_shown = tables_shown || std::holds_alternative<DocumentTable>(block);
   }
   if (tables_shown) return html + "</section>\n";
-  std::string tables;
-  for (const ShownTable& shown : shown_tables()) {
-    const auto table = std::ranges::find(document.tables, shown.table, &DataTable::name);
-    if (command != shown.command || table == document.tables.end()) continue;
-    tables += table_html(*table, columns_of(*table, shown.columns), shown.title);
-  }
-  if (!tables.empty()) return html + tables + "</section>\n";
   std::size_t count = 0;
   for (const DataTable& table : document.tables) {
     if (table.name() == "manifest" || table.name() == "timing" || count++ >= most_tables) continue;

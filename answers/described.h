@@ -3,8 +3,8 @@
 //
 // A member's name is its key, and its unit stands at the end of it (`iteration_seconds`, `peak_bytes`). Types: bool,
 // whole numbers, double (null where it is not finite), std::string, TextOrNull, ObjectText, described enums (by name),
-// std::optional (null where empty), Absent (no key where empty), std::vector, Named (an object whose keys are names of
-// tiers, links, …), Json (anything), described structs.
+// std::optional (null where empty), Absent (no key where empty), std::vector, std::pair (a list of two), Named (an
+// object whose keys are names of tiers, links, …), Json (anything), described structs.
 #pragma once
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ concept Enum = boost::describe::has_describe_enumerators<T>::value;
 
 template <typename T>
 struct Kind {
-  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false;
+  static constexpr bool is_optional = false, is_absent = false, is_list = false, is_named = false, is_pair = false;
 };
 template <typename T>
 struct Kind<std::optional<T>> : Kind<void> {
@@ -63,6 +63,10 @@ struct Kind<Absent<T>> : Kind<void> {
 template <typename T>
 struct Kind<std::vector<T>> : Kind<void> {
   static constexpr bool is_list = true;
+};
+template <typename T>
+struct Kind<std::pair<T, T>> : Kind<void> {
+  static constexpr bool is_pair = true;
 };
 template <typename T>
 struct Kind<std::vector<std::pair<std::string, T>>> : Kind<void> {
@@ -119,6 +123,8 @@ Json to_json_of(const T& value) {
     return Json::parse(value);
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     return value ? to_json_of(*value) : Json(nullptr);
+  } else if constexpr (Kind::is_pair) {
+    return Json::array({to_json_of(value.first), to_json_of(value.second)});
   } else if constexpr (Kind::is_named) {
     Json object = Json::object();
     for (const auto& [name, member] : value) object[name] = to_json_of(member);
@@ -177,6 +183,10 @@ void read_answer(const Json& json, T& value, const std::string& path = "") {
   } else if constexpr (Kind::is_optional || Kind::is_absent) {
     value.reset();
     if (!json.is_null()) read_answer(json, value.emplace(), path);
+  } else if constexpr (Kind::is_pair) {
+    if (!json.is_array() || json.size() != 2) described::refuse(path, "pair");
+    read_answer(json[0], value.first, path + ".0");
+    read_answer(json[1], value.second, path + ".1");
   } else if constexpr (Kind::is_named) {
     if (!json.is_object()) described::refuse(path, "object");
     value.clear();
@@ -234,6 +244,8 @@ Json schema_of() {
     if (types.back() != "null") types.push_back("null");
     schema["type"] = std::move(types);
     return schema;
+  } else if constexpr (Kind::is_pair) {
+    return {{"type", "array"}, {"items", schema_of<typename T::first_type>()}, {"minItems", 2}, {"maxItems", 2}};
   } else if constexpr (Kind::is_named) {
     return {{"type", "object"}, {"additionalProperties", schema_of<typename T::value_type::second_type>()}};
   } else if constexpr (Kind::is_list) {

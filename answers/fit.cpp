@@ -378,7 +378,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   for (FitVerdict& verdict : verdicts) {
     FitPolicyAnswer& policy = answer.policies.emplace_back();
     static_cast<FitVerdict&>(policy) = std::move(verdict);
-    policy.deepspeed_cpu_memory = deepspeed_memory_json(workload, policy.outcome);
+    policy.deepspeed_cpu_memory = to_json_of(deepspeed_cpu_memory(workload, policy.outcome));
     policy.manifest = manifest_json(workload, policy.policy, policy.outcome.options);
     const std::string note = deepspeed_note(workload, policy.outcome);
     if (!note.empty()) answer.remarks += fmt::format("{}: {}.\n", policy.policy, note);

@@ -6,20 +6,18 @@
 
 namespace tencache {
 
-void add_interval(Json& result, const Intervals& intervals, const Interval& interval) {
+void add_interval(ResultSamples& result, const Intervals& intervals, const Interval& interval) {
   if (intervals.samples == 0) return;
-  const auto bound = [](double seconds) { return std::isfinite(seconds) ? Json(seconds) : Json(nullptr); };
-  result["interval_seconds"] = {bound(interval.low), bound(interval.high)};
-  result["samples"] = intervals.samples;
-  result["misfit_samples"] = interval.misfits();
-  result["fastest_samples"] = interval.fastest;
-  result["ties_with_best"] = interval.ties_with_best;
-  Json causes = Json::array();
+  result = {.interval_seconds = std::pair(interval.low, interval.high),
+            .samples = intervals.samples,
+            .misfit_samples = interval.misfits(),
+            .fastest_samples = interval.fastest,
+            .ties_with_best = interval.ties_with_best,
+            .depends_on = std::vector<DependsOn>()};
   for (const Influence& influence : interval.influences) {
     const UncertainFigure& figure = intervals.figures[influence.figure];
-    causes.push_back({{"figures", figure.paths}, {"confidence", figure.confidence}, {"share", influence.share}});
+    result.depends_on->push_back({figure.paths, figure.confidence, influence.share});
   }
-  result["depends_on"] = std::move(causes);
 }
 
 std::string interval_text(const Intervals& intervals) {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "answers/bound.h"
 #include "core/fault_plan.h"
 #include "core/text.h"
 
@@ -38,204 +37,169 @@ std::string price_text(const Workload& workload) {
   return fmt::format(" at {:.4g} $/h{}", price.value, price.retrieved.empty() ? "" : " of " + price.retrieved);
 }
 
-Json stalls_json(const RunResult& result, bool nanoseconds) {
-  Json stalls = Json::object();
-  for (std::size_t i = 0; i < stall_cause_count; ++i) {
-    const std::string cause(to_string(static_cast<StallCause>(i)));
-    if (nanoseconds) {
-      stalls[cause] = result.window.stall_ns[i];
-    } else {
-      stalls[cause] = per_iteration_seconds(result, result.window.stall_ns[i]);
-    }
+StallSeconds stalls_of(const RunResult& result) {
+  StallSeconds stalls;
+  for (const StallCause cause : all_causes) {
+    stalls[cause] = per_iteration_seconds(result, result.window.stall_ns[static_cast<std::size_t>(cause)]);
   }
   return stalls;
 }
 
-Json phases_json(const RunResult& result) {
+Named<double> phases_of(const RunResult& result) {
   const auto seconds = [&](Phase phase) {
     return per_iteration_seconds(result, result.window.phase_ns[static_cast<std::size_t>(phase)]);
   };
-  Json json = {{"forward", seconds(Phase::forward) + seconds(Phase::loss)},
-               {"backward", seconds(Phase::backward)},
-               {"optimizer", seconds(Phase::optimizer)}};
+  Named<double> phases = {{"forward", seconds(Phase::forward) + seconds(Phase::loss)},
+                          {"backward", seconds(Phase::backward)},
+                          {"optimizer", seconds(Phase::optimizer)}};
   for (const Phase of_inference : {Phase::prefill, Phase::decode}) {
     if (result.window.phase_ns[static_cast<std::size_t>(of_inference)] == 0) continue;
-    json[std::string(to_string(of_inference))] = seconds(of_inference);
+    phases.emplace_back(to_string(of_inference), seconds(of_inference));
   }
-  return json;
+  return phases;
 }
 
-// Exact: compute + gaps + stalls = time, in nanoseconds over the whole window.
-Json attribution_json(const RunResult& result) {
+Attribution attribution_of(const RunResult& result) {
   const Counters& window = result.window;
-  return {{"iterations", result.period},
-          {"time_ns", window.time_ns},
-          {"compute_ns", window.compute_ns},
-          {"gap_ns", window.gap_ns},
-          {"stall_ns", stalls_json(result, true)}};
+  Attribution attribution{result.period, window.time_ns, window.compute_ns, window.gap_ns, {}};
+  for (const StallCause cause : all_causes) {
+    attribution.stall_ns.emplace_back(to_string(cause), window.stall_ns[static_cast<std::size_t>(cause)]);
+  }
+  return attribution;
 }
 
-Json share(std::uint64_t part, std::uint64_t whole) {
-  if (whole == 0) return nullptr;
-  return static_cast<double>(part) / static_cast<double>(whole);
+std::optional<double> share(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? std::nullopt : std::optional(static_cast<double>(part) / static_cast<double>(whole));
 }
 
-Json utilization_json(const MachineSpec& machine, const RunResult& result) {
-  Json utilization = Json::object();
+Named<std::optional<double>> utilization_of(const MachineSpec& machine, const RunResult& result) {
+  Named<std::optional<double>> utilization;
   const auto time_ns = static_cast<double>(result.window.time_ns);
-  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+  const auto add = [&](const std::string& name, bool known, double used, double whole) {
+    utilization.emplace_back(name, known && time_ns > 0 ? std::optional(used / time_ns / whole) : std::nullopt);
+  };
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {  // a share of an unlimited tier says nothing
     const Tier& tier = machine.tiers[i];
-    if (tier.capacity >= unlimited || time_ns <= 0) {
-      utilization[tier.name] = nullptr;  // a share of an unlimited tier says nothing
-    } else {
-      utilization[tier.name] =
-          static_cast<double>(result.window.occupancy_byte_ns[i]) / time_ns / static_cast<double>(tier.capacity);
-    }
+    add(tier.name, tier.capacity < unlimited, static_cast<double>(result.window.occupancy_byte_ns[i]),
+        static_cast<double>(tier.capacity));
   }
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    utilization[machine.links[i].name] =
-        time_ns <= 0 ? Json(nullptr) : Json(static_cast<double>(result.window.link_busy_ns[i]) / time_ns);
+    add(machine.links[i].name, true, static_cast<double>(result.window.link_busy_ns[i]), 1);
   }
   return utilization;
 }
 
 // How long each lane and link was at work, an iteration.
-Json busy_json(const MachineSpec& machine, const RunResult& result) {
-  Json busy = {{"gpu_lane", per_iteration_seconds(result, result.window.compute_ns)},
-               {"cpu_lane", per_iteration_seconds(result, result.window.cpu_compute_ns)}};
+Named<double> busy_of(const MachineSpec& machine, const RunResult& result) {
+  Named<double> busy = {{"gpu_lane", per_iteration_seconds(result, result.window.compute_ns)},
+                        {"cpu_lane", per_iteration_seconds(result, result.window.cpu_compute_ns)}};
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    busy[machine.links[i].name] = per_iteration_seconds(result, result.window.link_busy_ns[i]);
+    busy.emplace_back(machine.links[i].name, per_iteration_seconds(result, result.window.link_busy_ns[i]));
   }
   return busy;
 }
 
-Json traffic_json(const MachineSpec& machine, const RunResult& result) {
-  Json traffic = Json::object();
+Named<Json> traffic_of(const MachineSpec& machine, const RunResult& result) {
+  Named<Json> traffic;
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
     const Bytes bytes = result.window.link_bytes[i];
-    // Whole bytes where the period is one iteration, as nearly always.
-    if (bytes % result.period == 0) {
-      traffic[machine.links[i].name] = bytes / result.period;
-    } else {
-      traffic[machine.links[i].name] = per_iteration(result, static_cast<double>(bytes));
-    }
+    traffic.emplace_back(machine.links[i].name, bytes % result.period == 0
+                                                    ? Json(bytes / result.period)
+                                                    : Json(per_iteration(result, static_cast<double>(bytes))));
   }
   return traffic;
 }
 
-// Over the whole window: what a tier's allocator cost.
-Json allocators_json(const MachineSpec& machine, const RunResult& result) {
+Named<Bytes> peaks_of(const MachineSpec& machine, const RunResult& result) {
+  Named<Bytes> peaks;
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+    peaks.emplace_back(machine.tiers[i].name, result.peak_bytes[i]);
+  }
+  return peaks;
+}
+
+AllocatorCost allocator_cost(const RunResult& result, std::size_t tier) {
   const auto ratio = [](uint128 part, uint128 whole) {
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
-  Json allocators = Json::object();
-  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
-    const Counters& window = result.window;
-    allocators[machine.tiers[i].name] = {
-        {"kind", to_string(result.allocators[i])},
-        {"fragmentation", ratio(window.scattered_byte_ns[i], window.free_byte_ns[i])},
-        {"padding", ratio(window.padding_byte_ns[i], window.occupancy_byte_ns[i])},
-        {"placeless", per_iteration(result, static_cast<double>(window.placeless[i]))}};
-  }
-  return allocators;
+  const Counters& window = result.window;
+  return {.kind = std::string(to_string(result.allocators[tier])),
+          .fragmentation = ratio(window.scattered_byte_ns[tier], window.free_byte_ns[tier]),
+          .padding = ratio(window.padding_byte_ns[tier], window.occupancy_byte_ns[tier]),
+          .placeless = per_iteration(result, static_cast<double>(window.placeless[tier]))};
 }
 
 // Bound ÷ time. The ideal has memory that the bound does not grant.
-Json efficiency_of(const Outcome& outcome, const References& references) {
+std::optional<double> efficiency_of(const Outcome& outcome, const References& references) {
   const double iteration = outcome.result.iteration_seconds();
-  if (outcome.policy == "ideal" || iteration <= 0) return nullptr;
+  if (outcome.policy == "ideal" || iteration <= 0) return std::nullopt;
   return references.bound_of(outcome.result) / iteration;
 }
 
-void add_run_figures(Json& json, const Workload& workload, const Outcome& outcome, const References& references) {
+std::optional<double> slowdown_of(double seconds, const References& references) {
+  return references.ideal_seconds > 0 ? std::optional(seconds / references.ideal_seconds) : std::nullopt;
+}
+
+// What results and their ranks both have.
+template <typename Answer>
+void add_figures(Answer& answer, const MachineSpec& machine, const RunResult& result) {
+  answer.iteration_seconds = result.iteration_seconds();
+  answer.first_iteration_seconds = to_seconds(result.first_iteration_ns);
+  answer.compute_seconds = per_iteration_seconds(result, result.window.compute_ns);
+  answer.gap_seconds = per_iteration_seconds(result, result.window.gap_ns);
+  answer.stall_seconds = stalls_of(result);
+  answer.phase_seconds = phases_of(result);
+  answer.attribution = attribution_of(result);
+  answer.traffic_bytes = traffic_of(machine, result);
+  answer.mean_utilization = utilization_of(machine, result);
+}
+
+void add_run_figures(ResultAnswer& answer, const Workload& workload, const Outcome& outcome,
+                     const References& references) {
   const RunResult& result = outcome.result;
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   const double iteration = result.iteration_seconds();
-  json["iteration_seconds"] = iteration;
-  json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
-  json["ideal_seconds"] = references.ideal_seconds;
-  json["bound_seconds"] = references.bound_of(result);
-  json["bound_term"] = references.bound_term;
-  json["slowdown"] = references.ideal_seconds > 0 ? Json(iteration / references.ideal_seconds) : Json(nullptr);
-  json["efficiency"] = efficiency_of(outcome, references);
-  json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
-  json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
-  json["stall_seconds"] = stalls_json(result, false);
-  json["busy_seconds"] = busy_json(machine, result);
-  json["cpu_optimizer_wait_seconds"] = cpu_wait_json(result);
-  json["phase_seconds"] = phases_json(result);
-  json["attribution"] = attribution_json(result);
-  json["gpu_hit_rate"] = {{"accesses", share(result.window.hits, result.window.accesses)},
-                          {"bytes", share(result.window.hit_bytes, result.window.access_bytes)},
-                          {"tensors", share(result.window.tensors_held, result.window.tensors)}};
-  json["traffic_bytes"] = traffic_json(machine, result);
-  Json peak = Json::object();
-  for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
-  json["peak_bytes"] = std::move(peak);
-  json["mean_utilization"] = utilization_json(machine, result);
-  json["allocators"] = allocators_json(machine, result);
-  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-  json["tokens_per_second"] = or_null(tokens_per_second(workload, iteration));
-  json["usd_per_million_tokens"] = or_null(usd_per_million_tokens(workload, iteration));
-  json["iterations"] = result.iterations;
-  json["steady"] = result.steady;
+  add_figures(answer, machine, result);
+  answer.bound_seconds = references.bound_of(result);
+  answer.slowdown = slowdown_of(iteration, references);
+  answer.efficiency = efficiency_of(outcome, references);
+  answer.busy_seconds = busy_of(machine, result);
+  answer.cpu_optimizer_wait_seconds = cpu_wait(result);
+  answer.gpu_hit_rate = {share(result.window.hits, result.window.accesses),
+                         share(result.window.hit_bytes, result.window.access_bytes),
+                         share(result.window.tensors_held, result.window.tensors)};
+  answer.peak_bytes = peaks_of(machine, result);
+  for (std::size_t i = 0; i < machine.tiers.size(); ++i) {
+    if (!answer.allocators) answer.allocators.emplace();
+    answer.allocators->emplace_back(machine.tiers[i].name, allocator_cost(result, i));
+  }
+  answer.tokens_per_second = tokens_per_second(workload, iteration);
+  answer.usd_per_million_tokens = usd_per_million_tokens(workload, iteration);
+  answer.steady = result.steady;
 }
 
-// The same keys, so that scripts need not look which are there.
-void add_misfit_figures(Json& json, const RunResult& result, const References& references) {
-  for (const char* key : {"iteration_seconds", "first_iteration_seconds"}) json[key] = nullptr;
-  json["ideal_seconds"] = references.ideal_seconds;
-  json["bound_seconds"] = references.bound_seconds;
-  json["bound_term"] = references.bound_term;
-  for (const char* key :
-       {"slowdown", "efficiency", "compute_seconds", "gap_seconds", "stall_seconds", "busy_seconds",
-        "cpu_optimizer_wait_seconds", "phase_seconds", "attribution", "gpu_hit_rate", "traffic_bytes", "peak_bytes",
-        "mean_utilization", "allocators", "tokens_per_second", "usd_per_million_tokens"}) {
-    json[key] = nullptr;
-  }
-  json["iterations"] = result.iterations;
-  json["steady"] = false;
-}
-
-// Of several ranks, each; the figures of the slowest are the result's own.
-Json ranks_json(const Workload& workload, const Outcome& outcome) {
-  Json ranks = Json::array();
-  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
-    const RunResult& result = outcome.ranks[rank].result;
-    const MachineSpec& machine = workload.machine.of_rank(rank);
-    Json json = {{"rank", rank},
-                 {"slowest", rank == outcome.rank},
-                 {"iterations", result.iterations},
-                 {"steady", result.steady},
-                 {"iteration_seconds", nullptr}};
-    if (result.fits) {
-      json["iteration_seconds"] = result.iteration_seconds();
-      json["first_iteration_seconds"] = to_seconds(result.first_iteration_ns);
-      json["compute_seconds"] = per_iteration_seconds(result, result.window.compute_ns);
-      json["gap_seconds"] = per_iteration_seconds(result, result.window.gap_ns);
-      json["stall_seconds"] = stalls_json(result, false);
-      json["phase_seconds"] = phases_json(result);
-      json["attribution"] = attribution_json(result);
-      json["traffic_bytes"] = traffic_json(machine, result);
-      json["mean_utilization"] = utilization_json(machine, result);
-    }
-    Json peak = Json::object();
-    for (std::size_t i = 0; i < machine.tiers.size(); ++i) peak[machine.tiers[i].name] = result.peak_bytes[i];
-    json["peak_bytes"] = std::move(peak);
-    ranks.push_back(std::move(json));
-  }
-  return ranks;
+RankResult rank_result(const Workload& workload, const Outcome& outcome, std::size_t rank) {
+  const RunResult& result = outcome.ranks[rank].result;
+  const MachineSpec& machine = workload.machine.of_rank(rank);
+  RankResult answer;
+  answer.rank = rank;
+  answer.slowest = rank == outcome.rank;
+  answer.iterations = result.iterations;
+  answer.steady = result.steady;
+  answer.peak_bytes = peaks_of(machine, result);
+  if (result.fits) add_figures(answer, machine, result);
+  return answer;
 }
 
 Json bytes_json(Bytes bytes) { return bytes >= unlimited ? Json(nullptr) : Json(bytes); }
 
 // What was injected, by kind.
-Json faults_json(const Scenario& scenario, const FaultCounts& injected) {
-  Json counts = Json::object();
+InjectedFaults injected_faults(const Scenario& scenario, const FaultCounts& injected) {
+  InjectedFaults faults{scenario.faults, {}};
   for (std::size_t kind = 0; kind < injected.size(); ++kind) {
-    counts[std::string(to_string(static_cast<FaultKind>(kind)))] = injected[kind];
+    faults.injected.emplace_back(to_string(static_cast<FaultKind>(kind)), injected[kind]);
   }
-  return {{"plan", scenario.faults}, {"injected", std::move(counts)}};
+  return faults;
 }
 
 }  // namespace
@@ -272,56 +236,58 @@ Json machine_json(const MachineSpec& machine) {
           {"facts", std::move(facts)}};
 }
 
-Json bound_row_json(const Workload& workload, const References& references) {
+ResultAnswer bound_row_answer(const Workload& workload, const References& references) {
   Outcome row;
   row.policy = bound_row;
   row.result.fits = false;
-  Json json = result_json(workload, row, references);
-  json["fits"] = true;
-  json["reason"] = nullptr;
-  json["iteration_seconds"] = references.bound_seconds;
-  json["slowdown"] =
-      references.ideal_seconds > 0 ? Json(references.bound_seconds / references.ideal_seconds) : Json(nullptr);
-  json["efficiency"] = 1.0;
-  json["binding"] = to_json_of(term_answer(workload, references.binding, references.bound_rank));
+  ResultAnswer answer = result_answer(workload, row, references);
+  answer.fits = true;
+  answer.reason.clear();
+  answer.iteration_seconds = references.bound_seconds;
+  answer.slowdown = slowdown_of(references.bound_seconds, references);
+  answer.efficiency = 1;
+  answer.binding = term_answer(workload, references.binding, references.bound_rank);
   const std::string note = storage_bound_note(workload, references.binding, references.bound_rank);
-  if (!note.empty()) json["notes"].push_back(note);
-  return json;
+  if (!note.empty()) answer.notes.push_back(note);
+  return answer;
+}
+
+ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references) {
+  const RunResult& result = outcome.result;
+  ResultAnswer answer;
+  answer.policy = outcome.policy;
+  answer.machine = workload.machine.name;
+  answer.trace = workload.scenario.trace.file;
+  answer.fits = result.fits;
+  answer.ideal_seconds = references.ideal_seconds;
+  answer.bound_seconds = references.bound_seconds;
+  answer.bound_term = references.bound_term;
+  answer.iterations = result.iterations;
+  if (result.fits) {
+    add_run_figures(answer, workload, outcome, references);
+  } else {
+    answer.reason = result.misfit;
+    if (!result.misfit_op.empty()) answer.misfit = ResultMisfit{result.misfit_op, result.misfit_bytes};
+  }
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    if (!answer.ranks) answer.ranks.emplace();
+    answer.ranks->push_back(rank_result(workload, outcome, rank));
+  }
+  answer.simulated_events = result.simulated_events;
+  answer.changes = outcome.program.changes;
+  answer.policy_notes = result.policy_notes;
+  answer.deepspeed_cpu_memory = deepspeed_cpu_memory(workload, outcome);
+  answer.notes = notes_of(workload);
+  answer.rescaled = rescaling_json(workload);
+  answer.gpu_time = gpu_time_json(workload);
+  if (!workload.scenario.faults.empty()) answer.faults = injected_faults(workload.scenario, outcome.faults);
+  answer.manifest = manifest_of(workload, outcome.policy, outcome.options);
+  answer.timing = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
+  return answer;
 }
 
 Json result_json(const Workload& workload, const Outcome& outcome, const References& references) {
-  const RunResult& result = outcome.result;
-  Json json;
-  json["policy"] = outcome.policy;
-  json["machine"] = workload.machine.name;
-  json["trace"] = workload.scenario.trace.file;
-  json["fits"] = result.fits;
-  json["reason"] = result.fits ? Json(nullptr) : Json(result.misfit);
-  if (!result.fits && !result.misfit_op.empty()) {
-    json["misfit"] = {{"op", result.misfit_op}, {"bytes_missing", result.misfit_bytes}};
-  }
-  if (result.fits) {
-    add_run_figures(json, workload, outcome, references);
-  } else {
-    add_misfit_figures(json, result, references);
-  }
-  // What add_interval knows.
-  for (const char* key :
-       {"interval_seconds", "samples", "misfit_samples", "fastest_samples", "ties_with_best", "depends_on"}) {
-    json[key] = nullptr;
-  }
-  if (!outcome.ranks.empty()) json["ranks"] = ranks_json(workload, outcome);
-  json["simulated_events"] = result.simulated_events;
-  json["changes"] = outcome.program.changes;
-  json["policy_notes"] = outcome.result.policy_notes;
-  json["deepspeed_cpu_memory"] = deepspeed_memory_json(workload, outcome);
-  json["notes"] = notes_of(workload);
-  json["rescaled"] = rescaling_json(workload);
-  json["gpu_time"] = gpu_time_json(workload);
-  if (!workload.scenario.faults.empty()) json["faults"] = faults_json(workload.scenario, outcome.faults);
-  json["manifest"] = manifest_json(workload, outcome.policy, outcome.options);
-  json["timing"] = {{"load_seconds", workload.load_seconds}, {"run_seconds", outcome.seconds}};
-  return json;
+  return to_json_of(result_answer(workload, outcome, references));
 }
 
 std::string trace_title(const Workload& workload) {
@@ -370,9 +336,8 @@ std::string iteration_text(const Outcome& outcome, const References& references)
                         format_seconds(references.ideal_seconds));
   }
   text += fmt::format("; the first one {}\n", format_seconds(to_seconds(result.first_iteration_ns)));
-  if (const Json efficiency = efficiency_of(outcome, references);
-      !efficiency.is_null() && references.bound_seconds > 0) {
-    text += fmt::format("  efficiency     {:.1f} % of the lower bound of {} ({})\n", 100 * efficiency.get<double>(),
+  if (const auto efficiency = efficiency_of(outcome, references); efficiency && references.bound_seconds > 0) {
+    text += fmt::format("  efficiency     {:.1f} % of the lower bound of {} ({})\n", 100 * *efficiency,
                         format_seconds(references.bound_of(outcome.result)), references.bound_term);
   }
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
@@ -404,10 +369,9 @@ std::string attribution_text(const RunResult& result) {
   if (const std::string wait = cpu_wait_text(result); !wait.empty()) {
     text += fmt::format("  cpu_optimizer  {}\n", wait);
   }
-  const Json seconds_of = phases_json(result);
   std::string phases;
-  for (const auto& [phase, seconds] : seconds_of.items()) {
-    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, format_seconds(seconds.get<double>()));
+  for (const auto& [phase, seconds] : phases_of(result)) {
+    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, format_seconds(seconds));
   }
   text += fmt::format("  phases         {}\n", phases);
   return text;
@@ -433,12 +397,11 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
     text += fmt::format("  {:<14} peak {} of {}\n", machine.tiers[i].name, format_bytes(result.peak_bytes[i]),
                         format_bytes(machine.tiers[i].capacity));
     if (result.allocators[i] == AllocatorKind::exact) continue;
-    const Json allocator = allocators_json(machine, result)[machine.tiers[i].name];
+    const AllocatorCost allocator = allocator_cost(result, i);
     text += fmt::format(
         "                 {}: {:.0f} % of what is free is outside the largest hole, buffers hold {:.0f} % "
         "beyond their content; {:.4g} times an iteration there was room but no one place for a chunk\n",
-        to_string(result.allocators[i]), 100 * allocator["fragmentation"].get<double>(),
-        100 * allocator["padding"].get<double>(), allocator["placeless"].get<double>());
+        to_string(result.allocators[i]), 100 * allocator.fragmentation, 100 * allocator.padding, allocator.placeless);
   }
   return text;
 }

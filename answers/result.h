@@ -2,32 +2,183 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "answers/json.h"
+#include "answers/bound.h"
+#include "answers/described.h"
+#include "answers/explain.h"
 #include "answers/manifest.h"
 #include "studies/workload.h"
 
 namespace tencache {
 
-// Every key of the contract, without an interval. Deterministic but for the object `timing`. Where the trace does not
-// fit, `fits` is false, `reason` says why and the figures of the run are null.
+struct ResultMisfit {
+  std::string op;
+  Bytes bytes_missing = 0;
+};
+TENCACHE_ANSWER(ResultMisfit, op, bytes_missing)
+
+struct ResultHead {
+  std::string policy, machine, trace;
+  bool fits = false;
+  TextOrNull reason;  // why not
+  Absent<ResultMisfit> misfit;
+};
+TENCACHE_ANSWER(ResultHead, policy, machine, trace, fits, reason, misfit)
+
+// Of the wait for the CPU's optimizer: while the CPU computes, and while it waits itself for what it reads.
+struct CpuWait {
+  double computing = 0, transfers = 0;  // seconds of an iteration
+};
+TENCACHE_ANSWER(CpuWait, computing, transfers)
+
+// Exact: compute + gaps + stalls = time, over the whole window.
+struct Attribution {
+  std::uint64_t iterations = 0;
+  Nanoseconds time_ns = 0, compute_ns = 0, gap_ns = 0;
+  Named<Nanoseconds> stall_ns;  // by cause
+};
+TENCACHE_ANSWER(Attribution, iterations, time_ns, compute_ns, gap_ns, stall_ns)
+
+// Of an iteration.
+struct ResultTimes {
+  std::optional<double> iteration_seconds, first_iteration_seconds;
+  double ideal_seconds = 0, bound_seconds = 0;
+  std::string bound_term;
+  std::optional<double> slowdown, efficiency, compute_seconds, gap_seconds;
+  std::optional<StallSeconds> stall_seconds;
+  std::optional<Named<double>> busy_seconds;  // of lanes and links
+  std::optional<CpuWait> cpu_optimizer_wait_seconds;
+  std::optional<Named<double>> phase_seconds;
+  std::optional<Attribution> attribution;
+};
+TENCACHE_ANSWER(ResultTimes, iteration_seconds, first_iteration_seconds, ideal_seconds, bound_seconds, bound_term,
+                slowdown, efficiency, compute_seconds, gap_seconds, stall_seconds, busy_seconds,
+                cpu_optimizer_wait_seconds, phase_seconds, attribution)
+
+// Shares of accesses and of their bytes that were in GPU memory; of the tensors that an iteration begins with there.
+struct HitRates {
+  std::optional<double> accesses, bytes, tensors;
+};
+TENCACHE_ANSWER(HitRates, accesses, bytes, tensors)
+
+// What a tier's allocator cost, over the whole window.
+struct AllocatorCost {
+  std::string kind;
+  double fragmentation = 0, padding = 0, placeless = 0;
+};
+TENCACHE_ANSWER(AllocatorCost, kind, fragmentation, padding, placeless)
+
+struct ResultTraffic {
+  std::optional<HitRates> gpu_hit_rate;
+  std::optional<Named<Json>> traffic_bytes;  // numbers: whole where the period is one iteration
+  std::optional<Named<Bytes>> peak_bytes;
+  std::optional<Named<std::optional<double>>> mean_utilization;
+  std::optional<Named<AllocatorCost>> allocators;
+  std::optional<double> tokens_per_second, usd_per_million_tokens;
+  std::uint64_t iterations = 0;
+  bool steady = false;
+};
+TENCACHE_ANSWER(ResultTraffic, gpu_hit_rate, traffic_bytes, peak_bytes, mean_utilization, allocators, tokens_per_second,
+                usd_per_million_tokens, iterations, steady)
+
+struct DependsOn {
+  std::vector<std::string> figures;
+  std::string confidence;
+  double share = 0;
+};
+TENCACHE_ANSWER(DependsOn, figures, confidence, share)
+
+// What add_interval knows.
+struct ResultSamples {
+  std::optional<std::pair<double, double>> interval_seconds;
+  std::optional<std::uint64_t> samples, misfit_samples, fastest_samples;
+  std::optional<bool> ties_with_best;
+  std::optional<std::vector<DependsOn>> depends_on;
+};
+TENCACHE_ANSWER(ResultSamples, interval_seconds, samples, misfit_samples, fastest_samples, ties_with_best, depends_on)
+
+// Of several ranks, each; the figures of the slowest are the result's own. Where it does not fit, no times.
+struct RankResult {
+  std::size_t rank = 0;
+  bool slowest = false;
+  std::uint64_t iterations = 0;
+  bool steady = false;
+  std::optional<double> iteration_seconds;
+  Absent<double> first_iteration_seconds, compute_seconds, gap_seconds;
+  Absent<StallSeconds> stall_seconds;
+  Absent<Named<double>> phase_seconds;
+  Absent<Attribution> attribution;
+  Absent<Named<Json>> traffic_bytes;
+  Absent<Named<std::optional<double>>> mean_utilization;
+  Named<Bytes> peak_bytes;
+};
+TENCACHE_ANSWER(RankResult, rank, slowest, iterations, steady, iteration_seconds, first_iteration_seconds,
+                compute_seconds, gap_seconds, stall_seconds, phase_seconds, attribution, traffic_bytes,
+                mean_utilization, peak_bytes)
+
+// What DeepSpeed would take of CPU memory for this run (studies/deepspeed_memory.h).
+struct DeepSpeedCpuMemory {
+  Bytes bytes = 0, bytes_with_pin_memory = 0, page_locked_bytes_with_pin_memory = 0;
+  bool fits = false, fits_with_pin_memory = false;
+};
+TENCACHE_ANSWER(DeepSpeedCpuMemory, bytes, bytes_with_pin_memory, page_locked_bytes_with_pin_memory, fits,
+                fits_with_pin_memory)
+
+struct InjectedFaults {
+  std::string plan;
+  Named<std::uint64_t> injected;  // by kind
+};
+TENCACHE_ANSWER(InjectedFaults, plan, injected)
+
+// Of a measured run, what was predicted of it.
+struct PredictedResult {
+  std::optional<std::string> file;
+  std::string sha256;
+  std::optional<double> iteration_seconds;
+  Absent<std::optional<double>> measured_seconds;  // of training
+  std::optional<double> error;
+  Json comparison, result;
+};
+TENCACHE_ANSWER(PredictedResult, file, sha256, iteration_seconds, measured_seconds, error, comparison, result)
+
+// Where the trace does not fit, the figures of the run are null.
+struct ResultAnswer : ResultHead, ResultTimes, ResultTraffic, ResultSamples {
+  Absent<std::vector<RankResult>> ranks;
+  std::uint64_t simulated_events = 0;
+  std::vector<std::string> changes, policy_notes;
+  std::optional<DeepSpeedCpuMemory> deepspeed_cpu_memory;  // none: of another policy, or it does not fit
+  std::vector<std::string> notes;
+  Json rescaled, gpu_time;
+  Absent<InjectedFaults> faults;
+  Manifest manifest;
+  Json timing;
+  Absent<TermAnswer> binding;  // of the bound's row
+  Absent<bool> measured;
+  Absent<PredictedResult> prediction;
+};
+BOOST_DESCRIBE_STRUCT(ResultAnswer, (ResultHead, ResultTimes, ResultTraffic, ResultSamples),
+                      (ranks, simulated_events, changes, policy_notes, deepspeed_cpu_memory, notes, rescaled, gpu_time,
+                       faults, manifest, timing, binding, measured, prediction))
+
+// Without an interval. Deterministic but for `timing`.
+ResultAnswer result_answer(const Workload& workload, const Outcome& outcome, const References& references);
 Json result_json(const Workload& workload, const Outcome& outcome, const References& references);
 
 // The lower bound as a row of `compare --json`: a result of this policy name, of which only the time is known.
 inline constexpr const char* bound_row = "bound";
-Json bound_row_json(const Workload& workload, const References& references);
+ResultAnswer bound_row_answer(const Workload& workload, const References& references);
 
 // One result for people, several lines.
 std::string result_text(const Workload& workload, const Outcome& outcome, const References& references);
 
-// Of the wait for the CPU's optimizer: while the CPU computes, and while it waits itself for what it reads. The text is
-// empty where nothing waits for it.
-Json cpu_wait_json(const RunResult& result);
+CpuWait cpu_wait(const RunResult& result);
+// Empty where nothing waits for it.
 std::string cpu_wait_text(const RunResult& result);
 
-// What DeepSpeed would take of CPU memory for this run (studies/deepspeed_memory.h), and a sentence where that is too much,
-// though the simulation fits. Null, empty: of another policy, or it does not fit.
-Json deepspeed_memory_json(const Workload& workload, const Outcome& outcome);
+std::optional<DeepSpeedCpuMemory> deepspeed_cpu_memory(const Workload& workload, const Outcome& outcome);
+// A sentence where that is too much, though the simulation fits; else empty.
 std::string deepspeed_note(const Workload& workload, const Outcome& outcome);
 
 // What a reader of the result must know, a sentence each.

@@ -8,17 +8,6 @@
 namespace tencache {
 namespace {
 
-struct CpuWait {
-  double computing = 0, transfers = 0;  // seconds of an iteration
-};
-
-CpuWait cpu_wait(const RunResult& result) {
-  const Nanoseconds all = result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)];
-  const Nanoseconds computing = result.window.cpu_wait_compute_ns;
-  return {.computing = per_iteration_seconds(result, computing),
-          .transfers = per_iteration_seconds(result, all - computing)};
-}
-
 // None: no policy of DeepSpeed's, or nothing that runs.
 std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, const Outcome& outcome) {
   if (!outcome.result.fits) return std::nullopt;
@@ -27,9 +16,11 @@ std::optional<DeepSpeedMemory> deepspeed_memory_of(const Workload& workload, con
 
 }  // namespace
 
-Json cpu_wait_json(const RunResult& result) {
-  const CpuWait wait = cpu_wait(result);
-  return {{"computing", wait.computing}, {"transfers", wait.transfers}};
+CpuWait cpu_wait(const RunResult& result) {
+  const Nanoseconds all = result.window.stall_ns[static_cast<std::size_t>(StallCause::cpu_optimizer)];
+  const Nanoseconds computing = result.window.cpu_wait_compute_ns;
+  return {.computing = per_iteration_seconds(result, computing),
+          .transfers = per_iteration_seconds(result, all - computing)};
 }
 
 std::string cpu_wait_text(const RunResult& result) {
@@ -39,17 +30,17 @@ std::string cpu_wait_text(const RunResult& result) {
                      format_seconds(wait.computing), format_seconds(wait.transfers));
 }
 
-Json deepspeed_memory_json(const Workload& workload, const Outcome& outcome) {
+std::optional<DeepSpeedCpuMemory> deepspeed_cpu_memory(const Workload& workload, const Outcome& outcome) {
   const auto memory = deepspeed_memory_of(workload, outcome);
-  if (!memory) return nullptr;
+  if (!memory) return std::nullopt;
   const MachineSpec& machine = workload.machine.of_rank(outcome.rank);
   const TierId cpu = machine.tier_of(Device::cpu);
   const Bytes capacity = cpu == no_tier ? 0 : machine.tiers[cpu].capacity;
-  return {{"bytes", memory->all(false)},
-          {"bytes_with_pin_memory", memory->all(true)},
-          {"page_locked_bytes_with_pin_memory", memory->page_locked(true)},
-          {"fits", memory->all(false) <= capacity},
-          {"fits_with_pin_memory", memory->all(true) <= capacity}};
+  return DeepSpeedCpuMemory{.bytes = memory->all(false),
+                            .bytes_with_pin_memory = memory->all(true),
+                            .page_locked_bytes_with_pin_memory = memory->page_locked(true),
+                            .fits = memory->all(false) <= capacity,
+                            .fits_with_pin_memory = memory->all(true) <= capacity};
 }
 
 std::string deepspeed_note(const Workload& workload, const Outcome& outcome) {

@@ -6,6 +6,7 @@
 #include "answers/endurance.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/result.h"
 #include "answers/sensitivity.h"
 #include "answers/sweep.h"
 #include "answers/tune.h"
@@ -28,6 +29,12 @@ AnswerSchema schema_named(const char* name, const char* title, const char* descr
       return document_of(answer);
     };
   }
+  return kind;
+}
+
+// Of a document to which commands add keys.
+AnswerSchema open_ended(AnswerSchema kind) {
+  kind.schema.erase("additionalProperties");
   return kind;
 }
 
@@ -56,6 +63,11 @@ const std::vector<AnswerSchema>& answer_schemas() {
                                "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
       schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",
                                     "What `tencache endurance --json` prints. docs/explain.md explains it."),
+      open_ended(schema_named<ResultAnswer>(
+          "result", "A TenCache result",
+          "What `tencache replay --json` prints, and each element of the list of `tencache compare --json`. Figures of "
+          "the run are null where the trace does not fit. Commands may add keys. docs/results.md says what the figures "
+          "mean.")),
       schema_named<SensitivityAnswer>(
           "sensitivity", "Time against figures of a machine",
           "What `tencache sensitivity --json` prints. One or two parameters; a value of null is no limit. A line is a "

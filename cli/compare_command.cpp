@@ -266,13 +266,12 @@ ExitCode compare(const CompareArguments& arguments) {
   }
 
   if (arguments.json) {
-    Json list = Json::array();
-    list.push_back(bound_row_json(workload, references));
+    std::vector<ResultAnswer> list = {bound_row_answer(workload, references)};
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      list.push_back(result_json(workload, outcomes[i], references));
+      list.push_back(result_answer(workload, outcomes[i], references));
       if (interval_of[i] != nullptr) add_interval(list.back(), intervals, *interval_of[i]);
     }
-    print_json(list);
+    print_json(to_json_of(list));
   } else {
     print(table(workload, outcomes, references, intervals, interval_of));
   }

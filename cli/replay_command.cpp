@@ -75,9 +75,9 @@ ExitCode replay(const ReplayArguments& arguments) {
   const Intervals intervals = sample_intervals(
       workload, {{policy.name, policy.settings, outcome.result.iteration_seconds()}}, workload.scenario.sampling);
   if (arguments.json) {
-    Json result = result_json(workload, outcome, references);
+    ResultAnswer result = result_answer(workload, outcome, references);
     add_interval(result, intervals, intervals.policies.front());
-    print_json(result);
+    print_json(to_json_of(result));
   } else {
     print(result_text(workload, outcome, references) + interval_text(intervals));
     if (drawn && !arguments.timeline.empty()) {

@@ -44,25 +44,28 @@ void simulate_rows(const ReproduceArguments& arguments, const std::vector<Json>&
   const References references = references_of(workload);
   std::vector<Sampled> sampled;
   std::vector<std::size_t> sampled_rows;
+  std::vector<ResultAnswer> answers;
   for (std::size_t i = begin; i < end; ++i) {
     const PolicyChoice& policy = rows[i].policy;
     if (policy.name == bound_row) {
-      now.push_back(bound_row_json(workload, references));
+      answers.push_back(bound_row_answer(workload, references));
       continue;
     }
     const Outcome outcome = simulate_or_refuse(workload, policy.name, policy.settings, faults ? &*faults : nullptr);
-    now.push_back(result_json(workload, outcome, references));
+    answers.push_back(result_answer(workload, outcome, references));
     if (then[i].value("samples", Json()).is_null()) continue;
-    sampled_rows.push_back(i);
+    sampled_rows.push_back(i - begin);
     sampled.push_back(
         {policy.name, policy.settings,
          outcome.result.fits ? outcome.result.iteration_seconds() : std::numeric_limits<double>::infinity()});
   }
-  if (sampled.empty()) return;
-  const Intervals intervals = sample_intervals(workload, sampled, rows[begin].sampling);
-  for (std::size_t i = 0; i < sampled_rows.size(); ++i) {
-    add_interval(now[sampled_rows[i]], intervals, intervals.policies[i]);
+  if (!sampled.empty()) {
+    const Intervals intervals = sample_intervals(workload, sampled, rows[begin].sampling);
+    for (std::size_t i = 0; i < sampled_rows.size(); ++i) {
+      add_interval(answers[sampled_rows[i]], intervals, intervals.policies[i]);
+    }
   }
+  for (const ResultAnswer& answer : answers) now.push_back(to_json_of(answer));
 }
 
 Json without_timing(Json result) {

@@ -18,7 +18,7 @@ py::array rows_of(const Items& items) {
   return to_array(rows);
 }
 
-void set_tensors(PythonTrace& self, const Column<TensorRow>& rows) {
+void set_tensors(PythonTrace& self, const ArrayColumn<TensorRow>& rows) {
   check_line(rows, "tensors");
   std::vector<Tensor> tensors;
   for (std::size_t i = 0; i < static_cast<std::size_t>(rows.size()); ++i) {
@@ -32,7 +32,7 @@ void set_tensors(PythonTrace& self, const Column<TensorRow>& rows) {
   ++self.revision;
 }
 
-void set_ops(PythonTrace& self, const Column<OpRow>& rows) {
+void set_ops(PythonTrace& self, const ArrayColumn<OpRow>& rows) {
   check_line(rows, "ops");
   if (static_cast<std::size_t>(rows.size()) != self.trace.ops.size()) {
     throw Error("ops: the trace has " + std::to_string(self.trace.ops.size()) + ", these are " +
@@ -111,11 +111,11 @@ py::list texts_of(const Items& items, Name name) {
 
 // One side of the accesses: offsets[i] to offsets[i + 1] are those of op i.
 struct Lists {
-  Column<std::int64_t> offsets;
-  Column<TensorId> ids;
+  ArrayColumn<std::int64_t> offsets;
+  ArrayColumn<TensorId> ids;
 
   Lists(const py::object& pair, const char* name, std::size_t ops, std::size_t tensors) {
-    const auto two = py::cast<std::pair<Column<std::int64_t>, Column<TensorId>>>(pair);
+    const auto two = py::cast<std::pair<ArrayColumn<std::int64_t>, ArrayColumn<TensorId>>>(pair);
     offsets = two.first;
     ids = two.second;
     check_line(offsets, name);
@@ -138,10 +138,10 @@ struct Lists {
 };
 
 std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vector<std::string>& names,
-                                         const Column<TensorRow>& tensors, const Column<OpRow>& ops,
+                                         const ArrayColumn<TensorRow>& tensors, const ArrayColumn<OpRow>& ops,
                                          const py::object& reads, const py::object& writes,
-                                         const std::optional<Column<KernelRow>>& kernels,
-                                         const std::optional<Column<DetailRow>>& details) {
+                                         const std::optional<ArrayColumn<KernelRow>>& kernels,
+                                         const std::optional<ArrayColumn<DetailRow>>& details) {
   auto made = std::make_shared<PythonTrace>();
   set_header(*made, header);
   Trace& trace = made->trace;

@@ -84,7 +84,7 @@ Op op_of(const OpRow& row, const Trace& trace, std::size_t index) {
   return op;
 }
 
-void take_kernels(Trace& trace, const Column<KernelRow>& rows) {
+void take_kernels(Trace& trace, const ArrayColumn<KernelRow>& rows) {
   check_line(rows, "kernels");
   for (std::size_t i = 0; i < static_cast<std::size_t>(rows.size()); ++i) {
     const KernelRow& row = rows.data()[i];
@@ -103,7 +103,7 @@ void take_kernels(Trace& trace, const Column<KernelRow>& rows) {
   }
 }
 
-void take_details(Trace& trace, const Column<DetailRow>& rows) {
+void take_details(Trace& trace, const ArrayColumn<DetailRow>& rows) {
   check_line(rows, "details");
   trace.details.clear();
   for (std::size_t i = 0; i < static_cast<std::size_t>(rows.size()); ++i) {

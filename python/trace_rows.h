@@ -41,13 +41,13 @@ struct DetailRow {
 };
 
 template <typename T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+using ArrayColumn = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 // Throws Error where the value is not below the count of what there is.
 void check_below(std::uint64_t value, std::uint64_t count, const char* what, std::size_t row);
 
 template <typename T>
-void check_line(const Column<T>& array, const char* name) {
+void check_line(const ArrayColumn<T>& array, const char* name) {
   if (array.ndim() != 1) throw Error(std::string(name) + ": must have one dimension");
 }
 
@@ -60,7 +60,7 @@ Tensor tensor_of(const TensorRow& row, const NamePool& names, std::size_t index)
 // All but the accesses. The names, kernels and details are the trace's.
 Op op_of(const OpRow& row, const Trace& trace, std::size_t index);
 // All of a trace that has none yet. Row 0 is that of ops of which nothing is known.
-void take_kernels(Trace& trace, const Column<KernelRow>& rows);
-void take_details(Trace& trace, const Column<DetailRow>& rows);
+void take_kernels(Trace& trace, const ArrayColumn<KernelRow>& rows);
+void take_details(Trace& trace, const ArrayColumn<DetailRow>& rows);
 
 }  // namespace tencache

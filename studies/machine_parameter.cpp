@@ -173,11 +173,6 @@ void set_rank(const MachineParameter& parameter, MachineSpec& machine, double va
 
 }  // namespace
 
-std::string_view to_string(ParameterUnit unit) {
-  constexpr std::array<std::string_view, 4> names{"bytes_per_second", "bytes", "parameters_per_second", "factor"};
-  return names[static_cast<std::size_t>(unit)];
-}
-
 ParameterUnit MachineParameter::unit() const {
   switch (kind) {
     case Kind::tier:

@@ -27,7 +27,6 @@ namespace tencache {
 
 enum class ParameterUnit : std::uint8_t { bytes_per_second, bytes, parameters_per_second, factor };
 BOOST_DESCRIBE_ENUM(ParameterUnit, bytes_per_second, bytes, parameters_per_second, factor)
-std::string_view to_string(ParameterUnit unit);
 // "3.5 GB/s", "24 GiB", "× 1.5".
 std::string format_in(ParameterUnit unit, double value);
 

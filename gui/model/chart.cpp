@@ -3,15 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <limits>
-#include <span>
 
-#include "answers/result_file.h"
 #include "answers/schemas.h"
 #include "core/error.h"
-#include "gui/model/describe.h"
 
 namespace tencache::gui {
 namespace {
@@ -33,8 +27,6 @@ const std::vector<Kind> kinds = {{"diff", {"pairs", "only_in_a", "only_in_b"}},
                                  {"import", {"trace", "sha256", "ops", "tensors"}},
                                  {"calibrate", {"copies", "memory", "compute", "not_measured"}},
                                  {"training", {"training"}}};
-
-std::string off_text(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
 
 // What the document is, by its members; empty where no command of tencache prints it.
 std::string kind_of_document(const Json& document) {
@@ -64,7 +56,7 @@ std::optional<BarChart> chart_of(const DataTable& table) {
       continue;
     }
     const bool is_best = best != DataTable::unsorted && table.raw(row, best) == "true";
-    chart.dots.push_back({table.number(row, candidate), y, is_best, off_text(y)});
+    chart.dots.push_back({table.number(row, candidate), y, is_best, fmt::format("{:+.1f} %", 100 * (y - 1))});
   }
   return chart.dots.empty() ? std::nullopt : std::optional(std::move(chart));
 }

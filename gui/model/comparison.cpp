@@ -18,16 +18,11 @@
 namespace tencache::gui {
 namespace {
 
-double number(const Json& value) { return value.is_number() ? value.get<double>() : 0; }
-std::string text(const Json& value) { return value.is_string() ? value.get<std::string>() : ""; }
-std::optional<double> optional_number(const Json& value) {
-  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
-}
-
-NamedFigures figures(const Json& object) {
+template <typename Value, typename NumberOf>
+NamedFigures figures(const std::optional<Named<Value>>& named, const NumberOf& number_of) {
   NamedFigures list;
-  for (const auto& [name, value] : object.items()) {
-    if (value.is_number()) list.emplace_back(name, value.get<double>());
+  for (const auto& [name, value] : named.value_or(Named<Value>())) {
+    if (const std::optional<double> number = number_of(value)) list.emplace_back(name, *number);
   }
   return list;
 }
@@ -43,48 +38,35 @@ std::string changes_of(const Json& run) {
 }
 
 ComparisonRow row_of(const Json& result, const std::string& file) {
+  ResultAnswer answer;
+  read_answer(result, answer);
   ComparisonRow row;
+  static_cast<ResultHead&>(row) = answer;
   row.result = &result;
   row.file = file;
-  row.policy = text(member(result, "policy"));
-  row.machine = text(member(result, "machine"));
-  row.trace = text(member(result, "trace"));
-  row.bound = row.policy == "bound";
-  row.fits = member(result, "fits") == true;
-  row.measured = member(result, "measured") == true;
-  row.reason = text(member(result, "reason"));
-  row.seconds = number(member(result, "iteration_seconds"));
-  row.ideal_seconds = number(member(result, "ideal_seconds"));
-  row.parts.compute_seconds = number(member(result, "compute_seconds"));
-  row.parts.gap_seconds = number(member(result, "gap_seconds"));
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    const std::string name(to_string(static_cast<StallCause>(cause)));
-    row.parts.stall_seconds[cause] = number(member(member(result, "stall_seconds"), name.c_str()));
+  row.bound = row.policy == bound_row;
+  row.measured = answer.measured.value_or(false);
+  row.seconds = answer.iteration_seconds.value_or(0);
+  row.ideal_seconds = answer.ideal_seconds;
+  row.parts = {answer.compute_seconds.value_or(0), answer.gap_seconds.value_or(0), {}};
+  for (const StallCause cause : all_causes) {
+    row.parts.stall_seconds[static_cast<std::size_t>(cause)] = answer.stall_seconds.value_or(StallSeconds())[cause];
   }
-  const Json& interval = member(result, "interval_seconds");
-  if (interval.is_array() && interval.size() == 2 && interval[0].is_number() && interval[1].is_number()) {
-    row.interval = {interval[0].get<double>(), interval[1].get<double>()};
-  } else if (member(interval, "low").is_number() && member(interval, "high").is_number()) {
-    row.interval = {number(member(interval, "low")), number(member(interval, "high"))};
-  }
-  row.samples = static_cast<std::uint64_t>(number(member(result, "samples")));
-  row.misfit_samples = static_cast<std::uint64_t>(number(member(result, "misfit_samples")));
-  row.ties_with_best = member(result, "ties_with_best") == true;
-  row.prediction_error = optional_number(member(member(result, "prediction"), "error"));
-  const Json& hits = member(result, "gpu_hit_rate");
-  row.hit_share = optional_number(member(hits, "bytes"));
-  row.access_hit_share = optional_number(member(hits, "accesses"));
-  row.tensor_hit_share = optional_number(member(hits, "tensors"));
-  row.moved = figures(member(result, "traffic_bytes"));
-  for (const auto& [link, bytes] : row.moved) row.moved_bytes += bytes;
-  row.peaks = figures(member(result, "peak_bytes"));
-  row.utilization = figures(member(result, "mean_utilization"));
-  const Json& run = member(member(result, "manifest"), "run");
-  row.recorded_by = text(member(run, "recorded_by"));
-  row.changes = changes_of(run);
-  row.rescaled = member(result, "rescaled").is_object();
-  row.tokens_per_second = optional_number(member(result, "tokens_per_second"));
-  row.usd_per_million_tokens = optional_number(member(result, "usd_per_million_tokens"));
+  row.interval = answer.interval_seconds;
+  if (row.interval && !std::isfinite(row.interval->first + row.interval->second)) row.interval.reset();
+  row.sampled = answer;
+  row.prediction_error = answer.prediction ? answer.prediction->error : std::nullopt;
+  row.hits = answer.gpu_hit_rate.value_or(HitRates());
+  row.moved = figures(answer.traffic_bytes, [](const Json& bytes) {
+    return bytes.is_number() ? std::optional(bytes.get<double>()) : std::nullopt;
+  });
+  row.peaks = figures(answer.peak_bytes, [](Bytes bytes) { return std::optional(static_cast<double>(bytes)); });
+  row.utilization = figures(answer.mean_utilization, [](const std::optional<double>& share) { return share; });
+  row.manifest = std::move(answer.manifest);
+  row.changes = changes_of(to_json_of(row.manifest.run));
+  row.rescaled = answer.rescaled.is_object();
+  row.tokens_per_second = answer.tokens_per_second;
+  row.usd_per_million_tokens = answer.usd_per_million_tokens;
   return row;
 }
 
@@ -95,9 +77,9 @@ double key(const ComparisonRow& row, ComparisonColumn column) {
     case ComparisonColumn::stalls:
       return row.parts.stalled_seconds();
     case ComparisonColumn::hits:
-      return row.hit_share.value_or(2);
+      return row.hits.bytes.value_or(2);
     case ComparisonColumn::moved:
-      return row.moved_bytes;
+      return row.moved_bytes();
     case ComparisonColumn::price:
       return row.usd_per_million_tokens.value_or(1e300);
     default:
@@ -116,6 +98,11 @@ TimeParts parts_of(const RunResult& result) {
   return parts;
 }
 
+double ComparisonRow::moved_bytes() const {
+  return std::accumulate(moved.begin(), moved.end(), 0.0,
+                         [](double sum, const auto& link) { return sum + link.second; });
+}
+
 double TimeParts::stalled_seconds() const { return std::accumulate(stall_seconds.begin(), stall_seconds.end(), 0.0); }
 
 std::string ComparisonRow::belief() const {
@@ -125,10 +112,11 @@ std::string ComparisonRow::belief() const {
   if (!fits) return "";
   const auto shown = [](double seconds) { return duration_text(static_cast<Nanoseconds>(seconds * 1e9)); };
   if (interval) {
-    return fmt::format("{}{} to {}, {}", ties_with_best ? "ties: " : "", shown(interval->first),
+    return fmt::format("{}{} to {}, {}", ties_with_best() ? "ties: " : "", shown(interval->first),
                        shown(interval->second), validity.substr(0, validity.find(" (")));
   }
-  if (misfit_samples > 0) return fmt::format("fits in {} of {} samples", samples - misfit_samples, samples);
+  const std::uint64_t samples = sampled.samples.value_or(0), misfits = sampled.misfit_samples.value_or(0);
+  if (misfits > 0) return fmt::format("fits in {} of {} samples", samples - misfits, samples);
   return validity.substr(0, validity.find(" (")) + ", no interval";
 }
 
@@ -146,14 +134,7 @@ PolicyRun policy_run(const std::string& policy, const PolicyOptions& options) {
 }
 
 PolicyOptions options_of(const ComparisonRow& row) {
-  PolicyOptions options;
-  if (row.result == nullptr || !row.result->contains("manifest")) return options;
-  const Json& manifest = (*row.result)["manifest"];
-  if (!manifest.is_object() || !manifest.contains("options")) return options;
-  for (const auto& [name, value] : manifest["options"].items()) {
-    if (value.is_string()) options[name] = value.get<std::string>();
-  }
-  return options;
+  return {row.manifest.options.begin(), row.manifest.options.end()};
 }
 
 // Of a machine and kind of trace, changed in that way.
@@ -165,7 +146,7 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
   std::size_t runs = 0;
   for (const ComparisonRow& row : rows) {
     if (!row.measured || !row.prediction_error || row.machine != machine || row.changes != changes) continue;
-    if (kind_of_trace(row.recorded_by) != kind_of_trace(recorded_by)) continue;
+    if (kind_of_trace(row.manifest.run.recorded_by) != kind_of_trace(recorded_by)) continue;
     worst = std::max(worst.value_or(0), std::abs(*row.prediction_error));
     ++runs;
   }
@@ -205,8 +186,10 @@ std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& d
   std::map<std::pair<std::array<std::string, 4>, PolicyOptions>, std::string> known;  // the same for most rows
   for (ComparisonRow& row : rows) {
     const PolicyOptions options = options_of(row);
-    const auto [entry, is_new] = known.try_emplace({{row.machine, row.recorded_by, row.policy, row.changes}, options});
-    if (is_new) entry->second = validity_among(rows, row.machine, row.recorded_by, row.policy, options, row.changes);
+    const auto [entry, is_new] =
+        known.try_emplace({{row.machine, row.manifest.run.recorded_by, row.policy, row.changes}, options});
+    if (is_new)
+      entry->second = validity_among(rows, row.machine, row.manifest.run.recorded_by, row.policy, options, row.changes);
     row.validity = row.rescaled ? "extrapolated" : entry->second;
   }
   return rows;
@@ -260,12 +243,12 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
       const std::optional<double> used = figure(row.utilization, name);
       add(used.has_value(), used.value_or(0));
     }
-    add(row.fits, row.moved_bytes);
-    add(row.hit_share.has_value(), row.hit_share.value_or(0));
+    add(row.fits, row.moved_bytes());
+    add(row.hits.bytes.has_value(), row.hits.bytes.value_or(0));
     const auto [low, high] = row.interval.value_or(std::pair(0.0, 0.0));
     add(row.interval.has_value(), low);
     add(row.interval.has_value(), high);
-    csv += row.ties_with_best ? ",1" : ",0";
+    csv += row.ties_with_best() ? ",1" : ",0";
     add(row.prediction_error.has_value(), row.prediction_error.value_or(0));
     csv += fmt::format(",{},{}\n", csv_field(row.fits ? row.validity : ""), csv_field(row.reason));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "answers/result.h"
 #include "core/metrics.h"
 #include "core/timeline.h"
 #include "gui/model/session.h"
@@ -23,30 +24,27 @@ TimeParts parts_of(const RunResult& result);
 // By tier or link, in the machine's order.
 using NamedFigures = std::vector<std::pair<std::string, double>>;
 
-struct ComparisonRow {
-  std::string policy, machine, trace;
+struct ComparisonRow : ResultHead {
   std::string file;
   const Json* result = nullptr;  // of a document of the session
-  bool fits = false, measured = false, bound = false;
-  std::string reason;  // why it does not fit
+  bool measured = false, bound = false;
   double seconds = 0, ideal_seconds = 0;
-  TimeParts parts;  // 0 where the result does not say (the bound)
-  std::optional<std::pair<double, double>> interval;
-  bool ties_with_best = false;
-  std::uint64_t misfit_samples = 0, samples = 0;
+  TimeParts parts;                                    // 0 where the result does not say (the bound)
+  std::optional<std::pair<double, double>> interval;  // of two finite ends
+  ResultSamples sampled;
   std::optional<double> prediction_error;  // of a measured row, of the iteration
-  std::string recorded_by;                 // the trace, as its header says
-  std::string changes;                     // of machine and trace by options, as JSON; empty: none
-  bool rescaled = false;                   // durations, from another GPU
-  std::string validity;                    // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
-  // Of the accesses and of their bytes that were in GPU memory; of the tensors that an iteration begins with there.
-  std::optional<double> hit_share, access_hit_share, tensor_hit_share;
-  double moved_bytes = 0;    // over all links, an iteration
-  NamedFigures moved;        // of each link, bytes
+  Manifest manifest;
+  std::string changes;    // of machine and trace by options, as JSON; empty: none
+  bool rescaled = false;  // durations, from another GPU
+  std::string validity;   // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
+  HitRates hits;
+  NamedFigures moved;        // of each link, bytes of an iteration
   NamedFigures peaks;        // of each tier, bytes
   NamedFigures utilization;  // of each tier (mean share held) and link (share of the time busy)
   std::optional<double> tokens_per_second, usd_per_million_tokens;
 
+  bool ties_with_best() const { return sampled.ties_with_best.value_or(false); }
+  double moved_bytes() const;  // over all links
   double slowdown() const { return ideal_seconds > 0 ? seconds / ideal_seconds : 0; }
   // What a reader may believe of it: an interval, a measurement, or neither.
   std::string belief() const;

@@ -89,6 +89,12 @@ void open_json(const std::string& path, Document& document) {
     document.kind = Document::Kind::table;
   } else {
     document.results = read_results(path);
+    try {
+      std::vector<ResultAnswer> readable;
+      read_answer(Json(document.results), readable);
+    } catch (const Error& error) {
+      throw Error(path, 0, std::string("is damaged: ") + error.what());
+    }
   }
 }
 

@@ -1,10 +1,9 @@
-// What the other commands print with --json (explain, bound, fit, tune, validate, …), and tables of CSV files: the
-// picture that belongs to it, and its tables under the headings that the command itself prints.
+// What the other commands print with --json (explain, bound, fit, tune, validate, …): their documents; and tables of
+// other JSON and of CSV files.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "core/text.h"
 #include "gui/model/bar_parts.h"

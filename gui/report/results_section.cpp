@@ -63,12 +63,12 @@ void add_fact(std::string& html, const char* label, const std::string& value) {
   if (!value.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, html_text(value, 2000));
 }
 
-std::string price_words(const Json& price) {
-  if (!member(price, "per_hour").is_number()) return "not known, so no cost is stated";
-  std::string words =
-      fmt::format("{:.4g} {} an hour", price["per_hour"].get<double>(), text_of(member(price, "currency")));
-  const std::string source = text_of(member(price, "source")), retrieved = text_of(member(price, "retrieved"));
-  if (!source.empty()) words += " (" + source + (retrieved.empty() ? "" : ", " + retrieved) + ")";
+std::string price_words(const std::optional<ManifestPrice>& price) {
+  if (!price) return "not known, so no cost is stated";
+  std::string words = fmt::format("{:.4g} {} an hour", price->per_hour, price->currency);
+  if (!price->source.empty()) {
+    words += " (" + price->source + (price->retrieved.empty() ? "" : ", " + price->retrieved) + ")";
+  }
   return words;
 }
 
@@ -89,33 +89,28 @@ std::string options_words(const Json& run) {
 }
 
 // Those that make another machine of it, for headings.
-std::string title_options(const Json& run) {
+std::string title_options(const ManifestRun& run) {
   std::string words;
-  for (const auto& [key, label] : {std::pair("gpu_memory", "GPU memory"), std::pair("cpu_memory", "CPU memory")}) {
-    if (const std::string value = text_of(member(run, key)); !value.empty())
-      words += fmt::format(", {} {}", label, value);
-  }
-  for (const Json& limit : member(run, "limits")) words += ", " + text_of(limit);
+  if (run.gpu_memory) words += ", GPU memory " + *run.gpu_memory;
+  if (run.cpu_memory) words += ", CPU memory " + *run.cpu_memory;
+  for (const std::string& limit : run.limits.value_or(std::vector<std::string>())) words += ", " + limit;
   return words;
 }
 
 std::string what_was_run(const ResultGroup& group) {
-  const Json& result = *group.rows.front().result;
-  const Json& manifest = member(result, "manifest");
-  const Json& run = member(manifest, "run");
-  const Json& hashes = member(manifest, "hashes");
-  const auto short_hash = [&](const char* key) {
-    const std::string hash = text_of(member(hashes, key)).substr(0, 12);
-    return hash.empty() ? std::string() : ", SHA-256 " + hash + "…";
+  const Manifest& manifest = group.rows.front().manifest;
+  const auto short_hash = [](const std::string& hash) {
+    return hash.empty() ? std::string() : ", SHA-256 " + hash.substr(0, 12) + "…";
   };
   std::string html = "<dl>\n";
-  add_fact(html, "trace", group.rows.front().trace + short_hash("trace"));
-  add_fact(html, "made by", group.rows.front().recorded_by);
-  add_fact(html, "machine", group.rows.front().machine + short_hash("machine"));
-  add_fact(html, "changed by", options_words(run));
-  add_fact(html, "price", manifest.is_object() ? price_words(member(manifest, "price")) : "");
+  add_fact(html, "trace", group.rows.front().trace + short_hash(manifest.hashes.trace.value_or("")));
+  add_fact(html, "made by", group.rows.front().manifest.run.recorded_by);
+  add_fact(html, "machine", group.rows.front().machine + short_hash(manifest.hashes.machine));
+  add_fact(html, "changed by", options_words(to_json_of(manifest.run)));
+  add_fact(html, "price", price_words(manifest.price));
   std::string notes;
-  for (const Json& note : member(result, "notes")) notes += (notes.empty() ? "" : "; ") + text_of(note);
+  for (const Json& note : member(*group.rows.front().result, "notes"))
+    notes += (notes.empty() ? "" : "; ") + text_of(note);
   add_fact(html, "note", notes);
   std::vector<std::string> files;
   for (const ComparisonRow& row : group.rows) {
@@ -126,7 +121,7 @@ std::string what_was_run(const ResultGroup& group) {
     from += (from.empty() ? "" : ", ") + file_name(file);
     again += (again.empty() ? "" : "; ") + ("tencache reproduce " + file_name(file));
   }
-  add_fact(html, "tencache", text_of(member(manifest, "version")));
+  add_fact(html, "tencache", manifest.version);
   add_fact(html, "results from", from);
   html += fmt::format("<dt>to have it again</dt><dd><code>{}</code></dd>\n", html_text(again, 2000));
   return html + "</dl>\n";
@@ -159,13 +154,13 @@ std::string table_row(const ComparisonRow& row, bool best, bool intervals) {
       Interval interval;
       interval.low = row.interval->first;
       interval.high = row.interval->second;
-      html += (row.ties_with_best ? "= " : "") + format_interval(interval);
+      html += (row.ties_with_best() ? "= " : "") + format_interval(interval);
     }
     html += "</td>";
   }
   html += "<td>" + (row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()) : std::string()) + "</td><td>" +
-          (row.access_hit_share && !row.bound ? fmt::format("{:.1f} %", 100 * *row.access_hit_share) : std::string()) +
-          "</td><td>" + (row.bound ? std::string() : moved_text(row.moved_bytes)) + "</td>";
+          (row.hits.accesses && !row.bound ? fmt::format("{:.1f} %", 100 * *row.hits.accesses) : std::string()) +
+          "</td><td>" + (row.bound ? std::string() : moved_text(row.moved_bytes())) + "</td>";
   html += fmt::format("<td class=\"left\">{}</td>",
                       html_text(row.bound ? text_of(member(*row.result, "bound_term")) : main_wait(row)));
   return html + fmt::format("<td class=\"left wide\">{}</td></tr>\n", html_text(how_sure(row)));
@@ -315,7 +310,7 @@ std::vector<ResultGroup> result_groups(const std::vector<DocumentPointer>& docum
     const std::string key = row.trace + "\n" + row.machine + "\n" + row.changes;
     const auto found = std::ranges::find(keys, key);
     if (found == keys.end()) {
-      const std::string options = title_options(member(member(*row.result, "manifest"), "run"));
+      const std::string options = title_options(row.manifest.run);
       groups.push_back({file_name(row.trace) + " on " + row.machine + options, {}});
       keys.push_back(key);
       groups.back().rows.push_back(std::move(row));
@@ -342,7 +337,7 @@ std::string answer(const ResultGroup& group) {
   std::string ties;
   std::size_t misfits = 0;
   for (const ComparisonRow& row : group.rows) {
-    if (row.ties_with_best && &row != best) ties += (ties.empty() ? "" : ", ") + row.policy;
+    if (row.ties_with_best() && &row != best) ties += (ties.empty() ? "" : ", ") + row.policy;
     misfits += row.fits ? 0 : 1;
   }
   if (!ties.empty()) text += " Within the machine's uncertainty it ties with " + ties + ".";

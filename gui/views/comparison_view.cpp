@@ -46,9 +46,9 @@ constexpr TextColumn price_column = {
     }};
 constexpr TextColumn columns_after[] = {
     {"hits (bytes)", ComparisonColumn::hits,
-     [](const ComparisonRow& row) { return row.hit_share ? percent(*row.hit_share) : std::string(); }},
+     [](const ComparisonRow& row) { return row.hits.bytes ? percent(*row.hits.bytes) : std::string(); }},
     {"moved", ComparisonColumn::moved,
-     [](const ComparisonRow& row) { return row.bound ? std::string() : moved_text(row.moved_bytes); }},
+     [](const ComparisonRow& row) { return row.bound ? std::string() : moved_text(row.moved_bytes()); }},
     {"may be believed", ComparisonColumn::seconds, [](const ComparisonRow& row) { return row.belief(); }}};
 
 std::vector<TextColumn> text_columns(bool priced) {
@@ -156,9 +156,9 @@ Facts facts_of(const ComparisonRow& row) {
   }
   facts.emplace_back("believe", row.belief());
   if (!row.bound && !row.measured) facts.emplace_back("such simulations", row.validity);
-  if (row.hit_share && row.access_hit_share && row.tensor_hit_share) {
-    facts.emplace_back("hits", fmt::format("{} of bytes, {} of accesses, {} of tensors", percent(*row.hit_share),
-                                           percent(*row.access_hit_share), percent(*row.tensor_hit_share)));
+  if (row.hits.bytes && row.hits.accesses && row.hits.tensors) {
+    facts.emplace_back("hits", fmt::format("{} of bytes, {} of accesses, {} of tensors", percent(*row.hits.bytes),
+                                           percent(*row.hits.accesses), percent(*row.hits.tensors)));
   }
   for (const auto& [name, used] : row.utilization) {
     std::string text = percent(used) + (figure(row.moved, name) ? " of the time" : " held in the mean");

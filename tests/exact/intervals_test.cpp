@@ -165,18 +165,18 @@ TEST_F(SampledWorkload, MisfitsOpenTheInterval) {
   const Intervals intervals = sample_intervals(workload_, {{"on-demand", {}, 1.0}}, {.samples = 16, .seed = 1});
   const Interval& interval = intervals.policies.front();
   EXPECT_EQ(interval.high, std::numeric_limits<double>::infinity());
-  Json json;
-  add_interval(json, intervals, interval);
-  EXPECT_TRUE(json["interval_seconds"][1].is_null());
+  ResultSamples result;
+  add_interval(result, intervals, interval);
+  EXPECT_TRUE(to_json_of(result)["interval_seconds"][1].is_null());
 }
 
 TEST_F(SampledWorkload, NothingUncertainGivesNoInterval) {
   workload_.machine.facts.clear();
   const Intervals intervals = sample_intervals(workload_, {{"on-demand", {}, 1.0}}, {.samples = 16, .seed = 1});
   EXPECT_EQ(intervals.samples, 0u);
-  Json json;
-  add_interval(json, intervals, intervals.policies.front());
-  EXPECT_TRUE(json.is_null());
+  ResultSamples result;
+  add_interval(result, intervals, intervals.policies.front());
+  EXPECT_FALSE(result.interval_seconds);
 }
 
 // The sample's trace as if it had been modelled for an H100, all of it elementwise.

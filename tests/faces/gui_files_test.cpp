@@ -303,7 +303,7 @@ TEST_F(Files, ResultsBecomeRows) {
   EXPECT_DOUBLE_EQ(parts.stalled_seconds(), 1.5);
   EXPECT_DOUBLE_EQ(parts.compute_seconds + parts.gap_seconds + parts.stalled_seconds(), rows[1].seconds);
   EXPECT_DOUBLE_EQ(rows[1].slowdown(), 3);
-  EXPECT_DOUBLE_EQ(rows[1].moved_bytes, 1500);
+  EXPECT_DOUBLE_EQ(rows[1].moved_bytes(), 1500);
   EXPECT_EQ(rows[1].belief(), "extrapolated, no interval");
   EXPECT_EQ(rows[3].belief(), "ties: 1.900 s to 2.200 s, extrapolated");
   sort_rows(rows, ComparisonColumn::seconds, false);

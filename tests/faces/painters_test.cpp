@@ -9,7 +9,7 @@
 #include "answers/explain.h"
 #include "gui/model/document.h"
 #include "gui/report/page.h"
-#include "tests/gui_dashboard.h"
+#include "tests/faces/gui_dashboard.h"
 #include "traces/file/file_io.h"
 
 namespace tencache::gui {

@@ -1,5 +1,5 @@
-// An answer for people before it is painted: text, tables and pictures with their numbers, which text, HTML, CSV and the
-// dashboard show each in its own way. No painter computes a figure or knows what kind of answer it is.
+// An answer for people before it is painted: text, tables and pictures with their numbers, which text, HTML, CSV and
+// the dashboard show each in its own way. No painter computes a figure or knows what kind of answer it is.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace tencache {
 
-// Simulates the scenario's policy, writes the result without `timing` to `file` and says its SHA-256 on stderr. `timeline`, if given,
-// receives the spans.
+// Simulates the scenario's policy, writes the result without `timing` to `file` and says its SHA-256 on stderr.
+// `timeline`, if given, receives the spans.
 struct Prediction {
   Outcome outcome;
   References references;

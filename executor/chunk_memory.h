@@ -13,7 +13,8 @@
 // `calibrate`). Pages never touched before are zeroed by the kernel, which is slow (a fraction of a GB/s on a virtual
 // machine): `prefault` does that in the constructor.
 //
-// With an accelerator the pages are locked for it (pinned_segments.h), and `pieces` says where a chunk's pages lie there.
+// With an accelerator the pages are locked for it (pinned_segments.h), and `pieces` says where a chunk's pages lie
+// there.
 //
 // Threading: as tier_memory.h says.
 #pragma once

@@ -3,10 +3,10 @@
 // Tiers of kind gpu and cpu are ChunkMemory (the GPU's is a capped arena of ordinary memory that stands in for it),
 // tiers of kind nvme are SwapFiles. With an accelerator (accelerator.h) tiers of kind gpu are its memory, CPU memory is
 // page-locked for it, and links from and to them copy with its engines; all else is the same (HostMemory). Each link is
-// a thread that copies (CopyLane), each of the two op lanes a thread that runs bodies (WorkLanes). With `pace` a link takes latency + bytes
-// / bandwidth of wall time for a transfer, so that a machine slower than this computer can be stood in for. A transfer
-// that was ready behind another one is paced from the moment the other should have ended: waking up late does not add
-// up.
+// a thread that copies (CopyLane), each of the two op lanes a thread that runs bodies (WorkLanes). With `pace` a link
+// takes latency + bytes / bandwidth of wall time for a transfer, so that a machine slower than this computer can be
+// stood in for. A transfer that was ready behind another one is paced from the moment the other should have ended:
+// waking up late does not add up.
 //
 // Limits: shared resources (MachineSpec::resources) are not enforced, only each link's own bandwidth and latency; links
 // faster than this computer's memory run as fast as that. Links between two nvme tiers are refused.

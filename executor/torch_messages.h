@@ -60,7 +60,8 @@ struct TimelinePart {
   Timeline timeline;
   Trace program;
 };
-// Without losses, durations and weights, which StepDone gave, and without the machine. A plain run has `training` alone.
+// Without losses, durations and weights, which StepDone gave, and without the machine. A plain run has `training`
+// alone.
 struct TrainingDone {
   PagedTraining result;
   bool on_gpu = false;

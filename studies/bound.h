@@ -9,8 +9,8 @@
 // several ops are issued ahead.
 //
 //  compute       The GPU's lane: durations and gaps of the ops that no policy moves. An optimizer op recorded on the
-//  GPU
-//                takes its time there, or the CPU's time (traces/transform/lower.h) on the other lane. For any weight w in [0, 1]
+//                GPU takes its time there, or the CPU's time (traces/transform/lower.h) on the other lane. For any weight
+//                w in [0, 1]
 //                  T >= (1 - w) x GPU time + w x CPU time,
 //                and the least of the right side over all placements is a sum of minima, op by op: (1 - w) x fixed GPU
 //                ops + w x fixed CPU ops + sum of min((1 - w) x on the GPU, w x on the CPU). The best of some weights
@@ -20,8 +20,7 @@
 //                after the other between the two. (An op ready at all waits at least for the least such r, the last of
 //                them is needed at the greatest n.)
 //  cpu           The CPU's lane alone. An op counts only if it, or one before it on that lane, waits for a GPU op of
-//  its
-//                iteration: others might run ahead of the window of a run that never becomes steady.
+//                its iteration: others might run ahead of the window of a run that never becomes steady.
 //  dependencies  GPU ops from f to g, then CPU ops from c, which waits for g, to u, for which f of the next iteration
 //                waits. With a barrier (a global norm) before the CPU's Adam this is T_backward + Adam + the least
 //                forward time from a parameter's first use, over all orders of reorderable groups. Movable ops are left

@@ -2,8 +2,8 @@
 //
 // A live program has no ids that stay the same from step to step, so a tensor is known by where it was born: (op
 // position in the step, ordinal among the op's allocations). A step is recorded (step_draft.h). From then on each op is
-// checked against the recording (followed_step.h): its name, and the sizes of what it uses. On a mismatch the program is
-// off the schedule until a module boundary or a step boundary is found again.
+// checked against the recording (followed_step.h): its name, and the sizes of what it uses. On a mismatch the program
+// is off the schedule until a module boundary or a step boundary is found again.
 //
 // Knows nothing of the engine: the runtime carries the answers over. Not thread-safe.
 #pragma once

@@ -1,7 +1,7 @@
 // Where a live program's tasks run, and in which order, as the policy says. Not thread-safe.
 //
-// Once a step is recorded the policy has been asked with the whole step, as a prediction asks it; until then it is asked
-// about each task alone.
+// Once a step is recorded the policy has been asked with the whole step, as a prediction asks it; until then it is
+// asked about each task alone.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The runs on the screen, predicted above measured, and the iteration at which they are aligned.
 //
-// Times are relative to the start of the aligned iteration of each run, in nanoseconds. Iterations count from the first;
-// new runs are aligned at the last, the steady one. Runs of fewer iterations show their last.
+// Times are relative to the start of the aligned iteration of each run, in nanoseconds. Iterations count from the
+// first; new runs are aligned at the last, the steady one. Runs of fewer iterations show their last.
 #pragma once
 
 #include <array>

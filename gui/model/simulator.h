@@ -49,8 +49,8 @@ using SimulatedPointer = std::shared_ptr<const Simulated>;
 // Whether to give up, asked now and then.
 using Stop = std::function<bool()>;
 
-// A batch and a GPU speed that the scenario asks for are made true first. Never throw: what a policy or machine refuses is a result that does not fit, with the reason. Null when stopped.
-// `plan`: replaced by what the policy did, if given.
+// A batch and a GPU speed that the scenario asks for are made true first. Never throw: what a policy or machine refuses
+// is a result that does not fit, with the reason. Null when stopped. `plan`: replaced by what the policy did, if given.
 SimulatedPointer simulate_workload(const Workload& wanted, const Stop& stop = {},
                                    std::unique_ptr<RecordedPlan>* plan = nullptr);
 // The plan of another simulation, on this machine.

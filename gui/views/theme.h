@@ -1,6 +1,6 @@
 // Colours and sizes that all views share. The palette is that of Okabe and Ito (2008) and a few that go with it, which
-// people with any of the common colour-vision deficiencies can tell apart (tests/faces/gui_colour_test.cpp); no colour means
-// two things in one view: a stall has the colour of the link that it waits for.
+// people with any of the common colour-vision deficiencies can tell apart (tests/faces/gui_colour_test.cpp); no colour
+// means two things in one view: a stall has the colour of the link that it waits for.
 #pragma once
 
 #include <imgui.h>

@@ -1,4 +1,5 @@
-// Step 1 of foresight.cpp: where the optimizer's updates run, in which order, and where tensors start. All of it is pure.
+// Step 1 of foresight.cpp: where the optimizer's updates run, in which order, and where tensors start. All of it is
+// pure.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The recorded iteration as a cycle of kernels on a clock without stalls, and the periods in which tensors are not used.
+// The recorded iteration as a cycle of kernels on a clock without stalls, and the periods in which tensors are not
+// used.
 //
 // Kernels are the ops of the GPU, numbered from 0 in program order; ops of the CPU take no time on this clock. The
 // iteration is cyclic: with K kernels, number K + k is kernel k of the next iteration. Planners work with whole

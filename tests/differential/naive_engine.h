@@ -1,6 +1,6 @@
 // A second engine and a second simulated machine for owned programs, written from docs/engine.md: everything is found
-// by scanning everything, at every input. Slow and obvious; tests/differential/differential_test.cpp compares the fast ones with it.
-// Limits: tiers of the exact layout, a fixed number of iterations, no figures but what happened when.
+// by scanning everything, at every input. Slow and obvious; tests/differential/differential_test.cpp compares the fast
+// ones with it. Limits: tiers of the exact layout, a fixed number of iterations, no figures but what happened when.
 #pragma once
 
 #include <vector>

@@ -126,7 +126,8 @@ class Additions {
   std::size_t taken_ = 0;
 };
 
-// A run that goes on: `grow` adds an iteration of the recording to the timeline. The last one ends with all that is left.
+// A run that goes on: `grow` adds an iteration of the recording to the timeline. The last one ends with all that is
+// left.
 struct GrowingRun {
   const Recording& whole;
   Timeline timeline{};

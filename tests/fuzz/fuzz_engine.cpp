@@ -1,6 +1,7 @@
 // Fuzzes the engine with every policy: the bytes are the choices that make a trace, a machine, a layout, a policy and
-// its options (tests/property/random_case.h), so that small changes of the bytes are small changes of the case. The auditor
-// watches the engine from the machine's side (tests/property/auditor_machine.h); the engine's own invariants stop the program.
+// its options (tests/property/random_case.h), so that small changes of the bytes are small changes of the case. The
+// auditor watches the engine from the machine's side (tests/property/auditor_machine.h); the engine's own invariants
+// stop the program.
 //
 // Input: 8 bytes of seed (for what the choices do not say), a byte of flags, the choices.
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Whatever the policy says and whatever goes wrong with copies, the engine keeps its rules. tests/property/auditor_machine.h
-// watches them from the machine's side.
+// Whatever the policy says and whatever goes wrong with copies, the engine keeps its rules.
+// tests/property/auditor_machine.h watches them from the machine's side.
 #include <gtest/gtest.h>
 
 #include <stdexcept>

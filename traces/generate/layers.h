@@ -1,8 +1,9 @@
 // Inside the generator: the forward and the backward pass of a layer.
 //
 // Each forward function, here and in the other blocks, records in a state what its backward function needs. An
-// activation lives until the last op that reads it, so what is kept for the backward pass follows from what the backward
-// ops read. Gradients of activations are new tensors; where two ops contribute to one, the second adds to it in place.
+// activation lives until the last op that reads it, so what is kept for the backward pass follows from what the
+// backward ops read. Gradients of activations are new tensors; where two ops contribute to one, the second adds to it
+// in place.
 #pragma once
 
 #include <vector>

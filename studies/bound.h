@@ -44,8 +44,7 @@
 //                tier is inside, what its lane writes, at whatever time, is made there, and what it reads need not go
 //                out.
 //  ...+late      For tiers inside that include the CPU's (all, where no op may run on the CPU): a window from a place
-//  in
-//                the iteration to the same place an iteration later, in which every op that may run on the CPU's lane
+//                in the iteration to the same place an iteration later, in which every op that may run on the CPU's lane
 //                runs once, because it waits for a GPU op behind the place and a GPU op before it waits for it. Counted
 //                is what these and the GPU ops behind the place read: persistent tensors, and what GPU ops before the
 //                place have made; or the persistent tensors that they update. A run's last iteration ends with them.

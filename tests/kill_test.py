@@ -6,7 +6,8 @@
 Of each kind of work (training with checkpoints, recording, generating, importing, calibrating, a sweep, a timeline, a
 report) a run that is left alone says what is right. Then it is killed at moments drawn with the seed, --kills times:
 - what lies under the name of the output is what lay there before or the whole new content, never a part;
-- no other file is left in the folder, nor in the folder of the swap files;
+- no other file is left in the folder, nor in the folder of the swap files; but where the output replaces a file, the
+  whole new content may lie under a second name (killed between being named and being renamed);
 - going on (training from the last checkpoint, the sweep from its rows) ends with the very bytes of the run that was
   left alone; all else gives them when it is run again.
 Prints the seed first and the number of kills survived last. Run by ctest with few kills; with many by hand.
@@ -104,6 +105,17 @@ class Killer:
         if os.listdir(self.swap):
             raise Failure(f"{when}: left among the swap files: {os.listdir(self.swap)}")
 
+    def second_names(self, output):
+        return [name for name in os.listdir(self.folder) if name.startswith(output + ".tmp-")]
+
+    def take_second_name(self, work, right):
+        """Removes the whole new content where it lies under a temporary name; a part of it stays, to be found."""
+        for name in self.second_names(work.output):
+            if not work.same or digest(self.path(name)) == right:
+                if work.whole:
+                    self.run([word if word != work.output else name for word in work.whole])
+                os.remove(self.path(name))
+
     def try_work(self, work, kills):
         names = set(os.listdir(self.folder)) - {"swap"} | {work.output}
         output = self.path(work.output)
@@ -118,6 +130,8 @@ class Killer:
                     file.write("what was there before")
                 before = digest(output)
             self.kill(work.words, 1.2 * seconds)
+            if before is not None:
+                self.take_second_name(work, right)
             self.expect_only(names, f"{work.name}, kill {turn}")
             now = digest(output) if os.path.exists(output) else None
             if now != before and (work.same and now != right):
@@ -149,6 +163,8 @@ class Killer:
             resume = ["--resume", "killed.checkpoint"] if os.path.exists(killed) else []
             if not self.kill([*words, *resume], seconds):
                 os.remove(killed)  # it came to its end: from the beginning
+            for name in self.second_names("killed.checkpoint"):
+                os.replace(self.path(name), killed)  # whole, as resuming shows
             self.expect_only(names, f"training, kill {turn}")
         try:
             self.run([*words, *(["--resume", "killed.checkpoint"] if os.path.exists(killed) else [])])
@@ -166,6 +182,8 @@ class Killer:
         seconds = self.run(["sweep", "sweep.yaml", "-o", "alone.sqlite", "--csv", "alone.csv"])
         for turn in range(kills):
             self.kill(["sweep", "sweep.yaml", "-o", "killed.sqlite", "--csv", "killed.csv"], 1.2 * seconds)
+            for name in self.second_names("killed.csv"):
+                os.replace(self.path(name), self.path("killed.csv"))
         self.run(["sweep", "sweep.yaml", "-o", "killed.sqlite", "--csv", "killed.csv"])
         if digest(self.path("alone.csv")) != digest(self.path("killed.csv")):
             raise Failure("sweep: other rows after the kills")

@@ -229,16 +229,17 @@ void AtomicFile::flush() {
   buffer_.clear();
 }
 
-void AtomicFile::link_temporary() {
-  if (!temporary_.empty()) return;
-  const std::string content = own_descriptors + std::to_string(descriptor_);
-  take_name([&content](const char* name) {
-    return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
-  });
-}
-
 void AtomicFile::put_in_place() {
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put in place", errno);
+  if (temporary_.empty()) {
+    // Only one file system call where nothing lies there yet, two in a row where something does: between them a killed
+    // program leaves the whole content under a second name.
+    const std::string content = own_descriptors + std::to_string(descriptor_);
+    const auto link = [&content](const char* name) {
+      return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    };
+    if (!link(target_.c_str())) take_name(link);
+  }
+  if (!temporary_.empty() && ::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put in place", errno);
   temporary_.clear();
   // The content is safe already; a directory that cannot be synced (some network file systems) is no failure.
   const int parent = ::open(parent_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -253,7 +254,6 @@ void AtomicFile::show() {
   flush();
   if (direct_ || std::exchange(shown_, true)) return;
   ::flock(descriptor_, LOCK_EX | LOCK_NB);  // goes with this process, however it ends
-  link_temporary();
   put_in_place();
 }
 
@@ -262,12 +262,12 @@ void AtomicFile::commit() {
   if (compressor_) compress({}, true);
   flush();
   if (!direct_ && ::fsync(descriptor_) != 0) fail("cannot be written", errno);
-  const bool named = direct_ || shown_;
-  if (!named) link_temporary();
+  const bool nameless = !direct_ && !shown_ && temporary_.empty();
+  if (nameless) put_in_place();  // needs the descriptor
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
   if (closed != 0) fail("cannot be written", errno);
-  if (!named) put_in_place();
+  if (!temporary_.empty()) put_in_place();
 }
 
 bool is_being_written(int descriptor) {

@@ -59,7 +59,6 @@ class AtomicFile {
   void compress(std::string_view bytes, bool last);
   void write_raw(const char* data, std::size_t size);
   void flush();
-  void link_temporary();
   void put_in_place();
   void take_name(const std::function<bool(const char* name)>& take);
   [[noreturn]] void fail(const char* what, int error_number) const;

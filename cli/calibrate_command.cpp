@@ -274,7 +274,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
   options.quick = arguments.quick;
   MachineSpec asked;
   asked.tiers.push_back({"gpu", TierKind::gpu, options.gpu_bytes, 1, {}});
-  options.accelerator = choose_device(arguments.device, asked);
+  options.accelerator = choose_device(arguments.device, asked).accelerator;
   options.directories = arguments.directories;
   if (options.directories.empty() && !arguments.no_files) options.directories = {"/var/tmp"};
   AdamStep adam;
@@ -347,7 +347,7 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--file-bytes", arguments->file_bytes,
                                    "Data that files are measured with (default 2GiB); more than the drive's cache"))
       ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
-  add_device_option(*command, arguments->device);
+  add_device_option(*command, arguments->device, device_names());
   command->add_flag("--quick", arguments->quick, "A few seconds instead of most of a minute; coarser");
   command->add_flag("--json", arguments->json, "What was measured as JSON");
   command->footer(

@@ -206,13 +206,13 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (scale_bytes != 1 || scale_time != 1) {
     remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", trace.scale_bytes, trace.scale_time));
   }
-  const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.scenario.hardware.device, workload.machine);
+  const auto [device, accelerator] = choose_device(workload.scenario.hardware.device, workload.machine);
+  workload.scenario.hardware.device = device;
   workload.machine = with_real_pages(workload.machine, accelerator.get());
   const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, most_demand(*workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
-  workload.scenario.hardware.device = accelerator != nullptr ? "cuda" : "host";
   workload.scenario.hardware.directory = folders_of(workload.machine);
 
   std::optional<GrowingTimeline> timeline;
@@ -271,7 +271,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                    "checked), words (everything)")
       ->check(CLI::IsMember({"stamps", "pages", "words"}))
       ->capture_default_str();
-  add_device_option(*command, arguments->scenario.hardware.device);
+  add_device_option(*command, arguments->scenario.hardware.device, device_names());
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(command->add_option("--prediction", arguments->prediction,

@@ -68,7 +68,7 @@ std::string step_text(const StepDone& step) {
 std::shared_ptr<Accelerator> accelerator_for(std::string& device, [[maybe_unused]] const MachineSpec& machine) {
   std::shared_ptr<Accelerator> accelerator;
 #ifdef TENCACHE_TORCH_CUDA
-  accelerator = choose_device(device, machine);
+  accelerator = choose_device(device, machine).accelerator;
 #endif
   if (device == "auto" && accelerator == nullptr) device = "host";
   return accelerator;

@@ -153,13 +153,13 @@ void add_policy_library_option(CLI::App& command) {
       ->take_all();
 }
 
-void add_device_option(CLI::App& command, std::string& device) {
+void add_device_option(CLI::App& command, std::string& device, std::vector<std::string> names) {
   command
       .add_option(
           "--device", device,
           "Where the GPU's memory lies: cuda (a GPU), host (ordinary memory stands in), auto (a GPU where there "
           "is one with enough memory)")
-      ->check(CLI::IsMember({"auto", "cuda", "host"}))
+      ->check(CLI::IsMember(std::move(names)))
       ->capture_default_str();
 }
 

@@ -53,7 +53,7 @@ void add_sample_options(CLI::App& command, SampleOptions& options);
 CLI::Option* add_faults_option(CLI::App& command, std::string& plan);
 // --policy-library, any number of times; each library is loaded as the command line is read.
 void add_policy_library_option(CLI::App& command);
-// --device auto|cuda|host
-void add_device_option(CLI::App& command, std::string& device);
+// --device, one of `names`
+void add_device_option(CLI::App& command, std::string& device, std::vector<std::string> names);
 
 }  // namespace tencache

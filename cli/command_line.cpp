@@ -192,7 +192,12 @@ void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push
 
 Embedding* current_embedding() { return embedding_of_thread; }
 
-const EmbeddedTrace* embedded_trace(const std::string& word) {
+const GivenTraces& given_traces() {
+  static const GivenTraces none_given;
+  return embedding_of_thread == nullptr ? none_given : embedding_of_thread->traces;
+}
+
+const GivenTrace* embedded_trace(const std::string& word) {
   if (embedding_of_thread == nullptr) return nullptr;
   const auto found = embedding_of_thread->traces.find(word);
   return found == embedding_of_thread->traces.end() ? nullptr : &found->second;

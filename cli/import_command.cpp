@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "studies/workload.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 #include "traces/import/csv.h"
 

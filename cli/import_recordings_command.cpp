@@ -5,12 +5,12 @@
 
 #include "cli/console.h"
 #include "cli/import_command.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
 #include "configs/stack_yaml.h"
 #include "studies/workload.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 #include "traces/import/pytorch/chakra.h"
 #include "traces/import/pytorch/execution_trace.h"

@@ -172,7 +172,7 @@ void add_info_command(CLI::App& app, Command& chosen) {
       "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      const EmbeddedTrace* given = embedded_trace(arguments->trace);
+      const GivenTrace* given = embedded_trace(arguments->trace);
       const Trace trace = given != nullptr ? *given->trace : read_trace(arguments->trace);
       const TraceSummary summary = summarize(trace);
       if (arguments->json) {

@@ -8,7 +8,6 @@
 #include "answers/timeline/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/tool_clock.h"
 #include "executor/choose_device.h"
@@ -18,6 +17,7 @@
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "studies/faults.h"
+#include "traces/file/output_files.h"
 #include "traces/transform/lower.h"
 #include "traces/transform/scale.h"
 

@@ -8,11 +8,11 @@
 #include "answers/sensitivity.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/repeat.h"
 #include "cli/workload_options.h"
 #include "configs/tool_clock.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

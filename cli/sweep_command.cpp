@@ -9,7 +9,6 @@
 #include "answers/sweep.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/repeat.h"
 #include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
@@ -22,6 +21,7 @@
 #include "studies/sweep/sweep_run.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "cli/command_line.h"
-#include "cli/output_files.h"
 #include "cli/torch_program.h"
 #include "cli/torch_run.h"
 #include "cli/workload_options.h"
 #include "policies/registry.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {
@@ -91,7 +91,7 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));
   refuse_empty(command->add_option("--cpu-memory", arguments->scenario.machine.cpu_memory,
                                    "CPU memory that tensors may use, such as 1GiB"));
-  add_limit_option(*command, arguments->scenario.machine.limits);
+  add_limit_option(*command, arguments->scenario.machine);
   command->add_option("--steps", arguments->job.steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
   command

@@ -10,7 +10,6 @@
 #include "answers/tune.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/repeat.h"
 #include "cli/workload_options.h"
 #include "configs/deepspeed_config.h"
@@ -19,6 +18,7 @@
 #include "policies/registry.h"
 #include "studies/deepspeed_memory.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 #include "traces/transform/fold_updates.h"
 #include "traces/transform/split_ranks.h"
 
@@ -185,7 +185,7 @@ void add_tune_command(CLI::App& app, Command& chosen) {
   command->add_option_function<std::vector<std::string>>(
       "TRACES",
       [&traces = request.traces](const std::vector<std::string>& words) {
-        for (const std::string& word : words) choose_trace(traces.emplace_back(), word);
+        for (const std::string& word : words) choose_trace(traces.emplace_back(), word, given_traces());
       },
       "Trace files, or else or besides --model; of several workloads, the geometric mean of their times counts");
   add_machine_choice_options(*command, request.scenario);

@@ -8,7 +8,6 @@
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/embedding.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "core/error.h"
 #include "core/remark.h"
@@ -16,6 +15,7 @@
 #include "gui/report/page.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

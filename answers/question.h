@@ -14,7 +14,8 @@
 
 namespace tencache {
 
-// Made when it is asked for: as the document of --json, or as lines for a terminal.
+// Made when it is asked for: as the document of --json, or as lines for a terminal. Empty where another process has the
+// answer (a sweep under mpirun).
 struct Answered {
   std::function<Json()> json;
   std::function<std::string()> text;
@@ -33,6 +34,14 @@ struct Question {
 // the first name of each option and as text, in the order of --help. Left out is what the answer does not depend on:
 // threads, and files that are written; and policy libraries, which no result may cause to be loaded.
 Json command_json(const Question& question);
+
+// Whether the document is of a question that can be asked again from its manifest.
+bool is_repeatable(const Json& document);
+
+// The answer of now to the question that `document` answers. `trace` and `machine`: where these files are now, under
+// the names that the result has; empty: where they were. Throws Error, placed at `file`, for what command_json did not
+// write, for a question that is none of those, and for options that write files or load code.
+Json ask_again(const std::string& file, const Json& document, const std::string& trace, const std::string& machine);
 
 // An answer with a description and a document. `command`, if it is not null, stands in its manifest: the question can
 // be asked again from there.

@@ -24,6 +24,19 @@ struct KeptTimeline {
 // `kept`, if not null, receives a timeline a rank.
 std::unique_ptr<Question> replay_question(std::vector<KeptTimeline>* kept = nullptr);
 std::unique_ptr<Question> compare_question();
+std::unique_ptr<Question> bound_question();
+std::unique_ptr<Question> endurance_question();
+std::unique_ptr<Question> explain_question();
+std::unique_ptr<Question> fit_question();
+std::unique_ptr<Question> sensitivity_question();
+std::unique_ptr<Question> sweep_question();
+std::unique_ptr<Question> sweep_merge_question();
+std::unique_ptr<Question> tune_question();
+std::unique_ptr<Question> info_question();
+// What there is.
+std::unique_ptr<Question> policies_question();
+std::unique_ptr<Question> machines_question();
+std::unique_ptr<Question> models_question();
 
 // By the name of its command; null: there is none.
 std::unique_ptr<Question> question_named(const std::string& name);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
-#include <optional>
 #include <sstream>
 
 #include "cli/console.h"
@@ -166,15 +165,6 @@ int run_command_line(int argc, const char* const* argv) {
   }
 }
 
-std::string output_of(const std::vector<std::string>& words) {
-  Embedding inner;
-  Embedding* const outer = embedding_of_thread;
-  inner.remarks_pass = outer == nullptr;
-  run_embedded(words, inner);
-  if (outer != nullptr) outer->remarks += inner.remarks;
-  return inner.output;
-}
-
 ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding) {
   std::vector<const char*> arguments{"tencache"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
@@ -183,24 +173,12 @@ ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embeddin
     ~Restore() { embedding_of_thread = before; }
   } const restore;
   embedding_of_thread = &embedding;
-  std::optional<RemarkSink> sink;
-  if (!embedding.remarks_pass) sink.emplace(embedding.remarks);
+  const RemarkSink sink(embedding.remarks);
   return run(static_cast<int>(arguments.size()), arguments.data());
 }
 
 void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push_back(add); }
 
 Embedding* current_embedding() { return embedding_of_thread; }
-
-const GivenTraces& given_traces() {
-  static const GivenTraces none_given;
-  return embedding_of_thread == nullptr ? none_given : embedding_of_thread->traces;
-}
-
-const GivenTrace* embedded_trace(const std::string& word) {
-  if (embedding_of_thread == nullptr) return nullptr;
-  const auto found = embedding_of_thread->traces.find(word);
-  return found == embedding_of_thread->traces.end() ? nullptr : &found->second;
-}
 
 }  // namespace tencache

@@ -20,9 +20,6 @@ namespace tencache {
 // Parses, runs, reports errors. Returns the exit code.
 int run_command_line(int argc, const char* const* argv);
 
-// What these words print: a command as run_command_line runs it, but that errors are thrown and stdout is left alone.
-std::string output_of(const std::vector<std::string>& words);
-
 // What the chosen subcommand does; set while the arguments are parsed, called after.
 using Command = std::function<ExitCode()>;
 

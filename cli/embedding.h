@@ -10,10 +10,9 @@
 namespace tencache {
 
 struct Embedding {
-  GivenTraces traces;         // in place of files
-  std::string output;         // what would be on stdout
-  std::string remarks;        // what would be on stderr, a line each
-  bool remarks_pass = false;  // on to stderr all the same, and progress too
+  GivenTraces traces;   // in place of files
+  std::string output;   // what would be on stdout
+  std::string remarks;  // what would be on stderr, a line each
 };
 
 // Parses and runs the words (without "tencache" before them) as the command line would, but throws what that reports:
@@ -25,9 +24,5 @@ void offer_command(void (*add)(CLI::App& app, Command& chosen));
 
 // Of the command that runs in this thread; null where it is a program of its own.
 Embedding* current_embedding();
-
-const GivenTraces& given_traces();
-// Which of the embedding program's traces the word stands for; null: none, it is a file.
-const GivenTrace* embedded_trace(const std::string& word);
 
 }  // namespace tencache

@@ -33,6 +33,7 @@ CLI::Option* add_option(CLI::App& command, const std::shared_ptr<QuestionOptions
 
 ExitCode print_answer(const Question& question, bool json) {
   const Answered answer = question.ask();
+  if (!answer.json) return ExitCode::done;
   if (json) {
     print_json(answer.json());
   } else {

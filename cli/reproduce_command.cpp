@@ -9,11 +9,11 @@
 
 #include "answers/intervals.h"
 #include "answers/manifest.h"
+#include "answers/question.h"
 #include "answers/result.h"
 #include "answers/result_file.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/repeat.h"
 #include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
 #include "studies/faults.h"
@@ -124,7 +124,7 @@ Json command_again(const ReproduceArguments& arguments, const Json& document) {
   if (library.is_string() && policy.is_string() && origin_of_policy(policy.get<std::string>()).file.empty()) {
     throw Error(arguments.file, 0, library_is_missing(library.get<std::string>()));
   }
-  return Json::parse(output_of(words_again(arguments.file, document, arguments.trace, arguments.machine)));
+  return ask_again(arguments.file, document, arguments.trace, arguments.machine);
 }
 
 std::string title_of_document(const Json& document) {

@@ -1,157 +1,15 @@
 // `tencache sensitivity`: time against one or two figures of the machine, and beyond which value nothing is gained.
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <memory>
-
-#include "answers/sensitivity.h"
+#include "answers/questions.h"
 #include "cli/command_line.h"
-#include "cli/console.h"
-#include "cli/repeat.h"
-#include "cli/workload_options.h"
-#include "configs/tool_clock.h"
-#include "traces/file/file_io.h"
-#include "traces/file/output_files.h"
+#include "cli/questions.h"
 
 namespace tencache {
-namespace {
-
-constexpr std::size_t usual_points = 9;
-
-struct SensitivityArguments {
-  Scenario workload;
-  std::string policies = "foresight,10cache,zero-infinity,on-demand";
-  std::vector<std::string> over;
-  std::map<std::string, std::string> settings;
-  double tolerance_percent = 1;
-  std::string csv, svg;
-  bool json = false;
-  Json command;  // for the manifest
-};
-
-// "nvme_read=1GB/s..20GB/s:9" or "gpu_memory=8GiB,16GiB,24GiB".
-SensitivityAxis parse_axis(const MachineSpec& machine, const std::string& text) {
-  const auto fail = [&](const std::string& message) { throw Error("--over " + text + ": " + message); };
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) fail("write it as NAME=FROM..TO, such as nvme_read=1GB/s..20GB/s");
-  SensitivityAxis axis;
-  try {
-    axis.parameter = parameter_named(machine, text.substr(0, equals));
-    const std::string range = text.substr(equals + 1);
-    const std::size_t dots = range.find("..");
-    if (dots == std::string::npos) {
-      std::size_t begin = 0;
-      while (begin <= range.size()) {
-        const std::size_t comma = std::min(range.find(',', begin), range.size());
-        axis.values.push_back(parse_parameter(axis.parameter, range.substr(begin, comma - begin)));
-        begin = comma + 1;
-      }
-    } else {
-      std::string to = range.substr(dots + 2);
-      std::size_t count = usual_points;
-      if (const std::size_t colon = to.find(':'); colon != std::string::npos) {
-        const std::string digits = to.substr(colon + 1);
-        const bool number =
-            !digits.empty() && digits.size() < 4 && digits.find_first_not_of("0123456789") == std::string::npos;
-        count = number ? std::stoul(digits) : 0;
-        if (count < 2) throw Error("'" + digits + "' is no number of values from 2 to 999");
-        to.resize(colon);
-      }
-      const double first = parse_parameter(axis.parameter, range.substr(0, dots));
-      const double last = parse_parameter(axis.parameter, to);
-      if (last <= first) throw Error("the range ends before it begins");
-      axis.values = logarithmic_values(first, last, count);
-    }
-  } catch (const Error& error) {
-    fail(error.what());
-  }
-  std::sort(axis.values.begin(), axis.values.end());
-  axis.values.erase(std::unique(axis.values.begin(), axis.values.end()), axis.values.end());
-  if (axis.values.back() > unlimited_value(axis.parameter)) fail("so large a value is out of range");
-  return axis;
-}
-
-ExitCode sensitivity(const SensitivityArguments& arguments) {
-  std::vector<std::string> others = input_files(arguments.workload);
-  check_output("--csv", arguments.csv, others);
-  others.push_back(arguments.csv);
-  check_output("--svg", arguments.svg, others);
-  if (arguments.over.size() > 2) throw Error("--over: at most two figures at once");
-  SensitivityRequest request;
-  request.policies = policies_named(arguments.policies);
-  const auto& settings = arguments.settings;
-  if (!settings.empty() && request.policies.size() > 1)
-    throw Error("--set goes with one policy; name it with --policies");
-  if (!settings.empty()) request.settings[request.policies.front()] = settings;
-
-  const Workload workload = load_workload(arguments.workload);
-  for (const std::string& over : arguments.over) request.axes.push_back(parse_axis(workload.machine, over));
-  if (request.axes.size() > 1) {
-    const MachineParameter &first = request.axes[0].parameter, &second = request.axes[1].parameter;
-    if (overlap(first, second, workload.machine)) {
-      throw Error(fmt::format("--over: {} and {} overlap: both set the same figures of '{}'; give one of them",
-                              first.name, second.name, workload.machine.name));
-    }
-  }
-  if (!settings.empty()) simulate_policy(workload, request.policies.front(), settings);  // a wrong option is bad usage
-  request.trace = workload.trace.get();
-  request.machine = &workload.machine;
-  request.limits = limits_of(workload.scenario.iterations);
-  request.policies.emplace_back(bound_line);
-  request.tolerance = arguments.tolerance_percent / 100;
-  const std::int64_t start = tool_clock_ns();
-  SensitivityResult result;
-  {
-    ProgressLine progress;
-    request.progress = [&](std::size_t done, std::size_t expected) {
-      const double seconds = seconds_since(start);
-      progress.show(
-          fmt::format("{} of about {} simulations, {} left", done, expected,
-                      format_seconds(seconds / static_cast<double>(done) * static_cast<double>(expected - done))));
-    };
-    result = analyse_sensitivity(request);
-  }
-  const SensitivityAnswer answer = sensitivity_answer(workload, request, std::move(result), seconds_since(start));
-  if (!arguments.csv.empty()) write_file(arguments.csv, table_csv(points_table(answer)));
-  if (!arguments.svg.empty()) write_file(arguments.svg, draw_svg(chart_of(answer)));
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
-  const bool any = std::ranges::any_of(answer.lines, [](const SensitivityLine& line) {
-    return line.policy != bound_line && std::ranges::any_of(line.points, &SensitivityPoint::fits);
-  });
-  return any ? ExitCode::done : ExitCode::answer_is_no;
-}
-
-}  // namespace
 
 void add_sensitivity_command(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("sensitivity", "Time against one or two figures of the machine, and where more gains nothing");
-  auto arguments = std::make_shared<SensitivityArguments>();
-  add_workload_options(*command, arguments->workload);
-  command
-      ->add_option(
-          "--over", arguments->over,
-          "NAME=FROM..TO[:COUNT] (evenly in the logarithm, 9 values unless told) or NAME=VALUE,VALUE,…; once or "
-          "twice. An unknown NAME lists the valid ones")
-      ->required()
-      ->allow_extra_args(false)
-      ->take_all();
-  command->add_option("--policies,--policy,-p", arguments->policies, "Names separated by commas, or all")
-      ->capture_default_str();
-  add_settings_option(*command, arguments->settings);
-  command
-      ->add_option("--tolerance", arguments->tolerance_percent, "Percent of the best time that count as nothing gained")
-      ->check(finite_range(0, 50))
-      ->capture_default_str();
-  refuse_empty(command->add_option("--csv", arguments->csv, "Every point and knee as CSV"));
-  refuse_empty(command->add_option("--svg", arguments->svg, "A picture"));
-  command->add_flag("--json", arguments->json, "The same as JSON (docs/schemas/sensitivity.schema.json)");
-  command->footer(
+  add_question(
+      app, chosen, sensitivity_question(),
+      "Time against one or two figures of the machine, and where more gains nothing",
+      "The same as JSON (docs/schemas/sensitivity.schema.json)",
       "A knee is the least value from which on more gains less than the tolerance; found by bisection. The bound is "
       "always a line.\nExit code 1: nothing fits anywhere.\n\n"
       "Examples:\n"
@@ -160,10 +18,6 @@ void add_sensitivity_command(CLI::App& app, Command& chosen) {
       "  tencache sensitivity step.trace.jsonl.zst -m g5.xlarge --over pcie=4GB/s..64GB/s:5 --over "
       "gpu_memory=8GiB,16GiB,22GiB "
       "\\\n      --svg pcie.svg --csv pcie.csv");
-  command->callback([arguments, command, &chosen] {
-    arguments->command = command_json(*command);
-    chosen = [arguments] { return sensitivity(*arguments); };
-  });
 }
 
 }  // namespace tencache

@@ -13,18 +13,6 @@
 
 namespace tencache {
 
-void add_machine_options(CLI::App& command, Scenario& scenario) {
-  add_group(command, [&](QuestionOptions& options) { add_machine_options(options, scenario); });
-}
-
-void add_machine_choice_options(CLI::App& command, Scenario& scenario) {
-  add_group(command, [&](QuestionOptions& options) { add_machine_choice_options(options, scenario); });
-}
-
-void add_model_options(CLI::App& command, GenerateSettings& settings) {
-  add_group(command, [&](QuestionOptions& options) { add_model_options(options, settings); });
-}
-
 void add_memory_options(CLI::App& command, MachineChoice& machine) {
   add_group(command, [&](QuestionOptions& options) { add_memory_options(options, machine); });
 }
@@ -39,10 +27,6 @@ void add_price_options(CLI::App& command, PriceChoice& prices) {
 
 void add_workload_options(CLI::App& command, Scenario& scenario) {
   add_group(command, [&](QuestionOptions& options) { add_workload_options(options, scenario); });
-}
-
-void add_iterations_option(CLI::App& command, Scenario& scenario) {
-  add_group(command, [&](QuestionOptions& options) { add_iterations_option(options, scenario); });
 }
 
 void add_policy_options(CLI::App& command, PolicyChoice& policy) {

@@ -11,7 +11,9 @@
 #include "configs/shipped_files.h"
 #include "core/error.h"
 #include "core/remark.h"
+#include "gui/report/page.h"
 #include "sim/interruption.h"
+#include "studies/import_recording.h"
 #include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
 
@@ -109,6 +111,30 @@ py::tuple run(const std::vector<std::string>& words, const PythonTraces& traces)
   return py::make_tuple(to_text(embedding.output), to_text(embedding.remarks));
 }
 
+std::string report(const std::vector<std::string>& files, const std::string& output, const std::string& title) {
+  const py::gil_scoped_release others_may_run;
+  std::string remarks;
+  const RemarkSink sink(remarks);
+  gui::write_report(files, output, title);
+  return remarks;
+}
+
+py::tuple import_trace(const std::string& format, const QuestionSettings& settings) {
+  ImportedTrace imported;
+  std::string remarks;
+  {
+    const py::gil_scoped_release others_may_run;
+    const RemarkSink sink(remarks);
+    const std::unique_ptr<RecordingImport> import = recording_import(format);
+    import->options.find("--output")->required = false;
+    import->options.set(settings, "import " + format);
+    imported = import->read();
+    imported.trace.validate();
+  }
+  for (const std::string& note : imported.notes) remarks += note + "\n";
+  return py::make_tuple(std::make_shared<PythonTrace>(PythonTrace{std::move(imported.trace)}), to_text(remarks));
+}
+
 std::shared_ptr<PythonTrace> generate(const GenerateSettings& settings) {
   const py::gil_scoped_release others_may_run;
   return std::make_shared<PythonTrace>(PythonTrace{generate_trace(settings)});
@@ -137,6 +163,10 @@ PYBIND11_MODULE(_core, module) {
   module.def("run", &run, py::arg("words"), py::arg("traces"),
              "Runs a command that is no question: (what it printed, its remarks). `traces`: those that words stand "
              "for. Raises Error.");
+  module.def("report", &report, py::arg("files"), py::arg("output"), py::arg("title"),
+             "Writes the page; returns remarks. Raises Error.");
+  module.def("import_trace", &import_trace, py::arg("format"), py::arg("settings"),
+             "A trace from (option, text) pairs of `tencache import`, and remarks. Raises Error.");
   module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
   module.def("set_installed_configs", &set_installed_configs, py::arg("folder"));
   module.def(

@@ -19,13 +19,16 @@ std::optional<std::uint64_t> whole_from(const std::string& text) {
   return error == std::errc() && end == last ? std::optional(value) : std::nullopt;
 }
 
+std::string without_dashes(const std::string& name) {
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
 // "--policies" of "--policies,-p,--policy" by any of the three, with or without dashes.
 bool is_called(const QuestionOption& option, const std::string& name) {
   if (name.empty()) return !option.is_named();
-  const auto bare = [](const std::string& one) { return one.substr(std::min(one.find_first_not_of('-'), one.size())); };
   for (std::size_t begin = 0, end = 0; begin <= option.names.size(); begin = end + 1) {
     end = std::min(option.names.find(',', begin), option.names.size());
-    if (bare(option.names.substr(begin, end - begin)) == bare(name)) return true;
+    if (without_dashes(option.names.substr(begin, end - begin)) == without_dashes(name)) return true;
   }
   return false;
 }
@@ -128,9 +131,9 @@ void QuestionOptions::set(const QuestionSettings& settings, const std::string& q
       for (const QuestionOption& one : options_) {
         if (one.is_named() && one.listed) valid.push_back(one.name());
       }
-      throw Error(name.empty()
-                      ? "unexpected argument '" + text + "' of tencache " + question
-                      : fmt::format("unknown option '--{}' of tencache {}; valid are {}", name, question, join(valid)));
+      throw Error(name.empty() ? "unexpected argument '" + text + "' of tencache " + question
+                               : fmt::format("unknown option '--{}={}' of tencache {}; valid are {}",
+                                             without_dashes(name), text, question, join(valid)));
     }
     const bool flag = option->kind == QuestionOption::Kind::flag;
     std::string refused = option->refusal ? option->refusal(text) : "";

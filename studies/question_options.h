@@ -80,10 +80,10 @@ class QuestionOptions {
   const std::deque<QuestionOption>& all() const { return options_; }
   // Which words stand for traces of the asking program, before they are set.
   const std::shared_ptr<GivenTraces>& traces() const { return traces_; }
-
- private:
+  // By any of its names, with or without dashes; "": what needs no name. Null: there is none.
   QuestionOption* find(const std::string& name);
 
+ private:
   std::deque<QuestionOption> options_;  // what refers to one stays valid
   std::shared_ptr<GivenTraces> traces_ = std::make_shared<GivenTraces>();
 };

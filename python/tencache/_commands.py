@@ -117,7 +117,8 @@ def _named(traces: Iterable[Any]) -> tuple[list[str], dict[str, _core.Trace]]:
     return words, objects
 
 
-_machine_files: dict[str, _TemporaryFile] = {}  # by content; small, and kept for `reproduce`
+# By content, and kept: the manifest of a result names the machine's file, which `tencache reproduce` reads.
+_machine_files: dict[str, _TemporaryFile] = {}
 
 
 def _machine_of(machine: Machine) -> Path:
@@ -282,32 +283,32 @@ def compare(
 
 def bound(trace: TraceLike, machine: Machine, **options: Any) -> dict:
     """A time that no policy can beat, and which resource sets it."""
-    return command("bound", trace, machine=machine, **options)
+    return _ask("bound", [trace], machine=machine, **options)
 
 
 def fit(trace: Optional[TraceLike] = None, machine: Machine = "", **options: Any) -> dict:
     """Does it fit, what overflows first, and the least memory that would do; of a trace, or with model=…, batch=…."""
-    return command("fit", *([] if trace is None else [trace]), machine=machine, **options)
+    return _ask("fit", [] if trace is None else [trace], machine=machine, **options)
 
 
 def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """What the time is lost to, each second beside a simulation without its cause."""
-    return command("explain", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("explain", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def endurance(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """What is written to each SSD, and the years until it has had its rated terabytes."""
-    return command("endurance", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("endurance", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def sensitivity(trace: TraceLike, machine: Machine, over: Union[str, Sequence[str]], **options: Any) -> Any:
     """Time against figures of the machine: over="nvme=1GB/s..20GB/s"."""
-    return command("sensitivity", trace, machine=machine, over=over, **options)
+    return _ask("sensitivity", [trace], machine=machine, over=over, **options)
 
 
 def tune(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """The best options of a policy within a budget of simulations."""
-    return command("tune", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("tune", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def sweep(file: Path, **options: Any) -> dict:
@@ -315,18 +316,17 @@ def sweep(file: Path, **options: Any) -> dict:
 
     Ctrl-C ends it; with output="results.sqlite" it goes on from there when it is called again.
     """
-    return command("sweep", os.fspath(file), **options)
+    return _ask("sweep", [os.fspath(file)], **options)
 
 
 def report(files: Sequence[Path], output: Path, title: Optional[str] = None) -> None:
     """A page to send: results, timelines and sweeps (files of the commands) as one HTML file."""
-    words = [*map(os.fspath, files), "--output=" + os.fspath(output), *([] if title is None else ["--title=" + title])]
-    _say(_core.run(["report", *words], {})[1])
+    _say(_core.report([os.fspath(file) for file in files], os.fspath(output), title or ""))
 
 
 def info(trace: TraceLike) -> dict:
     """What is in a trace: ops, tensors by role, bytes, peak demand, compute time, provenance."""
-    return command("info", trace)
+    return _ask("info", [trace])
 
 
 def samples() -> dict[str, str]:
@@ -340,17 +340,17 @@ def samples() -> dict[str, str]:
 
 def policies() -> list[dict]:
     """All policies with their options, units, defaults and sources."""
-    return command("policies")
+    return _ask("policies")
 
 
 def machines() -> list[dict]:
     """All machines that ship."""
-    return command("machines")
+    return _ask("machines")
 
 
 def models() -> list[dict]:
     """All models that ship."""
-    return command("models")
+    return _ask("models")
 
 
 def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] = None, **options: Any) -> _core.Trace:
@@ -370,8 +370,8 @@ def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] 
 
 def import_trace(format: str, *files: Path, **options: Any) -> _core.Trace:
     """A trace from recordings of other tools: format "csv" or another of `tencache import`. Notes go to the logger."""
-    made = _TemporaryFile(".trace.jsonl")
-    result = command("import " + format, *files, output=made, **options)
-    for note in result.get("notes", []):
-        _log.info("%s", note)
-    return _core.Trace._load(os.fspath(made))
+    _watch_signals()
+    settings = [("", os.fspath(file)) for file in files] + _settings(options)
+    trace, remarks = _core.import_trace(format, settings)
+    _say(remarks)
+    return trace

@@ -25,16 +25,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   app.require_subcommand(1);
   add_generate_command(app, chosen);
   add_import_command(app, chosen);
-  add_info_command(app, chosen);
-  add_replay_command(app, chosen);
-  add_compare_command(app, chosen);
-  add_fit_command(app, chosen);
-  add_explain_command(app, chosen);
-  add_endurance_command(app, chosen);
-  add_bound_command(app, chosen);
-  add_sensitivity_command(app, chosen);
-  add_sweep_command(app, chosen);
-  add_tune_command(app, chosen);
+  add_question_commands(app, chosen);
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);
   add_validate_command(app, chosen);
@@ -46,9 +37,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_record_command(app, chosen);
   add_calibrate_command(app, chosen);
   add_gui_command(app, chosen);
-  add_policies_command(app, chosen);
-  add_machines_command(app, chosen);
-  add_models_command(app, chosen);
+  add_listing_commands(app, chosen);
   add_prices_command(app, chosen);
   add_completion_command(app, chosen);
 }

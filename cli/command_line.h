@@ -27,13 +27,7 @@ using Command = std::function<ExitCode()>;
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_import_command(CLI::App& app, Command& chosen);
 void add_gui_command(CLI::App& app, Command& chosen);
-void add_info_command(CLI::App& app, Command& chosen);
-void add_bound_command(CLI::App& app, Command& chosen);
-void add_replay_command(CLI::App& app, Command& chosen);
-void add_compare_command(CLI::App& app, Command& chosen);
-void add_fit_command(CLI::App& app, Command& chosen);
-void add_endurance_command(CLI::App& app, Command& chosen);
-void add_explain_command(CLI::App& app, Command& chosen);
+void add_question_commands(CLI::App& app, Command& chosen);
 void add_diff_command(CLI::App& app, Command& chosen);
 void add_reproduce_command(CLI::App& app, Command& chosen);
 void add_run_replay_command(CLI::App& run, Command& chosen);
@@ -42,12 +36,7 @@ void add_record_command(CLI::App& app, Command& chosen);
 void add_calibrate_command(CLI::App& app, Command& chosen);
 void add_prices_command(CLI::App& app, Command& chosen);
 void add_completion_command(CLI::App& app, Command& chosen);
-void add_policies_command(CLI::App& app, Command& chosen);
-void add_machines_command(CLI::App& app, Command& chosen);
-void add_models_command(CLI::App& app, Command& chosen);
-void add_sensitivity_command(CLI::App& app, Command& chosen);
-void add_sweep_command(CLI::App& app, Command& chosen);
-void add_tune_command(CLI::App& app, Command& chosen);
+void add_listing_commands(CLI::App& app, Command& chosen);
 void add_validate_command(CLI::App& app, Command& chosen);
 
 }  // namespace tencache

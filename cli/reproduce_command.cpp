@@ -14,6 +14,7 @@
 #include "answers/result_file.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/questions.h"
 #include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
 #include "studies/faults.h"
@@ -198,7 +199,7 @@ void add_reproduce_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--trace", arguments->trace, "Where the trace is now, if not where it was"));
   refuse_empty(
       command->add_option("--machine,-m", arguments->machine, "Where the machine is now, if not where it was"));
-  add_policy_library_option(*command);
+  add_group(*command, [](QuestionOptions& options) { add_policy_library_option(options); });
   command->add_flag("--json", arguments->json, "What changed, as JSON");
   command->footer(
       "Reproduced means the same bytes but for `timing`. Else it says what changed: version, hashes of trace and "

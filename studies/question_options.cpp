@@ -114,7 +114,7 @@ QuestionOption& QuestionOptions::seed(std::string names, std::uint64_t& field, s
 
 QuestionOption& QuestionOptions::real(std::string names, double& field, double least, double most, std::string help) {
   QuestionOption option = real_option(std::move(names), field, least, most, std::move(help));
-  option.standard = fmt::format("{:g}", field);
+  if (field != 0) option.standard = fmt::format("{:g}", field);
   return add(std::move(option));
 }
 

@@ -190,14 +190,13 @@ std::unique_ptr<Question> sweep_question() {
   options.text("--csv", asked->csv, "All rows as CSV").not_empty().unrecorded();
   options.whole("--threads", asked->threads, 1, 1024, "Threads (default: one a core; under mpirun one a process)")
       .unrecorded();
-  options.text("--shard", asked->shard, "i/n: only the i-th of n parts, for `sweep merge`")
-      .not_empty()
-      .unrecorded();  // parts are joined under the command of the whole
+  options.text("--shard", asked->shard, "i/n: only the i-th of n parts, for `sweep merge`").not_empty();
   add_price_options(options, asked->prices);
   add_policy_library_option(options);
   add_top_option(options, asked->top);
   question->ask = [asked, question = question.get()] {
     asked->command = command_json(*question);
+    asked->command["arguments"].erase("--shard");  // parts are joined under the command of the whole
     return sweep(*asked);
   };
   return question;

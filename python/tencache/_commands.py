@@ -188,9 +188,11 @@ def _ask(question: str, traces: Iterable[Any] = (), **options: Any) -> Any:
 def command(name: str, *arguments: Any, **options: Any) -> Any:
     """Any command of `tencache` that takes --json: command("info", trace), command("diff", "a.json", "b.json").
 
-    Those that have no function of their own here run as the command line runs them, the only ones that do. Arguments are what stands behind the command's name; traces may be Trace objects. Options are keywords: gpu_memory
-    stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for KEY=VALUE ones (such
-    as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is a result.
+    What is no question of a study (diff, reproduce, validate, …) runs as the command line runs it; all else here has no
+    command line. Arguments are what stands behind the command's name; traces may be Trace objects. Options are
+    keywords: gpu_memory stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for
+    KEY=VALUE ones (such as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is
+    a result.
     """
     if name in _core.questions:
         return _ask(name, arguments, **options)

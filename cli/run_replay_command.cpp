@@ -8,7 +8,7 @@
 #include "answers/timeline/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
+#include "cli/questions.h"
 #include "cli/workload_options.h"
 #include "configs/tool_clock.h"
 #include "executor/choose_device.h"
@@ -18,6 +18,7 @@
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "studies/faults.h"
+#include "traces/file/output_files.h"
 #include "traces/transform/lower.h"
 #include "traces/transform/scale.h"
 
@@ -248,11 +249,13 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
   CLI::App* command =
       run.add_subcommand("replay", "Replay a trace on this computer's GPU, memory and files, and verify every tensor");
   auto arguments = std::make_shared<RunReplayArguments>();
-  add_workload_options(*command, arguments->scenario);
-  add_price_options(*command, arguments->scenario.prices);
+  add_group(*command, [&](QuestionOptions& options) {
+    add_workload_options(options, arguments->scenario);
+    add_price_options(options, arguments->scenario.prices);
+    add_policy_options(options, arguments->scenario.policy);
+  });
   command->get_option("--iterations")
       ->description(fmt::format("Iterations, the second half of which is the result (default {})", default_iterations));
-  add_policy_options(*command, arguments->scenario.policy);
   command
       ->add_option("--directory", arguments->directories,
                    "Folder for the files of NVMe tiers, any number of times "

@@ -10,7 +10,6 @@
 #include "answers/result.h"
 #include "answers/timeline/training_timeline.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/torch_program.h"
 #include "cli/training_report.h"
 #include "configs/load_policy_library.h"
@@ -25,6 +24,7 @@
 #include "studies/faults.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 
 namespace tencache {

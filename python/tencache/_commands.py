@@ -372,6 +372,8 @@ def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] 
 
 def import_trace(format: str, *files: Path, **options: Any) -> _core.Trace:
     """A trace from recordings of other tools: format "csv" or another of `tencache import`. Notes go to the logger."""
+    if "output" in options:
+        raise _core.Error("import_trace has no output: it returns the trace, which save() writes")
     _watch_signals()
     settings = [("", os.fspath(file)) for file in files] + _settings(options)
     trace, remarks = _core.import_trace(format, settings)

@@ -197,12 +197,7 @@ std::string waits_text(StallCause cause) { return std::string("waits for ") + la
 ChartBar time_bar(const TimeParts& run) {
   const double seconds = run.fits ? run.iteration_seconds : 0;
   ChartBar bar{.label = "iteration", .text = run.fits ? seconds_text(seconds) : "does not fit"};
-  bar.parts = {{{Ink::Kind::compute}, run.compute_seconds, "compute"},
-               {{Ink::Kind::host}, run.gap_seconds, "host time"}};
-  for (const StallCause cause : all_causes) {
-    bar.parts.push_back({stall_ink(cause), run.stall_seconds[cause], waits_text(cause)});
-  }
-  std::erase_if(bar.parts, [](const ChartPart& part) { return part.value <= 0; });
+  bar.parts = chart_parts(run);
   bar.facts = {{"", bar.label}, {"takes", bar.text}};
   for (const ChartPart& part : bar.parts) {
     bar.facts.emplace_back(part.label,
@@ -262,6 +257,16 @@ std::size_t keep_first(std::vector<Costly>& list, std::size_t top) {
 }
 
 }  // namespace
+
+std::vector<ChartPart> chart_parts(const TimeParts& run) {
+  std::vector<ChartPart> parts = {{{Ink::Kind::compute}, run.compute_seconds, "compute"},
+                                  {{Ink::Kind::host}, run.gap_seconds, "host time"}};
+  for (const StallCause cause : all_causes) {
+    parts.push_back({stall_ink(cause), run.stall_seconds[cause], waits_text(cause)});
+  }
+  std::erase_if(parts, [](const ChartPart& part) { return part.value <= 0; });
+  return parts;
+}
 
 bool has_member(const TimeParts& parts, std::string_view name) {
   return parts.fits || name == "fits" || name == "reason" || name == "iteration_seconds";

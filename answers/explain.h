@@ -52,4 +52,7 @@ ExplainAnswer explain_answer(const Workload& workload, Explanation explanation, 
                              std::size_t top, double run_seconds);
 Document document_of(const ExplainAnswer& answer);
 
+// A run's time as the parts of a bar, those above 0.
+std::vector<ChartPart> chart_parts(const TimeParts& run);
+
 }  // namespace tencache

@@ -391,6 +391,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   answer.bound_term = bound->term;
   const std::string note = storage_bound_note(workload, bound->binding, bound->rank);
   if (!note.empty()) answer.notes.push_back(note);
+  if (!answer.fits) return answer;
   answer.remarks +=
       fmt::format("No policy is faster than {} an iteration, where {} binds: {}.\n", format_seconds(bound->seconds),
                   bound->term, binding_text(term_answer(workload, bound->binding, bound->rank)));

@@ -9,7 +9,6 @@
 #include "answers/result.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/gpu_yaml.h"
 #include "configs/kernel_yaml.h"
@@ -19,6 +18,7 @@
 #include "executor/choose_device.h"
 #include "studies/calibrate_program.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 #include "traces/generate/kernel_factors.h"
 #include "traces/transform/rescale.h"
@@ -274,7 +274,7 @@ ExitCode measure(const CalibrateArguments& arguments) {
   options.quick = arguments.quick;
   MachineSpec asked;
   asked.tiers.push_back({"gpu", TierKind::gpu, options.gpu_bytes, 1, {}});
-  options.accelerator = choose_device(arguments.device, asked);
+  options.accelerator = choose_device(arguments.device, asked).accelerator;
   options.directories = arguments.directories;
   if (options.directories.empty() && !arguments.no_files) options.directories = {"/var/tmp"};
   AdamStep adam;
@@ -347,7 +347,7 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--file-bytes", arguments->file_bytes,
                                    "Data that files are measured with (default 2GiB); more than the drive's cache"))
       ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
-  add_device_option(*command, arguments->device);
+  add_device_option(*command, arguments->device, device_names());
   command->add_flag("--quick", arguments->quick, "A few seconds instead of most of a minute; coarser");
   command->add_flag("--json", arguments->json, "What was measured as JSON");
   command->footer(

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
-#include <optional>
 #include <sstream>
 
 #include "cli/console.h"
@@ -26,16 +25,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   app.require_subcommand(1);
   add_generate_command(app, chosen);
   add_import_command(app, chosen);
-  add_info_command(app, chosen);
-  add_replay_command(app, chosen);
-  add_compare_command(app, chosen);
-  add_fit_command(app, chosen);
-  add_explain_command(app, chosen);
-  add_endurance_command(app, chosen);
-  add_bound_command(app, chosen);
-  add_sensitivity_command(app, chosen);
-  add_sweep_command(app, chosen);
-  add_tune_command(app, chosen);
+  add_question_commands(app, chosen);
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);
   add_validate_command(app, chosen);
@@ -47,9 +37,7 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_record_command(app, chosen);
   add_calibrate_command(app, chosen);
   add_gui_command(app, chosen);
-  add_policies_command(app, chosen);
-  add_machines_command(app, chosen);
-  add_models_command(app, chosen);
+  add_listing_commands(app, chosen);
   add_prices_command(app, chosen);
   add_completion_command(app, chosen);
 }
@@ -166,15 +154,6 @@ int run_command_line(int argc, const char* const* argv) {
   }
 }
 
-std::string output_of(const std::vector<std::string>& words) {
-  Embedding inner;
-  Embedding* const outer = embedding_of_thread;
-  inner.remarks_pass = outer == nullptr;
-  run_embedded(words, inner);
-  if (outer != nullptr) outer->remarks += inner.remarks;
-  return inner.output;
-}
-
 ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embedding) {
   std::vector<const char*> arguments{"tencache"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
@@ -183,19 +162,12 @@ ExitCode run_embedded(const std::vector<std::string>& words, Embedding& embeddin
     ~Restore() { embedding_of_thread = before; }
   } const restore;
   embedding_of_thread = &embedding;
-  std::optional<RemarkSink> sink;
-  if (!embedding.remarks_pass) sink.emplace(embedding.remarks);
+  const RemarkSink sink(embedding.remarks);
   return run(static_cast<int>(arguments.size()), arguments.data());
 }
 
 void offer_command(void (*add)(CLI::App& app, Command& chosen)) { offered().push_back(add); }
 
 Embedding* current_embedding() { return embedding_of_thread; }
-
-const EmbeddedTrace* embedded_trace(const std::string& word) {
-  if (embedding_of_thread == nullptr) return nullptr;
-  const auto found = embedding_of_thread->traces.find(word);
-  return found == embedding_of_thread->traces.end() ? nullptr : &found->second;
-}
 
 }  // namespace tencache

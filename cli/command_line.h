@@ -20,9 +20,6 @@ namespace tencache {
 // Parses, runs, reports errors. Returns the exit code.
 int run_command_line(int argc, const char* const* argv);
 
-// What these words print: a command as run_command_line runs it, but that errors are thrown and stdout is left alone.
-std::string output_of(const std::vector<std::string>& words);
-
 // What the chosen subcommand does; set while the arguments are parsed, called after.
 using Command = std::function<ExitCode()>;
 
@@ -30,13 +27,7 @@ using Command = std::function<ExitCode()>;
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_import_command(CLI::App& app, Command& chosen);
 void add_gui_command(CLI::App& app, Command& chosen);
-void add_info_command(CLI::App& app, Command& chosen);
-void add_bound_command(CLI::App& app, Command& chosen);
-void add_replay_command(CLI::App& app, Command& chosen);
-void add_compare_command(CLI::App& app, Command& chosen);
-void add_fit_command(CLI::App& app, Command& chosen);
-void add_endurance_command(CLI::App& app, Command& chosen);
-void add_explain_command(CLI::App& app, Command& chosen);
+void add_question_commands(CLI::App& app, Command& chosen);
 void add_diff_command(CLI::App& app, Command& chosen);
 void add_reproduce_command(CLI::App& app, Command& chosen);
 void add_run_replay_command(CLI::App& run, Command& chosen);
@@ -45,12 +36,7 @@ void add_record_command(CLI::App& app, Command& chosen);
 void add_calibrate_command(CLI::App& app, Command& chosen);
 void add_prices_command(CLI::App& app, Command& chosen);
 void add_completion_command(CLI::App& app, Command& chosen);
-void add_policies_command(CLI::App& app, Command& chosen);
-void add_machines_command(CLI::App& app, Command& chosen);
-void add_models_command(CLI::App& app, Command& chosen);
-void add_sensitivity_command(CLI::App& app, Command& chosen);
-void add_sweep_command(CLI::App& app, Command& chosen);
-void add_tune_command(CLI::App& app, Command& chosen);
+void add_listing_commands(CLI::App& app, Command& chosen);
 void add_validate_command(CLI::App& app, Command& chosen);
 
 }  // namespace tencache

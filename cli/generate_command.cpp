@@ -8,9 +8,9 @@
 
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/kernel_yaml.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 #include "traces/generate/generate.h"
 #include "traces/summary.h"
@@ -88,11 +88,10 @@ ExitCode run_generate(const GenerateArguments& arguments) {
   return ExitCode::done;
 }
 
-// All but where the trace goes and how that is reported. `alone`: of the command `generate` itself.
-void add_options(CLI::App& command, GenerateSettings& settings, bool alone) {
+// All but where the trace goes and how that is reported.
+void add_options(CLI::App& command, GenerateSettings& settings) {
   for (const GenerateOption& described : generate_options()) {
     const std::string name = described.name;
-    if (!alone && name == "seed") continue;
     CLI::Option* option = nullptr;
     if (described.type == GenerateOption::Type::flag) {
       option = command.add_flag_callback(
@@ -101,10 +100,6 @@ void add_options(CLI::App& command, GenerateSettings& settings, bool alone) {
       option = command.add_option_function<std::string>(
           "--" + name, [name, &settings](const std::string& value) { settings.emplace_back(name, value); },
           described.help);
-    }
-    if (!alone) {
-      option->group("A model instead of TRACE, as of `tencache generate`");
-      continue;
     }
     option->required(described.required)->check([&described](const std::string& text) {
       return refused_text(described, text);
@@ -117,14 +112,12 @@ void add_options(CLI::App& command, GenerateSettings& settings, bool alone) {
 
 }  // namespace
 
-void add_model_options(CLI::App& command, GenerateSettings& settings) { add_options(command, settings, false); }
-
 void add_generate_command(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("generate", "Make a trace from a model's description and modelled kernel times");
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
-  add_options(*command, a.settings, true);
+  add_options(*command, a.settings);
   refuse_empty(command->add_option("--output,-o", a.output, "The trace to write (.trace.jsonl, .trace.jsonl.zst)"))
       ->required();
   command->add_flag("--json", a.json, "What was generated as JSON");

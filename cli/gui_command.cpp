@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/questions.h"
 #include "cli/torch_program.h"
 #include "cli/workload_options.h"
 #include "core/error.h"
@@ -60,8 +61,10 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
                                   "What traces are simulated on: a name of `tencache machines`, or a YAML file"));
   refuse_empty(command.add_option("--policy,-p", options.scenario.policy.name,
                                   "Under which policy: a name of `tencache policies`"));
-  add_settings_option(command, options.scenario.policy.settings);
-  add_memory_options(command, options.scenario.machine);
+  add_group(command, [&](QuestionOptions& added) {
+    add_settings_option(added, options.scenario.policy.settings);
+    add_memory_options(added, options.scenario.machine);
+  });
   command
       .add_option("--change", options.changes,
                   "What if: pcie=16GB/s, batch=8, policy=g10, … once the first simulation is there to compare with")
@@ -71,8 +74,9 @@ void add_gui_options(CLI::App& command, GuiOptions& options) {
   command.add_option("--theme", options.theme, "light or dark")
       ->check(CLI::IsMember({"light", "dark"}))
       ->capture_default_str();
-  command.add_option("--scale", options.scale, "Of letters and distances (default: as the display asks for)")
-      ->check(finite_range(0.5, 4));
+  add_group(command, [&](QuestionOptions& added) {
+    added.real("--scale", options.scale, 0.5, 4, "Of letters and distances (default: as the display asks for)");
+  });
   command.add_option("--screenshot", options.screenshot, "Draw into this PNG file and end; needs no display, only EGL")
       ->check([](const std::string& file) {
         return std::string(file.ends_with(".png") ? "" : "is a PNG file; let its name end in .png");

@@ -13,7 +13,6 @@
 
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
 #include "configs/machine_yaml.h"
 #include "configs/price_table.h"
@@ -21,6 +20,7 @@
 #include "configs/skypilot_catalogue.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

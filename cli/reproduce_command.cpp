@@ -9,11 +9,12 @@
 
 #include "answers/intervals.h"
 #include "answers/manifest.h"
+#include "answers/question.h"
 #include "answers/result.h"
 #include "answers/result_file.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/repeat.h"
+#include "cli/questions.h"
 #include "cli/workload_options.h"
 #include "configs/load_policy_library.h"
 #include "studies/faults.h"
@@ -124,7 +125,7 @@ Json command_again(const ReproduceArguments& arguments, const Json& document) {
   if (library.is_string() && policy.is_string() && origin_of_policy(policy.get<std::string>()).file.empty()) {
     throw Error(arguments.file, 0, library_is_missing(library.get<std::string>()));
   }
-  return Json::parse(output_of(words_again(arguments.file, document, arguments.trace, arguments.machine)));
+  return ask_again(arguments.file, document, arguments.trace, arguments.machine);
 }
 
 std::string title_of_document(const Json& document) {
@@ -198,7 +199,7 @@ void add_reproduce_command(CLI::App& app, Command& chosen) {
   refuse_empty(command->add_option("--trace", arguments->trace, "Where the trace is now, if not where it was"));
   refuse_empty(
       command->add_option("--machine,-m", arguments->machine, "Where the machine is now, if not where it was"));
-  add_policy_library_option(*command);
+  add_group(*command, [](QuestionOptions& options) { add_policy_library_option(options); });
   command->add_flag("--json", arguments->json, "What changed, as JSON");
   command->footer(
       "Reproduced means the same bytes but for `timing`. Else it says what changed: version, hashes of trace and "

@@ -8,7 +8,7 @@
 #include "answers/timeline/chrome_trace.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
+#include "cli/questions.h"
 #include "cli/workload_options.h"
 #include "configs/tool_clock.h"
 #include "executor/choose_device.h"
@@ -18,6 +18,7 @@
 #include "policies/registry.h"
 #include "sim/rehearse.h"
 #include "studies/faults.h"
+#include "traces/file/output_files.h"
 #include "traces/transform/lower.h"
 #include "traces/transform/scale.h"
 
@@ -206,13 +207,13 @@ ExitCode run_replay(RunReplayArguments arguments) {
   if (scale_bytes != 1 || scale_time != 1) {
     remark(fmt::format("the trace's bytes are scaled by {}, its times by {}", trace.scale_bytes, trace.scale_time));
   }
-  const std::shared_ptr<Accelerator> accelerator = choose_device(arguments.scenario.hardware.device, workload.machine);
+  const auto [device, accelerator] = choose_device(workload.scenario.hardware.device, workload.machine);
+  workload.scenario.hardware.device = device;
   workload.machine = with_real_pages(workload.machine, accelerator.get());
   const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   choose_directories(workload.machine, arguments.directories);
   state_room(workload.machine, most_demand(*workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
-  workload.scenario.hardware.device = accelerator != nullptr ? "cuda" : "host";
   workload.scenario.hardware.directory = folders_of(workload.machine);
 
   std::optional<GrowingTimeline> timeline;
@@ -248,11 +249,13 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
   CLI::App* command =
       run.add_subcommand("replay", "Replay a trace on this computer's GPU, memory and files, and verify every tensor");
   auto arguments = std::make_shared<RunReplayArguments>();
-  add_workload_options(*command, arguments->scenario);
-  add_price_options(*command, arguments->scenario.prices);
+  add_group(*command, [&](QuestionOptions& options) {
+    add_workload_options(options, arguments->scenario);
+    add_price_options(options, arguments->scenario.prices);
+    add_policy_options(options, arguments->scenario.policy);
+  });
   command->get_option("--iterations")
       ->description(fmt::format("Iterations, the second half of which is the result (default {})", default_iterations));
-  add_policy_options(*command, arguments->scenario.policy);
   command
       ->add_option("--directory", arguments->directories,
                    "Folder for the files of NVMe tiers, any number of times "
@@ -271,7 +274,7 @@ void add_run_replay_command(CLI::App& run, Command& chosen) {
                    "checked), words (everything)")
       ->check(CLI::IsMember({"stamps", "pages", "words"}))
       ->capture_default_str();
-  add_device_option(*command, arguments->scenario.hardware.device);
+  add_device_option(*command, arguments->scenario.hardware.device, device_names());
   command->add_flag("--predict", arguments->predict,
                     "Simulate the same first, and report how far the prediction was off");
   refuse_empty(command->add_option("--prediction", arguments->prediction,

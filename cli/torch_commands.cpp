@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "cli/command_line.h"
-#include "cli/output_files.h"
+#include "cli/questions.h"
 #include "cli/torch_program.h"
 #include "cli/torch_run.h"
 #include "cli/workload_options.h"
 #include "policies/registry.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {
@@ -84,14 +85,16 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
   refuse_empty(command->add_option("--machine,-m", arguments->scenario.machine.name,
                                    "Machine: a name of `tencache machines`, or a YAML file"));
   refuse_empty(command->add_option("--policy,-p", arguments->scenario.policy.name, "A name of `tencache policies`"));
-  add_settings_option(*command, arguments->scenario.policy.settings);
-  add_policy_library_option(*command);
+  add_group(*command, [&](QuestionOptions& options) {
+    add_settings_option(options, arguments->scenario.policy.settings);
+    add_policy_library_option(options);
+  });
   refuse_empty(command->add_option(
       "--gpu-memory", arguments->scenario.machine.gpu_memory,
       "GPU memory that tensors may use, such as 24MiB, or 50% of what the program has alive at once"));
   refuse_empty(command->add_option("--cpu-memory", arguments->scenario.machine.cpu_memory,
                                    "CPU memory that tensors may use, such as 1GiB"));
-  add_limit_option(*command, arguments->scenario.machine.limits);
+  add_group(*command, [&](QuestionOptions& options) { add_limit_option(options, arguments->scenario.machine); });
   command->add_option("--steps", arguments->job.steps, "Training steps (default: those of CONFIG)")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000}));
   command

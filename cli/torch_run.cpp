@@ -10,7 +10,6 @@
 #include "answers/result.h"
 #include "answers/timeline/training_timeline.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "cli/torch_program.h"
 #include "cli/training_report.h"
 #include "configs/load_policy_library.h"
@@ -25,6 +24,7 @@
 #include "studies/faults.h"
 #include "studies/workload.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 #include "traces/file/trace_file.h"
 
 namespace tencache {
@@ -68,7 +68,7 @@ std::string step_text(const StepDone& step) {
 std::shared_ptr<Accelerator> accelerator_for(std::string& device, [[maybe_unused]] const MachineSpec& machine) {
   std::shared_ptr<Accelerator> accelerator;
 #ifdef TENCACHE_TORCH_CUDA
-  accelerator = choose_device(device, machine);
+  accelerator = choose_device(device, machine).accelerator;
 #endif
   if (device == "auto" && accelerator == nullptr) device = "host";
   return accelerator;

@@ -5,10 +5,10 @@
 #include "answers/validation.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "core/error.h"
 #include "studies/validation/run.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

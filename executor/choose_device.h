@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/machine_spec.h"
 #include "core/trace.h"
@@ -13,8 +14,17 @@ namespace tencache {
 // The most bytes of a recorded step that are alive at once, in pages of the accelerator if there is one.
 Bytes peak_in_pages(Trace trace, const Accelerator* accelerator);
 
-// Null: ordinary memory. `cuda` throws Error that says what is missing. `auto` is the GPU where there is one that has
-// the memory which the machine's GPU tiers ask for, and says on stderr what it chose where it had a choice.
-std::shared_ptr<Accelerator> choose_device(const std::string& device, const MachineSpec& machine);
+struct ChosenDevice {
+  std::string name = "host";                 // or the backend's
+  std::shared_ptr<Accelerator> accelerator;  // null: ordinary memory
+};
+
+// "auto", "host", and the backends by name.
+std::vector<std::string> device_names();
+
+// A backend's name throws Error that says what is missing. `auto` is the first backend with a
+// device that has the memory which the machine's GPU tiers ask for, and says on stderr what it chose where it had a
+// choice.
+ChosenDevice choose_device(const std::string& device, const MachineSpec& machine);
 
 }  // namespace tencache

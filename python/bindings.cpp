@@ -1,13 +1,19 @@
 #include "python/bindings.h"
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 #include <utility>
 
+#include "answers/questions.h"
+#include "cli/embedding.h"
 #include "configs/generate_settings.h"
 #include "configs/shipped_files.h"
 #include "core/error.h"
+#include "core/remark.h"
+#include "gui/report/page.h"
 #include "sim/interruption.h"
+#include "studies/import_recording.h"
 #include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
 
@@ -30,7 +36,7 @@ void look_for_signals() {
 }
 
 // A copy for commands, which may still have it when the trace is changed. Throws Error where it cannot be run.
-const EmbeddedTrace& given(PythonTrace& python) {
+const GivenTrace& given(PythonTrace& python) {
   if (python.given.trace == nullptr || python.given_revision != python.revision) {
     python.trace.validate();
     python.given = {std::make_shared<const Trace>(python.trace), sha256_hex(format_trace(python.trace))};
@@ -39,21 +45,94 @@ const EmbeddedTrace& given(PythonTrace& python) {
   return python.given;
 }
 
-py::tuple run(const std::vector<std::string>& words, const std::map<std::string, std::shared_ptr<PythonTrace>>& traces,
+using PythonTraces = std::map<std::string, std::shared_ptr<PythonTrace>>;
+
+GivenTraces given(const PythonTraces& traces) {
+  GivenTraces result;
+  for (const auto& [word, trace] : traces) result.emplace(word, given(*trace));
+  return result;
+}
+
+py::object to_python(const Json& json) {
+  switch (json.type()) {
+    case Json::value_t::object: {
+      py::dict object;
+      for (const auto& [key, value] : json.items()) object[to_text(key)] = to_python(value);
+      return object;
+    }
+    case Json::value_t::array: {
+      py::list list(json.size());
+      for (std::size_t i = 0; i < json.size(); ++i) list[i] = to_python(json[i]);
+      return list;
+    }
+    case Json::value_t::string:
+      return to_text(json.get_ref<const std::string&>());
+    case Json::value_t::boolean:
+      return py::bool_(json.get<bool>());
+    case Json::value_t::number_integer:
+      return py::int_(json.get<std::int64_t>());
+    case Json::value_t::number_unsigned:
+      return py::int_(json.get<std::uint64_t>());
+    case Json::value_t::number_float: {
+      const double value = json.get<double>();
+      if (std::isfinite(value)) return py::float_(value);
+      return py::none();
+    }
+    default:
+      return py::none();
+  }
+}
+
+py::tuple ask(const std::string& name, const QuestionSettings& settings, const PythonTraces& traces,
               bool keep_timelines) {
-  Embedding embedding;
-  for (const auto& [word, trace] : traces) embedding.traces.emplace(word, given(*trace));
-  embedding.keep_timelines = keep_timelines;
-  ExitCode code = ExitCode::done;
+  const GivenTraces memory = given(traces);
+  std::vector<KeptTimeline> kept;
+  std::string remarks;
+  Json answer;
   {
     const py::gil_scoped_release others_may_run;
-    code = run_embedded(words, embedding);
+    const RemarkSink sink(remarks);
+    const auto question = keep_timelines ? replay_question(&kept) : question_named(name);
+    *question->options.traces() = memory;
+    question->options.set(settings, name);
+    answer = question->ask().json();
   }
   py::list timelines;
-  for (KeptTimeline& timeline : embedding.timelines) {
-    timelines.append(py::cast(std::make_shared<KeptTimeline>(std::move(timeline))));
+  for (KeptTimeline& timeline : kept) timelines.append(std::make_shared<KeptTimeline>(std::move(timeline)));
+  return py::make_tuple(to_python(answer), to_text(remarks), timelines);
+}
+
+py::tuple run(const std::vector<std::string>& words, const PythonTraces& traces) {
+  Embedding embedding{.traces = given(traces), .output = {}, .remarks = {}};
+  {
+    const py::gil_scoped_release others_may_run;
+    run_embedded(words, embedding);
   }
-  return py::make_tuple(static_cast<int>(code), to_text(embedding.output), to_text(embedding.remarks), timelines);
+  return py::make_tuple(to_text(embedding.output), to_text(embedding.remarks));
+}
+
+std::string report(const std::vector<std::string>& files, const std::string& output, const std::string& title) {
+  const py::gil_scoped_release others_may_run;
+  std::string remarks;
+  const RemarkSink sink(remarks);
+  gui::write_report(files, output, title);
+  return remarks;
+}
+
+py::tuple import_trace(const std::string& format, const QuestionSettings& settings) {
+  ImportedTrace imported;
+  std::string remarks;
+  {
+    const py::gil_scoped_release others_may_run;
+    const RemarkSink sink(remarks);
+    const std::unique_ptr<RecordingImport> import = recording_import(format);
+    import->options.find("--output")->required = false;
+    import->options.set(settings, "import " + format);
+    imported = import->read();
+    imported.trace.validate();
+  }
+  for (const std::string& note : imported.notes) remarks += note + "\n";
+  return py::make_tuple(std::make_shared<PythonTrace>(PythonTrace{std::move(imported.trace)}), to_text(remarks));
 }
 
 std::shared_ptr<PythonTrace> generate(const GenerateSettings& settings) {
@@ -77,10 +156,17 @@ PYBIND11_MODULE(_core, module) {
   bind_trace(module);
   bind_timeline(module);
   bind_policy(module);
-  module.def("run", &run, py::arg("words"), py::arg("traces") = std::map<std::string, std::shared_ptr<PythonTrace>>(),
-             py::arg("keep_timelines") = false,
-             "Runs a command: (exit code, what it printed, its remarks, timelines). `traces`: those that words stand "
+  module.def("ask", &ask, py::arg("question"), py::arg("settings"), py::arg("traces"), py::arg("keep_timelines"),
+             "Asks a question of `questions` with (option, text) pairs: (answer, remarks, timelines). `traces`: those "
+             "that texts stand for. Raises Error.");
+  module.attr("questions") = py::cast(question_names());
+  module.def("run", &run, py::arg("words"), py::arg("traces"),
+             "Runs a command that is no question: (what it printed, its remarks). `traces`: those that words stand "
              "for. Raises Error.");
+  module.def("report", &report, py::arg("files"), py::arg("output"), py::arg("title"),
+             "Writes the page; returns remarks. Raises Error.");
+  module.def("import_trace", &import_trace, py::arg("format"), py::arg("settings"),
+             "A trace from (option, text) pairs of `tencache import`, and remarks. Raises Error.");
   module.def("generate", &generate, py::arg("settings"), "A trace from (option, text) pairs of `tencache generate`.");
   module.def("set_installed_configs", &set_installed_configs, py::arg("folder"));
   module.def(

@@ -1,6 +1,7 @@
 // The Python module tencache._core: what each file adds to it, and what they share.
 //
-// Nothing here computes a figure: commands run as on the command line (cli/embedding.h), and Python reads their JSON.
+// Nothing here computes a figure: questions are asked as commands ask them (answers/questions.h), and Python gets the
+// JSON of their answers.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -13,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/embedding.h"
 #include "core/trace.h"
+#include "studies/question_options.h"
 
 namespace tencache {
 
@@ -24,7 +25,7 @@ namespace py = pybind11;
 struct PythonTrace {
   Trace trace;
   std::uint64_t revision = 0;
-  EmbeddedTrace given{};  // the last that commands were given of it
+  GivenTrace given{};  // the last that questions were given of it
   std::uint64_t given_revision = 0;
 };
 

@@ -1,5 +1,5 @@
 // Timelines as arrays.
-#include "cli/embedding.h"
+#include "answers/questions.h"
 #include "python/bindings.h"
 
 namespace tencache {

@@ -18,23 +18,8 @@ constexpr double no_time = 1e15;     // bytes or parameters a second
 constexpr double negligible = 1e-6;  // of an iteration
 
 TimeParts parts_of(const Outcome& outcome) {
-  const RunResult& result = outcome.result;
-  TimeParts parts;
-  parts.fits = result.fits;
+  TimeParts parts = parts_of(outcome.result);
   parts.rank = outcome.rank;
-  if (!result.fits) {
-    parts.reason = result.misfit;
-    return parts;
-  }
-  const auto seconds = [&](Nanoseconds window_ns) {
-    return to_seconds(window_ns) / static_cast<double>(result.period);
-  };
-  parts.iteration_seconds = seconds(result.window.time_ns);
-  parts.compute_seconds = seconds(result.window.compute_ns);
-  parts.gap_seconds = seconds(result.window.gap_ns);
-  for (const StallCause cause : all_causes) {
-    parts.stall_seconds[cause] = seconds(result.window.stall_ns[static_cast<std::size_t>(cause)]);
-  }
   return parts;
 }
 
@@ -403,6 +388,22 @@ void remove_from_machine(MachineSpec& machine, const Trace& trace, StallCause ca
 }
 
 }  // namespace
+
+TimeParts parts_of(const RunResult& result) {
+  TimeParts parts;
+  parts.fits = result.fits;
+  if (!result.fits) {
+    parts.reason = result.misfit;
+    return parts;
+  }
+  parts.iteration_seconds = per_iteration_seconds(result, result.window.time_ns);
+  parts.compute_seconds = per_iteration_seconds(result, result.window.compute_ns);
+  parts.gap_seconds = per_iteration_seconds(result, result.window.gap_ns);
+  for (const StallCause cause : all_causes) {
+    parts.stall_seconds[cause] = per_iteration_seconds(result, result.window.stall_ns[static_cast<std::size_t>(cause)]);
+  }
+  return parts;
+}
 
 double& StallSeconds::operator[](StallCause cause) {
   constexpr std::array members = {&StallSeconds::h2d,        &StallSeconds::d2h,           &StallSeconds::nvme_read,

@@ -60,7 +60,9 @@ struct TimeParts {
   std::size_t rank = 0;  // whose parts these are: the slowest of the run
 
   double busy_seconds() const { return compute_seconds + gap_seconds; }
+  double stalled_seconds() const { return sum_of(stall_seconds); }
 };
+TimeParts parts_of(const RunResult& result);
 
 // attributed = confirmed + still + moved, where the run without the cause fits.
 struct ExplainedCause {

@@ -48,7 +48,7 @@ void change_machine(MachineSpec& machine, const MachineChoice& choice, const Cha
 // Both; sets the SHA-256 of its files if asked for.
 MachineSpec load_machine(const MachineChoice& choice, std::string* sha256 = nullptr);
 
-// All files that are read for the scenario, with those that they build on: what no output may be (cli/output_files.h).
+// All files that are read for the scenario, with those that they build on: what no output may be (traces/file/output_files.h).
 // Throws Error where the machine or the model is not to be found.
 std::vector<std::string> input_files(const Scenario& scenario);
 // Of --pinned-limit: "64GiB", or "50%" of the CPU memory of so many ranks together; none: an empty text. Throws Error.

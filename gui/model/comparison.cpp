@@ -38,35 +38,24 @@ std::string changes_of(const Json& run) {
 }
 
 ComparisonRow row_of(const Json& result, const std::string& file) {
-  ResultAnswer answer;
-  read_answer(result, answer);
   ComparisonRow row;
-  static_cast<ResultHead&>(row) = answer;
+  read_answer(result, static_cast<ResultAnswer&>(row));
   row.result = &result;
   row.file = file;
   row.bound = row.policy == bound_row;
-  row.measured = answer.measured.value_or(false);
-  row.seconds = answer.iteration_seconds.value_or(0);
-  row.ideal_seconds = answer.ideal_seconds;
-  row.parts = {answer.compute_seconds.value_or(0), answer.gap_seconds.value_or(0), {}};
-  for (const StallCause cause : all_causes) {
-    row.parts.stall_seconds[static_cast<std::size_t>(cause)] = answer.stall_seconds.value_or(StallSeconds())[cause];
-  }
-  row.interval = answer.interval_seconds;
+  row.seconds = row.iteration_seconds.value_or(0);
+  row.parts.compute_seconds = row.compute_seconds.value_or(0);
+  row.parts.gap_seconds = row.gap_seconds.value_or(0);
+  row.parts.stall_seconds = row.stall_seconds.value_or(StallSeconds());
+  row.interval = row.interval_seconds;
   if (row.interval && !std::isfinite(row.interval->first + row.interval->second)) row.interval.reset();
-  row.sampled = answer;
-  row.prediction_error = answer.prediction ? answer.prediction->error : std::nullopt;
-  row.hits = answer.gpu_hit_rate.value_or(HitRates());
-  row.moved = figures(answer.traffic_bytes, [](const Json& bytes) {
+  row.hits = row.gpu_hit_rate.value_or(HitRates());
+  row.moved = figures(row.traffic_bytes, [](const Json& bytes) {
     return bytes.is_number() ? std::optional(bytes.get<double>()) : std::nullopt;
   });
-  row.peaks = figures(answer.peak_bytes, [](Bytes bytes) { return std::optional(static_cast<double>(bytes)); });
-  row.utilization = figures(answer.mean_utilization, [](const std::optional<double>& share) { return share; });
-  row.manifest = std::move(answer.manifest);
-  row.changes = changes_of(to_json_of(row.manifest.run));
-  row.rescaled = answer.rescaled.is_object();
-  row.tokens_per_second = answer.tokens_per_second;
-  row.usd_per_million_tokens = answer.usd_per_million_tokens;
+  row.peaks = figures(row.peak_bytes, [](Bytes bytes) { return std::optional(static_cast<double>(bytes)); });
+  row.utilization = figures(row.mean_utilization, [](const std::optional<double>& share) { return share; });
+  row.altered = changes_of(to_json_of(row.manifest.run));
   return row;
 }
 
@@ -89,34 +78,48 @@ double key(const ComparisonRow& row, ComparisonColumn column) {
 
 }  // namespace
 
-TimeParts parts_of(const RunResult& result) {
-  const auto seconds = [&](Nanoseconds ns) { return to_seconds(ns) / static_cast<double>(result.period); };
-  TimeParts parts{seconds(result.window.compute_ns), seconds(result.window.gap_ns), {}};
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    parts.stall_seconds[cause] = seconds(result.window.stall_ns[cause]);
-  }
-  return parts;
-}
-
 double ComparisonRow::moved_bytes() const {
   return std::accumulate(moved.begin(), moved.end(), 0.0,
                          [](double sum, const auto& link) { return sum + link.second; });
 }
 
-double TimeParts::stalled_seconds() const { return std::accumulate(stall_seconds.begin(), stall_seconds.end(), 0.0); }
+bool is_reference(const ComparisonRow& row) { return row.bound || row.policy == "ideal"; }
+
+const ComparisonRow* best_of(const std::vector<ComparisonRow>& rows) {
+  const ComparisonRow* best = nullptr;
+  for (const ComparisonRow& row : rows) {
+    if (!row.fits || is_reference(row) || !(row.seconds > 0)) continue;
+    if (best == nullptr || row.seconds < best->seconds) best = &row;
+  }
+  return best;
+}
+
+double longest_bar_seconds(const std::vector<ComparisonRow>& rows) {
+  constexpr double most_times_the_best = 4, most_times_the_longest = 1.5;
+  const ComparisonRow* const best = best_of(rows);
+  double longest = 0, high = 0;
+  for (const ComparisonRow& row : rows) {
+    if (!row.fits || (best != nullptr && row.seconds > most_times_the_best * best->seconds)) continue;
+    longest = std::max(longest, row.seconds);
+    if (row.interval) high = std::max(high, row.interval->second);
+  }
+  return std::max(longest, std::min(high, most_times_the_longest * longest));
+}
 
 std::string ComparisonRow::belief() const {
   if (bound) return "no policy can be faster";
-  if (measured && prediction_error) return fmt::format("measured; predicted {:+.1f} %", 100 * *prediction_error);
-  if (measured) return "measured";
+  if (is_measured()) {
+    return "measured" + (prediction_error() ? fmt::format("; predicted {:+.1f} %", 100 * *prediction_error()) : "");
+  }
   if (!fits) return "";
   const auto shown = [](double seconds) { return duration_text(static_cast<Nanoseconds>(seconds * 1e9)); };
   if (interval) {
-    return fmt::format("{}{} to {}, {}", ties_with_best() ? "ties: " : "", shown(interval->first),
+    return fmt::format("{}{} to {}, {}", ties_with_best.value_or(false) ? "ties: " : "", shown(interval->first),
                        shown(interval->second), validity.substr(0, validity.find(" (")));
   }
-  const std::uint64_t samples = sampled.samples.value_or(0), misfits = sampled.misfit_samples.value_or(0);
-  if (misfits > 0) return fmt::format("fits in {} of {} samples", samples - misfits, samples);
+  if (const std::uint64_t misfits = misfit_samples.value_or(0); misfits > 0) {
+    return fmt::format("fits in {} of {} samples", samples.value_or(0) - misfits, samples.value_or(0));
+  }
   return validity.substr(0, validity.find(" (")) + ", no interval";
 }
 
@@ -145,9 +148,9 @@ std::string validity_among(const std::vector<ComparisonRow>& rows, const std::st
   std::optional<double> worst;
   std::size_t runs = 0;
   for (const ComparisonRow& row : rows) {
-    if (!row.measured || !row.prediction_error || row.machine != machine || row.changes != changes) continue;
+    if (!row.is_measured() || !row.prediction_error() || row.machine != machine || row.altered != changes) continue;
     if (kind_of_trace(row.manifest.run.recorded_by) != kind_of_trace(recorded_by)) continue;
-    worst = std::max(worst.value_or(0), std::abs(*row.prediction_error));
+    worst = std::max(worst.value_or(0), std::abs(*row.prediction_error()));
     ++runs;
   }
   if (worst) return fmt::format("validated within {} ({} measured)", percent(*worst), runs);
@@ -187,10 +190,10 @@ std::vector<ComparisonRow> comparison_rows(const std::vector<DocumentPointer>& d
   for (ComparisonRow& row : rows) {
     const PolicyOptions options = options_of(row);
     const auto [entry, is_new] =
-        known.try_emplace({{row.machine, row.manifest.run.recorded_by, row.policy, row.changes}, options});
+        known.try_emplace({{row.machine, row.manifest.run.recorded_by, row.policy, row.altered}, options});
     if (is_new)
-      entry->second = validity_among(rows, row.machine, row.manifest.run.recorded_by, row.policy, options, row.changes);
-    row.validity = row.rescaled ? "extrapolated" : entry->second;
+      entry->second = validity_among(rows, row.machine, row.manifest.run.recorded_by, row.policy, options, row.altered);
+    row.validity = row.rescaled.is_object() ? "extrapolated" : entry->second;
   }
   return rows;
 }
@@ -233,12 +236,12 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
   const auto add = [&csv](bool known, double value) { csv += known ? fmt::format(",{}", value) : std::string(","); };
   for (const ComparisonRow& row : rows) {
     csv += fmt::format("{},{},{},{},{}", csv_field(row.policy), csv_field(row.machine), csv_field(row.trace),
-                       row.fits ? 1 : 0, row.measured ? 1 : 0);
+                       row.fits ? 1 : 0, row.is_measured() ? 1 : 0);
     add(row.fits, row.seconds);
     add(row.ideal_seconds > 0, row.ideal_seconds);
     add(row.fits, row.parts.compute_seconds);
     add(row.fits, row.parts.gap_seconds);
-    for (const double seconds : row.parts.stall_seconds) add(row.fits, seconds);
+    for (const StallCause cause : all_causes) add(row.fits, row.parts.stall_seconds[cause]);
     for (const std::string& name : resources) {
       const std::optional<double> used = figure(row.utilization, name);
       add(used.has_value(), used.value_or(0));
@@ -248,8 +251,8 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
     const auto [low, high] = row.interval.value_or(std::pair(0.0, 0.0));
     add(row.interval.has_value(), low);
     add(row.interval.has_value(), high);
-    csv += row.ties_with_best() ? ",1" : ",0";
-    add(row.prediction_error.has_value(), row.prediction_error.value_or(0));
+    csv += row.ties_with_best.value_or(false) ? ",1" : ",0";
+    add(row.prediction_error().has_value(), row.prediction_error().value_or(0));
     csv += fmt::format(",{},{}\n", csv_field(row.fits ? row.validity : ""), csv_field(row.reason));
   }
   return csv;

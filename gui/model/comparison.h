@@ -1,54 +1,47 @@
 // Results of all files that are open, as rows to compare.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "answers/result.h"
-#include "core/metrics.h"
-#include "core/timeline.h"
 #include "gui/model/session.h"
 
 namespace tencache::gui {
 
-// Of an iteration; their sum is its time.
-struct TimeParts {
-  double compute_seconds = 0, gap_seconds = 0;
-  std::array<double, stall_cause_count> stall_seconds{};
-  double stalled_seconds() const;
-};
-TimeParts parts_of(const RunResult& result);
-
 // By tier or link, in the machine's order.
 using NamedFigures = std::vector<std::pair<std::string, double>>;
 
-struct ComparisonRow : ResultHead {
+struct ComparisonRow : ResultAnswer {
   std::string file;
   const Json* result = nullptr;  // of a document of the session
-  bool measured = false, bound = false;
-  double seconds = 0, ideal_seconds = 0;
+  bool bound = false;
+  double seconds = 0;
   TimeParts parts;                                    // 0 where the result does not say (the bound)
   std::optional<std::pair<double, double>> interval;  // of two finite ends
-  ResultSamples sampled;
-  std::optional<double> prediction_error;  // of a measured row, of the iteration
-  Manifest manifest;
-  std::string changes;    // of machine and trace by options, as JSON; empty: none
-  bool rescaled = false;  // durations, from another GPU
-  std::string validity;   // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
+  std::string altered;   // what options changed of machine and trace, as JSON; empty: nothing
+  std::string validity;  // of a simulated row: "validated within 25.0 % (…)", or "extrapolated"
   HitRates hits;
   NamedFigures moved;        // of each link, bytes of an iteration
   NamedFigures peaks;        // of each tier, bytes
   NamedFigures utilization;  // of each tier (mean share held) and link (share of the time busy)
-  std::optional<double> tokens_per_second, usd_per_million_tokens;
 
-  bool ties_with_best() const { return sampled.ties_with_best.value_or(false); }
+  bool is_measured() const { return measured.value_or(false); }
+  // Of a measured row, of the iteration.
+  std::optional<double> prediction_error() const { return prediction ? prediction->error : std::nullopt; }
   double moved_bytes() const;  // over all links
   double slowdown() const { return ideal_seconds > 0 ? seconds / ideal_seconds : 0; }
   // What a reader may believe of it: an interval, a measurement, or neither.
   std::string belief() const;
 };
+// The lower bound or the ideal, which no policy competes with.
+bool is_reference(const ComparisonRow& row);
+// The fastest that fits, references apart; null: none does.
+const ComparisonRow* best_of(const std::vector<ComparisonRow>& rows);
+// What bars are drawn up to: the slowest row, but for those so slow that they would flatten the others, as `compare`
+// has it; and ends of intervals, as far as they would not either.
+double longest_bar_seconds(const std::vector<ComparisonRow>& rows);
 
 enum class ComparisonColumn { policy, machine, seconds, slowdown, stalls, hits, moved, price };
 

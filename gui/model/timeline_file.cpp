@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
 
 #include "core/error.h"
-#include "traces/file/file_io.h"
+#include "traces/file/byte_source.h"
 
 namespace tencache::gui {
 namespace {
@@ -22,44 +21,6 @@ using simdjson::dom::object;
 constexpr std::size_t block_bytes = 1 << 20;
 // Threads of the file: ops on 1 and 2, their stalls on 3 and 4, links from here on.
 constexpr std::uint64_t first_link_thread = 10;
-
-// The bytes of a file, a block at a time; compressed ones are unpacked in memory.
-class Blocks {
- public:
-  explicit Blocks(const std::string& path) : path_(path) {
-    file_.reset(std::fopen(path.c_str(), "rb"));
-    if (file_ == nullptr) throw Error(path, 0, "cannot be opened; does it exist, and may you read it?");
-    std::array<unsigned char, 4> magic{};
-    const std::size_t read = std::fread(magic.data(), 1, magic.size(), file_.get());
-    const bool gzip = read >= 2 && magic[0] == 0x1f && magic[1] == 0x8b;
-    const bool zstd = read == 4 && magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd;
-    std::rewind(file_.get());
-    if (gzip || zstd) {
-      content_ = read_file(path);
-      file_.reset();
-    }
-  }
-  // Empty at the end.
-  std::string_view next() {
-    if (file_ == nullptr) {
-      const std::string_view rest = std::string_view(content_).substr(std::min(position_, content_.size()));
-      position_ = content_.size();
-      return rest;
-    }
-    buffer_.resize(block_bytes);
-    const std::size_t read = std::fread(buffer_.data(), 1, buffer_.size(), file_.get());
-    if (read == 0 && std::ferror(file_.get()) != 0) throw Error(path_, 0, "cannot be read to its end");
-    return std::string_view(buffer_).substr(0, read);
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_, content_, buffer_;
-  std::size_t position_ = 0;
-  std::unique_ptr<std::FILE, Close> file_;
-};
 
 // Cuts the text at the objects of `traceEvents`, which lie two brackets deep, or of an array, which lie one deep.
 class EventCutter {
@@ -402,9 +363,13 @@ std::uint64_t TimelineParser::spans_ever_seen() const { return reader_->spans_ev
 std::vector<Recording> TimelineParser::take() { return reader_->take(); }
 
 std::vector<Recording> read_timeline(const std::string& path, std::string* note) {
-  Blocks blocks(path);
+  std::unique_ptr<ByteSource> source = std::make_unique<FileSource>(path);
+  decompress(source, path);
   TimelineParser parser(path);
-  for (std::string_view block = blocks.next(); !block.empty(); block = blocks.next()) parser.feed(block);
+  std::string block(block_bytes, '\0');
+  while (const std::size_t size = source->read(block.data(), block.size())) {
+    parser.feed(std::string_view(block).substr(0, size));
+  }
   if (note != nullptr && !parser.complete()) *note = parser.cut_off();
   return parser.take();
 }

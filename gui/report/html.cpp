@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 
-#include "gui/model/describe.h"
+#include "gui/model/palette.h"
 
 namespace tencache::gui {
 namespace {
@@ -59,30 +59,6 @@ void append(std::string& result, std::string_view character) {
       first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0);
   result += control ? replacement : character;
 }
-
-struct Colour {
-  const char *name, *light, *dark;
-};
-// As gui/views/theme.cpp has them.
-constexpr std::array colours = {
-    Colour{"background", "#f6f7f9", "#16191d"}, Colour{"panel", "#ffffff", "#1e2227"},
-    Colour{"lane", "#ebedf0", "#262b31"},       Colour{"grid", "#d5d9de", "#353b43"},
-    Colour{"border", "#c3c8cf", "#414850"},     Colour{"text", "#1b1f24", "#e6e9ed"},
-    Colour{"faint", "#5a636e", "#9aa4b0"},      Colour{"accent", "#0072b2", "#56b4e9"},
-    Colour{"error", "#b33a00", "#ff8a4c"},      Colour{"p0", "#56b4e9", "#56b4e9"},
-    Colour{"p1", "#7a55f0", "#7a55f0"},         Colour{"p2", "#0072b2", "#0072b2"},
-    Colour{"p3", "#009e73", "#009e73"},         Colour{"p4", "#964b00", "#964b00"},
-    Colour{"p5", "#f0c387", "#f0c387"},         Colour{"gap", "#b9bfc7", "#59626d"},
-    Colour{"c0", "#d55e00", "#d55e00"},         Colour{"c1", "#e69f00", "#e69f00"},
-    Colour{"c2", "#cc79a7", "#cc79a7"},         Colour{"c3", "#8e4d95", "#8e4d95"},
-    Colour{"c4", "#f0e442", "#f0e442"},         Colour{"c5", "#30353b", "#f2f2f2"},
-    Colour{"c6", "#8a6d3b", "#b99b6b"},         Colour{"r0", "#0072b2", "#0072b2"},
-    Colour{"r1", "#e69f00", "#e69f00"},         Colour{"r2", "#56b4e9", "#56b4e9"},
-    Colour{"r3", "#009e73", "#009e73"},         Colour{"r4", "#90c856", "#90c856"},
-    Colour{"r5", "#cc79a7", "#cc79a7"},         Colour{"r6", "#b9bfc7", "#59626d"},
-    Colour{"r7", "#7a55f0", "#7a55f0"},         Colour{"r8", "#d55e00", "#d55e00"},
-    Colour{"busy", "#4c8fc0", "#4c8fc0"},
-};
 
 constexpr const char* rules = R"(
 *{box-sizing:border-box}
@@ -181,8 +157,8 @@ std::string label_of_slot(std::optional<StallCause> link, std::size_t slot) {
 std::string style_sheet() {
   std::string light, dark, fills;
   for (const auto& [name, in_light, in_dark] : colours) {
-    light += fmt::format("--{}:{};", name, in_light);
-    dark += fmt::format("--{}:{};", name, in_dark);
+    light += fmt::format("--{}:#{:06x};", name, in_light);
+    dark += fmt::format("--{}:#{:06x};", name, in_dark);
     fills += fmt::format(".{0}{{fill:var(--{0})}}", name);
   }
   return fmt::format(
@@ -199,6 +175,10 @@ std::string legend(const std::vector<LegendEntry>& entries) {
         entry.colour_class, html_text(entry.label));
   }
   return html + "</ul>\n";
+}
+
+void add_fact(std::string& html, const char* label, const std::string& value) {
+  if (!value.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, html_text(value, 2000));
 }
 
 void BoxPath::add(double x, double y, double width, double height) {

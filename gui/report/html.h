@@ -25,13 +25,16 @@ std::string class_of_slot(std::optional<StallCause> link, std::size_t slot);
 // What the slot is: "forward", "waits for copies to GPU", "copies to GPU, asked for in advance".
 std::string label_of_slot(std::optional<StallCause> link, std::size_t slot);
 
-// Style and colours of the whole page; those of the dashboard (gui/views/theme.cpp): Okabe and Ito.
+// Style and colours of the whole page; those of the dashboard (gui/model/palette.h).
 std::string style_sheet();
 
 struct LegendEntry {
   std::string colour_class, label;
 };
 std::string legend(const std::vector<LegendEntry>& entries);
+
+// A label and its value in a list of them; nothing without a value.
+void add_fact(std::string& html, const char* label, const std::string& value);
 
 // Rectangles of one class as one path. Those that touch sideways and are equally high become one.
 class BoxPath {

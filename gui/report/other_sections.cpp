@@ -184,23 +184,21 @@ std::string trace_section(const Document& document) {
   const TraceHeader& header = summary.header;
   std::string html =
       "<section>\n<h2>Trace " + html_text(std::filesystem::path(document.path).filename().string()) + "</h2>\n<dl>\n";
-  const auto fact = [&html](const char* label, const std::string& value) {
-    if (!value.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, html_text(value, 2000));
-  };
-  fact("model", header.model);
+  add_fact(html, "model", header.model);
   if (header.batch != 0) {
-    fact("batch",
-         std::to_string(header.batch) +
-             (header.sequence_length != 0 ? fmt::format(" × {} tokens", header.sequence_length) : std::string()));
+    add_fact(html, "batch",
+             std::to_string(header.batch) +
+                 (header.sequence_length != 0 ? fmt::format(" × {} tokens", header.sequence_length) : std::string()));
   }
-  fact("precision", header.precision);
-  fact("durations of", header.hardware);
-  fact("kernels of", header.stack);
-  fact("made by", header.recorded_by);
-  fact("ops", fmt::format("{}, {} of computing and {} between them", summary.op_count,
-                          duration_text(summary.compute_ns), duration_text(summary.gap_ns)));
-  fact("most alive at once", format_bytes(summary.peak_demand_bytes));
-  fact("largest op needs", format_bytes(summary.largest_working_set_bytes));
+  add_fact(html, "precision", header.precision);
+  add_fact(html, "durations of", header.hardware);
+  add_fact(html, "kernels of", header.stack);
+  add_fact(html, "made by", header.recorded_by);
+  add_fact(html, "ops",
+           fmt::format("{}, {} of computing and {} between them", summary.op_count, duration_text(summary.compute_ns),
+                       duration_text(summary.gap_ns)));
+  add_fact(html, "most alive at once", format_bytes(summary.peak_demand_bytes));
+  add_fact(html, "largest op needs", format_bytes(summary.largest_working_set_bytes));
   html += "</dl>\n<table><thead><tr><th>role</th><th>tensors</th><th>bytes</th></tr></thead><tbody>\n";
   for (std::size_t role = 0; role < role_count; ++role) {
     const TraceSummary::Tensors& tensors = summary.tensors[role];

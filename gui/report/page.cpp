@@ -5,7 +5,12 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/remark.h"
+#include "core/text.h"
+#include "core/units.h"
 #include "gui/report/html.h"
+#include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache::gui {
 
@@ -72,6 +77,28 @@ std::string report_page(const std::vector<DocumentPointer>& documents, const std
       "1000.</footer>\n</body>\n</html>\n",
       html_text(name, 160), style_sheet(), body, "simulated or measured with TenCache", TENCACHE_VERSION,
       html_text(files, 2000));
+}
+
+bool write_report(const std::vector<std::string>& files, const std::string& output, const std::string& title) {
+  check_output("--output", output, files);
+  std::vector<DocumentPointer> documents;
+  std::vector<std::string> errors;
+  for (const std::string& file : files) {
+    try {
+      documents.push_back(open_document(file));
+      if (!documents.back()->note.empty()) remark(documents.back()->note);
+    } catch (const std::exception& error) {  // the others are shown all the same
+      const std::string what = error.what();
+      errors.push_back(what.find(file) == std::string::npos ? file + ": " + what : what);
+    }
+  }
+  if (documents.empty()) throw Error(join(errors));
+  const std::string page = report_page(documents, title, errors);
+  write_file(output, page);
+  for (const std::string& error : errors) remark("tencache: " + error);
+  remark(fmt::format("{}: {}{}", output, format_bytes(page.size()),
+                     errors.empty() ? std::string() : fmt::format(", without {} of the files", errors.size())));
+  return errors.empty();
 }
 
 }  // namespace tencache::gui

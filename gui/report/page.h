@@ -17,6 +17,10 @@ namespace tencache::gui {
 std::string report_page(const std::vector<DocumentPointer>& documents, const std::string& title,
                         std::vector<std::string>& errors);
 
+// Writes the page of files that commands wrote. What it says beside it goes to remarks. False: some of the files could
+// not be shown, as the page says. Throws Error where none can, or the page cannot be written.
+bool write_report(const std::vector<std::string>& files, const std::string& output, const std::string& title);
+
 // The sections; each is empty where the documents have nothing for it.
 
 // Rows of one trace on one machine with the same changes.

@@ -1,21 +1,12 @@
 // `tencache report`: what the dashboard knows as a page. The command adds itself to those of cli/, which knows nothing
 // of the dashboard; whoever has it links this file.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "cli/command_line.h"
-#include "cli/console.h"
 #include "cli/embedding.h"
-#include "cli/output_files.h"
 #include "cli/workload_options.h"
-#include "core/error.h"
-#include "core/remark.h"
-#include "core/text.h"
 #include "gui/report/page.h"
-#include "studies/workload.h"
-#include "traces/file/file_io.h"
 
 namespace tencache {
 namespace {
@@ -24,28 +15,6 @@ struct ReportArguments {
   std::vector<std::string> files;
   std::string output, title;
 };
-
-ExitCode report(const ReportArguments& arguments) {
-  check_output("--output", arguments.output, arguments.files);
-  std::vector<gui::DocumentPointer> documents;
-  std::vector<std::string> errors;
-  for (const std::string& file : arguments.files) {
-    try {
-      documents.push_back(gui::open_document(file));
-      if (!documents.back()->note.empty()) remark(documents.back()->note);
-    } catch (const std::exception& error) {  // the others are shown all the same
-      const std::string what = error.what();
-      errors.push_back(what.find(file) == std::string::npos ? file + ": " + what : what);
-    }
-  }
-  if (documents.empty()) throw Error(join(errors));
-  const std::string page = gui::report_page(documents, arguments.title, errors);
-  write_file(arguments.output, page);
-  for (const std::string& error : errors) remark("tencache: " + error);
-  remark(fmt::format("{}: {}{}", arguments.output, format_bytes(page.size()),
-                     errors.empty() ? std::string() : fmt::format(", without {} of the files", errors.size())));
-  return errors.empty() ? ExitCode::done : ExitCode::bad_usage;
-}
 
 void add_report_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("report", "A page to send: results, timelines and sweeps as one HTML file");
@@ -65,7 +34,12 @@ void add_report_command(CLI::App& app, Command& chosen) {
       "  tencache compare step.trace.jsonl.zst -m g10-a100 --samples 100 --json > r.json\n"
       "  tencache replay step.trace.jsonl.zst -m g10-a100 -p foresight --timeline t.json\n"
       "  tencache report r.json t.json -o step.html");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return report(*arguments); }; });
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      const bool whole = gui::write_report(arguments->files, arguments->output, arguments->title);
+      return whole ? ExitCode::done : ExitCode::bad_usage;
+    };
+  });
 }
 
 const bool offered = (offer_command(add_report_command), true);

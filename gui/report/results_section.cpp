@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "answers/intervals.h"
-#include "answers/result.h"
+#include "answers/result_file.h"
 #include "gui/model/bar_parts.h"
 #include "gui/model/describe.h"
 #include "gui/report/html.h"
@@ -17,13 +16,7 @@ namespace {
 
 constexpr double label_width = 180, bars_width = 660, figure_width = 200, bar_height = 20, bar_step = 28;
 constexpr double least_part_width = 1.5;
-constexpr double most_times_the_best = 4;       // bars that are longer are cut, as those of `compare`
-constexpr double most_times_the_longest = 1.5;  // so are ends of intervals that are so many times as far
 
-const Json& member(const Json& object, const char* key) {
-  static const Json absent;
-  return object.is_object() && object.contains(key) ? object[key] : absent;
-}
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.is_null() ? std::string() : value.dump();
 }
@@ -31,23 +24,10 @@ std::string text_of(const Json& value) {
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
 std::string main_wait(const ComparisonRow& row) {
-  const auto& stalls = row.parts.stall_seconds;
-  const auto worst = std::max_element(stalls.begin(), stalls.end());
-  if (!(*worst > 0) || !(row.seconds > 0)) return "";
-  const char* label = label_of(static_cast<StallCause>(worst - stalls.begin()));
-  return fmt::format("{} {:.0f} %", label, 100 * *worst / row.seconds);
-}
-
-bool is_reference(const ComparisonRow& row) { return row.bound || row.policy == "ideal"; }
-
-// The fastest that fits, references apart; null: none does.
-const ComparisonRow* best_of(const std::vector<ComparisonRow>& rows) {
-  const ComparisonRow* best = nullptr;
-  for (const ComparisonRow& row : rows) {
-    if (!row.fits || is_reference(row) || !(row.seconds > 0)) continue;
-    if (best == nullptr || row.seconds < best->seconds) best = &row;
-  }
-  return best;
+  const StallSeconds& stalls = row.parts.stall_seconds;
+  const StallCause worst = *std::ranges::max_element(all_causes, {}, [&](StallCause cause) { return stalls[cause]; });
+  if (!(stalls[worst] > 0) || !(row.seconds > 0)) return "";
+  return fmt::format("{} {:.0f} %", label_of(worst), 100 * stalls[worst] / row.seconds);
 }
 
 const ComparisonRow* bound_of(const std::vector<ComparisonRow>& rows) {
@@ -55,13 +35,9 @@ const ComparisonRow* bound_of(const std::vector<ComparisonRow>& rows) {
   return found == rows.end() ? nullptr : &*found;
 }
 
-std::string name_of(const ComparisonRow& row) { return row.measured ? row.policy + " (measured)" : row.policy; }
+std::string name_of(const ComparisonRow& row) { return row.is_measured() ? row.policy + " (measured)" : row.policy; }
 
 // ---- What was run ---------------------------------------------------------------------------------------------------
-
-void add_fact(std::string& html, const char* label, const std::string& value) {
-  if (!value.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, html_text(value, 2000));
-}
 
 std::string price_words(const std::optional<ManifestPrice>& price) {
   if (!price) return "not known, so no cost is stated";
@@ -108,10 +84,7 @@ std::string what_was_run(const ResultGroup& group) {
   add_fact(html, "machine", group.rows.front().machine + short_hash(manifest.hashes.machine));
   add_fact(html, "changed by", options_words(to_json_of(manifest.run)));
   add_fact(html, "price", price_words(manifest.price));
-  std::string notes;
-  for (const Json& note : member(*group.rows.front().result, "notes"))
-    notes += (notes.empty() ? "" : "; ") + text_of(note);
-  add_fact(html, "note", notes);
+  add_fact(html, "note", fmt::format("{}", fmt::join(group.rows.front().notes, "; ")));
   std::vector<std::string> files;
   for (const ComparisonRow& row : group.rows) {
     if (std::ranges::find(files, row.file) == files.end()) files.push_back(row.file);
@@ -154,15 +127,14 @@ std::string table_row(const ComparisonRow& row, bool best, bool intervals) {
       Interval interval;
       interval.low = row.interval->first;
       interval.high = row.interval->second;
-      html += (row.ties_with_best() ? "= " : "") + format_interval(interval);
+      html += (row.ties_with_best.value_or(false) ? "= " : "") + format_interval(interval);
     }
     html += "</td>";
   }
   html += "<td>" + (row.ideal_seconds > 0 ? fmt::format("{:.3f}", row.slowdown()) : std::string()) + "</td><td>" +
           (row.hits.accesses && !row.bound ? fmt::format("{:.1f} %", 100 * *row.hits.accesses) : std::string()) +
           "</td><td>" + (row.bound ? std::string() : moved_text(row.moved_bytes())) + "</td>";
-  html += fmt::format("<td class=\"left\">{}</td>",
-                      html_text(row.bound ? text_of(member(*row.result, "bound_term")) : main_wait(row)));
+  html += fmt::format("<td class=\"left\">{}</td>", html_text(row.bound ? row.bound_term : main_wait(row)));
   return html + fmt::format("<td class=\"left wide\">{}</td></tr>\n", html_text(how_sure(row)));
 }
 
@@ -198,9 +170,9 @@ struct Part {
 std::vector<Part> parts_of(const ComparisonRow& row) {
   std::vector<Part> parts{{"busy", "GPU computes", row.parts.compute_seconds},
                           {"gap", label_of_slot({}, gap_slot), row.parts.gap_seconds}};
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    parts.push_back({class_of_slot({}, first_stall_slot + cause), label_of_slot({}, first_stall_slot + cause),
-                     row.parts.stall_seconds[cause]});
+  for (const StallCause cause : all_causes) {
+    const std::size_t slot = first_stall_slot + static_cast<std::size_t>(cause);
+    parts.push_back({class_of_slot({}, slot), label_of_slot({}, slot), row.parts.stall_seconds[cause]});
   }
   return parts;
 }
@@ -260,15 +232,8 @@ std::string bars(const ResultGroup& group) {
     if (row.fits && !row.bound && row.seconds > 0) rows.push_back(&row);
   }
   if (rows.empty()) return "";
-  const ComparisonRow *best = best_of(group.rows), *bound = bound_of(group.rows);
-  double longest = 0, high = 0;
-  for (const ComparisonRow* row : rows) {
-    if (best != nullptr && row->seconds > most_times_the_best * best->seconds) continue;
-    longest = std::max(longest, row->seconds);
-    if (row->interval) high = std::max(high, row->interval->second);
-  }
-  longest = std::max(longest, std::min(high, most_times_the_longest * longest));
-  if (bound != nullptr) longest = std::max(longest, bound->seconds);
+  const ComparisonRow* bound = bound_of(group.rows);
+  const double longest = longest_bar_seconds(group.rows);
   const double height = bar_step * static_cast<double>(rows.size()) + 6;
   const double width = label_width + bars_width + figure_width;
   std::string svg = fmt::format(
@@ -307,7 +272,7 @@ std::vector<ResultGroup> result_groups(const std::vector<DocumentPointer>& docum
   std::vector<ResultGroup> groups;
   std::vector<std::string> keys;
   for (ComparisonRow& row : comparison_rows(documents)) {
-    const std::string key = row.trace + "\n" + row.machine + "\n" + row.changes;
+    const std::string key = row.trace + "\n" + row.machine + "\n" + row.altered;
     const auto found = std::ranges::find(keys, key);
     if (found == keys.end()) {
       const std::string options = title_options(row.manifest.run);
@@ -337,7 +302,7 @@ std::string answer(const ResultGroup& group) {
   std::string ties;
   std::size_t misfits = 0;
   for (const ComparisonRow& row : group.rows) {
-    if (row.ties_with_best() && &row != best) ties += (ties.empty() ? "" : ", ") + row.policy;
+    if (row.ties_with_best.value_or(false) && &row != best) ties += (ties.empty() ? "" : ", ") + row.policy;
     misfits += row.fits ? 0 : 1;
   }
   if (!ties.empty()) text += " Within the machine's uncertainty it ties with " + ties + ".";

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "cli/console.h"
-#include "cli/output_files.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
 #include "core/remark.h"
 #include "gui/shell/app.h"
 #include "gui/shell/headless.h"
 #include "gui/shell/window.h"
+#include "traces/file/output_files.h"
 
 namespace tencache::gui {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "gui/model/describe.h"
 
@@ -19,6 +18,35 @@ void draw_swatch(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, I
   }
 }
 
+ImU32 color_of(const Theme& theme, const Ink& ink) {
+  switch (ink.kind) {
+    case Ink::Kind::compute:
+      return theme.palette.compute();
+    case Ink::Kind::host:
+      return theme.gap;
+    case Ink::Kind::stall:
+      return ink.pale ? mixed(theme.palette.causes[ink.which], theme.lane, 0.6f) : theme.palette.causes[ink.which];
+    case Ink::Kind::role:
+      return theme.palette.roles[ink.which];
+    case Ink::Kind::marked:
+      return theme.accent;
+    case Ink::Kind::plain:
+    case Ink::Kind::pale:
+      break;
+  }
+  return theme.ghost;
+}
+
+void draw_ink(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, const Ink& ink, float alpha) {
+  const ImU32 color = color_of(theme, ink);
+  if (ink.kind == Ink::Kind::pale) {
+    list.AddRectFilled(min, max, theme.lane);
+    list.AddRect(min, max, color);
+    return;
+  }
+  draw_swatch(list, theme, min, max, color, ink.kind == Ink::Kind::stall, alpha);
+}
+
 void draw_plain_bar(ImDrawList& list, const BarScale& scale, float top, float height, double seconds, ImU32 color) {
   list.AddRectFilled({scale.left, top}, {scale.x(seconds), top + height}, color);
 }
@@ -32,13 +60,13 @@ void draw_arrow(ImDrawList& list, const Theme& theme, const BarScale& scale, flo
 
 void draw_time_bar(ImDrawList& list, const Theme& theme, const BarScale& scale, float top, float height,
                    const TimeParts& parts, float alpha) {
-  std::vector<double> seconds{parts.compute_seconds, parts.gap_seconds};
-  seconds.insert(seconds.end(), parts.stall_seconds.begin(), parts.stall_seconds.end());
+  const std::vector<ChartPart> drawn = chart_parts(parts);
+  std::vector<double> seconds;
+  for (const ChartPart& part : drawn) seconds.push_back(part.value);
   draw_bar_parts(theme, scale, top, height, seconds, [&](std::size_t part, ImVec2 min, ImVec2 max) {
-    const ImU32 color = part == 0 ? theme.palette.compute() : part == 1 ? theme.gap : theme.palette.causes[part - 2];
-    draw_swatch(list, theme, min, max, color, part >= 2, alpha);
+    draw_ink(list, theme, min, max, drawn[part].ink, alpha);
   });
-  if (scale.cuts(std::accumulate(seconds.begin(), seconds.end(), 0.0))) draw_arrow(list, theme, scale, top, height);
+  if (scale.cuts(parts.busy_seconds() + parts.stalled_seconds())) draw_arrow(list, theme, scale, top, height);
 }
 
 void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, float y, double low, double high) {
@@ -63,20 +91,33 @@ void draw_legend(const Theme& theme, const std::vector<LegendItem>& entries) {
     first = false;
     const ImVec2 at = ImGui::GetCursorScreenPos();
     const float y = at.y + ImGui::GetStyle().FramePadding.y;
-    draw_swatch(list, theme, {at.x, y}, {at.x + box, y + box}, entry.color, entry.hatched);
+    if (entry.outline) {
+      list.AddRect({at.x, y}, {at.x + box, y + box}, entry.color);
+    } else {
+      draw_swatch(list, theme, {at.x, y}, {at.x + box, y + box}, entry.color, entry.hatched);
+    }
     if (entry.pale) list.AddRectFilled({at.x, y}, {at.x + box / 2, y + box}, paler(theme, entry.color));
     list.AddText({at.x + box + theme.px(5), y}, theme.text, entry.label.c_str());
     ImGui::Dummy({width, ImGui::GetFrameHeight()});
   }
 }
 
+LegendItem legend_item(const Theme& theme, const ChartPart& part) {
+  return {.color = color_of(theme, part.ink),
+          .label = part.label,
+          .hatched = part.ink.kind == Ink::Kind::stall,
+          .outline = part.ink.kind == Ink::Kind::pale};
+}
+
 std::vector<LegendItem> legend_of(const Theme& theme, const std::vector<TimeParts>& bars) {
-  std::vector<LegendItem> entries{{theme.palette.compute(), "compute"}, {theme.gap, "host time"}};
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    if (std::ranges::none_of(bars, [cause](const TimeParts& bar) { return bar.stall_seconds[cause] > 0; })) continue;
-    entries.push_back(
-        {theme.palette.causes[cause], std::string("waits for ") + label_of(static_cast<StallCause>(cause)), true});
+  TimeParts all;
+  for (const TimeParts& bar : bars) {
+    all.compute_seconds += bar.compute_seconds;
+    all.gap_seconds += bar.gap_seconds;
+    for (const StallCause cause : all_causes) all.stall_seconds[cause] += bar.stall_seconds[cause];
   }
+  std::vector<LegendItem> entries;
+  for (const ChartPart& part : chart_parts(all)) entries.push_back(legend_item(theme, part));
   return entries;
 }
 

@@ -1,4 +1,5 @@
-// Bars of time split into compute, host time and stalls by cause, and the legends of colours, alike in every view.
+// Bars in parts, such as time split into compute, host time and stalls by cause, and the legends of colours, alike in
+// every view.
 #pragma once
 
 #include <imgui.h>
@@ -7,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "answers/document.h"
+#include "answers/explain.h"
 #include "gui/model/bar_parts.h"
-#include "gui/model/comparison.h"
 #include "gui/views/theme.h"
 
 namespace tencache::gui {
@@ -45,6 +47,9 @@ void draw_time_bar(ImDrawList& list, const Theme& theme, const BarScale& scale, 
 // From the low to the high end, about the height `y`; an arrow where the high end is beyond the scale.
 void draw_whisker(ImDrawList& list, const Theme& theme, const BarScale& scale, float y, double low, double high);
 
+ImU32 color_of(const Theme& theme, const Ink& ink);
+// Full, hatched where it means a stall; of Ink::pale only its outline: weaker colours of two inks would look alike.
+void draw_ink(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, const Ink& ink, float alpha = 1);
 // A filled rectangle, hatched where it means a stall.
 void draw_swatch(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, ImU32 color, bool hatched,
                  float alpha = 1);
@@ -53,8 +58,10 @@ struct LegendItem {
   ImU32 color = 0;
   std::string label;
   bool hatched = false;
-  bool pale = false;  // half of it full, half as pale as copies that were asked for ahead
+  bool pale = false;     // half of it full, half as pale as copies that were asked for ahead
+  bool outline = false;  // not filled
 };
+LegendItem legend_item(const Theme& theme, const ChartPart& part);
 // From the cursor of the window on, on as many lines as they need.
 void draw_legend(const Theme& theme, const std::vector<LegendItem>& entries);
 // Of the parts that occur in any of the bars.

@@ -16,40 +16,12 @@ namespace {
 
 float line_height(const Theme& theme) { return ImGui::GetFontSize() + theme.px(6); }
 
-// Full, or only its outline: weaker colours of two inks would look alike.
-void draw_part(ImDrawList& list, const Theme& theme, ImVec2 min, ImVec2 max, const Ink& ink) {
-  const ImU32 color = color_of(theme, ink);
-  if (ink.kind == Ink::Kind::pale) {
-    list.AddRectFilled(min, max, theme.lane);
-    list.AddRect(min, max, color);
-    return;
-  }
-  draw_swatch(list, theme, min, max, color, ink.kind == Ink::Kind::stall);
-}
-
 void draw_chart_legend(const Theme& theme, const BarChart& chart) {
-  ImDrawList& list = *ImGui::GetWindowDrawList();
-  const float box = ImGui::GetFontSize();
-  bool first = true;
-  const auto entry = [&](const std::string& label, const auto& draw) {
-    const float width = box + theme.px(5) + ImGui::CalcTextSize(label.c_str()).x;
-    if (!first) ImGui::SameLine(0, theme.px(14));
-    if (!first && ImGui::GetContentRegionAvail().x < width) ImGui::NewLine();
-    first = false;
-    const ImVec2 at = ImGui::GetCursorScreenPos();
-    draw(at);
-    list.AddText({at.x + box + theme.px(5), at.y}, theme.text, label.c_str());
-    ImGui::Dummy({width, box});
-  };
-  for (const ChartPart& part : chart.legend()) {
-    entry(part.label, [&](ImVec2 at) { draw_part(list, theme, at, {at.x + box, at.y + box}, part.ink); });
-  }
+  std::vector<LegendItem> entries;
+  for (const ChartPart& part : chart.legend()) entries.push_back(legend_item(theme, part));
   const bool has_mark = std::ranges::any_of(chart.bars, [](const ChartBar& bar) { return bar.between.has_value(); });
-  if (has_mark) {
-    entry(chart.mark_label, [&](ImVec2 at) {
-      list.AddRectFilled({at.x + box / 2 - theme.px(1), at.y}, {at.x + box / 2 + theme.px(1), at.y + box}, theme.error);
-    });
-  }
+  if (has_mark) entries.push_back({theme.error, chart.mark_label});
+  draw_legend(theme, entries);
 }
 
 // In the font that is set; the whole when pointed at, where it is too long.
@@ -92,7 +64,7 @@ void draw_bar(ImDrawList& list, const Theme& theme, const BarChart& chart, const
   std::vector<double> values;
   for (const ChartPart& part : bar.parts) values.push_back(part.value);
   draw_bar_parts(theme, scale, at.y, height, values, [&](std::size_t part, ImVec2 min, ImVec2 max) {
-    draw_part(list, theme, min, max, bar.parts[part].ink);
+    draw_ink(list, theme, min, max, bar.parts[part].ink);
   });
   if (scale.cuts(bar.total())) draw_arrow(list, theme, scale, at.y, height);
   if (bar.between && bar.between->first <= chart.most * (1 + 1e-9)) {
@@ -160,30 +132,11 @@ void draw_dots(const Theme& theme, const BarChart& chart, float height) {
 
 }  // namespace
 
-ImU32 color_of(const Theme& theme, const Ink& ink) {
-  switch (ink.kind) {
-    case Ink::Kind::compute:
-      return theme.palette.compute();
-    case Ink::Kind::host:
-      return theme.gap;
-    case Ink::Kind::stall:
-      return ink.pale ? mixed(theme.palette.causes[ink.which], theme.lane, 0.6f) : theme.palette.causes[ink.which];
-    case Ink::Kind::role:
-      return theme.palette.roles[ink.which];
-    case Ink::Kind::marked:
-      return theme.accent;
-    case Ink::Kind::plain:
-    case Ink::Kind::pale:
-      break;
-  }
-  return theme.ghost;
-}
-
 float chart_height(const Theme& theme, const BarChart& chart) {
   const float line = line_height(theme);
   if (!chart.dots.empty()) return 16 * line;
   const float text = ImGui::GetFontSize() + ImGui::GetStyle().ItemSpacing.y;
-  float height = 3.2f * text;  // title and legend
+  float height = 3.5f * text;  // title and legend
   const std::string* group = nullptr;
   for (const ChartBar& bar : chart.bars) {
     height += line + (!bar.group.empty() && (group == nullptr || *group != bar.group) ? text : 0);

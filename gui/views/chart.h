@@ -8,7 +8,6 @@
 
 namespace tencache::gui {
 
-ImU32 color_of(const Theme& theme, const Ink& ink);
 // Into the rest of the window's width; bars are as high as they need and scroll, dots fill the height.
 void draw_chart(const Theme& theme, const BarChart& chart, float height);
 // What the chart's bars and lines need; of dots some height.

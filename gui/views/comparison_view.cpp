@@ -3,8 +3,6 @@
 #include <imgui.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "gui/model/comparison.h"
@@ -17,10 +15,6 @@
 namespace tencache::gui {
 namespace {
 
-// Rows that take longer than so many times the best would flatten all others: their bars end in an arrow.
-constexpr double most_times_the_best = 4;
-// Nor do ends of intervals that are so many times as far as the longest bar.
-constexpr double most_times_the_longest = 1.5;
 constexpr std::size_t most_resources = 16;
 // Narrower, columns would say nothing: the table scrolls instead.
 constexpr float least_bar_width = 240, least_use_width = 120;
@@ -75,7 +69,6 @@ class ComparisonView : public View {
 
  private:
   void draw_bar(const Theme& theme, const ComparisonRow& row, double longest) const;
-  double longest_bar() const;
   void measure_columns();
   bool begin_table(const Theme& theme, const char* id, std::size_t columns, std::size_t texts, float stretching) const;
   void draw_name(Session& session, const Theme& theme, const ComparisonRow& row);
@@ -120,25 +113,11 @@ void ComparisonView::draw_bar(const Theme& theme, const ComparisonRow& row, doub
   ImGui::Dummy({width, height});
 }
 
-// What the width of the column is: with the whiskers.
-double ComparisonView::longest_bar() const {
-  double best = std::numeric_limits<double>::infinity(), longest = 0, high = 0;
-  for (const ComparisonRow& row : rows_) {
-    if (row.fits && !row.bound && row.policy != "ideal" && row.seconds > 0) best = std::min(best, row.seconds);
-  }
-  for (const ComparisonRow& row : rows_) {
-    if (!row.fits || row.seconds > most_times_the_best * best) continue;
-    longest = std::max(longest, row.seconds);
-    if (row.interval) high = std::max(high, row.interval->second);
-  }
-  return std::max({longest, std::min(high, most_times_the_longest * longest), 1e-12}) * 1.01;
-}
-
 // Everything that is known of a row.
 Facts facts_of(const ComparisonRow& row) {
-  Facts facts{{"", row.policy + (row.bound      ? ""
-                                 : row.measured ? ", measured"
-                                                : ", simulated")},
+  Facts facts{{"", row.policy + (row.bound           ? ""
+                                 : row.is_measured() ? ", measured"
+                                                     : ", simulated")},
               {"machine", row.machine},
               {"trace", row.trace}};
   if (!row.fits) {
@@ -146,16 +125,11 @@ Facts facts_of(const ComparisonRow& row) {
     return facts;
   }
   facts.emplace_back("iteration", seconds_text(row.seconds));
-  const auto add = [&](const std::string& label, double seconds) {
-    if (seconds > 0) facts.emplace_back(label, seconds_text(seconds) + ", " + percent(seconds / row.seconds));
-  };
-  add("compute", row.parts.compute_seconds);
-  add("host time", row.parts.gap_seconds);
-  for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
-    add(std::string("waits for ") + label_of(static_cast<StallCause>(cause)), row.parts.stall_seconds[cause]);
+  for (const ChartPart& part : chart_parts(row.parts)) {
+    facts.emplace_back(part.label, seconds_text(part.value) + ", " + percent(part.value / row.seconds));
   }
   facts.emplace_back("believe", row.belief());
-  if (!row.bound && !row.measured) facts.emplace_back("such simulations", row.validity);
+  if (!row.bound && !row.is_measured()) facts.emplace_back("such simulations", row.validity);
   if (row.hits.bytes && row.hits.accesses && row.hits.tensors) {
     facts.emplace_back("hits", fmt::format("{} of bytes, {} of accesses, {} of tensors", percent(*row.hits.bytes),
                                            percent(*row.hits.accesses), percent(*row.hits.tensors)));
@@ -291,7 +265,7 @@ void ComparisonView::draw_times(Session& session, const Theme& theme) {
                ImGuiTableColumnFlags_WidthFixed | (i + 1 == columns_.size() ? ImGuiTableColumnFlags_NoSort : 0));
   }
   end_columns();
-  const double longest = longest_bar();
+  const double longest = 1.01 * std::max(longest_bar_seconds(rows_), 1e-12);
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     ImGui::PushID(static_cast<int>(i));
     draw_row(session, theme, rows_[i], longest);

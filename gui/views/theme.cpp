@@ -4,17 +4,15 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "gui/model/palette.h"
 
 namespace tencache::gui {
 namespace {
 
 constexpr ImU32 rgb(unsigned value) { return IM_COL32((value >> 16) & 255, (value >> 8) & 255, value & 255, 255); }
-
-// Okabe and Ito.
-constexpr ImU32 orange = rgb(0xe69f00), sky_blue = rgb(0x56b4e9), bluish_green = rgb(0x009e73), yellow = rgb(0xf0e442),
-                blue = rgb(0x0072b2), vermillion = rgb(0xd55e00), reddish_purple = rgb(0xcc79a7);
-constexpr ImU32 violet = rgb(0x7a55f0), brown = rgb(0x964b00), sand = rgb(0xf0c387);  // not theirs
 
 ImVec4 vec(ImU32 color) { return ImGui::ColorConvertU32ToFloat4(color); }
 
@@ -24,34 +22,29 @@ Theme make_theme(bool light, float scale) {
   Theme theme;
   theme.light = light;
   theme.scale = scale;
-  theme.background = light ? rgb(0xf6f7f9) : rgb(0x16191d);
-  theme.panel = light ? rgb(0xffffff) : rgb(0x1e2227);
-  theme.lane = light ? rgb(0xebedf0) : rgb(0x262b31);
-  theme.grid = light ? rgb(0xd5d9de) : rgb(0x353b43);
-  theme.border = light ? rgb(0xc3c8cf) : rgb(0x414850);
-  theme.text = light ? rgb(0x1b1f24) : rgb(0xe6e9ed);
-  theme.faint_text = light ? rgb(0x5a636e) : rgb(0x9aa4b0);
-  theme.accent = light ? rgb(0x0072b2) : rgb(0x56b4e9);
-  theme.error = light ? rgb(0xb33a00) : rgb(0xff8a4c);
+  const auto of = [light](std::string_view name) { return rgb(colour(name, light)); };
+  theme.background = of("background");
+  theme.panel = of("panel");
+  theme.lane = of("lane");
+  theme.grid = of("grid");
+  theme.border = of("border");
+  theme.text = of("text");
+  theme.faint_text = of("faint");
+  theme.accent = theme.range = of("accent");
+  theme.error = of("error");
   theme.good = light ? rgb(0x007a58) : rgb(0x35c79a);
-  theme.gap = light ? rgb(0xb9bfc7) : rgb(0x59626d);
+  theme.gap = of("gap");
   theme.selection = light ? rgb(0x000000) : rgb(0xffffff);
   theme.match = rgb(0xff2fd0);
   theme.cursor = light ? rgb(0x333a42) : rgb(0xd9dee5);
-  theme.range = light ? rgb(0x0072b2) : rgb(0x56b4e9);
   theme.ghost = light ? rgb(0x6b7480) : rgb(0x9aa4b0);
-  theme.palette.phases = {sky_blue, violet, blue, bluish_green, brown, sand};
-  theme.palette.causes = {vermillion,
-                          orange,
-                          reddish_purple,
-                          mixed(reddish_purple, rgb(0x5b2a86), 0.55f),
-                          yellow,
-                          light ? rgb(0x30353b) : rgb(0xf2f2f2),
-                          light ? rgb(0x8a6d3b) : rgb(0xb99b6b)};
-  theme.palette.roles = {blue,           orange,    sky_blue, bluish_green, mixed(bluish_green, yellow, 0.6f),
-                         reddish_purple, theme.gap, violet,   vermillion};
-  theme.palette.series = {
-      orange, sky_blue, bluish_green, reddish_purple, vermillion, blue, light ? rgb(0x30353b) : yellow};
+  const auto fill = [&of](auto& list, const char* prefix) {
+    for (std::size_t i = 0; i < list.size(); ++i) list[i] = of(prefix + std::to_string(i));
+  };
+  fill(theme.palette.phases, "p");
+  fill(theme.palette.causes, "c");
+  fill(theme.palette.roles, "r");
+  theme.palette.series = {of("c1"), of("p0"), of("p3"), of("c2"), of("c0"), of("p2"), light ? of("c5") : of("c4")};
   return theme;
 }
 

@@ -1,4 +1,4 @@
-"""Functions that run the commands of `tencache` in this process and return what they print with --json."""
+"""Functions that ask what the commands of `tencache` ask, and return the answers that they print with --json."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def _named(traces: Iterable[Any]) -> tuple[list[str], dict[str, _core.Trace]]:
     return words, objects
 
 
-_machine_files: dict[str, _TemporaryFile] = {}  # by content; small, and kept for `reproduce`
+# By content, and kept: the manifest of a result names the machine's file, which `tencache reproduce` reads.
+_machine_files: dict[str, _TemporaryFile] = {}
 
 
 def _machine_of(machine: Machine) -> Path:
@@ -139,47 +140,67 @@ def _text(value: Any) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
-    words: list[str] = []
+def _settings(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Options by the names that commands have for them, and as text."""
+    settings: list[tuple[str, str]] = []
     for key, value in options.items():
-        name = "--" + key.replace("_", "-")
         if value is None or value is False:
             continue
-        if key in ("gpu_memory", "cpu_memory") and isinstance(value, int):
-            value = f"{value}B"  # the command line wants a unit where a number is small
-        if value is True:
-            words.append(name)
-        elif isinstance(value, Mapping):
-            words += [f"{name}={inner}={_text(one)}" for inner, one in value.items()]
+        if key == "machine":
+            value = _machine_of(value)
+        elif key in ("gpu_memory", "cpu_memory") and isinstance(value, int):
+            value = f"{value}B"  # where a number is small it needs a unit
+        if isinstance(value, Mapping):
+            texts = [f"{inner}={_text(one)}" for inner, one in value.items()]
         elif isinstance(value, (list, tuple)):
-            words += [f"{name}={_text(one)}" for one in value]
+            texts = [_text(one) for one in value]
         else:
-            words.append(f"{name}={_text(value)}")
-    return words
+            texts = [_text(value)]
+        settings += [(key.replace("_", "-"), text) for text in texts]
+    return settings
 
 
-def _run(
-    words: Sequence[str], traces: Mapping[str, _core.Trace] = {}, keep_timelines: bool = False
-) -> tuple[str, list[_core.Timeline]]:
+def _watch_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         _core.watch_signals()
-    _, output, remarks, timelines = _core.run(list(words), dict(traces), keep_timelines)
+
+
+def _say(remarks: str) -> None:
     for remark in remarks.splitlines():
         _log.info("%s", remark)
-    return output, timelines
+
+
+def _ask_with_timelines(
+    question: str, traces: Iterable[Any], options: Mapping[str, Any], keep_timelines: bool
+) -> tuple[Any, list[_core.Timeline]]:
+    words, objects = _named(traces)
+    _watch_signals()
+    settings = [("", word) for word in words] + _settings(options)
+    answer, remarks, timelines = _core.ask(question, settings, objects, keep_timelines)
+    _say(remarks)
+    return answer, timelines
+
+
+def _ask(question: str, traces: Iterable[Any] = (), **options: Any) -> Any:
+    return _ask_with_timelines(question, traces, options, False)[0]
 
 
 def command(name: str, *arguments: Any, **options: Any) -> Any:
     """Any command of `tencache` that takes --json: command("info", trace), command("diff", "a.json", "b.json").
 
-    Arguments are what stands behind the command's name; traces may be Trace objects. Options are keywords: gpu_memory
-    stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for KEY=VALUE ones (such
-    as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is a result.
+    What is no question of a study (diff, reproduce, validate, …) runs as the command line runs it; all else here has no
+    command line. Arguments are what stands behind the command's name; traces may be Trace objects. Options are
+    keywords: gpu_memory stands for --gpu-memory, True for a flag, a list for an option given several times, a dict for
+    KEY=VALUE ones (such as set={"window": 4}). Remarks go to the logger "tencache". Raises Error; "the answer is no" is
+    a result.
     """
+    if name in _core.questions:
+        return _ask(name, arguments, **options)
     words, traces = _named(arguments)
-    if "machine" in options:
-        options["machine"] = _machine_of(options["machine"])
-    output, _ = _run([*name.split(), *words, *_words(options), "--json"], traces)
+    named = [f"--{key}" if value == "true" else f"--{key}={value}" for key, value in _settings(options)]
+    _watch_signals()
+    output, remarks = _core.run([*name.split(), *words, *named, "--json"], traces)
+    _say(remarks)
     return json.loads(output)
 
 
@@ -196,12 +217,9 @@ def simulate(
     **others: Any,
 ) -> tuple[dict, list[_core.Timeline]]:
     """`replay` with its timelines, one a rank."""
-    (name,), traces = _named([trace])
-    ours = {"policy": name_of(policy), "machine": _machine_of(machine), "set": options}
-    ours |= {"gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit}
-    words = ["replay", name, *_words(ours), *_words({"iterations": iterations, **others}), "--json"]
-    output, timelines = _run(words, traces, keep_timelines=True)
-    return json.loads(output), timelines
+    asked = {"policy": name_of(policy), "machine": machine, "set": options, "gpu_memory": gpu_memory} | {
+        "cpu_memory": cpu_memory, "limit": limit, "iterations": iterations} | others
+    return _ask_with_timelines("replay", [trace], asked, True)
 
 
 def replay(
@@ -233,7 +251,7 @@ def replay(
     """
     options = {"set": options, "gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit} | {
         "iterations": iterations, "samples": samples, "seed": seed} | others
-    return command("replay", trace, policy=name_of(policy), machine=machine, **options)
+    return _ask("replay", [trace], policy=name_of(policy), machine=machine, **options)
 
 
 def compare(
@@ -262,37 +280,37 @@ def compare(
         policies = ",".join(names)
     options = {"gpu_memory": gpu_memory, "cpu_memory": cpu_memory, "limit": limit} | {
         "iterations": iterations, "samples": samples, "seed": seed} | others
-    return command("compare", trace, machine=machine, policies=policies, **options)
+    return _ask("compare", [trace], machine=machine, policies=policies, **options)
 
 
 def bound(trace: TraceLike, machine: Machine, **options: Any) -> dict:
     """A time that no policy can beat, and which resource sets it."""
-    return command("bound", trace, machine=machine, **options)
+    return _ask("bound", [trace], machine=machine, **options)
 
 
 def fit(trace: Optional[TraceLike] = None, machine: Machine = "", **options: Any) -> dict:
     """Does it fit, what overflows first, and the least memory that would do; of a trace, or with model=…, batch=…."""
-    return command("fit", *([] if trace is None else [trace]), machine=machine, **options)
+    return _ask("fit", [] if trace is None else [trace], machine=machine, **options)
 
 
 def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """What the time is lost to, each second beside a simulation without its cause."""
-    return command("explain", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("explain", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def endurance(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """What is written to each SSD, and the years until it has had its rated terabytes."""
-    return command("endurance", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("endurance", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def sensitivity(trace: TraceLike, machine: Machine, over: Union[str, Sequence[str]], **options: Any) -> Any:
     """Time against figures of the machine: over="nvme=1GB/s..20GB/s"."""
-    return command("sensitivity", trace, machine=machine, over=over, **options)
+    return _ask("sensitivity", [trace], machine=machine, over=over, **options)
 
 
 def tune(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """The best options of a policy within a budget of simulations."""
-    return command("tune", trace, machine=machine, policy=name_of(policy), **options)
+    return _ask("tune", [trace], machine=machine, policy=name_of(policy), **options)
 
 
 def sweep(file: Path, **options: Any) -> dict:
@@ -300,17 +318,17 @@ def sweep(file: Path, **options: Any) -> dict:
 
     Ctrl-C ends it; with output="results.sqlite" it goes on from there when it is called again.
     """
-    return command("sweep", os.fspath(file), **options)
+    return _ask("sweep", [os.fspath(file)], **options)
 
 
 def report(files: Sequence[Path], output: Path, title: Optional[str] = None) -> None:
     """A page to send: results, timelines and sweeps (files of the commands) as one HTML file."""
-    _run(["report", *[os.fspath(file) for file in files], "--output=" + os.fspath(output), *_words({"title": title})])
+    _say(_core.report([os.fspath(file) for file in files], os.fspath(output), title or ""))
 
 
 def info(trace: TraceLike) -> dict:
     """What is in a trace: ops, tensors by role, bytes, peak demand, compute time, provenance."""
-    return command("info", trace)
+    return _ask("info", [trace])
 
 
 def samples() -> dict[str, str]:
@@ -324,17 +342,17 @@ def samples() -> dict[str, str]:
 
 def policies() -> list[dict]:
     """All policies with their options, units, defaults and sources."""
-    return command("policies")
+    return _ask("policies")
 
 
 def machines() -> list[dict]:
     """All machines that ship."""
-    return command("machines")
+    return _ask("machines")
 
 
 def models() -> list[dict]:
     """All models that ship."""
-    return command("models")
+    return _ask("models")
 
 
 def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] = None, **options: Any) -> _core.Trace:
@@ -354,8 +372,10 @@ def generate(model: Path, batch: int, seq: Union[int, str, Sequence[int], None] 
 
 def import_trace(format: str, *files: Path, **options: Any) -> _core.Trace:
     """A trace from recordings of other tools: format "csv" or another of `tencache import`. Notes go to the logger."""
-    made = _TemporaryFile(".trace.jsonl")
-    result = command("import " + format, *files, output=made, **options)
-    for note in result.get("notes", []):
-        _log.info("%s", note)
-    return _core.Trace._load(os.fspath(made))
+    if "output" in options:
+        raise _core.Error("import_trace has no output: it returns the trace, which save() writes")
+    _watch_signals()
+    settings = [("", os.fspath(file)) for file in files] + _settings(options)
+    trace, remarks = _core.import_trace(format, settings)
+    _say(remarks)
+    return trace

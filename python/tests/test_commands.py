@@ -133,6 +133,40 @@ class CommandsTest(unittest.TestCase):
         self.assertEqual(without_clock(tencache.explain(SAMPLE, "g10-a100", "lru", **options)),
                          without_clock(printed("explain", SAMPLE, "--machine", "g10-a100", "--policy", "lru", *words)))
 
+    def test_endurance_sensitivity_and_tune_are_the_commands_json(self):
+        options = {"no_rescale": True, "gpu_memory": MEMORY}
+        words = ["--machine", "g5.xlarge", "--no-rescale", "--gpu-memory", MEMORY]
+        for ours, theirs in (
+                (tencache.endurance(SAMPLE, "g5.xlarge", "foresight", dwpd=0.5, **options),
+                 printed("endurance", SAMPLE, *words, "--policy", "foresight", "--dwpd", "0.5")),
+                (tencache.sensitivity(SAMPLE, "g5.xlarge", "h2d=4GB/s..8GB/s:2", policies="lru", **options),
+                 printed("sensitivity", SAMPLE, *words, "--over", "h2d=4GB/s..8GB/s:2", "--policies", "lru")),
+                (tencache.tune(SAMPLE, "g5.xlarge", "10cache", budget=3, limit={"h2d": "9GB/s"}, **options),
+                 printed("tune", SAMPLE, *words, "--policy", "10cache", "--budget", "3", "--limit", "h2d=9GB/s"))):
+            self.assertEqual(json.dumps(without_clock(ours)), json.dumps(without_clock(theirs)))
+
+    def test_options_are_held_to_what_the_commands_hold_them(self):
+        for options, message in (
+                ({"iterations": 0}, "--iterations: Value 0 not in range 1 to 1000000"),
+                ({"seed": 3}, "--seed requires --samples"),
+                ({"samples": 3, "faults": "seed=7"}, "--faults excludes --samples"),
+                ({"assume_gpu": ["a10g", "l4"]}, "--assume-gpu is given twice"),
+                ({"no_rescale": "maybe"}, "neither true nor false"),
+                ({"limit": ["h2d"]}, "LINK=BANDWIDTH")):
+            with self.assertRaisesRegex(tencache.Error, message):
+                tencache.replay(SAMPLE, "g10-a100", "lru", **options)
+        with self.assertRaisesRegex(tencache.Error, "--machine is required"):
+            tencache.command("bound", SAMPLE)
+        with self.assertRaisesRegex(tencache.Error, "given twice"):
+            tencache.command("bound", SAMPLE, SAMPLE, machine="g10-a100")
+
+    def test_no_function_needs_a_command_line(self):
+        self.assertNotIn("diff", tencache._core.questions)
+        commands = set(tencache.__all__) - {"command", "generate", "import_trace", "load", "report", "samples", "save",
+                                            "simulate"}
+        named = {name for name in commands if name.islower() and not name.startswith("_")}
+        self.assertLessEqual(named, set(tencache._core.questions))
+
     def test_what_does_not_fit_is_a_result(self):
         result = tencache.replay(SAMPLE, "g10-a100", "lru", gpu_memory=1 << 19, no_rescale=True)
         self.assertFalse(result["fits"])
@@ -173,6 +207,13 @@ class CommandsTest(unittest.TestCase):
                 file.write("")
             with self.assertRaisesRegex(tencache.Error, "empty.csv|csv"):
                 tencache.import_trace("csv", os.path.join(folder, "empty.csv"), os.path.join(folder, "empty.csv"))
+            ours, theirs = os.path.join(folder, "a.trace.jsonl"), os.path.join(folder, "b.trace.jsonl")
+            tencache.save(tencache.import_trace("trace", SAMPLE, gpu="l40s", strip_names=True), ours)
+            printed("import", "trace", SAMPLE, "--gpu", "l40s", "--strip-names", "-o", theirs)
+            with open(ours, "rb") as a, open(theirs, "rb") as b:
+                self.assertEqual(a.read(), b.read())
+        with self.assertRaisesRegex(tencache.Error, "valid are csv"):
+            tencache.import_trace("xml", SAMPLE)
 
     def test_timeline_agrees_with_the_result(self):
         result, (timeline,) = tencache.simulate(SAMPLE, "g10-a100", "g10", gpu_memory=MEMORY, no_rescale=True)

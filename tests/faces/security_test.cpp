@@ -8,12 +8,12 @@
 #include <csignal>
 #include <functional>
 
-#include "cli/output_files.h"
 #include "core/error.h"
 #include "executor/swap_file.h"
 #include "studies/sweep/sweep_results.h"
 #include "tests/cli_fixture.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {

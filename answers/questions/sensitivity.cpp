@@ -1,33 +1,28 @@
-// `tencache sensitivity`: time against one or two figures of the machine, and beyond which value nothing is gained.
+#include "answers/sensitivity.h"
+
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <memory>
 
-#include "answers/sensitivity.h"
-#include "cli/command_line.h"
-#include "cli/console.h"
-#include "cli/output_files.h"
-#include "cli/repeat.h"
-#include "cli/workload_options.h"
+#include "answers/questions.h"
 #include "configs/tool_clock.h"
+#include "core/remark.h"
+#include "studies/scenario_options.h"
 #include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
 
 namespace tencache {
 namespace {
 
 constexpr std::size_t usual_points = 9;
 
-struct SensitivityArguments {
-  Scenario workload;
+struct SensitivityQuestion {
+  Scenario scenario;
   std::string policies = "foresight,10cache,zero-infinity,on-demand";
   std::vector<std::string> over;
   std::map<std::string, std::string> settings;
   double tolerance_percent = 1;
   std::string csv, svg;
-  bool json = false;
-  Json command;  // for the manifest
 };
 
 // "nvme_read=1GB/s..20GB/s:9" or "gpu_memory=8GiB,16GiB,24GiB".
@@ -72,21 +67,21 @@ SensitivityAxis parse_axis(const MachineSpec& machine, const std::string& text) 
   return axis;
 }
 
-ExitCode sensitivity(const SensitivityArguments& arguments) {
-  std::vector<std::string> others = input_files(arguments.workload);
-  check_output("--csv", arguments.csv, others);
-  others.push_back(arguments.csv);
-  check_output("--svg", arguments.svg, others);
-  if (arguments.over.size() > 2) throw Error("--over: at most two figures at once");
+Answered sensitivity(const SensitivityQuestion& asked, const Json& command) {
+  std::vector<std::string> others = input_files(asked.scenario);
+  check_output("--csv", asked.csv, others);
+  others.push_back(asked.csv);
+  check_output("--svg", asked.svg, others);
+  if (asked.over.size() > 2) throw Error("--over: at most two figures at once");
   SensitivityRequest request;
-  request.policies = policies_named(arguments.policies);
-  const auto& settings = arguments.settings;
+  request.policies = policies_named(asked.policies);
+  const auto& settings = asked.settings;
   if (!settings.empty() && request.policies.size() > 1)
     throw Error("--set goes with one policy; name it with --policies");
   if (!settings.empty()) request.settings[request.policies.front()] = settings;
 
-  const Workload workload = load_workload(arguments.workload);
-  for (const std::string& over : arguments.over) request.axes.push_back(parse_axis(workload.machine, over));
+  const Workload workload = load_workload(asked.scenario);
+  for (const std::string& over : asked.over) request.axes.push_back(parse_axis(workload.machine, over));
   if (request.axes.size() > 1) {
     const MachineParameter &first = request.axes[0].parameter, &second = request.axes[1].parameter;
     if (overlap(first, second, workload.machine)) {
@@ -99,7 +94,7 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
   request.machine = &workload.machine;
   request.limits = limits_of(workload.scenario.iterations);
   request.policies.emplace_back(bound_line);
-  request.tolerance = arguments.tolerance_percent / 100;
+  request.tolerance = asked.tolerance_percent / 100;
   const std::int64_t start = tool_clock_ns();
   SensitivityResult result;
   {
@@ -112,58 +107,35 @@ ExitCode sensitivity(const SensitivityArguments& arguments) {
     };
     result = analyse_sensitivity(request);
   }
-  const SensitivityAnswer answer = sensitivity_answer(workload, request, std::move(result), seconds_since(start));
-  if (!arguments.csv.empty()) write_file(arguments.csv, table_csv(points_table(answer)));
-  if (!arguments.svg.empty()) write_file(arguments.svg, draw_svg(chart_of(answer)));
-  if (arguments.json) {
-    print_repeatable(to_json_of(answer), arguments.command);
-  } else {
-    print(document_text(document_of(answer)));
-  }
+  SensitivityAnswer answer = sensitivity_answer(workload, request, std::move(result), seconds_since(start));
+  if (!asked.csv.empty()) write_file(asked.csv, table_csv(points_table(answer)));
+  if (!asked.svg.empty()) write_file(asked.svg, draw_svg(chart_of(answer)));
   const bool any = std::ranges::any_of(answer.lines, [](const SensitivityLine& line) {
     return line.policy != bound_line && std::ranges::any_of(line.points, &SensitivityPoint::fits);
   });
-  return any ? ExitCode::done : ExitCode::answer_is_no;
+  return answered(std::move(answer), any, command);
 }
 
 }  // namespace
 
-void add_sensitivity_command(CLI::App& app, Command& chosen) {
-  CLI::App* command =
-      app.add_subcommand("sensitivity", "Time against one or two figures of the machine, and where more gains nothing");
-  auto arguments = std::make_shared<SensitivityArguments>();
-  add_workload_options(*command, arguments->workload);
-  command
-      ->add_option(
-          "--over", arguments->over,
-          "NAME=FROM..TO[:COUNT] (evenly in the logarithm, 9 values unless told) or NAME=VALUE,VALUE,…; once or "
-          "twice. An unknown NAME lists the valid ones")
-      ->required()
-      ->allow_extra_args(false)
-      ->take_all();
-  command->add_option("--policies,--policy,-p", arguments->policies, "Names separated by commas, or all")
-      ->capture_default_str();
-  add_settings_option(*command, arguments->settings);
-  command
-      ->add_option("--tolerance", arguments->tolerance_percent, "Percent of the best time that count as nothing gained")
-      ->check(finite_range(0, 50))
-      ->capture_default_str();
-  refuse_empty(command->add_option("--csv", arguments->csv, "Every point and knee as CSV"));
-  refuse_empty(command->add_option("--svg", arguments->svg, "A picture"));
-  command->add_flag("--json", arguments->json, "The same as JSON (docs/schemas/sensitivity.schema.json)");
-  command->footer(
-      "A knee is the least value from which on more gains less than the tolerance; found by bisection. The bound is "
-      "always a line.\nExit code 1: nothing fits anywhere.\n\n"
-      "Examples:\n"
-      "  tencache sensitivity step.trace.jsonl.zst -m 10cache-l40s --over nvme_read=1GB/s..20GB/s -p "
-      "10cache,foresight\n"
-      "  tencache sensitivity step.trace.jsonl.zst -m g5.xlarge --over pcie=4GB/s..64GB/s:5 --over "
-      "gpu_memory=8GiB,16GiB,22GiB "
-      "\\\n      --svg pcie.svg --csv pcie.csv");
-  command->callback([arguments, command, &chosen] {
-    arguments->command = command_json(*command);
-    chosen = [arguments] { return sensitivity(*arguments); };
-  });
+std::unique_ptr<Question> sensitivity_question() {
+  auto question = std::make_unique<Question>("sensitivity");
+  auto request = std::make_shared<SensitivityQuestion>();
+  QuestionOptions& options = question->options;
+  add_workload_options(options, request->scenario);
+  options
+      .list("--over", request->over,
+            "NAME=FROM..TO[:COUNT] (evenly in the logarithm, 9 values unless told) or NAME=VALUE,VALUE,…; once or "
+            "twice. An unknown NAME lists the valid ones")
+      .needed();
+  options.text("--policies,--policy,-p", request->policies, "Names separated by commas, or all");
+  add_settings_option(options, request->settings);
+  options.real("--tolerance", request->tolerance_percent, 0, 50,
+               "Percent of the best time that count as nothing gained");
+  options.text("--csv", request->csv, "Every point and knee as CSV").not_empty().unrecorded();
+  options.text("--svg", request->svg, "A picture").not_empty().unrecorded();
+  question->ask = [request, question = question.get()] { return sensitivity(*request, command_json(*question)); };
+  return question;
 }
 
 }  // namespace tencache

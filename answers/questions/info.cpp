@@ -1,14 +1,10 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <memory>
-
-#include "answers/result.h"
-#include "cli/command_line.h"
-#include "cli/console.h"
-#include "cli/embedding.h"
-#include "cli/workload_options.h"
-#include "studies/workload.h"
+#include "answers/questions.h"
+#include "answers/text_table.h"
+#include "core/text.h"
+#include "studies/scenario_options.h"
+#include "traces/file/file_io.h"
 #include "traces/file/trace_file.h"
 #include "traces/summary.h"
 
@@ -157,33 +153,22 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
 
 }  // namespace
 
-void add_info_command(CLI::App& app, Command& chosen) {
-  struct Arguments {
-    std::string trace;
-    bool json = false;
+std::unique_ptr<Question> info_question() {
+  auto question = std::make_unique<Question>("info");
+  auto word = std::make_shared<std::string>();
+  question->options.text("TRACE", *word, "Trace file").not_empty().needed();
+  question->ask = [word, given = question->options.traces()]() -> Answered {
+    const auto found = given->find(*word);
+    const bool is_file = found == given->end();
+    const auto trace = is_file ? std::make_shared<const Trace>(read_trace(*word)) : found->second.trace;
+    const auto summary = std::make_shared<const TraceSummary>(summarize(*trace));
+    return {.json =
+                [word, trace, summary, sha256 = is_file ? std::string() : found->second.sha256] {
+                  return info_json(*word, sha256.empty() ? sha256_of_file(*word) : sha256, *trace, *summary);
+                },
+            .text = [word, trace, summary] { return info_text(*word, *trace, *summary); }};
   };
-  CLI::App* command = app.add_subcommand("info", "What is in a trace");
-  auto arguments = std::make_shared<Arguments>();
-  refuse_empty(command->add_option("TRACE", arguments->trace, "Trace file"))->required();
-  command->add_flag("--json", arguments->json, "The same as JSON");
-  command->footer(
-      "Ops by phase and (if the trace has kernels) by kernel, tensors by role, the bytes alive at once, and the "
-      "least GPU memory with which it can run.\n\n"
-      "Examples:\n  tencache info step.trace.jsonl.zst\n  tencache info step.trace.jsonl.zst --json");
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] {
-      const EmbeddedTrace* given = embedded_trace(arguments->trace);
-      const Trace trace = given != nullptr ? *given->trace : read_trace(arguments->trace);
-      const TraceSummary summary = summarize(trace);
-      if (arguments->json) {
-        const std::string sha256 = given != nullptr ? given->sha256 : sha256_of_file(arguments->trace);
-        print_json(info_json(arguments->trace, sha256, trace, summary));
-      } else {
-        print(info_text(arguments->trace, trace, summary));
-      }
-      return ExitCode::done;
-    };
-  });
+  return question;
 }
 
 }  // namespace tencache

@@ -1,19 +1,19 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
-#include <memory>
 
 #include "answers/bound.h"
 #include "answers/intervals.h"
+#include "answers/questions.h"
 #include "answers/result.h"
-#include "cli/command_line.h"
-#include "cli/console.h"
-#include "cli/workload_options.h"
+#include "answers/text_table.h"
 #include "configs/rescale_to_machine.h"
 #include "configs/validated.h"
+#include "core/remark.h"
+#include "core/text.h"
 #include "policies/registry.h"
+#include "studies/scenario_options.h"
 
 namespace tencache {
 namespace {
@@ -22,10 +22,9 @@ constexpr std::size_t table_width = 100;
 constexpr std::size_t bar_width = 30;
 constexpr std::size_t bar_width_with_intervals = 14;
 
-struct CompareArguments {
+struct CompareRequest {
   Scenario scenario;
   std::string policies = "all";
-  bool json = false;
 };
 
 bool better(const Outcome& a, const Outcome& b) {
@@ -224,9 +223,9 @@ std::string table(const Workload& workload, const std::vector<Outcome>& outcomes
                      what_decides(sampled, intervals, outcomes), remarks);
 }
 
-ExitCode compare(const CompareArguments& arguments) {
-  const std::vector<std::string> names = policies_named(arguments.policies);
-  const Workload workload = load_workload(arguments.scenario);
+Answered compare(const CompareRequest& request) {
+  const std::vector<std::string> names = policies_named(request.policies);
+  const Workload workload = load_workload(request.scenario);
   const References references = references_of(workload);
   std::vector<Outcome> outcomes;
   {
@@ -265,39 +264,28 @@ ExitCode compare(const CompareArguments& arguments) {
     }
   }
 
-  if (arguments.json) {
-    std::vector<ResultAnswer> list = {bound_row_answer(workload, references)};
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      list.push_back(result_answer(workload, outcomes[i], references));
-      if (interval_of[i] != nullptr) add_interval(list.back(), intervals, *interval_of[i]);
-    }
-    print_json(to_json_of(list));
-  } else {
-    print(table(workload, outcomes, references, intervals, interval_of));
+  std::vector<ResultAnswer> rows = {bound_row_answer(workload, references)};
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    rows.push_back(result_answer(workload, outcomes[i], references));
+    if (interval_of[i] != nullptr) add_interval(rows.back(), intervals, *interval_of[i]);
   }
-  return any_fits ? ExitCode::done : ExitCode::answer_is_no;
+  return {.json = [rows = std::move(rows)] { return to_json_of(rows); },
+          .text = [text = table(workload, outcomes, references, intervals, interval_of)] { return text; },
+          .yes = any_fits};
 }
 
 }  // namespace
 
-void add_compare_command(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("compare", "Simulate a trace under several policies: a table, best first");
-  auto arguments = std::make_shared<CompareArguments>();
-  add_workload_options(*command, arguments->scenario);
-  add_price_options(*command, arguments->scenario.prices);
-  command->add_option("--policies,-p,--policy", arguments->policies, "Names separated by commas, or all")
-      ->capture_default_str();
-  add_sample_options(*command, arguments->scenario.sampling);
-  command->add_flag("--json", arguments->json, "A list of results as JSON, the rows of the table");
-  command->footer(
-      "The lower bound and `ideal` are always rows; the bound is no policy and cannot be named in --policies. "
-      "Exit code 1: the trace fits under none of the policies asked for. Rows that do not fit come last, with the "
-      "reason.\n\n"
-      "Examples:\n"
-      "  tencache compare step.trace.jsonl.zst --machine g10-a100\n"
-      "  tencache compare step.trace.jsonl.zst --machine g5.xlarge --samples 100\n"
-      "  tencache compare step.trace.jsonl.zst -m my-computer.yaml --policies on-demand,layer-streaming --json");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return compare(*arguments); }; });
+std::unique_ptr<Question> compare_question() {
+  auto question = std::make_unique<Question>("compare");
+  auto request = std::make_shared<CompareRequest>();
+  QuestionOptions& options = question->options;
+  add_workload_options(options, request->scenario);
+  add_price_options(options, request->scenario.prices);
+  options.text("--policies,-p,--policy", request->policies, "Names separated by commas, or all");
+  add_sample_options(options, request->scenario.sampling);
+  question->ask = [request] { return compare(*request); };
+  return question;
 }
 
 }  // namespace tencache

@@ -1,6 +1,5 @@
-#include "cli/output_files.h"
+#include "traces/file/output_files.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,8 +95,8 @@ std::string TemporaryFile::path() {
   if (error) folder = "/tmp";
   std::string own = (folder / "tencache-XXXXXX").string();
   if (mkdtemp(own.data()) == nullptr) {
-    throw Error(fmt::format("{}: no folder for temporary files can be made there: {}; make room or set TMPDIR",
-                            folder.string(), std::strerror(errno)));
+    throw Error(folder.string() + ": no folder for temporary files can be made there: " + std::strerror(errno) +
+                "; make room or set TMPDIR");
   }
   folder_ = own;
   path_ = own + "/tencache" + suffix_;

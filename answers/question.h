@@ -1,0 +1,61 @@
+// A question that has a study, and its answer: what a command of `tencache`, a function of the Python package and
+// `reproduce` ask alike.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "answers/described.h"
+#include "answers/document.h"
+#include "studies/question_options.h"
+
+namespace tencache {
+
+// Made when it is asked for: as the document of --json, or as lines for a terminal. Empty where another process has the
+// answer (a sweep under mpirun).
+struct Answered {
+  std::function<Json()> json;
+  std::function<std::string()> text;
+  bool yes = true;                             // else the command's exit code is 1
+  std::vector<std::string> text_remarks = {};  // for stderr, after the text
+};
+
+struct Question {
+  std::string name;  // "sweep merge"
+  QuestionOptions options = {};
+  // Once the options are set. Throws Error.
+  std::function<Answered()> ask = {};
+};
+
+// {"name": "tune", "arguments": {"TRACES": ["a", "b"], "--budget": ["20"], "--no-rescale": true}}: what was given, by
+// the first name of each option and as text, in the order of --help. Left out is what the answer does not depend on:
+// threads, and files that are written; and policy libraries, which no result may cause to be loaded.
+Json command_json(const Question& question);
+
+// Whether the document is of a question that can be asked again from its manifest.
+bool is_repeatable(const Json& document);
+
+// The answer of now to the question that `document` answers. `trace` and `machine`: where these files are now, under
+// the names that the result has; empty: where they were. Throws Error, placed at `file`, for what command_json did not
+// write, for a question that is none of those, and for options that write files or load code.
+Json ask_again(const std::string& file, const Json& document, const std::string& trace, const std::string& machine);
+
+// An answer with a description and a document. `command`, if it is not null, stands in its manifest: the question can
+// be asked again from there.
+template <typename Answer>
+Answered answered(Answer answer, bool yes, const Json& command) {
+  const auto kept = std::make_shared<const Answer>(std::move(answer));
+  return {.json =
+              [kept, command] {
+                Json document = to_json_of(*kept);
+                if (!command.is_null()) document["manifest"]["command"] = command;
+                return document;
+              },
+          .text = [kept] { return document_text(document_of(*kept)); },
+          .yes = yes};
+}
+
+}  // namespace tencache

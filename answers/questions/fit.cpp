@@ -1,0 +1,80 @@
+#include "answers/fit.h"
+
+#include <fmt/format.h>
+
+#include "answers/questions.h"
+#include "core/remark.h"
+#include "studies/bound.h"
+#include "studies/fit.h"
+#include "studies/scenario_options.h"
+#include "traces/transform/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+struct FitQuestion {
+  Scenario scenario;
+  std::string policies = "all";
+  std::map<std::string, std::string> settings;
+  std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
+  std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
+};
+
+// What is searched by default: every tier of one policy, the GPU's of several.
+std::vector<TierKind> searched_kinds(const FitQuestion& asked, std::size_t policies) {
+  if (asked.minimum == "none") return {};
+  const bool all = asked.minimum == "all" || (asked.minimum.empty() && policies == 1);
+  if (all) return {TierKind::gpu, TierKind::cpu, TierKind::nvme};
+  return {TierKind::gpu};
+}
+
+Answered fit(const FitQuestion& asked, const Json& command) {
+  std::vector<std::string> names = policies_named(asked.policies);
+  // That the ideal fits says nothing, unless nothing else was asked.
+  if (names.size() > 1) std::erase(names, "ideal");
+  const auto& settings = asked.settings;
+  if (!settings.empty() && names.size() > 1) throw Error("--set goes with one policy; name it with --policy");
+  const Workload workload = load_workload(asked.scenario);
+  FitRequest request;
+  request.workload = &workload;
+  request.policies = names;
+  request.settings = settings;
+  request.searched = searched_kinds(asked, names.size());
+  request.pinned_limit = parse_pinned_limit(asked.pinned_limit, workload.machine, rank_count(*workload.trace));
+  std::vector<FitVerdict> verdicts;
+  {
+    ProgressLine progress;
+    request.progress = [&](std::size_t done, std::size_t of, const std::string& what) {
+      progress.show(fmt::format("{} of {}: {}", done, of, what));
+    };
+    verdicts = judge_fit(request);
+  }
+  FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine));
+  const bool fits = answer.fits;
+  return answered(std::move(answer), fits, command);
+}
+
+}  // namespace
+
+std::unique_ptr<Question> fit_question() {
+  auto question = std::make_unique<Question>("fit");
+  auto request = std::make_shared<FitQuestion>();
+  QuestionOptions& options = question->options;
+  add_workload_options(options, request->scenario);
+  options.text("--policy,-p,--policies", request->policies, "Names separated by commas, or all");
+  add_settings_option(options, request->settings);
+  options
+      .text("--minimum", request->minimum,
+            "Search the least memory of: none, gpu, all tiers, each with the others as the machine has them "
+            "(default: all of one policy, gpu of several)")
+      .one_of({"none", "gpu", "all"});
+  options
+      .text("--pinned-limit", request->pinned_limit,
+            "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
+            "within this: 64GiB, or 50% of CPU memory")
+      .not_empty();
+  question->ask = [request, question = question.get()] { return fit(*request, command_json(*question)); };
+  return question;
+}
+
+}  // namespace tencache

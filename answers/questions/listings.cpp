@@ -1,0 +1,178 @@
+// What there is: policies, machines, models.
+#include <fmt/format.h>
+
+#include "answers/questions.h"
+#include "answers/result.h"
+#include "answers/text_table.h"
+#include "configs/load_policy_library.h"
+#include "configs/machine_yaml.h"
+#include "configs/model_yaml.h"
+#include "configs/price_table.h"
+#include "policies/knobs.h"
+#include "studies/scenario_options.h"
+
+namespace tencache {
+namespace {
+
+Answered list_answer(Json list, std::string text) {
+  return {.json = [list = std::move(list)] { return list; }, .text = [text = std::move(text)] { return text; }};
+}
+
+Json option_json(const Options::Info& option) {
+  Json json = {{"name", option.name},
+               {"type", option.type},
+               {"default", option.default_value},
+               {"unit", option.unit},
+               {"help", option.help}};
+  if (!option.choices.empty()) json["choices"] = option.choices;
+  const bool tuned = option.why_fixed.empty();
+  json["tuned"] = tuned;
+  json["tune_values"] = tuned ? Json(knob_of(option).values) : Json::array();
+  return json;
+}
+
+Answered list_all_policies() {
+  Json list = Json::array();
+  std::string text;
+  for (const PolicyInfo& policy : list_policies()) {
+    Json options = Json::array();
+    text += fmt::format("{}{}\n    {}\n", text.empty() ? "" : "\n", policy.name, policy.summary);
+    if (!policy.source.empty()) text += fmt::format("    source: {}\n", policy.source);
+    for (const Options::Info& option : policy.options) {
+      options.push_back(option_json(option));
+      const std::string values =
+          option.choices.empty() ? option.type : fmt::format("{}", fmt::join(option.choices, "|"));
+      text += fmt::format("    --set {}=<{}>  {} (default {}{}{})\n", option.name, values, option.help,
+                          option.default_value, option.unit.empty() ? "" : " ", option.unit);
+    }
+    list.push_back(
+        {{"name", policy.name}, {"summary", policy.summary}, {"source", policy.source}, {"options", options}});
+  }
+  return list_answer(std::move(list), std::move(text));
+}
+
+Answered list_all_machines() {
+  Json list = Json::array();
+  Table table({"machine", "GPU", "GPU memory", "CPU memory", "storage", "price/h", "links, GB/s"});
+  Prices prices({});
+  for (MachineSpec& machine : list_machines()) {
+    prices.apply(machine);
+    list.push_back(machine_json(machine));
+    std::string storage, links;
+    for (const Tier& tier : machine.tiers) {
+      if (tier.kind == TierKind::nvme) storage += (storage.empty() ? "" : " + ") + format_bytes(tier.capacity);
+    }
+    for (const Link& link : machine.links) {
+      links +=
+          fmt::format("{}{} {:.3g}", links.empty() ? "" : ", ", link.name, static_cast<double>(link.bandwidth) * 1e-9);
+    }
+    const TierId cpu = machine.tier_of(Device::cpu);
+    const std::string gpu = machine.gpu.empty() ? "-" : machine.gpu;
+    const Price& price = machine.price;
+    table.add({machine.name, machine.rank_count() == 1 ? gpu : fmt::format("{} × {}", machine.rank_count(), gpu),
+               format_bytes(machine.tiers.front().capacity),
+               cpu == no_tier ? "-" : format_bytes(machine.tiers[cpu].capacity), storage.empty() ? "-" : storage,
+               price.on_demand > 0 ? fmt::format("{:.2f} {}", price.on_demand, price.currency) : "-", links});
+  }
+  return list_answer(std::move(list), table.text() +
+                                          "\nMemory, storage and links are those of one GPU; prices those of "
+                                          "the whole machine.\n");
+}
+
+// "124,439,808".
+std::string with_commas(std::uint64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+Json model_json(const ModelDescription& model) {
+  Json json = {{"name", model.name},
+               {"aliases", model.aliases},
+               {"family", to_string(model.family)},
+               {"parameters", parameter_count(model, usual_head(model))},
+               {"parameter_tensors", parameters_of(model, usual_head(model)).size()},
+               {"published_parameters", nullptr},
+               {"head", to_string(usual_head(model))},
+               {"layers", model.layers},
+               {"hidden", model.hidden},
+               {"heads", model.heads},
+               {"key_value_heads", model.key_value_heads},
+               {"head_dimension", model.head_dimension},
+               {"intermediate", model.intermediate},
+               {"vocabulary", model.vocabulary},
+               {"max_sequence", model.max_sequence},
+               {"experts", model.experts},
+               {"experts_per_token", model.experts_per_token},
+               {"tied_embeddings", model.tied_embeddings},
+               {"source", model.source}};
+  if (model.published_parameters != 0) json["published_parameters"] = model.published_parameters;
+  return json;
+}
+
+Answered list_all_models() {
+  Json list = Json::array();
+  Table table({"model", "parameters", "layers", "hidden", "heads", "key/value heads", "vocabulary", "family"});
+  for (const ModelDescription& model : list_models()) {
+    list.push_back(model_json(model));
+    table.add({model.name, with_commas(parameter_count(model, usual_head(model))), std::to_string(model.layers),
+               std::to_string(model.hidden), std::to_string(model.heads), std::to_string(model.key_value_heads),
+               model.vocabulary == 0 ? "-" : std::to_string(model.vocabulary), to_string(model.family)});
+  }
+  return list_answer(std::move(list), table.text());
+}
+
+// "4096 × 11008".
+std::string shape_text(const ParameterShape& parameter) { return fmt::format("{}", fmt::join(parameter.shape, " × ")); }
+
+Answered show_model(const std::string& name_or_file) {
+  const ModelDescription model = read_model(name_or_file);
+  const auto parameters = parameters_of(model, usual_head(model));
+  Json document = model_json(model);
+  Json tensors = Json::array();
+  for (const ParameterShape& parameter : parameters) {
+    tensors.push_back({{"name", parameter.name}, {"module", parameter.module}, {"shape", parameter.shape}});
+  }
+  document["tensors"] = tensors;
+  std::string text = fmt::format("{}, {} parameters in {} tensors{}\nsource: {}\n\n", model.name,
+                                 with_commas(parameter_count(model, usual_head(model))), parameters.size(),
+                                 model.published_parameters != 0 ? ", as published" : "", model.source);
+  Table table({"parameter", "elements", "shape"});
+  std::size_t more = 0;
+  for (const ParameterShape& parameter : parameters) {
+    parameter.layer > 0 ? void(++more)
+                        : table.add({parameter.name, with_commas(parameter.elements()), shape_text(parameter)});
+  }
+  text += table.text();
+  if (more != 0) text += fmt::format("and {} more in layers 1 to {}, like layer 0's\n", more, model.layers - 1);
+  return list_answer(std::move(document), std::move(text));
+}
+
+}  // namespace
+
+std::unique_ptr<Question> policies_question() {
+  auto question = std::make_unique<Question>("policies");
+  add_policy_library_option(question->options);
+  question->ask = list_all_policies;
+  return question;
+}
+
+std::unique_ptr<Question> machines_question() {
+  auto question = std::make_unique<Question>("machines");
+  question->ask = list_all_machines;
+  return question;
+}
+
+std::unique_ptr<Question> models_question() {
+  auto question = std::make_unique<Question>("models");
+  auto model = std::make_shared<std::string>();
+  question->options.text("--model", *model, "Show this one: a name, a YAML file or a Hugging Face config.json");
+  question->ask = [model] { return model->empty() ? list_all_models() : show_model(*model); };
+  return question;
+}
+
+}  // namespace tencache

@@ -1,0 +1,234 @@
+#include "answers/tune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "answers/questions.h"
+#include "configs/deepspeed_config.h"
+#include "configs/fsdp_config.h"
+#include "core/remark.h"
+#include "policies/registry.h"
+#include "studies/deepspeed_memory.h"
+#include "studies/scenario_options.h"
+#include "traces/file/file_io.h"
+#include "traces/file/output_files.h"
+#include "traces/transform/fold_updates.h"
+#include "traces/transform/split_ranks.h"
+
+namespace tencache {
+namespace {
+
+struct TuneQuestion {
+  TuneRequest request;
+  std::string jitter, tie = "0.5%";
+  std::string csv;
+  std::string deepspeed, fsdp, accelerate;
+  std::string pinned_limit;
+};
+
+// "5%" or "0.05".
+double parse_share(const std::string& option, const std::string& text) {
+  double value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const bool percent = end != last && *end == '%' && end + 1 == last;
+  if (error != std::errc() || (end != last && !percent) || !(value >= 0) || !((percent ? value / 100 : value) < 1)) {
+    throw Error(option + " " + text + ": write a share below 1, such as 5% or 0.05");
+  }
+  return percent ? value / 100 : value;
+}
+
+TrainingShape shape_of(const Workload& workload) {
+  TrainingShape shape;
+  const TraceHeader& header = workload.trace->header;
+  // These files say what is stored; fp8 is switched on in the program.
+  shape.precision = header.precision == "fp8" ? "bf16" : header.precision;
+  shape.ranks = rank_count(*workload.trace);
+  shape.shards = shards_of(*workload.trace);
+  shape.data_parallel = data_parallel_ranks(*workload.trace);
+  for (const Tier& tier : workload.machine.tiers) shape.pageable = shape.pageable || tier.name == "pageable";
+  const std::string micro_batches = " --micro-batches ";
+  if (const std::size_t at = header.recorded_by.find(micro_batches); at != std::string::npos) {
+    const std::string& made = header.recorded_by;
+    std::from_chars(made.data() + at + micro_batches.size(), made.data() + made.size(), shape.accumulation);
+  }
+  const std::uint64_t parts = std::max<std::uint64_t>(1, shape.accumulation) * shape.data_parallel;
+  shape.micro_batch = header.batch % parts == 0 ? header.batch / parts : 0;
+  return shape;
+}
+
+// How Accelerate's YAML names DeepSpeed's file. Accelerate takes the name relative to where it is started, others
+// relative to the YAML: only a YAML that is started at may say it relatively.
+std::string deepspeed_file_of(const TuneQuestion& asked) {
+  const std::filesystem::path yaml = asked.accelerate, file = asked.deepspeed;
+  if (file.empty() || !yaml.has_parent_path()) return file.string();
+  return std::filesystem::absolute(file).lexically_normal().string();
+}
+
+// Of the first workload for which it would not do; empty: none.
+std::string obstacle_to_pinning(const TuneQuestion& asked, const Tuned& tuned, const Settings& resolved) {
+  for (std::size_t w = 0; w < tuned.workloads.size(); ++w) {
+    const auto memory = deepspeed_memory(tuned.request.policy, resolved, tuned.models[w]);
+    const std::size_t ranks = rank_count(*tuned.workloads[w].trace);
+    const auto limit = parse_pinned_limit(asked.pinned_limit, tuned.machine(), ranks);
+    std::string why =
+        memory ? why_not_pinned(*memory, tuned.machine(), limit ? std::optional(*limit / ranks) : std::nullopt) : "";
+    if (!why.empty()) return why;
+  }
+  return "";
+}
+
+// Writes what was asked for; what its format cannot say goes to stderr.
+void write_configurations(const TuneQuestion& asked, const Tuned& tuned, const DeepSpeedConfig* start) {
+  const std::string& policy = tuned.request.policy;
+  const Settings resolved = tuned.resolved(tuned.best());
+  const Workload& workload = tuned.workloads.front();
+  TrainingShape shape = shape_of(workload);
+  shape.why_not_pinned = obstacle_to_pinning(asked, tuned, resolved);
+  const auto write = [](const std::string& file, const WrittenConfig& written) {
+    write_file(file, written.text);
+    for (const std::string& text : written.remarks) remark(fmt::format("{}: {}", file, text));
+  };
+  if (!asked.deepspeed.empty()) {
+    write(asked.deepspeed,
+          write_deepspeed_config(policy, resolved, shape, start == nullptr ? nullptr : start->document));
+  }
+  if (!asked.fsdp.empty()) {
+    write(asked.fsdp, write_fsdp_config(policy, resolved, shape, layer_shape(*workload.trace)));
+  }
+  if (!asked.accelerate.empty()) {
+    write(asked.accelerate,
+          write_accelerate_config(policy, resolved, shape, layer_shape(*workload.trace), deepspeed_file_of(asked)));
+  }
+}
+
+// What cannot be written is an error before anything runs.
+void check_configurations(const TuneQuestion& asked, const std::string& policy) {
+  Settings defaults;
+  for (const PolicyInfo& info : list_policies()) {
+    if (info.name != policy) continue;
+    for (const Options::Info& option : info.options) defaults[option.name] = option.default_value;
+  }
+  if (!asked.deepspeed.empty()) write_deepspeed_config(policy, defaults, {});
+  if (!asked.fsdp.empty()) write_fsdp_config(policy, defaults, {}, {});
+  if (!asked.accelerate.empty()) write_accelerate_config(policy, defaults, {}, {}, "");
+}
+
+void check_outputs(const TuneQuestion& asked) {
+  std::vector<std::string> others = input_files(asked.request.scenario);
+  for (const TraceChoice& trace : asked.request.traces) others.push_back(trace.file);
+  check_output("--deepspeed", asked.deepspeed, others);
+  others.insert(others.end(), {asked.deepspeed, asked.request.from_deepspeed});  // may be the same
+  for (const auto& [option, path] :
+       {std::pair{"--csv", asked.csv}, {"--fsdp", asked.fsdp}, {"--accelerate", asked.accelerate}}) {
+    check_output(option, path, others);
+    others.push_back(path);
+  }
+}
+
+std::optional<DeepSpeedConfig> start_of(TuneRequest& request) {
+  if (request.from_deepspeed.empty()) return std::nullopt;
+  request.from_deepspeed_sha256 = sha256_of_file(request.from_deepspeed);  // --deepspeed may write the same file
+  const Scenario first = workloads_of(request).front();
+  const std::string& file = first.trace.found_at.empty() ? first.trace.file : first.trace.found_at;
+  const bool is_file = first.trace.generate.empty() && first.trace.loaded == nullptr;
+  const Trace trace = is_file ? read_trace_to_simulate(file) : *load_workload(first).trace;
+  DeepSpeedConfig start = read_deepspeed_config(request.from_deepspeed, shards_of(trace));
+  for (const std::string& warning : start.warnings) remark(request.from_deepspeed + ": " + warning);
+  const std::string precision = trace.header.precision == "fp8" ? "bf16" : trace.header.precision;
+  if (!start.precision.empty() && !precision.empty() && start.precision != precision) {
+    remark(fmt::format("{}: trains in {}, the trace is of {}", request.from_deepspeed, start.precision, precision));
+  }
+  if (request.policy.empty()) request.policy = start.policy;
+  if (request.policy != start.policy) {
+    throw Error(request.from_deepspeed, 0,
+                fmt::format("is of policy {}, not of {}; leave --policy out", start.policy, request.policy));
+  }
+  return start;
+}
+
+Answered tune_policy(const TuneQuestion& asked, const Json& command) {
+  TuneRequest request = asked.request;
+  if (!asked.jitter.empty()) request.jitter = parse_share("--jitter", asked.jitter);
+  request.tie = parse_share("--tie", asked.tie);
+  const std::optional<DeepSpeedConfig> start = start_of(request);
+  if (request.policy.empty()) throw Error("--policy is missing; see tencache tune --help");
+  check_configurations(asked, request.policy);
+  check_outputs(asked);
+  parse_pinned_limit(asked.pinned_limit, load_machine(request.scenario.machine),
+                     1);  // a mistake is said before the search
+  const Tuned tuned = run_tune(request, start ? std::optional(start->settings) : std::nullopt);
+  if (!asked.csv.empty()) write_file(asked.csv, table_csv(candidates_table(tuned)));
+  if (tuned.best().fits) write_configurations(asked, tuned, start ? &*start : nullptr);
+  Answered answer = answered(tune_answer(tuned), tuned.best().fits, command);
+  if (!asked.csv.empty()) {
+    answer.text_remarks = {fmt::format("{} candidates in {}", tuned.result.candidates.size(), asked.csv)};
+  }
+  return answer;
+}
+
+}  // namespace
+
+std::unique_ptr<Question> tune_question() {
+  auto question = std::make_unique<Question>("tune");
+  auto asked = std::make_shared<TuneQuestion>();
+  TuneRequest& request = asked->request;
+  QuestionOptions& options = question->options;
+  options.add({.names = "TRACES",
+               .help =
+                   "Trace files, or else or besides --model; of several workloads, the geometric mean of their times "
+                   "counts",
+               .kind = QuestionOption::Kind::list,
+               .take = [&traces = request.traces, given = options.traces()](const auto& words) {
+                 for (const std::string& word : words) choose_trace(traces.emplace_back(), word, *given);
+               }});
+  add_machine_choice_options(options, request.scenario);
+  add_model_options(options, request.scenario.trace.generate);
+  add_iterations_option(options, request.scenario);
+  add_policy_library_option(options);
+  options.text("--policy,-p", request.policy,
+               "A name of `tencache policies` (default: what --from-deepspeed configures)");
+  options.whole("--budget", request.budget, 1, 10'000'000,
+                "Simulations at most, but the defaults and the start of --from-deepspeed always run");
+  options.seed("--seed", request.seed, "Of the search and of --jitter");
+  options.whole("--threads", request.threads, 1, 1024, "Simulations at once (default: one a core)").unrecorded();
+  options
+      .text("--jitter", asked->jitter,
+            "Judge each candidate on copies of the traces whose durations vary by this, such "
+            "as 5%")
+      .not_empty();
+  options.whole("--copies", request.copies, 2, 1000, "Such copies of each trace (default: 5)");
+  options.text("--tie", asked->tie, "Times that are closer are a tie").not_empty();
+  options.list("--set", request.settings, settings_help);
+  options.list("--over", request.over,
+               "A knob's values, KEY=a,b,c or KEY=lo..hi, any number of times (default: `tencache policies --json`)");
+  options.text("--csv", asked->csv, "Write all candidates to this file").not_empty().unrecorded();
+  options
+      .text("--from-deepspeed", request.from_deepspeed,
+            "Start at this DeepSpeed configuration (JSON, or Accelerate's YAML)")
+      .not_empty();
+  options
+      .text("--deepspeed", asked->deepspeed,
+            "Write the best settings as a DeepSpeed configuration, with the other keys of "
+            "--from-deepspeed")
+      .not_empty()
+      .unrecorded();
+  options
+      .text("--pinned-limit", asked->pinned_limit,
+            "--deepspeed writes pin_memory: false where all ranks would page-lock more than "
+            "this: 64GiB, or 50% of CPU memory")
+      .not_empty();
+  options.text("--fsdp", asked->fsdp, "The same for PyTorch's FSDP, as JSON").not_empty().unrecorded();
+  options
+      .text("--accelerate", asked->accelerate,
+            "The same for Hugging Face Accelerate, as YAML; refers to the file of --deepspeed")
+      .not_empty()
+      .unrecorded();
+  question->ask = [asked, question = question.get()] { return tune_policy(*asked, command_json(*question)); };
+  return question;
+}
+
+}  // namespace tencache

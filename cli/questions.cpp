@@ -1,0 +1,75 @@
+#include "cli/questions.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/console.h"
+#include "cli/embedding.h"
+
+namespace tencache {
+namespace {
+
+CLI::Option* add_option(CLI::App& command, const std::shared_ptr<QuestionOptions>& options, QuestionOption& option) {
+  const auto take = [options, &option](const std::vector<std::string>& texts) {
+    option.given = texts;
+    option.take(texts);
+  };
+  if (option.kind == QuestionOption::Kind::flag) {
+    return command.add_flag_callback(
+        option.names, [take] { take({"true"}); }, option.help);
+  }
+  CLI::Option* added = nullptr;
+  if (option.kind == QuestionOption::Kind::list) {
+    added = command.add_option_function<std::vector<std::string>>(option.names, take, option.help);
+    if (option.most != 0) added->expected(1, static_cast<int>(option.most));
+    if (option.is_named()) added->allow_extra_args(false)->take_all();
+  } else {
+    added = command.add_option_function<std::string>(
+        option.names, [take](const std::string& text) { take({text}); }, option.help);
+  }
+  if (option.refusal) added->check(option.refusal);
+  if (!option.standard.empty()) added->default_str(option.standard);
+  return added->type_name(option.type)->required(option.required);
+}
+
+ExitCode print_answer(const Question& question, bool json) {
+  const Answered answer = question.ask();
+  if (!answer.json) return ExitCode::done;
+  if (json) {
+    print_json(answer.json());
+  } else {
+    print(answer.text());
+    for (const std::string& text : answer.text_remarks) remark(text);
+  }
+  return answer.yes ? ExitCode::done : ExitCode::answer_is_no;
+}
+
+}  // namespace
+
+void add_options(CLI::App& command, const std::shared_ptr<QuestionOptions>& options) {
+  if (const Embedding* embedding = current_embedding()) *options->traces() = embedding->traces;
+  for (QuestionOption& option : options->all()) {
+    if (!option.listed) continue;
+    CLI::Option* added = add_option(command, options, option);
+    if (!option.group.empty()) added->group(option.group);
+  }
+  for (const QuestionOption& option : options->all()) {
+    if (!option.needs.empty()) command.get_option(option.name())->needs(command.get_option(option.needs));
+    if (!option.excludes.empty()) command.get_option(option.name())->excludes(command.get_option(option.excludes));
+  }
+}
+
+CLI::App* add_question(CLI::App& app, Command& chosen, std::unique_ptr<Question> question, const char* summary,
+                       const char* help_of_json, const std::string& footer) {
+  const std::shared_ptr<Question> asked = std::move(question);
+  CLI::App* command = app.add_subcommand(asked->name.substr(asked->name.rfind(' ') + 1), summary);
+  add_options(*command, std::shared_ptr<QuestionOptions>(asked, &asked->options));
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, help_of_json);
+  command->footer(footer);
+  command->callback([asked, json, command, &chosen] {
+    if (command->get_subcommands().empty()) chosen = [asked, json] { return print_answer(*asked, *json); };
+  });
+  return command;
+}
+
+}  // namespace tencache

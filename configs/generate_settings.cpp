@@ -249,8 +249,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.pipeline_parallel = count("pipeline-parallel");
   options.pipeline_chunks = count("pipeline-chunks");
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero"), 99));
-  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"),
-                                                         parse_gradient_reduction, enum_names<GradientReduction>());
+  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"));
   if (!values.text("interconnect").empty()) {
     options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");

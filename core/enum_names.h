@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/check.h"
+
 namespace tencache {
 
 template <typename Enum>
@@ -25,7 +27,9 @@ concept NamedEnum = !enum_texts<Enum>.empty();
 
 template <NamedEnum Enum>
 constexpr std::string_view to_string(Enum value) {
-  return enum_texts<Enum>[static_cast<std::size_t>(value)];
+  const auto index = static_cast<std::size_t>(value);
+  TENCACHE_CHECK(index < enum_texts<Enum>.size());
+  return enum_texts<Enum>[index];
 }
 
 // nullopt for an unknown name.

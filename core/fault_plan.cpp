@@ -177,9 +177,9 @@ std::string to_string(const FaultPlan& plan) {
       continue;
     }
     text += rate_text(plan.rate(kind));
-    if (kind == FaultKind::delay) text += ":" + duration_text(plan.delay_ns);
-    if (kind == FaultKind::slow_link) text += ":" + std::to_string(plan.slow_factor) + "x";
-    if (kind == FaultKind::device_gone && !plan.gone_tier.empty()) text += ":" + plan.gone_tier;
+    if (kind == FaultKind::delay) text.append(":").append(duration_text(plan.delay_ns));
+    if (kind == FaultKind::slow_link) text.append(":").append(std::to_string(plan.slow_factor)).append("x");
+    if (kind == FaultKind::device_gone && !plan.gone_tier.empty()) text.append(":").append(plan.gone_tier);
   }
   if (text.find(',') == std::string::npos) text += ",copy_error=0";  // a seed alone is a mixture
   return text;

@@ -229,7 +229,7 @@ ExitCode calibrate_kernels(const CalibrateArguments& arguments) {
                                   : "its durations are of '" + hardware + "', which is none of the known GPUs") +
                     "; say --assume-gpu NAME (" + names + ")");
   }
-  const auto precision = parse_precision(trace.header.precision.empty() ? "fp32" : trace.header.precision);
+  const auto precision = parse_enum<Precision>(trace.header.precision.empty() ? "fp32" : trace.header.precision);
   if (!precision) {
     throw Error(arguments.trace, 1,
                 "its precision '" + trace.header.precision + "' is unknown; valid are fp16, bf16, fp32");

@@ -133,15 +133,15 @@ std::vector<std::uint64_t> draw_lengths(const std::string& text, std::uint64_t c
 
 // The value of a choice, or an error that lists the valid names.
 template <typename Enum>
-Enum choose(const char* option, const std::string& text, std::optional<Enum> (*parse)(std::string_view),
-            const std::string& names) {
+Enum choose(const char* option, const std::string& text, const std::string& names = enum_names<Enum>(),
+            std::optional<Enum> (*parse)(std::string_view) = parse_enum<Enum>) {
   if (const std::optional<Enum> value = parse(text)) return *value;
   throw Error(fmt::format("--{}: unknown '{}'; valid are {}", option, text, names));
 }
 
 // Of what is stored, not of how products are computed.
 std::optional<Precision> parse_storage_precision(std::string_view text) {
-  const std::optional<Precision> precision = parse_precision(text);
+  const std::optional<Precision> precision = parse_enum<Precision>(text);
   const bool stored = precision == Precision::fp16 || precision == Precision::bf16 || precision == Precision::fp32;
   return stored ? precision : std::nullopt;
 }
@@ -171,16 +171,16 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   } else if (!head.empty()) {
     throw Error("--head: unknown '" + head + "'; valid are lm, classification");
   }
-  options.precision = choose<Precision>("precision", values.text("precision"), parse_precision, precision_names());
+  options.precision = choose<Precision>("precision", values.text("precision"));
   if (!values.text("gradient-precision").empty()) {
     options.gradient_precision = choose<Precision>("gradient-precision", values.text("gradient-precision"),
-                                                   parse_storage_precision, "fp16, bf16, fp32");
+                                                   "fp16, bf16, fp32", parse_storage_precision);
   }
-  options.optimizer = choose<Optimizer>("optimizer", values.text("optimizer"), parse_optimizer, optimizer_names());
+  options.optimizer = choose<Optimizer>("optimizer", values.text("optimizer"));
   // "block:0.5": of half of the layers.
   const std::string recompute = values.text("recompute");
   const std::size_t colon = recompute.find(':');
-  options.recompute = choose<Recompute>("recompute", recompute.substr(0, colon), parse_recompute, recompute_names());
+  options.recompute = choose<Recompute>("recompute", recompute.substr(0, colon));
   if (colon != std::string::npos) {
     const std::string share = recompute.substr(colon + 1);
     const std::optional<double> number = parse_number(share);
@@ -192,28 +192,26 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
     }
     options.recompute_share = *number;
   }
-  options.stack = choose<Stack>("stack", values.text("stack"), parse_stack, stack_names());
+  options.stack = choose<Stack>("stack", values.text("stack"));
   options.stack_figures = read_stack_figures();
-  options.update = choose<Update>("update", values.text("update"), parse_update, update_names());
-  if (const auto kernel = parse_attention_kernel(values.text("attention"))) {
+  options.update = choose<Update>("update", values.text("update"));
+  if (const auto kernel = parse_enum<AttentionKernel>(values.text("attention"))) {
     options.attention_kernel = *kernel;
   } else {
-    options.attention = choose<AttentionKind>("attention", values.text("attention"), parse_attention,
-                                              attention_names() + ", " + attention_kernel_names());
+    options.attention = choose<AttentionKind>("attention", values.text("attention"),
+                                              enum_names<AttentionKind>() + ", " + enum_names<AttentionKernel>());
   }
-  if (!values.text("loss").empty())
-    options.loss = choose<LossKind>("loss", values.text("loss"), parse_loss, loss_names());
+  if (!values.text("loss").empty()) options.loss = choose<LossKind>("loss", values.text("loss"));
   const double predicted_tokens = values.real("predicted-tokens");
   if (!(predicted_tokens > 0 && predicted_tokens <= 1)) {
     throw Error(fmt::format("--predicted-tokens: {} is no share above 0 and up to 1", predicted_tokens));
   }
   options.predicted_tokens = predicted_tokens;
   if (!values.text("communication").empty()) {
-    options.communication = choose<Communication>("communication", values.text("communication"), parse_communication,
-                                                  communication_names());
+    options.communication = choose<Communication>("communication", values.text("communication"));
   }
   options.forward_only = values.flag("forward-only");
-  options.dropout = choose<Dropout>("dropout", values.text("dropout"), parse_dropout, dropout_names());
+  options.dropout = choose<Dropout>("dropout", values.text("dropout"));
   options.batch = count("batch");
   options.micro_batches = count("micro-batches");
   const std::string distribution = values.text("seq-distribution");
@@ -226,7 +224,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   } else if (!values.text("seq").empty()) {
     options.sequence_lengths = parse_lengths(values.text("seq"));
   }
-  options.clip = choose<Clip>("clip", values.text("clip"), parse_clip, clip_names());
+  options.clip = choose<Clip>("clip", values.text("clip"));
   const std::string gradients = values.text("gradients");
   if (gradients != "freed" && gradients != "kept") {
     throw Error("--gradients: unknown '" + gradients + "'; valid are freed, kept");
@@ -251,8 +249,7 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
   options.pipeline_parallel = count("pipeline-parallel");
   options.pipeline_chunks = count("pipeline-chunks");
   options.zero = static_cast<int>(std::min<std::uint64_t>(count("zero"), 99));
-  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"),
-                                                         parse_gradient_reduction, gradient_reduction_names());
+  options.gradient_reduction = choose<GradientReduction>("gradient-reduction", values.text("gradient-reduction"));
   if (!values.text("interconnect").empty()) {
     options.interconnect = parsed("interconnect", values.text("interconnect"), parse_bandwidth);
     if (options.interconnect == 0) throw Error("--interconnect: must be above 0");
@@ -296,25 +293,25 @@ const std::vector<GenerateOption>& generate_options() {
                "TF32 rate), or fp8 (stored in bf16, the products of the blocks' linear layers in fp8)",
        .standard = "bf16"},
       {.name = "gradient-precision", .type = Type::text, .help = "Of the parameters' gradients (default: --precision)"},
-      {.name = "optimizer", .type = Type::text, .help = optimizer_names(), .standard = "adamw"},
+      {.name = "optimizer", .type = Type::text, .help = enum_names<Optimizer>(), .standard = "adamw"},
       {.name = "recompute",
        .type = Type::text,
-       .help = "Compute activations again in the backward pass: " + recompute_names() +
+       .help = "Compute activations again in the backward pass: " + enum_names<Recompute>() +
                "; with a share of the layers as block:0.5, every second one (docs/workloads.md)",
        .standard = "none"},
       {.name = "head", .type = Type::text, .help = "lm or classification (default: the model's usual one)"},
       {.name = "stack",
        .type = Type::text,
-       .help = "Software whose kernels run between the products: " + stack_names() + " (docs/durations.md)",
+       .help = "Software whose kernels run between the products: " + enum_names<Stack>() + " (docs/durations.md)",
        .standard = "eager"},
       {.name = "attention",
        .type = Type::text,
-       .help = attention_names() + "; or a fused kernel by its generation: " + attention_kernel_names() +
+       .help = enum_names<AttentionKind>() + "; or a fused kernel by its generation: " + enum_names<AttentionKernel>() +
                " (flash: what stack and GPU have)",
        .standard = "flash"},
       {.name = "loss",
        .type = Type::text,
-       .help = "How cross entropy is computed: " + loss_names() +
+       .help = "How cross entropy is computed: " + enum_names<LossKind>() +
                " (default: full for eager, else fused; with --forward-only there is no loss unless given)"},
       {.name = "predicted-tokens",
        .type = Type::real,
@@ -326,21 +323,22 @@ const std::vector<GenerateOption>& generate_options() {
                "(default: a training step)"},
       {.name = "communication",
        .type = Type::text,
-       .help = "Software between data-parallel ranks, which hides part of its collectives: " + communication_names() +
-               " (default: ddp without ZeRO, else fsdp)"},
+       .help = "Software between data-parallel ranks, which hides part of its collectives: " +
+               enum_names<Communication>() + " (default: ddp without ZeRO, else fsdp)"},
       {.name = "dropout",
        .type = Type::text,
-       .help = dropout_names() + " (family: as published)",
+       .help = enum_names<Dropout>() + " (family: as published)",
        .standard = "family"},
       {.name = "clip",
        .type = Type::text,
-       .help = clip_names() +
+       .help = enum_names<Clip>() +
                ": gradients by their global norm, a barrier before the updates; early: norms as gradients are complete",
        .standard = "on"},
       {.name = "update",
        .type = Type::text,
-       .help = update_names() + " the backward pass; fused: each block's parameters as soon as their gradients are "
-                                "there, which are freed (needs --clip off)",
+       .help = enum_names<Update>() +
+               " the backward pass; fused: each block's parameters as soon as their gradients are "
+               "there, which are freed (needs --clip off)",
        .standard = "after"},
       {.name = "gradients",
        .type = Type::text,
@@ -374,7 +372,7 @@ const std::vector<GenerateOption>& generate_options() {
        .standard = "0"},
       {.name = "gradient-reduction",
        .type = Type::text,
-       .help = "Under ZeRO: " + gradient_reduction_names() + " (DeepSpeed's reduce_scatter false)",
+       .help = "Under ZeRO: " + enum_names<GradientReduction>() + " (DeepSpeed's reduce_scatter false)",
        .standard = "reduce-scatter"},
       {.name = "interconnect",
        .type = Type::text,

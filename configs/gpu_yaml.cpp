@@ -172,8 +172,8 @@ class GpuReader {
   }
 
   static AttentionKernel attention_kernel(const std::string& text) {
-    if (const auto kernel = parse_attention_kernel(text)) return *kernel;
-    throw Error("unknown kernel '" + text + "'; valid are " + attention_kernel_names());
+    if (const auto kernel = parse_enum<AttentionKernel>(text)) return *kernel;
+    throw Error("unknown kernel '" + text + "'; valid are " + enum_names<AttentionKernel>());
   }
 
   static double positive(const std::string& text) {

@@ -107,10 +107,10 @@ AttentionConstants read_attention(const YamlValue& value) {
                         {"kernel", "head_dimension", "causal", "start", "share", "depth", "tail", "memory_share",
                          "cache_share", "backward"});
   AttentionConstants constants;
-  const auto kernel = parse_attention_kernel(section.text("kernel"));
+  const auto kernel = parse_enum<AttentionKernel>(section.text("kernel"));
   if (!kernel) {
     fail_at(section.value("kernel"),
-            "attention: unknown kernel '" + section.text("kernel") + "'; valid are " + attention_kernel_names());
+            "attention: unknown kernel '" + section.text("kernel") + "'; valid are " + enum_names<AttentionKernel>());
   }
   constants.kernel = *kernel;
   constants.head_dimension = static_cast<std::uint64_t>(section.number("head_dimension", 1, 4096));
@@ -144,7 +144,7 @@ void read_kinds(const YamlValue& value, const std::string& what, std::array<doub
   for (std::size_t i = 1; i < kernel_kind_count; ++i) names.emplace_back(to_string(static_cast<KernelKind>(i)));
   const Section section(value, what, names);
   for (const std::string& name : names) {
-    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_kernel_kind(name))] = read(section, name);
+    if (section.has(name)) numbers[static_cast<std::size_t>(*parse_enum<KernelKind>(name))] = read(section, name);
   }
 }
 
@@ -256,9 +256,9 @@ std::vector<MeasuredKernel> read_table(const std::string& path, bool fp8) {
   std::vector<MeasuredKernel> rows;
   while (table.next_row()) {
     MeasuredKernel row;
-    const auto kind = parse_kernel_kind(table.field(columns[0]));
+    const auto kind = parse_enum<KernelKind>(table.field(columns[0]));
     if (!kind) {
-      table.fail("unknown kind '" + std::string(table.field(columns[0])) + "'; valid are " + kernel_kind_names());
+      table.fail("unknown kind '" + std::string(table.field(columns[0])) + "'; valid are " + enum_names<KernelKind>());
     }
     row.kernel.kind = *kind;
     row.kernel.fp8 = fp8;
@@ -268,10 +268,10 @@ std::vector<MeasuredKernel> read_table(const std::string& path, bool fp8) {
     read_shape(table, table.field(columns[1]), row.kernel);
     row.kernel.causal = table.field(columns[2]) == "1";
     if (!table.field(columns[3]).empty()) {
-      const auto attention = parse_attention_kernel(table.field(columns[3]));
+      const auto attention = parse_enum<AttentionKernel>(table.field(columns[3]));
       if (!attention) {
         table.fail("unknown attention_kernel '" + std::string(table.field(columns[3])) + "'; valid are " +
-                   attention_kernel_names());
+                   enum_names<AttentionKernel>());
       }
       row.kernel.attention = *attention;
     }

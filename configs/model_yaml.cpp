@@ -94,8 +94,9 @@ ModelDescription model_of_yaml(const ModelFields& fields) {
     if (const auto value = fields.flag(flag.key)) flag.value = *value;
   }
   if (const auto activation = fields.text("activation")) {
-    const auto known = parse_activation(*activation);
-    if (!known) fields.fail("activation", "activation: unknown '" + *activation + "'; valid are " + activation_names());
+    const auto known = parse_enum<Activation>(*activation);
+    if (!known)
+      fields.fail("activation", "activation: unknown '" + *activation + "'; valid are " + enum_names<Activation>());
     model.activation = *known;
   }
   if (!fields.has("attention_output_bias")) model.attention_output_bias = model.attention_bias;

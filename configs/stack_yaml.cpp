@@ -21,14 +21,15 @@ class FiguresReader {
 
   StackFigures read(const YAML::Node& root) {
     const YamlMap map({{root, &file_}}, "the file of stacks", {"launch", "exposed"});
-    section(map.require("launch"), "launch", stack_names(), [&](const std::string& name, const std::string& text) {
-      figures_.launch_ns[static_cast<std::size_t>(*parse_stack(name))] = parse_duration(text);
-    });
-    section(map.require("exposed"), "exposed", communication_names(),
+    section(map.require("launch"), "launch", enum_names<Stack>(),
+            [&](const std::string& name, const std::string& text) {
+              figures_.launch_ns[static_cast<std::size_t>(*parse_enum<Stack>(name))] = parse_duration(text);
+            });
+    section(map.require("exposed"), "exposed", enum_names<Communication>(),
             [&](const std::string& name, const std::string& text) {
               const std::optional<double> share = parse_number(text);
               if (!share || *share < 0 || *share > 1) throw Error("'" + text + "' is no share from 0 to 1");
-              figures_.exposed[static_cast<std::size_t>(*parse_communication(name))] = *share;
+              figures_.exposed[static_cast<std::size_t>(*parse_enum<Communication>(name))] = *share;
             });
     return std::move(figures_);
   }

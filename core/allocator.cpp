@@ -171,22 +171,6 @@ class ClassAllocator final : public Allocator {
 
 }  // namespace
 
-std::string_view to_string(AllocatorKind kind) {
-  switch (kind) {
-    case AllocatorKind::exact:
-      return "exact";
-    case AllocatorKind::best_fit:
-      return "best_fit";
-    case AllocatorKind::size_classes:
-      return "size_classes";
-    case AllocatorKind::fixed_buffers:
-      return "fixed_buffers";
-    case AllocatorKind::two_ended:
-      return "two_ended";
-  }
-  return "?";
-}
-
 std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capacity) {
   switch (spec.kind) {
     case AllocatorKind::exact:

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -23,7 +24,9 @@ enum class AllocatorKind : std::uint8_t {
   fixed_buffers,  // buffers of one size; a request takes a whole one (ZeRO-Infinity's swap buffers)
   two_ended,      // contiguous first fit, from the low end or from the high end (FlashNeuron)
 };
-std::string_view to_string(AllocatorKind kind);
+template <>
+inline constexpr auto enum_texts<AllocatorKind> = std::to_array<std::string_view>({"exact", "best_fit", "size_classes",
+                                                                                   "fixed_buffers", "two_ended"});
 
 struct SizeClass {
   Bytes bytes = 0;

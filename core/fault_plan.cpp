@@ -10,9 +10,6 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, fault_kind_count> kind_names = {
-    "copy_error", "delay", "slow_link", "device_gone", "no_memory", "io_error", "short_read", "torn_write", "disk_full",
-};
 constexpr Nanoseconds longest_delay_ns = 3600 * second_ns;
 constexpr std::uint64_t largest_factor = 1'000'000;
 
@@ -75,14 +72,9 @@ void read_entry(FaultPlan& plan, std::string_view entry) {
     if (!read_number(value, plan.seed)) fail(entry, "a seed is a whole number from 0");
     return;
   }
-  std::size_t kind = 0;
-  while (kind < kind_names.size() && kind_names[kind] != name) ++kind;
-  if (kind == kind_names.size()) {
-    std::string valid = "seed";
-    for (const std::string_view known : kind_names) valid += ", " + std::string(known);
-    fail(entry, "unknown kind; valid ones are " + valid);
-  }
-  const auto fault = static_cast<FaultKind>(kind);
+  const std::optional<FaultKind> kind = parse_enum<FaultKind>(name);
+  if (!kind) fail(entry, "unknown kind; valid ones are seed, " + enum_names<FaultKind>());
+  const FaultKind fault = *kind;
   if (plan.has(fault)) fail(entry, "stands twice");
   if (fault == FaultKind::disk_full) {
     if (!value.ends_with('%') || !read_number(value.substr(0, value.size() - 1), plan.disk_percent) ||
@@ -136,8 +128,6 @@ void draw_mixture(FaultPlan& plan) {
 
 }  // namespace
 
-std::string_view to_string(FaultKind kind) { return kind_names[static_cast<std::size_t>(kind)]; }
-
 std::uint64_t FaultPlan::draw(FaultKind kind, std::uint64_t index, std::uint64_t stream) const {
   return mixed(mixed(mixed(mixed(seed) ^ static_cast<std::uint64_t>(kind)) ^ stream) ^ index);
 }
@@ -181,15 +171,15 @@ std::string to_string(const FaultPlan& plan) {
   for (std::size_t i = 0; i < fault_kind_count; ++i) {
     const auto kind = static_cast<FaultKind>(i);
     if (!plan.has(kind)) continue;
-    text.append(",").append(kind_names[i]).append("=");
+    text.append(",").append(to_string(kind)).append("=");
     if (kind == FaultKind::disk_full) {
       text += std::to_string(plan.disk_percent) + "%";
       continue;
     }
     text += rate_text(plan.rate(kind));
-    if (kind == FaultKind::delay) text += ":" + duration_text(plan.delay_ns);
-    if (kind == FaultKind::slow_link) text += ":" + std::to_string(plan.slow_factor) + "x";
-    if (kind == FaultKind::device_gone && !plan.gone_tier.empty()) text += ":" + plan.gone_tier;
+    if (kind == FaultKind::delay) text.append(":").append(duration_text(plan.delay_ns));
+    if (kind == FaultKind::slow_link) text.append(":").append(std::to_string(plan.slow_factor)).append("x");
+    if (kind == FaultKind::device_gone && !plan.gone_tier.empty()) text.append(":").append(plan.gone_tier);
   }
   if (text.find(',') == std::string::npos) text += ",copy_error=0";  // a seed alone is a mixture
   return text;
@@ -199,7 +189,7 @@ std::string to_string(const FaultCounts& counts) {
   std::string text;
   for (std::size_t i = 0; i < fault_kind_count; ++i) {
     if (counts[i] != 0)
-      text += (text.empty() ? "" : ", ") + std::to_string(counts[i]) + " " + std::string(kind_names[i]);
+      text += (text.empty() ? "" : ", ") + std::to_string(counts[i]) + " " + std::string(enum_texts<FaultKind>[i]);
   }
   return text.empty() ? "none" : text;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/enum_names.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "core/units.h"
@@ -27,7 +28,11 @@ enum class FaultKind : std::uint8_t {
   disk_full,    // the disks of a tier of files are full when it holds `disk_percent` of its capacity
 };
 inline constexpr std::size_t fault_kind_count = 9;
-std::string_view to_string(FaultKind kind);
+template <>
+inline constexpr auto enum_texts<FaultKind> = std::to_array<std::string_view>({"copy_error", "delay", "slow_link",
+                                                                               "device_gone", "no_memory", "io_error",
+                                                                               "short_read", "torn_write",
+                                                                               "disk_full"});
 
 // When a kind strikes: with a probability each time, or the `at`-th time, counted from 0, or from that one on.
 struct FaultRate {

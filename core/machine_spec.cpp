@@ -7,11 +7,6 @@
 
 namespace tencache {
 
-std::string_view to_string(TierKind kind) {
-  constexpr std::string_view texts[] = {"gpu", "cpu", "nvme"};
-  return texts[static_cast<std::size_t>(kind)];
-}
-
 TierId MachineSpec::tier_of(Device device) const {
   const TierKind kind = device == Device::gpu ? TierKind::gpu : TierKind::cpu;
   for (TierId tier = 0; tier < tiers.size(); ++tier) {

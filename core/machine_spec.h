@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/trace.h"
 #include "core/units.h"
 
@@ -20,7 +21,8 @@ inline constexpr std::size_t max_tiers = 8;
 inline constexpr std::size_t max_links = 32;
 
 enum class TierKind : std::uint8_t { gpu, cpu, nvme };
-std::string_view to_string(TierKind kind);
+template <>
+inline constexpr auto enum_texts<TierKind> = std::to_array<std::string_view>({"gpu", "cpu", "nvme"});
 
 // What taking fresh memory costs, where a policy does not reuse buffers: page-locking, cudaMalloc.
 struct AllocationCost {

@@ -2,24 +2,6 @@
 
 namespace tencache {
 
-std::string_view to_string(EventKind kind) {
-  constexpr std::string_view texts[] = {"profile_ready",    "iteration_begin", "iteration_end",  "module_begin",
-                                        "module_end",       "op_issued",       "op_ready",       "op_done",
-                                        "transfer_done",    "refused",         "tensor_created", "tensor_freed",
-                                        "schedule_deviated"};
-  return texts[static_cast<std::size_t>(kind)];
-}
-
-std::string_view to_string(Refusal refusal) {
-  constexpr std::string_view texts[] = {"none", "stale", "no_room", "io_error"};
-  return texts[static_cast<std::size_t>(refusal)];
-}
-
-std::string_view to_string(Verb verb) {
-  constexpr std::string_view texts[] = {"fetch", "evict", "clean", "drop", "cancel", "hold"};
-  return texts[static_cast<std::size_t>(verb)];
-}
-
 Layout Policy::layout(const MachineSpec&, const Program*) const { return {}; }
 void Policy::on(const Event&, const View&, Actions&) {}
 void Policy::place(const Trace&, const MachineSpec&, std::vector<Device>&) const {}

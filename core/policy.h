@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "core/enum_names.h"
 #include "core/machine_spec.h"
 #include "core/residency.h"
 #include "core/schedule.h"
@@ -41,8 +42,12 @@ enum class EventKind : std::uint8_t {
   schedule_deviated,  // a live program left the recorded order; View::op is `none` until it is found again
 };
 enum class Refusal : std::uint8_t { none, stale, no_room, io_error };
-std::string_view to_string(EventKind kind);
-std::string_view to_string(Refusal refusal);
+template <>
+inline constexpr auto enum_texts<EventKind> = std::to_array<std::string_view>(
+    {"profile_ready", "iteration_begin", "iteration_end", "module_begin", "module_end", "op_issued", "op_ready",
+     "op_done", "transfer_done", "refused", "tensor_created", "tensor_freed", "schedule_deviated"});
+template <>
+inline constexpr auto enum_texts<Refusal> = std::to_array<std::string_view>({"none", "stale", "no_room", "io_error"});
 
 struct Event {
   EventKind kind = EventKind::op_issued;
@@ -122,7 +127,9 @@ enum class Verb : std::uint8_t {
   cancel,  // take back prefetches of the tensor into `tier` that have not started
   hold,    // do not start the op while the tensor is on its way to `tier`
 };
-std::string_view to_string(Verb verb);
+template <>
+inline constexpr auto enum_texts<Verb> = std::to_array<std::string_view>({"fetch", "evict", "clean", "drop", "cancel",
+                                                                          "hold"});
 
 inline constexpr std::uint32_t all_chunks = none;
 

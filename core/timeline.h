@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/machine.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
@@ -18,7 +19,9 @@ namespace tencache {
 // collective: for other ranks, to start an op together.
 enum class StallCause : std::uint8_t { h2d, d2h, nvme_read, nvme_write, cpu_optimizer, memory, collective };
 inline constexpr std::size_t stall_cause_count = 7;
-std::string_view to_string(StallCause cause);
+template <>
+inline constexpr auto enum_texts<StallCause> =
+    std::to_array<std::string_view>({"h2d", "d2h", "nvme_read", "nvme_write", "cpu_optimizer", "memory", "collective"});
 // By the kinds of tier that the link joins.
 StallCause cause_of(const MachineSpec& machine, LinkId link);
 

@@ -11,33 +11,7 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, role_count> role_texts{"parameter",       "gradient",         "activation",
-                                                              "optimizer_state", "master_parameter", "input",
-                                                              "workspace",       "kv_cache",         "expert"};
-constexpr std::array<std::string_view, phase_count> phase_texts{"forward",   "loss",    "backward",
-                                                                "optimizer", "prefill", "decode"};
-constexpr std::array<std::string_view, kernel_kind_count> kernel_kind_texts{
-    "unknown",   "matmul", "attention", "attention_backward", "elementwise", "norm", "norm_backward",
-    "reduction", "copy",   "gather",    "optimizer",          "collective"};
-constexpr std::array<std::string_view, attention_kernel_count> attention_kernel_texts{"", "flash1", "flash2", "flash3",
-                                                                                      "cudnn"};
-constexpr std::array<std::string_view, 2> device_texts{"gpu", "cpu"};
-constexpr std::array<std::string_view, 2> source_texts{"measured", "modelled"};
 constexpr Bytes largest_tensor = Bytes{1} << 50;
-
-template <typename Enum, std::size_t n>
-std::optional<Enum> parse_enum(std::string_view text, const std::array<std::string_view, n>& texts) {
-  for (std::size_t i = 0; i < n; ++i) {
-    if (texts[i] == text) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
-
-std::string join(std::span<const std::string_view> texts) {
-  std::string all;
-  for (std::string_view text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
-  return all;
-}
 
 constexpr std::uint64_t hash_bits = 0xffff'ffff'0000'0000;  // of a name pool's slot
 
@@ -84,35 +58,11 @@ std::string mistake_in(const Kernel& kernel) {
 
 }  // namespace
 
-std::string_view to_string(KernelKind kind) { return kernel_kind_texts[static_cast<std::size_t>(kind)]; }
-std::string_view to_string(AttentionKernel kernel) { return attention_kernel_texts[static_cast<std::size_t>(kernel)]; }
-std::optional<KernelKind> parse_kernel_kind(std::string_view text) {
-  const std::optional<KernelKind> kind = parse_enum<KernelKind>(text, kernel_kind_texts);
-  return kind == KernelKind::unknown ? std::nullopt : kind;
-}
-std::optional<AttentionKernel> parse_attention_kernel(std::string_view text) {
-  return text.empty() ? std::nullopt : parse_enum<AttentionKernel>(text, attention_kernel_texts);
-}
-std::string kernel_kind_names() { return join(std::span(kernel_kind_texts).subspan(1)); }
-std::string attention_kernel_names() { return join(std::span(attention_kernel_texts).subspan(1)); }
 std::size_t shape_size(KernelKind kind) {
   if (kind == KernelKind::matmul) return 4;
   if (kind == KernelKind::collective) return 1;
   return is_attention(kind) ? 6 : 0;
 }
-std::string_view to_string(Role role) { return role_texts[static_cast<std::size_t>(role)]; }
-std::string_view to_string(Phase phase) { return phase_texts[static_cast<std::size_t>(phase)]; }
-std::string_view to_string(Device device) { return device_texts[static_cast<std::size_t>(device)]; }
-std::string_view to_string(DurationSource source) { return source_texts[static_cast<std::size_t>(source)]; }
-std::optional<Role> parse_role(std::string_view text) { return parse_enum<Role>(text, role_texts); }
-std::optional<Phase> parse_phase(std::string_view text) { return parse_enum<Phase>(text, phase_texts); }
-std::optional<Device> parse_device(std::string_view text) { return parse_enum<Device>(text, device_texts); }
-std::optional<DurationSource> parse_duration_source(std::string_view text) {
-  return parse_enum<DurationSource>(text, source_texts);
-}
-std::string role_names() { return join(role_texts); }
-std::string phase_names() { return join(phase_texts); }
-
 NameId NamePool::intern(std::string_view text) {
   const std::uint64_t hash = hash_of(text) & hash_bits;
   const std::size_t mask = slots_.size() - 1;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -37,10 +38,21 @@ enum class Role : std::uint8_t {
   expert     // a parameter that only some tokens use
 };
 inline constexpr int role_count = 9;
+template <>
+inline constexpr auto enum_texts<Role> = std::to_array<std::string_view>({"parameter", "gradient", "activation",
+                                                                          "optimizer_state", "master_parameter",
+                                                                          "input", "workspace", "kv_cache", "expert"});
 enum class Phase : std::uint8_t { forward, loss, backward, optimizer, prefill, decode };
 inline constexpr std::size_t phase_count = 6;
+template <>
+inline constexpr auto enum_texts<Phase> = std::to_array<std::string_view>({"forward", "loss", "backward", "optimizer",
+                                                                           "prefill", "decode"});
 enum class Device : std::uint8_t { gpu, cpu };
+template <>
+inline constexpr auto enum_texts<Device> = std::to_array<std::string_view>({"gpu", "cpu"});
 enum class DurationSource : std::uint8_t { measured, modelled };
+template <>
+inline constexpr auto enum_texts<DurationSource> = std::to_array<std::string_view>({"measured", "modelled"});
 
 // What a kernel computes, as far as its time depends on it (traces/generate/kernel_model.h).
 enum class KernelKind : std::uint8_t {
@@ -58,32 +70,23 @@ enum class KernelKind : std::uint8_t {
   collective           // between ranks; shape: how many
 };
 inline constexpr std::size_t kernel_kind_count = 12;
+template <>
+inline constexpr auto enum_texts<KernelKind> =
+    std::to_array<std::string_view>({"unknown", "matmul", "attention", "attention_backward", "elementwise", "norm",
+                                     "norm_backward", "reduction", "copy", "gather", "optimizer", "collective"});
+template <>
+inline constexpr std::size_t first_to_name<KernelKind> = 1;
 // The generation of a fused attention kernel; its share of the peak differs by more than two.
 enum class AttentionKernel : std::uint8_t { unspecified, flash1, flash2, flash3, cudnn };
 inline constexpr std::size_t attention_kernel_count = 5;
+template <>
+inline constexpr auto enum_texts<AttentionKernel> = std::to_array<std::string_view>({"", "flash1", "flash2", "flash3",
+                                                                                     "cudnn"});
+template <>
+inline constexpr std::size_t first_to_name<AttentionKernel> = 1;
 
-std::string_view to_string(KernelKind kind);
-std::string_view to_string(AttentionKernel kernel);
-// Neither parses the values that stand for "not known": files and callers leave those out.
-std::optional<KernelKind> parse_kernel_kind(std::string_view text);
-std::optional<AttentionKernel> parse_attention_kernel(std::string_view text);
-std::string kernel_kind_names();       // without "unknown"
-std::string attention_kernel_names();  // without "unspecified"
 // How many numbers the shape of a kernel of this kind has; 0: it has none.
 std::size_t shape_size(KernelKind kind);
-
-std::string_view to_string(Role role);
-std::string_view to_string(Phase phase);
-std::string_view to_string(Device device);
-std::string_view to_string(DurationSource source);
-// nullopt for an unknown name.
-std::optional<Role> parse_role(std::string_view text);
-std::optional<Phase> parse_phase(std::string_view text);
-std::optional<Device> parse_device(std::string_view text);
-std::optional<DurationSource> parse_duration_source(std::string_view text);
-// "forward, loss, …": for error messages that list the valid names.
-std::string role_names();
-std::string phase_names();
 
 // Interned strings; ids are dense and in order of first appearance. Id 0 is the empty string. A name takes its text and
 // about twenty bytes: ten million ops may each have one of their own.

@@ -164,17 +164,14 @@ std::shared_ptr<PythonTrace> from_arrays(const py::dict& header, const std::vect
 }
 
 template <typename Enum>
-Enum parse(const std::string& text, std::optional<Enum> (*parser)(std::string_view), const char* what,
-           std::size_t count, std::size_t first = 0) {
-  if (const std::optional<Enum> value = parser(text)) return *value;
-  std::string valid;
-  for (std::size_t i = first; i < count; ++i) valid += (i == first ? "" : ", ") + to_string(static_cast<Enum>(i));
-  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + valid);
+Enum parse(const std::string& text, const char* what) {
+  if (const std::optional<Enum> value = parse_enum<Enum>(text)) return *value;
+  throw Error(std::string(what) + ": unknown '" + text + "'; valid are " + enum_names<Enum>());
 }
 
 TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, const std::string& role, bool persistent,
                     Bytes stored_bytes) {
-  const TensorId id = self.trace.add_tensor(name, bytes, parse(role, parse_role, "role", role_count), persistent);
+  const TensorId id = self.trace.add_tensor(name, bytes, parse<Role>(role, "role"), persistent);
   self.trace.tensors[id].stored_bytes = stored_bytes;
   ++self.revision;
   return id;
@@ -184,9 +181,9 @@ TensorId add_tensor(PythonTrace& self, const std::string& name, Bytes bytes, con
 Kernel kernel_of(const std::string& kind, const std::vector<std::uint64_t>& shape, bool causal,
                  const std::string& attention_kernel, bool unaligned, bool fp8, std::uint32_t launches) {
   Kernel kernel;
-  if (!kind.empty()) kernel.kind = parse(kind, parse_kernel_kind, "kernel", kernel_kind_count, 1);
+  if (!kind.empty()) kernel.kind = parse<KernelKind>(kind, "kernel");
   if (!attention_kernel.empty()) {
-    kernel.attention = parse(attention_kernel, parse_attention_kernel, "attention_kernel", attention_kernel_count, 1);
+    kernel.attention = parse<AttentionKernel>(attention_kernel, "attention_kernel");
   }
   kernel.causal = causal;
   kernel.unaligned = unaligned;
@@ -218,9 +215,9 @@ OpIndex add_op(PythonTrace& self, const std::string& name, const std::vector<Ten
   op.module = self.trace.names.intern(module);
   op.rendezvous = self.trace.names.intern(rendezvous);
   op.group = group;
-  op.phase = parse(phase, parse_phase, "phase", phase_count);
-  op.device = parse(device, parse_device, "device", device_count);
-  op.duration_source = parse(duration_source, parse_duration_source, "duration_source", duration_source_count);
+  op.phase = parse<Phase>(phase, "phase");
+  op.device = parse<Device>(device, "device");
+  op.duration_source = parse<DurationSource>(duration_source, "duration_source");
   op.placeable = placeable;
   op.reorderable = reorderable;
   op.rank = rank;

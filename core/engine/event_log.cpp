@@ -4,18 +4,6 @@
 
 namespace tencache {
 
-std::string_view to_string(Decision::Kind kind) {
-  constexpr std::string_view texts[] = {"fetch",  "evict",    "clean",   "drop",   "promote",
-                                        "cancel", "allocate", "release", "refuse", "start_op"};
-  return texts[static_cast<std::size_t>(kind)];
-}
-
-std::string_view to_string(Reason reason) {
-  constexpr std::string_view texts[] = {"demand", "policy",      "room",       "coldest", "reclaim",
-                                        "dead",   "overwritten", "standstill", "retry"};
-  return texts[static_cast<std::size_t>(reason)];
-}
-
 std::string describe(const Decision& decision) {
   const auto id = [](std::uint32_t value) { return value == none ? std::string("-") : std::to_string(value); };
   const auto tier = [](TierId value) { return value == no_tier ? std::string("-") : std::to_string(value); };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/engine/input.h"
+#include "core/enum_names.h"
 #include "core/machine.h"
 #include "core/policy.h"
 
@@ -24,7 +25,10 @@ enum class Reason : std::uint8_t {
   standstill,   // nothing was under way and an op waited
   retry,        // the copy that was to be read has gone
 };
-std::string_view to_string(Reason reason);
+template <>
+inline constexpr auto enum_texts<Reason> = std::to_array<std::string_view>({"demand", "policy", "room", "coldest",
+                                                                            "reclaim", "dead", "overwritten",
+                                                                            "standstill", "retry"});
 
 struct Why {
   Reason reason = Reason::demand;
@@ -47,7 +51,10 @@ struct Decision {
   Why why;
   bool operator==(const Decision&) const = default;
 };
-std::string_view to_string(Decision::Kind kind);
+template <>
+inline constexpr auto enum_texts<Decision::Kind> = std::to_array<std::string_view>({"fetch", "evict", "clean", "drop",
+                                                                                    "promote", "cancel", "allocate",
+                                                                                    "release", "refuse", "start_op"});
 // One line a decision: for messages of tests and for people.
 std::string describe(const Decision& decision);
 

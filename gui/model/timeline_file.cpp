@@ -209,7 +209,7 @@ class TimelineParser::Reader {
     }
     require(!machine.tiers.empty() && machine.tiers.size() <= max_tiers && machine.links.size() <= max_links);
     for (const element tensor : fields["tensors"].get_array()) {
-      const auto role = parse_role(tensor.at(1).get_string().value());
+      const auto role = parse_enum<Role>(tensor.at(1).get_string().value());
       require(role.has_value());
       trace.add_tensor(tensor.at(0).get_string().value(), tensor.at(2).get_uint64(), *role, false);
     }
@@ -217,7 +217,7 @@ class TimelineParser::Reader {
     for (const element op : fields["ops"].get_array()) {
       Op added;
       added.name = trace.names.intern(op.at(0).get_string().value());
-      const auto phase = parse_phase(op.at(1).get_string().value());
+      const auto phase = parse_enum<Phase>(op.at(1).get_string().value());
       require(phase.has_value());
       added.phase = *phase;
       added.module = trace.names.intern(op.at(2).get_string().value());

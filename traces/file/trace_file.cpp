@@ -24,9 +24,6 @@ constexpr std::size_t shortest_line_bytes = 64;  // a line with all its required
 
 enum class Kind { header, tensor, op };
 
-std::string device_names() { return "gpu, cpu"; }
-std::string duration_source_names() { return "measured, modelled"; }
-
 // The numbers of a kernel's shape, for messages.
 std::string shape_names(KernelKind kind) {
   if (kind == KernelKind::collective) return "ranks";
@@ -182,7 +179,7 @@ class Reader : TraceLine {
           size = number(value, key_name, 1, largest_tensor_bytes);
           break;
         case role:
-          tensor_role = versioned_choice<Role>(value, key_name, parse_role, role_names);
+          tensor_role = versioned_choice<Role>(value, key_name);
           break;
         case persistent:
           keeps = truth(value, key_name);
@@ -217,10 +214,10 @@ class Reader : TraceLine {
           op.name = trace_.names.intern(text(value, key_name));
           break;
         case phase:
-          op.phase = versioned_choice<Phase>(value, key_name, parse_phase, phase_names);
+          op.phase = versioned_choice<Phase>(value, key_name);
           break;
         case device:
-          op.device = choice<Device>(value, key_name, parse_device, device_names);
+          op.device = choice<Device>(value, key_name);
           break;
         case module:
           op.module = trace_.names.intern(text(value, key_name));
@@ -229,7 +226,7 @@ class Reader : TraceLine {
           op.duration_ns = static_cast<Nanoseconds>(number(value, key_name, 0, largest_quantity));
           break;
         case duration_source:
-          op.duration_source = choice<DurationSource>(value, key_name, parse_duration_source, duration_source_names);
+          op.duration_source = choice<DurationSource>(value, key_name);
           break;
         case gap_before_ns:
           op.gap_before_ns = static_cast<Nanoseconds>(number(value, key_name, 0, largest_quantity));
@@ -256,7 +253,7 @@ class Reader : TraceLine {
           op.rendezvous = trace_.names.intern(text(value, key_name));
           break;
         case kernel:
-          launched.kind = choice<KernelKind>(value, key_name, parse_kernel_kind, kernel_kind_names);
+          launched.kind = choice<KernelKind>(value, key_name);
           break;
         case shape:
           numbers = read_shape(value, key_name, launched.shape);
@@ -265,7 +262,7 @@ class Reader : TraceLine {
           launched.causal = truth(value, key_name);
           break;
         case attention_kernel:
-          launched.attention = choice<AttentionKernel>(value, key_name, parse_attention_kernel, attention_kernel_names);
+          launched.attention = choice<AttentionKernel>(value, key_name);
           break;
         case unaligned:
           launched.unaligned = truth(value, key_name);

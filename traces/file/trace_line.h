@@ -143,19 +143,18 @@ class TraceLine {
   bool truth(Value& value, std::string_view key) const;
 
   template <typename Enum>
-  Enum choice(Value& value, std::string_view key, std::optional<Enum> (*parse)(std::string_view),
-              std::string (*names)()) const {
+  Enum choice(Value& value, std::string_view key) const {
     const std::string_view name = text(value, key);
-    const std::optional<Enum> result = parse(name);
-    if (!result) fail("unknown " + std::string(key) + " '" + std::string(name) + "'; it is one of " + names());
+    const std::optional<Enum> result = parse_enum<Enum>(name);
+    if (!result)
+      fail("unknown " + std::string(key) + " '" + std::string(name) + "'; it is one of " + enum_names<Enum>());
     return *result;
   }
 
   // The same of roles and phases, some of which version 1 does not have.
   template <typename Enum>
-  Enum versioned_choice(Value& value, std::string_view key, std::optional<Enum> (*parse)(std::string_view),
-                        std::string (*names)()) const {
-    const Enum result = choice(value, key, parse, names);
+  Enum versioned_choice(Value& value, std::string_view key) const {
+    const Enum result = choice<Enum>(value, key);
     if (version == 1 && !is_of_version_1(result)) {
       fail_version(std::string(key) + " '" + std::string(to_string(result)) + "'");
     }

@@ -5,38 +5,12 @@
 
 #include "core/check.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "traces/generate/host_issue.h"
 #include "traces/generate/rank.h"
 
 namespace tencache {
 namespace {
-
-constexpr std::array<std::string_view, 6> optimizer_texts{"adamw",    "sgd",         "adafactor",
-                                                          "adam8bit", "apollo-mini", "lamb"};
-constexpr std::array<std::string_view, 5> recompute_texts{"none", "block", "selective", "block-early-stop", "ops"};
-constexpr std::array<std::string_view, 2> attention_texts{"flash", "materialised"};
-constexpr std::array<std::string_view, 4> dropout_texts{"family", "none", "hidden", "all"};
-constexpr std::array<std::string_view, 3> stack_texts{"eager", "compiled", "fused"};
-constexpr std::array<std::string_view, 2> update_texts{"after", "fused"};
-constexpr std::array<std::string_view, 3> loss_texts{"full", "chunked", "fused"};
-constexpr std::array<std::string_view, 4> communication_texts{"ddp", "fsdp", "deepspeed", "serial"};
-constexpr std::array<std::string_view, 3> clip_texts{"off", "on", "early"};
-constexpr std::array<std::string_view, 2> gradient_reduction_texts{"reduce-scatter", "all-reduce"};
-
-template <typename Enum, std::size_t n>
-std::optional<Enum> parse_name(std::string_view text, const std::array<std::string_view, n>& texts) {
-  for (std::size_t i = 0; i < n; ++i) {
-    if (texts[i] == text) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
-
-template <typename Texts>
-std::string list(const Texts& texts) {
-  std::string all;
-  for (const auto& text : texts) all += (all.empty() ? "" : ", ") + std::string(text);
-  return all;
-}
 
 std::string number(std::uint64_t value) { return std::to_string(value); }
 
@@ -236,53 +210,12 @@ void check_lora_targets(const GenerateOptions& options, const std::vector<Parame
   for (const std::string& target : options.lora_targets) {
     if (std::find(labels.begin(), labels.end(), target) == labels.end()) {
       refuse("lora-targets",
-             "'" + target + "' is no linear layer of " + options.model.name + "; valid are " + list(labels));
+             "'" + target + "' is no linear layer of " + options.model.name + "; valid are " + join(labels));
     }
   }
 }
 
 }  // namespace
-
-std::string_view to_string(Optimizer optimizer) { return optimizer_texts[static_cast<std::size_t>(optimizer)]; }
-std::string_view to_string(Recompute recompute) { return recompute_texts[static_cast<std::size_t>(recompute)]; }
-std::string_view to_string(AttentionKind attention) { return attention_texts[static_cast<std::size_t>(attention)]; }
-std::string_view to_string(Dropout dropout) { return dropout_texts[static_cast<std::size_t>(dropout)]; }
-std::string_view to_string(Stack stack) { return stack_texts[static_cast<std::size_t>(stack)]; }
-std::string_view to_string(LossKind loss) { return loss_texts[static_cast<std::size_t>(loss)]; }
-std::string_view to_string(Communication communication) {
-  return communication_texts[static_cast<std::size_t>(communication)];
-}
-std::string_view to_string(Clip clip) { return clip_texts[static_cast<std::size_t>(clip)]; }
-std::string_view to_string(GradientReduction reduction) {
-  return gradient_reduction_texts[static_cast<std::size_t>(reduction)];
-}
-std::optional<Optimizer> parse_optimizer(std::string_view text) { return parse_name<Optimizer>(text, optimizer_texts); }
-std::optional<Recompute> parse_recompute(std::string_view text) { return parse_name<Recompute>(text, recompute_texts); }
-std::optional<AttentionKind> parse_attention(std::string_view text) {
-  return parse_name<AttentionKind>(text, attention_texts);
-}
-std::optional<Dropout> parse_dropout(std::string_view text) { return parse_name<Dropout>(text, dropout_texts); }
-std::string_view to_string(Update update) { return update_texts[static_cast<std::size_t>(update)]; }
-std::optional<Update> parse_update(std::string_view text) { return parse_name<Update>(text, update_texts); }
-std::string update_names() { return list(update_texts); }
-std::optional<Stack> parse_stack(std::string_view text) { return parse_name<Stack>(text, stack_texts); }
-std::optional<LossKind> parse_loss(std::string_view text) { return parse_name<LossKind>(text, loss_texts); }
-std::optional<Communication> parse_communication(std::string_view text) {
-  return parse_name<Communication>(text, communication_texts);
-}
-std::string stack_names() { return list(stack_texts); }
-std::string loss_names() { return list(loss_texts); }
-std::string communication_names() { return list(communication_texts); }
-std::string optimizer_names() { return list(optimizer_texts); }
-std::string recompute_names() { return list(recompute_texts); }
-std::string attention_names() { return list(attention_texts); }
-std::optional<Clip> parse_clip(std::string_view text) { return parse_name<Clip>(text, clip_texts); }
-std::string clip_names() { return list(clip_texts); }
-std::optional<GradientReduction> parse_gradient_reduction(std::string_view text) {
-  return parse_name<GradientReduction>(text, gradient_reduction_texts);
-}
-std::string gradient_reduction_names() { return list(gradient_reduction_texts); }
-std::string dropout_names() { return list(dropout_texts); }
 
 void check_generate_options(const GenerateOptions& options) {
   check(options);

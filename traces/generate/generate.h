@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/trace.h"
 #include "traces/generate/kernel_model.h"
 #include "traces/generate/model.h"
@@ -22,66 +23,56 @@
 namespace tencache {
 
 enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini, lamb };
+template <>
+inline constexpr auto enum_texts<Optimizer> = std::to_array<std::string_view>({"adamw", "sgd", "adafactor", "adam8bit",
+                                                                               "apollo-mini", "lamb"});
 // block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
 // selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
 // ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op").
 enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops };
+template <>
+inline constexpr auto enum_texts<Recompute> = std::to_array<std::string_view>({"none", "block", "selective",
+                                                                               "block-early-stop", "ops"});
 enum class AttentionKind : std::uint8_t { flash, materialised };
+template <>
+inline constexpr auto enum_texts<AttentionKind> = std::to_array<std::string_view>({"flash", "materialised"});
 // Whose kernels run between the products (traces/generate/stack.h).
 enum class Stack : std::uint8_t { eager, compiled, fused };
+template <>
+inline constexpr auto enum_texts<Stack> = std::to_array<std::string_view>({"eager", "compiled", "fused"});
 // full: the logits in fp32 at once, as Hugging Face computes the loss; chunked: the same for an eighth of the rows at a
 // time (torchtune, Liger); fused: one kernel on 16-bit logits, whose gradient takes their place (Apex, flash-attn).
 enum class LossKind : std::uint8_t { full, chunked, fused };
+template <>
+inline constexpr auto enum_texts<LossKind> = std::to_array<std::string_view>({"full", "chunked", "fused"});
 // Which software moves gradients and parameters between data-parallel ranks; how much of that its overlap with
 // kernels leaves exposed stands in configs/stacks.yaml.
 enum class Communication : std::uint8_t { ddp, fsdp, deepspeed, serial };
+template <>
+inline constexpr auto enum_texts<Communication> = std::to_array<std::string_view>({"ddp", "fsdp", "deepspeed",
+                                                                                   "serial"});
 // family: as the published configuration trains (GPT-2, BERT: all; OPT: hidden; others: none); hidden: on the
 // embedding and on the outputs of attention and feed-forward; all: on the attention weights as well.
 enum class Dropout : std::uint8_t { family, none, hidden, all };
+template <>
+inline constexpr auto enum_texts<Dropout> = std::to_array<std::string_view>({"family", "none", "hidden", "all"});
 // When parameters are updated. fused: each block's as soon as its gradients are complete, which are then freed (LOMO,
 // torchtune's optimizer in backward).
 enum class Update : std::uint8_t { after, fused };
+template <>
+inline constexpr auto enum_texts<Update> = std::to_array<std::string_view>({"after", "fused"});
 // Of gradients by their global norm, a barrier before the updates. on: after the backward pass (PyTorch's
 // clip_grad_norm_); early: the norm of each gradient as soon as it is complete (DeepSpeed).
 enum class Clip : std::uint8_t { off, on, early };
+template <>
+inline constexpr auto enum_texts<Clip> = std::to_array<std::string_view>({"off", "on", "early"});
 
 // How ZeRO brings gradients to the ranks that update them. all_reduce: each rank gets all of them and keeps its part,
 // at twice the traffic (DeepSpeed's reduce_scatter false).
 enum class GradientReduction : std::uint8_t { reduce_scatter, all_reduce };
-
-std::string_view to_string(Optimizer optimizer);
-std::string_view to_string(Recompute recompute);
-std::string_view to_string(AttentionKind attention);
-std::string_view to_string(Dropout dropout);
-std::string_view to_string(Stack stack);
-std::string_view to_string(LossKind loss);
-std::string_view to_string(Communication communication);
-std::string_view to_string(Update update);
-std::string_view to_string(Clip clip);
-std::string_view to_string(GradientReduction reduction);
-// nullopt for an unknown name.
-std::optional<Optimizer> parse_optimizer(std::string_view text);
-std::optional<Recompute> parse_recompute(std::string_view text);
-std::optional<AttentionKind> parse_attention(std::string_view text);
-std::optional<Dropout> parse_dropout(std::string_view text);
-std::optional<Stack> parse_stack(std::string_view text);
-std::optional<LossKind> parse_loss(std::string_view text);
-std::optional<Communication> parse_communication(std::string_view text);
-std::optional<Update> parse_update(std::string_view text);
-std::optional<Clip> parse_clip(std::string_view text);
-std::optional<GradientReduction> parse_gradient_reduction(std::string_view text);
-// "adamw, sgd, …": for messages that list the valid names.
-std::string optimizer_names();
-std::string recompute_names();
-std::string attention_names();
-std::string dropout_names();
-std::string stack_names();
-std::string loss_names();
-std::string communication_names();
-std::string update_names();
-std::string clip_names();
-std::string gradient_reduction_names();
+template <>
+inline constexpr auto enum_texts<GradientReduction> = std::to_array<std::string_view>({"reduce-scatter", "all-reduce"});
 
 // What is known of stacks, each figure with its source; read by configs/stack_yaml.h.
 struct StackFigures {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/machine_spec.h"
 #include "core/trace.h"
 #include "core/units.h"
@@ -19,10 +20,8 @@ namespace tencache {
 // tf32: stored in fp32, products at the GPU's TF32 rate. fp8: stored and computed as bf16, but for the products of
 // linear layers, which read copies of their operands in fp8 (Kernel::fp8).
 enum class Precision : std::uint8_t { fp16, bf16, fp32, tf32, fp8 };
-std::string_view to_string(Precision precision);
-std::optional<Precision> parse_precision(std::string_view text);
-// "fp16, bf16, …": for messages that list the valid names.
-std::string precision_names();
+template <>
+inline constexpr auto enum_texts<Precision> = std::to_array<std::string_view>({"fp16", "bf16", "fp32", "tf32", "fp8"});
 inline bool stored_in_fp32(Precision precision) { return precision == Precision::fp32 || precision == Precision::tf32; }
 inline Bytes bytes_of(Precision precision) { return stored_in_fp32(precision) ? 4 : 2; }
 

@@ -56,7 +56,7 @@ double error_of(const KernelConstants& constants, KernelKind kind) {
 
 std::optional<GpuTime> gpu_time_of(const Trace& trace, const GpuSpec& gpu) {
   if (std::none_of(trace.ops.begin(), trace.ops.end(), is_modelled)) return std::nullopt;
-  const Precision wanted = parse_precision(trace.header.precision).value_or(Precision::fp32);
+  const Precision wanted = parse_enum<Precision>(trace.header.precision).value_or(Precision::fp32);
   const KernelModel model(gpu, precision_on(gpu, wanted));
   // Few kernels stand in many ops, and to look up a product's neighbours takes a while.
   enum class Known : std::uint8_t { not_yet, inside, beyond };

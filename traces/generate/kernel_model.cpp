@@ -9,8 +9,6 @@
 namespace tencache {
 namespace {
 
-constexpr std::array<std::string_view, 5> precision_texts{"fp16", "bf16", "fp32", "tf32", "fp8"};
-
 struct Tile {
   double rows, columns;
 };
@@ -34,28 +32,13 @@ double added(double a, double b) { return std::pow(std::pow(a, overlap) + std::p
 
 }  // namespace
 
-std::string_view to_string(Precision precision) { return precision_texts[static_cast<std::size_t>(precision)]; }
-
-std::optional<Precision> parse_precision(std::string_view text) {
-  for (std::size_t i = 0; i < precision_texts.size(); ++i) {
-    if (precision_texts[i] == text) return static_cast<Precision>(i);
-  }
-  return std::nullopt;
-}
-
-std::string precision_names() {
-  std::string names;
-  for (const std::string_view text : precision_texts) names += (names.empty() ? "" : ", ") + std::string(text);
-  return names;
-}
-
 KernelModel::KernelModel(GpuSpec gpu, Precision precision) : gpu_(std::move(gpu)), precision_(precision) {
   peak_ = gpu_.peak(precision);
   if (peak_ <= 0) {
     std::string valid;
-    for (std::size_t i = 0; i < precision_texts.size(); ++i) {
+    for (std::size_t i = 0; i < enum_texts<Precision>.size(); ++i) {
       if (gpu_.peak(static_cast<Precision>(i)) <= 0) continue;
-      valid += (valid.empty() ? "" : ", ") + std::string(precision_texts[i]);
+      valid += (valid.empty() ? "" : ", ") + std::string(enum_texts<Precision>[i]);
     }
     throw Error("GPU '" + gpu_.name + "' does not compute in " + std::string(to_string(precision)) + "; valid are " +
                 valid);

@@ -368,29 +368,6 @@ std::uint64_t parameter_count(const ModelDescription& model, Head head) {
 
 std::string to_string(ModelFamily family) { return facts_of(family).name; }
 
-std::string to_string(Head head) { return head == Head::language_model ? "lm" : "classification"; }
-
-namespace {
-constexpr std::array<std::string_view, 5> activation_texts{"relu", "gelu", "gelu_composed", "gelu_bloom", "silu"};
-}
-
-std::string to_string(Activation activation) {
-  return std::string(activation_texts[static_cast<std::size_t>(activation)]);
-}
-
-std::optional<Activation> parse_activation(std::string_view text) {
-  for (std::size_t i = 0; i < activation_texts.size(); ++i) {
-    if (activation_texts[i] == text) return static_cast<Activation>(i);
-  }
-  return std::nullopt;
-}
-
-std::string activation_names() {
-  std::string names;
-  for (const std::string_view text : activation_texts) names += (names.empty() ? "" : ", ") + std::string(text);
-  return names;
-}
-
 std::string problem_of(const ModelDescription& model) {
   struct Range {
     const char* what;

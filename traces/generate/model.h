@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
+
 namespace tencache {
 
 struct ModelDescription;
@@ -37,13 +39,15 @@ const FamilyFacts& facts_of(ModelFamily family);
 const std::vector<FamilyFacts>& model_families();  // in the order of their names
 
 enum class Head : std::uint8_t { language_model, classification };
+template <>
+inline constexpr auto enum_texts<Head> = std::to_array<std::string_view>({"lm", "classification"});
 
 // Of the feed-forward block. gelu: one kernel; gelu_composed: of eight ops, as Hugging Face's "gelu_new"; gelu_bloom:
 // of nine that keep their input only. Stacks other than eager run each as one kernel.
 enum class Activation : std::uint8_t { relu, gelu, gelu_composed, gelu_bloom, silu };
-std::string to_string(Activation activation);
-std::optional<Activation> parse_activation(std::string_view text);
-std::string activation_names();
+template <>
+inline constexpr auto enum_texts<Activation> = std::to_array<std::string_view>({"relu", "gelu", "gelu_composed",
+                                                                                "gelu_bloom", "silu"});
 
 struct ModelDescription {
   std::string name;                  // as on Hugging Face, lower case, without the owner: "opt-6.7b"
@@ -103,7 +107,6 @@ std::vector<ParameterShape> parameters_of(const ModelDescription& model, Head he
 std::uint64_t parameter_count(const ModelDescription& model, Head head);
 
 std::string to_string(ModelFamily family);
-std::string to_string(Head head);
 
 // Empty if the description is consistent and of a sane size, so that no count of its parameters overflows; else what
 // is wrong with it, for people.

@@ -46,14 +46,14 @@ std::optional<RoleName> find_role(std::string_view name) {
   for (const RoleName& role : csv_roles) {
     if (role.name == name) return role;
   }
-  if (const std::optional<Role> role = parse_role(name)) return RoleName{name, *role, *role == Role::input};
+  if (const std::optional<Role> role = parse_enum<Role>(name)) return RoleName{name, *role, *role == Role::input};
   return std::nullopt;
 }
 
 std::string csv_role_names() {
-  std::string all = role_names();
+  std::string all = enum_names<Role>();
   for (const RoleName& role : csv_roles) {
-    if (!parse_role(role.name)) all += ", " + std::string(role.name);
+    if (!parse_enum<Role>(role.name)) all += ", " + std::string(role.name);
   }
   return all;
 }
@@ -62,7 +62,7 @@ std::optional<Phase> find_phase(std::string_view name) {
   if (name == "fwd") return Phase::forward;
   if (name == "bwd") return Phase::backward;
   if (name == "upd") return Phase::optimizer;
-  return parse_phase(name);
+  return parse_enum<Phase>(name);
 }
 
 bool is_kept_by_role(Role role) {
@@ -158,12 +158,12 @@ class OpRows {
     op.module = names.intern(module_of_op());
     const std::optional<Phase> phase = find_phase(table_.field(phase_));
     if (!phase) {
-      table_.fail("unknown phase '" + std::string(table_.field(phase_)) + "'; it is one of " + phase_names() +
+      table_.fail("unknown phase '" + std::string(table_.field(phase_)) + "'; it is one of " + enum_names<Phase>() +
                   ", fwd, bwd, upd");
     }
     op.phase = *phase;
     if (const std::string_view device = table_.field(device_); !device.empty()) {
-      const std::optional<Device> parsed = parse_device(device);
+      const std::optional<Device> parsed = parse_enum<Device>(device);
       if (!parsed) table_.fail("unknown device '" + std::string(device) + "'; it is one of gpu, cpu");
       op.device = *parsed;
     }

@@ -46,9 +46,9 @@ std::uint64_t ranks_of(const Trace& trace, const Op& op) {
 
 Precision precision_of(const Trace& trace) {
   if (trace.header.precision.empty()) return Precision::fp32;
-  if (const auto parsed = parse_precision(trace.header.precision)) return *parsed;
+  if (const auto parsed = parse_enum<Precision>(trace.header.precision)) return *parsed;
   throw Error("the trace's precision '" + trace.header.precision +
-              "' is unknown, so that its durations cannot be rescaled; valid are " + precision_names());
+              "' is unknown, so that its durations cannot be rescaled; valid are " + enum_names<Precision>());
 }
 
 class Rescaler {

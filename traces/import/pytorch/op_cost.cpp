@@ -91,14 +91,14 @@ Precision precision_of(const TensorRef* ref) {
 
 Kernel kernel_of(const OpKernel& found) {
   Kernel kernel;
-  kernel.kind = parse_kernel_kind(found.kind).value_or(KernelKind::unknown);
+  kernel.kind = parse_enum<KernelKind>(found.kind).value_or(KernelKind::unknown);
   const auto too_large = [](std::uint64_t number) { return number > largest_shape_number; };
   if (kernel.kind == KernelKind::unknown || std::ranges::any_of(found.shape, too_large)) return {};
   kernel.shape = found.shape;
   kernel.causal = found.causal;
   kernel.unaligned = found.unaligned;
   kernel.launches = std::max<std::uint32_t>(found.launches, 1);
-  kernel.attention = parse_attention_kernel(found.attention).value_or(AttentionKernel::unspecified);
+  kernel.attention = parse_enum<AttentionKernel>(found.attention).value_or(AttentionKernel::unspecified);
   return kernel;
 }
 

@@ -80,11 +80,11 @@ Named<std::optional<double>> utilization_of(const MachineSpec& machine, const Ru
   };
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {  // a share of an unlimited tier says nothing
     const Tier& tier = machine.tiers[i];
-    add(tier.name, tier.capacity < unlimited, static_cast<double>(result.window.occupancy_byte_ns[i]),
+    add(tier.name, tier.capacity < unlimited, static_cast<double>(result.window.tiers[i].occupancy_byte_ns),
         static_cast<double>(tier.capacity));
   }
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    add(machine.links[i].name, true, static_cast<double>(result.window.link_busy_ns[i]), 1);
+    add(machine.links[i].name, true, static_cast<double>(result.window.links[i].busy_ns), 1);
   }
   return utilization;
 }
@@ -94,7 +94,7 @@ Named<double> busy_of(const MachineSpec& machine, const RunResult& result) {
   Named<double> busy = {{"gpu_lane", per_iteration_seconds(result, result.window.compute_ns)},
                         {"cpu_lane", per_iteration_seconds(result, result.window.cpu_compute_ns)}};
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    busy.emplace_back(machine.links[i].name, per_iteration_seconds(result, result.window.link_busy_ns[i]));
+    busy.emplace_back(machine.links[i].name, per_iteration_seconds(result, result.window.links[i].busy_ns));
   }
   return busy;
 }
@@ -102,7 +102,7 @@ Named<double> busy_of(const MachineSpec& machine, const RunResult& result) {
 Named<Json> traffic_of(const MachineSpec& machine, const RunResult& result) {
   Named<Json> traffic;
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    const Bytes bytes = result.window.link_bytes[i];
+    const Bytes bytes = result.window.links[i].bytes;
     traffic.emplace_back(machine.links[i].name, bytes % result.period == 0
                                                     ? Json(bytes / result.period)
                                                     : Json(per_iteration(result, static_cast<double>(bytes))));
@@ -124,9 +124,9 @@ AllocatorCost allocator_cost(const RunResult& result, std::size_t tier) {
   };
   const Counters& window = result.window;
   return {.kind = std::string(to_string(result.allocators[tier])),
-          .fragmentation = ratio(window.scattered_byte_ns[tier], window.free_byte_ns[tier]),
-          .padding = ratio(window.padding_byte_ns[tier], window.occupancy_byte_ns[tier]),
-          .placeless = per_iteration(result, static_cast<double>(window.placeless[tier]))};
+          .fragmentation = ratio(window.tiers[tier].scattered_byte_ns, window.tiers[tier].free_byte_ns),
+          .padding = ratio(window.tiers[tier].padding_byte_ns, window.tiers[tier].occupancy_byte_ns),
+          .placeless = per_iteration(result, static_cast<double>(window.tiers[tier].placeless))};
 }
 
 // Bound ÷ time. The ideal has memory that the bound does not grant.
@@ -387,10 +387,10 @@ std::string traffic_text(const MachineSpec& machine, const RunResult& result) {
                             static_cast<double>(std::max<Bytes>(1, result.window.access_bytes)));
   }
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    if (result.window.link_bytes[i] == 0) continue;
+    if (result.window.links[i].bytes == 0) continue;
     text += fmt::format("  {:<14} {}, busy {:.0f} %\n", machine.links[i].name,
-                        format_bytes(result.window.link_bytes[i] / result.period),
-                        100.0 * static_cast<double>(result.window.link_busy_ns[i]) /
+                        format_bytes(result.window.links[i].bytes / result.period),
+                        100.0 * static_cast<double>(result.window.links[i].busy_ns) /
                             static_cast<double>(std::max<Nanoseconds>(1, result.window.time_ns)));
   }
   for (std::size_t i = 0; i < machine.tiers.size(); ++i) {

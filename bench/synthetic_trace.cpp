@@ -102,8 +102,8 @@ SyntheticTrace synthetic_trace(std::uint32_t op_count) {
   SyntheticTrace made;
   made.trace = Builder((op_count + ops_per_layer - 1) / ops_per_layer).build();
   const TraceSummary summary = summarize(made.trace);
-  made.peak_bytes = summary.peak_demand_bytes;
-  made.tensor_bytes = summary.tensor_bytes;
+  made.peak_bytes = summary.peak_demand.bytes;
+  made.tensor_bytes = summary.all_tensors.bytes;
   return made;
 }
 

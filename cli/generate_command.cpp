@@ -24,15 +24,15 @@ std::string summary_text(const std::string& output, const GenerateOptions& optio
   std::string text = fmt::format("{}: {}, {:.3f} billion parameters\n", output, options.model.name,
                                  static_cast<double>(parameters) * 1e-9);
   text += fmt::format("  ops        {} of {} rank{}\n", trace.ops.size(), ranks, ranks == 1 ? "" : "s");
-  text += fmt::format("  tensors    {}, {}\n", trace.tensors.size(), format_bytes(summary.tensor_bytes));
+  text += fmt::format("  tensors    {}, {}\n", trace.tensors.size(), format_bytes(summary.all_tensors.bytes));
   for (int role = 0; role < role_count; ++role) {
-    const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+    const TensorTotal& tensors = summary.tensors[static_cast<std::size_t>(role)];
     if (tensors.count == 0) continue;
     text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
                         format_bytes(tensors.bytes));
   }
   const char* const unit = options.forward_only ? "forward pass" : "step";
-  const Nanoseconds step = (summary.compute_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
+  const Nanoseconds step = (summary.all_ops.duration_ns + summary.gap_ns) / static_cast<Nanoseconds>(ranks);
   text += fmt::format("  modelled   {} a {} on {}{}, with unlimited memory\n", format_duration(step), unit,
                       options.gpu.name, ranks == 1 ? "" : " (mean over ranks, without waiting)");
   if (const std::string note = calibration_note(options.gpu.kernels); !note.empty()) text += "  " + note + "\n";
@@ -68,7 +68,7 @@ ExitCode run_generate(const GenerateArguments& arguments) {
   if (arguments.json) {
     Json by_role = Json::object();
     for (int role = 0; role < role_count; ++role) {
-      const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+      const TensorTotal& tensors = summary.tensors[static_cast<std::size_t>(role)];
       if (tensors.count == 0 && static_cast<Role>(role) > Role::workspace) continue;  // roles of inference only
       by_role[std::string(to_string(static_cast<Role>(role)))] = {{"count", tensors.count}, {"bytes", tensors.bytes}};
     }
@@ -80,7 +80,7 @@ ExitCode run_generate(const GenerateArguments& arguments) {
                 {"ranks", summary.rank_count},
                 {"tensors", {{"count", trace.tensors.size()}, {"by_role", std::move(by_role)}}},
                 {"flops", summary.flops},
-                {"compute_seconds", to_seconds(summary.compute_ns)},
+                {"compute_seconds", to_seconds(summary.all_ops.duration_ns)},
                 {"gap_seconds", to_seconds(summary.gap_ns)}});
   } else {
     print(summary_text(arguments.output, options, trace, summary, parameters));

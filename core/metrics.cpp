@@ -5,6 +5,16 @@
 
 namespace tencache {
 
+LinkCounters operator-(const LinkCounters& end, const LinkCounters& begin) {
+  return {end.bytes - begin.bytes, end.busy_ns - begin.busy_ns};
+}
+
+TierCounters operator-(const TierCounters& end, const TierCounters& begin) {
+  return {end.occupancy_byte_ns - begin.occupancy_byte_ns, end.free_byte_ns - begin.free_byte_ns,
+          end.scattered_byte_ns - begin.scattered_byte_ns, end.padding_byte_ns - begin.padding_byte_ns,
+          end.placeless - begin.placeless};
+}
+
 Counters operator-(const Counters& end, const Counters& begin) {
   Counters d = end;
   d.time_ns -= begin.time_ns;
@@ -20,17 +30,8 @@ Counters operator-(const Counters& end, const Counters& begin) {
   d.hit_bytes -= begin.hit_bytes;
   d.tensors -= begin.tensors;
   d.tensors_held -= begin.tensors_held;
-  for (std::size_t i = 0; i < max_links; ++i) {
-    d.link_bytes[i] -= begin.link_bytes[i];
-    d.link_busy_ns[i] -= begin.link_busy_ns[i];
-  }
-  for (std::size_t i = 0; i < max_tiers; ++i) {
-    d.occupancy_byte_ns[i] -= begin.occupancy_byte_ns[i];
-    d.free_byte_ns[i] -= begin.free_byte_ns[i];
-    d.scattered_byte_ns[i] -= begin.scattered_byte_ns[i];
-    d.padding_byte_ns[i] -= begin.padding_byte_ns[i];
-    d.placeless[i] -= begin.placeless[i];
-  }
+  for (std::size_t i = 0; i < max_links; ++i) d.links[i] = end.links[i] - begin.links[i];
+  for (std::size_t i = 0; i < max_tiers; ++i) d.tiers[i] = end.tiers[i] - begin.tiers[i];
   d.completions -= begin.completions;
   d.refusals -= begin.refusals;
   d.fallback_evictions -= begin.fallback_evictions;

@@ -16,6 +16,21 @@ namespace tencache {
 
 __extension__ using uint128 = unsigned __int128;
 
+struct LinkCounters {
+  Bytes bytes = 0;
+  Nanoseconds busy_ns = 0;
+};
+LinkCounters operator-(const LinkCounters& end, const LinkCounters& begin);
+
+struct TierCounters {
+  uint128 occupancy_byte_ns = 0;  // integral of its use over time
+  // With addresses, integrals over time: free bytes, those of them outside the largest hole (or beyond the largest free
+  // buffer), and what buffers hold beyond what was asked for.
+  uint128 free_byte_ns = 0, scattered_byte_ns = 0, padding_byte_ns = 0;
+  std::uint64_t placeless = 0;  // times that enough was free in sum, but in no one place
+};
+TierCounters operator-(const TierCounters& end, const TierCounters& begin);
+
 struct Counters {
   Nanoseconds time_ns = 0;                                // of the boundary
   Nanoseconds compute_ns = 0, gap_ns = 0;                 // of the GPU lane
@@ -29,13 +44,8 @@ struct Counters {
   // Of the governed tensors that GPU ops read: those that were on the GPU, or on their way there, as an iteration
   // began.
   std::uint64_t tensors = 0, tensors_held = 0;
-  std::array<Bytes, max_links> link_bytes{};
-  std::array<Nanoseconds, max_links> link_busy_ns{};
-  std::array<uint128, max_tiers> occupancy_byte_ns{};  // integral of a tier's use over time
-  // Of tiers with addresses, integrals over time: free bytes, those of them outside the largest hole (or beyond the
-  // largest free buffer), and what buffers hold beyond what was asked for.
-  std::array<uint128, max_tiers> free_byte_ns{}, scattered_byte_ns{}, padding_byte_ns{};
-  std::array<std::uint64_t, max_tiers> placeless{};  // times that enough was free in sum, but in no one place
+  std::array<LinkCounters, max_links> links{};
+  std::array<TierCounters, max_tiers> tiers{};
   std::uint64_t completions = 0;
   std::uint64_t refusals = 0, fallback_evictions = 0;
   std::uint64_t evictions = 0;  // chunks sent away or dropped from the GPU tier

@@ -51,7 +51,7 @@ bool has_room(const Accelerator& accelerator, const MachineSpec& machine) {
 Bytes peak_in_pages(Trace trace, const Accelerator* accelerator) {
   const Bytes page = accelerator != nullptr ? accelerator->granularity() : 1;
   for (Tensor& tensor : trace.tensors) tensor.bytes = (tensor.bytes + page - 1) / page * page;
-  return summarize(trace).peak_demand_bytes;
+  return summarize(trace).peak_demand.bytes;
 }
 
 std::vector<std::string> device_names() {

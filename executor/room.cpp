@@ -106,7 +106,7 @@ void state_expected_writes(const MachineSpec& machine, const RunResult& expected
       continue;
     }
     const double an_iteration =
-        static_cast<double>(expected.window.link_bytes[i]) / static_cast<double>(expected.period);
+        static_cast<double>(expected.window.links[i].bytes) / static_cast<double>(expected.period);
     const double seconds = expected.iteration_seconds();
     const double a_day = seconds > 0 ? an_iteration / seconds * 86400 : 0;
     remark(fmt::format("tier {}: about {} will be written over {}, {} an iteration; {} a day at that rate", tier,

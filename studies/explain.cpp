@@ -296,7 +296,7 @@ class Explaining {
       const StallCause cause = cause_of(machine, static_cast<LinkId>(link));
       const bool known = std::find(removed.begin(), removed.end(), cause) != removed.end() ||
                          std::find(causes.begin(), causes.end(), cause) != causes.end();
-      if (!known && window.link_bytes[link] > 0) causes.push_back(cause);
+      if (!known && window.links[link].bytes > 0) causes.push_back(cause);
     }
     return causes;
   }

@@ -64,7 +64,7 @@ Ssds ssds_of(const MachineSpec& machine, TierId tier, std::size_t ranks) {
 double written_per_iteration(const RunResult& result, const MachineSpec& machine, TierId tier) {
   double bytes = 0;
   for (std::size_t link = 0; link < machine.links.size(); ++link) {
-    if (written_by(machine.links[link], tier)) bytes += static_cast<double>(result.window.link_bytes[link]);
+    if (written_by(machine.links[link], tier)) bytes += static_cast<double>(result.window.links[link].bytes);
   }
   return bytes / static_cast<double>(result.period);
 }

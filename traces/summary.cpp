@@ -18,8 +18,6 @@ class Pass {
 
   TraceSummary run() {
     summary_.header = trace_.header;
-    summary_.op_count = trace_.ops.size();
-    summary_.tensor_count = trace_.tensors.size();
     for (OpIndex index = 0; index < trace_.ops.size(); ++index) add_op(index);
     for (TensorId id = 0; id < trace_.tensors.size(); ++id) add_tensor(id);
     find_peak_demand();
@@ -29,16 +27,12 @@ class Pass {
  private:
   void add_op(OpIndex index) {
     const Op& op = trace_.ops[index];
-    auto& of_kind = summary_.ops[static_cast<std::size_t>(op.phase)][static_cast<std::size_t>(op.device)];
-    ++of_kind.count;
-    of_kind.duration_ns += op.duration_ns;
-    auto& of_kernel = summary_.kernels[static_cast<std::size_t>(trace_.kernel(op).kind)];
-    ++of_kernel.count;
-    of_kernel.duration_ns += op.duration_ns;
+    summary_.all_ops.add(op.duration_ns);
+    summary_.ops[static_cast<std::size_t>(op.phase)][static_cast<std::size_t>(op.device)].add(op.duration_ns);
+    summary_.kernels[static_cast<std::size_t>(trace_.kernel(op).kind)].add(op.duration_ns);
     if (const std::uint64_t step = trace_.detail(op).step; step > 0) {
       summary_.step_count = std::max(summary_.step_count, step + 1);
     }
-    summary_.compute_ns += op.duration_ns;
     summary_.gap_ns += op.gap_before_ns;
     if (op.duration_source == DurationSource::measured) summary_.measured_ns += op.duration_ns;
     summary_.flops += op.flops;
@@ -60,30 +54,17 @@ class Pass {
       if (op.phase == Phase::optimizer) in_step_[id] = true;
     }
     for (TensorId id : trace_.writes(op)) use(id);
-    keep_largest(working_set, index, summary_.largest_working_set_bytes, summary_.largest_working_set_op);
-    if (op.device == Device::gpu) {
-      keep_largest(working_set, index, summary_.largest_gpu_working_set_bytes, summary_.largest_gpu_working_set_op);
-    }
-  }
-
-  static void keep_largest(Bytes bytes, OpIndex op, Bytes& largest, OpIndex& largest_op) {
-    if (largest_op != none && bytes <= largest) return;
-    largest = bytes;
-    largest_op = op;
-  }
-
-  static void count(TraceSummary::Tensors& tensors, Bytes bytes) {
-    ++tensors.count;
-    tensors.bytes += bytes;
+    summary_.working_set.offer(working_set, index);
+    if (op.device == Device::gpu) summary_.gpu_working_set.offer(working_set, index);
   }
 
   void add_tensor(TensorId id) {
     const Tensor& tensor = trace_.tensors[id];
-    summary_.tensor_bytes += tensor.bytes;
-    count(summary_.tensors[static_cast<std::size_t>(tensor.role)], tensor.bytes);
-    if (tensor.persistent) count(summary_.persistent, tensor.bytes);
-    if (tensor.role == Role::gradient && in_step_[id]) count(summary_.gradients_of_step, tensor.bytes);
-    if (first_[id] == none) count(summary_.unused, tensor.bytes);
+    summary_.all_tensors.add(tensor.bytes);
+    summary_.tensors[static_cast<std::size_t>(tensor.role)].add(tensor.bytes);
+    if (tensor.persistent) summary_.persistent.add(tensor.bytes);
+    if (tensor.role == Role::gradient && in_step_[id]) summary_.gradients_of_step.add(tensor.bytes);
+    if (first_[id] == none) summary_.unused.add(tensor.bytes);
   }
 
   void find_peak_demand() {
@@ -96,7 +77,7 @@ class Pass {
     Bytes alive = summary_.persistent.bytes;
     for (OpIndex index = 0; index < trace_.ops.size(); ++index) {
       alive += born[index];
-      keep_largest(alive, index, summary_.peak_demand_bytes, summary_.peak_demand_op);
+      summary_.peak_demand.offer(alive, index);
       alive -= dead[index];
     }
   }

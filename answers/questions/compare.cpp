@@ -35,7 +35,7 @@ bool better(const Outcome& a, const Outcome& b) {
 // "12.3 GB" over all links, an iteration.
 std::string moved(const MachineSpec& machine, const RunResult& result) {
   double bytes = 0;
-  for (std::size_t i = 0; i < machine.links.size(); ++i) bytes += static_cast<double>(result.window.link_bytes[i]);
+  for (std::size_t i = 0; i < machine.links.size(); ++i) bytes += static_cast<double>(result.window.links[i].bytes);
   bytes /= static_cast<double>(result.period);
   const double unit = bytes >= 1e9 ? 1e9 : 1e6;
   const double value = bytes / unit;

@@ -32,9 +32,9 @@ Json header_json(const Trace& trace) {
   return json;
 }
 
-Json ops_json(const TraceSummary::Ops& ops) { return {{"count", ops.count}, {"seconds", to_seconds(ops.duration_ns)}}; }
+Json ops_json(const OpTotal& ops) { return {{"count", ops.count}, {"seconds", to_seconds(ops.duration_ns)}}; }
 
-Json tensors_json(const TraceSummary::Tensors& tensors) { return {{"count", tensors.count}, {"bytes", tensors.bytes}}; }
+Json tensors_json(const TensorTotal& tensors) { return {{"count", tensors.count}, {"bytes", tensors.bytes}}; }
 
 Json op_bytes_json(const Trace& trace, Bytes bytes, OpIndex op) {
   Json json = {{"bytes", bytes}, {"op", nullptr}, {"name", nullptr}};
@@ -59,7 +59,7 @@ Json info_json(const std::string& file, const std::string& sha256, const Trace& 
     }
     by_phase[std::string(to_string(phase))] = std::move(by_device);
   }
-  json["ops"] = {{"count", summary.op_count}, {"by_phase", std::move(by_phase)}};
+  json["ops"] = {{"count", summary.all_ops.count}, {"by_phase", std::move(by_phase)}};
   if (summary.kernels_known()) {
     Json by_kernel = Json::object();
     for (std::size_t i = 0; i < kernel_kind_count; ++i) {
@@ -77,17 +77,16 @@ Json info_json(const std::string& file, const std::string& sha256, const Trace& 
     by_role[std::string(to_string(static_cast<Role>(role)))] =
         tensors_json(summary.tensors[static_cast<std::size_t>(role)]);
   }
-  json["tensors"] = {{"count", summary.tensor_count},
-                     {"bytes", summary.tensor_bytes},
+  json["tensors"] = {{"count", summary.all_tensors.count},
+                     {"bytes", summary.all_tensors.bytes},
                      {"by_role", std::move(by_role)},
                      {"gradients_of_step", tensors_json(summary.gradients_of_step)},
                      {"persistent", tensors_json(summary.persistent)},
                      {"unused", tensors_json(summary.unused)}};
-  json["peak_demand"] = op_bytes_json(trace, summary.peak_demand_bytes, summary.peak_demand_op);
-  json["largest_working_set"] = op_bytes_json(trace, summary.largest_working_set_bytes, summary.largest_working_set_op);
-  json["largest_gpu_working_set"] =
-      op_bytes_json(trace, summary.largest_gpu_working_set_bytes, summary.largest_gpu_working_set_op);
-  json["compute_seconds"] = to_seconds(summary.compute_ns);
+  json["peak_demand"] = op_bytes_json(trace, summary.peak_demand.bytes, summary.peak_demand.op);
+  json["largest_working_set"] = op_bytes_json(trace, summary.working_set.bytes, summary.working_set.op);
+  json["largest_gpu_working_set"] = op_bytes_json(trace, summary.gpu_working_set.bytes, summary.gpu_working_set.op);
+  json["compute_seconds"] = to_seconds(summary.all_ops.duration_ns);
   json["gap_seconds"] = to_seconds(summary.gap_ns);
   json["measured_share"] = summary.measured_share();
   json["flops"] = summary.flops == 0 ? Json(nullptr) : Json(summary.flops);
@@ -111,10 +110,10 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
                       header.precision.empty() ? "unknown precision" : printable(header.precision));
   text += fmt::format("  recorded       on {}, by {}\n", or_unknown(header.hardware), or_unknown(header.recorded_by));
   if (!header.stack.empty()) text += fmt::format("  stack          {}\n", printable(header.stack));
-  text += fmt::format("  ops            {} in {} modules\n", summary.op_count, summary.module_count);
+  text += fmt::format("  ops            {} in {} modules\n", summary.all_ops.count, summary.module_count);
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
     for (const Device device : {Device::gpu, Device::cpu}) {
-      const TraceSummary::Ops& ops = summary.ops[phase][static_cast<std::size_t>(device)];
+      const OpTotal& ops = summary.ops[phase][static_cast<std::size_t>(device)];
       if (ops.count == 0) continue;
       text += fmt::format("    {:<12} {} ops on the {}, {}\n", to_string(static_cast<Phase>(phase)), ops.count,
                           to_string(device), format_duration(ops.duration_ns));
@@ -123,31 +122,31 @@ std::string info_text(const std::string& file, const Trace& trace, const TraceSu
   if (summary.kernels_known()) {
     text += "  kernels\n";
     for (std::size_t kind = 0; kind < kernel_kind_count; ++kind) {
-      const TraceSummary::Ops& ops = summary.kernels[kind];
+      const OpTotal& ops = summary.kernels[kind];
       if (ops.count == 0) continue;
       text += fmt::format("    {:<18} {} ops, {}\n", to_string(static_cast<KernelKind>(kind)), ops.count,
                           format_duration(ops.duration_ns));
     }
   }
   if (summary.step_count > 0) text += fmt::format("  steps          {}\n", summary.step_count);
-  text += fmt::format("  compute        {}, gaps {}; {:.0f} % measured\n", format_duration(summary.compute_ns),
+  text += fmt::format("  compute        {}, gaps {}; {:.0f} % measured\n", format_duration(summary.all_ops.duration_ns),
                       format_duration(summary.gap_ns), 100 * summary.measured_share());
-  text += fmt::format("  tensors        {}, {}\n", summary.tensor_count, format_bytes(summary.tensor_bytes));
+  text += fmt::format("  tensors        {}, {}\n", summary.all_tensors.count, format_bytes(summary.all_tensors.bytes));
   for (int role = 0; role < role_count; ++role) {
-    const TraceSummary::Tensors& tensors = summary.tensors[static_cast<std::size_t>(role)];
+    const TensorTotal& tensors = summary.tensors[static_cast<std::size_t>(role)];
     if (tensors.count == 0) continue;
     text += fmt::format("    {:<16} {}, {}\n", to_string(static_cast<Role>(role)), tensors.count,
                         format_bytes(tensors.bytes));
-    const TraceSummary::Tensors& of_step = summary.gradients_of_step;
+    const TensorTotal& of_step = summary.gradients_of_step;
     if (static_cast<Role>(role) == Role::gradient && of_step.count > 0 && of_step.count < tensors.count) {
       text += fmt::format("      of the step    {}, {}; the others are of activations\n", of_step.count,
                           format_bytes(of_step.bytes));
     }
   }
   text += fmt::format("  persistent     {}, {}\n", summary.persistent.count, format_bytes(summary.persistent.bytes));
-  text += fmt::format("  peak demand    {}\n", op_bytes_text(trace, summary.peak_demand_bytes, summary.peak_demand_op));
+  text += fmt::format("  peak demand    {}\n", op_bytes_text(trace, summary.peak_demand.bytes, summary.peak_demand.op));
   text += fmt::format("  needs at least {}\n",
-                      op_bytes_text(trace, summary.largest_gpu_working_set_bytes, summary.largest_gpu_working_set_op));
+                      op_bytes_text(trace, summary.gpu_working_set.bytes, summary.gpu_working_set.op));
   return text;
 }
 

@@ -97,7 +97,7 @@ class Engine {
   void allocate(TensorId tensor, Nanoseconds now) { enter(now, input::Allocate{tensor}); }
   void end(Nanoseconds now) { enter(now, input::End{}); }
   // An owned task of a live program: ordered after the lane's earlier ones and after those of the other lane that touch
-  // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag: task_tag(). `idle()`
+  // the same tensors, and run by the machine, which finds `tag` (less than 2^40) in its own tag. `idle()`
   // tells when all are done.
   void task(std::uint8_t lane, OpIndex op, Tag tag, std::span<const Use> uses, Nanoseconds duration_ns,
             Nanoseconds now) {
@@ -109,7 +109,6 @@ class Engine {
   }
   // Of the lane: tasks that are not done.
   std::size_t tasks_left(std::uint8_t lane) const { return lanes_[lane].active.size() + program_->pending(lane); }
-  static Tag task_tag(Tag of_execute) { return (of_execute & 0x00ff'ffff'ffff'ffff) >> 8; }
   void module_begin(NameId module, Nanoseconds now) { enter(now, input::ModuleBegin{module}); }
   void module_end(NameId module, Nanoseconds now) { enter(now, input::ModuleEnd{module}); }
   void iteration_boundary(Nanoseconds now) { enter(now, input::Boundary{}); }
@@ -140,7 +139,6 @@ class Engine {
   const Residency& memory() const { return memory_; }
   Residency& memory() { return memory_; }
   const Counters& counters() const { return ledger_.counters(); }
-  bool transfers_under_way() const { return transfers_.in_flight() > 0; }
   // The result so far, of an intercepted program; boundaries are those of iteration_boundary.
   RunResult result() const;
 

@@ -12,12 +12,12 @@ Ledger::Ledger(const Moment& moment, Timeline* timeline, bool first_and_last)
 void Ledger::advance(Nanoseconds passed_ns, const Residency& memory) {
   const uint128 passed = static_cast<uint128>(passed_ns);
   for (TierId tier = 0; tier < memory.tier_count(); ++tier) {
-    counters_.occupancy_byte_ns[tier] += passed * memory.used(tier);
+    counters_.tiers[tier].occupancy_byte_ns += passed * memory.used(tier);
     const Allocator& allocator = memory.allocator(tier);
     if (!allocator.addressed()) continue;
-    counters_.free_byte_ns[tier] += passed * allocator.free();
-    counters_.scattered_byte_ns[tier] += passed * (allocator.free() - allocator.largest_free());
-    counters_.padding_byte_ns[tier] += passed * allocator.padding();
+    counters_.tiers[tier].free_byte_ns += passed * allocator.free();
+    counters_.tiers[tier].scattered_byte_ns += passed * (allocator.free() - allocator.largest_free());
+    counters_.tiers[tier].padding_byte_ns += passed * allocator.padding();
   }
   counters_.time_ns = moment_.now;
 }

@@ -63,8 +63,8 @@ class Ledger {
 
   // ---- Copies, and everything else that is counted. A span is worth making only if there is a timeline.
   void copied(LinkId link, Bytes bytes, Nanoseconds busy_ns) {
-    counters_.link_bytes[link] += bytes;
-    counters_.link_busy_ns[link] += busy_ns;
+    counters_.links[link].bytes += bytes;
+    counters_.links[link].busy_ns += busy_ns;
   }
   bool has_timeline() const { return timeline_ != nullptr; }
   void add(const Span& span) {

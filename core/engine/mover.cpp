@@ -266,7 +266,7 @@ void Mover::make_room(TierId tier, Bytes bytes, bool prefetch, ChunkId incoming,
     if (have < bytes) return bytes - have;
     // Enough in sum, and yet no place: holes too small, or buffers of the wrong size. Wait for what is leaving first.
     if (parts_.memory.leaving(tier) > 0 || parts_.memory.has_room(first, tier)) return 0;
-    if (counts) ++parts_.ledger.counters().placeless[tier];
+    if (counts) ++parts_.ledger.counters().tiers[tier].placeless;
     counts = false;
     return 1;
   };

@@ -195,13 +195,13 @@ std::string trace_section(const Document& document) {
   add_fact(html, "kernels of", header.stack);
   add_fact(html, "made by", header.recorded_by);
   add_fact(html, "ops",
-           fmt::format("{}, {} of computing and {} between them", summary.op_count, duration_text(summary.compute_ns),
-                       duration_text(summary.gap_ns)));
-  add_fact(html, "most alive at once", format_bytes(summary.peak_demand_bytes));
-  add_fact(html, "largest op needs", format_bytes(summary.largest_working_set_bytes));
+           fmt::format("{}, {} of computing and {} between them", summary.all_ops.count,
+                       duration_text(summary.all_ops.duration_ns), duration_text(summary.gap_ns)));
+  add_fact(html, "most alive at once", format_bytes(summary.peak_demand.bytes));
+  add_fact(html, "largest op needs", format_bytes(summary.working_set.bytes));
   html += "</dl>\n<table><thead><tr><th>role</th><th>tensors</th><th>bytes</th></tr></thead><tbody>\n";
   for (std::size_t role = 0; role < role_count; ++role) {
-    const TraceSummary::Tensors& tensors = summary.tensors[role];
+    const TensorTotal& tensors = summary.tensors[role];
     if (tensors.count == 0) continue;
     html += fmt::format("<tr data-bytes=\"{}\"><td>{}</td><td>{}</td><td>{}</td></tr>\n", tensors.bytes,
                         label_of(static_cast<Role>(role)), tensors.count, format_bytes(tensors.bytes));

@@ -112,7 +112,7 @@ RunFigures figures_of(const Outcome& outcome, const MachineSpec& machine, std::u
   figures.peak_activation_bytes = peak_less(bytes_of(trace, [](const Tensor& tensor) { return tensor.persistent; }));
   for (std::size_t link = 0; link < machine.links.size(); ++link) {
     figures.link_bytes[machine.links[link].name] =
-        static_cast<double>(result.window.link_bytes[link]) / static_cast<double>(result.period);
+        static_cast<double>(result.window.links[link].bytes) / static_cast<double>(result.period);
   }
   for (std::size_t cause = 0; cause < stall_cause_count; ++cause) {
     figures.stalls[std::string(to_string(static_cast<StallCause>(cause)))] =

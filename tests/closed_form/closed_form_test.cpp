@@ -226,12 +226,17 @@ TEST(ClosedFormTest, AnIterationIsTheDifferenceOfItsBoundaries) {
     }
     for (auto& value : c.stall_ns) visit(value);
     for (auto& value : c.phase_ns) visit(value);
-    for (auto& value : c.link_bytes) visit(value);
-    for (auto& value : c.link_busy_ns) visit(value);
-    for (auto* tiers : {&c.occupancy_byte_ns, &c.free_byte_ns, &c.scattered_byte_ns, &c.padding_byte_ns}) {
-      for (auto& value : *tiers) visit(value);
+    for (auto& link : c.links) {
+      visit(link.bytes);
+      visit(link.busy_ns);
     }
-    for (auto& value : c.placeless) visit(value);
+    for (auto& tier : c.tiers) {
+      for (auto* value :
+           {&tier.occupancy_byte_ns, &tier.free_byte_ns, &tier.scattered_byte_ns, &tier.padding_byte_ns}) {
+        visit(*value);
+      }
+      visit(tier.placeless);
+    }
   };
   Counters begin, end;
   int number = 0;

@@ -100,7 +100,7 @@ TEST_F(LedgerTest, OccupancyIsIntegrated) {
   ledger.advance(10, memory);
   ASSERT_TRUE(memory.reserve(1, 0));
   ledger.advance(5, memory);
-  EXPECT_TRUE(ledger.counters().occupancy_byte_ns[0] == 40 * 10 + 70 * 5);
+  EXPECT_TRUE(ledger.counters().tiers[0].occupancy_byte_ns == 40 * 10 + 70 * 5);
 }
 
 // Iterations of 10, 20 and 40 ns whose ends have the states 7, 8, 7: the period is the last two.

@@ -278,15 +278,15 @@ TEST_P(Recordings, ImportAndValidate) {
   const Trace trace = import_csv(options);
   EXPECT_EQ(trace.header.model, GetParam().name);
   const TraceSummary summary = summarize(trace);
-  EXPECT_EQ(summary.op_count, GetParam().op_count);
-  EXPECT_EQ(summary.tensor_count, GetParam().tensor_count);
-  EXPECT_EQ(summary.compute_ns, GetParam().total_ns);
+  EXPECT_EQ(summary.all_ops.count, GetParam().op_count);
+  EXPECT_EQ(summary.all_tensors.count, GetParam().tensor_count);
+  EXPECT_EQ(summary.all_ops.duration_ns, GetParam().total_ns);
   EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::parameter)].bytes, GetParam().parameter_bytes4k);
   EXPECT_EQ(summary.unused.count, 0u);
   const std::string text = format_trace(trace);
   EXPECT_EQ(format_trace(parse_trace(text, "again")), text);
   options.size_column = "bytes_no_batch";
-  EXPECT_LE(summarize(import_csv(options)).tensor_bytes, summary.tensor_bytes);
+  EXPECT_LE(summarize(import_csv(options)).all_tensors.bytes, summary.all_tensors.bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(G10, Recordings,

@@ -292,9 +292,9 @@ TEST(EngineLiveTest, AWriteThatBecomesKnownLateIsOne) {
     program.wait();
     if (late) program.engine.late_write(a);
     program.engine.end(program.machine.now());
-    const Bytes before = program.engine.counters().link_bytes[1];
+    const Bytes before = program.engine.counters().links[1].bytes;
     program.run({{x, true, false}});
-    EXPECT_EQ(program.engine.counters().link_bytes[1] - before, late ? 100 : 0);
+    EXPECT_EQ(program.engine.counters().links[1].bytes - before, late ? 100 : 0);
   }
 }
 

@@ -215,9 +215,9 @@ TEST(EngineRulesTest, FragmentationGivesUpNoMoreThanItMust) {
   EXPECT_TRUE(engine.memory().resident(small[3], 0)) << "the warmest was given up although there was a hole without it";
   // All is full for six ops. The second of the victims leaves 50 bytes in two holes: once there is room without a
   // place.
-  EXPECT_EQ(result.window.placeless[0], 1U);
+  EXPECT_EQ(result.window.tiers[0].placeless, 1U);
   EXPECT_EQ(result.allocators[0], AllocatorKind::best_fit);
-  EXPECT_EQ(result.window.padding_byte_ns[0], 0U);
+  EXPECT_EQ(result.window.tiers[0].padding_byte_ns, 0U);
 }
 
 class FailingOps final : public OtherMachine {

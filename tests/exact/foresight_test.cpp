@@ -274,7 +274,7 @@ TEST(ForesightTest, PlansWithinItsBudgets) {
     faster += iteration(planned.result) < iteration(without.result) * 0.999 ? 1 : 0;
     constexpr LinkId write = 3;  // of small_machine
     const auto written = [](const RunResult& r) {
-      return static_cast<double>(r.window.link_bytes[write]) / static_cast<double>(r.period);
+      return static_cast<double>(r.window.links[write].bytes) / static_cast<double>(r.period);
     };
     EXPECT_LE(written(planned.result), written(without.result) * 1.1 + 1);
   }

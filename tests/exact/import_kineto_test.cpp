@@ -148,7 +148,7 @@ TEST_F(Kineto, JoinedByIdTheOpsHaveTheTimesOfTheirKernels) {
   const Trace trace = join(three_ops(), three_ops_timed(true));
   // Idle time is the gap of the op that ends it; what is left of the 100 us goes before the first.
   EXPECT_THAT(times_of(trace), ElementsAre("45000+20000", "10000+10000", "10000+5000"));
-  EXPECT_EQ(summarize(trace).compute_ns + summarize(trace).gap_ns, 100'000);
+  EXPECT_EQ(summarize(trace).all_ops.duration_ns + summarize(trace).gap_ns, 100'000);
   EXPECT_EQ(trace.ops[0].duration_source, DurationSource::measured);
   EXPECT_EQ(trace.header.hardware, "Round GPU");
   EXPECT_THAT(notes_, Contains(HasSubstr("5 of 5 calls matched by record-function id")));
@@ -369,7 +369,8 @@ TEST_F(KinetoRecording, TheLinearPairIsAlignedByNames) {
   EXPECT_THAT(imported.notes, Contains(HasSubstr("928 of 928 calls matched by aligning their names")));
   const TraceSummary summary = summarize(imported.trace);
   EXPECT_EQ(summary.measured_share(), 1);
-  EXPECT_NEAR(static_cast<double>(summary.compute_ns + summary.gap_ns), 27'152'000, 1'000);  // the recorded iteration
+  EXPECT_NEAR(static_cast<double>(summary.all_ops.duration_ns + summary.gap_ns), 27'152'000,
+              1'000);  // the recorded iteration
   EXPECT_EQ(imported.trace.header.hardware, "NVIDIA GeForce RTX 2080 Ti");
 }
 
@@ -394,7 +395,7 @@ TEST_F(KinetoRecording, ProfiledMemoryGivesTheRecordedPeak) {
   const Trace trace = import_kineto(options).trace;
   EXPECT_EQ(demands_of(trace).front().peak.bytes, 6'629'508'096u);
   const TraceSummary summary = summarize(trace);
-  EXPECT_NEAR(static_cast<double>(summary.compute_ns + summary.gap_ns), 346.1e6, 0.5e6);  // ProfilerStep#4
+  EXPECT_NEAR(static_cast<double>(summary.all_ops.duration_ns + summary.gap_ns), 346.1e6, 0.5e6);  // ProfilerStep#4
   EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::gradient)].count, 404u) << "one an AccumulateGrad";
 }
 

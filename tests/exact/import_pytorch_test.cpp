@@ -556,7 +556,7 @@ class PytorchRecording : public ::testing::Test {
   void SetUp() override {
     if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no recordings in " << folder;
   }
-  static TraceSummary::Tensors of(const TraceSummary& summary, Role role) {
+  static TensorTotal of(const TraceSummary& summary, Role role) {
     return summary.tensors[static_cast<std::size_t>(role)];
   }
   const std::string folder = std::string(TENCACHE_SOURCE_DIR) + "/../shared/traces/pytorch/";

@@ -260,8 +260,8 @@ TEST(MlpOffloadTest, WithoutStorageAllStay) {
   for (const MachineSpec& machine : {offloading_machine(1200), of_the_gpu}) {
     const GoldenRun run = run_golden("mlp-offload", {}, five_sub_groups(), machine);
     ASSERT_TRUE(run.result.fits) << run.result.misfit;
-    EXPECT_EQ(run.result.window.link_bytes[h2d], 5 * tensor_bytes);
-    EXPECT_EQ(run.result.window.link_bytes[d2h], 5 * tensor_bytes + 1);
+    EXPECT_EQ(run.result.window.links[h2d].bytes, 5 * tensor_bytes);
+    EXPECT_EQ(run.result.window.links[d2h].bytes, 5 * tensor_bytes + 1);
   }
 }
 

@@ -75,7 +75,7 @@ TEST_P(RecordingsTest, UvmAsPublished) {
 
 double gigabytes(const RunResult& result, const MachineSpec& machine, TierId from, TierId to) {
   const LinkId link = machine.link_between(from, to);
-  return static_cast<double>(result.window.link_bytes[link]) / static_cast<double>(result.period) * 1e-9;
+  return static_cast<double>(result.window.links[link].bytes) / static_cast<double>(result.period) * 1e-9;
 }
 
 TEST_P(RecordingsTest, G10) {

@@ -224,14 +224,14 @@ TEST(TenCacheTest, StatesSlide) {
   ASSERT_GE(run.result.iterations, 2U);
   EXPECT_EQ(run.result.iteration_ns[1], without.result.iteration_ns[1]);
   EXPECT_THAT(asked_at(run, trace, "s0", write, 1), ElementsAre());
-  EXPECT_EQ(run.result.window.link_bytes[read], 5 * parameter_bytes * run.result.period);
-  EXPECT_EQ(run.result.window.link_bytes[write], 5 * parameter_bytes * run.result.period);
+  EXPECT_EQ(run.result.window.links[read].bytes, 5 * parameter_bytes * run.result.period);
+  EXPECT_EQ(run.result.window.links[write].bytes, 5 * parameter_bytes * run.result.period);
   EXPECT_TRUE(run.result.steady);
 
   Settings fp16 = settings;
   fp16["optimizer_states"] = "false";
   const GoldenRun all = run_golden("10cache", fp16, trace, machine_of(100'000, true));
-  EXPECT_EQ(all.result.window.link_bytes[read], 6 * parameter_bytes * all.result.period);
+  EXPECT_EQ(all.result.window.links[read].bytes, 6 * parameter_bytes * all.result.period);
 }
 
 // SC: each of the eight visits fetches its parameter, which is dropped after it; the four gradients leave to fresh

@@ -533,25 +533,25 @@ TEST(TraceFile, EveryDamagedByteIsAnErrorOrAValidTrace) {
 
 TEST(TraceFile, SummaryCountsWhatIsThere) {
   const TraceSummary summary = summarize(parse_trace(tiny, "t"));
-  EXPECT_EQ(summary.op_count, 3u);
-  EXPECT_EQ(summary.tensor_count, 3u);
-  EXPECT_EQ(summary.tensor_bytes, 220u);
+  EXPECT_EQ(summary.all_ops.count, 3u);
+  EXPECT_EQ(summary.all_tensors.count, 3u);
+  EXPECT_EQ(summary.all_tensors.bytes, 220u);
   EXPECT_EQ(summary.persistent.bytes, 100u);
   EXPECT_EQ(summary.unused.count, 0u);
   EXPECT_EQ(summary.module_count, 1u);
   EXPECT_EQ(summary.rank_count, 2u);
-  EXPECT_EQ(summary.compute_ns, 3500);
+  EXPECT_EQ(summary.all_ops.duration_ns, 3500);
   EXPECT_EQ(summary.gap_ns, 5);
   EXPECT_DOUBLE_EQ(summary.measured_share(), 1500.0 / 3500.0);
   EXPECT_EQ(summary.flops, 7u);
   EXPECT_EQ(summary.ops[static_cast<std::size_t>(Phase::optimizer)][static_cast<std::size_t>(Device::cpu)].count, 1u);
   EXPECT_EQ(summary.tensors[static_cast<std::size_t>(Role::gradient)].bytes, 100u);
   // w always (100); a in ops 0 and 1 (20); g in ops 1 and 2 (100): 120, 220, 200.
-  EXPECT_EQ(summary.peak_demand_bytes, 220u);
-  EXPECT_EQ(summary.peak_demand_op, 1u);
+  EXPECT_EQ(summary.peak_demand.bytes, 220u);
+  EXPECT_EQ(summary.peak_demand.op, 1u);
   // Op 2 reads and writes w: once.
-  EXPECT_EQ(summary.largest_working_set_bytes, 220u);
-  EXPECT_EQ(summary.largest_working_set_op, 1u);
+  EXPECT_EQ(summary.working_set.bytes, 220u);
+  EXPECT_EQ(summary.working_set.op, 1u);
 }
 
 TEST_F(Files, TracesSurviveCompression) {

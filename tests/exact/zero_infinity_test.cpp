@@ -252,7 +252,7 @@ TEST(ZeroInfinityTest, WhatSpillsComesThroughStagingBuffersInParts) {
   const Program program = lower(three_modules(), *made.policy, machine);
   const RunResult result = simulate(program, machine, *made.policy, {.max_iterations = 2, .until_steady = false});
   EXPECT_TRUE(result.fits) << result.misfit;
-  EXPECT_GT(result.window.link_bytes[2], 0u);  // read
+  EXPECT_GT(result.window.links[2].bytes, 0u);  // read
 }
 
 // All of it: parameters, gradients and states on NVMe.

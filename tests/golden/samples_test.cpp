@@ -73,7 +73,7 @@ TEST(SamplesTest, SayWhatTheirProgramsDo) {
     EXPECT_GT(bytes_of(trace, Role::activation), 0U);
     EXPECT_TRUE(std::ranges::any_of(trace.ops, [](const Op& op) { return op.placeable && op.reorderable; }));
     EXPECT_GE(summary.module_count, 4U);
-    EXPECT_GT(summary.peak_demand_bytes, summary.largest_working_set_bytes);
+    EXPECT_GT(summary.peak_demand.bytes, summary.working_set.bytes);
   }
 }
 
@@ -89,10 +89,10 @@ MachineSpec machine_for(const TraceSummary& summary) {
   };
   MachineSpec machine;
   machine.name = "sixty-percent";
-  const Bytes all = 2 * summary.tensor_bytes;
-  machine.tiers = {tier("gpu", TierKind::gpu,
-                        std::max(summary.peak_demand_bytes / 10 * 6, summary.largest_working_set_bytes / 10 * 11)),
-                   tier("cpu", TierKind::cpu, all), tier("nvme", TierKind::nvme, all)};
+  const Bytes all = 2 * summary.all_tensors.bytes;
+  machine.tiers = {
+      tier("gpu", TierKind::gpu, std::max(summary.peak_demand.bytes / 10 * 6, summary.working_set.bytes / 10 * 11)),
+      tier("cpu", TierKind::cpu, all), tier("nvme", TierKind::nvme, all)};
   const auto link = [&machine](const char* name, TierId from, TierId to, BytesPerSecond bandwidth) {
     Link made;
     made.name = name;

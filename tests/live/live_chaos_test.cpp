@@ -37,7 +37,7 @@ TEST_P(Chaos, ResultsAreThoseOfThePlainRun) {
   options.settle = true;  // what is to be evicted is gone when the next op begins
   const LiveRun evicted = run_live(program, machine_of(64 * MiB), chaos, options);
   expect_same(plain, evicted, "everything evicted");
-  EXPECT_GT(evicted.counters.link_bytes[0] + evicted.counters.link_bytes[1], 0u) << "nothing was evicted";
+  EXPECT_GT(evicted.counters.links[0].bytes + evicted.counters.links[1].bytes, 0u) << "nothing was evicted";
 
   // No byte more than the largest op needs, and a policy that asks for anything, which is mostly refused.
   for (std::uint64_t seed = 0; seed < case_count(1); ++seed) {

@@ -132,7 +132,7 @@ class Live : public ::testing::Test {
       const LiveRun live = run(program, machine_of(gpu));
       expect_same(plain, live, std::to_string(gpu) + " bytes, memory behind");
       if (share < 1) {
-        EXPECT_GT(live.counters.link_bytes[0], 0u);
+        EXPECT_GT(live.counters.links[0].bytes, 0u);
       }
       expect_same(plain, run(program, machine_of(gpu, folder.path())), std::to_string(gpu) + " bytes, a file behind");
     }

@@ -68,7 +68,7 @@ void replay_for_real(const Trace& trace, MachineSpec machine, const std::string&
     if (tier.kind == TierKind::nvme) tier.directories = {folder};
   }
   for (const bool enough : {false, true}) {
-    if (enough) machine.tiers[0].capacity = 2 * summarize(trace).peak_demand_bytes;
+    if (enough) machine.tiers[0].capacity = 2 * summarize(trace).peak_demand.bytes;
     machine = with_real_pages(machine);
     const MadePolicy made = make_policy(policy);
     const Program program = lower(trace, *made.policy, machine);

@@ -36,9 +36,9 @@ Outcome run(const RandomCase& made, bool trouble) {
     outcome.violation = auditor.violation();
     outcome.copied = auditor.copied_bytes();
     for (LinkId link = 0; link < made.machine.links.size(); ++link) {
-      if (engine.counters().link_bytes[link] != outcome.copied[link] && outcome.violation.empty()) {
+      if (engine.counters().links[link].bytes != outcome.copied[link] && outcome.violation.empty()) {
         outcome.violation = "link " + std::to_string(link) + " counts " +
-                            std::to_string(engine.counters().link_bytes[link]) + " bytes of " +
+                            std::to_string(engine.counters().links[link].bytes) + " bytes of " +
                             std::to_string(outcome.copied[link]);
       }
     }

@@ -156,6 +156,7 @@ PYBIND11_MODULE(_core, module) {
   bind_trace(module);
   bind_timeline(module);
   bind_policy(module);
+  bind_live(module);
   module.def("ask", &ask, py::arg("question"), py::arg("settings"), py::arg("traces"), py::arg("keep_timelines"),
              "Asks a question of `questions` with (option, text) pairs: (answer, remarks, timelines). `traces`: those "
              "that texts stand for. Raises Error.");

@@ -31,6 +31,7 @@ struct PythonTrace {
 
 void bind_trace(py::module_& module);
 void bind_timeline(py::module_& module);
+void bind_live(py::module_& module);
 void bind_policy(py::module_& module);
 
 // A copy as an array of one dimension.

@@ -15,6 +15,7 @@ LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions op
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
       blocking_step_(policy.layout(spec_, nullptr).blocking_step),
+      abi_(live_abi(*this, spec_, options_.machine.accelerator != nullptr)),
       bodies_(std::make_unique<TaskBodies>()),
       labels_(options_.engine.timeline),
       plan_(spec_, policy),

@@ -36,6 +36,7 @@
 #include "executor/host_machine.h"
 #include "executor/live/cpu_tasks.h"
 #include "executor/live/engine_feed.h"
+#include "executor/live/live_abi.h"
 #include "executor/live/live_task.h"
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
@@ -57,6 +58,10 @@ struct LiveOptions {
   // announced it or another one. Throws Error when the device failed.
   std::function<void()> fence{};
 };
+
+class LiveRuntime;
+// Its functions as C, before it is made, too.
+tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator);
 
 class LiveRuntime {
  public:
@@ -158,6 +163,8 @@ class LiveRuntime {
   void announce_write(std::span<const TensorId> tensors);
   // Called when the runtime ends, before anything else.
   void set_close_listener(std::function<void()> listener) { close_listener_ = std::move(listener); }
+  // The same and more as C, for as long as the runtime lives.
+  const tencache_live& abi() const { return abi_; }
 
  private:
   EngineOptions engine_options();
@@ -197,6 +204,7 @@ class LiveRuntime {
   const MachineSpec spec_;
   const LiveOptions options_;
   const bool blocking_step_;
+  const tencache_live abi_;
   std::unique_ptr<TaskBodies> bodies_;
   std::function<void()> close_listener_;
   ReleasedTensors released_;
@@ -214,6 +222,9 @@ class LiveRuntime {
   OpClock op_clock_ TENCACHE_GUARDED_BY(feed_.mutex);
   EngineFeed feed_;  // goes first: its thread uses all of the above
 };
+
+// What the calling thread's last call through the C functions failed with, as the exception that it was.
+[[noreturn]] void rethrow_live_failure();
 
 // A destructor keeps the failure of a run to itself: the runtime's next call throws it again.
 

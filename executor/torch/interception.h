@@ -7,14 +7,7 @@
 //     for (…) { runtime.iteration_boundary(); …; loss.backward(); optimizer.step(); }
 //   }                                        // all tensors go before the runtime
 //
-// Memory: an allocator for the CPU, or for CUDA (torch_cuda.h), that hands out storages of the runtime on guarded
-// threads, and LibTorch's own memory elsewhere. One of the two devices is paged, the other's tensors are left alone.
-// Ops: a boxed fallback above autograd. Ops that are made of others are looked through; of every other op the tensors
-// are brought in and pinned, whatever runs inside it. What is read and written comes from the op's schema, corrected by
-// the lists in executor/torch/recorder/op_lists.h.
-//
-// On an accelerator libraries keep workspaces between ops, of which no schema knows: what an op has allocated and
-// neither let go of nor returned stays in the GPU tier until it is let go of.
+// paging.h says how.
 //
 // Limits. Raw access outside an op (data_ptr, accessor, at::tensor of a C array, memcpy into a tensor) needs
 // PinnedTensors. Ops on threads without a guard must not touch paged tensors. One runtime at a time. Not supported: JIT
@@ -24,13 +17,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "executor/live/live_runtime.h"
+#include "executor/torch/paging.h"
 
 namespace tencache {
 
@@ -45,7 +38,7 @@ class ThreadGuard {
   ThreadGuard& operator=(const ThreadGuard&) = delete;
 
  private:
-  c10::impl::IncludeDispatchKeyGuard include_;
+  paging::Guard guard_;
 };
 
 // The runtime's id of the tensor's storage; `none` for memory that is not the runtime's (and for no memory).
@@ -73,10 +66,7 @@ at::Tensor bring_back(LiveRuntime& runtime, const at::Tensor& tensor);
 
 // ---- Audit: finds ops that write an argument which their schema says they only read (results would be silently wrong
 // when the tensor is evicted without being written back). Slow; run it once per workload.
-struct AuditFinding {
-  std::string op, argument;
-  bool operator==(const AuditFinding&) const = default;
-};
+using AuditFinding = paging::Finding;
 // While on, every op's read-only tensors are checksummed before and after. What is found counts as written from then
 // on. Of tensors on the CPU only.
 void set_audit(bool on);

@@ -89,6 +89,7 @@ class Roles:
 
     def __init__(self):
         self.of = {}
+        self.tensors = {}  # address -> the tensor that claimed it
 
     def claim(self, tensor, role, name):
         if not isinstance(tensor, torch.Tensor):
@@ -97,6 +98,7 @@ class Roles:
         address = storage_address(tensor)
         if address is not None and storage_bytes(tensor) > 0:
             self.of.setdefault(address, (role, name, storage_bytes(tensor), tensor.device.type))
+            self.tensors.setdefault(address, tensor)
 
 
 def find_roles(models, optimizers):

@@ -458,6 +458,7 @@ int guarded(const char* where, const Function& function) {
 
 // ---- What Python calls; 0: done, 1: see tencache_failure ------------------------------------------------------------
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 using namespace tencache;
@@ -554,3 +555,4 @@ void tencache_leave_module() {
 }
 const char* tencache_failure() { return failed.c_str(); }
 }
+#pragma GCC visibility pop

@@ -166,9 +166,15 @@ bool writes_unannounced(std::string_view op, std::string_view argument) {
   return contains(unannounced_writes, op, argument);
 }
 bool overwrites(std::string_view op, std::string_view argument) { return contains(overwritten, op, argument); }
-bool is_metadata_only(std::string_view op) { return contains(metadata_only, op); }
+bool is_metadata_only(std::string_view op) {
+  return op.starts_with("profiler::") || contains(metadata_only, op);  // marks of a profiler touch no memory
+}
 bool reads_shape_only(std::string_view op, std::string_view argument) { return contains(shape_only, op, argument); }
 bool returns_uninitialised(std::string_view op) { return contains(uninitialised, op); }
+bool is_on_lists(std::string_view op) {
+  return op.starts_with("aten::_foreach_") || op.starts_with("aten::_fused_ad") || op == "aten::_fused_sgd" ||
+         op == "aten::_fused_sgd_" || op.starts_with("aten::_amp_foreach_");
+}
 bool touches_memory_itself(std::string_view op) { return contains(opaque_composites, op); }
 
 }  // namespace tencache

@@ -17,6 +17,9 @@ bool is_metadata_only(std::string_view op);
 bool reads_shape_only(std::string_view op, std::string_view argument);
 // Gives memory that the caller fills, not always by an op (at::tensor does not).
 bool returns_uninitialised(std::string_view op);
+// Works on lists of tensors element by element (_foreach_*, fused optimizers): on parts of the lists, one after the
+// other, it does the same.
+bool is_on_lists(std::string_view op);
 // Made of other ops by its registration, but touches memory itself: must not be looked through.
 bool touches_memory_itself(std::string_view op);
 

@@ -39,6 +39,7 @@ void describe(const c10::OperatorHandle& op, OpSchema& info) {
   info.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
   info.touches_memory = touches_memory_itself(schema.name()) || (!is_composite(op) && !is_metadata_op(schema));
   info.uninitialised = returns_uninitialised(info.base_name);
+  info.on_lists = is_on_lists(info.base_name);
   info.argument_count = schema.arguments().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];

@@ -28,6 +28,7 @@ struct OpSchema {
   std::string base_name;        // without
   bool touches_memory = false;  // false: a view, a question about sizes, or made of other ops
   bool uninitialised = false;
+  bool on_lists = false;  // of tensors, element by element: parts of the lists give the same
   std::size_t argument_count = 0;
   std::size_t causal_position = ~std::size_t{0};  // of the argument that says so; of attention
   std::deque<ArgumentInfo> arguments;             // those that may hold tensors

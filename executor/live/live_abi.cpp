@@ -1,0 +1,127 @@
+#include "executor/live/live_abi.h"
+
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "executor/live/live_runtime.h"
+
+namespace tencache {
+namespace {
+
+thread_local std::exception_ptr failure;
+thread_local std::string failure_message;
+
+LiveRuntime& of(void* runtime) { return *static_cast<LiveRuntime*>(runtime); }
+
+int failed(int status, const char* message) {
+  failure = std::current_exception();
+  failure_message = message;
+  return status;
+}
+
+template <typename Work>
+int guarded(const Work& work) {
+  try {
+    work();
+    return tencache_ok;
+  } catch (const OutOfMemory& error) {
+    return failed(tencache_out_of_memory, error.what());
+  } catch (const std::exception& error) {
+    return failed(tencache_failed, error.what());
+  } catch (...) {
+    return failed(tencache_failed, "an unknown failure");
+  }
+}
+
+int begin_op(void* runtime, const char* name, size_t name_bytes, const tencache_use* uses, size_t count) {
+  thread_local std::vector<Use> converted;
+  converted.clear();
+  for (const tencache_use& use : std::span(uses, count)) {
+    converted.push_back({use.tensor, use.read != 0, use.written != 0});
+  }
+  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted); });
+}
+
+int end_op(void* runtime, int linger) {
+  return guarded([&] { of(runtime).end_op(linger != 0); });
+}
+
+int allocate(void* runtime, uint64_t bytes, int inside_op, tencache_storage* storage) {
+  return guarded([&] {
+    const LiveRuntime::Storage made = of(runtime).allocate(bytes, inside_op != 0);
+    *storage = {made.tensor, made.address};
+  });
+}
+
+void release(void* runtime, uint32_t tensor) { of(runtime).release(tensor); }
+
+int keep(void* runtime, const uint32_t* tensors, size_t count) {
+  return guarded([&] { of(runtime).keep({tensors, count}); });
+}
+
+int announce_write(void* runtime, const uint32_t* tensors, size_t count) {
+  return guarded([&] { of(runtime).announce_write({tensors, count}); });
+}
+
+int mark(void* runtime, uint32_t tensor, int role, const char* name, size_t name_bytes) {
+  return guarded([&] {
+    TENCACHE_CHECK(role >= 0 && role < static_cast<int>(role_count));
+    of(runtime).mark(tensor, static_cast<Role>(role), {name, name_bytes});
+  });
+}
+
+int pin(void* runtime, const uint32_t* tensors, size_t count, int written) {
+  return guarded([&] { of(runtime).pin({tensors, count}, written != 0); });
+}
+
+int unpin(void* runtime, const uint32_t* tensors, size_t count, int written) {
+  return guarded([&] {
+    try {
+      of(runtime).unpin({tensors, count}, written != 0);
+    } catch (...) {  // what was given up with it is lost
+      of(runtime).fail(std::current_exception());
+      throw;
+    }
+  });
+}
+
+void set_close_listener(void* runtime, void (*listener)(void* context), void* context) {
+  of(runtime).set_close_listener([listener, context] { listener(context); });
+}
+
+const char* message() { return failure_message.c_str(); }
+
+// Of the GPU tier: one op on lists of tensors needs all of its group at once.
+constexpr Bytes groups_in_memory = 8;
+
+}  // namespace
+
+tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator) {
+  return {.abi = tencache_live_abi,
+          .on_accelerator = on_accelerator ? 1u : 0u,
+          .group_bytes = spec.tiers.front().capacity / groups_in_memory,
+          .runtime = &runtime,
+          .begin_op = begin_op,
+          .end_op = end_op,
+          .allocate = allocate,
+          .release = release,
+          .keep = keep,
+          .announce_write = announce_write,
+          .mark = mark,
+          .pin = pin,
+          .unpin = unpin,
+          .set_close_listener = set_close_listener,
+          .message = message};
+}
+
+void rethrow_live_failure() {
+  TENCACHE_CHECK(failure != nullptr);
+  std::rethrow_exception(std::exchange(failure, nullptr));
+}
+
+}  // namespace tencache

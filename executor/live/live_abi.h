@@ -1,0 +1,54 @@
+// A live runtime as C: what code that is compiled with a user's PyTorch calls. PyTorch's packages differ in the ABI of
+// C++'s strings, so nothing but C types crosses, and no exception.
+//
+// Functions that can fail return a status; the calling thread's `message` says what failed, until its next call.
+// Threads, blocking and meaning are those of the LiveRuntime function of the same name (live_runtime.h).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { tencache_live_abi = 1 };  // goes up with every change
+enum { tencache_no_tensor = 0xffffffffu };
+
+enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
+
+struct tencache_use {
+  uint32_t tensor;
+  uint8_t read, written;
+};
+
+struct tencache_storage {
+  uint32_t tensor;
+  void* address;
+};
+
+// Valid as long as the runtime.
+struct tencache_live {
+  uint32_t abi;             // tencache_live_abi
+  uint32_t on_accelerator;  // 1: the GPU tier is an accelerator's memory
+  uint64_t group_bytes;     // what one op on lists of tensors takes at most at a time (a share of the GPU tier)
+  void* runtime;
+
+  int (*begin_op)(void* runtime, const char* name, size_t name_bytes, const struct tencache_use* uses, size_t count);
+  int (*end_op)(void* runtime, int linger);
+  int (*allocate)(void* runtime, uint64_t bytes, int inside_op, struct tencache_storage* storage);
+  void (*release)(void* runtime, uint32_t tensor);
+  int (*keep)(void* runtime, const uint32_t* tensors, size_t count);
+  int (*announce_write)(void* runtime, const uint32_t* tensors, size_t count);
+  int (*mark)(void* runtime, uint32_t tensor, int role, const char* name, size_t name_bytes);
+  int (*pin)(void* runtime, const uint32_t* tensors, size_t count, int written);
+  // Whatever fails in it fails the runtime, too: its next call says so.
+  int (*unpin)(void* runtime, const uint32_t* tensors, size_t count, int written);
+  // `listener(context)` is called when the runtime ends, before anything else.
+  void (*set_close_listener)(void* runtime, void (*listener)(void* context), void* context);
+  const char* (*message)(void);
+};
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,515 @@
+#include "executor/torch/paging.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.h"
+#include "executor/torch/paged_storage.h"
+#include "executor/torch/recorder/op_schema.h"
+
+namespace tencache {
+namespace paging {
+namespace {
+
+// Above autograd, so that views, in-place ops and saved tensors are all seen from outside.
+constexpr c10::DispatchKey paging_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+constexpr std::size_t scalar_bytes = 64;
+
+constexpr std::uint32_t no_tensor = tencache_no_tensor;
+
+std::atomic<const tencache_live*> active{nullptr};
+Host host;  // of the active one
+std::atomic<Allocations> paged_allocations{Allocations::all};
+thread_local int ops_open = 0;                           // on this thread: allocations belong to the op
+thread_local bool op_is_paged = false;                   // it uses memory of the runtime
+thread_local std::vector<tencache_storage> op_storages;  // that this thread's op has allocated
+
+void check(const tencache_live& live, int status) {
+  if (status != tencache_ok) host.raise(live, status);
+}
+
+// ---- Storages -------------------------------------------------------------------------------------------------------
+
+// From a storage's address, which never changes, to the runtime's tensor.
+class Registry {
+ public:
+  struct Owner {
+    const tencache_live* live = nullptr;  // nullptr: its runtime has ended
+    std::uint32_t tensor = no_tensor;
+  };
+
+  void add(const void* address, Owner owner) {
+    const std::lock_guard lock(mutex_);
+    owners_[address] = owner;
+  }
+  // False if the address is not ours.
+  bool let_go(const void* address) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(address);
+    if (found == owners_.end()) return false;
+    if (const tencache_live* live = found->second.live) live->release(live->runtime, found->second.tensor);
+    owners_.erase(found);
+    return true;
+  }
+  std::uint32_t find(const void* address, const tencache_live* live) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(address);
+    return found == owners_.end() || found->second.live != live ? no_tensor : found->second.tensor;
+  }
+  void orphan(const tencache_live* live) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, owner] : owners_) {
+      if (owner.live == live) owner.live = nullptr;
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, Owner> owners_;
+};
+
+// LibTorch keeps storages beyond the end of main: never destroyed.
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
+}
+
+c10::Allocator* plain_allocator = nullptr;
+
+void let_go(void* address) {
+  if (!release_paged(address)) plain_allocator->raw_deleter()(address);
+}
+
+c10::DataPtr hand_out(std::size_t bytes) {
+  c10::DataPtr paged = allocate_paged(bytes, c10::Device(c10::DeviceType::CPU), &let_go);
+  return paged ? std::move(paged) : plain_allocator->allocate(bytes);
+}
+
+// c10::Allocator::allocate is const in some versions of LibTorch and not in others; copy_data came later. Of each pair
+// the one that the base class knows overrides it.
+class PagedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) const { return hand_out(bytes); }
+  c10::DataPtr allocate(std::size_t bytes) { return hand_out(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
+  virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+};
+
+void install_allocator() {
+  static const bool installed = [] {
+    static PagedAllocator allocator;
+    plain_allocator = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(&allocator, 100);
+    return true;
+  }();
+  static_cast<void>(installed);
+}
+
+// ---- Ops ------------------------------------------------------------------------------------------------------------
+
+void add_use(std::vector<tencache_use>& uses, const tencache_use& use) {
+  for (tencache_use& known : uses) {
+    if (known.tensor != use.tensor) continue;
+    known.read |= use.read;
+    known.written |= use.written;
+    return;
+  }
+  uses.push_back(use);
+}
+
+void collect_uses(const OpSchema& info, const torch::jit::Stack& stack, const tencache_live& live,
+                  std::vector<tencache_use>& uses) {
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const ArgumentInfo& argument : info.arguments) {
+    if (!argument.content) continue;
+    visit_storages(stack[first + argument.position], [&](const c10::Storage& storage, bool whole) {
+      const std::uint32_t tensor = registry().find(base_address(storage), &live);
+      if (tensor == no_tensor) return;
+      add_use(uses, {tensor, !(argument.overwritten && whole), argument.written});
+    });
+  }
+}
+
+// ---- Audit ----------------------------------------------------------------------------------------------------------
+
+std::atomic<bool> auditing{false};
+std::mutex findings_mutex;
+std::vector<Finding> findings;
+
+std::uint64_t checksum(const void* data, std::size_t bytes) {
+  std::uint64_t sum = 0xcbf29ce484222325ull;
+  const auto* at = static_cast<const std::byte*>(data);
+  const auto mix = [&sum](std::uint64_t word) {
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+    sum ^= sum >> 32;
+  };
+  for (; bytes >= sizeof(std::uint64_t); bytes -= sizeof(std::uint64_t), at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at, sizeof(word));
+    mix(word);
+  }
+  for (; bytes > 0; --bytes, ++at) mix(std::to_integer<std::uint64_t>(*at));
+  return sum;
+}
+
+// Checksums what an op says it only reads, before and after.
+class OpAudit {
+ public:
+  OpAudit(OpSchema& info, const torch::jit::Stack& stack, const tencache_live& live,
+          const std::vector<tencache_use>& uses)
+      : info_(info) {
+    const std::size_t first = stack.size() - info.argument_count;
+    for (ArgumentInfo& argument : info.arguments) {
+      if (!argument.content) continue;
+      const c10::IValue& value = stack[first + argument.position];
+      visit_storages(value, [&](const c10::Storage& storage, bool) {
+        const std::uint32_t tensor = registry().find(base_address(storage), &live);
+        const bool read_only = std::any_of(uses.begin(), uses.end(), [tensor](const tencache_use& use) {
+          return use.tensor == tensor && use.written == 0;
+        });
+        if (tensor == no_tensor || !read_only) return;
+        watched_.push_back({&argument, tensor, storage, checksum(base_address(storage), storage.nbytes())});
+      });
+    }
+  }
+
+  // Those that changed. Call while they are still pinned.
+  std::vector<std::uint32_t> changed() const {
+    std::vector<std::uint32_t> tensors;
+    for (const Watched& watched : watched_) {
+      if (checksum(base_address(watched.storage), watched.storage.nbytes()) == watched.sum) continue;
+      tensors.push_back(watched.tensor);
+      watched.argument->written = true;
+      const Finding finding{info_.name, watched.argument->name};
+      const std::lock_guard lock(findings_mutex);
+      if (std::find(findings.begin(), findings.end(), finding) == findings.end()) findings.push_back(finding);
+    }
+    return tensors;
+  }
+
+ private:
+  struct Watched {
+    ArgumentInfo* argument;
+    std::uint32_t tensor;
+    c10::Storage storage;  // held: the op may let go of its inputs
+    std::uint64_t sum;
+  };
+  OpSchema& info_;
+  std::vector<Watched> watched_;
+};
+
+// ---- The fallback ---------------------------------------------------------------------------------------------------
+
+// What the op has allocated, has not let go of and is not among the `returns` values on top of the stack: a library's
+// workspace that later ops use unsaid (cuBLAS).
+std::vector<std::uint32_t> hidden_storages(const torch::jit::Stack& stack, std::size_t returns,
+                                           const tencache_live& live) {
+  std::vector<std::uint32_t> hidden;
+  if (op_storages.empty()) return hidden;
+  std::set<const void*> returned;
+  for (std::size_t i = stack.size() - returns; i < stack.size(); ++i) {
+    visit_storages(stack[i], [&](const c10::Storage& storage, bool) { returned.insert(base_address(storage)); });
+  }
+  for (const tencache_storage& storage : op_storages) {
+    const bool alive = registry().find(storage.address, &live) == storage.tensor;
+    if (alive && !returned.contains(storage.address)) hidden.push_back(storage.tensor);
+  }
+  std::sort(hidden.begin(), hidden.end());
+  hidden.erase(std::unique(hidden.begin(), hidden.end()), hidden.end());
+  return hidden;
+}
+
+void keep(const tencache_live& live, const std::vector<std::uint32_t>& hidden) {
+  if (!hidden.empty()) check(live, live.keep(live.runtime, hidden.data(), hidden.size()));
+}
+
+// One op of ours or of PyTorch's: `call` runs with all that it uses there.
+template <typename Call>
+void as_op(const tencache_live& live, const std::string& name, const std::vector<tencache_use>& uses, bool linger,
+           const Call& call) {
+  check(live, live.begin_op(live.runtime, name.data(), name.size(), uses.data(), uses.size()));
+  const bool paged_before = std::exchange(op_is_paged, op_is_paged || !uses.empty());
+  if (ops_open++ == 0) op_storages.clear();
+  try {
+    const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
+    call();
+  } catch (...) {
+    --ops_open;
+    op_is_paged = paged_before;
+    live.end_op(live.runtime, 0);
+    throw;
+  }
+  --ops_open;
+  op_is_paged = paged_before;
+  check(live, live.end_op(live.runtime, linger ? 1 : 0));
+}
+
+void run_paged(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+               const tencache_live& live) {
+  thread_local std::vector<tencache_use> uses;
+  uses.clear();
+  collect_uses(info, *stack, live, uses);
+  as_op(live, info.name, uses, info.uninitialised, [&] {
+    try {
+      if (auditing && host.device == c10::DeviceType::CPU) {
+        const OpAudit audit(info, *stack, live, uses);
+        op.redispatchBoxed(below, stack);
+        const std::vector<std::uint32_t> changed = audit.changed();
+        if (!changed.empty()) check(live, live.announce_write(live.runtime, changed.data(), changed.size()));
+      } else {
+        op.redispatchBoxed(below, stack);
+      }
+    } catch (...) {
+      if (live.on_accelerator != 0) keep(live, hidden_storages(*stack, 0, live));
+      throw;
+    }
+    if (live.on_accelerator != 0) keep(live, hidden_storages(*stack, op.schema().returns().size(), live));
+  });
+}
+
+// ---- Ops on lists ---------------------------------------------------------------------------------------------------
+
+// How long its lists are; 0: no list, or lists of several lengths.
+std::size_t list_length(const torch::jit::Stack& stack, std::size_t first) {
+  std::size_t length = 0;
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    if (!stack[i].isList() || stack[i].toListRef().empty()) continue;
+    const std::size_t mine = stack[i].toListRef().size();
+    if (length != 0 && mine != length) return 0;
+    length = mine;
+  }
+  return length;
+}
+
+std::uint64_t element_bytes(const torch::jit::Stack& stack, std::size_t first, std::size_t element,
+                            const tencache_live& live) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    if (!stack[i].isList() || stack[i].toListRef().empty()) continue;
+    visit_storages(stack[i].toListRef()[element], [&](const c10::Storage& storage, bool) {
+      if (registry().find(base_address(storage), &live) != no_tensor) bytes += storage.nbytes();
+    });
+  }
+  return bytes;
+}
+
+c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end) {
+  if (!value.isList() || value.toListRef().empty()) return value;
+  c10::impl::GenericList part(value.toList().elementType());
+  for (std::size_t i = begin; i < end; ++i) part.push_back(value.toListRef()[i]);
+  return part;
+}
+
+// The ends of the groups.
+std::vector<std::size_t> groups_of(const torch::jit::Stack& stack, std::size_t first, const tencache_live& live) {
+  const std::size_t length = list_length(stack, first);
+  std::vector<std::size_t> ends;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::uint64_t more = element_bytes(stack, first, i, live);
+    if (bytes != 0 && bytes + more > live.group_bytes) {
+      ends.push_back(i);
+      bytes = 0;
+    }
+    bytes += more;
+  }
+  if (length != 0) ends.push_back(length);
+  return ends;
+}
+
+void run_in_groups(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+                   const tencache_live& live) {
+  const std::size_t first = stack->size() - info.argument_count;
+  const std::vector<std::size_t> ends = groups_of(*stack, first, live);
+  if (ends.size() <= 1) return run_paged(info, op, below, stack, live);
+  const std::size_t returns = op.schema().returns().size();
+  std::vector<c10::IValue> results;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    torch::jit::Stack part;
+    for (std::size_t i = first; i < stack->size(); ++i) part.push_back(part_of((*stack)[i], begin, end));
+    run_paged(info, op, below, &part, live);
+    for (std::size_t i = 0; i < returns; ++i) {
+      c10::IValue& value = part[part.size() - returns + i];
+      if (begin == 0) {
+        results.push_back(std::move(value));
+      } else if (value.isList()) {
+        c10::impl::GenericList all = results[i].toList();
+        for (const c10::IValue& element : value.toListRef()) all.push_back(element);
+      }
+    }
+    begin = end;
+  }
+  torch::jit::drop(*stack, info.argument_count);
+  for (c10::IValue& value : results) stack->push_back(std::move(value));
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
+  const tencache_live* const live = active;
+  OpSchema& info = op_schema(op);
+  if (live == nullptr || !info.touches_memory) {
+    op.redispatchBoxed(below, stack);
+  } else if (info.on_lists) {
+    run_in_groups(info, op, below, stack, *live);
+  } else {
+    run_paged(info, op, below, stack, *live);
+  }
+}
+
+// ---- Adoption -------------------------------------------------------------------------------------------------------
+
+// Do the bytes lie in a private mapping of a file, whose pages are this process's once they are written?
+bool in_private_file(const void* address, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long first = 0, last = 0, inode = 0;
+    char access[5] = {};
+    if (std::sscanf(line.c_str(), "%llx-%llx %4s %*s %*s %llu", &first, &last, access, &inode) != 4) continue;
+    if (begin >= first && begin < last) return inode != 0 && access[3] == 'p' && begin + bytes <= last;
+  }
+  return false;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+}
+
+// ---- What paging.h promises -----------------------------------------------------------------------------------------
+
+void attach(const tencache_live& live, const Host& to) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const tencache_live* const present = active;
+  if (present == &live && to.device == host.device) return;
+  if (present == &live) throw Error("a live runtime pages the tensors of one device only");
+  if (present != nullptr) {
+    throw Error("a thread is guarded by a second live runtime while the first one still exists");
+  }
+  if (to.device == c10::DeviceType::CPU) {
+    install_allocator();
+  } else {
+    if (live.on_accelerator == 0) throw Error("the runtime has no GPU for PyTorch's CUDA tensors");
+    to.install_allocator();
+  }
+  host = to;
+  active = &live;
+  live.set_close_listener(
+      live.runtime,
+      [](void* closing) {
+        if (host.let_go_of_workspaces != nullptr) host.let_go_of_workspaces();
+        active = nullptr;
+        registry().orphan(static_cast<const tencache_live*>(closing));
+      },
+      const_cast<tencache_live*>(&live));
+}
+
+const tencache_live* attached() { return active; }
+
+void set_allocations(Allocations which) { paged_allocations = which; }
+
+Guard::Guard() : include_(paging_key) {}
+
+void set_guarded(bool on) { c10::impl::tls_set_dispatch_key_included(paging_key, on); }
+bool guarded() { return c10::impl::tls_is_dispatch_key_included(paging_key); }
+
+std::uint32_t tensor_of(const c10::Storage& storage) {
+  return storage ? registry().find(base_address(storage), active) : no_tensor;
+}
+
+std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::uint32_t> ids;
+  for (const at::Tensor& tensor : tensors) {
+    visit_storages(tensor, [&ids](const c10::Storage& storage, bool) {
+      if (const std::uint32_t id = tensor_of(storage); id != no_tensor) ids.push_back(id);
+    });
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+Adoption adopt(c10::StorageImpl& storage) {
+  const tencache_live* const live = active;
+  const std::size_t bytes = storage.nbytes();
+  const void* const from = std::as_const(storage).data();
+  if (live == nullptr || storage.device_type() != host.device || host.device != c10::DeviceType::CPU) {
+    return Adoption::foreign;
+  }
+  if (bytes == 0 || from == nullptr) return Adoption::empty;
+  if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
+  const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
+  if (!own && !in_private_file(from, bytes)) return Adoption::foreign;
+  c10::DataPtr moved;
+  as_op(*live, "adopt", {}, false, [&] {
+    tencache_storage made = {no_tensor, nullptr};
+    check(*live, live->allocate(live->runtime, bytes, 1, &made));
+    registry().add(made.address, {live, made.tensor});
+    moved = {made.address, made.address, &let_go, c10::Device(host.device)};
+    std::memcpy(made.address, from, bytes);
+  });
+  storage.set_data_ptr_noswap(std::move(moved));
+  return Adoption::adopted;
+}
+
+void give_back(c10::StorageImpl& storage) {
+  const tencache_live* const live = active;
+  const void* const from = std::as_const(storage).data();
+  const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(from, live);
+  if (tensor == no_tensor) return;
+  c10::DataPtr plain;
+  as_op(*live, "give back", {{tensor, 1, 0}}, false, [&] {
+    plain = plain_allocator->allocate(storage.nbytes());
+    std::memcpy(plain.get(), from, storage.nbytes());
+  });
+  storage.set_data_ptr_noswap(std::move(plain));
+}
+
+void set_audit(bool on) {
+  const std::lock_guard lock(findings_mutex);
+  if (on) findings.clear();
+  auditing = on;
+}
+
+std::vector<Finding> audit_findings() {
+  const std::lock_guard lock(findings_mutex);
+  return findings;
+}
+
+}  // namespace paging
+
+// ---- What paged_storage.h promises ----------------------------------------------------------------------------------
+
+c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterFnPtr deleter) {
+  using namespace paging;
+  const tencache_live* const live = active;
+  // Outside ops PyTorch allocates scalars that it wraps as tensors: paging them would cost more than they are.
+  const bool scalar = ops_open == 0 && bytes <= scalar_bytes;
+  if (bytes == 0 || scalar || live == nullptr || device.type() != host.device || !guarded()) return {};
+  if (paged_allocations == Allocations::beside_paged && !op_is_paged) return {};
+  tencache_storage storage = {no_tensor, nullptr};
+  check(*live, live->allocate(live->runtime, bytes, ops_open > 0 ? 1 : 0, &storage));
+  registry().add(storage.address, {live, storage.tensor});
+  if (ops_open > 0) op_storages.push_back(storage);
+  return {storage.address, storage.address, deleter, device};
+}
+
+bool release_paged(void* address) noexcept { return paging::registry().let_go(address); }
+
+}  // namespace tencache

@@ -1,0 +1,143 @@
+// The part of a live Python program that sees PyTorch's headers: built at first use with the PyTorch that the user has
+// (python/tencache/_torch.py), loaded beside the runtime, which comes compiled. Functions are C; tensors are addresses
+// of at::TensorImpl (Tensor._cdata in Python), which the caller keeps alive.
+//
+// Functions that can fail return a status of live_abi.h; the calling thread's tencache_program_message says why.
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/live/live_abi.h"
+#include "executor/torch/paging.h"
+#include "executor/torch/recorder/op_schema.h"
+
+namespace tencache {
+namespace {
+
+thread_local std::string failure_message;
+
+// To Python this is torch.OutOfMemoryError (before 2.5 torch.cuda.OutOfMemoryError) or RuntimeError.
+[[noreturn]] void raise(const tencache_live& live, int status) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
+  if (status == tencache_out_of_memory) throw c10::OutOfMemoryError(here, live.message());
+  throw c10::Error(here, live.message());
+}
+
+template <typename Work>
+int guarded(const Work& work) {
+  try {
+    work();
+    return tencache_ok;
+  } catch (const c10::OutOfMemoryError& error) {
+    failure_message = error.what_without_backtrace();
+    return tencache_out_of_memory;
+  } catch (const c10::Error& error) {
+    failure_message = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure_message = error.what();
+  }
+  return tencache_failed;
+}
+
+at::Tensor tensor_at(void* address) {
+  auto* const impl = static_cast<c10::TensorImpl*>(address);
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(impl));
+}
+
+template <typename Visit>
+void each_storage(void* const* tensors, std::size_t count, const Visit& visit) {
+  for (std::size_t i = 0; i < count; ++i) {
+    visit_storages(tensor_at(tensors[i]),
+                   [&](const c10::Storage& storage, bool) { visit(*storage.unsafeGetStorageImpl()); });
+  }
+}
+
+std::vector<std::uint32_t> ids_of(void* const* tensors, std::size_t count) {
+  std::vector<at::Tensor> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(tensor_at(tensors[i]));
+  return paging::tensors_of(all);
+}
+
+}  // namespace
+}  // namespace tencache
+
+using namespace tencache;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+const char* tencache_program_message() { return failure_message.c_str(); }
+
+int tencache_program_attach(const tencache_live* live) {
+  return guarded([&] {
+    if (live->abi != tencache_live_abi) throw std::runtime_error("this library was built for another tencache");
+    paging::Host host;
+    host.raise = raise;
+    paging::set_allocations(paging::Allocations::beside_paged);
+    paging::attach(*live, host);
+  });
+}
+
+// Of the calling thread.
+void tencache_program_guard(int on) { paging::set_guarded(on != 0); }
+
+void tencache_program_page_all(int on) {
+  paging::set_allocations(on != 0 ? paging::Allocations::all : paging::Allocations::beside_paged);
+}
+
+// How many bytes were moved, and how many were left where they are.
+int tencache_program_adopt(void* const* tensors, size_t count, uint64_t* adopted_bytes, uint64_t* left_bytes) {
+  return guarded([&] {
+    each_storage(tensors, count, [&](c10::StorageImpl& storage) {
+      const paging::Adoption how = paging::adopt(storage);
+      if (how == paging::Adoption::adopted) *adopted_bytes += storage.nbytes();
+      if (how == paging::Adoption::foreign) *left_bytes += storage.nbytes();
+    });
+  });
+}
+
+int tencache_program_give_back(void* const* tensors, size_t count) {
+  return guarded([&] { each_storage(tensors, count, [](c10::StorageImpl& storage) { paging::give_back(storage); }); });
+}
+
+// Is any of the tensor's memory the runtime's?
+int tencache_program_paged(void* tensor) { return ids_of(&tensor, 1).empty() ? 0 : 1; }
+
+// `role`: Role of core/trace.h.
+int tencache_program_mark(void* tensor, int role, const char* name) {
+  return guarded([&] {
+    const tencache_live* const live = paging::attached();
+    if (live == nullptr) return;
+    for (const std::uint32_t id : ids_of(&tensor, 1)) {
+      if (const int status = live->mark(live->runtime, id, role, name, std::char_traits<char>::length(name))) {
+        raise(*live, status);
+      }
+    }
+  });
+}
+
+// Raw access: the caller gives what it gets in `ids` (room for `count`, at most one storage a tensor) back to unpin.
+int tencache_program_pin(void* const* tensors, size_t count, int written, uint32_t* ids, size_t* pinned) {
+  return guarded([&] {
+    *pinned = 0;
+    const tencache_live* const live = paging::attached();
+    if (live == nullptr) return;
+    const std::vector<std::uint32_t> found = ids_of(tensors, count);
+    if (found.empty() || found.size() > count) return;
+    if (const int status = live->pin(live->runtime, found.data(), found.size(), written)) raise(*live, status);
+    for (const std::uint32_t id : found) ids[(*pinned)++] = id;
+  });
+}
+
+int tencache_program_unpin(const uint32_t* ids, size_t count, int written) {
+  return guarded([&] {
+    const tencache_live* const live = paging::attached();
+    if (live == nullptr || count == 0) return;
+    if (const int status = live->unpin(live->runtime, ids, count, written)) raise(*live, status);
+  });
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,94 @@
+"""The library that sees PyTorch's headers (executor/torch/program/program.cpp), built at first use, and its functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Callable, Iterable, List, Optional
+
+import torch
+from tencache_recorder._library import CannotLoad, Library, source_root
+
+from ._core import Error
+
+_STATUS_OUT_OF_MEMORY = 1
+_SOURCES = ["executor/torch/program/program.cpp", "executor/torch/paging.cpp", "executor/torch/recorder/op_schema.cpp",
+            "executor/torch/recorder/op_lists.cpp"]
+_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/paging.h", "executor/torch/paged_storage.h",
+            "executor/torch/recorder/op_schema.h", "executor/torch/recorder/op_lists.h"]
+
+# From 2.5 on torch.OutOfMemoryError.
+OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+
+
+class Paging:
+    """The library's functions, and what it has moved so far."""
+
+    _loaded: Optional["Paging"] = None
+
+    @classmethod
+    def load(cls, say: Callable[[str], None]) -> "Paging":
+        """Builds it where it is not there yet. Raises Error that says what is missing."""
+        if cls._loaded is None:
+            sources = Library("paging", _SOURCES, _HEADERS, root=source_root(__file__))
+            try:
+                cls._loaded = cls(sources.load(say, "the part of tencache that pages tensors", "half a minute"))
+            except CannotLoad as error:
+                raise Error(f"live runs need a part that is built with the C++ compiler of this computer for PyTorch "
+                            f"{torch.__version__}: {error}") from error
+        return cls._loaded
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        pointers, size = ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t
+        ids, bytes_ = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint64)
+        library.tencache_program_message.restype = ctypes.c_char_p
+        library.tencache_program_attach.argtypes = [ctypes.c_void_p]
+        library.tencache_program_guard.argtypes = library.tencache_program_page_all.argtypes = [ctypes.c_int]
+        library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_]
+        library.tencache_program_give_back.argtypes = [pointers, size]
+        library.tencache_program_paged.argtypes = [ctypes.c_void_p]
+        library.tencache_program_mark.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+        library.tencache_program_pin.argtypes = [pointers, size, ctypes.c_int, ids, ctypes.POINTER(size)]
+        library.tencache_program_unpin.argtypes = [ids, size, ctypes.c_int]
+        self.adopted_bytes = self.left_bytes = 0
+
+    def _check(self, status: int) -> None:
+        if status == 0:
+            return
+        message = self._library.tencache_program_message().decode(errors="replace")
+        raise OutOfMemoryError(message) if status == _STATUS_OUT_OF_MEMORY else RuntimeError(message)
+
+    @staticmethod
+    def _addresses(tensors: Iterable[Any]) -> Any:
+        addresses = [tensor._cdata for tensor in tensors]
+        return (ctypes.c_void_p * len(addresses))(*addresses), len(addresses)
+
+    def attach(self, abi: int) -> None:
+        self.adopted_bytes = self.left_bytes = 0
+        self._check(self._library.tencache_program_attach(abi))
+
+    def guard(self, on: bool) -> None:
+        """Of the calling thread."""
+        self._library.tencache_program_guard(on)
+
+    def page_all(self, on: bool) -> None:
+        """Off: only what is allocated beside paged tensors is paged."""
+        self._library.tencache_program_page_all(on)
+
+    def adopt(self, tensors: List[Any]) -> None:
+        adopted, left = ctypes.c_uint64(0), ctypes.c_uint64(0)
+        array, count = self._addresses(tensors)
+        status = self._library.tencache_program_adopt(array, count, ctypes.byref(adopted), ctypes.byref(left))
+        self.adopted_bytes += adopted.value
+        self.left_bytes += left.value
+        self._check(status)
+
+    def give_back(self, tensors: List[Any]) -> None:
+        self._check(self._library.tencache_program_give_back(*self._addresses(tensors)))
+
+    def paged(self, tensor: Any) -> bool:
+        return bool(self._library.tencache_program_paged(tensor._cdata))
+
+    def mark(self, tensor: Any, role: int, name: str) -> None:
+        self._check(self._library.tencache_program_mark(tensor._cdata, role, name.encode()))

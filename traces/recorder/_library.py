@@ -1,0 +1,86 @@
+"""C++ of the repository's tree that is built for the PyTorch of this process, once, and loaded. An installed package has
+a copy of the sources, in folders as there."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+
+import torch
+
+
+class CannotLoad(Exception):
+    """Why there is no library."""
+
+
+def source_root(module):
+    """Where the tree of sources is for a package that has this file."""
+    package = os.path.dirname(os.path.realpath(module))
+    copy = os.path.join(package, "cpp")
+    return copy if os.path.isdir(copy) else os.path.dirname(os.path.dirname(package))
+
+
+def _cache_folder():
+    return os.environ.get("TENCACHE_RECORDER_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tencache_recorder")
+
+
+class Library:
+    """A shared library of these sources; `headers` are those that they include. Both are relative to the root."""
+
+    def __init__(self, name, sources, headers, *, root):
+        self._name, self._root = name, root
+        self._sources = [os.path.join(root, source) for source in sources]
+        self._headers = [os.path.join(root, header) for header in headers]
+
+    def _build_command(self, output):
+        compiler = os.environ.get("CXX") or "c++"
+        if shutil.which(compiler) is None:
+            raise CannotLoad(f"there is no C++ compiler '{compiler}' (install g++, or set CXX)")
+        root = os.path.dirname(os.path.abspath(torch.__file__))
+        include, libraries = os.path.join(root, "include"), os.path.join(root, "lib")
+        command = [compiler, "-std=c++20", "-O2", "-DNDEBUG", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
+                   "-Wl,-Bsymbolic", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                   "-I" + self._root]
+        if os.path.isdir(include):  # else PyTorch is the system's, and its headers are where the compiler looks
+            command += ["-isystem" + include, "-isystem" + os.path.join(include, "torch/csrc/api/include")]
+        command += self._sources + ["-o", output]
+        if os.path.isdir(libraries):
+            command += ["-L" + libraries, "-Wl,-rpath," + libraries]
+        return command + ["-ltorch_cpu", "-lc10"]
+
+    def _path(self):
+        content = hashlib.sha256()
+        for path in self._sources + self._headers + [__file__]:
+            with open(path, "rb") as source:
+                content.update(source.read())
+        content.update(repr((torch.__version__, torch.__file__, os.environ.get("CXX"))).encode())
+        return os.path.join(_cache_folder(), f"{self._name}-{torch.__version__}-{content.hexdigest()[:16]}.so")
+
+    def _build(self, path, say, what, duration):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor, scratch = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(path))
+        os.close(descriptor)
+        try:
+            command = self._build_command(scratch)
+            say(f"building {what} for PyTorch {torch.__version__} (once, about {duration}) …")
+            result = subprocess.run(command, capture_output=True, text=True)
+            if result.returncode != 0:
+                lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+                raise CannotLoad("the compiler refused it: " + (lines[0] if lines else "no message"))
+            os.replace(scratch, path)  # whole or not at all, whoever else builds it
+        finally:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+
+    def load(self, say, what, duration):
+        """The library. CannotLoad says why not."""
+        try:
+            path = self._path()
+            if not os.path.exists(path):
+                self._build(path, say, what, duration)
+            return ctypes.CDLL(path)
+        except OSError as error:
+            raise CannotLoad(str(error)) from error

@@ -31,6 +31,10 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
+// copy: the next that touches the memory is a copy that fills it, or `unmap`; until that copy is over a machine may keep
+// the memory out of sight of everybody else.
+enum class MappedFor : std::uint8_t { op, copy };
+
 // One copy of one chunk over one link. A staged transfer is two of these, the middle place being staging buffers.
 struct CopyCommand {
   LinkId link = no_link;
@@ -40,7 +44,7 @@ struct CopyCommand {
   Bytes bytes = 0;
   Place from, to;
   bool from_staging = false, to_staging = false;  // then `offset` is the first staging buffer's index
-  Nanoseconds setup_ns = 0;  // before it starts: taking fresh memory, where the policy reuses none
+  Nanoseconds setup_ns = 0;                       // before it starts: taking fresh memory, where the policy reuses none
 };
 
 struct OpCommand {
@@ -88,7 +92,8 @@ class Machine {
   // simulated one counts the space that its fault plan leaves on a disk. `map` throws Error if the memory is refused,
   // because a disk is full or the system refuses pages. Nothing has changed then, and it may be called again; after
   // OutOfMemory it is of no use.
-  virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
+  virtual void map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/,
+                   MappedFor /*what*/) {}
   virtual void unmap(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes /*bytes*/, Place /*place*/) {}
   // A tensor comes into being (its address range is reserved) and goes.
   virtual void tensor_created(TensorId /*tensor*/, Bytes /*bytes*/) {}

@@ -308,7 +308,7 @@ void measure_lanes(const CalibrateOptions& options, const CopySizes& sizes,
   for (const TensorId tensor : {first_tensor, second_tensor}) {
     host.tensor_created(tensor, sizes.largest());
     for (TierId tier = 0; tier < machine.tiers.size(); tier++) {
-      host.map(tensor, tensor, 0, sizes.largest(), {tier, 0});
+      host.map(tensor, tensor, 0, sizes.largest(), {tier, 0}, MappedFor::op);
       host.initialise(tensor, tensor, 0, sizes.largest(), {tier, 0});
     }
   }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -52,6 +53,7 @@ ChunkMemory::ChunkMemory(std::string name, Bytes capacity, Bytes granularity, Op
       pages_(capacity, granularity),
       memory_(::memfd_create(("tencache " + name_).c_str(), MFD_CLOEXEC)),
       addresses_(name_),
+      hidden_(name_),
       segments_(options_.accelerator, name_, memory_.get(), pages_.capacity()) {
   TENCACHE_CHECK(granularity % page_bytes == 0);
   if (!memory_.open()) throw Error("tier '" + name_ + "': no memory file: " + std::strerror(errno));
@@ -133,6 +135,44 @@ void ChunkMemory::map_extents(std::byte* at, const std::vector<Extent>& extents,
 }
 
 void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
+  map_at(tensor, begin, bytes, offset, false);
+}
+
+void ChunkMemory::map_hidden(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
+  map_at(tensor, begin, bytes, offset, true);
+}
+
+const ChunkMemory::Mapping& ChunkMemory::mapping_at(TensorId tensor, Bytes begin) const {
+  const Range& of = ranges_[tensor];
+  const auto mapping = find(of.mappings, begin);
+  TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
+  return *mapping;
+}
+
+std::byte* ChunkMemory::copy_address(TensorId tensor, Bytes begin) const {
+  const Mapping& mapping = mapping_at(tensor, begin);
+  return mapping.hidden != nullptr ? mapping.hidden->parts.front().from : ranges_[tensor].address + begin;
+}
+
+std::shared_ptr<HiddenPages> ChunkMemory::hidden_at(TensorId tensor, Bytes begin) const {
+  return mapping_at(tensor, begin).hidden;
+}
+
+// Where the pages of scratch_ are to be mapped first.
+std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes) {
+  auto hidden = std::make_shared<HiddenPages>();
+  std::byte* const from = hidden_.take(bytes);
+  Bytes done = 0;
+  for (const Extent& extent : scratch_) {
+    const Bytes part = std::min(extent.bytes, bytes - done);
+    if (part == 0) break;
+    hidden->parts.push_back({from + done, address + done, part});
+    done += part;
+  }
+  return hidden;
+}
+
+void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden) {
   const Nanoseconds start = clock_ns();
   Range& of = ranges_[tensor];
   TENCACHE_CHECK(bytes != 0 && begin % page_bytes == 0 && begin + bytes <= round_up(of.bytes, page_bytes));
@@ -147,7 +187,7 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
   if (options_.addressed) {
     TENCACHE_CHECK(offset + room <= pages_.capacity() && pages_.take_at({offset, room}));
     scratch_.push_back({offset, room});
-  } else if (adopt(of.address, mapping)) {
+  } else if (!hidden && adopt(of.address, mapping)) {
     of.mappings.insert(next, std::move(mapping));
     note_map(bytes, start);
     return;
@@ -158,10 +198,15 @@ void ChunkMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) {
                       "", room - left);
   }
   try {
+    if (hidden) {
+      let_go_of(of.address);  // parked pages would be seen
+      mapping.hidden = hide(of.address + begin, mapping.bytes);
+    }
     check_memory_left();
     segments_.cover(pages_.high_water());
-    map_extents(of.address + begin, scratch_, mapping.bytes);
+    map_extents(hidden ? mapping.hidden->parts.front().from : of.address + begin, scratch_, mapping.bytes);
   } catch (...) {
+    if (mapping.hidden != nullptr) hidden_.give(mapping.hidden->parts.front().from, mapping.bytes);
     for (const Extent& extent : scratch_) pages_.give(extent);
     throw;
   }
@@ -232,6 +277,13 @@ void ChunkMemory::let_go(std::byte* address, std::vector<Mapping>& parked) {
   }
 }
 
+void ChunkMemory::let_go_of(std::byte* address) {
+  const auto entry = parked_.find(address);
+  if (entry == parked_.end()) return;
+  let_go(address, entry->second);
+  parked_.erase(entry);
+}
+
 void ChunkMemory::let_go_of_parked() {
   for (auto& [address, parked] : parked_) let_go(address, parked);
   parked_.clear();
@@ -243,7 +295,12 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
   const auto mapping = find(of.mappings, begin);
   TENCACHE_CHECK(mapping != of.mappings.end() && mapping->begin == begin);
   TENCACHE_CHECK(mapping->bytes == round_up(bytes, page_bytes));
-  if (of.retired) {
+  const std::shared_ptr<HiddenPages> hidden = std::exchange(mapping->hidden, nullptr);
+  if (hidden != nullptr) {
+    if (!hidden->shown) protect(hidden->parts.front().from, mapping->bytes);  // a copy was given up
+    hidden_.give(hidden->parts.front().from, mapping->bytes);
+  }
+  if (of.retired && (hidden == nullptr || hidden->shown)) {
     park(of.address, std::move(*mapping));
   } else {
     protect(of.address + begin, mapping->bytes);

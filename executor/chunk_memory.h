@@ -32,6 +32,7 @@
 #include "executor/address_space.h"
 #include "executor/extent_allocator.h"
 #include "executor/file_descriptor.h"
+#include "executor/hidden_pages.h"
 #include "executor/pinned_segments.h"
 #include "executor/tensor_ranges.h"
 #include "executor/tier_memory.h"
@@ -67,6 +68,10 @@ class ChunkMemory final : public TierMemory {
   // `begin` is a multiple of 4 KiB. With `addressed` the pages are those at `offset`.
   void map(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset) override;
   void unmap(TensorId tensor, Bytes begin, Bytes bytes) override;
+  // As `map`, but the pages are at `copy_address`, and nothing is at the tensor's address until show() of `hidden_at`.
+  void map_hidden(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
+  std::byte* copy_address(TensorId tensor, Bytes begin) const;  // the tensor's own, of a chunk that is not hidden
+  std::shared_ptr<HiddenPages> hidden_at(TensorId tensor, Bytes begin) const;  // null: of a chunk that is not hidden
   std::byte* address(TensorId tensor) const override { return ranges_.address(tensor); }
   Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
   bool mapped(TensorId tensor, Bytes begin) const override;
@@ -81,8 +86,9 @@ class ChunkMemory final : public TierMemory {
  private:
   struct Mapping {
     Bytes begin = 0;
-    Bytes bytes = 0;  // of addresses, whole pages
-    Extent first;     // nearly always the only one
+    Bytes bytes = 0;                                // of addresses, whole pages
+    std::shared_ptr<HiddenPages> hidden = nullptr;  // where `map_hidden` has put it
+    Extent first;                                   // nearly always the only one
     std::unique_ptr<std::vector<Extent>> more;
 
     template <typename Visit>
@@ -100,12 +106,16 @@ class ChunkMemory final : public TierMemory {
   using Ranges = TensorRanges<std::byte*, std::vector<Mapping>>;  // mappings by begin
   using Range = Ranges::Range;
 
+  void map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden);
+  std::shared_ptr<HiddenPages> hide(std::byte* address, Bytes bytes);
+  const Mapping& mapping_at(TensorId tensor, Bytes begin) const;
   void map_extents(std::byte* at, const std::vector<Extent>& extents, Bytes bytes);
   void protect(std::byte* at, Bytes bytes);
   void park(std::byte* address, Mapping mapping);
   // Takes over what is parked at exactly this place; false if there is none, and nothing is parked at the address then.
   bool adopt(std::byte* address, Mapping& mapping);
   void let_go(std::byte* address, std::vector<Mapping>& parked);
+  void let_go_of(std::byte* address);  // of what is parked there
   void let_go_of_parked();
   Bytes used() const { return pages_.used() - parked_bytes_; }
   void check_memory_left();
@@ -118,6 +128,7 @@ class ChunkMemory final : public TierMemory {
   ExtentAllocator pages_;
   FileDescriptor memory_;
   AddressSpace addresses_;
+  AddressSpace hidden_;
   Ranges ranges_;
   std::unordered_map<std::byte*, std::vector<Mapping>> parked_;  // by the address of the tensor that was
   Bytes parked_bytes_ = 0;                                       // of pages_

@@ -39,6 +39,12 @@ bool CopyLane::progress(Nanoseconds start_ns, Bytes done, bool last, const std::
 }
 
 bool CopyLane::run(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled) {
+  if (!copy(work, start_ns, cancelled)) return false;
+  if (work.hidden != nullptr) show(*work.hidden);
+  return true;
+}
+
+bool CopyLane::copy(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled) {
   if (!progress(start_ns, 0, false, cancelled)) return false;
   if (work.kind == CopyWork::Kind::memory) {
     for (Bytes done = 0; done < work.bytes;) {

@@ -8,6 +8,7 @@
 
 #include "core/machine_spec.h"
 #include "executor/accelerator_lane.h"
+#include "executor/hidden_pages.h"
 #include "executor/swap_file.h"
 
 namespace tencache {
@@ -21,7 +22,8 @@ struct CopyWork {
   std::byte* to = nullptr;          // unused by file_write
   Bytes bytes = 0;
   std::vector<FileBlock> blocks;
-  std::vector<HostPiece> pieces;  // upload and download: the host's end
+  std::vector<HostPiece> pieces;                  // upload and download: the host's end
+  std::shared_ptr<HiddenPages> hidden = nullptr;  // shown at their addresses once the copy is over
 };
 
 // Used by one thread.
@@ -46,6 +48,7 @@ class CopyLane {
   std::string fallback_reason() const { return files_ == nullptr ? "" : files_->fallback_reason(); }
 
  private:
+  bool copy(const CopyWork& work, Nanoseconds start_ns, const std::atomic<bool>& cancelled);
   bool progress(Nanoseconds start_ns, Bytes done, bool last, const std::atomic<bool>& cancelled) const;
 
   Link link_;

@@ -67,8 +67,8 @@ class HostMachine final : public Machine {
   void cancel(Fence fence) override { lanes_->cancel(fence); }
   bool wait(Completion& completion) override { return lanes_->wait(completion); }
   Nanoseconds now() const override { return lanes_->now(); }
-  void map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
-    memory_->map(tensor, begin, bytes, place);
+  void map(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place, MappedFor what) override {
+    memory_->map(tensor, begin, bytes, place, what);
   }
   void unmap(TensorId tensor, ChunkId /*chunk*/, Bytes begin, Bytes bytes, Place place) override {
     memory_->unmap(tensor, begin, bytes, place);

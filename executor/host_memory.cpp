@@ -35,19 +35,24 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   if (options.accelerator != nullptr && tier.kind == TierKind::gpu) {
     tiers_[at].memory = options.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
   } else {
+    tiers_[at].hides_copies = at == 0 && options.hide_copies;
     auto pages = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
     tiers_[at].pages = pages.get();
     tiers_[at].memory = std::move(pages);
   }
 }
 
-void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
+void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place, MappedFor what) {
   TierStore& tier = tiers_[place.tier];
   if (tier.files != nullptr) {
     take_slot(*tier.files, tensor, begin, bytes);
   } else {
     if (faults_) faults_->next_room(place.tier, bytes);
-    tier.memory->map(tensor, begin, bytes, place.offset);
+    if (tier.hides_copies && what == MappedFor::copy) {
+      tier.pages->map_hidden(tensor, begin, bytes, place.offset);
+    } else {
+      tier.memory->map(tensor, begin, bytes, place.offset);
+    }
   }
 }
 
@@ -147,6 +152,10 @@ CopyWork HostMemory::resolve(const CopyCommand& copy) {
   work.bytes = copy.bytes;
   work.from = memory_of(copy, copy.from, copy.from_staging);
   work.to = memory_of(copy, copy.to, copy.to_staging);
+  if (!copy.to_staging && tiers_[copy.to.tier].hides_copies) {
+    work.to = tiers_[copy.to.tier].pages->copy_address(copy.tensor, copy.begin);
+    work.hidden = tiers_[copy.to.tier].pages->hidden_at(copy.tensor, copy.begin);
+  }
   const bool from_accelerator = !copy.from_staging && on_accelerator(copy.from.tier);
   const bool to_accelerator = !copy.to_staging && on_accelerator(copy.to.tier);
   work.on_accelerator = from_accelerator || to_accelerator;

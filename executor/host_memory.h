@@ -26,6 +26,7 @@ struct HostMachineOptions {
   std::vector<bool> addressed;  // per tier: the engine gives offsets (Place::offset); empty: none does
   bool populate = true;         // ChunkMemoryOptions
   bool prefault = false;
+  bool hide_copies = false;    // into tier 0: what is copied in shows at the tensor's address when it is whole
   bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
   SwapFileOptions files;
   std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
@@ -39,7 +40,7 @@ class HostMemory {
   HostMemory(const MachineSpec& spec, const HostMachineOptions& options, FaultInjector* faults);
 
   // As in core/machine.h.
-  void map(TensorId tensor, Bytes begin, Bytes bytes, Place place);
+  void map(TensorId tensor, Bytes begin, Bytes bytes, Place place, MappedFor what);
   void unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place);
   void create(TensorId tensor, Bytes bytes);
   void retire(TensorId tensor);
@@ -67,7 +68,8 @@ class HostMemory {
   // Memory or files.
   struct TierStore {
     std::unique_ptr<TierMemory> memory;
-    const ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
+    ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
+    bool hides_copies = false;     // what is copied in shows at the tensor's address when it is whole
     std::unique_ptr<SwapFiles> files;
   };
 

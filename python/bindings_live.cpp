@@ -23,6 +23,7 @@ class PythonLiveRun {
     choose_directories(spec, directories);
     LiveOptions options;
     options.machine.pace = pace;
+    options.machine.hide_copies = true;
     runtime_ = std::make_unique<LiveRuntime>(with_real_pages(spec), *made_.policy, options);
   }
 

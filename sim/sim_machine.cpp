@@ -33,7 +33,8 @@ std::string SimMachine::last_error() const {
   return reason == reasons_.end() ? std::string() : reason->second;
 }
 
-void SimMachine::map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes bytes, Place place) {
+void SimMachine::map(TensorId /*tensor*/, ChunkId /*chunk*/, Bytes /*begin*/, Bytes bytes, Place place,
+                     MappedFor /*what*/) {
   if (!faults_) return;
   const Tier& tier = world_.spec(rank_).tiers[place.tier];
   if (tier.kind != TierKind::nvme) {

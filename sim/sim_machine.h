@@ -43,7 +43,7 @@ class SimMachine final : public Machine {
   Nanoseconds now() const override { return world_.now(); }
   std::uint64_t state() const override;
   std::string last_error() const override;
-  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
 
   // What was injected; zeros without a plan.

@@ -4,11 +4,11 @@
 
 namespace tencache {
 
-bool MappedCopies::take(ChunkId chunk, TierId tier) {
+bool MappedCopies::take(ChunkId chunk, TierId tier, MappedFor what) {
   const Bytes used_before = memory_.used(tier);
   if (!memory_.reserve(chunk, tier)) return false;
   try {
-    map(chunk, tier);
+    map(chunk, tier, what);
   } catch (...) {
     memory_.release(chunk, tier);
     throw;
@@ -35,12 +35,12 @@ void MappedCopies::drop(ChunkId chunk, TierId tier) {
 
 // What the machine refuses is asked for again at once, as a copy that failed is. No decision depends on it, so a log
 // need not know.
-void MappedCopies::map(ChunkId chunk, TierId tier) {
+void MappedCopies::map(ChunkId chunk, TierId tier, MappedFor what) {
   const TensorId tensor = memory_.tensor_of(chunk);
   const Bytes bytes = memory_.bytes_of(chunk);
   for (int refused = 0;;) {
     try {
-      machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.copy(chunk, tier).offset});
+      machine_.map(tensor, chunk, memory_.begin_of(chunk), bytes, {tier, memory_.copy(chunk, tier).offset}, what);
       return;
     } catch (const OutOfMemory&) {
       throw;

@@ -22,14 +22,14 @@ class MappedCopies {
 
   // Absent -> reserved, and mapped. False if the tier has no place. Throws Error if the machine refuses the memory that
   // the tier is said to have, several times in a row; nothing has changed then.
-  bool take(ChunkId chunk, TierId tier);
+  bool take(ChunkId chunk, TierId tier, MappedFor what = MappedFor::op);
   // Any -> absent. Nobody may read it.
   void free(ChunkId chunk, TierId tier);
   // The same, or, while a transfer reads it, condemned.
   void drop(ChunkId chunk, TierId tier);
 
  private:
-  void map(ChunkId chunk, TierId tier);
+  void map(ChunkId chunk, TierId tier, MappedFor what);
   void sample(ChunkId chunk, TierId tier, Bytes used_before);
 
   const MachineSpec& spec_;

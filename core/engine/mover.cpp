@@ -237,10 +237,10 @@ Refusal Mover::take(const Action& action, ChunkId chunk) {
 
 bool Mover::reserve_destination(ChunkId chunk, TierId tier) {
   if (parts_.memory.copy(chunk, tier).state != CopyState::absent) return false;
-  if (parts_.copies.take(chunk, tier)) return true;
+  if (parts_.copies.take(chunk, tier, MappedFor::copy)) return true;
   const Because because(parts_.session, {.reason = Reason::reclaim, .chunk = chunk});
   reclaim(tier, parts_.memory.footprint(chunk, tier));
-  return parts_.copies.take(chunk, tier);
+  return parts_.copies.take(chunk, tier, MappedFor::copy);
 }
 
 // Gives up copies that the GPU holds too; they are the coldest of their tier.
@@ -491,7 +491,7 @@ bool Mover::room_for_fetch(TransferId id) {
   const Bytes footprint = parts_.memory.footprint(chunk, to);
   const Bytes wanted_by_ops = parts_.lanes.room_wanted(to);
   if (!wanted && wanted_by_ops > 0 && parts_.memory.free(to) < wanted_by_ops + footprint) return false;
-  if (!parts_.copies.take(chunk, to)) {
+  if (!parts_.copies.take(chunk, to, MappedFor::copy)) {
     Bytes bytes = footprint;
     if (wanted) {
       bytes = parts_.lanes.waiting_in(to).demand.room_needed;
@@ -501,7 +501,7 @@ bool Mover::room_for_fetch(TransferId id) {
     }
     make_room(to, bytes, !wanted, chunk, chunk, wanted ? Priority::urgent : Priority::normal);
     if (!source_stands(id)) return false;  // it was given up to make room: the next round seeks another
-    if (!parts_.copies.take(chunk, to)) {
+    if (!parts_.copies.take(chunk, to, MappedFor::copy)) {
       parts_.transfers[id].lateness.room_ns = -1;  // blocked
       return false;
     }

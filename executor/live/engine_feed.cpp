@@ -43,8 +43,8 @@ class EngineFeed::Tap final : public Machine {
   bool wait(Completion& completion) override { return machine_.wait(completion); }
   Nanoseconds now() const override { return machine_.now(); }
   std::string last_error() const override { return machine_.last_error(); }
-  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
-    machine_.map(tensor, chunk, begin, bytes, place);
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override {
+    machine_.map(tensor, chunk, begin, bytes, place, what);
   }
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override {
     machine_.unmap(tensor, chunk, begin, bytes, place);

@@ -14,7 +14,6 @@ namespace tencache {
 LiveRuntime::LiveRuntime(const MachineSpec& spec, Policy& policy, LiveOptions options)
     : spec_(with_real_pages(spec, options.machine.accelerator.get())),
       options_(std::move(options)),
-      blocking_step_(policy.layout(spec_, nullptr).blocking_step),
       abi_(live_abi(*this, spec_, options_.machine.accelerator != nullptr)),
       bodies_(std::make_unique<TaskBodies>()),
       labels_(options_.engine.timeline),
@@ -541,7 +540,7 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
       give_task(std::make_shared<const LiveTask>(std::move(tasks[i])), lanes[i], std::exchange(gap_ns, 0));
     }
     wait_for_tasks(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().tasks_left(0) == 0; });
-    const bool blocking = blocking_step_ || follower_.recording() || !follower_.recorded();
+    const bool blocking = plan_.blocking_step() || follower_.recording() || !follower_.recorded();
     wait_for_cpu(lock,
                  [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) { return !blocking || feed_.engine().idle(); });
     op_clock_.pause(feed_.now());

@@ -203,7 +203,6 @@ class LiveRuntime {
 
   const MachineSpec spec_;
   const LiveOptions options_;
-  const bool blocking_step_;
   const tencache_live abi_;
   std::unique_ptr<TaskBodies> bodies_;
   std::function<void()> close_listener_;

@@ -21,7 +21,11 @@ namespace tencache {
 class TaskPlan {
  public:
   // Both outlive the plan.
-  TaskPlan(const MachineSpec& spec, Policy& policy) : spec_(spec), policy_(policy) {}
+  TaskPlan(const MachineSpec& spec, Policy& policy)
+      : spec_(spec), policy_(policy), blocking_step_(policy.layout(spec, nullptr).blocking_step) {}
+
+  // The program goes on when all tasks of its step are done (Layout::blocking_step).
+  bool blocking_step() const { return blocking_step_; }
 
   // A step was recorded: asks the policy, and arranges the step that is followed accordingly.
   void learn(StepFollower& follower);
@@ -39,6 +43,7 @@ class TaskPlan {
 
   const MachineSpec& spec_;
   Policy& policy_;
+  const bool blocking_step_;
   std::map<std::pair<std::string, std::int32_t>, Planned> planned_;  // by name and sub-group
 };
 

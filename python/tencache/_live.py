@@ -208,7 +208,7 @@ class Live:
         self._paging.adopt(tensors)
 
     def _mark(self) -> None:
-        roles = objects.find_roles(objects.find_models(), objects.find_optimizers())
+        roles = objects.find_roles(objects.find_models(), objects.find_optimizers(), keep_tensors=True)
         for address, (role, name, _, _) in roles.of.items():
             self._paging.mark(roles.tensors[address], _core.ROLES.index(role), name)
 

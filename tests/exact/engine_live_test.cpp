@@ -14,7 +14,7 @@ namespace {
 class FailingMachine final : public OtherMachine {
  public:
   using OtherMachine::OtherMachine;
-  void map(TensorId, ChunkId, Bytes, Bytes, Place) override {
+  void map(TensorId, ChunkId, Bytes, Bytes, Place, MappedFor) override {
     if (no_pages) throw Error("no pages");
   }
   bool wait(Completion& completion) override {

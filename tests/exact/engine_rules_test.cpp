@@ -234,7 +234,7 @@ class FailingOps final : public OtherMachine {
 class RefusingRoom final : public OtherMachine {
  public:
   RefusingRoom(Machine& inner, int refusals) : OtherMachine(inner), left_(refusals) {}
-  void map(TensorId, ChunkId, Bytes, Bytes, Place) override {
+  void map(TensorId, ChunkId, Bytes, Bytes, Place, MappedFor) override {
     if (left_ > 0 && left_-- > 0) throw Error("no room just now");
   }
 

@@ -72,7 +72,7 @@ class FakeCudaTest : public testing::Test {
   }
   static void create(HostMachine& machine, TensorId tensor, Bytes bytes) {
     machine.tensor_created(tensor, bytes);
-    for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, bytes, {tier, 0});
+    for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, bytes, {tier, 0}, MappedFor::op);
   }
   NoBodies bodies_;
 };

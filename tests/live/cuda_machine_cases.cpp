@@ -100,7 +100,7 @@ TEST_F(CudaMachineTest, ContentSurvivesEveryWay) {
   HostMachine machine(spec_, bodies_, options_);
   constexpr Bytes bytes = 9 * MiB + 12'345;  // several parts, and a cut-off end
   machine.tensor_created(0, bytes);
-  for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0});
+  for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0}, MappedFor::op);
   machine.initialise(0, 0, 0, bytes, {gpu, 0});
   EXPECT_TRUE(has_pattern(machine, 0, 0, 0, bytes, gpu));
   move(machine, copy(d2h, 0, 0, bytes, gpu, cpu));
@@ -108,7 +108,7 @@ TEST_F(CudaMachineTest, ContentSurvivesEveryWay) {
   EXPECT_EQ(find_difference(0, 0, 0, {machine.address(0, cpu), bytes}, true), unlimited) << "as the CPU sees it";
   move(machine, copy(nvme_write, 0, 0, bytes, cpu, nvme));
   machine.unmap(0, 0, 0, bytes, {gpu, 0});
-  machine.map(0, 0, 0, bytes, {gpu, 0});
+  machine.map(0, 0, 0, bytes, {gpu, 0}, MappedFor::op);
   std::memset(machine.address(0, cpu), 0, bytes);
   move(machine, copy(h2d, 0, 0, bytes, cpu, gpu));
   EXPECT_FALSE(has_pattern(machine, 0, 0, 0, bytes, gpu));
@@ -123,13 +123,13 @@ TEST_F(CudaMachineTest, FilesReachTheGpuDirectlyAndThroughStaging) {
   HostMachine machine(spec_, bodies_, options_);
   for (const Bytes bytes : {Bytes{5}, 1 * MiB, 3 * MiB + 100, 17 * MiB + 4095}) {
     machine.tensor_created(7, bytes);
-    machine.map(7, 7, 0, bytes, {gpu, 0});
-    machine.map(7, 7, 0, bytes, {nvme, 0});
+    machine.map(7, 7, 0, bytes, {gpu, 0}, MappedFor::op);
+    machine.map(7, 7, 0, bytes, {nvme, 0}, MappedFor::op);
     machine.initialise(7, 7, 0, bytes, {gpu, 0});
     move(machine, copy(direct_write, 7, 0, bytes, gpu, nvme));
     EXPECT_TRUE(has_pattern(machine, 7, 0, 0, bytes, nvme)) << bytes;
     machine.unmap(7, 7, 0, bytes, {gpu, 0});
-    machine.map(7, 7, 0, bytes, {gpu, 0});
+    machine.map(7, 7, 0, bytes, {gpu, 0}, MappedFor::op);
     move(machine, copy(direct_read, 7, 0, bytes, nvme, gpu));
     EXPECT_TRUE(has_pattern(machine, 7, 0, 0, bytes, gpu)) << bytes;
     if (bytes <= 4 * MiB) {
@@ -156,12 +156,12 @@ TEST_F(CudaMachineTest, ResidencyIsPartial) {
   const auto size = [&](int index) { return index < 2 ? chunk : Bytes{77}; };
   for (int i = 0; i < 3; i++) {
     const Bytes begin = static_cast<Bytes>(i) * chunk;
-    machine.map(3, 0, begin, size(i), {cpu, 0});
+    machine.map(3, 0, begin, size(i), {cpu, 0}, MappedFor::op);
     machine.initialise(3, 0, begin, size(i), {cpu, 0});
   }
   for (const int i : {2, 0, 1, 2, 0}) {
     const Bytes begin = static_cast<Bytes>(i) * chunk;
-    machine.map(3, 0, begin, size(i), {gpu, 0});
+    machine.map(3, 0, begin, size(i), {gpu, 0}, MappedFor::op);
     move(machine, copy(h2d, 3, begin, size(i), cpu, gpu));
     EXPECT_TRUE(has_pattern(machine, 3, 0, begin, size(i), gpu)) << i;
     EXPECT_EQ(machine.memory_statistics(gpu).used_bytes, (size(i) + page_ - 1) / page_ * page_);
@@ -174,23 +174,23 @@ TEST_F(CudaMachineTest, ResidencyIsPartial) {
 TEST_F(CudaMachineTest, TheCapHoldsAndMemoryChangesItsSizes) {
   HostMachine machine(spec_, bodies_, options_);
   machine.tensor_created(0, 64 * MiB);
-  machine.map(0, 0, 0, 64 * MiB, {gpu, 0});
+  machine.map(0, 0, 0, 64 * MiB, {gpu, 0}, MappedFor::op);
   machine.tensor_created(1, 1);
-  EXPECT_THROW(machine.map(1, 1, 0, 1, {gpu, 0}), OutOfMemory);
+  EXPECT_THROW(machine.map(1, 1, 0, 1, {gpu, 0}, MappedFor::op), OutOfMemory);
   machine.unmap(0, 0, 0, 64 * MiB, {gpu, 0});
   // What was one piece is given out in others, up to the cap again, and back.
   for (int round = 0; round < 2; round++) {
     for (TensorId tensor = 2; tensor < 6; tensor++) {
       machine.tensor_created(tensor, 16 * MiB);
-      machine.map(tensor, tensor, 0, 16 * MiB, {gpu, 0});
+      machine.map(tensor, tensor, 0, 16 * MiB, {gpu, 0}, MappedFor::op);
       machine.initialise(tensor, tensor, 0, 16 * MiB, {gpu, 0});
     }
-    EXPECT_THROW(machine.map(1, 1, 0, 1, {gpu, 0}), OutOfMemory);
+    EXPECT_THROW(machine.map(1, 1, 0, 1, {gpu, 0}, MappedFor::op), OutOfMemory);
     for (TensorId tensor = 2; tensor < 6; tensor++) {
       EXPECT_TRUE(has_pattern(machine, tensor, 0, 0, 16 * MiB, gpu));
       machine.tensor_destroyed(tensor);
     }
-    machine.map(0, 0, 0, 64 * MiB, {gpu, 0});
+    machine.map(0, 0, 0, 64 * MiB, {gpu, 0}, MappedFor::op);
     machine.unmap(0, 0, 0, 64 * MiB, {gpu, 0});
   }
 }
@@ -207,7 +207,7 @@ TEST_F(CudaMachineTest, WhatCannotBeIsAnError) {
   HostMachine machine(spec_, bodies_, options_);
   machine.tensor_created(0, 2 * page_);
   try {
-    machine.map(0, 0, page_ / 2, page_, {gpu, 0});
+    machine.map(0, 0, page_ / 2, page_, {gpu, 0}, MappedFor::op);
     FAIL() << "half a page cannot be mapped";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("chunk_bytes"), std::string::npos) << error.what();
@@ -217,7 +217,7 @@ TEST_F(CudaMachineTest, WhatCannotBeIsAnError) {
 TEST_F(CudaMachineTest, LanesAndLinksWorkOnTheSameMemory) {
   HostMachine machine(spec_, bodies_, options_);
   machine.tensor_created(0, 4 * MiB);
-  for (TierId tier = 0; tier < 2; tier++) machine.map(0, 0, 0, 4 * MiB, {tier, 0});
+  for (TierId tier = 0; tier < 2; tier++) machine.map(0, 0, 0, 4 * MiB, {tier, 0}, MappedFor::op);
   machine.initialise(0, 0, 0, 4 * MiB, {cpu, 0});
   const OpCommand idle{.lane = 0, .op = none, .idle = true, .duration_ns = 10'000'000, .uses = {}};
   Nanoseconds last_ns = 0;
@@ -245,7 +245,7 @@ TEST_F(CudaMachineTest, CancelStopsACopyAndItsMemoryMayGo) {
   options_.pace = true;
   HostMachine machine(spec_, bodies_, options_);
   machine.tensor_created(0, 32 * MiB);
-  for (TierId tier = 0; tier < 2; tier++) machine.map(0, 0, 0, 32 * MiB, {tier, 0});
+  for (TierId tier = 0; tier < 2; tier++) machine.map(0, 0, 0, 32 * MiB, {tier, 0}, MappedFor::op);
   const Nanoseconds begin_ns = machine.now();
   const Fence fence = machine.submit(copy(h2d, 0, 0, 32 * MiB, cpu, gpu), 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -263,8 +263,8 @@ TEST_F(CudaMachineTest, KernelsKnowTheHostsPatterns) {
     for (const bool everything : {true, false}) {
       tensor++;
       machine.tensor_created(tensor, bytes);
-      machine.map(tensor, tensor, 0, bytes, {gpu, 0});
-      machine.map(tensor, tensor, 0, bytes, {cpu, 0});
+      machine.map(tensor, tensor, 0, bytes, {gpu, 0}, MappedFor::op);
+      machine.map(tensor, tensor, 0, bytes, {cpu, 0}, MappedFor::op);
       std::memset(machine.address(tensor, cpu), 0x5a, bytes);
       move(machine, copy(h2d, tensor, 0, bytes, cpu, gpu));
       const ReplayOptions options{.check_everything = everything, .write_everything = everything};
@@ -303,7 +303,7 @@ TEST_F(CudaMachineTest, TheOptimizerHasTheHostsBits) {
                                             4};
       for (TensorId tensor = 0; tensor < arrays; tensor++) {
         machine.tensor_created(tensor, sizes[tensor]);
-        for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, sizes[tensor], {tier, 0});
+        for (const TierId tier : {gpu, cpu}) machine.map(tensor, tensor, 0, sizes[tensor], {tier, 0}, MappedFor::op);
         std::memset(machine.address(tensor, cpu), 0, sizes[tensor]);
       }
       const auto value = [&] { return static_cast<float>(random() % 2001) / 1000.0f - 1.0f; };
@@ -367,7 +367,7 @@ TEST_F(CudaMachineTest, ReplayNoticesABadByteAndOnlyThat) {
   HostMachine machine(spec_, bodies, options_);
   for (const TensorId tensor : {weight, out}) {
     machine.tensor_created(tensor, bytes);
-    for (TierId tier = 0; tier < 2; tier++) machine.map(tensor, tensor, 0, bytes, {tier, 0});
+    for (TierId tier = 0; tier < 2; tier++) machine.map(tensor, tensor, 0, bytes, {tier, 0}, MappedFor::op);
   }
   machine.initialise(weight, weight, 0, bytes, {cpu, 0});
   move(machine, copy(h2d, weight, 0, bytes, cpu, gpu));

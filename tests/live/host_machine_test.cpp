@@ -94,7 +94,7 @@ class HostMachineTest : public testing::Test {
   static void create(HostMachine& machine, TensorId tensor, Bytes bytes) {
     machine.tensor_created(tensor, bytes);
     for (TierId tier = 0; tier < machine.spec().tiers.size(); tier++) {
-      machine.map(tensor, tensor, 0, bytes, {tier, 0});
+      machine.map(tensor, tensor, 0, bytes, {tier, 0}, MappedFor::op);
     }
   }
 
@@ -177,7 +177,7 @@ void round_trip(const MachineSpec& spec, HostMachineOptions options) {
   HostMachine machine(spec, bodies, std::move(options));
   constexpr Bytes bytes = 3 * MiB + 12'345;
   machine.tensor_created(0, bytes);
-  for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0});
+  for (TierId tier = 0; tier < 3; tier++) machine.map(0, 0, 0, bytes, {tier, 0}, MappedFor::op);
   std::byte* on_gpu = machine.address(0);
   write_pattern(0, 1, 0, {on_gpu, bytes}, true);
   const auto command = [](LinkId link, TierId from, TierId to) {
@@ -289,8 +289,8 @@ TEST_F(HostMachineTest, StagedCopiesKeepTheirBytes) {
   HostMachine machine(spec_, bodies_);
   constexpr Bytes bytes = 2 * MiB + 100;  // three buffers
   machine.tensor_created(5, bytes);
-  machine.map(5, 0, 0, bytes, {gpu, 0});
-  machine.map(5, 0, 0, bytes, {nvme, 0});
+  machine.map(5, 0, 0, bytes, {gpu, 0}, MappedFor::op);
+  machine.map(5, 0, 0, bytes, {nvme, 0}, MappedFor::op);
   write_pattern(5, 3, 0, {machine.address(5), bytes}, true);
   CopyCommand down = copy(d2h, 5, bytes, gpu, cpu);
   down.to_staging = true;
@@ -431,15 +431,15 @@ TEST_F(HostMachineTest, CapIsEnforcedPerTier) {
   spec_.tiers[gpu].capacity = 1 * MiB;
   HostMachine machine(spec_, bodies_);
   machine.tensor_created(0, 2 * MiB);
-  machine.map(0, 0, 0, 1 * MiB, {gpu, 0});
-  EXPECT_THROW(machine.map(0, 1, 1 * MiB, 1 * MiB, {gpu, 0}), OutOfMemory);
-  machine.map(0, 1, 1 * MiB, 1 * MiB, {cpu, 0});
+  machine.map(0, 0, 0, 1 * MiB, {gpu, 0}, MappedFor::op);
+  EXPECT_THROW(machine.map(0, 1, 1 * MiB, 1 * MiB, {gpu, 0}, MappedFor::op), OutOfMemory);
+  machine.map(0, 1, 1 * MiB, 1 * MiB, {cpu, 0}, MappedFor::op);
   EXPECT_EQ(machine.memory_statistics(gpu).used_bytes, 1 * MiB);
   HostMachineOptions options;
   options.unlimited_gpu = true;
   HostMachine wide(spec_, bodies_, options);
   wide.tensor_created(0, 2 * MiB);
-  wide.map(0, 0, 0, 2 * MiB, {gpu, 0});
+  wide.map(0, 0, 0, 2 * MiB, {gpu, 0}, MappedFor::op);
 }
 
 TEST_F(HostMachineTest, WhatARealMachineCannotDoIsAnError) {

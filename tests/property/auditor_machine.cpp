@@ -56,8 +56,8 @@ void AuditorMachine::complain(const std::string& what) {
   if (violation_.empty()) violation_ = "at " + std::to_string(now()) + " ns: " + what;
 }
 
-void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place) {
-  inner_.map(tensor, id, begin, bytes, place);  // may refuse: then nothing has happened
+void AuditorMachine::map(TensorId tensor, ChunkId id, Bytes begin, Bytes bytes, Place place, MappedFor what) {
+  inner_.map(tensor, id, begin, bytes, place, what);  // may refuse: then nothing has happened
   Chunk& chunk = chunks_[id];
   chunk.tensor = tensor;
   chunk.bytes = bytes;

@@ -47,7 +47,7 @@ class AuditorMachine final : public Machine {
   bool wait(Completion& completion) override;
   Nanoseconds now() const override { return inner_.now(); }
   std::string last_error() const override { return inner_.last_error(); }
-  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
+  void map(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place, MappedFor what) override;
   void unmap(TensorId tensor, ChunkId chunk, Bytes begin, Bytes bytes, Place place) override;
   void tensor_created(TensorId tensor, Bytes bytes) override { inner_.tensor_created(tensor, bytes); }
   void tensor_destroyed(TensorId tensor) override { inner_.tensor_destroyed(tensor); }

@@ -87,9 +87,9 @@ def module_names(models):
 class Roles:
     """What each storage is: address -> (role, name, bytes). The first that claims a storage has it."""
 
-    def __init__(self):
+    def __init__(self, keep_tensors):
         self.of = {}
-        self.tensors = {}  # address -> the tensor that claimed it
+        self.tensors = {} if keep_tensors else None  # address -> the tensor that claimed it
 
     def claim(self, tensor, role, name):
         if not isinstance(tensor, torch.Tensor):
@@ -98,12 +98,13 @@ class Roles:
         address = storage_address(tensor)
         if address is not None and storage_bytes(tensor) > 0:
             self.of.setdefault(address, (role, name, storage_bytes(tensor), tensor.device.type))
-            self.tensors.setdefault(address, tensor)
+            if self.tensors is not None:
+                self.tensors.setdefault(address, tensor)
 
 
-def find_roles(models, optimizers):
+def find_roles(models, optimizers, keep_tensors=False):
     """Parameters by walking the models, masters and states by walking the optimizers, gradients by either."""
-    roles = Roles()
+    roles = Roles(keep_tensors)
     name_of = {}
     for position, model in enumerate(models):
         prefix = "" if position == 0 else type(model).__name__ + "."

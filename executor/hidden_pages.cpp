@@ -1,0 +1,33 @@
+#include "executor/hidden_pages.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace tencache {
+namespace {
+
+void move(const HiddenPages::Part& part) {
+  // Without MREMAP_DONTUNMAP the addresses left would be free for anybody.
+  if (::mremap(part.from, part.bytes, part.bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, part.to) ==
+      MAP_FAILED) {
+    throw Error("cannot move " + format_bytes(part.bytes) + " of memory to its address: " + std::strerror(errno) +
+                (errno == EINVAL ? "; live Python programs need Linux 5.13 or newer" : ""));
+  }
+  if (::mmap(part.from, part.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+      MAP_FAILED) {
+    throw Error("cannot give " + format_bytes(part.bytes) + " of addresses back: " + std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void show(HiddenPages& pages) {
+  pages.shown = true;  // in parts, if the system refuses one
+  for (const HiddenPages::Part& part : pages.parts) move(part);
+}
+
+}  // namespace tencache

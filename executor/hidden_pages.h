@@ -1,0 +1,25 @@
+// Pages that are filled at one address and then shown at another, all at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+#include "core/units.h"
+
+namespace tencache {
+
+struct HiddenPages {
+  struct Part {
+    std::byte* from = nullptr;  // one mapping of memory that is shared with others (a memfd's)
+    std::byte* to = nullptr;    // reserved addresses
+    Bytes bytes = 0;            // whole pages
+  };
+  std::vector<Part> parts;
+  std::atomic<bool> shown = false;
+};
+
+// Moves the pages; `from` is reserved addresses then. On any thread, once. Throws Error if the system refuses.
+void show(HiddenPages& pages);
+
+}  // namespace tencache

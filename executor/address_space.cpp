@@ -69,6 +69,11 @@ std::byte* AddressSpace::take(Bytes bytes) {
   return std::exchange(next_, next_ + size.bytes);
 }
 
+bool AddressSpace::owns(const void* address) const {
+  const auto at = reinterpret_cast<Bytes>(address);
+  return std::ranges::any_of(regions_, [at](const Extent& region) { return at - region.offset < region.bytes; });
+}
+
 void AddressSpace::give(std::byte* address, Bytes bytes) {
   if (bytes != 0) size_class(bytes).free.push_back(address);
 }

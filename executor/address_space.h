@@ -23,6 +23,8 @@ class AddressSpace {
   // Throws Error when the system refuses; of 0 bytes: null.
   std::byte* take(Bytes bytes);
   void give(std::byte* address, Bytes bytes);
+  // Is it an address of a region of ours?
+  bool owns(const void* address) const;
 
  private:
   // Free ranges of one size.

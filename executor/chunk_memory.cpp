@@ -115,6 +115,24 @@ void ChunkMemory::protect(std::byte* at, Bytes bytes) {
   }
 }
 
+void ChunkMemory::expose(TensorId tensor) {
+  ranges_[tensor].exposed = true;
+  set_access(tensor, false);
+}
+
+// Of what is at the tensor's addresses: pages of its own, and reservations, which stay without any.
+void ChunkMemory::set_access(TensorId tensor, bool writable) {
+  const Range& of = ranges_[tensor];
+  if (!of.exposed) return;
+  for (const Mapping& mapping : of.mappings) {
+    if (mapping.hidden != nullptr && !mapping.hidden->shown) continue;
+    if (::mprotect(of.address + mapping.begin, mapping.bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
+      throw Error("tier '" + name_ + "': cannot protect " + format_bytes(mapping.bytes) + ": " + std::strerror(errno) +
+                  (errno == ENOMEM ? "; too many mappings: raise vm.max_map_count (sysctl)" : ""));
+    }
+  }
+}
+
 void ChunkMemory::map_extents(std::byte* at, const std::vector<Extent>& extents, Bytes bytes) {
   const int flags = MAP_SHARED | MAP_FIXED | (options_.populate ? MAP_POPULATE : 0);
   Bytes done = 0;
@@ -129,6 +147,10 @@ void ChunkMemory::map_extents(std::byte* at, const std::vector<Extent>& extents,
       throw Error(
           "tier '" + name_ + "': cannot map " + format_bytes(part) + ": " + std::strerror(error) +
           (error == ENOMEM ? "; too many mappings: raise vm.max_map_count (sysctl) or take larger chunks" : ""));
+    }
+    // Pages are shared with children, who would see other tensors in them later.
+    if (options_.raw_access && ::madvise(at + done, part, MADV_DONTFORK) != 0) {
+      throw Error("tier '" + name_ + "': cannot keep memory from child processes: " + std::strerror(errno));
     }
     done += part;
   }
@@ -159,8 +181,9 @@ std::shared_ptr<HiddenPages> ChunkMemory::hidden_at(TensorId tensor, Bytes begin
 }
 
 // Where the pages of scratch_ are to be mapped first.
-std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes) {
+std::shared_ptr<HiddenPages> ChunkMemory::hide(std::byte* address, Bytes bytes, bool read_only) {
   auto hidden = std::make_shared<HiddenPages>();
+  hidden->read_only = read_only;
   std::byte* const from = hidden_.take(bytes);
   Bytes done = 0;
   for (const Extent& extent : scratch_) {
@@ -200,7 +223,7 @@ void ChunkMemory::map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset
   try {
     if (hidden) {
       let_go_of(of.address);  // parked pages would be seen
-      mapping.hidden = hide(of.address + begin, mapping.bytes);
+      mapping.hidden = hide(of.address + begin, mapping.bytes, of.exposed);
     }
     check_memory_left();
     segments_.cover(pages_.high_water());
@@ -300,7 +323,7 @@ void ChunkMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes) {
     if (!hidden->shown) protect(hidden->parts.front().from, mapping->bytes);  // a copy was given up
     hidden_.give(hidden->parts.front().from, mapping->bytes);
   }
-  if (of.retired && (hidden == nullptr || hidden->shown)) {
+  if (of.retired && !of.exposed && (hidden == nullptr || hidden->shown)) {
     park(of.address, std::move(*mapping));
   } else {
     protect(of.address + begin, mapping->bytes);

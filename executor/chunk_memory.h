@@ -50,7 +50,8 @@ AlignedBuffer aligned_buffer(Bytes bytes, std::byte content);
 struct ChunkMemoryOptions {
   bool addressed = false;  // the caller gives offsets (best fit, fixed buffers, …); otherwise pages come from anywhere
   bool populate = true;    // map pages at once; false leaves it to page faults
-  bool prefault = false;   // touch the whole capacity in the constructor
+  bool raw_access = false;                             // HostMachineOptions
+  bool prefault = false;                               // touch the whole capacity in the constructor
   std::shared_ptr<Accelerator> accelerator = nullptr;  // that copies from and to these pages
 };
 
@@ -72,6 +73,14 @@ class ChunkMemory final : public TierMemory {
   void map_hidden(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset);
   std::byte* copy_address(TensorId tensor, Bytes begin) const;  // the tensor's own, of a chunk that is not hidden
   std::shared_ptr<HiddenPages> hidden_at(TensorId tensor, Bytes begin) const;  // null: of a chunk that is not hidden
+  // With `raw_access`. An exposed tensor can be written only between `open_for_writing` and `close_for_writing`; other
+  // writes fault. Both do nothing for tensors that are not exposed.
+  void expose(TensorId tensor);
+  void open_for_writing(TensorId tensor) { set_access(tensor, true); }
+  void close_for_writing(TensorId tensor) { set_access(tensor, false); }
+  bool owns(const void* address) const { return addresses_.owns(address); }
+  // From any thread; `none` where there is no tensor.
+  TensorId tensor_at(const void* address) const { return ranges_.find(address); }
   std::byte* address(TensorId tensor) const override { return ranges_.address(tensor); }
   Bytes bytes(TensorId tensor) const override { return ranges_.bytes(tensor); }
   bool mapped(TensorId tensor, Bytes begin) const override;
@@ -107,10 +116,11 @@ class ChunkMemory final : public TierMemory {
   using Range = Ranges::Range;
 
   void map_at(TensorId tensor, Bytes begin, Bytes bytes, Bytes offset, bool hidden);
-  std::shared_ptr<HiddenPages> hide(std::byte* address, Bytes bytes);
+  std::shared_ptr<HiddenPages> hide(std::byte* address, Bytes bytes, bool read_only);
   const Mapping& mapping_at(TensorId tensor, Bytes begin) const;
   void map_extents(std::byte* at, const std::vector<Extent>& extents, Bytes bytes);
   void protect(std::byte* at, Bytes bytes);
+  void set_access(TensorId tensor, bool writable);
   void park(std::byte* address, Mapping mapping);
   // Takes over what is parked at exactly this place; false if there is none, and nothing is parked at the address then.
   bool adopt(std::byte* address, Mapping& mapping);

@@ -10,7 +10,11 @@
 namespace tencache {
 namespace {
 
-void move(const HiddenPages::Part& part) {
+void move(const HiddenPages::Part& part, bool read_only) {
+  // Before anybody can see them.
+  if (read_only && ::mprotect(part.from, part.bytes, PROT_READ) != 0) {
+    throw Error("cannot protect " + format_bytes(part.bytes) + ": " + std::strerror(errno));
+  }
   // Without MREMAP_DONTUNMAP the addresses left would be free for anybody.
   if (::mremap(part.from, part.bytes, part.bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, part.to) ==
       MAP_FAILED) {
@@ -27,7 +31,7 @@ void move(const HiddenPages::Part& part) {
 
 void show(HiddenPages& pages) {
   pages.shown = true;  // in parts, if the system refuses one
-  for (const HiddenPages::Part& part : pages.parts) move(part);
+  for (const HiddenPages::Part& part : pages.parts) move(part, pages.read_only);
 }
 
 }  // namespace tencache

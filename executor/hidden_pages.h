@@ -16,6 +16,7 @@ struct HiddenPages {
     Bytes bytes = 0;            // whole pages
   };
   std::vector<Part> parts;
+  bool read_only = false;  // once shown
   std::atomic<bool> shown = false;
 };
 

@@ -86,6 +86,13 @@ class HostMachine final : public Machine {
   // thread that calls Machine.
   void retire(TensorId tensor) { memory_->retire(tensor); }
 
+  // With HostMachineOptions::raw_access, as in host_memory.h. `owns` and `tensor_at` may be called
+  // from any thread, the others from the one that calls Machine.
+  bool owns(const void* address) const { return options_.raw_access && memory_->owns(address); }
+  TensorId tensor_at(const void* address) const { return options_.raw_access ? memory_->tensor_at(address) : none; }
+  void expose(TensorId tensor) { memory_->expose(tensor); }
+  void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
+
   // The tensor's constant address in a memory tier.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return memory_->address(tensor, tier); }
   Bytes bytes(TensorId tensor) const { return memory_->bytes(tensor); }

@@ -30,12 +30,13 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
   memory.addressed = !options.addressed.empty() && options.addressed[at];
   memory.populate = options.populate;
   memory.prefault = options.prefault;
+  memory.raw_access = at == 0 && options.raw_access;
   memory.accelerator = options.accelerator;
   const Bytes capacity = at == 0 && options.unlimited_gpu ? unlimited : tier.capacity;
   if (options.accelerator != nullptr && tier.kind == TierKind::gpu) {
     tiers_[at].memory = options.accelerator->memory(tier.name, capacity, tier.granularity, memory.addressed);
   } else {
-    tiers_[at].hides_copies = at == 0 && options.hide_copies;
+    tiers_[at].raw_access = at == 0 && options.raw_access;
     auto pages = std::make_unique<ChunkMemory>(tier.name, capacity, tier.granularity, memory);
     tiers_[at].pages = pages.get();
     tiers_[at].memory = std::move(pages);
@@ -48,7 +49,7 @@ void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place, Map
     take_slot(*tier.files, tensor, begin, bytes);
   } else {
     if (faults_) faults_->next_room(place.tier, bytes);
-    if (tier.hides_copies && what == MappedFor::copy) {
+    if (tier.raw_access && what == MappedFor::copy) {
       tier.pages->map_hidden(tensor, begin, bytes, place.offset);
     } else {
       tier.memory->map(tensor, begin, bytes, place.offset);
@@ -152,7 +153,9 @@ CopyWork HostMemory::resolve(const CopyCommand& copy) {
   work.bytes = copy.bytes;
   work.from = memory_of(copy, copy.from, copy.from_staging);
   work.to = memory_of(copy, copy.to, copy.to_staging);
-  if (!copy.to_staging && tiers_[copy.to.tier].hides_copies) {
+  if (!copy.from_staging && tiers_[copy.from.tier].raw_access)
+    tiers_[copy.from.tier].pages->close_for_writing(copy.tensor);
+  if (!copy.to_staging && tiers_[copy.to.tier].raw_access) {
     work.to = tiers_[copy.to.tier].pages->copy_address(copy.tensor, copy.begin);
     work.hidden = tiers_[copy.to.tier].pages->hidden_at(copy.tensor, copy.begin);
   }

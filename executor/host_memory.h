@@ -26,7 +26,9 @@ struct HostMachineOptions {
   std::vector<bool> addressed;  // per tier: the engine gives offsets (Place::offset); empty: none does
   bool populate = true;         // ChunkMemoryOptions
   bool prefault = false;
-  bool hide_copies = false;    // into tier 0: what is copied in shows at the tensor's address when it is whole
+  // Code that is no op may touch the tensors of tier 0 at their addresses: what is copied in shows there when it is
+  // whole, exposed tensors are kept from writes that nobody hears of, and children of this process have none of it.
+  bool raw_access = false;
   bool unlimited_gpu = false;  // tier 0 is as large as this computer's memory (the layout's `unlimited_gpu`)
   SwapFileOptions files;
   std::shared_ptr<Accelerator> accelerator;  // of tiers of kind gpu; nullptr: ordinary memory stands in
@@ -54,6 +56,13 @@ class HostMemory {
   // A copy of a chunk's content.
   std::vector<std::byte> content(TensorId tensor, Bytes begin, Bytes bytes, TierId tier);
 
+  // With `raw_access`, of tier 0: the tensor whose addresses these are (none: nobody's; any thread may ask), a tensor
+  // that is exposed from now on, and one whose bytes may be written until the next copy from them.
+  bool owns(const void* address) const { return tiers_[0].pages->owns(address); }
+  TensorId tensor_at(const void* address) const { return tiers_[0].pages->tensor_at(address); }
+  void expose(TensorId tensor) { tiers_[0].pages->expose(tensor); }
+  void open_for_writing(TensorId tensor) { tiers_[0].pages->open_for_writing(tensor); }
+
   std::byte* address(TensorId tensor, TierId tier) const;
   Bytes bytes(TensorId tensor) const { return tiers_[0].memory->bytes(tensor); }
   ChunkMemoryStatistics statistics(TierId tier) const;  // memory tiers only
@@ -69,7 +78,7 @@ class HostMemory {
   struct TierStore {
     std::unique_ptr<TierMemory> memory;
     ChunkMemory* pages = nullptr;  // `memory`, if the host can touch it
-    bool hides_copies = false;     // what is copied in shows at the tensor's address when it is whole
+    bool raw_access = false;       // what is copied in shows at the tensor's address when it is whole
     std::unique_ptr<SwapFiles> files;
   };
 

@@ -18,6 +18,7 @@ class TensorRanges {
     Bytes bytes = 0;
     bool exists = false;
     bool retired = false;
+    bool exposed = false;  // ChunkMemory::expose
     Mappings mappings{};
   };
 
@@ -37,6 +38,7 @@ class TensorRanges {
     range.address = {};
     range.exists = false;
     range.retired = false;
+    range.exposed = false;
   }
   bool exists(TensorId tensor) const { return tensor < ranges_.size() && ranges_[tensor].exists; }
   std::size_t size() const { return ranges_.size(); }  // ids are below this
@@ -53,6 +55,17 @@ class TensorRanges {
   Address address(TensorId tensor) const {
     const std::lock_guard lock(mutex_);
     return (*this)[tensor].address;
+  }
+  // The tensor whose addresses these are; `none` if there is none. By looking at all: for faults.
+  TensorId find(const void* at) const {
+    const std::lock_guard lock(mutex_);
+    for (TensorId tensor = 0; tensor < ranges_.size(); ++tensor) {
+      const Range& range = ranges_[tensor];
+      if (!range.exists || range.bytes == 0) continue;
+      const auto* begin = reinterpret_cast<const std::byte*>(range.address);
+      if (at >= begin && at < begin + round_up(range.bytes, Bytes{4096})) return tensor;
+    }
+    return none;
   }
   Bytes bytes(TensorId tensor) const {
     const std::lock_guard lock(mutex_);

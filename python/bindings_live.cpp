@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/machine_yaml.h"
+#include "executor/live/fault_handler.h"
 #include "executor/live/live_runtime.h"
 #include "executor/room.h"
 #include "policies/registry.h"
@@ -23,13 +24,18 @@ class PythonLiveRun {
     choose_directories(spec, directories);
     LiveOptions options;
     options.machine.pace = pace;
-    options.machine.hide_copies = true;
+    options.machine.raw_access = true;
     runtime_ = std::make_unique<LiveRuntime>(with_real_pages(spec), *made_.policy, options);
+    serve_faults(runtime_.get());
   }
 
   // Storages that PyTorch still has keep their memory to the end of the process.
   ~PythonLiveRun() {
-    if (runtime_ == nullptr || runtime_->live_bytes() == 0) return;
+    if (runtime_ == nullptr) return;
+    if (runtime_->live_bytes() == 0) {
+      serve_faults(nullptr);
+      return;
+    }
     static_cast<void>(runtime_.release());
     static_cast<void>(made_.policy.release());
   }
@@ -47,6 +53,7 @@ class PythonLiveRun {
     figures["gpu_memory_bytes"] = spec.tiers.front().capacity;
     figures["largest_op_bytes"] = runtime_->largest_op_bytes();
     figures["largest_op"] = runtime_->largest_op();
+    figures["faults"] = runtime_->touches();
     figures["evictions"] = counters.evictions;
     figures["deviations"] = runtime_->deviations();
     figures["first_deviation"] = runtime_->first_deviation();

@@ -90,6 +90,8 @@ int unpin(void* runtime, const uint32_t* tensors, size_t count, int written) {
   });
 }
 
+void expose(void* runtime, uint32_t tensor) { of(runtime).expose(tensor); }
+
 void set_close_listener(void* runtime, void (*listener)(void* context), void* context) {
   of(runtime).set_close_listener([listener, context] { listener(context); });
 }
@@ -115,6 +117,7 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .mark = mark,
           .pin = pin,
           .unpin = unpin,
+          .expose = expose,
           .set_close_listener = set_close_listener,
           .message = message};
 }

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 1 };  // goes up with every change
+enum { tencache_live_abi = 2 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -44,6 +44,7 @@ struct tencache_live {
   int (*pin)(void* runtime, const uint32_t* tensors, size_t count, int written);
   // Whatever fails in it fails the runtime, too: its next call says so.
   int (*unpin)(void* runtime, const uint32_t* tensors, size_t count, int written);
+  void (*expose)(void* runtime, uint32_t tensor);
   // `listener(context)` is called when the runtime ends, before anything else.
   void (*set_close_listener)(void* runtime, void (*listener)(void* context), void* context);
   const char* (*message)(void);

@@ -71,14 +71,18 @@ void LiveRuntime::completion_handled(std::span<Span> added) {
 }
 
 void LiveRuntime::enter() {
-  if (std::exchange(op_lingers_, false)) {
-    await_device_or_fail();
-    device_busy_ = false;
-    hear_of_frees();
-    finish_op();
-    give_op();
-  }
+  let_go_of_touched();
+  end_lingering();
   hear_of_frees();
+}
+
+void LiveRuntime::end_lingering() {
+  if (!std::exchange(op_lingers_, false)) return;
+  await_device_or_fail();
+  device_busy_ = false;
+  hear_of_frees();
+  finish_op();
+  give_op();
 }
 
 void LiveRuntime::hear_of_frees() {
@@ -212,6 +216,7 @@ void LiveRuntime::destroy(TensorId tensor) {
   tensors_.gone(tensor);
   op_.remove(tensor, tensors_.room(tensor));
   if (tensors_.stays(tensor)) feed_.engine().unpin(tensor);
+  for (std::size_t left = raw_.forget(tensor); left > 0; --left) feed_.engine().unpin(tensor);
   feed_.machine().retire(tensor);
   follower_.destroyed(tensor);
   feed_.engine().destroy(tensor, feed_.now());
@@ -250,6 +255,7 @@ void LiveRuntime::take_op(MutexLock& lock) {
 
 void LiveRuntime::give_op() {
   op_taken_ = false;
+  raw_.op_is_over();
   op_.clear();
   feed_.wake();
 }
@@ -300,6 +306,11 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
     follower_.end_op(0);
     throw;
   }
+  if (raw_.any_exposed()) {
+    for (const Use& use : uses) {
+      if (use.write) feed_.machine().open_for_writing(use.tensor);
+    }
+  }
   op_clock_.begin(feed_.now());
   device_busy_ = options_.fence != nullptr;
 }
@@ -325,6 +336,7 @@ void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
     give_op();
     throw;
   }
+  raw_.op_begins();
 }
 
 void LiveRuntime::end_op(bool linger) {
@@ -450,6 +462,61 @@ void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
     for (const TensorId tensor : tensors) feed_.engine().unpin(tensor);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// ---- Raw access without a word ---------------------------------------------------------------------------------------
+
+void LiveRuntime::let_go_of_touched() {
+  if (feed_.failure() != nullptr) return;
+  for (const TensorId tensor : raw_.take_touched()) {
+    if (tensors_.alive(tensor)) feed_.engine().unpin(tensor);
+  }
+}
+
+bool LiveRuntime::touch(const void* address, bool written) {
+  const TensorId tensor = feed_.machine().tensor_at(address);
+  if (tensor == none) return false;
+  MutexLock lock(feed_.mutex);
+  if (!tensors_.alive(tensor)) return false;
+  end_lingering();
+  if (raw_.inside_op()) {
+    throw Error("op '" + std::string(follower_.names()[op_.op()]) +
+                "' touches memory of a tensor that it was not given");
+  }
+  take_op(lock);
+  try {
+    const Use use{tensor, true, written};
+    const Nanoseconds at = feed_.now();
+    feed_.tell([&](Engine& engine) { engine.begin(none, std::span(&use, 1), at); });
+    try {
+      await_room(lock);
+    } catch (const OutOfMemory& error) {
+      give_up(error, "access to memory outside of ops");
+    }
+    feed_.engine().pin(tensor);
+    raw_.touched(tensor);
+    feed_.machine().expose(tensor);
+    if (written) feed_.machine().open_for_writing(tensor);
+    const Nanoseconds end = feed_.now();
+    feed_.tell([end](Engine& engine) { engine.end(end); });
+  } catch (...) {
+    give_op();
+    throw;
+  }
+  give_op();
+  return true;
+}
+
+void LiveRuntime::expose(TensorId tensor) {
+  const MutexLock lock(feed_.mutex);
+  if (!options_.machine.raw_access || !tensors_.alive(tensor)) return;
+  raw_.exposed();
+  feed_.machine().expose(tensor);
+}
+
+std::uint64_t LiveRuntime::touches() const {
+  const MutexLock lock(feed_.mutex);
+  return raw_.count();
 }
 
 void LiveRuntime::fail(std::exception_ptr failure) noexcept {

@@ -41,6 +41,7 @@
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
 #include "executor/live/op_clock.h"
+#include "executor/live/raw_access.h"
 #include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
 #include "executor/live/task_bodies.h"
@@ -109,6 +110,13 @@ class LiveRuntime {
   // now. Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in interception.h.
   void pin(std::span<const TensorId> tensors, bool written);
   void unpin(std::span<const TensorId> tensors, bool written);
+  // With raw access (HostMachineOptions): code that is no op touches the address, which faulted. Brings the tensor in and
+  // keeps it there until the next call of any function but this one. False: the address is no tensor's. Counts as no op
+  // of the step. Throws OutOfMemory as ops do, and Error inside an op of this thread that does not use the tensor.
+  bool touch(const void* address, bool written);
+  // The address is known outside: writes that no op announces are noticed from now on.
+  void expose(TensorId tensor);
+  std::uint64_t touches() const;  // so far
   // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
   std::byte* address(TensorId tensor, TierId tier = 0) const { return feed_.machine().address(tensor, tier); }
   Bytes bytes(TensorId tensor) const;
@@ -170,6 +178,7 @@ class LiveRuntime {
   EngineOptions engine_options();
   // First thing of every call: ends what lingers, hears of frees and of the feeding thread's failure.
   void enter() TENCACHE_REQUIRES(feed_.mutex);
+  void end_lingering() TENCACHE_REQUIRES(feed_.mutex);
   void hear_of_frees() TENCACHE_REQUIRES(feed_.mutex);
   void free_unused() TENCACHE_REQUIRES(feed_.mutex);
   void await_device();
@@ -186,6 +195,7 @@ class LiveRuntime {
   // One op at a time. `as_op` calls `work` as a thread's op, and gives it back however that ends.
   void take_op(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
   void give_op() TENCACHE_REQUIRES(feed_.mutex);
+  void let_go_of_touched() TENCACHE_REQUIRES(feed_.mutex);
   template <typename Work>
   void as_op(MutexLock& lock, const Work& work) TENCACHE_REQUIRES(feed_.mutex);
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses) TENCACHE_REQUIRES(feed_.mutex);
@@ -217,6 +227,7 @@ class LiveRuntime {
   std::unique_ptr<const Program> profile_ TENCACHE_GUARDED_BY(feed_.mutex);  // the engine's
   bool op_taken_ TENCACHE_GUARDED_BY(feed_.mutex) = false;                   // an op or tasks run, a thread owns them
   bool op_lingers_ TENCACHE_GUARDED_BY(feed_.mutex) = false;
+  RawAccess raw_ TENCACHE_GUARDED_BY(feed_.mutex);
   WorkingSet op_ TENCACHE_GUARDED_BY(feed_.mutex);
   OpClock op_clock_ TENCACHE_GUARDED_BY(feed_.mutex);
   EngineFeed feed_;  // goes first: its thread uses all of the above

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ constexpr std::size_t scalar_bytes = 64;
 constexpr std::uint32_t no_tensor = tencache_no_tensor;
 
 std::atomic<const tencache_live*> active{nullptr};
-Host host;  // of the active one
+Host host;                        // of the active one
+std::atomic<bool> forked{false};  // this is a child of the process with the runtime
 std::atomic<Allocations> paged_allocations{Allocations::all};
 thread_local int ops_open = 0;                           // on this thread: allocations belong to the op
 thread_local bool op_is_paged = false;                   // it uses memory of the runtime
@@ -69,6 +71,8 @@ class Registry {
     const auto found = owners_.find(address);
     return found == owners_.end() || found->second.live != live ? no_tensor : found->second.tensor;
   }
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
   void orphan(const tencache_live* live) {
     const std::lock_guard lock(mutex_);
     for (auto& [address, owner] : owners_) {
@@ -85,6 +89,19 @@ class Registry {
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;
+}
+
+// Its tensors stay in the process that has the runtime.
+void leave_children_alone() {
+  static const int registered = pthread_atfork([] { registry().lock(); }, [] { registry().unlock(); },
+                                               [] {
+                                                 registry().unlock();
+                                                 const tencache_live* const live = active.exchange(nullptr);
+                                                 if (live == nullptr) return;
+                                                 registry().orphan(live);
+                                                 forked = true;
+                                               });
+  static_cast<void>(registered);
 }
 
 c10::Allocator* plain_allocator = nullptr;
@@ -357,11 +374,42 @@ void run_in_groups(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchK
   for (c10::IValue& value : results) stack->push_back(std::move(value));
 }
 
+// Wrappers (of vmap, of tensor subclasses) have no memory themselves: their own kernels call ops on what they wrap.
+bool has_wrapper(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() && tensor.layout() == c10::kStrided && !tensor.has_storage();
+  }
+  return value.isTensorList() && std::ranges::any_of(value.toListRef(), has_wrapper);
+}
+
+bool has_wrapper(const OpSchema& info, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - info.argument_count;
+  return std::ranges::any_of(
+      info.arguments, [&](const ArgumentInfo& argument) { return has_wrapper(stack[first + argument.position]); });
+}
+
+// In a child of the process: memory of the runtime stayed behind.
+void refuse_paged(const OpSchema& info, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const ArgumentInfo& argument : info.arguments) {
+    visit_storages(stack[first + argument.position], [&](const c10::Storage& storage, bool) {
+      if (registry().find(base_address(storage), nullptr) == no_tensor) return;
+      TORCH_CHECK(false, info.name, ": its argument '", argument.name,
+                  "' is paged by tencache in the process that this one was forked from, and is not here: hand workers "
+                  "copies, or start them by spawn");
+    });
+  }
+}
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
   const tencache_live* const live = active;
   OpSchema& info = op_schema(op);
   if (live == nullptr || !info.touches_memory) {
+    if (forked && info.touches_memory) refuse_paged(info, *stack);
+    op.redispatchBoxed(below, stack);
+  } else if (has_wrapper(info, *stack)) {
     op.redispatchBoxed(below, stack);
   } else if (info.on_lists) {
     run_in_groups(info, op, below, stack, *live);
@@ -408,6 +456,7 @@ void attach(const tencache_live& live, const Host& to) {
     if (live.on_accelerator == 0) throw Error("the runtime has no GPU for PyTorch's CUDA tensors");
     to.install_allocator();
   }
+  leave_children_alone();
   host = to;
   active = &live;
   live.set_close_listener(

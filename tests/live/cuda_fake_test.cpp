@@ -386,7 +386,7 @@ TEST_F(FakeCudaTest, FilesReachTheGpuDirectlyUntilThatFails) {
     HostMachine machine(spec, bodies_, options);
     constexpr Bytes bytes = 9 * MiB + 1001;
     create(machine, 0, bytes);
-    machine.map(0, 0, 0, bytes, {2, 0});
+    machine.map(0, 0, 0, bytes, {2, 0}, MappedFor::op);
     const auto move = [&](LinkId link, TierId from, TierId to) {
       CopyCommand command = copy(link, 0, bytes);
       command.from = {from, 0};

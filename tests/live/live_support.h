@@ -109,7 +109,7 @@ inline LiveRun run_live(const LiveProgram& program, const MachineSpec& machine, 
                         LiveOptions options = {}) {
   LiveRun run;
   options.machine.pace = false;
-  options.machine.hide_copies = true;  // as under Python programs
+  options.machine.raw_access = true;  // as under Python programs
   LiveRuntime runtime(machine, policy, options);
   const ThreadGuard guard(runtime);
   torch::manual_seed(1);

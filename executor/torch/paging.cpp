@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/error.h"
@@ -71,6 +72,15 @@ class Registry {
     const auto found = owners_.find(address);
     return found == owners_.end() || found->second.live != live ? no_tensor : found->second.tensor;
   }
+  // Memory that is not the runtime's, whose address somebody has: it must not move.
+  void known_outside(const void* address) {
+    const std::lock_guard lock(mutex_);
+    outside_.insert(address);
+  }
+  bool is_known_outside(const void* address) const {
+    const std::lock_guard lock(mutex_);
+    return outside_.contains(address);
+  }
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   void orphan(const tencache_live* live) {
@@ -83,6 +93,7 @@ class Registry {
  private:
   mutable std::mutex mutex_;
   std::unordered_map<const void*, Owner> owners_;
+  std::unordered_set<const void*> outside_;  // for good: that it was freed since is not known
 };
 
 // LibTorch keeps storages beyond the end of main: never destroyed.
@@ -409,7 +420,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (live == nullptr || !info.touches_memory) {
     if (forked && info.touches_memory) refuse_paged(info, *stack);
     op.redispatchBoxed(below, stack);
-  } else if (has_wrapper(info, *stack)) {
+  } else if (ops_open > 0 || has_wrapper(info, *stack)) {  // inside an op it is seen again where vmap is at work
     op.redispatchBoxed(below, stack);
   } else if (info.on_lists) {
     run_in_groups(info, op, below, stack, *live);
@@ -504,7 +515,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
   const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
-  if (!own && !in_private_file(from, bytes)) return Adoption::foreign;
+  if (registry().is_known_outside(from) || (!own && !in_private_file(from, bytes))) return Adoption::foreign;
   c10::DataPtr moved;
   as_op(*live, "adopt", {}, false, [&] {
     tencache_storage made = {no_tensor, nullptr};
@@ -515,6 +526,17 @@ Adoption adopt(c10::StorageImpl& storage) {
   });
   storage.set_data_ptr_noswap(std::move(moved));
   return Adoption::adopted;
+}
+
+void expose(c10::StorageImpl& storage) {
+  const void* const address = std::as_const(storage).data();
+  const tencache_live* const live = active;
+  const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(address, live);
+  if (tensor != no_tensor) {
+    live->expose(live->runtime, tensor);
+  } else if (address != nullptr) {
+    registry().known_outside(address);
+  }
 }
 
 void give_back(c10::StorageImpl& storage) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import sys
 import time
@@ -33,6 +35,7 @@ class Live:
         self._roots: set[int] = set()
         self._open: List[int] = []  # modules whose forward runs
         self._undo: List[Any] = []
+        self._looking = False  # this class walks the tensors itself
         self._step_began = 0.0
         self._figures: Optional[dict] = None
 
@@ -66,11 +69,24 @@ class Live:
         self._replace(torch.optim.Optimizer, "__init__", self._make_optimizer(torch.optim.Optimizer.__init__))
         for optimizer in objects.find_optimizers():
             self._watch_optimizer(type(optimizer))
+        for name in ("numpy", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"):
+            if hasattr(torch.Tensor, name):
+                self._replace(torch.Tensor, name, self._make_exposing(getattr(torch.Tensor, name)))
+        self._replace(torch.utils.dlpack, "to_dlpack", self._make_exposing(torch.utils.dlpack.to_dlpack))
+        self._replace(torch, "to_dlpack", self._make_exposing(torch.to_dlpack))
 
     def _replace(self, owner: Any, name: str, value: Any, static: bool = False) -> None:
-        plain = owner.__dict__[name]
+        own, plain = name in owner.__dict__, owner.__dict__.get(name)  # else inherited
         setattr(owner, name, staticmethod(value) if static else value)
-        self._undo.append(lambda: setattr(owner, name, plain))
+        self._undo.append(lambda: setattr(owner, name, plain) if own else delattr(owner, name))
+
+    def _make_exposing(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def exposing(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._looking and isinstance(tensor, torch.Tensor):
+                self._paging.expose(tensor)
+            return plain(tensor, *args, **kwargs)
+        return exposing
 
     # ---- What the program does ---------------------------------------------------------------------------------------
 
@@ -207,8 +223,17 @@ class Live:
                 tensors += [value for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1]
         self._paging.adopt(tensors)
 
+    @contextlib.contextmanager
+    def _look(self) -> Any:
+        self._looking = True
+        try:
+            yield
+        finally:
+            self._looking = False
+
     def _mark(self) -> None:
-        roles = objects.find_roles(objects.find_models(), objects.find_optimizers(), keep_tensors=True)
+        with self._look():
+            roles = objects.find_roles(objects.find_models(), objects.find_optimizers(), keep_tensors=True)
         for address, (role, name, _, _) in roles.of.items():
             self._paging.mark(roles.tensors[address], _core.ROLES.index(role), name)
 

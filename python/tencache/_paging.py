@@ -48,6 +48,7 @@ class Paging:
         library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_]
         library.tencache_program_give_back.argtypes = [pointers, size]
         library.tencache_program_paged.argtypes = [ctypes.c_void_p]
+        library.tencache_program_expose.argtypes = [ctypes.c_void_p]
         library.tencache_program_mark.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
         library.tencache_program_pin.argtypes = [pointers, size, ctypes.c_int, ids, ctypes.POINTER(size)]
         library.tencache_program_unpin.argtypes = [ids, size, ctypes.c_int]
@@ -89,6 +90,21 @@ class Paging:
 
     def paged(self, tensor: Any) -> bool:
         return bool(self._library.tencache_program_paged(tensor._cdata))
+
+    def expose(self, tensor: Any) -> None:
+        """Its address gets known outside PyTorch."""
+        self._library.tencache_program_expose(tensor._cdata)
+
+    def pin(self, tensors: List[Any]) -> Any:
+        """Brings all of them in and keeps them there, for system calls that are given their addresses, until `unpin` of
+        what this returns."""
+        array, count = self._addresses(tensors)
+        ids, pinned = (ctypes.c_uint32 * max(count, 1))(), ctypes.c_size_t(0)
+        self._check(self._library.tencache_program_pin(array, count, 0, ids, ctypes.byref(pinned)))
+        return ids, pinned.value
+
+    def unpin(self, pinned: Any) -> None:
+        self._check(self._library.tencache_program_unpin(*pinned, 0))
 
     def mark(self, tensor: Any, role: int, name: str) -> None:
         self._check(self._library.tencache_program_mark(tensor._cdata, role, name.encode()))

@@ -105,11 +105,9 @@ int tencache_program_give_back(void* const* tensors, size_t count) {
 // Is any of the tensor's memory the runtime's?
 int tencache_program_paged(void* tensor) { return ids_of(&tensor, 1).empty() ? 0 : 1; }
 
-// The tensors' addresses are known outside PyTorch.
-void tencache_program_expose(void* const* tensors, size_t count) {
-  const tencache_live* const live = paging::attached();
-  if (live == nullptr) return;
-  for (const std::uint32_t id : ids_of(tensors, count)) live->expose(live->runtime, id);
+// The tensor's address gets known outside PyTorch.
+void tencache_program_expose(void* tensor) {
+  each_storage(&tensor, 1, [](c10::StorageImpl& storage) { paging::expose(storage); });
 }
 
 // `role`: Role of core/trace.h.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/machine_yaml.h"
+#include "core/error.h"
 #include "executor/live/fault_handler.h"
 #include "executor/live/live_runtime.h"
 #include "executor/room.h"
@@ -29,18 +30,28 @@ class PythonLiveRun {
     serve_faults(runtime_.get());
   }
 
-  // Storages that PyTorch still has keep their memory to the end of the process.
   ~PythonLiveRun() {
-    if (runtime_ == nullptr) return;
-    if (runtime_->live_bytes() == 0) {
-      serve_faults(nullptr);
-      return;
-    }
-    static_cast<void>(runtime_.release());
+    if (close() == 0) return;
+    static_cast<void>(
+        runtime_.release());  // storages that PyTorch still has keep their memory to the end of the process
     static_cast<void>(made_.policy.release());
   }
 
-  LiveRuntime& runtime() { return *runtime_; }
+  // Ends the runtime, unless storages still have its memory: how much.
+  Bytes close() {
+    if (runtime_ == nullptr) return 0;
+    const Bytes left = runtime_->live_bytes();
+    if (left == 0) {
+      serve_faults(nullptr);
+      runtime_.reset();
+    }
+    return left;
+  }
+
+  LiveRuntime& runtime() {
+    if (runtime_ == nullptr) throw Error("this live run is over");
+    return *runtime_;
+  }
 
   py::dict figures() const {
     const Counters counters = runtime_->counters();
@@ -109,6 +120,8 @@ void bind_live(py::module_& module) {
           Others(), py::arg("name"))
       .def(
           "module_end", [](PythonLiveRun& run) { run.runtime().module_end(); }, Others())
+      .def("close", &PythonLiveRun::close, Others(),
+           "Ends it, unless tensors still have its memory: returns how many bytes.")
       .def("figures", &PythonLiveRun::figures)
       .def("recorded", &PythonLiveRun::recorded, "The second step as a Trace; None until it is over.");
 }

@@ -486,12 +486,17 @@ bool LiveRuntime::touch(const void* address, bool written) {
   take_op(lock);
   try {
     const Use use{tensor, true, written};
-    const Nanoseconds at = feed_.now();
-    feed_.tell([&](Engine& engine) { engine.begin(none, std::span(&use, 1), at); });
-    try {
-      await_room(lock);
-    } catch (const OutOfMemory& error) {
-      give_up(error, "access to memory outside of ops");
+    for (bool there = false; !there;) {
+      const Nanoseconds at = feed_.now();
+      feed_.tell([&](Engine& engine) { engine.begin(none, std::span(&use, 1), at); });
+      try {
+        await_room(lock);
+        there = true;
+      } catch (const OutOfMemory& error) {
+        if (!raw_.any_touched()) give_up(error, "access to memory outside of ops");
+        feed_.engine().abandon(feed_.now());
+        let_go_of_touched();  // what was touched before may leave again
+      }
     }
     feed_.engine().pin(tensor);
     raw_.touched(tensor);

@@ -23,6 +23,7 @@ class RawAccess {
   std::vector<TensorId> take_touched() { return std::exchange(touched_, {}); }
   // It is about to be destroyed: how often it is to be unpinned.
   std::size_t forget(TensorId tensor) { return std::erase(touched_, tensor); }
+  bool any_touched() const { return !touched_.empty(); }
   std::uint64_t count() const { return count_; }
 
   void exposed() { any_exposed_ = true; }

@@ -54,6 +54,14 @@ from ._commands import (
 )
 from ._policy import Policy
 
+
+def live(*args, **kwargs):
+    """Pages the tensors of the PyTorch program in the `with` block: `help(tencache._live.live)` has the parameters."""
+    from ._live import live as paged  # imports torch
+
+    return paged(*args, **kwargs)
+
+
 __all__ = [
     "ATTENTION_KERNELS",
     "DETAIL_DTYPE",
@@ -82,6 +90,7 @@ __all__ = [
     "generate",
     "import_trace",
     "info",
+    "live",
     "load",
     "machines",
     "models",

@@ -38,14 +38,26 @@ class Live:
         self._looking = False  # this class walks the tensors itself
         self._step_began = 0.0
         self._figures: Optional[dict] = None
+        self._trace: Optional[_core.Trace] = None
+        self._closed = False
 
     # ---- The with block ----------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> "Live":
+    def start(self) -> None:
+        """What `with` begins with, for a run that goes on to the end of the process: see finish()."""
         self._paging.attach(self._run.abi)
         self._paging.guard(True)
         self._watch()
         self._adopt_models()
+
+    def finish(self) -> None:
+        """The last step is over. Tensors stay where they are, and are served, as long as the process."""
+        if self._figures is None and self._started:
+            self._boundary()
+        self._figures = self._measure()
+
+    def __enter__(self) -> "Live":
+        self.start()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
@@ -53,11 +65,17 @@ class Live:
             undo()
         self._undo.clear()
         self._paging.page_all(False)
-        if self._started and error is None:
-            self._boundary()
+        if error is None:
+            self.finish()
         self._figures = self._measure()
+        self._trace = self._run.recorded()
         self._give_back()
         self._paging.guard(False)
+        left = self._run.close()
+        if left and not self._quiet:
+            print(f"tencache: tensors that only PyTorch's own objects hold keep {left} bytes of the run's memory: the "
+                  "next run begins when they are gone", file=sys.stderr)
+        self._closed = left == 0
         return False
 
     def _watch(self) -> None:
@@ -72,6 +90,7 @@ class Live:
         for name in ("numpy", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"):
             if hasattr(torch.Tensor, name):
                 self._replace(torch.Tensor, name, self._make_exposing(getattr(torch.Tensor, name)))
+        self._replace(torch, "save", self._make_save(torch.save))
         self._replace(torch.utils.dlpack, "to_dlpack", self._make_exposing(torch.utils.dlpack.to_dlpack))
         self._replace(torch, "to_dlpack", self._make_exposing(torch.to_dlpack))
 
@@ -79,6 +98,24 @@ class Live:
         own, plain = name in owner.__dict__, owner.__dict__.get(name)  # else inherited
         setattr(owner, name, staticmethod(value) if static else value)
         self._undo.append(lambda: setattr(owner, name, plain) if own else delattr(owner, name))
+
+    def _make_save(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            with self.aside():
+                return plain(*args, **kwargs)
+        return save
+
+    @contextlib.contextmanager
+    def aside(self) -> Any:
+        """What runs in this block belongs to no step: a checkpoint, say."""
+        before, self._aside = self._aside, True
+        self._run.set_aside(True)
+        try:
+            yield
+        finally:
+            self._aside = before
+            self._run.set_aside(before)
 
     def _make_exposing(self, plain: Any) -> Any:
         @functools.wraps(plain)
@@ -261,7 +298,7 @@ class Live:
 
     def recorded(self) -> Optional[_core.Trace]:
         """The second step as a trace; None until it is over."""
-        return self._run.recorded()
+        return self._run.recorded() if not self._closed else self._trace
 
 
 def live(policy: str = "foresight", *, machine: str = "small-host", gpu_memory: str = "", cpu_memory: str = "",

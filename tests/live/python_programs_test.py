@@ -1,0 +1,79 @@
+"""PyTorch programs under tencache.live: the same bits as without it, under every policy and in little memory.
+
+Runs with the PyTorch of the interpreter that runs it, each program in a process of its own.
+
+    python_programs_test.py                                      the tests
+    python_programs_test.py PROGRAM POLICY SHARE [SHARE…]        one process: a program plainly, then in those shares of
+                                                                 its peak; "least": what the report says is the least
+"""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+SHARES = ["1", "0.7", "0.5", "0.35", "least"]
+STEPS = 6
+
+
+def run(program, policy, shares):
+    import warnings
+    warnings.simplefilter("ignore")
+    import torch
+    import tencache
+    from python_programs import PROGRAMS
+    torch.set_num_threads(1)
+
+    def results():
+        torch.manual_seed(1)
+        return PROGRAMS[program](STEPS)
+
+    plain = results()
+    options = {"pace": False, "quiet": True}
+    if policy == "zero-infinity":
+        options["settings"] = {"overflow": "evict"}  # it moves what no rule of its own moves
+    with tencache.live("on-demand", gpu_memory="4GiB", pace=False, quiet=True) as demand:
+        assert results() == plain, "without a limit"
+    need = demand.report()
+    assert need["unadopted_bytes"] <= 0.01 * need["peak_bytes"], need
+    for share in shares:
+        if share == "least":
+            size = need["largest_op_bytes"]
+        else:
+            size = max(int(float(share) * need["peak_bytes"]), need["largest_op_bytes"])
+        with tencache.live(policy, gpu_memory=f"{size}B", cpu_memory="1GiB", **options) as live:
+            assert results() == plain, f"{policy} in {share} of {need['peak_bytes']} bytes"
+        report = live.report()
+        print(json.dumps({"program": program, "policy": policy, "share": share, "bytes": size,
+                          **{name: report[name] for name in ("evictions", "deviations", "faults", "first_deviation")}}))
+    assert results() == plain, "afterwards"
+
+
+def add_case(program, policy, shares):
+    def case(self):
+        process = subprocess.run([sys.executable, __file__, program, policy, *shares], capture_output=True, text=True)
+        self.assertEqual(process.returncode, 0, process.stdout[-2000:] + process.stderr[-4000:])
+        rows = [json.loads(line) for line in process.stdout.splitlines()]
+        self.assertEqual(len(rows), len(shares))
+        if "0.35" in shares:
+            self.assertGreater(sum(row["evictions"] for row in rows), 0, "nothing was ever moved")
+    setattr(Programs, f"test_{program}_{policy.replace('-', '_')}", case)
+
+
+class Programs(unittest.TestCase):
+    maxDiff = None
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    if len(sys.argv) > 3:
+        run(sys.argv[1], sys.argv[2], sys.argv[3:])
+    else:
+        from python_programs import PROGRAMS
+        for name in PROGRAMS:
+            add_case(name, "foresight", SHARES)
+        for chosen in ("on-demand", "lru", "10cache", "zero-infinity"):
+            for name in ("gpt_everything", "resnet"):
+                add_case(name, chosen, ["0.5"])
+        unittest.main()

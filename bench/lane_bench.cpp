@@ -116,7 +116,7 @@ void link(benchmark::State& state, const std::string& name, const std::string& b
     const Link& of = spec.links[links[tensor / copies % links.size()]];
     if (tensor / copies >= links.size()) continue;
     for (const TierId tier : {of.from, of.to}) {
-      machine.map(tensor, tensor, 0, chunk_bytes, {tier, 0});
+      machine.map(tensor, tensor, 0, chunk_bytes, {tier, 0}, MappedFor::op);
       machine.initialise(tensor, tensor, 0, chunk_bytes, {tier, 0});
     }
   }

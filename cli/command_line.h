@@ -32,6 +32,7 @@ void add_diff_command(CLI::App& app, Command& chosen);
 void add_reproduce_command(CLI::App& app, Command& chosen);
 void add_run_replay_command(CLI::App& run, Command& chosen);
 void add_run_train_command(CLI::App& run, Command& chosen);
+void add_run_python_command(CLI::App& run, Command& chosen);
 void add_record_command(CLI::App& app, Command& chosen);
 void add_calibrate_command(CLI::App& app, Command& chosen);
 void add_prices_command(CLI::App& app, Command& chosen);

@@ -1,5 +1,9 @@
 // `tencache run train` and `tencache record`: their options.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -13,6 +17,17 @@
 
 namespace tencache {
 namespace {
+
+// In the Python that is found first: the script's libraries are there. Returns if there is none.
+ExitCode run_python(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {"python3", "-m", "tencache", "run", "python"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execvp(argv.front(), argv.data());
+  throw Error(std::string("run python: cannot start python3: ") + std::strerror(errno));
+}
 
 // Options that contradict each other, or are missing.
 void check_options(const TrainArguments& arguments) {
@@ -133,6 +148,19 @@ void add_run_train_command(CLI::App& run, Command& chosen) {
       "  tencache run train configs/training/gpt-small.yaml -m my-computer.yaml -p layer-streaming --predict\n"
       "  tencache run train configs/training/gpt-small.yaml -m small-host -p on-demand --gpu-memory 64MiB --steps 5");
   command->callback([arguments, &chosen] { chosen = [arguments] { return train(*arguments); }; });
+}
+
+void add_run_python_command(CLI::App& run, Command& chosen) {
+  CLI::App* command = run.add_subcommand("python", "Run a PyTorch script as it is, with its tensors paged by a policy");
+  command->prefix_command();
+  command->footer(
+      "Needs python3 with PyTorch and the package tencache (pip install tencache). Options, before the --, are those "
+      "of\n"
+      "`python3 -m tencache run python --help`: --policy, --gpu-memory, --cpu-memory, --directory and others.\n\n"
+      "Examples:\n"
+      "  tencache run python --gpu-memory 8GiB -- train.py --epochs 1\n"
+      "  tencache run python -p lru --gpu-memory 2GiB -- train.py");
+  command->callback([command, &chosen] { chosen = [words = command->remaining()] { return run_python(words); }; });
 }
 
 void add_record_command(CLI::App& app, Command& chosen) {

@@ -156,7 +156,9 @@ PYBIND11_MODULE(_core, module) {
   bind_trace(module);
   bind_timeline(module);
   bind_policy(module);
+#ifdef TENCACHE_WITH_EXECUTOR
   bind_live(module);
+#endif
   module.def("ask", &ask, py::arg("question"), py::arg("settings"), py::arg("traces"), py::arg("keep_timelines"),
              "Asks a question of `questions` with (option, text) pairs: (answer, remarks, timelines). `traces`: those "
              "that texts stand for. Raises Error.");

@@ -77,7 +77,7 @@ void LiveRuntime::enter() {
 }
 
 void LiveRuntime::end_lingering() {
-  if (!std::exchange(op_lingers_, false)) return;
+  if (!turn_.end_lingering()) return;
   await_device_or_fail();
   device_busy_ = false;
   hear_of_frees();
@@ -246,16 +246,15 @@ Bytes LiveRuntime::bytes(TensorId tensor) const {
 // ---- Ops ------------------------------------------------------------------------------------------------------------
 
 void LiveRuntime::take_op(MutexLock& lock) {
-  while (op_taken_) {
+  while (turn_.taken()) {
     feed_.wait(lock);
     enter();
   }
-  op_taken_ = true;
+  turn_.take();
 }
 
 void LiveRuntime::give_op() {
-  op_taken_ = false;
-  raw_.op_is_over();
+  turn_.give();
   op_.clear();
   feed_.wake();
 }
@@ -336,7 +335,7 @@ void LiveRuntime::begin_op(std::string_view name, std::span<const Use> uses) {
     give_op();
     throw;
   }
-  raw_.op_begins();
+  turn_.body_begins();
 }
 
 void LiveRuntime::end_op(bool linger) {
@@ -351,7 +350,7 @@ void LiveRuntime::end_op(bool linger) {
   }
   const MutexLock lock(feed_.mutex);
   if (linger) {
-    op_lingers_ = true;
+    turn_.linger();
     feed_.wake();  // a thread that waits for its turn ends it
     return;
   }
@@ -415,8 +414,8 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
     }
     throw;
   }
-  op_lingers_ = !inside_op;
-  if (op_lingers_) feed_.wake();  // a thread that waits for its turn ends it
+  if (!inside_op) turn_.linger();
+  if (!inside_op) feed_.wake();  // a thread that waits for its turn ends it
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
@@ -479,7 +478,7 @@ bool LiveRuntime::touch(const void* address, bool written) {
   MutexLock lock(feed_.mutex);
   if (!tensors_.alive(tensor)) return false;
   end_lingering();
-  if (raw_.inside_op()) {
+  if (turn_.inside_body()) {
     throw Error("op '" + std::string(follower_.names()[op_.op()]) +
                 "' touches memory of a tensor that it was not given");
   }

@@ -41,6 +41,7 @@
 #include "executor/live/live_tensors.h"
 #include "executor/live/occupancy_labels.h"
 #include "executor/live/op_clock.h"
+#include "executor/live/op_turn.h"
 #include "executor/live/raw_access.h"
 #include "executor/live/released_tensors.h"
 #include "executor/live/step_follower.h"
@@ -225,8 +226,7 @@ class LiveRuntime {
   TaskPlan plan_ TENCACHE_GUARDED_BY(feed_.mutex);
   CpuTasks cpu_tasks_ TENCACHE_GUARDED_BY(feed_.mutex);
   std::unique_ptr<const Program> profile_ TENCACHE_GUARDED_BY(feed_.mutex);  // the engine's
-  bool op_taken_ TENCACHE_GUARDED_BY(feed_.mutex) = false;                   // an op or tasks run, a thread owns them
-  bool op_lingers_ TENCACHE_GUARDED_BY(feed_.mutex) = false;
+  OpTurn turn_ TENCACHE_GUARDED_BY(feed_.mutex);
   RawAccess raw_ TENCACHE_GUARDED_BY(feed_.mutex);
   WorkingSet op_ TENCACHE_GUARDED_BY(feed_.mutex);
   OpClock op_clock_ TENCACHE_GUARDED_BY(feed_.mutex);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,16 +28,10 @@ class RawAccess {
   void exposed() { any_exposed_ = true; }
   bool any_exposed() const { return any_exposed_; }
 
-  // The thread whose op runs.
-  void op_begins() { op_thread_ = std::this_thread::get_id(); }
-  void op_is_over() { op_thread_ = {}; }
-  bool inside_op() const { return op_thread_ == std::this_thread::get_id(); }
-
  private:
   std::vector<TensorId> touched_;
   std::uint64_t count_ = 0;
   bool any_exposed_ = false;
-  std::thread::id op_thread_;
 };
 
 }  // namespace tencache

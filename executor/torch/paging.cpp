@@ -510,7 +510,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   const std::size_t bytes = storage.nbytes();
   const void* const from = std::as_const(storage).data();
   if (live == nullptr || storage.device_type() != host.device || host.device != c10::DeviceType::CPU) {
-    return Adoption::foreign;
+    return Adoption::empty;
   }
   if (bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;

@@ -63,6 +63,7 @@ std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors);
 
 // ---- Storages that were there before.
 enum class Adoption { adopted, paged_before, empty, foreign };
+// empty: no memory on the device whose tensors are paged.
 // Moves the content of a storage into the runtime's memory. `foreign`: memory that is not the CPU allocator's own, nor a
 // private mapping of a file, may be shared with somebody, and stays where it is. Throws what `raise` throws.
 Adoption adopt(c10::StorageImpl& storage);

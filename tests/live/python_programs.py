@@ -9,6 +9,7 @@ import os
 import tempfile
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn import functional
 

@@ -23,11 +23,15 @@ def run(program, policy, shares):
     import torch
     import tencache
     from python_programs import PROGRAMS
+    programs = dict(PROGRAMS)
+    if program not in programs:
+        import python_libraries
+        programs = python_libraries.PROGRAMS
     torch.set_num_threads(1)
 
     def results():
         torch.manual_seed(1)
-        return PROGRAMS[program](STEPS)
+        return programs[program](STEPS)
 
     plain = results()
     options = {"pace": False, "quiet": True}
@@ -76,4 +80,11 @@ if __name__ == "__main__":
         for chosen in ("on-demand", "lru", "10cache", "zero-infinity"):
             for name in ("gpt_everything", "resnet"):
                 add_case(name, chosen, ["0.5"])
+        try:
+            from python_libraries import PROGRAMS as LIBRARIES
+        except ImportError as error:
+            print(f"Programs of Hugging Face's libraries are left out: {error}", file=sys.stderr)
+            LIBRARIES = {}
+        for name in LIBRARIES:
+            add_case(name, "foresight", ["0.5", "least"])
         unittest.main()

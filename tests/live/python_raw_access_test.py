@@ -1,0 +1,234 @@
+"""Code outside PyTorch's ops that touches paged tensors: each kind in a process of its own, with the tensor evicted.
+
+    python_raw_access_test.py         the tests
+    python_raw_access_test.py CASE    one process
+"""
+
+import copy
+import ctypes
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+ELEMENTS = 1 << 16
+
+
+class Case:
+    """A paged tensor that counts up, beside others that together take all of the memory."""
+
+    def __init__(self):
+        import numpy
+        import torch
+        torch.set_num_threads(1)
+        self.torch = torch
+        self.tensor = torch.nn.Parameter(torch.arange(ELEMENTS, dtype=torch.float32).reshape(256, 256))
+        self.others = [torch.nn.Parameter(torch.zeros(ELEMENTS)) for _ in range(6)]
+        self.expected = numpy.arange(ELEMENTS, dtype=numpy.float32).reshape(256, 256)
+        self.evict()
+
+    def evict(self):
+        with self.torch.no_grad():
+            for other in self.others * 2:
+                other.add_(0)
+
+    def clean(self):
+        """Brings it in, so that it has a valid copy below, too."""
+        self.evict()
+        self.tensor.detach().sum().item()
+
+    def same(self, array):
+        assert (array == self.expected).all()
+
+
+def numpy(case):
+    view = case.tensor.detach().numpy()
+    case.same(view)
+    case.evict()
+    case.same(view)
+
+
+def numpy_write(case):
+    view = case.tensor.detach().numpy()
+    view[5, 5] = -1
+    case.evict()
+    assert case.tensor[5, 5].item() == -1
+    view[6, 6] = -2
+    case.evict()
+    assert view[6, 6] == -2 and case.tensor[6, 6].item() == -2
+
+
+def write_to_a_clean_tensor(case):
+    case.clean()
+    view = case.tensor.detach().numpy()
+    view[7, 7] = -7
+    case.evict()
+    assert case.tensor[7, 7].item() == -7
+    case.clean()
+    view[8, 8] = -8
+    case.evict()
+    assert case.tensor[8, 8].item() == -8
+
+
+def write_by_address(case):
+    address = case.tensor.data_ptr()
+    case.clean()
+    ctypes.memset(address + 4, 0, 4)
+    case.evict()
+    assert case.tensor[0, 1].item() == 0
+    assert ctypes.string_at(address, 4 * ELEMENTS)[8:] == case.expected.tobytes()[8:]
+
+
+def tolist(case):
+    assert case.tensor.tolist() == case.expected.tolist()
+
+
+def array(case):
+    import numpy as np
+    case.same(np.asarray(case.tensor.detach()))
+
+
+def pickled(case):
+    case.same(pickle.loads(pickle.dumps(case.tensor)).detach().numpy())
+
+
+def saved(case):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tensors.pt")
+        case.torch.save({"tensor": case.tensor}, path)
+        case.evict()
+        case.same(case.torch.load(path)["tensor"].detach().numpy())
+
+
+def saved_to_memory(case):
+    buffer = io.BytesIO()
+    case.torch.save(case.tensor, buffer)
+    buffer.seek(0)
+    case.same(case.torch.load(buffer).detach().numpy())
+
+
+def in_a_thread(case):
+    sums = []
+    thread = threading.Thread(target=lambda: sums.append((case.tensor.detach() * 0 + 1).sum().item()))
+    thread.start()
+    thread.join()
+    assert sums == [ELEMENTS]
+
+
+def vmap(case):
+    mapped = getattr(case.torch, "vmap", None)
+    if mapped is None:
+        from functorch import vmap as mapped
+    assert (mapped(lambda row: row * 2)(case.tensor.detach()).numpy() == case.expected * 2).all()
+
+
+def function_in_numpy(case):
+    torch = case.torch
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.from_numpy(x.detach().numpy() * 2)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return torch.from_numpy(gradient.numpy() * 2)
+
+    Twice.apply(case.tensor).sum().backward()
+    assert (case.tensor.grad.numpy() == 2).all()
+
+
+def dlpack(case):
+    other = case.torch.utils.dlpack.from_dlpack(case.torch.utils.dlpack.to_dlpack(case.tensor.detach()))
+    case.evict()
+    case.same(other.numpy())
+
+
+def deep_copy(case):
+    case.same(copy.deepcopy(case.tensor).detach().numpy())
+
+
+def item_and_print(case):
+    assert case.tensor[3, 3].item() == case.expected[3, 3]
+    assert "255" in repr(case.tensor[0])
+
+
+def out_of_memory(case):
+    error = getattr(case.torch, "OutOfMemoryError", None) or case.torch.cuda.OutOfMemoryError
+    try:
+        case.torch.cat(case.others)
+        raise AssertionError("it fits")
+    except error as failure:
+        assert "aten::cat" in str(failure) and "are missing" in str(failure), str(failure)
+    case.same(case.tensor.detach().numpy())
+
+
+def _child(work):
+    """How a forked child ends, and what it says."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, 2)
+        try:
+            work()
+        except RuntimeError as error:
+            os.write(2, str(error).encode())
+            os._exit(5)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as said:
+        text = said.read()
+    return os.WEXITSTATUS(os.waitpid(child, 0)[1]), text
+
+
+def child_reads(case):
+    view = case.tensor.detach().numpy()
+    status, text = _child(lambda: view[0, 0] + 1)
+    assert status == 1 and "was forked" in text, (status, text)
+
+
+def child_calls_an_op(case):
+    status, text = _child(lambda: case.tensor.detach().sum())
+    assert status == 5 and "forked" in text, (status, text)
+
+
+def child_has_its_own(case):
+    status, text = _child(lambda: os._exit(0 if (case.torch.ones(1000) + 1).sum().item() == 2000 else 9))
+    assert status == 0, (status, text)
+
+
+CASES = {function.__name__: function for function in (
+    numpy, numpy_write, write_to_a_clean_tensor, write_by_address, tolist, array, pickled, saved, saved_to_memory,
+    in_a_thread, vmap, function_in_numpy, dlpack, deep_copy, item_and_print, out_of_memory, child_reads,
+    child_calls_an_op, child_has_its_own)}
+
+
+def run(name):
+    import tencache
+    with tencache.live("on-demand", gpu_memory="1280KiB", pace=False, quiet=True):
+        CASES[name](Case())
+    print("done")
+
+
+class RawAccess(unittest.TestCase):
+    pass
+
+
+def _add(name):
+    def case(self):
+        process = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, timeout=120)
+        self.assertEqual((process.returncode, process.stdout), (0, "done\n"), process.stderr[-3000:])
+    setattr(RawAccess, f"test_{name}", case)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] in CASES:
+        run(sys.argv[1])
+    else:
+        for one in CASES:
+            _add(one)
+        unittest.main()

@@ -1,4 +1,4 @@
-"""The library that sees PyTorch's headers (executor/torch/program/program.cpp), built at first use, and its functions."""
+"""The library that sees PyTorch's headers (executor/torch/program), built at first use, and its functions."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _say(figures: dict) -> None:
     lines = [f"{len(figures['step_seconds'])} steps" +
              (f", {seconds[len(seconds) // 2]:.3f} s each (median from the third on)" if seconds else "")]
     lines.append(f"{_mib(figures['peak_bytes'])} alive at once in {_mib(figures['gpu_memory_bytes'])}; the largest op, "
-                 f"{figures['largest_op']}, needs {_mib(figures['largest_op_bytes'])}: less memory than this does not do")
+                 f"{figures['largest_op']}, needs {_mib(figures['largest_op_bytes'])}: the least that will do")
     moved = ", ".join(f"{name} {_mib(size)}" for name, size in figures["link_bytes"].items() if size)
     lines.append(f"moved: {moved or 'nothing'}")
     if figures["unadopted_bytes"]:

@@ -1,5 +1,5 @@
-"""Programs of Hugging Face's libraries, as users write them, on small models with random weights. As python_programs.py:
-each returns all that it ends with, as bytes."""
+"""Programs of Hugging Face's libraries, as users write them, on small models with random weights: as
+python_programs.py."""
 
 import os
 import tempfile
@@ -120,8 +120,9 @@ def _trainer(steps, **options):
     model = _gpt2()
     with tempfile.TemporaryDirectory() as folder:
         trainer = transformers.Trainer(model, transformers.TrainingArguments(
-            folder, max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=2, eval_strategy="steps",
-            eval_steps=3, save_steps=3, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, **options),
+            folder, max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+            eval_strategy="steps", eval_steps=3, save_steps=3, logging_steps=1, report_to=[], use_cpu=True,
+            disable_tqdm=True, **options),
             train_dataset=Lines(), eval_dataset=Lines())
         trainer.train()
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -182,7 +182,8 @@ def resnet(steps):
 class Lstm(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tokens, self.lstm, self.head = nn.Embedding(97, 48), nn.LSTM(48, 64, 2, batch_first=True), nn.Linear(64, 97)
+        self.tokens, self.head = nn.Embedding(97, 48), nn.Linear(64, 97)
+        self.lstm = nn.LSTM(48, 64, 2, batch_first=True)
 
     def forward(self, ids):
         return self.head(self.lstm(self.tokens(ids))[0])
@@ -230,7 +231,8 @@ def adversaries(steps):
     losses = []
     for _ in range(steps):
         made = maker(torch.randn(16, 8))
-        loss = functional.softplus(judge(made.detach())).mean() + functional.softplus(-judge(torch.randn(16, 16))).mean()
+        loss = functional.softplus(judge(made.detach())).mean()
+        loss = loss + functional.softplus(-judge(torch.randn(16, 16))).mean()
         of_judge.zero_grad()
         loss.backward()
         of_judge.step()

@@ -58,7 +58,7 @@ def add_case(program, policy, shares):
     def case(self):
         process = subprocess.run([sys.executable, __file__, program, policy, *shares], capture_output=True, text=True)
         self.assertEqual(process.returncode, 0, process.stdout[-2000:] + process.stderr[-4000:])
-        rows = [json.loads(line) for line in process.stdout.splitlines()]
+        rows = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('{"program"')]
         self.assertEqual(len(rows), len(shares))
         if "0.35" in shares:
             self.assertGreater(sum(row["evictions"] for row in rows), 0, "nothing was ever moved")

@@ -12,8 +12,8 @@ EXCEPTIONS are the classes above the limits, each with its count. They only shri
 needed, or that allows more than there is, fails, too.
 
 It needs libclang's Python bindings (Debian: python3-clang-14), and is skipped without them. The include paths of
-libraries come from a build folder (--build; default build/release). Files that include LibTorch are left out where its
-headers are absent. `--list N` prints the N largest classes.
+libraries come from a build folder (--build; default build/release). Files that include LibTorch or
+CUDA are left out where its headers are absent. `--list N` prints the N largest classes.
 """
 import argparse
 import collections
@@ -41,7 +41,7 @@ MOST_MEMBERS = 20
 MEMBER_EXCEPTIONS = {"GenerateOptions": 37, "ModelDescription": 34, "TuneAnswer": 24}
 FILE_EXCEPTIONS = {}
 
-TORCH = ("torch/", "ATen/", "c10/")
+TORCH, CUDA = ("torch/", "ATen/", "c10/"), ("cuda.h",)
 KINDS = cindex.CursorKind
 CLASSES = {KINDS.CLASS_DECL, KINDS.STRUCT_DECL, KINDS.UNION_DECL, KINDS.CLASS_TEMPLATE,
            KINDS.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION}
@@ -63,8 +63,8 @@ def sources():
                     if name.endswith((".h", ".cpp")))
 
 
-def with_torch(paths):
-    """Those that include LibTorch, directly or through headers of ours."""
+def that_include(headers, paths):
+    """Those that include headers whose names begin like that, directly or through headers of ours."""
     included = {}
     for path in paths:
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def with_torch(paths):
     found, before = set(), None
     while found != before:
         before = set(found)
-        found = {path for path in paths if any(name.startswith(TORCH) or name in before or
+        found = {path for path in paths if any(name.startswith(headers) or name in before or
                                                os.path.join(os.path.dirname(path), name) in before
                                                for name in included[path])}
     return found
@@ -204,12 +204,18 @@ def read_tree():
     """All headers at once, compiled; then the other files with them, many at once, since bodies are skipped. The same
     for the files that include LibTorch, beside that."""
     flags, paths, everything = compiler_flags(), sorted(sources()), Found()
-    torch = with_torch(paths)
-    groups = [set(paths) - torch]
-    if any(os.path.exists(os.path.join(flag[8:], "torch/torch.h")) for flag in flags if flag.startswith("-isystem")):
-        groups.append(torch)
-    else:
-        print("left out, because LibTorch's headers are absent: %d files" % len(torch))
+    folders = ["/usr/include"] + [flag[len("-isystem"):] for flag in flags if flag.startswith("-isystem")]
+
+    def there(header):
+        return any(os.path.exists(os.path.join(folder, header)) for folder in folders)
+
+    torch, cuda = that_include(TORCH, paths), that_include(CUDA, paths)
+    groups = [set(paths) - torch, torch]
+    for name, header, files in (("LibTorch", "torch/torch.h", torch), ("CUDA", "cuda.h", cuda)):
+        if not there(header):
+            print("left out, because %s's headers are absent: %d files" % (name, len(files)))
+            groups = [group - files for group in groups]
+    groups = [group for group in groups if group]
     processes = min(8, os.cpu_count())
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ProcessPoolExecutor(processes) as pool:
         waiting = []  # flags, files that can be read after this, what is being read

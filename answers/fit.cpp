@@ -371,8 +371,7 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   answer.notes = notes_of(workload);
   answer.gpu_time = gpu_time_json(workload);
   if (staging.count > 0) {
-    answer.staging = {workload.machine.tiers[staging.tier].name, staging.count, staging.bytes,
-                      staging.all_bytes()};
+    answer.staging = {workload.machine.tiers[staging.tier].name, staging.count, staging.bytes, staging.all_bytes()};
   }
   answer.demand = demand_answers(workload);
   for (FitVerdict& verdict : verdicts) {

@@ -20,10 +20,11 @@ Json side_by_side(const Json& predicted, const Json& measured) {
 
 }  // namespace
 
-Prediction predict(const Workload& workload, const std::string& file, Timeline* timeline) {
+Prediction predict(const Workload& workload, const std::string& file, Timeline* timeline, Policy* in_place) {
   const PolicyChoice& policy = workload.scenario.policy;
   Prediction prediction;
-  prediction.outcome = simulate_policy(workload, policy.name, policy.settings, {.timeline = timeline});
+  prediction.outcome =
+      simulate_policy(workload, policy.name, policy.settings, {.timeline = timeline, .policy = in_place});
   prediction.references = references_of(workload);
   prediction.file = file;
   prediction.result = result_json(workload, prediction.outcome, prediction.references);

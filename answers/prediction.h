@@ -9,7 +9,7 @@
 namespace tencache {
 
 // Simulates the scenario's policy, writes the result without `timing` to `file` and says its SHA-256 on stderr.
-// `timeline`, if given, receives the spans.
+// `timeline`, if given, receives the spans; `in_place`, if given, is asked in place of a new policy of that name.
 struct Prediction {
   Outcome outcome;
   References references;
@@ -17,7 +17,7 @@ struct Prediction {
   std::string file;
   std::string sha256;
 };
-Prediction predict(const Workload& workload, const std::string& file, Timeline* timeline);
+Prediction predict(const Workload& workload, const std::string& file, Timeline* timeline, Policy* in_place = nullptr);
 
 // The figures of two results of `result_json` side by side, each as {predicted, measured, error}, where error is
 // predicted / measured - 1, null where nothing was measured: `iteration_seconds`, and by name `time_seconds` (compute,

@@ -24,6 +24,8 @@ struct Answered {
 };
 
 struct Question {
+  explicit Question(std::string its_name) : name(std::move(its_name)) {}
+
   std::string name;  // "sweep merge"
   QuestionOptions options = {};
   // Once the options are set. Throws Error.

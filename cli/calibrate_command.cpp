@@ -34,6 +34,7 @@ struct CalibrateArguments {
   std::string device = "auto";
   std::string trace, gpu;  // of --from-trace
   bool no_files = false;
+  bool no_cpu_tier = false;
   bool quick = false;
   bool json = false;
 };
@@ -169,10 +170,11 @@ std::string calibration_text(const Calibration& calibration, const MeasuredMedia
       rate_text(calibration.triad_bytes));
   const Contention& contention = calibration.contention;
   text += fmt::format(
-      "  {:<14} h2d {}, d2h {}, both at once {}: {:.2f} of their sum;\n"
+      "  {:<14} {} {}, {} {}, both at once {}: {:.2f} of their sum;\n"
       "  {:<14} copies slow matrix products by {:.1f} %, memory traffic by {:.1f} %\n",
-      "beside compute", rate_text(contention.h2d), rate_text(contention.d2h), rate_text(contention.both),
-      contention.duplex_factor, "", 100 * contention.matmul_slowdown, 100 * contention.triad_slowdown);
+      "beside compute", machine.links[0].name, rate_text(contention.h2d), machine.links[1].name,
+      rate_text(contention.d2h), rate_text(contention.both), contention.duplex_factor, "",
+      100 * contention.matmul_slowdown, 100 * contention.triad_slowdown);
   text += fmt::format("  {:<14} {} from execute to wait\n\n", "an empty op", time_text(calibration.op_round_trip));
 
   Table copies([&] {
@@ -272,9 +274,10 @@ ExitCode measure(const CalibrateArguments& arguments) {
   options.gpu_bytes = size_of_option("--gpu-memory", arguments.gpu_memory);
   options.file_bytes = size_of_option("--file-bytes", arguments.file_bytes);
   options.quick = arguments.quick;
+  options.cpu_tier = !arguments.no_cpu_tier;
   MachineSpec asked;
   asked.tiers.push_back({"gpu", TierKind::gpu, options.gpu_bytes, 1, {}});
-  options.accelerator = choose_device(arguments.device, asked).accelerator;
+  options.accelerator = choose_device(arguments.no_cpu_tier ? "host" : arguments.device, asked).accelerator;
   options.directories = arguments.directories;
   if (options.directories.empty() && !arguments.no_files) options.directories = {"/var/tmp"};
   AdamStep adam;
@@ -348,6 +351,11 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
                                    "Data that files are measured with (default 2GiB); more than the drive's cache"))
       ->excludes(command->add_flag("--no-files", arguments->no_files, "Leave files out")->excludes(directory));
   add_device_option(*command, arguments->device, device_names());
+  command
+      ->add_flag("--no-cpu-tier", arguments->no_cpu_tier,
+                 "A computer without a GPU as it is: its memory, and files right below it")
+      ->excludes("--no-files")
+      ->excludes("--device");
   command->add_flag("--quick", arguments->quick, "A few seconds instead of most of a minute; coarser");
   command->add_flag("--json", arguments->json, "What was measured as JSON");
   command->footer(
@@ -357,6 +365,7 @@ void add_calibrate_command(CLI::App& app, Command& chosen) {
       "Examples:\n"
       "  tencache calibrate -o this-computer.yaml\n"
       "  tencache calibrate -o this-computer.yaml --directory /mnt/nvme0 --directory /mnt/nvme1\n"
+      "  tencache calibrate -o cpu-box.yaml --no-cpu-tier --directory /mnt/nvme\n"
       "  tencache calibrate --from-trace step.trace.jsonl -o my-h100.yaml");
   command->callback([arguments, &chosen] { chosen = [arguments] { return measure(*arguments); }; });
 }

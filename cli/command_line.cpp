@@ -29,7 +29,8 @@ void add_commands(CLI::App& app, Command& chosen) {
   add_diff_command(app, chosen);
   add_reproduce_command(app, chosen);
   add_validate_command(app, chosen);
-  CLI::App* run = app.add_subcommand("run", "Execute on this computer: replay a trace, train a model, or run a PyTorch script");
+  CLI::App* run =
+      app.add_subcommand("run", "Execute on this computer: replay a trace, train a model, or run a PyTorch script");
   run->require_subcommand(1);
   run->footer("Examples:\n  tencache run replay --help\n  tencache run train --help");
   add_run_replay_command(*run, chosen);

@@ -212,6 +212,7 @@ ExitCode run_replay(RunReplayArguments arguments) {
   workload.machine = with_real_pages(workload.machine, accelerator.get());
   const std::optional<FaultPlan> faults = announce_faults(workload.scenario, workload.machine);
   choose_directories(workload.machine, arguments.directories);
+  fit_to_disks(workload.machine);
   state_room(workload.machine, most_demand(*workload.trace), "--scale-bytes, --gpu-memory or --cpu-memory",
              accelerator.get());
   workload.scenario.hardware.directory = folders_of(workload.machine);

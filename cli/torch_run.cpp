@@ -178,6 +178,7 @@ void make_plan(const std::string& program, TrainArguments& arguments, const Trai
   measured.scenario.hardware.device = accelerator != nullptr ? "cuda" : "host";
   announce_faults(measured.scenario, measured.machine);
   choose_directories(measured.machine, arguments.directories);
+  fit_to_disks(measured.machine);
   state_room(measured.machine, unlimited, "--gpu-memory or --cpu-memory", accelerator.get());
 }
 

@@ -39,16 +39,22 @@ MachineSpec graph(const CalibrateOptions& options, Bytes largest_copy) {
                                                          "memory";
   const Bytes arena_bytes = 2 * largest_copy;
   machine.tiers.push_back({"gpu", TierKind::gpu, arena_bytes, page_bytes, {}});
-  machine.tiers.push_back({"cpu", TierKind::cpu, arena_bytes, page_bytes, {}});
-  machine.links.push_back({"h2d", 1, 0, unlimited, 0, {}});
-  machine.links.push_back({"d2h", 0, 1, unlimited, 0, {}});
   machine.initial_tier = 1;
-  if (options.directories.empty()) return machine;
-  const Bytes file_bytes = arena_bytes * options.directories.size();
-  machine.tiers.push_back({"nvme", TierKind::nvme, file_bytes, page_bytes, options.directories});
-  machine.links.push_back({"nvme_read", 2, 1, unlimited, 0, {}});
-  machine.links.push_back({"nvme_write", 1, 2, unlimited, 0, {}});
-  machine.staging = {1, 4, 16 * MiB};
+  if (options.cpu_tier) {
+    machine.tiers.push_back({"cpu", TierKind::cpu, arena_bytes, page_bytes, {}});
+    machine.links.push_back({"h2d", 1, 0, unlimited, 0, {}});
+    machine.links.push_back({"d2h", 0, 1, unlimited, 0, {}});
+    machine.staging = {1, 4, 16 * MiB};
+  }
+  if (options.directories.empty()) {
+    machine.staging = {};
+    return machine;
+  }
+  const auto files = static_cast<TierId>(machine.tiers.size()), above = static_cast<TierId>(files - 1);
+  machine.tiers.push_back(
+      {"nvme", TierKind::nvme, arena_bytes * options.directories.size(), page_bytes, options.directories});
+  machine.links.push_back({"nvme_read", files, above, unlimited, 0, {}});
+  machine.links.push_back({"nvme_write", above, files, unlimited, 0, {}});
   return machine;
 }
 
@@ -231,8 +237,8 @@ class FactWriter {
 };
 
 void set_file_capacity(MachineSpec& machine, const CalibrateOptions& options, FactWriter& facts) {
-  if (machine.tiers.size() < 3) return;
-  machine.tiers[2].capacity = whole_mib(free_disk(options.directories) / 10 * 9);
+  if (machine.tiers.back().kind != TierKind::nvme) return;
+  machine.tiers.back().capacity = whole_mib(free_disk(options.directories) / 10 * 9);
   facts.add("tiers.nvme.capacity", "nine tenths of what the disks have free");
 }
 
@@ -258,9 +264,11 @@ void set_capacities(MachineSpec& machine, const CalibrateOptions& options, FactW
                 " of memory left; ask for less");
   }
   machine.tiers[0].capacity = gpu;
-  machine.tiers[1].capacity = whole_mib((memory - gpu) / 4 * 3);
   facts.add("tiers.gpu.capacity", options.gpu_bytes != 0 ? "as asked for" : "a quarter of MemAvailable");
-  facts.add("tiers.cpu.capacity", "three quarters of what MemAvailable leaves");
+  if (options.cpu_tier) {
+    machine.tiers[1].capacity = whole_mib((memory - gpu) / 4 * 3);
+    facts.add("tiers.cpu.capacity", "three quarters of what MemAvailable leaves");
+  }
   set_file_capacity(machine, options, facts);
 }
 
@@ -346,8 +354,9 @@ void add_resource_of_files(const std::vector<FileRate>& rates, MachineSpec& mach
     return rate.block_bytes == usual.block_bytes && rate.queue_depth == usual.queue_depth;
   });
   if (as_used == rates.end()) return;
+  const auto read = static_cast<LinkId>(machine.links.size() - 2), write = static_cast<LinkId>(read + 1);
   add_resource(machine, facts, "files", as_used->mixed.value / (as_used->read.value + as_used->write.value),
-               as_used->mixed.spread, 2, 3, "reads and writes at once against each alone, blocks as in a run");
+               as_used->mixed.spread, read, write, "reads and writes at once against each alone, blocks as in a run");
 }
 
 MeasuredMedian time_adam(const CalibrateOptions& options) {
@@ -407,6 +416,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   const auto say = [&options](const std::string& what) {
     if (options.progress) options.progress(what);
   };
+  TENCACHE_CHECK(options.cpu_tier || (!options.directories.empty() && options.accelerator == nullptr));
   Calibration result;
   if (!options.directories.empty()) result.file_bytes = choose_file_bytes(options);
   const CopySizes sizes = copy_sizes(options.quick);
@@ -419,8 +429,10 @@ Calibration calibrate(const CalibrateOptions& options) {
   result.triad_bytes = repeat(time_triad, triad_traffic, options.quick ? 3 : 15);
   measure_lanes(options, sizes, say, result);
   set_links(result.copies, sizes, machine, facts);
-  add_resource(machine, facts, "copies", result.contention.duplex_factor, result.contention.both.spread, 0, 1,
-               "both directions at once against each alone, while a core computes");
+  if (options.cpu_tier) {
+    add_resource(machine, facts, "copies", result.contention.duplex_factor, result.contention.both.spread, 0, 1,
+                 "both directions at once against each alone, while a core computes");
+  }
 
   say("memory: copies, allocation and mapping");
   result.memory = time_memory(options.quick, result.not_measured);
@@ -432,7 +444,7 @@ Calibration calibrate(const CalibrateOptions& options) {
     result.not_measured.push_back("files: there is no folder for them (--no-files)");
   } else {
     say("files of " + format_bytes(result.file_bytes) + ": by block size and queue depth");
-    const Tier files = machine.tiers[2];
+    const Tier files = machine.tiers.back();
     result.files = time_files(files, result.file_bytes, options.quick);
     add_resource_of_files(result.files, machine, facts);
   }

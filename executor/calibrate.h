@@ -22,6 +22,8 @@ struct CalibrateOptions {
   Bytes gpu_bytes = 0;  // capacity of the GPU's tier; 0: of the stand-in a quarter of the memory that is free, of a GPU
                         // what it has free, less a sixteenth
   std::vector<std::string> directories;  // for files; empty: no tier of files
+  bool cpu_tier = true;                  // false: files are read and written from the GPU's stand-in, with nothing
+                                         // between; needs directories, and no accelerator
   std::string date;                      // written to every figure's `retrieved`
   Bytes file_bytes = 0;  // of the files that rates are measured on; 0: 2 GiB, less where the disk is full
   bool quick = false;    // a few seconds: fewer repetitions, less data, fewer sizes
@@ -69,10 +71,11 @@ struct AcceleratorCost {
 
 // What runs at the same time slows each other down: both directions beside a computing core, and that core.
 struct Contention {
-  MeasuredMedian h2d, d2h, both;  // bytes per second beside matrix products; both: the two links together
-  double duplex_factor = 0;       // both ÷ (h2d + d2h)
-  double matmul_slowdown = 0;     // of matrix products beside both links: time ÷ time alone - 1
-  double triad_slowdown = 0;      // of memory traffic
+  // Bytes per second beside matrix products, into the GPU's tier and out of it; both: the two links together.
+  MeasuredMedian h2d, d2h, both;
+  double duplex_factor = 0;    // both ÷ (h2d + d2h)
+  double matmul_slowdown = 0;  // of matrix products beside both links: time ÷ time alone - 1
+  double triad_slowdown = 0;   // of memory traffic
 };
 
 struct Calibration {

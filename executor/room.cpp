@@ -67,6 +67,41 @@ void choose_directories(MachineSpec& machine, const std::vector<std::string>& di
   }
 }
 
+void fit_to_disks(MachineSpec& machine) {
+  // Capacities by file system: tiers and folders that share one share its space.
+  std::map<dev_t, std::pair<Bytes, Bytes>> disks;  // wanted, free
+  const auto each_share = [&](Tier& tier, const auto& visit) {
+    for (const std::string& directory : tier.directories) {
+      struct stat status {};
+      std::error_code error;
+      const std::filesystem::space_info space = std::filesystem::space(directory, error);
+      if (error || ::stat(directory.c_str(), &status) != 0) continue;  // opening its files will say so
+      visit(status.st_dev, tier.capacity / tier.directories.size(), static_cast<Bytes>(space.available));
+    }
+  };
+  for (Tier& tier : machine.tiers) {
+    if (tier.capacity >= unlimited) continue;
+    each_share(tier, [&](dev_t disk, Bytes share, Bytes available) {
+      disks[disk].first += share;
+      disks[disk].second = available;
+    });
+  }
+  for (Tier& tier : machine.tiers) {
+    if (tier.capacity >= unlimited) continue;
+    double part = 1;  // of its capacity, where its fullest disk leaves that
+    each_share(tier, [&](dev_t disk, Bytes, Bytes) {
+      const auto& [wanted, available] = disks[disk];
+      if (wanted > available)
+        part = std::min(part, 0.95 * static_cast<double>(available) / static_cast<double>(wanted));
+    });
+    if (part >= 1) continue;
+    const Bytes before = tier.capacity;
+    tier.capacity = static_cast<Bytes>(static_cast<double>(before) * part) / tier.granularity * tier.granularity;
+    remark(fmt::format("tier {}: {} instead of {}, which its disks do not have free", tier.name,
+                       format_bytes(tier.capacity), format_bytes(before)));
+  }
+}
+
 void state_room(const MachineSpec& machine, Bytes demand, const std::string& advice, const Accelerator* accelerator) {
   Bytes memory = machine.staging.all_bytes();
   bool known = true;

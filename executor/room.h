@@ -15,6 +15,10 @@ class Accelerator;
 // Throws Error for what is no folder, or none that may be written.
 void choose_directories(MachineSpec& machine, const std::vector<std::string>& directories);
 
+// A tier's capacity is what it may use: where its disks have less free space, it is made smaller, and that is said on
+// stderr. After choose_directories.
+void fit_to_disks(MachineSpec& machine);
+
 // Memory and disk that the run may take at most, against what is there. `demand`: bytes that a tier can come to hold;
 // `unlimited`: unknown, then tiers count with their capacity. Says both on stderr; throws Error, ending in `advice`, if
 // a known demand may not be met. With an accelerator the tiers of kind gpu take none of this computer's memory.

@@ -1,32 +1,99 @@
-// A live run: policy and runtime, for python/tencache/_live.py, which pages the tensors of a PyTorch program on it.
+// A live run: policy and runtime, for python/tencache/_live.py, which pages the tensors of a PyTorch program on it; and
+// the prediction that is made before.
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "answers/prediction.h"
+#include "answers/timeline/training_timeline.h"
+#include "cli/training_report.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
+#include "core/forwarding_policy.h"
+#include "executor/chunk_memory.h"
 #include "executor/live/fault_handler.h"
 #include "executor/live/live_runtime.h"
+#include "executor/live/timeline_parts.h"
 #include "executor/room.h"
 #include "policies/registry.h"
 #include "python/bindings.h"
+#include "sim/rehearse.h"
 #include "studies/workload.h"
+#include "traces/file/file_io.h"
+#include "traces/file/trace_file.h"
+#include "traces/transform/median_trace.h"
 
 namespace tencache {
 namespace {
 
+// What a live run of a program and its prediction have in common.
+struct LiveSetting {
+  Scenario scenario;  // its trace is the program
+  MachineSpec machine;
+  std::string machine_sha256;
+
+  LiveSetting(const std::string& program, MachineChoice choice, const std::vector<std::string>& directories,
+              const std::string& policy, const Settings& settings, std::uint64_t ranks) {
+    machine = load_machine(choice, &machine_sha256);
+    for (Tier& tier : machine.tiers) {
+      const bool asked_for = tier.kind == TierKind::cpu && !choice.cpu_memory.empty();
+      if (tier.kind == TierKind::gpu || asked_for || tier.capacity >= unlimited) continue;
+      tier.capacity = tier.capacity / ranks / tier.granularity * tier.granularity;
+    }
+    choose_directories(machine, directories);
+    fit_to_disks(machine);
+    machine = with_real_pages(machine);
+    scenario.trace.file = program;
+    scenario.trace.rescale.no_rescale = true;  // recorded where it runs
+    scenario.machine = std::move(choice);
+    scenario.policy.name = policy;
+    scenario.policy.settings = settings;
+    scenario.hardware.device = "host";
+  }
+
+  Workload workload(const Trace& trace) const {
+    Workload workload;
+    workload.scenario = scenario;
+    workload.machine = machine;
+    workload.machine_sha256 = machine_sha256;
+    workload.trace = std::make_shared<const Trace>(trace);
+    workload.trace_sha256 = sha256_hex(format_trace(trace));
+    return workload;
+  }
+};
+
+struct LivePrediction {
+  Prediction prediction;
+  Workload workload;
+  Timeline timeline;
+};
+
 class PythonLiveRun {
  public:
-  PythonLiveRun(MachineChoice machine, const std::vector<std::string>& directories, const std::string& policy,
-                const Settings& settings, bool pace)
-      : made_(make_policy(policy, settings)) {
-    MachineSpec spec = load_machine(machine);
-    choose_directories(spec, directories);
+  // `timeline`: a file, or empty. `predicted`: what stands above it there; may be null.
+  PythonLiveRun(LiveSetting setting, bool pace, const std::string& timeline,
+                std::shared_ptr<const LivePrediction> predicted)
+      : setting_(std::move(setting)),
+        predicted_(std::move(predicted)),
+        made_(make_policy(setting_.scenario.policy.name, setting_.scenario.policy.settings)) {
     LiveOptions options;
+    options.engine.rehearse = rehearse;
     options.machine.pace = pace;
     options.machine.raw_access = true;
-    runtime_ = std::make_unique<LiveRuntime>(with_real_pages(spec), *made_.policy, options);
+    if (!timeline.empty()) {
+      parts_.attach(options.engine);
+      timeline_.emplace(timeline, "measured: " + setting_.scenario.policy.name, setting_.machine);
+      if (predicted_ != nullptr && !predicted_->timeline.spans.empty()) {
+        timeline_->put({.name = "predicted: " + setting_.scenario.policy.name,
+                        .timeline = &predicted_->timeline,
+                        .machine = &predicted_->workload.machine,
+                        .trace = &predicted_->prediction.outcome.program.trace});
+      }
+    }
+    runtime_ = std::make_unique<LiveRuntime>(setting_.machine, *made_.policy, options);
     serve_faults(runtime_.get());
   }
 
@@ -53,6 +120,27 @@ class PythonLiveRun {
     return *runtime_;
   }
 
+  void iteration_boundary() {
+    runtime().iteration_boundary();
+    // The policy knows the schedule from here on.
+    if (++boundaries_ == first_named_step + 1) window_begin_ = runtime_->counters();
+    if (timeline_) timeline_->add(parts_.take(), newly_recorded());
+  }
+
+  // The last step is over, and so is what is measured.
+  void end() {
+    runtime().iteration_boundary();
+    run_ = runtime_->result();
+    if (boundaries_ > first_named_step) {
+      run_.window = runtime_->counters() - window_begin_;
+      run_.period = boundaries_ - first_named_step;
+    }
+    if (!timeline_) return;
+    timeline_->add(parts_.rest(), newly_recorded());
+    timeline_->end(runtime_->has_recorded() ? runtime_->program().trace : Trace());
+    timeline_.reset();
+  }
+
   py::dict figures() const {
     const Counters counters = runtime_->counters();
     const MachineSpec& spec = runtime_->spec();
@@ -76,40 +164,122 @@ class PythonLiveRun {
     return runtime_->has_recorded() ? std::make_shared<PythonTrace>(PythonTrace{runtime_->recorded()}) : nullptr;
   }
 
+  // After `end`: the run as `run train` reports it, as JSON and as text.
+  std::pair<std::string, std::string> answer(const std::vector<double>& step_seconds, double seconds) {
+    PagedTraining paged;
+    for (const double step : step_seconds) paged.training.step_ns.push_back(static_cast<Nanoseconds>(step * 1e9));
+    paged.machine = setting_.machine;
+    paged.run = run_;
+    if (runtime().has_recorded()) {
+      paged.recorded = runtime_->recorded();
+      paged.program = runtime_->program();
+    }
+    paged.peak_live_bytes = runtime_->peak_live_bytes();
+    paged.largest_op_bytes = runtime_->largest_op_bytes();
+    paged.largest_op = runtime_->largest_op();
+    paged.deviations = runtime_->deviations();
+    paged.first_deviation = runtime_->first_deviation();
+    Outcome outcome;
+    outcome.policy = setting_.scenario.policy.name;
+    outcome.options = made_.options;
+    outcome.result = run_;
+    outcome.program = paged.program;
+    outcome.seconds = seconds;
+    Workload workload = setting_.workload(paged.recorded);
+    workload.scenario.iterations = step_seconds.size();
+    const Prediction* const prediction = predicted_ != nullptr ? &predicted_->prediction : nullptr;
+    return {paged_training_json(workload, outcome, paged, prediction).dump(),
+            paged_training_text(workload, outcome, paged, prediction)};
+  }
+
+  const LiveSetting& setting() const { return setting_; }
+
  private:
+  Trace newly_recorded() {
+    return !std::exchange(named_, runtime_->has_recorded()) && named_ ? runtime_->program().trace : Trace();
+  }
+
   static double stall_seconds(const Counters& counters) {
     Nanoseconds sum = 0;
     for (const Nanoseconds stall : counters.stall_ns) sum += stall;
     return to_seconds(sum);
   }
 
+  const LiveSetting setting_;
+  const std::shared_ptr<const LivePrediction> predicted_;
   MadePolicy made_;
+  std::optional<TrainingTimeline> timeline_;
+  TimelineParts parts_;
+  bool named_ = false;
+  std::uint64_t boundaries_ = 0;
+  Counters window_begin_;
+  RunResult run_;  // after `end`
   std::unique_ptr<LiveRuntime> runtime_;
 };
+
+// The ops of a Python optimizer run where PyTorch runs them.
+class UpdatesStay final : public ForwardingPolicy {
+ public:
+  using ForwardingPolicy::ForwardingPolicy;
+  void place(const Trace&, const MachineSpec&, std::vector<Device>&) const override {}
+};
+
+std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const PythonTrace& trace,
+                                             const std::string& file) {
+  auto predicted = std::make_shared<LivePrediction>();
+  predicted->workload = setting.workload(trace.trace);
+  const MadePolicy made = make_policy(setting.scenario.policy.name, setting.scenario.policy.settings);
+  UpdatesStay policy(*made.policy);
+  predicted->prediction = predict(predicted->workload, file, &predicted->timeline, &policy);
+  return predicted;
+}
 
 }  // namespace
 
 void bind_live(py::module_& module) {
   using Others = py::call_guard<py::gil_scoped_release>;
-  py::class_<PythonLiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
-      .def(py::init([](const std::string& machine, const std::string& gpu_memory, const std::string& cpu_memory,
-                       const std::vector<std::string>& limits, const std::vector<std::string>& directories,
-                       const std::string& policy, const Settings& settings, bool pace) {
-             const py::gil_scoped_release others_may_run;
+  py::class_<LiveSetting>(module, "LiveSetting", "Program, machine and policy of a live run and of its prediction.")
+      .def(py::init([](const std::string& program, const std::string& machine, const std::string& gpu_memory,
+                       const std::string& cpu_memory, const std::vector<std::string>& limits,
+                       const std::vector<std::string>& directories, const std::string& policy, const Settings& settings,
+                       std::uint64_t ranks) {
              MachineChoice choice;
              choice.name = machine;
              choice.gpu_memory = gpu_memory;
              choice.cpu_memory = cpu_memory;
              choice.limits = limits;
-             return std::make_unique<PythonLiveRun>(std::move(choice), directories, policy, settings, pace);
+             return LiveSetting(program, std::move(choice), directories, policy, settings, ranks);
            }),
-           py::kw_only(), py::arg("machine"), py::arg("gpu_memory"), py::arg("cpu_memory"), py::arg("limits"),
-           py::arg("directories"), py::arg("policy"), py::arg("settings"), py::arg("pace"))
+           py::kw_only(), py::arg("program"), py::arg("machine"), py::arg("gpu_memory"), py::arg("cpu_memory"),
+           py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"), py::arg("ranks"),
+           "`ranks`: how many processes of this computer share its CPU memory and disks.")
+      .def_property_readonly(
+          "machine", [](const LiveSetting& setting) { return write_machine_yaml(setting.machine); }, "As YAML.");
+
+  py::class_<LivePrediction, std::shared_ptr<LivePrediction>>(module, "LivePrediction")
+      .def(py::init(&predict_live), Others(), py::arg("setting"), py::arg("trace"), py::arg("file"),
+           "Simulates, and writes the result to the file before anything is measured.")
+      .def_property_readonly("fits", [](const LivePrediction& self) { return self.prediction.outcome.result.fits; })
+      .def_property_readonly("misfit", [](const LivePrediction& self) { return self.prediction.outcome.result.misfit; })
+      .def_property_readonly(
+          "seconds", [](const LivePrediction& self) { return self.prediction.outcome.result.iteration_seconds(); },
+          "Of a step.")
+      .def_property_readonly("sha256", [](const LivePrediction& self) { return self.prediction.sha256; });
+
+  py::class_<PythonLiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
+      .def(py::init([](LiveSetting setting, bool pace, const std::string& timeline,
+                       std::shared_ptr<LivePrediction> predicted) {
+             const py::gil_scoped_release others_may_run;
+             return std::make_unique<PythonLiveRun>(std::move(setting), pace, timeline, std::move(predicted));
+           }),
+           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("timeline"), py::arg("predicted"))
       .def_property_readonly(
           "abi", [](PythonLiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },
           "The address of its table of functions (executor/live/live_abi.h).")
+      .def("iteration_boundary", &PythonLiveRun::iteration_boundary, Others())
+      .def("end", &PythonLiveRun::end, Others(), "The last step is over.")
       .def(
-          "iteration_boundary", [](PythonLiveRun& run) { run.runtime().iteration_boundary(); }, Others())
+          "record_next", [](PythonLiveRun& run) { run.runtime().record_next(); }, Others())
       .def(
           "set_phase", [](PythonLiveRun& run, int phase) { run.runtime().set_phase(static_cast<Phase>(phase)); },
           Others(), py::arg("phase"))
@@ -123,7 +293,20 @@ void bind_live(py::module_& module) {
       .def("close", &PythonLiveRun::close, Others(),
            "Ends it, unless tensors still have its memory: returns how many bytes.")
       .def("figures", &PythonLiveRun::figures)
-      .def("recorded", &PythonLiveRun::recorded, "The second step as a Trace; None until it is over.");
+      .def("recorded", &PythonLiveRun::recorded, "The second step, or the last recorded one; None until it is over.")
+      .def("answer", &PythonLiveRun::answer, Others(), py::arg("step_seconds"), py::arg("seconds"),
+           "After end(): the run as `tencache run train` reports it, as JSON and as text.");
+
+  module.def("parse_bytes", &parse_bytes, py::arg("text"), "\"8GiB\" as a number.");
+  module.def("available_memory", &available_memory, "What this computer has free.");
+  module.def(
+      "median_trace",
+      [](const std::vector<std::shared_ptr<PythonTrace>>& traces) {
+        std::vector<Trace> recordings;
+        for (const auto& one : traces) recordings.push_back(one->trace);
+        return std::make_shared<PythonTrace>(PythonTrace{median_trace(recordings)});
+      },
+      "One trace of several recordings of the same step. Raises Error where they differ.");
 }
 
 }  // namespace tencache

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "studies/question_options.h"
@@ -12,6 +13,8 @@
 namespace tencache {
 
 struct RecordingImport {
+  explicit RecordingImport(std::string its_format) : format(std::move(its_format)) {}
+
   std::string format;
   QuestionOptions options = {};
   // Once the options are set; the trace is not written. Throws Error, too, where --output cannot be written.

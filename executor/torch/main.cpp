@@ -16,7 +16,7 @@
 #include "configs/load_policy_library.h"
 #include "configs/machine_yaml.h"
 #include "core/error.h"
-#include "core/thread_annotations.h"
+#include "executor/live/timeline_parts.h"
 #include "executor/torch/programs.h"
 #include "executor/torch/record.h"
 #include "executor/torch/recorded_durations.h"
@@ -49,51 +49,33 @@ void send_step(std::uint64_t step, float loss, Nanoseconds duration_ns) { send(S
 
 // ---- train ----------------------------------------------------------------------------------------------------------
 
-// The run's timeline on its way out. Parts are sent between two steps, outside the time of either.
+// The run's timeline. Parts are sent between two steps, outside the time of either.
 class TimelineSender {
  public:
   // Both live as long as this.
   void attach(LiveOptions& live, TrainingOptions& options) {
-    live.engine.timeline = &growing_;
-    live.engine.on_iteration = [this](std::uint64_t) { collect(); };  // the engine rests, on whichever thread
+    parts_.attach(live.engine);
     options.on_boundary = [this](const LiveRuntime& runtime) {
       if (!std::exchange(known_, runtime.has_recorded()) && known_) program_ = runtime.program().trace;
     };
     options.on_step = [this](std::uint64_t step, float loss, Nanoseconds duration_ns) {
-      send_part();
+      send_part(parts_.take());
       send_step(step, loss, duration_ns);
     };
   }
   // After the run.
-  void finish() {
-    collect();
-    send_part();
-  }
+  void finish() { send_part(parts_.rest()); }
 
  private:
-  void collect() {
-    const MutexLock lock(mutex_);
-    const auto move = [](auto& from, auto& to) {
-      to.insert(to.end(), from.begin(), from.end());
-      from.clear();
-    };
-    move(growing_.spans, pending_.spans);
-    move(growing_.occupancy, pending_.occupancy);
-  }
-  void send_part() {
+  void send_part(Timeline timeline) {
     TimelinePart part;
     part.program = std::exchange(program_, {});
-    {
-      const MutexLock lock(mutex_);
-      std::swap(part.timeline, pending_);
-    }
+    part.timeline = std::move(timeline);
     send(part);
   }
 
-  Timeline growing_;  // the engine's
-  Mutex mutex_;
-  Timeline pending_ TENCACHE_GUARDED_BY(mutex_);  // collected, not yet sent
-  Trace program_;                                 // not yet sent
+  TimelineParts parts_;
+  Trace program_;  // not yet sent
   bool known_ = false;
 };
 

@@ -341,6 +341,8 @@ c10::IValue part_of(const c10::IValue& value, std::size_t begin, std::size_t end
   return part;
 }
 
+std::atomic<std::uint64_t> groups_split = 0;
+
 // The ends of the groups.
 std::vector<std::size_t> groups_of(const torch::jit::Stack& stack, std::size_t first, const tencache_live& live) {
   const std::size_t length = list_length(stack, first);
@@ -363,6 +365,7 @@ void run_in_groups(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchK
   const std::size_t first = stack->size() - info.argument_count;
   const std::vector<std::size_t> ends = groups_of(*stack, first, live);
   if (ends.size() <= 1) return run_paged(info, op, below, stack, live);
+  ++groups_split;
   const std::size_t returns = op.schema().returns().size();
   std::vector<c10::IValue> results;
   std::size_t begin = 0;
@@ -461,6 +464,7 @@ void attach(const tencache_live& live, const Host& to) {
   if (present != nullptr) {
     throw Error("a thread is guarded by a second live runtime while the first one still exists");
   }
+  groups_split = 0;
   if (to.device == c10::DeviceType::CPU) {
     install_allocator();
   } else {
@@ -528,15 +532,18 @@ Adoption adopt(c10::StorageImpl& storage) {
   return Adoption::adopted;
 }
 
-void expose(c10::StorageImpl& storage) {
+std::uint64_t split_ops() { return groups_split; }
+
+bool expose(c10::StorageImpl& storage) {
   const void* const address = std::as_const(storage).data();
   const tencache_live* const live = active;
   const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(address, live);
   if (tensor != no_tensor) {
     live->expose(live->runtime, tensor);
-  } else if (address != nullptr) {
-    registry().known_outside(address);
+    return true;
   }
+  if (address != nullptr) registry().known_outside(address);
+  return false;
 }
 
 void give_back(c10::StorageImpl& storage) {

@@ -68,10 +68,13 @@ enum class Adoption { adopted, paged_before, empty, foreign };
 // private mapping of a file, may be shared with somebody, and stays where it is. Throws what `raise` throws.
 Adoption adopt(c10::StorageImpl& storage);
 // The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that is
-// not the runtime's is never adopted.
-void expose(c10::StorageImpl& storage);
+// not the runtime's is never adopted, and the answer is false.
+bool expose(c10::StorageImpl& storage);
 // The way back, for a storage of the runtime: memory of PyTorch's own.
 void give_back(c10::StorageImpl& storage);
+
+// Ops on lists that ran in groups, since `attach`.
+std::uint64_t split_ops();
 
 // ---- Audit: see interception.h.
 struct Finding {

@@ -281,7 +281,7 @@ void Simulator::give(SimulatedPointer result, std::uint64_t request) {
 SimulatedPointer Simulator::simulate_whole(const Workload& wanted, std::uint64_t request) {
   const double before = processor_seconds();
   std::unique_ptr<RecordedPlan> plan;
-  const SimulatedPointer simulated = simulate_workload(
+  SimulatedPointer simulated = simulate_workload(
       wanted, [this, request] { return requests_ != request; }, &plan);
   if (simulated == nullptr) return nullptr;
   {

@@ -9,6 +9,13 @@
 Results are dicts with the fields that the `tencache` command prints with --json. docs/python.md has more.
 """
 
+try:
+    import numpy  # noqa: F401  of which the compiled part says nothing where it is missing
+except ImportError as error:
+    import sys
+
+    raise ImportError(f"tencache needs NumPy, which this Python ({sys.executable}) has not: pip install numpy") from error
+
 from ._core import (
     ATTENTION_KERNELS,
     DETAIL_DTYPE,

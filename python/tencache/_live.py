@@ -2,28 +2,109 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import gc
+import json
+import os
 import sys
 import time
-from typing import Any, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from tencache_recorder import _program as objects
 
-from . import _core
+from . import _computer, _core
+from ._core import Error
 from ._paging import Paging
 
 _FORWARD, _BACKWARD, _OPTIMIZER = (_core.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
 _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the recorded step
 
+# Of a budget for the whole process, what is kept for all that is no tensor and comes after the first parameter.
+_RESERVE_SHARE, _LEAST_RESERVE = 0.1, 64 << 20
+
+# Programs whose tensors others move or hand to code that is no op: by the packages of their modules' classes.
+_REFUSED = {
+    "deepspeed": "DeepSpeed moves parameters itself; run the model without its engine",
+    "bitsandbytes": "bitsandbytes' kernels write to tensors behind PyTorch's back",
+}
+
+
+@dataclasses.dataclass
+class Options:
+    """What a live run is: the parameters of tencache.live()."""
+
+    policy: str = "foresight"
+    machine: str = ""
+    memory: str = ""
+    reserve: str = ""
+    gpu_memory: str = ""
+    cpu_memory: str = ""
+    limits: Sequence[str] = ()
+    directories: Sequence[str] = ()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pace: Optional[bool] = None
+    timeline: str = ""
+    program: str = "a PyTorch program"
+    quiet: bool = False
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            print("tencache: " + text, file=sys.stderr)
+
+    def check(self) -> "Options":
+        """With a machine. Raises Error where the options contradict each other."""
+        if self.memory and (self.gpu_memory or self.cpu_memory):
+            raise Error("memory is what the whole process may use: it goes with neither gpu_memory nor cpu_memory")
+        if self.reserve and not self.memory:
+            raise Error("reserve is a part of memory, which is not given")
+        if self.gpu_memory.endswith("%"):
+            raise Error(f"gpu_memory: '{self.gpu_memory}' is a share of the program's peak, which is not known here; "
+                        "`tencache run python` finds it out")
+        pace = bool(self.machine) if self.pace is None else self.pace
+        machine = self.machine or _computer.machine_file(not self.memory, self.directories, self.say)
+        return dataclasses.replace(self, machine=machine, pace=pace)
+
+    def setting(self, taken: int = 0) -> "_core.LiveSetting":
+        """`taken`: bytes of the process that are no tensors'."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        gpu_memory = self.gpu_memory
+        if self.memory:
+            budget = _core.parse_bytes(self.memory) // ranks
+            reserve = _core.parse_bytes(self.reserve) if self.reserve else max(int(_RESERVE_SHARE * budget),
+                                                                               _LEAST_RESERVE)
+            room = budget - taken - reserve
+            if room <= 0:
+                raise Error(f"memory: {budget >> 20} MiB for the whole process leave nothing to tensors: it has {taken >> 20} "
+                            f"MiB before its first tensor, and {reserve >> 20} MiB are kept for what else comes")
+            gpu_memory = f"{room}B"
+            self.say(f"{budget >> 20} MiB for the process: {taken >> 20} MiB are taken, {reserve >> 20} MiB kept for what "
+                     f"else comes, {room >> 20} MiB for tensors")
+        return _core.LiveSetting(program=self.program, machine=self.machine, gpu_memory=gpu_memory,
+                                 cpu_memory=self.cpu_memory, limits=list(self.limits),
+                                 directories=list(self.directories), policy=self.policy, ranks=ranks,
+                                 settings={name: str(value) for name, value in self.settings.items()})
+
 
 class Live:
     """See tencache.live(). `steps`: how many are over."""
 
-    def __init__(self, run: _core.LiveRun, paging: Paging, quiet: bool) -> None:
-        self._run, self._paging, self._quiet = run, paging, quiet
+    def __init__(self, options: Options, predicted: Optional["_core.LivePrediction"] = None) -> None:
+        """`options`: checked."""
+        self._options, self._predicted, self._quiet = options, predicted, options.quiet
+        self._paging = Paging.load(options.say)
+        self._began = False
+        self._taken = 0
+        if not options.memory:
+            self._run = self._make_run()
+        self.record_all = False  # every step from the second on
+        self.on_boundary: Callable[[], None] = lambda: None  # after each step
+        self._batch: Tuple[int, int] = (0, 0)
+        self._lines: "collections.Counter[str]" = collections.Counter()
+        self._answer: Tuple[str, str] = ("{}", "")
         self.steps = 0
         self.step_seconds: List[float] = []
         self._own_steps = False     # the program calls step()
@@ -45,15 +126,35 @@ class Live:
 
     def start(self) -> None:
         """What `with` begins with, for a run that goes on to the end of the process: see finish()."""
+        self._watch()
+        if not self._options.memory or objects.find_models():
+            self._begin()
+
+    def _make_run(self) -> "_core.LiveRun":
+        return _core.LiveRun(self._options.setting(self._taken), pace=self._options.pace,
+                             timeline=self._options.timeline, predicted=self._predicted)
+
+    def _begin(self) -> None:
+        """With a budget for the whole process at the first parameter: what was imported and loaded until then is known."""
+        self._began = True
+        if self._options.memory:
+            self._taken = _computer.resident_bytes()
+            try:
+                self._run = self._make_run()
+            except Error as error:
+                raise MemoryError(str(error)) from error
         self._paging.attach(self._run.abi)
         self._paging.guard(True)
-        self._watch()
         self._adopt_models()
 
     def finish(self) -> None:
         """The last step is over. Tensors stay where they are, and are served, as long as the process."""
-        if self._figures is None and self._started:
-            self._boundary()
+        if not self._began or self._figures is not None:
+            return
+        if self._started:
+            self._end_step()
+            self._run.end()
+            self._answer = self._run.answer(self.step_seconds, sum(self.step_seconds))
         self._figures = self._measure()
 
     def __enter__(self) -> "Live":
@@ -64,6 +165,8 @@ class Live:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+        if not self._began:
+            return False
         self._paging.page_all(False)
         if error is None:
             self.finish()
@@ -93,6 +196,8 @@ class Live:
         self._replace(torch, "save", self._make_save(torch.save))
         self._replace(torch.utils.dlpack, "to_dlpack", self._make_exposing(torch.utils.dlpack.to_dlpack))
         self._replace(torch, "to_dlpack", self._make_exposing(torch.to_dlpack))
+        if hasattr(torch, "compile"):
+            self._replace(torch, "compile", self._make_compile(torch.compile))
 
     def _replace(self, owner: Any, name: str, value: Any, static: bool = False) -> None:
         own, plain = name in owner.__dict__, owner.__dict__.get(name)  # else inherited
@@ -120,15 +225,25 @@ class Live:
     def _make_exposing(self, plain: Any) -> Any:
         @functools.wraps(plain)
         def exposing(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._looking and isinstance(tensor, torch.Tensor):
-                self._paging.expose(tensor)
+            if not self._looking and self._began and isinstance(tensor, torch.Tensor):
+                if self._paging.expose(tensor):
+                    self._lines[_line_outside(sys._getframe(1))] += 1
             return plain(tensor, *args, **kwargs)
         return exposing
 
     # ---- What the program does ---------------------------------------------------------------------------------------
 
+    def _make_compile(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            self._options.say("torch.compile is left out: compiled code uses memory without ops")
+            return model if model is not None else lambda function: function
+        return compile
+
     def _make_parameter(self, plain: Any) -> Any:
         def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._began:
+                self._begin()
             parameter = plain(cls, *args, **kwargs)
             self._paging.adopt([parameter])
             return parameter
@@ -177,9 +292,13 @@ class Live:
         if self._started and self.steps == 0:
             self._mark()  # the states that it has made
 
-    def _before_forward(self, module: Any, _: Any) -> None:
+    def _before_forward(self, module: Any, args: Any) -> None:
+        if not self._began:
+            return
         if id(module) not in self._names:
             self._find_models()
+        if self._batch == (0, 0) and id(module) in self._roots:
+            self._batch = objects.batch_of(args, {})
         if id(module) in self._roots and not self._inside(module):
             self._root_forward()
         if self._started:
@@ -222,6 +341,7 @@ class Live:
             self._boundary()
 
     def _start(self) -> None:
+        self._refuse_others()
         self._paging.page_all(True)
         self._adopt_models()
         self._mark()
@@ -231,8 +351,28 @@ class Live:
         self._run.iteration_boundary()
         self._step_began = time.perf_counter()
 
+    def _refuse_others(self) -> None:
+        models = objects.find_models()
+        if objects.is_sharded(models):
+            raise RuntimeError("tencache: FullyShardedDataParallel moves parameters itself; run the model without it")
+        for model in models:
+            for module in model.modules():
+                if type(module).__name__ == "OptimizedModule":
+                    raise RuntimeError("tencache: the model was compiled before the run began, and compiled code uses "
+                                       "memory without ops; leave torch.compile out")
+                for kind in type(module).__mro__:
+                    reason = _REFUSED.get(kind.__module__.partition(".")[0])
+                    if reason is not None:
+                        raise RuntimeError(f"tencache: {kind.__module__}.{kind.__qualname__}: {reason}")
+
     def _boundary(self) -> None:
+        if self.record_all and self.steps >= 1:
+            self._run.record_next()
         self._run.iteration_boundary()
+        self._end_step()
+        self.on_boundary()
+
+    def _end_step(self) -> None:
         now = time.perf_counter()
         self.step_seconds.append(now - self._step_began)
         self._step_began = now
@@ -286,7 +426,13 @@ class Live:
     # ---- Results -----------------------------------------------------------------------------------------------------
 
     def _measure(self) -> dict:
+        if not self._began:
+            return {}
         figures = self._run.figures()
+        figures["process_bytes"] = _computer.most_resident_bytes()
+        figures["taken_bytes"] = self._taken
+        figures["exposed_at"] = dict(self._lines.most_common(20))
+        figures["split_ops"] = self._paging.split_ops()
         figures["adopted_bytes"] = self._paging.adopted_bytes
         figures["unadopted_bytes"] = self._paging.left_bytes
         figures["step_seconds"] = list(self.step_seconds)
@@ -296,27 +442,55 @@ class Live:
         """The figures so far, or of the whole run once it is over."""
         return self._figures if self._figures is not None else self._measure()
 
+    def answer(self) -> dict:
+        """Once it is over: the run as `tencache run train --json` has it, {} without a step."""
+        return json.loads(self._answer[0])
+
+    def answer_text(self) -> str:
+        return self._answer[1]
+
     def recorded(self) -> Optional[_core.Trace]:
         """The second step as a trace; None until it is over."""
-        return self._run.recorded() if not self._closed else self._trace
+        if self._closed or not self._began:
+            return self._trace
+        trace = self._run.recorded()
+        if trace is not None:
+            models = objects.find_models()
+            trace.header = {
+                "model": type(models[0]).__name__ if models else "",
+                "batch": self._batch[0], "sequence_length": self._batch[1],
+                "precision": objects.precision_of(models), "hardware": objects.hardware_name("cpu"),
+                "recorded_by": "tencache run python",
+            }
+        return trace
 
 
-def live(policy: str = "foresight", *, machine: str = "small-host", gpu_memory: str = "", cpu_memory: str = "",
-         limits: Sequence[str] = (), directories: Sequence[str] = (), settings: Optional[Mapping[str, Any]] = None,
-         pace: bool = True, quiet: bool = False) -> Live:
+_OURS = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.abspath(torch.__file__)))
+
+
+def _line_outside(frame: Any) -> str:
+    """FILE:LINE of the first caller that is neither PyTorch nor this package."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_memory: str = "", cpu_memory: str = "",
+         reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
+         settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
+         quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
-    gpu_memory  what tensors may use at a time, such as "8GiB" (default: the machine's)
+    memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
+                files below it
+    reserve     of memory, what is kept for what comes after the first parameter (default: a tenth)
+    gpu_memory  what tensors may use at a time, in place of memory (default: the machine's)
     cpu_memory  of CPU memory beside it
+    machine     a name of machines(), or a YAML file (default: this computer, measured once)
     directories of the files of NVMe tiers
-    pace        copies take the time that the machine's links say; False: as fast as this computer can
+    pace        copies take the time that the machine's links say; False: as fast as this computer can (default: only
+                with a machine that is named)
+    timeline    a file for the timeline (.json, for https://ui.perfetto.dev); `tencache gui` follows it
     """
-    def say(text: str) -> None:
-        if not quiet:
-            print("tencache: " + text, file=sys.stderr)
-
-    paging = Paging.load(say)
-    run = _core.LiveRun(machine=machine, gpu_memory=str(gpu_memory), cpu_memory=str(cpu_memory), limits=list(limits),
-                        directories=list(directories), policy=policy,
-                        settings={name: str(value) for name, value in (settings or {}).items()}, pace=pace)
-    return Live(run, paging, quiet)
+    return Live(Options(policy, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
+                        directories, settings or {}, pace, timeline, quiet=quiet).check())

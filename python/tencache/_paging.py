@@ -43,6 +43,7 @@ class Paging:
         pointers, size = ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t
         ids, bytes_ = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint64)
         library.tencache_program_message.restype = ctypes.c_char_p
+        library.tencache_program_split_ops.restype = ctypes.c_uint64
         library.tencache_program_attach.argtypes = [ctypes.c_void_p]
         library.tencache_program_guard.argtypes = library.tencache_program_page_all.argtypes = [ctypes.c_int]
         library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_]
@@ -91,9 +92,13 @@ class Paging:
     def paged(self, tensor: Any) -> bool:
         return bool(self._library.tencache_program_paged(tensor._cdata))
 
-    def expose(self, tensor: Any) -> None:
-        """Its address gets known outside PyTorch."""
-        self._library.tencache_program_expose(tensor._cdata)
+    def expose(self, tensor: Any) -> bool:
+        """Its address gets known outside PyTorch. False: it is not paged."""
+        return bool(self._library.tencache_program_expose(tensor._cdata))
+
+    def split_ops(self) -> int:
+        """Ops on lists of tensors that ran in groups, so far."""
+        return int(self._library.tencache_program_split_ops())
 
     def pin(self, tensors: List[Any]) -> Any:
         """Brings all of them in and keeps them there, for system calls that are given their addresses, until `unpin` of

@@ -13,7 +13,7 @@
 namespace tencache {
 namespace {
 
-constexpr const char* columns =
+constexpr const char* row_columns =
     "gpu, model, sequence, GPUs, micro-batch, accumulation, recompute, sharding, precision, tokens/s/GPU, use";
 constexpr std::size_t column_count = 11;
 
@@ -37,7 +37,7 @@ std::vector<std::string> fields_of(const YamlValue& item, const std::string& tex
   }
   if (fields.size() != column_count) {
     fail_at(item,
-            fmt::format("a row of throughput has {} columns, found {}: {}", column_count, fields.size(), columns));
+            fmt::format("a row of throughput has {} columns, found {}: {}", column_count, fields.size(), row_columns));
   }
   return fields;
 }

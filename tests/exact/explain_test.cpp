@@ -269,7 +269,8 @@ TEST(Explain, AddsUpOnARecording) {
     if (!explanation.run.fits) continue;
     const double stalls = sum_of(explanation.run.stall_seconds);
     EXPECT_GT(stalls, 0);
-    EXPECT_NEAR(explanation.run.compute_seconds + explanation.run.gap_seconds + stalls, explanation.run.iteration_seconds, 1e-9);
+    EXPECT_NEAR(explanation.run.compute_seconds + explanation.run.gap_seconds + stalls,
+                explanation.run.iteration_seconds, 1e-9);
     double attributed = 0, steps = 0, ops = 0, layers = 0, tensors = explanation.stalls_of_no_tensor_seconds;
     for (const ExplainedCause& cause : explanation.causes) {
       attributed += cause.attributed_seconds;

@@ -39,5 +39,20 @@ TEST(RoomTest, FoldersOfOneFileSystemShareItsRoom) {
   for (const std::string& directory : {one, other}) fs::remove(directory);
 }
 
+TEST(RoomTest, ATierIsNoLargerThanItsDisksAllow) {
+  const std::string folder = fs::temp_directory_path().string();
+  MachineSpec machine = files_in({folder, folder});
+  Tier& tier = machine.tiers.back();
+  tier.capacity = Bytes{1} << 55;
+  fit_to_disks(machine);
+  const Bytes free_bytes = fs::space(folder).available;
+  EXPECT_GT(tier.capacity, free_bytes / 2);
+  EXPECT_LE(tier.capacity, free_bytes);
+  EXPECT_EQ(tier.capacity % tier.granularity, 0u);
+  tier.capacity = 16 * tier.granularity;
+  fit_to_disks(machine);
+  EXPECT_EQ(tier.capacity, 16 * tier.granularity) << "there is room for it";
+}
+
 }  // namespace
 }  // namespace tencache

@@ -250,15 +250,15 @@ TEST_F(Tables, ACauseThatCannotBeTakenAwayIsNotConfirmed) {
 
 // Rows of one name are told apart by their workload; groups are experiments.
 TEST_F(Tables, ValidatedRowsHaveLabelsOfTheirOwn) {
-  const std::optional<tencache::Document> document = document_of(
-      Json::parse(R"({"version": "0", "summary": {"judged": 3, "missed": 0, "median_error": 0},
+  const std::optional<tencache::Document> document =
+      document_of(Json::parse(R"({"version": "0", "summary": {"judged": 3, "missed": 0, "median_error": 0},
     "summary_without_recordings": {}, "gpu_summary": {}, "memory_summary": {}, "gpus": [],
     "systems": [{"system": "S", "rows": [
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "peak", "row": "S ÷ all", "workloads": ["B"], "published": {"from": 1, "to": 1}, "simulated": 1},
     {"experiment": "time", "row": "S ÷ all", "workloads": ["A"], "published": {"from": 1, "to": 1}, "simulated": 1}
     ]}]})"),
-      "x.json");
+                  "x.json");
   ASSERT_TRUE(document);
   const BarChart* const chart = document->chart();
   ASSERT_NE(chart, nullptr);

@@ -68,7 +68,6 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
   }
   write("laughs.yaml", laughs + "name: x\ntiers: *a19\n");
   machine("staging.yaml", "staging:", "staging: {tier: cpu, count: 1000000, bytes: 1TiB}");
-  machine("tier.yaml", "name: nvme, kind", "  - {name: nvme, kind: nvme, capacity: 1000000TiB, granularity: 4KiB}");
   write("layers.yaml",
         "name: x\nfamily: gpt2\nlayers: 2000000000\nhidden: 64\nheads: 1\nvocabulary: 10\nmax_sequence: 10\n");
   Trace petabyte = small_trace();
@@ -95,7 +94,6 @@ TEST_F(HostileFiles, ArePromisesThatCostNoMemory) {
       {{"replay", small, "-m", "./laughs.yaml", "-p", "lru"}, "unknown key 'a0'"},
       {{"replay", small, "-m", "./deep.yaml", "-p", "lru"}, "not valid YAML"},
       {{"run", "replay", small, "-m", "./staging.yaml", "-p", "lru"}, "of memory may be needed"},
-      {{"run", "replay", small, "-m", "./tier.yaml", "-p", "lru"}, "make room or lower the tier's capacity"},
       {{"generate", "--model", "./layers.yaml", "--batch", "1", "--seq", "8", "-o", "o.trace.jsonl"},
        "from 1 to 16384"},
       {{"replay", "petabyte.trace.jsonl", "-m", "small-host", "-p", "deepum"}, "chunks, of which at most"},

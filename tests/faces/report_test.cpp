@@ -211,10 +211,12 @@ TEST_F(ReportOfFiles, EachCommandsDocumentIsASection) {
                            "This one alone, others as in best", "× 1.25", "<th>defaults</th>"}) {
     EXPECT_THAT(tune, HasSubstr(text));
   }
-  const std::string summary = R"({"judged": 1, "missed": 0, "fitted": 0, "listed": 0, "skipped": 0, "median_error": 0.05,
+  const std::string summary =
+      R"({"judged": 1, "missed": 0, "fitted": 0, "listed": 0, "skipped": 0, "median_error": 0.05,
     "p90_error": 0.05, "worst_error": 0.05, "passed": true})";
-  const std::string validated = page_of({open_document(write("v.json", R"({"version": "0", "summary": )" + summary +
-    R"(, "summary_without_recordings": )" + summary + R"(, "gpu_summary": {}, "memory_summary": {}, "gpus": [],
+  const std::string validated = page_of({open_document(
+      write("v.json", R"({"version": "0", "summary": )" + summary + R"(, "summary_without_recordings": )" + summary +
+                          R"(, "gpu_summary": {}, "memory_summary": {}, "gpus": [],
     "systems": [{"system": "S",
     "rows": [{"experiment": "e", "row": "r", "metric": "seconds", "over": null, "published": {"text": "2 s", "from": 2,
     "to": 2}, "simulated": 2.1, "error": 0.05, "verdict": "within"}]}]})"))});

@@ -113,7 +113,7 @@ std::string sample_trace() { return std::string(TENCACHE_SOURCE_DIR) + "/traces/
 
 // TENCACHE_UPDATE_SCHEMAS=1 writes them again.
 TEST(Schema, ThoseOfAnswersAreMadeFromTheirDescriptions) {
-  const std::vector<AnswerSchema> schemas = answer_schemas();
+  const std::vector<AnswerSchema>& schemas = answer_schemas();
   ASSERT_FALSE(schemas.empty());
   for (const AnswerSchema& one : schemas) {
     const std::string file = std::string(TENCACHE_SOURCE_DIR) + "/docs/schemas/" + one.name + ".schema.json";

@@ -22,6 +22,7 @@
 #include "tests/live/live_training_support.h"
 #include "traces/file/trace_file.h"
 #include "traces/transform/lower.h"
+#include "traces/transform/median_trace.h"
 
 namespace tencache::training_test {
 namespace {

@@ -105,10 +105,15 @@ int tencache_program_give_back(void* const* tensors, size_t count) {
 // Is any of the tensor's memory the runtime's?
 int tencache_program_paged(void* tensor) { return ids_of(&tensor, 1).empty() ? 0 : 1; }
 
-// The tensor's address gets known outside PyTorch.
-void tencache_program_expose(void* tensor) {
-  each_storage(&tensor, 1, [](c10::StorageImpl& storage) { paging::expose(storage); });
+// The tensor's address gets known outside PyTorch. 0: it is none of the runtime's.
+int tencache_program_expose(void* tensor) {
+  bool paged = false;
+  each_storage(&tensor, 1, [&](c10::StorageImpl& storage) { paged = paging::expose(storage) || paged; });
+  return paged ? 1 : 0;
 }
+
+// Ops on lists of tensors that ran in groups, so far.
+uint64_t tencache_program_split_ops() { return paging::split_ops(); }
 
 // `role`: Role of core/trace.h.
 int tencache_program_mark(void* tensor, int role, const char* name) {

@@ -1,0 +1,62 @@
+"""This computer: its machine file, measured at first use, and the memory of this process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+from typing import Callable, List, Sequence
+
+from ._core import Error
+
+
+def machine_file(cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
+    """Measured once, in a few seconds, and kept. `cpu_tier`: whether CPU memory lies between the capped memory and the
+    files."""
+    folders = [os.path.realpath(folder) for folder in directories or ["/var/tmp"]]
+    what = repr((platform.node(), cpu_tier, folders))
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tencache"
+    path = cache / f"this-computer-{hashlib.sha256(what.encode()).hexdigest()[:12]}.yaml"
+    if not path.exists():
+        say("measuring this computer's memory and disk, once (some seconds)")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            made = os.path.join(folder, "machine.yaml")
+            words = ["calibrate", "--quick", "--device", "host", "-o", made] if cpu_tier else [
+                "calibrate", "--quick", "--no-cpu-tier", "-o", made]
+            for directory in folders:
+                words += ["--directory", directory]
+            call = "import sys; from tencache import _core; _core.run(sys.argv[1:], {})"
+            package = str(pathlib.Path(__file__).parent.parent)
+            environment = dict(os.environ, PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
+            done = subprocess.run([sys.executable, "-c", call, *words], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True, env=environment)
+            if done.returncode != 0:
+                lines: List[str] = done.stderr.strip().splitlines()
+                raise Error(f"this computer cannot be measured: {lines[-1] if lines else 'no reason given'}; give a "
+                            "machine file")
+            os.replace(made, path)
+        say(f"kept in {path}; a longer look: `tencache calibrate`, and --machine FILE")
+    return str(path)
+
+
+def _status(name: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def resident_bytes() -> int:
+    """Memory of this process now."""
+    return _status("VmRSS")
+
+
+def most_resident_bytes() -> int:
+    """At most, so far."""
+    return _status("VmHWM")

@@ -1,0 +1,142 @@
+"""`tencache run python` as users call it: shares of a peak, predictions, a budget for the whole process, refusals."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MACHINE = """
+name: box
+tiers:
+  - {name: gpu, kind: gpu, capacity: 1GiB, granularity: 4KiB}
+  - {name: nvme, kind: nvme, capacity: 1GiB, granularity: 4KiB}
+links:
+  - {name: read, from: nvme, to: gpu, bandwidth: 1GB/s, latency: 100us}
+  - {name: write, from: gpu, to: nvme, bandwidth: 1GB/s, latency: 100us}
+initial_tier: nvme
+"""
+
+PROGRAM = """
+import hashlib, sys, torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(12)])
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(int(sys.argv[1])):
+    net(torch.randn(16, 256)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest())
+"""
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.program = self.file("program.py", PROGRAM)
+        self.machine = self.file("box.yaml", MACHINE)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def file(self, name, content):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(content)
+        return self.path(name)
+
+    def call(self, *words, code=0):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stdout[-1000:] + done.stderr[-3000:])
+        return done
+
+    def run_python(self, *words, code=0):
+        return self.call("-m", "tencache", "run", "python", "--machine", self.machine, "--no-pace", *words, code=code)
+
+    def plain(self):
+        return self.call(self.program, "8").stdout
+
+    def test_a_share_is_of_the_recorded_peak_and_the_prediction_is_compared(self):
+        prediction, answer, timeline = self.path("p.json"), self.path("r.json"), self.path("t.json")
+        done = self.run_python("--gpu-memory", "60%", "--prediction", prediction, "--json", answer, "--timeline",
+                               timeline, "--", self.program, "8")
+        self.assertEqual(done.stdout, self.plain())
+        with open(answer, encoding="utf-8") as file:
+            result = json.load(file)
+        with open(prediction, "rb") as file:
+            self.assertEqual(result["prediction"]["sha256"], hashlib.sha256(file.read()).hexdigest())
+        live = result["live"]
+        self.assertAlmostEqual(live["gpu_memory_bytes"] / live["peak_bytes"], 0.6, delta=0.02)
+        self.assertEqual(len(live["step_seconds"]), 8)
+        self.assertGreater(live["evictions"], 0)
+        self.assertIsNotNone(result["prediction"]["comparison"])
+        self.assertIn("predicted against measured", done.stderr)
+        self.assertEqual(result["prediction"]["result"]["busy_seconds"].get("cpu_lane", 0), 0,
+                         "PyTorch runs the updates where it runs all else")
+        with open(timeline, encoding="utf-8") as file:
+            content = file.read()
+        self.assertIn("predicted: foresight", content)
+        self.assertIn("measured: foresight", content)
+
+    def test_a_prediction_from_a_recording_that_is_there(self):
+        trace = self.path("step.trace.jsonl")
+        self.run_python("--record", trace, "--", self.program, "4")
+        done = self.run_python("--gpu-memory", "60%", "--predict", "--trace", trace, "--", self.program, "8")
+        self.assertEqual(done.stdout, self.plain())
+        self.assertNotIn("recording", done.stderr)
+
+    def test_memory_is_of_the_whole_process(self):
+        answer = self.path("r.json")
+        done = self.run_python("--memory", "1GiB", "--json", answer, "--", self.program, "8")
+        self.assertEqual(done.stdout, self.plain())
+        with open(answer, encoding="utf-8") as file:
+            live = json.load(file)["live"]
+        self.assertLessEqual(live["process_bytes"], 1 << 30)
+        self.assertLess(live["gpu_memory_bytes"] + live["taken_bytes"], 1 << 30)
+
+    def test_memory_that_leaves_nothing_to_tensors_is_an_error(self):
+        done = self.run_python("--memory", "64MiB", "--", self.program, "8", code=1)
+        self.assertIn("leave nothing to tensors", done.stderr)
+
+    def test_what_is_wrong_is_one_line(self):
+        for words, expected in [(["-p", "best"], "best"), (["--gpu-memory", "x%"], "x%"),
+                                (["--memory", "1GiB", "--gpu-memory", "1GiB"], "whole process"),
+                                (["--set", "window"], "NAME=VALUE"), (["--directory", "/nowhere"], "/nowhere")]:
+            done = self.run_python(*words, "--", self.program, "2", code=1)
+            self.assertIn(expected, done.stderr.splitlines()[-1])
+            self.assertNotIn("Traceback", done.stderr)
+        self.assertIn("no such file", self.run_python("--", self.path("none.py"), code=1).stderr)
+
+    def test_compiled_code_runs_as_ops(self):
+        program = self.file("compiled.py", """
+import torch
+if not hasattr(torch, "compile"):
+    print("cannot")
+    raise SystemExit
+net = torch.compile(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    net(torch.randn(4, 64)).sum().backward()
+    optimizer.step()
+print(type(net).__name__)
+""")
+        done = self.run_python("--", program)
+        self.assertIn(done.stdout, ("cannot\n", "Linear\n"))
+
+    def test_programs_that_move_parameters_themselves_are_refused(self):
+        program = self.file("sharded.py", """
+import torch
+class FullyShardedDataParallel(torch.nn.Linear):
+    pass
+net = FullyShardedDataParallel(8, 8)
+net(torch.randn(4, 8)).sum().backward()
+""")
+        self.assertIn("FullyShardedDataParallel moves parameters itself", self.run_python("--", program, code=1).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -3,8 +3,8 @@
     sudo python3 bench/against_swap.py --directory /mnt/nvme
 
 Three whole processes, in turns: the program without a limit; in a memory cgroup that has half of the room that its
-tensors need, with a swap file; and in the same cgroup under TenCache, with swap off. The cgroup counts all of a process's
-memory and its page cache; swap file and TenCache's files lie on the same disk. A turn counts if the program without a
+tensors need, with a swap file; and in the same cgroup under TenCache, with swap off. The cgroup counts all memory of a
+process and its page cache; swap file and TenCache's files lie on the same disk. A turn counts if the program without a
 limit takes within 3 % of its median of all turns. Needs root, swap, and a memory cgroup (version 1 or 2): says why not
 where one is missing, and ends with 77. Everything that it makes it removes.
 """
@@ -108,8 +108,8 @@ def main():
             swap.off()
             row["tencache"] = run(paged, cgroup)
             turns.append(row)
-            print(turn + 1, ", ".join(f"{name} {one['median']:.3f} s" if "median" in one else f"{name} failed: {one['said']}"
-                                      for name, one in row.items()), flush=True)
+            print(turn + 1, ", ".join(f"{name} {one['median']:.3f} s" if "median" in one else
+                                      f"{name} failed: {one['said']}" for name, one in row.items()), flush=True)
     finally:
         swap.remove()
         cgroup.remove()

@@ -2,8 +2,8 @@
 
     python3 bench/live_gpt.py --steps 12
 
-Prints one line of JSON: the seconds of each step, a hash of the parameters after the last, and the memory of the process
-before the model was made and at most.
+Prints one line of JSON: the seconds of each step, a hash of the parameters after the last, and the memory of the
+process before the model was made and at most.
 """
 
 import argparse

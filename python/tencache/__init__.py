@@ -14,7 +14,8 @@ try:
 except ImportError as error:
     import sys
 
-    raise ImportError(f"tencache needs NumPy, which this Python ({sys.executable}) has not: pip install numpy") from error
+    raise ImportError(f"tencache needs NumPy, which this Python ({sys.executable}) has not: "
+                      "pip install numpy") from error
 
 from ._core import (
     ATTENTION_KERNELS,

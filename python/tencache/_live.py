@@ -78,11 +78,11 @@ class Options:
                                                                                _LEAST_RESERVE)
             room = budget - taken - reserve
             if room <= 0:
-                raise Error(f"memory: {budget >> 20} MiB for the whole process leave nothing to tensors: it has {taken >> 20} "
-                            f"MiB before its first tensor, and {reserve >> 20} MiB are kept for what else comes")
+                raise Error(f"memory: {budget >> 20} MiB for the whole process leave nothing to tensors: it has "
+                            f"{taken >> 20} MiB before its first tensor, and {reserve >> 20} MiB are kept for what else comes")
             gpu_memory = f"{room}B"
-            self.say(f"{budget >> 20} MiB for the process: {taken >> 20} MiB are taken, {reserve >> 20} MiB kept for what "
-                     f"else comes, {room >> 20} MiB for tensors")
+            self.say(f"{budget >> 20} MiB for the process: {taken >> 20} MiB are taken, {reserve >> 20} MiB kept for "
+                     f"what else comes, {room >> 20} MiB for tensors")
         return _core.LiveSetting(program=self.program, machine=self.machine, gpu_memory=gpu_memory,
                                  cpu_memory=self.cpu_memory, limits=list(self.limits),
                                  directories=list(self.directories), policy=self.policy, ranks=ranks,
@@ -135,7 +135,7 @@ class Live:
                              timeline=self._options.timeline, predicted=self._predicted)
 
     def _begin(self) -> None:
-        """With a budget for the whole process at the first parameter: what was imported and loaded until then is known."""
+        """With a budget for the whole process at the first parameter: what was imported until then is known."""
         self._began = True
         if self._options.memory:
             self._taken = _computer.resident_bytes()

@@ -27,8 +27,8 @@ def _parser() -> argparse.ArgumentParser:
         usage="tencache run python [OPTIONS] -- SCRIPT [ARGUMENTS…]",
         description="Run a PyTorch script as it is, with its tensors paged by a policy.",
         epilog="The script is not changed: results are those of PyTorch alone, bit for bit.\n\n"
-               "With --predict, or a --gpu-memory that is a share, a few steps of the script run first, in a process of\n"
-               "their own whose output is not shown: what the script writes to files in them is written twice.\n\n"
+               "With --predict, or a --gpu-memory that is a share, a few steps of the script run first, in a process\n"
+               "of their own whose output is not shown: what the script writes to files in them is written twice.\n\n"
                "Examples:\n"
                "  tencache run python --memory 8GiB -- train.py --epochs 1\n"
                "  tencache run python --predict --gpu-memory 50% -- train.py\n"
@@ -40,11 +40,11 @@ def _parser() -> argparse.ArgumentParser:
                         help="of the whole process, such as 8GiB: tensors get what the interpreter and its libraries "
                              "leave, with files below it")
     parser.add_argument("--reserve", default="", metavar="SIZE",
-                        help="of --memory, what is kept for what is no tensor and comes after the first one (default: a "
-                             "tenth)")
+                        help="of --memory, what is kept for what is no tensor and comes after the first one (default: "
+                             "a tenth)")
     parser.add_argument("--gpu-memory", default="", metavar="SIZE",
-                        help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak (default: "
-                             "the machine's)")
+                        help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak "
+                             "(default: the machine's)")
     parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
     parser.add_argument("--machine", "-m", default="", metavar="FILE",
                         help="a name of `tencache machines`, or a YAML file (default: this computer, measured once)")
@@ -53,12 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", action="append", default=[], metavar="FOLDER",
                         help="for the files of NVMe tiers (default: the machine's, else /var/tmp)")
     parser.add_argument("--pace", action=argparse.BooleanOptionalAction, default=None,
-                        help="copies go as fast as the machine's links (default with --machine), or as this computer can")
+                        help="copies go as fast as the machine's links (default with --machine), or as this "
+                             "computer can")
     parser.add_argument("--predict", action="store_true",
                         help="simulate the run first, and compare at the end")
     parser.add_argument("--prediction", default="", metavar="FILE", help="the prediction's file; implies --predict")
     parser.add_argument("--trace", default="", metavar="TRACE",
-                        help="a recording of the script (of --record, or another) to predict from, in place of a new one")
+                        help="a recording of the script (of --record, or another) to predict from, in place of a "
+                             "new one")
     parser.add_argument("--timeline", default="", metavar="FILE",
                         help="write the timeline, the predicted one above it (.json, for https://ui.perfetto.dev); "
                              "`tencache gui FILE` follows it while the script runs")
@@ -159,8 +161,8 @@ def _share(options: "Options", recording: Recording) -> str:
     except ValueError:
         percent = 0.0
     if not 0 < percent <= 1000:
-        raise Error(f"--gpu-memory: '{options.gpu_memory}' is no size and no percentage of the program's peak, such as 8GiB "
-                    "or 50%")
+        raise Error(f"--gpu-memory: '{options.gpu_memory}' is no size and no percentage of the program's peak, such as "
+                    "8GiB or 50%")
     size = int(recording.peak_bytes * percent / 100)
     _say(f"--gpu-memory: {options.gpu_memory} of {_size(recording.peak_bytes)} alive at once is {_size(size)}" +
          (f"; the largest op, {recording.largest_op}, needs {_size(recording.largest_op_bytes)}"
@@ -197,7 +199,8 @@ def _prepare(arguments: argparse.Namespace, options: "Options") -> "Live":
     with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
         file = arguments.prediction or os.path.join(folder, "prediction.json")
         predicted = _core.LivePrediction(setting, recording.trace, file)
-    _say(f"predicted: {predicted.seconds:.3f} s a step" if predicted.fits else f"predicted not to fit: {predicted.misfit}")
+    _say(f"predicted: {predicted.seconds:.3f} s a step" if predicted.fits else
+         f"predicted not to fit: {predicted.misfit}")
     return Live(checked, predicted)
 
 
@@ -213,7 +216,8 @@ def _report(run: "Live", options: "Options") -> None:
     if text:
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
     lines = [f"{_size(figures['peak_bytes'])} alive at once in {_size(figures['gpu_memory_bytes'])}; the largest op, "
-             f"{figures['largest_op']}, needs {_size(figures['largest_op_bytes'])}: the least --gpu-memory that will do"]
+             f"{figures['largest_op']}, needs {_size(figures['largest_op_bytes'])}: the least --gpu-memory "
+             "that will do"]
     lines.append(f"the process used {_size(figures['process_bytes'])} at most")
     if options.memory and figures["process_bytes"] > _core.parse_bytes(options.memory):
         over = figures["process_bytes"] - _core.parse_bytes(options.memory)

@@ -86,6 +86,12 @@ class HostMachine final : public Machine {
   // thread that calls Machine.
   void retire(TensorId tensor) { memory_->retire(tensor); }
 
+  // Before the engine hears that a chunk is stored in the tier: it lies in that file. On the thread that calls Machine.
+  void lend(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const LentFile> file,
+            Bytes offset) {
+    memory_->lend(tensor, begin, bytes, tier, std::move(file), offset);
+  }
+
   // With HostMachineOptions::raw_access, as in host_memory.h. `owns` and `tensor_at` may be called
   // from any thread, the others from the one that calls Machine.
   bool owns(const void* address) const { return options_.raw_access && memory_->owns(address); }

@@ -1,6 +1,7 @@
 #include "executor/host_memory.h"
 
 #include <cstring>
+#include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
@@ -46,7 +47,7 @@ void HostMemory::build(TierId at, const HostMachineOptions& options) {
 void HostMemory::map(TensorId tensor, Bytes begin, Bytes bytes, Place place, MappedFor what) {
   TierStore& tier = tiers_[place.tier];
   if (tier.files != nullptr) {
-    take_slot(*tier.files, tensor, begin, bytes);
+    if (!tier.files->has(tensor, begin)) take_slot(*tier.files, tensor, begin, bytes);
   } else {
     if (faults_) faults_->next_room(place.tier, bytes);
     if (tier.raw_access && what == MappedFor::copy) {
@@ -64,6 +65,12 @@ void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
   } else {
     tier.memory->unmap(tensor, begin, bytes);
   }
+}
+
+void HostMemory::lend(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const LentFile> file,
+                      Bytes offset) {
+  TENCACHE_CHECK(tiers_[tier].files != nullptr && accelerator_ == nullptr);
+  tiers_[tier].files->lend(tensor, begin, bytes, std::move(file), offset);
 }
 
 void HostMemory::create(TensorId tensor, Bytes bytes) {

@@ -90,6 +90,20 @@ std::string wrong_with(const FileBlock& block, const std::byte* memory, bool wri
 
 }  // namespace
 
+LentFile::LentFile(std::string path, FileDescriptor descriptor)
+    : path_(std::move(path)), descriptor_(std::move(descriptor)) {
+  TENCACHE_CHECK(descriptor_.open());
+  if (::fstat(descriptor_.get(), &status_) != 0) throw Error("'" + path_ + "': " + std::strerror(errno));
+}
+
+std::string LentFile::wrong() const {
+  struct stat now {};
+  if (::fstat(descriptor_.get(), &now) != 0) return std::strerror(errno);
+  const bool same = now.st_size == status_.st_size && now.st_mtim.tv_sec == status_.st_mtim.tv_sec &&
+                    now.st_mtim.tv_nsec == status_.st_mtim.tv_nsec;
+  return same ? "" : "the file has changed since tensors were loaded from it, and they had no other copy";
+}
+
 SwapFiles::SwapFiles(const Tier& tier, SwapFileOptions options)
     : name_(tier.name),
       checksums_(tier.checksums),
@@ -205,6 +219,15 @@ void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(is_new);
 }
 
+void SwapFiles::lend(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const LentFile> file, Bytes offset) {
+  TENCACHE_CHECK(bytes != 0 && file != nullptr);
+  Slot slot;
+  slot.lent = std::move(file);
+  slot.lent_offset = offset;
+  const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
+  TENCACHE_CHECK(is_new);
+}
+
 void SwapFiles::free_slot(const Slot& slot) {
   for (const Piece& piece : slot.pieces) files_[piece.file].room.give(piece.extent);
 }
@@ -236,6 +259,14 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   const Slot& slot = slots_.at(tensor).at(begin);
   std::vector<FileBlock> result;
   Bytes done = 0;
+  for (; slot.lent != nullptr && done < bytes; done += result.back().bytes) {
+    FileBlock& block = result.emplace_back();
+    block.offset = slot.lent_offset + done;
+    block.begin = done;
+    block.bytes = std::min(options_.block_bytes, bytes - done);
+    block.lent = slot.lent.get();
+  }
+  if (slot.lent != nullptr) return result;
   const Bytes total = round_up(bytes, sector_bytes);
   for (const auto& [file, extent] : slot.pieces) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {
@@ -382,7 +413,9 @@ bool FileLane::write(const std::vector<FileBlock>& blocks, const std::byte* memo
 
 bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
   TENCACHE_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sector_bytes == 0);
-  if (ring_ != nullptr) {
+  const bool lent = !blocks.empty() && blocks.front().lent != nullptr;
+  TENCACHE_CHECK(!lent || !write);
+  if (ring_ != nullptr && !lent) {
     const bool whole = ring_->transfer(blocks, memory, write, progress);
     if (!ring_->error().empty()) fail(ring_->failed_block(), write, ring_->error());
     return whole;
@@ -398,13 +431,18 @@ bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory,
 
 void FileLane::fail(const FileBlock& block, bool write, const std::string& reason) const {
   throw Error(std::string(write ? "writing " : "reading ") + format_bytes(block.bytes) + " at byte " +
-              std::to_string(block.offset) + " of the swap file in '" + files_.directory(block.file) + "': " + reason);
+              std::to_string(block.offset) + " of " +
+              (block.lent != nullptr ? "'" + block.lent->path() : "the swap file in '" + files_.directory(block.file)) +
+              "': " + reason);
 }
 
 void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
-  const int descriptor = files_.descriptor(block.file);
+  const int descriptor = block.lent != nullptr ? block.lent->descriptor() : files_.descriptor(block.file);
   const Bytes whole = moved_bytes(block);
   if (write) remember(block, memory);
+  if (block.lent != nullptr) {
+    if (const std::string wrong = block.lent->wrong(); !wrong.empty()) fail(block, write, wrong);
+  }
   for (Bytes done = 0; done < whole;) {
     std::byte* at = memory + block.begin + done;
     const auto offset = static_cast<off_t>(block.offset + done);
@@ -414,6 +452,10 @@ void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) cons
     if (part < 0) fail(block, write, std::strerror(errno));
     if (part == 0) fail(block, write, "the file ends there");
     done += static_cast<Bytes>(part);
+  }
+  // It is in the tier above now: its pages in the cache would count as memory of this process.
+  if (block.lent != nullptr) {
+    ::posix_fadvise(descriptor, static_cast<off_t>(block.offset), static_cast<off_t>(whole), POSIX_FADV_DONTNEED);
   }
   if (const std::string wrong = wrong_with(block, memory, write); !wrong.empty()) fail(block, write, wrong);
 }

@@ -132,6 +132,14 @@ void Engine::take(input::Create& create) {
   session_.emit({.kind = EventKind::tensor_created, .tensor = tensor});
 }
 
+void Engine::take(input::Stored& stored) {
+  for (const ChunkId chunk : memory_.chunks_of(stored.tensor)) {
+    TENCACHE_CHECK(copies_.take(chunk, stored.tier));
+    memory_.commit(chunk, stored.tier);
+  }
+  lives_.born[stored.tensor] = 1;
+}
+
 void Engine::take(input::Destroy& destroy) {
   runner_.forget(destroy.tensor);
   session_.emit({.kind = EventKind::tensor_freed, .tensor = destroy.tensor});

@@ -87,6 +87,8 @@ class Engine {
   // ---- Intercepted program. `now` is the time of the call. After `begin` and `allocate` the caller waits, feeding
   // completions to `handle`, until `ready()`. One op at a time on the GPU lane.
   TensorId create(Bytes bytes, Role role, bool persistent, Nanoseconds now);
+  // The tensor, just created, has its content in that tier, which has room for all of it.
+  void stored(TensorId tensor, TierId tier, Nanoseconds now) { enter(now, input::Stored{tensor, tier}); }
   // Never waits; also inside an op.
   void destroy(TensorId tensor, Nanoseconds now) { enter(now, input::Destroy{tensor}); }
   // `op` is its place in the recorded schedule, `none` if it has none.
@@ -156,6 +158,7 @@ class Engine {
   void take(const Completion& completion);
   void take(input::Standstill&) { lift_standstill(); }
   void take(input::Create& create);
+  void take(input::Stored& stored);
   void take(input::Destroy& destroy);
   void take(input::Begin& begin);
   void take(input::Allocate& allocate) { runner_.allocate(allocate.tensor); }

@@ -24,6 +24,11 @@ struct Create {
   Role role = Role::activation;
   bool persistent = false;
 };
+// Right after it was created: all of its content lies in that tier already, which has room for it.
+struct Stored {
+  TensorId tensor = none;
+  TierId tier = no_tier;
+};
 struct Destroy {
   TensorId tensor = none;
 };
@@ -79,10 +84,11 @@ struct Unpin {
 }  // namespace input
 
 struct Input {
-  using What = std::variant<Completion, input::Standstill, input::Create, input::Destroy, input::Begin, input::Allocate,
-                            input::End, input::Task, input::WaitedForTasks, input::ModuleBegin, input::ModuleEnd,
-                            input::Boundary, input::Profile, input::Match, input::SetRole, input::Deviated,
-                            input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin>;
+  using What = std::variant<Completion, input::Standstill, input::Create, input::Stored, input::Destroy, input::Begin,
+                            input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
+                            input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole,
+                            input::Deviated, input::CheckProgress, input::Abandon, input::LateWrite, input::Pin,
+                            input::Unpin>;
   // In the log: the engine's time, which never decreases from one input to the next.
   Nanoseconds now = 0;
   What what;
@@ -93,7 +99,7 @@ struct Input {
 template <typename Kind>
 inline constexpr bool may_start_something =
     !(std::is_same_v<Kind, input::Standstill> || std::is_same_v<Kind, input::Create> ||
-      std::is_same_v<Kind, input::WaitedForTasks> || std::is_same_v<Kind, input::Match> ||
+      std::is_same_v<Kind, input::Stored> || std::is_same_v<Kind, input::WaitedForTasks> || std::is_same_v<Kind, input::Match> ||
       std::is_same_v<Kind, input::SetRole> || std::is_same_v<Kind, input::CheckProgress> ||
       std::is_same_v<Kind, input::LateWrite> || std::is_same_v<Kind, input::Pin> || std::is_same_v<Kind, input::Unpin>);
 

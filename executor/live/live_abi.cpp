@@ -58,6 +58,15 @@ int allocate(void* runtime, uint64_t bytes, int inside_op, tencache_storage* sto
   });
 }
 
+int store_in_file(void* runtime, uint64_t bytes, int descriptor, const char* path, uint64_t offset,
+                  tencache_storage* storage) {
+  FileDescriptor file(descriptor);
+  return guarded([&] {
+    const LiveRuntime::Storage made = of(runtime).store_in_file(bytes, LentFile(path, std::move(file)), offset);
+    *storage = {made.tensor, made.address};
+  });
+}
+
 void release(void* runtime, uint32_t tensor) { of(runtime).release(tensor); }
 
 int keep(void* runtime, const uint32_t* tensors, size_t count) {
@@ -111,6 +120,7 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .begin_op = begin_op,
           .end_op = end_op,
           .allocate = allocate,
+          .store_in_file = store_in_file,
           .release = release,
           .keep = keep,
           .announce_write = announce_write,

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 2 };  // goes up with every change
+enum { tencache_live_abi = 3 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -37,6 +37,9 @@ struct tencache_live {
   int (*begin_op)(void* runtime, const char* name, size_t name_bytes, const struct tencache_use* uses, size_t count);
   int (*end_op)(void* runtime, int linger);
   int (*allocate)(void* runtime, uint64_t bytes, int inside_op, struct tencache_storage* storage);
+  // store_in_file: takes the descriptor over, which is open for reading. tencache_no_tensor: there is no room.
+  int (*store_in_file)(void* runtime, uint64_t bytes, int descriptor, const char* path, uint64_t offset,
+                       struct tencache_storage* storage);
   void (*release)(void* runtime, uint32_t tensor);
   int (*keep)(void* runtime, const uint32_t* tensors, size_t count);
   int (*announce_write)(void* runtime, const uint32_t* tensors, size_t count);

@@ -2,12 +2,24 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "core/check.h"
 #include "core/error.h"
 
 namespace tencache {
+namespace {
+
+// The first one; no_tier: none is.
+TierId tier_of_files(const MachineSpec& spec) {
+  for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
+    if (spec.tiers[tier].kind == TierKind::nvme) return tier;
+  }
+  return no_tier;
+}
+
+}  // namespace
 
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
@@ -416,6 +428,28 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
   }
   if (!inside_op) turn_.linger();
   if (!inside_op) feed_.wake();  // a thread that waits for its turn ends it
+  return {tensor, feed_.machine().address(tensor, 0)};
+}
+
+LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, LentFile file, Bytes offset) {
+  MutexLock lock(feed_.mutex);
+  enter();
+  const TierId tier = tier_of_files(spec_);
+  if (tier == no_tier || options_.machine.accelerator != nullptr) return {};
+  const TensorId tensor = create(bytes, Role::activation, false);
+  const Residency& memory = feed_.engine().memory();
+  Bytes room = 0;
+  for (const ChunkId chunk : memory.chunks_of(tensor)) room += memory.footprint(chunk, tier);
+  if (room > memory.free(tier)) {
+    destroy(tensor);
+    return {};
+  }
+  const auto shared = std::make_shared<const LentFile>(std::move(file));
+  for (const ChunkId chunk : memory.chunks_of(tensor)) {
+    const Bytes begin = memory.begin_of(chunk);
+    feed_.machine().lend(tensor, begin, memory.bytes_of(chunk), tier, shared, offset + begin);
+  }
+  feed_.tell([&](Engine& engine) { engine.stored(tensor, tier, feed_.now()); });
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 

@@ -2,8 +2,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +15,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -434,17 +438,83 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 // ---- Adoption -------------------------------------------------------------------------------------------------------
 
-// Do the bytes lie in a private mapping of a file, whose pages are this process's once they are written?
-bool in_private_file(const void* address, std::size_t bytes) {
+// A private mapping of a file: its pages are this process's once they are written, and the file's until then.
+struct PrivateFile {
+  std::string path;
+  std::uint64_t inode = 0;
+  std::uint64_t offset = 0;  // in the file, of the first byte that was asked for
+};
+
+// That the bytes lie in; none where they lie elsewhere.
+std::optional<PrivateFile> private_file_at(const void* address, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    unsigned long long first = 0, last = 0, inode = 0;
+    unsigned long long first = 0, last = 0, offset = 0, inode = 0;
     char access[5] = {};
-    if (std::sscanf(line.c_str(), "%llx-%llx %4s %*s %*s %llu", &first, &last, access, &inode) != 4) continue;
-    if (begin >= first && begin < last) return inode != 0 && access[3] == 'p' && begin + bytes <= last;
+    int path_at = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx %4s %llx %*s %llu %n", &first, &last, access, &offset, &inode,
+                    &path_at) != 5) {
+      continue;
+    }
+    if (begin < first || begin >= last) continue;
+    if (inode == 0 || access[3] != 'p' || begin + bytes > last) return std::nullopt;
+    return PrivateFile{line.substr(static_cast<std::size_t>(path_at)), inode, offset + (begin - first)};
+  }
+  return std::nullopt;
+}
+
+// Has the process written a page of the mapping, so that the file no longer has its content?
+bool written_since(const void* address, std::size_t bytes) {
+  constexpr std::uint64_t swapped = 1ull << 62, present = 1ull << 63, of_the_file = 1ull << 61;
+  const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t first = begin / page_bytes, end = (begin + bytes + page_bytes - 1) / page_bytes;
+  std::ifstream pages("/proc/self/pagemap", std::ios::binary);
+  pages.seekg(static_cast<std::streamoff>(first * sizeof(std::uint64_t)));
+  std::vector<std::uint64_t> entries(1024);
+  for (std::uintptr_t page = first; page < end;) {
+    const std::size_t count = std::min<std::uintptr_t>(entries.size(), end - page);
+    pages.read(reinterpret_cast<char*>(entries.data()), static_cast<std::streamsize>(count * sizeof(std::uint64_t)));
+    if (!pages) return true;  // not known
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((entries[i] & swapped) != 0) return true;
+      if ((entries[i] & present) != 0 && (entries[i] & of_the_file) == 0) return true;
+    }
+    page += count;
   }
   return false;
+}
+
+// The file, open for reading, if it still is the one that is mapped; -1 otherwise.
+int open_mapped(const PrivateFile& file, const void* address, std::size_t bytes) {
+  const int descriptor = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return -1;
+  struct stat status {};
+  std::vector<std::byte> sample(std::min<std::size_t>(bytes, 4096));
+  const std::size_t last = bytes - sample.size();
+  const auto same = [&](std::size_t at) {
+    const ssize_t read = ::pread(descriptor, sample.data(), sample.size(), static_cast<off_t>(file.offset + at));
+    return read == static_cast<ssize_t>(sample.size()) &&
+           std::memcmp(sample.data(), static_cast<const std::byte*>(address) + at, sample.size()) == 0;
+  };
+  if (::fstat(descriptor, &status) == 0 && status.st_ino == file.inode && same(0) && same(last)) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
+// Leaves the content where it is, in the file. False where that cannot be.
+bool store_in_file(const tencache_live& live, const PrivateFile& file, const void* from, std::size_t bytes,
+                   c10::DataPtr& stored) {
+  if (written_since(from, bytes)) return false;
+  const int descriptor = open_mapped(file, from, bytes);
+  if (descriptor < 0) return false;
+  tencache_storage made = {no_tensor, nullptr};
+  check(live, live.store_in_file(live.runtime, bytes, descriptor, file.path.c_str(), file.offset, &made));
+  if (made.tensor == no_tensor) return false;
+  registry().add(made.address, {&live, made.tensor});
+  stored = {made.address, made.address, &let_go, c10::Device(host.device)};
+  return true;
 }
 
 }  // namespace
@@ -519,8 +589,16 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
   const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
-  if (registry().is_known_outside(from) || (!own && !in_private_file(from, bytes))) return Adoption::foreign;
+  if (registry().is_known_outside(from)) return Adoption::foreign;
   c10::DataPtr moved;
+  if (!own) {
+    const std::optional<PrivateFile> file = private_file_at(from, bytes);
+    if (!file) return Adoption::foreign;
+    if (store_in_file(*live, *file, from, bytes, moved)) {
+      storage.set_data_ptr_noswap(std::move(moved));
+      return Adoption::left_in_file;
+    }
+  }
   as_op(*live, "adopt", {}, false, [&] {
     tencache_storage made = {no_tensor, nullptr};
     check(*live, live->allocate(live->runtime, bytes, 1, &made));

@@ -62,8 +62,9 @@ std::uint32_t tensor_of(const c10::Storage& storage);
 std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors);
 
 // ---- Storages that were there before.
-enum class Adoption { adopted, paged_before, empty, foreign };
-// empty: no memory on the device whose tensors are paged.
+enum class Adoption { adopted, left_in_file, paged_before, empty, foreign };
+// empty: no memory on the device whose tensors are paged. left_in_file: adopted, too, but nothing was copied: it lay in a
+// private mapping of a file that nobody has written to, and the file is the storage's copy on disk from now on.
 // Moves the content of a storage into the runtime's memory. `foreign`: memory that is not the CPU allocator's own, nor a
 // private mapping of a file, may be shared with somebody, and stays where it is. Throws what `raise` throws.
 Adoption adopt(c10::StorageImpl& storage);

@@ -434,6 +434,7 @@ class Live:
         figures["exposed_at"] = dict(self._lines.most_common(20))
         figures["split_ops"] = self._paging.split_ops()
         figures["adopted_bytes"] = self._paging.adopted_bytes
+        figures["bytes_left_in_files"] = self._paging.file_bytes
         figures["unadopted_bytes"] = self._paging.left_bytes
         figures["step_seconds"] = list(self.step_seconds)
         return figures

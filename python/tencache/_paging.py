@@ -46,14 +46,14 @@ class Paging:
         library.tencache_program_split_ops.restype = ctypes.c_uint64
         library.tencache_program_attach.argtypes = [ctypes.c_void_p]
         library.tencache_program_guard.argtypes = library.tencache_program_page_all.argtypes = [ctypes.c_int]
-        library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_]
+        library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_, bytes_]
         library.tencache_program_give_back.argtypes = [pointers, size]
         library.tencache_program_paged.argtypes = [ctypes.c_void_p]
         library.tencache_program_expose.argtypes = [ctypes.c_void_p]
         library.tencache_program_mark.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
         library.tencache_program_pin.argtypes = [pointers, size, ctypes.c_int, ids, ctypes.POINTER(size)]
         library.tencache_program_unpin.argtypes = [ids, size, ctypes.c_int]
-        self.adopted_bytes = self.left_bytes = 0
+        self.adopted_bytes = self.file_bytes = self.left_bytes = 0
 
     def _check(self, status: int) -> None:
         if status == 0:
@@ -67,7 +67,7 @@ class Paging:
         return (ctypes.c_void_p * len(addresses))(*addresses), len(addresses)
 
     def attach(self, abi: int) -> None:
-        self.adopted_bytes = self.left_bytes = 0
+        self.adopted_bytes = self.file_bytes = self.left_bytes = 0
         self._check(self._library.tencache_program_attach(abi))
 
     def guard(self, on: bool) -> None:
@@ -79,10 +79,12 @@ class Paging:
         self._library.tencache_program_page_all(on)
 
     def adopt(self, tensors: List[Any]) -> None:
-        adopted, left = ctypes.c_uint64(0), ctypes.c_uint64(0)
+        adopted, in_files, left = ctypes.c_uint64(0), ctypes.c_uint64(0), ctypes.c_uint64(0)
         array, count = self._addresses(tensors)
-        status = self._library.tencache_program_adopt(array, count, ctypes.byref(adopted), ctypes.byref(left))
+        status = self._library.tencache_program_adopt(array, count, ctypes.byref(adopted), ctypes.byref(in_files),
+                                                      ctypes.byref(left))
         self.adopted_bytes += adopted.value
+        self.file_bytes += in_files.value
         self.left_bytes += left.value
         self._check(status)
 

@@ -222,6 +222,8 @@ def _report(run: "Live", options: "Options") -> None:
     if options.memory and figures["process_bytes"] > _core.parse_bytes(options.memory):
         over = figures["process_bytes"] - _core.parse_bytes(options.memory)
         lines[-1] += f", {_size(over)} more than --memory: keep more with --reserve"
+    if figures["bytes_left_in_files"]:
+        lines.append(f"{_size(figures['bytes_left_in_files'])} were read from the files that they were loaded from")
     if figures["unadopted_bytes"]:
         lines.append(f"left alone, as others may share their memory: {_size(figures['unadopted_bytes'])}")
     if figures["split_ops"]:

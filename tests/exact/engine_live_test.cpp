@@ -96,6 +96,21 @@ TEST(EngineLiveTest, WhatAnAbandonedOpWouldHaveOverwrittenIsStillThere) {
   for (const TensorId tensor : {a, x}) EXPECT_NO_THROW(program.run({{tensor, true, false}})) << tensor;
 }
 
+// Its content lies on the CPU from the beginning: it is copied in for the op that reads it. Once it is written, that copy
+// is stale and its room free.
+TEST(EngineLiveTest, WhatIsStoredIsFetchedWhenItIsRead) {
+  LiveProgram program(small(100, 200));
+  const TensorId a = program.create(100);
+  program.engine.stored(a, 1, program.machine.now());
+  EXPECT_EQ(program.engine.memory().used(1), 100u);
+  EXPECT_FALSE(program.engine.memory().resident(a, 0));
+  program.run({{a, true, false}});
+  EXPECT_TRUE(program.engine.memory().resident(a, 0));
+  EXPECT_EQ(program.engine.counters().links[0].bytes, 100u);
+  program.run({{a, true, true}});
+  EXPECT_EQ(program.engine.memory().used(1), 0u);
+}
+
 // An op that runs asks for one output more than there is room for, and goes on without it.
 TEST(EngineLiveTest, AnAllocationThatIsGivenUpLeavesNothingBehind) {
   LiveProgram program(small(100, 200));

@@ -264,6 +264,36 @@ def copies(steps):
     return content(model, average, optimizer)
 
 
+def mapped(steps):
+    """Weights in private mappings of files, as loaders of checkpoints leave them: frozen ones, trained ones, and one that
+    is written to before."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    contents, losses = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, parameter in enumerate(model.parameters()):
+            path = os.path.join(folder, str(number))
+            before = parameter.detach().numpy().tobytes()
+            with open(path, "wb") as file:
+                file.write(before)
+            contents.append((path, before))
+            values = torch.from_file(path, shared=False, size=parameter.numel()).view(parameter.shape)
+            if number == 2:
+                values.mul_(0.5)
+            parameter.data = values
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        for _ in range(steps):
+            loss = functional.cross_entropy(model(torch.randn(32, 64)), torch.randint(0, 10, (32,)))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        for path, before in contents:
+            with open(path, "rb") as file:
+                assert file.read() == before, "a file of the program was written to"
+        return content(losses, model, optimizer)
+
+
 PROGRAMS = {program.__name__: program for program in (
     mlp, gpt, gpt_foreach, gpt_everything, gpt_autocast, gpt_checkpointing, generation, resnet, lstm, workers,
-    adversaries, copies)}
+    adversaries, copies, mapped)}

@@ -15,8 +15,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -107,6 +109,42 @@ TEST_F(SwapFileTest, OpensWithoutANameForTheOwnerOnlyAndDirect) {
   if (!files.direct(0)) GTEST_SKIP() << "this file system refuses O_DIRECT";
   SwapFiles buffered(tier_, {.direct = false});
   EXPECT_EQ(::fcntl(buffered.descriptor(0), F_GETFL) & O_DIRECT, 0);
+}
+
+// At an odd offset, as safetensors has them.
+TEST_F(SwapFileTest, ChunksLieInLentFiles) {
+  Buffer content(300'000), in(300'000);
+  content.fill(7);
+  const std::string path = (folder_ / "checkpoint").string();
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data), 300'000);
+  SwapFiles files(tier_, {.block_bytes = 64 * KiB});
+  FileLane lane(files);
+  const auto lent = std::make_shared<const LentFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
+  files.lend(0, 0, 200'000, lent, 1234);
+  EXPECT_TRUE(files.has(0, 0));
+  EXPECT_EQ(files.used_bytes(), 0u);
+  Bytes last = 0;
+  EXPECT_TRUE(lane.read(files.blocks(0, 0, 200'000), in.data, [&](Bytes done) {
+    EXPECT_GT(done, last);
+    last = done;
+    return true;
+  }));
+  EXPECT_EQ(last, 200'000u);
+  EXPECT_EQ(std::memcmp(in.data, content.data + 1234, 200'000), 0);
+
+  std::ofstream(path, std::ios::binary | std::ios::app) << "more";
+  try {
+    lane.read(files.blocks(0, 0, 200'000), in.data, go_on);
+    FAIL() << "a file that changed was read";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("has changed"), std::string::npos) << error.what();
+  }
+
+  files.give(0, 0);  // what is written from now on goes to the tier's own files
+  files.take(0, 0, 200'000);
+  EXPECT_TRUE(lane.write(files.blocks(0, 0, 200'000), content.data, go_on));
+  EXPECT_GT(files.used_bytes(), 0u);
 }
 
 // Chunks of three blocks: a b a, b a b, …

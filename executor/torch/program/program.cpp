@@ -87,12 +87,14 @@ void tencache_program_page_all(int on) {
   paging::set_allocations(on != 0 ? paging::Allocations::all : paging::Allocations::beside_paged);
 }
 
-// How many bytes were moved, and how many were left where they are.
-int tencache_program_adopt(void* const* tensors, size_t count, uint64_t* adopted_bytes, uint64_t* left_bytes) {
+// How many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were left alone.
+int tencache_program_adopt(void* const* tensors, size_t count, uint64_t* adopted_bytes, uint64_t* file_bytes,
+                           uint64_t* left_bytes) {
   return guarded([&] {
     each_storage(tensors, count, [&](c10::StorageImpl& storage) {
       const paging::Adoption how = paging::adopt(storage);
-      if (how == paging::Adoption::adopted) *adopted_bytes += storage.nbytes();
+      if (how == paging::Adoption::adopted || how == paging::Adoption::left_in_file) *adopted_bytes += storage.nbytes();
+      if (how == paging::Adoption::left_in_file) *file_bytes += storage.nbytes();
       if (how == paging::Adoption::foreign) *left_bytes += storage.nbytes();
     });
   });

@@ -420,6 +420,11 @@ bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory,
     if (!ring_->error().empty()) fail(ring_->failed_block(), write, ring_->error());
     return whole;
   }
+  if (lent) {  // all of it is on its way before the first block is waited for
+    const FileBlock &first = blocks.front(), &last = blocks.back();
+    ::posix_fadvise(first.lent->descriptor(), static_cast<off_t>(first.offset),
+                    static_cast<off_t>(last.offset + last.bytes - first.offset), POSIX_FADV_WILLNEED);
+  }
   Bytes done = 0;
   for (const FileBlock& block : blocks) {
     plain(block, memory, write);

@@ -464,19 +464,40 @@ std::optional<PrivateFile> private_file_at(const void* address, std::size_t byte
   return std::nullopt;
 }
 
+// A file that is read.
+class Opened {
+ public:
+  explicit Opened(const char* path) : descriptor_(::open(path, O_RDONLY | O_CLOEXEC)) {}
+  ~Opened() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  bool read(void* to, std::size_t bytes, std::uint64_t offset) const {
+    return ::pread(descriptor_, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+  }
+  std::uint64_t inode() const {
+    struct stat status {};
+    return ::fstat(descriptor_, &status) == 0 ? status.st_ino : 0;
+  }
+  int release() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
 // Has the process written a page of the mapping, so that the file no longer has its content?
 bool written_since(const void* address, std::size_t bytes) {
   constexpr std::uint64_t swapped = 1ull << 62, present = 1ull << 63, of_the_file = 1ull << 61;
   const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t first = begin / page_bytes, end = (begin + bytes + page_bytes - 1) / page_bytes;
-  std::ifstream pages("/proc/self/pagemap", std::ios::binary);
-  pages.seekg(static_cast<std::streamoff>(first * sizeof(std::uint64_t)));
+  const Opened pages("/proc/self/pagemap");  // which is read in whole entries only
   std::vector<std::uint64_t> entries(1024);
   for (std::uintptr_t page = first; page < end;) {
     const std::size_t count = std::min<std::uintptr_t>(entries.size(), end - page);
-    pages.read(reinterpret_cast<char*>(entries.data()), static_cast<std::streamsize>(count * sizeof(std::uint64_t)));
-    if (!pages) return true;  // not known
+    const std::size_t wanted = count * sizeof(std::uint64_t);
+    if (!pages.read(entries.data(), wanted, page * sizeof(std::uint64_t))) return true;  // not known
     for (std::size_t i = 0; i < count; ++i) {
       if ((entries[i] & swapped) != 0) return true;
       if ((entries[i] & present) != 0 && (entries[i] & of_the_file) == 0) return true;
@@ -488,19 +509,14 @@ bool written_since(const void* address, std::size_t bytes) {
 
 // The file, open for reading, if it still is the one that is mapped; -1 otherwise.
 int open_mapped(const PrivateFile& file, const void* address, std::size_t bytes) {
-  const int descriptor = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return -1;
-  struct stat status {};
+  Opened opened(file.path.c_str());
+  if (opened.inode() != file.inode) return -1;
   std::vector<std::byte> sample(std::min<std::size_t>(bytes, 4096));
-  const std::size_t last = bytes - sample.size();
   const auto same = [&](std::size_t at) {
-    const ssize_t read = ::pread(descriptor, sample.data(), sample.size(), static_cast<off_t>(file.offset + at));
-    return read == static_cast<ssize_t>(sample.size()) &&
+    return opened.read(sample.data(), sample.size(), file.offset + at) &&
            std::memcmp(sample.data(), static_cast<const std::byte*>(address) + at, sample.size()) == 0;
   };
-  if (::fstat(descriptor, &status) == 0 && status.st_ino == file.inode && same(0) && same(last)) return descriptor;
-  ::close(descriptor);
-  return -1;
+  return same(0) && same(bytes - sample.size()) ? opened.release() : -1;
 }
 
 // Leaves the content where it is, in the file. False where that cannot be.

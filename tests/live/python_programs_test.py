@@ -3,6 +3,7 @@
 Runs with the PyTorch of the interpreter that runs it, each program in a process of its own.
 
     python_programs_test.py                                      the tests
+    python_programs_test.py --all                                every program in every share and under every policy
     python_programs_test.py PROGRAM POLICY SHARE [SHARE…]        one process: a program plainly, then in those shares of
                                                                  its peak; "least": what the report says is the least
 """
@@ -14,6 +15,7 @@ import sys
 import unittest
 
 SHARES = ["1", "0.7", "0.5", "0.35", "least"]
+POLICIES = ("on-demand", "lru", "10cache", "zero-infinity")  # beside foresight
 STEPS = 6
 IN_FILES = ("mapped", "pretrained")  # weights that are read from the files that they were loaded from
 
@@ -77,10 +79,13 @@ if __name__ == "__main__":
         run(sys.argv[1], sys.argv[2], sys.argv[3:])
     else:
         from python_programs import PROGRAMS
+        everything = "--all" in sys.argv
+        if everything:
+            sys.argv.remove("--all")
         for name in PROGRAMS:
             add_case(name, "foresight", SHARES)
-        for chosen in ("on-demand", "lru", "10cache", "zero-infinity"):
-            for name in ("gpt_everything", "resnet"):
+        for chosen in POLICIES:
+            for name in PROGRAMS if everything else ("gpt_everything", "resnet"):
                 add_case(name, chosen, ["0.5"])
         try:
             from python_libraries import PROGRAMS as LIBRARIES
@@ -88,5 +93,7 @@ if __name__ == "__main__":
             print(f"Programs of Hugging Face's libraries are left out: {error}", file=sys.stderr)
             LIBRARIES = {}
         for name in LIBRARIES:
-            add_case(name, "foresight", ["0.5", "least"])
+            add_case(name, "foresight", SHARES if everything else ["0.5", "least"])
+            for chosen in POLICIES if everything else ():
+                add_case(name, chosen, ["0.5"])
         unittest.main()

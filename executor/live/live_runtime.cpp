@@ -283,7 +283,7 @@ void LiveRuntime::as_op(MutexLock& lock, const Work& work) {
   give_op();
 }
 
-// The engine knows nothing of an op; the message gets its name.
+// The engine knows nothing of an op; the message gets its name, and what would do.
 void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
   feed_.engine().abandon(feed_.now());
   std::string message = error.what();
@@ -293,6 +293,7 @@ void LiveRuntime::give_up(const OutOfMemory& error, const std::string& op) {
   } else {
     message = "op '" + op + "': " + message;
   }
+  message += "; its largest op so far needs " + format_bytes(op_.largest_bytes()) + " at once, the least that will do";
   throw OutOfMemory(message, op, error.bytes_missing());
 }
 

@@ -163,7 +163,8 @@ def out_of_memory(case):
         case.torch.cat(case.others)
         raise AssertionError("it fits")
     except error as failure:
-        assert "aten::cat" in str(failure) and "are missing" in str(failure), str(failure)
+        assert "aten::cat" in str(failure) and "are missing" in str(failure) and "the least that will do" in str(failure), \
+            str(failure)
     case.same(case.tensor.detach().numpy())
 
 

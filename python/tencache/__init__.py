@@ -9,107 +9,45 @@
 Results are dicts with the fields that the `tencache` command prints with --json. docs/python.md has more.
 """
 
-try:
-    import numpy  # noqa: F401  of which the compiled part says nothing where it is missing
-except ImportError as error:
-    import sys
+import importlib
 
-    raise ImportError(f"tencache needs NumPy, which this Python ({sys.executable}) has not: "
-                      "pip install numpy") from error
+# Imported when they are asked for: a program that is run live sets its own environment before NumPy and PyTorch see it.
+_NAMES = {
+    "_core": (
+        "ATTENTION_KERNELS", "DETAIL_DTYPE", "DEVICES", "DURATION_SOURCES", "EVENT_KINDS", "KERNEL_DTYPE",
+        "KERNELS", "NONE", "OP_DTYPE", "PHASES", "ROLES", "SPAN_KINDS", "STALL_CAUSES", "TENSOR_DTYPE", "Error",
+        "Timeline", "Trace"),
+    "_commands": (
+        "bound", "command", "compare", "endurance", "explain", "fit", "generate", "import_trace", "info", "load",
+        "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate",
+        "sweep", "tune"),
+    "_policy": ("Policy",),
+    "_live": ("live",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-from ._core import (
-    ATTENTION_KERNELS,
-    DETAIL_DTYPE,
-    DEVICES,
-    DURATION_SOURCES,
-    EVENT_KINDS,
-    KERNEL_DTYPE,
-    KERNELS,
-    NONE,
-    OP_DTYPE,
-    PHASES,
-    ROLES,
-    SPAN_KINDS,
-    STALL_CAUSES,
-    TENSOR_DTYPE,
-    Error,
-    Timeline,
-    Trace,
-)
-from ._core import version as __version__
-from ._commands import (
-    bound,
-    command,
-    compare,
-    endurance,
-    explain,
-    fit,
-    generate,
-    import_trace,
-    info,
-    load,
-    machines,
-    models,
-    policies,
-    replay,
-    report,
-    samples,
-    save,
-    sensitivity,
-    simulate,
-    sweep,
-    tune,
-)
-from ._policy import Policy
+__all__ = [*_HOMES, "__version__"]
 
 
-def live(*args, **kwargs):
-    """Pages the tensors of the PyTorch program in the `with` block: `help(tencache._live.live)` has the parameters."""
-    from ._live import live as paged  # imports torch
+def __getattr__(name):
+    home = "_core" if name == "__version__" else _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tencache' has no attribute '{name}'")
+    _check_numpy()
+    value = getattr(importlib.import_module("." + home, __name__), "version" if name == "__version__" else name)
+    globals()[name] = value
+    return value
 
-    return paged(*args, **kwargs)
+
+def __dir__():
+    return sorted([*globals(), *__all__])
 
 
-__all__ = [
-    "ATTENTION_KERNELS",
-    "DETAIL_DTYPE",
-    "DEVICES",
-    "DURATION_SOURCES",
-    "EVENT_KINDS",
-    "KERNELS",
-    "KERNEL_DTYPE",
-    "NONE",
-    "OP_DTYPE",
-    "PHASES",
-    "ROLES",
-    "SPAN_KINDS",
-    "STALL_CAUSES",
-    "TENSOR_DTYPE",
-    "Error",
-    "Policy",
-    "Timeline",
-    "Trace",
-    "bound",
-    "command",
-    "compare",
-    "endurance",
-    "explain",
-    "fit",
-    "generate",
-    "import_trace",
-    "info",
-    "live",
-    "load",
-    "machines",
-    "models",
-    "policies",
-    "replay",
-    "report",
-    "samples",
-    "save",
-    "sensitivity",
-    "simulate",
-    "sweep",
-    "tune",
-    "__version__",
-]
+def _check_numpy():  # of which the compiled part says nothing where it is missing
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        import sys
+
+        raise ImportError(f"tencache needs NumPy, which is not installed for this Python ({sys.executable}): "
+                          "pip install numpy") from error

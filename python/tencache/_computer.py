@@ -30,7 +30,7 @@ def machine_file(cpu_tier: bool, directories: Sequence[str], say: Callable[[str]
                 "calibrate", "--quick", "--no-cpu-tier", "-o", made]
             for directory in folders:
                 words += ["--directory", directory]
-            call = "import sys; from tencache import _core; _core.run(sys.argv[1:], {})"
+            call = "import sys; from tencache import _commands, _core; _core.run(sys.argv[1:], {})"
             package = str(pathlib.Path(__file__).parent.parent)
             environment = dict(os.environ, PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
             done = subprocess.run([sys.executable, "-c", call, *words], stdout=subprocess.DEVNULL,

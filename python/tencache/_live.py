@@ -16,6 +16,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 import torch
 from tencache_recorder import _program as objects
 
+from . import _commands  # noqa: F401  which says where the configurations are that ship with the package
 from . import _computer, _core
 from ._core import Error
 from ._paging import Paging

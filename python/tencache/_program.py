@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     if sys.argv[1:3] == ["run", "python"]:  # it is the program of this Python that is to run
-        from ._run import main as run_python
+        from ._launch import main as run_python
         return run_python(sys.argv[3:])
     program = pathlib.Path(__file__).parent / "bin" / "tencache"
     if not program.is_file():

@@ -1,4 +1,5 @@
-"""`tencache run python`: a PyTorch script, as it is, with its tensors paged; and the prediction of that run."""
+"""A script that runs live (_launch.py), from its import of PyTorch to its end: what the command's options leave open, the
+prediction, and the report."""
 
 from __future__ import annotations
 
@@ -6,70 +7,17 @@ import argparse
 import dataclasses
 import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Sequence, Tuple
 
-from . import _core
+from . import _computer, _core
+from ._commands import info
 from ._core import Error
-
-if TYPE_CHECKING:
-    from ._live import Live, Options
+from ._live import Live, Options
 
 _RECORDED_STEPS = 5  # of a recording, after two that warm up
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tencache run python", formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="tencache run python [OPTIONS] -- SCRIPT [ARGUMENTS…]",
-        description="Run a PyTorch script as it is, with its tensors paged by a policy.",
-        epilog="The script is not changed: results are those of PyTorch alone, bit for bit.\n\n"
-               "With --predict, or a --gpu-memory that is a share, a few steps of the script run first, in a process\n"
-               "of their own whose output is not shown: what the script writes to files in them is written twice.\n\n"
-               "Examples:\n"
-               "  tencache run python --memory 8GiB -- train.py --epochs 1\n"
-               "  tencache run python --predict --gpu-memory 50% -- train.py\n"
-               "  tencache run python -p lru --gpu-memory 2GiB --cpu-memory 4GiB --directory /mnt/nvme -- train.py")
-    parser.add_argument("--policy", "-p", default="foresight", metavar="NAME",
-                        help="a name of `tencache policies` (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
-    parser.add_argument("--memory", default="", metavar="SIZE",
-                        help="of the whole process, such as 8GiB: tensors get what the interpreter and its libraries "
-                             "leave, with files below it")
-    parser.add_argument("--reserve", default="", metavar="SIZE",
-                        help="of --memory, what is kept for what is no tensor and comes after the first one (default: "
-                             "a tenth)")
-    parser.add_argument("--gpu-memory", default="", metavar="SIZE",
-                        help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak "
-                             "(default: the machine's)")
-    parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
-    parser.add_argument("--machine", "-m", default="", metavar="FILE",
-                        help="a name of `tencache machines`, or a YAML file (default: this computer, measured once)")
-    parser.add_argument("--limit", action="append", default=[], metavar="LINK=BANDWIDTH",
-                        help="another bandwidth of a link, such as nvme_read=2GB/s")
-    parser.add_argument("--directory", action="append", default=[], metavar="FOLDER",
-                        help="for the files of NVMe tiers (default: the machine's, else /var/tmp)")
-    parser.add_argument("--pace", action=argparse.BooleanOptionalAction, default=None,
-                        help="copies go as fast as the machine's links (default with --machine), or as this "
-                             "computer can")
-    parser.add_argument("--predict", action="store_true",
-                        help="simulate the run first, and compare at the end")
-    parser.add_argument("--prediction", default="", metavar="FILE", help="the prediction's file; implies --predict")
-    parser.add_argument("--trace", default="", metavar="TRACE",
-                        help="a recording of the script (of --record, or another) to predict from, in place of a "
-                             "new one")
-    parser.add_argument("--timeline", default="", metavar="FILE",
-                        help="write the timeline, the predicted one above it (.json, for https://ui.perfetto.dev); "
-                             "`tencache gui FILE` follows it while the script runs")
-    parser.add_argument("--record", default="", metavar="TRACE", help="write the second step as a trace (.trace.jsonl)")
-    parser.add_argument("--json", default="", metavar="FILE", help="write the figures at the end to this file")
-    parser.add_argument("--recording", default="", help=argparse.SUPPRESS)  # of our own: record, and end there
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
-    return parser
 
 
 def _settings(pairs: Sequence[str]) -> dict:
@@ -101,7 +49,7 @@ class Recording:
     largest_op_bytes: int = 0
 
 
-def _record(options: "Options", script: List[str]) -> Recording:
+def _record(options: Options, script: List[str]) -> Recording:
     """A few steps in a process of their own, in the memory that the run will have, or that this computer has free."""
     with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
         trace = os.path.join(folder, "step.trace.jsonl")
@@ -127,7 +75,7 @@ def _record(options: "Options", script: List[str]) -> Recording:
                          figures["largest_op_bytes"])
 
 
-def _recorder(run: "Live", path: str) -> Tuple[List[_core.Trace], Callable[[], None]]:
+def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], None]]:
     """Recorded traces, and what is called after each step: it writes the median of some, and ends the process."""
     traces: List[_core.Trace] = []
 
@@ -142,7 +90,7 @@ def _recorder(run: "Live", path: str) -> Tuple[List[_core.Trace], Callable[[], N
     return traces, on_boundary
 
 
-def _write_recording(run: "Live", traces: List[_core.Trace], path: str) -> None:
+def _write_recording(run: Live, traces: List[_core.Trace], path: str) -> None:
     trace = traces[-1]
     try:
         trace, header = _core.median_trace(traces), trace.header
@@ -155,7 +103,7 @@ def _write_recording(run: "Live", traces: List[_core.Trace], path: str) -> None:
     trace._save(path)
 
 
-def _share(options: "Options", recording: Recording) -> str:
+def _share(options: Options, recording: Recording) -> str:
     try:
         percent = float(options.gpu_memory[:-1])
     except ValueError:
@@ -171,14 +119,11 @@ def _share(options: "Options", recording: Recording) -> str:
 
 
 def _peak(trace: _core.Trace) -> int:
-    from ._commands import info
     return int(info(trace)["peak_demand"]["bytes"])
 
 
-def _prepare(arguments: argparse.Namespace, options: "Options") -> "Live":
+def _prepare(arguments: argparse.Namespace, options: Options) -> Live:
     """Settles what the options leave open, and predicts if that is asked for."""
-    from . import _computer
-    from ._live import Live
     script = [arguments.script] + arguments.arguments
     predicting = arguments.predict or bool(arguments.prediction)
     share = options.gpu_memory.endswith("%")
@@ -207,7 +152,7 @@ def _prepare(arguments: argparse.Namespace, options: "Options") -> "Live":
 # ---- The run ---------------------------------------------------------------------------------------------------------
 
 
-def _report(run: "Live", options: "Options") -> None:
+def _report(run: Live, options: Options) -> None:
     figures = run.report()
     if not figures:
         _say("nothing was paged: the script made no parameter")
@@ -236,42 +181,33 @@ def _report(run: "Live", options: "Options") -> None:
         _say(line)
 
 
-def _execute(run: "Live", arguments: argparse.Namespace) -> None:
-    sys.argv = [arguments.script] + arguments.arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
-    run.start()
-    runpy.run_path(arguments.script, run_name="__main__")
+class Session:
+    """The live run of a script that has just imported PyTorch. Ends the process with a message where it cannot be."""
 
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._options = Options(
+            policy=arguments.policy, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
+            gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
+            directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline, program=arguments.script)
+        try:
+            self._options.settings = _settings(arguments.set)
+            self._run = _prepare(arguments, self._options)
+        except Error as error:
+            sys.exit(f"tencache: {error}")
+        self._traces: List[_core.Trace] = []
+        if arguments.recording:
+            self._run.record_all = True
+            self._traces, self._run.on_boundary = _recorder(self._run, arguments.recording)
+        self._run.start()
 
-def main(words: Optional[List[str]] = None) -> None:
-    arguments = _parser().parse_args(words)
-    try:
-        from ._live import Live, Options
-    except ImportError as error:
-        if error.name not in ("torch", "numpy"):
-            raise
-        sys.exit(f"tencache: run python needs PyTorch in this Python ({sys.executable}): {error}")
-    try:
-        options = Options(policy=arguments.policy, machine=arguments.machine, memory=arguments.memory,
-                          reserve=arguments.reserve, gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory,
-                          limits=arguments.limit, directories=arguments.directory, settings=_settings(arguments.set),
-                          pace=arguments.pace, timeline=arguments.timeline, program=arguments.script)
-        if not os.path.isfile(arguments.script):
-            raise Error(f"{arguments.script}: no such file")
-        run = _prepare(arguments, options)
-    except Error as error:
-        sys.exit(f"tencache: {error}")
-    traces: List[_core.Trace] = []
-    if arguments.recording:
-        run.record_all = True
-        traces, run.on_boundary = _recorder(run, arguments.recording)
-    try:
-        _execute(run, arguments)
-    finally:
+    def end(self) -> None:
+        """The script is over, however it ended."""
+        arguments, run = self._arguments, self._run
         run.finish()
         trace = run.recorded()
-        if arguments.recording and (traces or trace is not None):
-            _write_recording(run, traces or [trace], arguments.recording)
+        if arguments.recording and (self._traces or trace is not None):
+            _write_recording(run, self._traces or [trace], arguments.recording)
         if arguments.record and trace is not None:
             trace._save(arguments.record)
         elif arguments.record:
@@ -281,4 +217,4 @@ def main(words: Optional[List[str]] = None) -> None:
                 json.dump({**run.answer(), "live": run.report()}, file, indent=2)
                 file.write("\n")
         if not arguments.recording:
-            _report(run, options)
+            _report(run, self._options)

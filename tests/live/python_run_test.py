@@ -60,6 +60,19 @@ class Runs(unittest.TestCase):
     def plain(self):
         return self.call(self.program, "8").stdout
 
+    def test_a_script_sets_its_environment_before_numpy_and_pytorch_are_loaded(self):
+        program = self.file("environment.py", """
+import os, sys
+assert not {"numpy", "torch"} & set(sys.modules), "loaded before the script"
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum()) != 0)
+""")
+        self.assertEqual(self.run_python("--", program).stdout, "1 True\n")
+
+    def test_a_script_without_pytorch(self):
+        self.assertIn("did not import torch", self.run_python("--", self.file("plain.py", "print(1)")).stderr)
+
     def test_a_share_is_of_the_recorded_peak_and_the_prediction_is_compared(self):
         prediction, answer, timeline = self.path("p.json"), self.path("r.json"), self.path("t.json")
         done = self.run_python("--gpu-memory", "60%", "--prediction", prediction, "--json", answer, "--timeline",

@@ -1,0 +1,48 @@
+# What the package has, for those who read types; __init__.py imports it when it is asked for.
+from ._core import (
+    ATTENTION_KERNELS,
+    DETAIL_DTYPE,
+    DEVICES,
+    DURATION_SOURCES,
+    EVENT_KINDS,
+    KERNEL_DTYPE,
+    KERNELS,
+    NONE,
+    OP_DTYPE,
+    PHASES,
+    ROLES,
+    SPAN_KINDS,
+    STALL_CAUSES,
+    TENSOR_DTYPE,
+    Error,
+    Timeline,
+    Trace,
+)
+from ._core import version as __version__
+from ._commands import (
+    bound,
+    command,
+    compare,
+    endurance,
+    explain,
+    fit,
+    generate,
+    import_trace,
+    info,
+    load,
+    machines,
+    models,
+    policies,
+    replay,
+    report,
+    samples,
+    save,
+    sensitivity,
+    simulate,
+    sweep,
+    tune,
+)
+from ._policy import Policy
+from ._live import live
+
+__all__: list[str]

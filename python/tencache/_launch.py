@@ -1,0 +1,116 @@
+"""`tencache run python`: a PyTorch script, as it is, with its tensors paged.
+
+Imports neither NumPy nor PyTorch: they read the environment when they are loaded (OPENBLAS_NUM_THREADS, say), and a
+script may set it before. The live run begins when the script has imported PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.util
+import os
+import runpy
+import sys
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+if TYPE_CHECKING:
+    from ._run import Session
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tencache run python", formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="tencache run python [OPTIONS] -- SCRIPT [ARGUMENTS…]",
+        description="Run a PyTorch script as it is, with its tensors paged by a policy.",
+        epilog="The script is not changed: results are those of PyTorch alone, bit for bit.\n\n"
+               "With --predict, or a --gpu-memory that is a share, a few steps of the script run first, in a process\n"
+               "of their own whose output is not shown: what the script writes to files in them is written twice.\n\n"
+               "Examples:\n"
+               "  tencache run python --memory 8GiB -- train.py --epochs 1\n"
+               "  tencache run python --predict --gpu-memory 50% -- train.py\n"
+               "  tencache run python -p lru --gpu-memory 2GiB --cpu-memory 4GiB --directory /mnt/nvme -- train.py")
+    parser.add_argument("--policy", "-p", default="foresight", metavar="NAME",
+                        help="a name of `tencache policies` (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
+    parser.add_argument("--memory", default="", metavar="SIZE",
+                        help="of the whole process, such as 8GiB: tensors get what the interpreter and its libraries "
+                             "leave, with files below it")
+    parser.add_argument("--reserve", default="", metavar="SIZE",
+                        help="of --memory, what is kept for what is no tensor and comes after the first one (default: "
+                             "a tenth)")
+    parser.add_argument("--gpu-memory", default="", metavar="SIZE",
+                        help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak "
+                             "(default: the machine's)")
+    parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
+    parser.add_argument("--machine", "-m", default="", metavar="FILE",
+                        help="a name of `tencache machines`, or a YAML file (default: this computer, measured once)")
+    parser.add_argument("--limit", action="append", default=[], metavar="LINK=BANDWIDTH",
+                        help="another bandwidth of a link, such as nvme_read=2GB/s")
+    parser.add_argument("--directory", action="append", default=[], metavar="FOLDER",
+                        help="for the files of NVMe tiers (default: the machine's, else /var/tmp)")
+    parser.add_argument("--pace", action=argparse.BooleanOptionalAction, default=None,
+                        help="copies go as fast as the machine's links (default with --machine), or as this "
+                             "computer can")
+    parser.add_argument("--predict", action="store_true",
+                        help="simulate the run first, and compare at the end")
+    parser.add_argument("--prediction", default="", metavar="FILE", help="the prediction's file; implies --predict")
+    parser.add_argument("--trace", default="", metavar="TRACE",
+                        help="a recording of the script (of --record, or another) to predict from, in place of a "
+                             "new one")
+    parser.add_argument("--timeline", default="", metavar="FILE",
+                        help="write the timeline, the predicted one above it (.json, for https://ui.perfetto.dev); "
+                             "`tencache gui FILE` follows it while the script runs")
+    parser.add_argument("--record", default="", metavar="TRACE", help="write the second step as a trace (.trace.jsonl)")
+    parser.add_argument("--json", default="", metavar="FILE", help="write the figures at the end to this file")
+    parser.add_argument("--recording", default="", help=argparse.SUPPRESS)  # of our own: record, and end there
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
+    return parser
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `then` once, when the module was imported."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            plain = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                plain(module)
+                self._then()
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def main(words: Optional[List[str]] = None) -> None:
+    arguments = _parser().parse_args(words)
+    if not os.path.isfile(arguments.script):
+        sys.exit(f"tencache: {arguments.script}: no such file")
+    session: Optional[Session] = None
+
+    def begin() -> None:
+        nonlocal session
+        from ._run import Session
+        session = Session(arguments)
+
+    if "torch" in sys.modules:
+        begin()
+    else:
+        sys.meta_path.insert(0, _AfterImport("torch", begin))
+    sys.argv = [arguments.script] + arguments.arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
+    try:
+        runpy.run_path(arguments.script, run_name="__main__")
+    finally:
+        if session is not None:
+            session.end()
+    if session is None:
+        print("tencache: nothing was paged: the script did not import torch", file=sys.stderr)

@@ -270,8 +270,8 @@ class CommandsTest(unittest.TestCase):
         self.assertEqual(len(rows), len(printed("sweep", "small")["rows"]))
 
     def test_control_c_ends_a_sweep(self):
-        script = ("import tencache\nprint('begun', flush=True)\n"
-                  "try:\n    tencache.sweep('ten-thousand')\nexcept KeyboardInterrupt:\n    print('interrupted')\n")
+        script = ("from tencache import sweep\nprint('begun', flush=True)\n"
+                  "try:\n    sweep('ten-thousand')\nexcept KeyboardInterrupt:\n    print('interrupted')\n")
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as sweep:
             self.assertEqual(sweep.stdout.readline(), "begun\n")
             time.sleep(1.5)

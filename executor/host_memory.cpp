@@ -67,10 +67,10 @@ void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
   }
 }
 
-void HostMemory::lend(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const LentFile> file,
-                      Bytes offset) {
+void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
+                               std::shared_ptr<const SourceFile> file, Bytes offset) {
   TENCACHE_CHECK(tiers_[tier].files != nullptr && accelerator_ == nullptr);
-  tiers_[tier].files->lend(tensor, begin, bytes, std::move(file), offset);
+  tiers_[tier].files->store_in_file(tensor, begin, bytes, std::move(file), offset);
 }
 
 void HostMemory::create(TensorId tensor, Bytes bytes) {

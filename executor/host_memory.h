@@ -50,9 +50,9 @@ class HostMemory {
 
   // Where the bytes of a copy come from and go to; a chunk that is written to a file gets its slot.
   CopyWork resolve(const CopyCommand& copy);
-  // SwapFiles::lend, in that tier: `map` finds the chunk there.
-  void lend(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const LentFile> file,
-            Bytes offset);
+  // SwapFiles::store_in_file, in that tier: `map` finds the chunk there.
+  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file,
+                     Bytes offset);
   // Writes a chunk that nothing else touches; `write` fills its bytes, wherever they go then.
   void fill(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
             const std::function<void(std::span<std::byte> content)>& write);

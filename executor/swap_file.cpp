@@ -90,13 +90,13 @@ std::string wrong_with(const FileBlock& block, const std::byte* memory, bool wri
 
 }  // namespace
 
-LentFile::LentFile(std::string path, FileDescriptor descriptor)
+SourceFile::SourceFile(std::string path, FileDescriptor descriptor)
     : path_(std::move(path)), descriptor_(std::move(descriptor)) {
   TENCACHE_CHECK(descriptor_.open());
   if (::fstat(descriptor_.get(), &status_) != 0) throw Error("'" + path_ + "': " + std::strerror(errno));
 }
 
-std::string LentFile::wrong() const {
+std::string SourceFile::wrong() const {
   struct stat now {};
   if (::fstat(descriptor_.get(), &now) != 0) return std::strerror(errno);
   const bool same = now.st_size == status_.st_size && now.st_mtim.tv_sec == status_.st_mtim.tv_sec &&
@@ -219,11 +219,12 @@ void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(is_new);
 }
 
-void SwapFiles::lend(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const LentFile> file, Bytes offset) {
+void SwapFiles::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file,
+                              Bytes offset) {
   TENCACHE_CHECK(bytes != 0 && file != nullptr);
   Slot slot;
-  slot.lent = std::move(file);
-  slot.lent_offset = offset;
+  slot.source = std::move(file);
+  slot.source_offset = offset;
   const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
   TENCACHE_CHECK(is_new);
 }
@@ -259,14 +260,14 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   const Slot& slot = slots_.at(tensor).at(begin);
   std::vector<FileBlock> result;
   Bytes done = 0;
-  for (; slot.lent != nullptr && done < bytes; done += result.back().bytes) {
+  for (; slot.source != nullptr && done < bytes; done += result.back().bytes) {
     FileBlock& block = result.emplace_back();
-    block.offset = slot.lent_offset + done;
+    block.offset = slot.source_offset + done;
     block.begin = done;
     block.bytes = std::min(options_.block_bytes, bytes - done);
-    block.lent = slot.lent.get();
+    block.source = slot.source.get();
   }
-  if (slot.lent != nullptr) return result;
+  if (slot.source != nullptr) return result;
   const Bytes total = round_up(bytes, sector_bytes);
   for (const auto& [file, extent] : slot.pieces) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {
@@ -413,16 +414,16 @@ bool FileLane::write(const std::vector<FileBlock>& blocks, const std::byte* memo
 
 bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory, bool write, const Progress& progress) {
   TENCACHE_CHECK(reinterpret_cast<std::uintptr_t>(memory) % sector_bytes == 0);
-  const bool lent = !blocks.empty() && blocks.front().lent != nullptr;
-  TENCACHE_CHECK(!lent || !write);
-  if (ring_ != nullptr && !lent) {
+  const bool from_source = !blocks.empty() && blocks.front().source != nullptr;
+  TENCACHE_CHECK(!from_source || !write);
+  if (ring_ != nullptr && !from_source) {
     const bool whole = ring_->transfer(blocks, memory, write, progress);
     if (!ring_->error().empty()) fail(ring_->failed_block(), write, ring_->error());
     return whole;
   }
-  if (lent) {  // all of it is on its way before the first block is waited for
+  if (from_source) {  // all of it is on its way before the first block is waited for
     const FileBlock &first = blocks.front(), &last = blocks.back();
-    ::posix_fadvise(first.lent->descriptor(), static_cast<off_t>(first.offset),
+    ::posix_fadvise(first.source->descriptor(), static_cast<off_t>(first.offset),
                     static_cast<off_t>(last.offset + last.bytes - first.offset), POSIX_FADV_WILLNEED);
   }
   Bytes done = 0;
@@ -435,18 +436,19 @@ bool FileLane::transfer(const std::vector<FileBlock>& blocks, std::byte* memory,
 }
 
 void FileLane::fail(const FileBlock& block, bool write, const std::string& reason) const {
-  throw Error(std::string(write ? "writing " : "reading ") + format_bytes(block.bytes) + " at byte " +
-              std::to_string(block.offset) + " of " +
-              (block.lent != nullptr ? "'" + block.lent->path() : "the swap file in '" + files_.directory(block.file)) +
-              "': " + reason);
+  throw Error(
+      std::string(write ? "writing " : "reading ") + format_bytes(block.bytes) + " at byte " +
+      std::to_string(block.offset) + " of " +
+      (block.source != nullptr ? "'" + block.source->path() : "the swap file in '" + files_.directory(block.file)) +
+      "': " + reason);
 }
 
 void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) const {
-  const int descriptor = block.lent != nullptr ? block.lent->descriptor() : files_.descriptor(block.file);
+  const int descriptor = block.source != nullptr ? block.source->descriptor() : files_.descriptor(block.file);
   const Bytes whole = moved_bytes(block);
   if (write) remember(block, memory);
-  if (block.lent != nullptr) {
-    if (const std::string wrong = block.lent->wrong(); !wrong.empty()) fail(block, write, wrong);
+  if (block.source != nullptr) {
+    if (const std::string wrong = block.source->wrong(); !wrong.empty()) fail(block, write, wrong);
   }
   for (Bytes done = 0; done < whole;) {
     std::byte* at = memory + block.begin + done;
@@ -459,7 +461,7 @@ void FileLane::plain(const FileBlock& block, std::byte* memory, bool write) cons
     done += static_cast<Bytes>(part);
   }
   // It is in the tier above now: its pages in the cache would count as memory of this process.
-  if (block.lent != nullptr) {
+  if (block.source != nullptr) {
     ::posix_fadvise(descriptor, static_cast<off_t>(block.offset), static_cast<off_t>(whole), POSIX_FADV_DONTNEED);
   }
   if (const std::string wrong = wrong_with(block, memory, write); !wrong.empty()) fail(block, write, wrong);

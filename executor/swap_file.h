@@ -12,7 +12,7 @@
 // A failure is one Error: what, in which directory, at which offset, why. A file that was made shorter under a run ends
 // early, which is such an error too; that the directory is removed does not concern a file without a name.
 //
-// A chunk may also lie in a file of somebody else's (`lend`): a checkpoint that a program has mapped. It is read there,
+// A chunk may also lie in a file of somebody else (`store_in_file`): a checkpoint that a program has mapped. It is read there,
 // through the page cache, as its offset is seldom a multiple of 4 KiB, and never written.
 //
 // With checksums (Tier::checksums) the lane keeps the XXH64 of each block that it writes, in memory, and compares it
@@ -37,10 +37,10 @@
 namespace tencache {
 
 // Of somebody else, opened for reading.
-class LentFile {
+class SourceFile {
  public:
-  LentFile(std::string path, FileDescriptor descriptor);
-  // Why its content is no longer what it was when it was lent; empty: it still is.
+  SourceFile(std::string path, FileDescriptor descriptor);
+  // Why its content is no longer what it was when it was opened; empty: it still is.
   std::string wrong() const;
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_.get(); }
@@ -56,12 +56,12 @@ struct FileBlock {
   std::uint32_t file = 0;  // index of the directory
   Bytes offset = 0;        // in the file
   Bytes begin = 0;         // in the chunk
-  Bytes bytes = 0;         // a multiple of 4 KiB, but in a lent file
+  Bytes bytes = 0;         // a multiple of 4 KiB, but in a file of somebody else
   // Of its content, as long as the chunk has its slot; nullptr: none is kept.
   std::uint64_t* checksum = nullptr;
   // io_error, short_read or torn_write happens to it.
   std::optional<FaultKind> fault = {};
-  const LentFile* lent = nullptr;  // in place of `file`; lives as long as the slot
+  const SourceFile* source = nullptr;  // in place of `file`; lives as long as the slot
 };
 
 struct SwapFileOptions {
@@ -84,7 +84,7 @@ class SwapFiles {
   // A slot for a chunk; its room on the disks is reserved. OutOfMemory when the tier is full, Error when the disks are.
   void take(TensorId tensor, Bytes begin, Bytes bytes);
   // The chunk's slot is a part of that file. Reading it fails once the file has changed.
-  void lend(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const LentFile> file, Bytes offset);
+  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file, Bytes offset);
   // No effect without a slot.
   void give(TensorId tensor, Bytes begin);
   // Every slot of the tensor.
@@ -118,8 +118,8 @@ class SwapFiles {
   struct Slot {
     std::vector<Piece> pieces;                   // in the order of the chunk
     std::unique_ptr<std::uint64_t[]> checksums;  // of its blocks, in this order
-    std::shared_ptr<const LentFile> lent;        // then there are no pieces
-    Bytes lent_offset = 0;
+    std::shared_ptr<const SourceFile> source;    // then there are no pieces
+    Bytes source_offset = 0;
   };
   void open(const Tier& tier, const std::string& directory, Bytes share);
   int reserve(File& file, Bytes end);

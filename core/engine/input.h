@@ -84,11 +84,11 @@ struct Unpin {
 }  // namespace input
 
 struct Input {
-  using What = std::variant<Completion, input::Standstill, input::Create, input::Stored, input::Destroy, input::Begin,
-                            input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
-                            input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole,
-                            input::Deviated, input::CheckProgress, input::Abandon, input::LateWrite, input::Pin,
-                            input::Unpin>;
+  using What =
+      std::variant<Completion, input::Standstill, input::Create, input::Stored, input::Destroy, input::Begin,
+                   input::Allocate, input::End, input::Task, input::WaitedForTasks, input::ModuleBegin,
+                   input::ModuleEnd, input::Boundary, input::Profile, input::Match, input::SetRole, input::Deviated,
+                   input::CheckProgress, input::Abandon, input::LateWrite, input::Pin, input::Unpin>;
   // In the log: the engine's time, which never decreases from one input to the next.
   Nanoseconds now = 0;
   What what;
@@ -99,8 +99,9 @@ struct Input {
 template <typename Kind>
 inline constexpr bool may_start_something =
     !(std::is_same_v<Kind, input::Standstill> || std::is_same_v<Kind, input::Create> ||
-      std::is_same_v<Kind, input::Stored> || std::is_same_v<Kind, input::WaitedForTasks> || std::is_same_v<Kind, input::Match> ||
-      std::is_same_v<Kind, input::SetRole> || std::is_same_v<Kind, input::CheckProgress> ||
-      std::is_same_v<Kind, input::LateWrite> || std::is_same_v<Kind, input::Pin> || std::is_same_v<Kind, input::Unpin>);
+      std::is_same_v<Kind, input::Stored> || std::is_same_v<Kind, input::WaitedForTasks> ||
+      std::is_same_v<Kind, input::Match> || std::is_same_v<Kind, input::SetRole> ||
+      std::is_same_v<Kind, input::CheckProgress> || std::is_same_v<Kind, input::LateWrite> ||
+      std::is_same_v<Kind, input::Pin> || std::is_same_v<Kind, input::Unpin>);
 
 }  // namespace tencache

@@ -432,7 +432,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
-LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, LentFile file, Bytes offset) {
+LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file, Bytes offset) {
   MutexLock lock(feed_.mutex);
   enter();
   const TierId tier = tier_of_files(spec_);
@@ -445,10 +445,10 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, LentFile file, Byte
     destroy(tensor);
     return {};
   }
-  const auto shared = std::make_shared<const LentFile>(std::move(file));
+  const auto shared = std::make_shared<const SourceFile>(std::move(file));
   for (const ChunkId chunk : memory.chunks_of(tensor)) {
     const Bytes begin = memory.begin_of(chunk);
-    feed_.machine().lend(tensor, begin, memory.bytes_of(chunk), tier, shared, offset + begin);
+    feed_.machine().store_in_file(tensor, begin, memory.bytes_of(chunk), tier, shared, offset + begin);
   }
   feed_.tell([&](Engine& engine) { engine.stored(tensor, tier, feed_.now()); });
   return {tensor, feed_.machine().address(tensor, 0)};

@@ -164,7 +164,7 @@ class LiveRuntime {
   // A new storage whose content lies in a file from that byte on, which must not change while the storage lives: the
   // file is its copy in a tier of files, and is read when the content is first needed. Without address where no tier of
   // files is, or none with room for it, and with an accelerator.
-  Storage store_in_file(Bytes bytes, LentFile file, Bytes offset);
+  Storage store_in_file(Bytes bytes, SourceFile file, Bytes offset);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept { released_.add(tensor); }
   // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that

@@ -453,8 +453,8 @@ std::optional<PrivateFile> private_file_at(const void* address, std::size_t byte
     unsigned long long first = 0, last = 0, offset = 0, inode = 0;
     char access[5] = {};
     int path_at = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx %4s %llx %*s %llu %n", &first, &last, access, &offset, &inode,
-                    &path_at) != 5) {
+    if (std::sscanf(line.c_str(), "%llx-%llx %4s %llx %*s %llu %n", &first, &last, access, &offset, &inode, &path_at) !=
+        5) {
       continue;
     }
     if (begin < first || begin >= last) continue;

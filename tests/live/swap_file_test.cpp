@@ -112,15 +112,16 @@ TEST_F(SwapFileTest, OpensWithoutANameForTheOwnerOnlyAndDirect) {
 }
 
 // At an odd offset, as safetensors has them.
-TEST_F(SwapFileTest, ChunksLieInLentFiles) {
+TEST_F(SwapFileTest, ChunksLieInSourceFiles) {
   Buffer content(300'000), in(300'000);
   content.fill(7);
   const std::string path = (folder_ / "checkpoint").string();
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data), 300'000);
   SwapFiles files(tier_, {.block_bytes = 64 * KiB});
   FileLane lane(files);
-  const auto lent = std::make_shared<const LentFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
-  files.lend(0, 0, 200'000, lent, 1234);
+  const auto source =
+      std::make_shared<const SourceFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
+  files.store_in_file(0, 0, 200'000, source, 1234);
   EXPECT_TRUE(files.has(0, 0));
   EXPECT_EQ(files.used_bytes(), 0u);
   Bytes last = 0;

@@ -116,18 +116,20 @@ class FourWays(unittest.TestCase):
         return Recorded(path)
 
     @classmethod
-    def meta(cls):
-        path = cls.path("meta.trace.jsonl")
+    def meta(cls, *options, precision="fp32"):
+        path = cls.path(f"meta-{precision}{''.join(options)}.trace.jsonl")
         subprocess.run([sys.executable, "-m", "tencache_recorder", "--meta", cls.config(), "--batch", str(BATCH),
-                        "--sequence-length", str(LENGTH), "--precision", "fp32", "--gpu", "l40s", "-o", path], check=True,
-                       capture_output=True, env=dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"]))
+                        "--sequence-length", str(LENGTH), "--precision", precision, *options, "--gpu", "l40s", "-o", path],
+                       check=True, capture_output=True,
+                       env=dict(os.environ, PYTHONPATH=os.environ["TENCACHE_RECORDER"],
+                                PATH=os.path.dirname(os.path.abspath(TENCACHE)) + os.pathsep + os.environ["PATH"]))
         return Recorded(path)
 
     @classmethod
-    def generate(cls):
-        path = cls.path("generated.trace.jsonl")
+    def generate(cls, precision="fp32"):
+        path = cls.path(f"generated-{precision}.trace.jsonl")
         subprocess.run([TENCACHE, "generate", "--model", os.path.join(cls.config(), "config.json"), "--batch", str(BATCH),
-                        "--seq", str(LENGTH), "--precision", "fp32", "--gpu", "l40s", "--dropout", "none", "--clip",
+                        "--seq", str(LENGTH), "--precision", precision, "--gpu", "l40s", "--dropout", "none", "--clip",
                         "off", "-o", path], check=True, capture_output=True)
         return Recorded(path)
 
@@ -164,6 +166,15 @@ class FourWays(unittest.TestCase):
         self.assertAlmostEqual(milliseconds(self.ways["generator"]) / milliseconds(meta), 1, delta=0.05)
         peaks = [way.peak() for way in (self.ways["generator"], meta)]
         self.assertAlmostEqual(peaks[0] / peaks[1], 1, delta=0.03)
+
+    def test_sixteen_bit_parameters_have_masters_unless_they_are_left_out(self):
+        for way in (self.meta(precision="bf16"), self.generate(precision="bf16")):
+            self.assertEqual(way.bytes_of("parameter"), PARAMETERS // 2)
+            self.assertEqual(way.bytes_of("master_parameter"), PARAMETERS)
+            self.assertEqual(way.bytes_of("optimizer_state"), 2 * PARAMETERS)
+        plain = self.meta("--master", "off", precision="bf16")
+        self.assertEqual(plain.sizes["by_role"].get("master_parameter"), None)
+        self.assertEqual(plain.bytes_of("optimizer_state"), PARAMETERS)
 
     def test_parameters_are_used_in_the_same_order(self):
         for phases in (["forward", "loss"], ["backward"], ["optimizer"]):

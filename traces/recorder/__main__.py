@@ -30,7 +30,11 @@ def _arguments(words):
     meta.add_argument("--batch", type=int, default=1, help="sequences (default: %(default)s)")
     meta.add_argument("--sequence-length", type=int, default=1024, help="tokens each (default: %(default)s)")
     meta.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16",
-                      help="of parameters, gradients and states (default: %(default)s)")
+                      help="of parameters and gradients (default: %(default)s)")
+    meta.add_argument("--master", choices=["fp32", "off"], default="fp32",
+                      help="fp32: beside 16-bit parameters the optimizer keeps its states and a copy of the parameters "
+                           "in fp32, as DeepSpeed does; off: states in --precision, no copies, as PyTorch's AdamW on a "
+                           "16-bit model (default: %(default)s)")
     meta.add_argument("--checkpointing", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name, as of python -m")
     parser.add_argument("script", metavar="SCRIPT", nargs="?")
@@ -48,7 +52,7 @@ def main(words=None):
             from ._meta import record_meta
             record_meta(options.meta, options.output, gpu=options.gpu, batch=options.batch,
                         sequence_length=options.sequence_length, precision=options.precision,
-                        checkpointing=options.checkpointing,
+                        master=options.master != "off", checkpointing=options.checkpointing,
                         say=lambda text: print("tencache_recorder: " + text, file=sys.stderr))
             return
         sys.argv = [options.script] + options.arguments

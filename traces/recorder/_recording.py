@@ -4,12 +4,12 @@ import ctypes
 import gc
 import json
 import os
-import shutil
 import subprocess
 
 import torch
 
 from . import _program, _trace
+from ._command import find_command
 from ._errors import Recorded, RecorderError
 from ._observer import CannotLoad, load
 
@@ -389,14 +389,15 @@ class Profiler:
 
     def write(self, steps, path, header):
         self._profile.export_chrome_trace(self._files[1])
-        command = ["tencache", "import", "pytorch", *self._files, "-o", path, "--model", header["model"]]
+        command = ["import", "pytorch", *self._files, "-o", path, "--model", header["model"]]
         for option, key in (("--batch", "batch"), ("--sequence-length", "sequence_length")):
             if header[key]:
                 command += [option, str(header[key])]
-        if shutil.which("tencache") is None:
-            self._say("recorded " + " and ".join(self._files) + "; make the trace with: " + " ".join(command))
+        tencache = find_command()
+        if tencache is None:
+            self._say("recorded " + " and ".join(self._files) + "; make the trace with: tencache " + " ".join(command))
             return None
-        result = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(tencache + command, capture_output=True, text=True)
         if result.returncode != 0:
             raise RecorderError("of " + " and ".join(self._files) + " no trace could be made: " + result.stderr.strip())
         for line in result.stderr.splitlines():

@@ -186,6 +186,11 @@ Fence HostMachine::execute(const OpCommand& op, Tag tag) {
   work.op = op;
   work.uses.assign(op.uses.begin(), op.uses.end());
   work.op.uses = {};
+  if (op.lane == 0 && options_.raw_access) {
+    for (const Use& use : op.uses) {
+      if (use.write) memory_->open_for_writing(use.tensor);
+    }
+  }
   return lanes_->enqueue(links_.size() + op.lane, std::move(work));
 }
 

@@ -107,6 +107,11 @@ class PythonLiveRun {
   // Ends the runtime, unless storages still have its memory: how much.
   Bytes close() {
     if (runtime_ == nullptr) return 0;
+    try {
+      runtime_->finish_tasks();  // and hears of the latest frees
+    } catch (const std::exception&) {
+      // An earlier call threw it.
+    }
     const Bytes left = runtime_->live_bytes();
     if (left == 0) {
       serve_faults(nullptr);
@@ -129,6 +134,7 @@ class PythonLiveRun {
 
   // The last step is over, and so is what is measured.
   void end() {
+    runtime().finish_tasks();
     runtime().iteration_boundary();
     run_ = runtime_->result();
     if (boundaries_ > first_named_step) {
@@ -217,11 +223,17 @@ class PythonLiveRun {
   std::unique_ptr<LiveRuntime> runtime_;
 };
 
-// The ops of a Python optimizer run where PyTorch runs them.
+// The ops of a Python optimizer run where PyTorch runs them; those that were recorded as tasks run where the policy says.
 class UpdatesStay final : public ForwardingPolicy {
  public:
   using ForwardingPolicy::ForwardingPolicy;
-  void place(const Trace&, const MachineSpec&, std::vector<Device>&) const override {}
+  void place(const Trace& trace, const MachineSpec& machine, std::vector<Device>& devices) const override {
+    std::vector<Device> wanted = devices;
+    asked_.place(trace, machine, wanted);
+    for (OpIndex op = 0; op < trace.ops.size(); ++op) {
+      if (trace.ops[op].placeable) devices[op] = wanted[op];
+    }
+  }
 };
 
 std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const PythonTrace& trace,

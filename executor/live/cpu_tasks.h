@@ -32,6 +32,14 @@ class CpuTasks {
     });
   }
 
+  // Whether one of them uses a tensor of which that is so.
+  template <typename Is>
+  bool use_any(const Is& is) const {
+    return std::ranges::any_of(tasks_, [&is](const std::shared_ptr<const LiveTask>& task) {
+      return std::ranges::any_of(task->uses, [&is](const Use& use) { return is(use.tensor); });
+    });
+  }
+
   // A tensor that a task uses was freed: it is kept until no task does.
   void keep(TensorId tensor) { kept_.push_back(tensor); }
   bool any_to_free() const {

@@ -1,6 +1,8 @@
 #include "executor/live/live_abi.h"
 
+#include <algorithm>
 #include <exception>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -99,7 +101,34 @@ int unpin(void* runtime, const uint32_t* tensors, size_t count, int written) {
   });
 }
 
-void expose(void* runtime, uint32_t tensor) { of(runtime).expose(tensor); }
+int expose(void* runtime, uint32_t tensor) {
+  return guarded([&] { of(runtime).expose(tensor); });
+}
+
+LiveTask task_of(const tencache_task& task, const MachineSpec& spec) {
+  LiveTask made;
+  made.name.assign(task.name, task.name_bytes);
+  made.group = task.group;
+  made.placeable = spec.tier_of(Device::cpu) != no_tier;
+  made.reorderable = true;
+  for (const tencache_use& use : std::span(task.uses, task.count)) {
+    made.uses.push_back({use.tensor, use.read != 0, use.written != 0});
+  }
+  const std::shared_ptr<void> context(task.context, task.forget);
+  made.body = [context, body = task.body, name = made.name](std::span<std::byte* const> addresses) {
+    const std::vector<void*> plain(addresses.begin(), addresses.end());
+    if (const char* why = body(context.get(), plain.data()); why != nullptr) throw Error(name + ": " + why);
+  };
+  return made;
+}
+
+int run_tasks(void* runtime, const tencache_task* tasks, size_t count) {
+  return guarded([&] {
+    std::vector<LiveTask> made;
+    for (const tencache_task& task : std::span(tasks, count)) made.push_back(task_of(task, of(runtime).spec()));
+    of(runtime).run_tasks(std::move(made));
+  });
+}
 
 void set_close_listener(void* runtime, void (*listener)(void* context), void* context) {
   of(runtime).set_close_listener([listener, context] { listener(context); });
@@ -110,12 +139,20 @@ const char* message() { return failure_message.c_str(); }
 // Of the GPU tier: one op on lists of tensors needs all of its group at once.
 constexpr Bytes groups_in_memory = 8;
 
+// The smallest memory that a task may run in.
+Bytes task_bytes(const MachineSpec& spec) {
+  const TierId cpu = spec.tier_of(Device::cpu);
+  const Bytes gpu_bytes = spec.tiers.front().capacity;
+  return cpu == no_tier ? gpu_bytes : std::min(gpu_bytes, spec.tiers[cpu].capacity);
+}
+
 }  // namespace
 
 tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_accelerator) {
   return {.abi = tencache_live_abi,
           .on_accelerator = on_accelerator ? 1u : 0u,
           .group_bytes = spec.tiers.front().capacity / groups_in_memory,
+          .task_bytes = task_bytes(spec),
           .runtime = &runtime,
           .begin_op = begin_op,
           .end_op = end_op,
@@ -128,6 +165,7 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .pin = pin,
           .unpin = unpin,
           .expose = expose,
+          .run_tasks = run_tasks,
           .set_close_listener = set_close_listener,
           .message = message};
 }

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 3 };  // goes up with every change
+enum { tencache_live_abi = 4 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -27,11 +27,27 @@ struct tencache_storage {
   void* address;
 };
 
+// A task of the optimizer's step (live_task.h): the policy says where and in which order it runs. Without CPU memory it
+// runs on the GPU's lane.
+struct tencache_task {
+  const char* name;
+  size_t name_bytes;
+  int32_t group;
+  const struct tencache_use* uses;
+  size_t count;
+  // On a lane's thread, with one address for each of `uses`, in order; what they point to is there. Returns NULL, or
+  // why it failed (valid until `forget`).
+  const char* (*body)(void* context, void* const* addresses);
+  void (*forget)(void* context);  // once, on any thread: nobody needs the context any more
+  void* context;
+};
+
 // Valid as long as the runtime.
 struct tencache_live {
   uint32_t abi;             // tencache_live_abi
   uint32_t on_accelerator;  // 1: the GPU tier is an accelerator's memory
   uint64_t group_bytes;     // what one op on lists of tensors takes at most at a time (a share of the GPU tier)
+  uint64_t task_bytes;      // what one task may use at most, wherever it runs
   void* runtime;
 
   int (*begin_op)(void* runtime, const char* name, size_t name_bytes, const struct tencache_use* uses, size_t count);
@@ -47,7 +63,9 @@ struct tencache_live {
   int (*pin)(void* runtime, const uint32_t* tensors, size_t count, int written);
   // Whatever fails in it fails the runtime, too: its next call says so.
   int (*unpin)(void* runtime, const uint32_t* tensors, size_t count, int written);
-  void (*expose)(void* runtime, uint32_t tensor);
+  int (*expose)(void* runtime, uint32_t tensor);
+  // Not with an accelerator. Takes the contexts, whatever it returns.
+  int (*run_tasks)(void* runtime, const struct tencache_task* tasks, size_t count);
   // `listener(context)` is called when the runtime ends, before anything else.
   void (*set_close_listener)(void* runtime, void (*listener)(void* context), void* context);
   const char* (*message)(void);

@@ -520,6 +520,7 @@ bool LiveRuntime::touch(const void* address, bool written) {
   take_op(lock);
   try {
     const Use use{tensor, true, written};
+    wait_beside(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.conflict(std::span(&use, 1)); });
     for (bool there = false; !there;) {
       const Nanoseconds at = feed_.now();
       feed_.tell([&](Engine& engine) { engine.begin(none, std::span(&use, 1), at); });
@@ -546,11 +547,20 @@ bool LiveRuntime::touch(const void* address, bool written) {
   return true;
 }
 
+// Not while ops and tasks write it, but for the calling thread's own op.
 void LiveRuntime::expose(TensorId tensor) {
-  const MutexLock lock(feed_.mutex);
+  MutexLock lock(feed_.mutex);
   if (!options_.machine.raw_access || !tensors_.alive(tensor)) return;
-  raw_.exposed();
-  feed_.machine().expose(tensor);
+  const auto mark = [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    raw_.exposed(tensor);
+    feed_.machine().expose(tensor);
+  };
+  if (turn_.inside_body()) return mark();
+  end_lingering();
+  as_op(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) {
+    wait_beside(lock, [&]() TENCACHE_REQUIRES(feed_.mutex) { return !cpu_tasks_.use(tensor); });
+    mark();
+  });
 }
 
 std::uint64_t LiveRuntime::touches() const {
@@ -620,12 +630,15 @@ void LiveRuntime::wait_for_tasks(MutexLock& lock, const std::function<bool()>& d
 }
 
 // The GPU's lane has nothing to do meanwhile.
+void LiveRuntime::wait_beside(MutexLock& lock, const std::function<bool()>& done) {
+  if (done()) return;
+  const Nanoseconds since_ns = feed_.now();
+  wait_for_tasks(lock, done);
+  feed_.engine().waited_for_tasks(since_ns, feed_.now());
+}
+
 void LiveRuntime::wait_for_cpu(MutexLock& lock, const std::function<bool()>& done) {
-  if (!done()) {
-    const Nanoseconds since_ns = feed_.now();
-    wait_for_tasks(lock, done);
-    feed_.engine().waited_for_tasks(since_ns, feed_.now());
-  }
+  wait_beside(lock, done);
   take_task_results();
 }
 
@@ -647,8 +660,10 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
     }
     wait_for_tasks(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().tasks_left(0) == 0; });
     const bool blocking = plan_.blocking_step() || follower_.recording() || !follower_.recorded();
-    wait_for_cpu(lock,
-                 [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) { return !blocking || feed_.engine().idle(); });
+    const auto exposed = [this](TensorId tensor) TENCACHE_REQUIRES(feed_.mutex) { return raw_.is_exposed(tensor); };
+    wait_for_cpu(lock, [this, blocking, &exposed]() TENCACHE_REQUIRES(feed_.mutex) {
+      return blocking ? feed_.engine().idle() : !raw_.any_exposed() || !cpu_tasks_.use_any(exposed);
+    });
     op_clock_.pause(feed_.now());
   });
 }

@@ -98,6 +98,7 @@ class LiveRuntime {
   // ops wait for the ones that use the same tensors (unless both only read them); tensors that are freed meanwhile live
   // until the tasks that use them are done. All are done on return where the policy has the step block the program
   // (Layout::blocking_step), and until the schedule is known.
+  // Code that is no op sees what the tasks wrote: those that use an exposed tensor are done on return, too.
   // Tasks that touch the same tensor (one of them writing it) run in the order given, others may overlap, and
   // reorderable ones that follow each other run in the policy's order. Tasks of the same name and sub-group run where
   // the first of the recorded step does. Not from inside an op. Rethrows what a body threw; of one that went on, the
@@ -113,9 +114,10 @@ class LiveRuntime {
   void unpin(std::span<const TensorId> tensors, bool written);
   // With raw access (HostMachineOptions): code that is no op touches the address, which faulted. Brings the tensor in and
   // keeps it there until the next call of any function but this one. False: the address is no tensor's. Counts as no op
-  // of the step. Throws OutOfMemory as ops do, and Error inside an op of this thread that does not use the tensor.
+  // of the step; waits for tasks as ops do. Throws OutOfMemory as ops do, and Error inside an op of this thread that does
+  // not use the tensor.
   bool touch(const void* address, bool written);
-  // The address is known outside: writes that no op announces are noticed from now on.
+  // The address is known outside: writes that no op announces are noticed from now on. Waits for tasks that use it.
   void expose(TensorId tensor);
   std::uint64_t touches() const;  // so far
   // The tensor's constant address in a memory tier; in tier 0 the storage's data pointer.
@@ -213,6 +215,7 @@ class LiveRuntime {
   void give_task(std::shared_ptr<const LiveTask> task, std::uint8_t lane, Nanoseconds gap_ns)
       TENCACHE_REQUIRES(feed_.mutex);
   void wait_for_tasks(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
+  void wait_beside(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
   void wait_for_cpu(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
   void take_task_results() TENCACHE_REQUIRES(feed_.mutex);
 

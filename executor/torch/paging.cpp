@@ -43,10 +43,7 @@ std::atomic<Allocations> paged_allocations{Allocations::all};
 thread_local int ops_open = 0;                           // on this thread: allocations belong to the op
 thread_local bool op_is_paged = false;                   // it uses memory of the runtime
 thread_local std::vector<tencache_storage> op_storages;  // that this thread's op has allocated
-
-void check(const tencache_live& live, int status) {
-  if (status != tencache_ok) host.raise(live, status);
-}
+thread_local OpTaker* op_taker = nullptr;
 
 // ---- Storages -------------------------------------------------------------------------------------------------------
 
@@ -424,7 +421,10 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
   const tencache_live* const live = active;
   OpSchema& info = op_schema(op);
-  if (live == nullptr || !info.touches_memory) {
+  if (op_taker != nullptr && info.touches_memory) {
+    const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
+    op_taker->take(op, below, *stack);
+  } else if (live == nullptr || !info.touches_memory) {
     if (forked && info.touches_memory) refuse_paged(info, *stack);
     op.redispatchBoxed(below, stack);
   } else if (ops_open > 0 || has_wrapper(info, *stack)) {  // inside an op it is seen again where vmap is at work
@@ -572,9 +572,16 @@ void attach(const tencache_live& live, const Host& to) {
 
 const tencache_live* attached() { return active; }
 
+void check(const tencache_live& live, int status) {
+  if (status != tencache_ok) host.raise(live, status);
+}
+
 void set_allocations(Allocations which) { paged_allocations = which; }
 
 Guard::Guard() : include_(paging_key) {}
+
+void set_op_taker(OpTaker* taker) { op_taker = taker; }
+bool between_ops() { return guarded() && ops_open == 0 && op_taker == nullptr; }
 
 void set_guarded(bool on) { c10::impl::tls_set_dispatch_key_included(paging_key, on); }
 bool guarded() { return c10::impl::tls_is_dispatch_key_included(paging_key); }
@@ -633,7 +640,7 @@ bool expose(c10::StorageImpl& storage) {
   const tencache_live* const live = active;
   const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(address, live);
   if (tensor != no_tensor) {
-    live->expose(live->runtime, tensor);
+    check(*live, live->expose(live->runtime, tensor));
     return true;
   }
   if (address != nullptr) registry().known_outside(address);
@@ -674,6 +681,7 @@ c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterF
   // Outside ops PyTorch allocates scalars that it wraps as tensors: paging them would cost more than they are.
   const bool scalar = ops_open == 0 && bytes <= scalar_bytes;
   if (bytes == 0 || scalar || live == nullptr || device.type() != host.device || !guarded()) return {};
+  if (op_taker != nullptr) return {};
   if (paged_allocations == Allocations::beside_paged && !op_is_paged) return {};
   tencache_storage storage = {no_tensor, nullptr};
   check(*live, live->allocate(live->runtime, bytes, ops_open > 0 ? 1 : 0, &storage));

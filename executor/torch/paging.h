@@ -16,6 +16,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
@@ -38,6 +39,8 @@ struct Host {
 // lives as long.
 void attach(const tencache_live& live, const Host& host);
 const tencache_live* attached();  // nullptr: none
+// Throws what a call of the attached runtime failed with, if it did.
+void check(const tencache_live& live, int status);
 
 // Which allocations of guarded threads are the runtime's: all, or only those inside an op that uses memory of the
 // runtime (so that data sets, tokenizers and the like are left alone). For all threads.
@@ -60,6 +63,17 @@ bool guarded();
 std::uint32_t tensor_of(const c10::Storage& storage);
 // Those of all storages behind the tensors, each once, in order.
 std::vector<std::uint32_t> tensors_of(const std::vector<at::Tensor>& tensors);
+
+// While one is set, ops of the calling thread go to it in place of the runtime, and what they allocate is PyTorch's own
+// memory. `below`: redispatch to these. Of ops that are made of others it gets the others, of views nothing.
+class OpTaker {
+ public:
+  virtual ~OpTaker() = default;
+  virtual void take(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack) = 0;
+};
+void set_op_taker(OpTaker* taker);  // nullptr: no longer
+// The calling thread is guarded, and neither in an op nor with a taker of its ops.
+bool between_ops();
 
 // ---- Storages that were there before.
 enum class Adoption { adopted, left_in_file, paged_before, empty, foreign };

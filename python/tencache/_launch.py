@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeline", default="", metavar="FILE",
                         help="write the timeline, the predicted one above it (.json, for https://ui.perfetto.dev); "
                              "`tencache gui FILE` follows it while the script runs")
+    parser.add_argument("--optimizer-tasks", action="store_true",
+                        help="run the updates of Adam, AdamW and SGD as tasks, which the policy may place on the CPU's "
+                             "lane, beside the script; same bits, or left to PyTorch with a remark")
     parser.add_argument("--record", default="", metavar="TRACE", help="write the second step as a trace (.trace.jsonl)")
     parser.add_argument("--json", default="", metavar="FILE", help="write the figures at the end to this file")
     parser.add_argument("--recording", default="", help=argparse.SUPPRESS)  # of our own: record, and end there

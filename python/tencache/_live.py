@@ -20,6 +20,7 @@ from . import _commands  # noqa: F401  which says where the configurations are t
 from . import _computer, _core
 from ._core import Error
 from ._paging import Paging
+from ._updates import Updates
 
 _FORWARD, _BACKWARD, _OPTIMIZER = (_core.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
 _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the recorded step
@@ -49,6 +50,7 @@ class Options:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pace: Optional[bool] = None
     timeline: str = ""
+    optimizer_tasks: bool = False
     program: str = "a PyTorch program"
     quiet: bool = False
 
@@ -97,6 +99,7 @@ class Live:
         """`options`: checked."""
         self._options, self._predicted, self._quiet = options, predicted, options.quiet
         self._paging = Paging.load(options.say)
+        self._updates = Updates(self._paging, options.say)
         self._began = False
         self._taken = 0
         if not options.memory:
@@ -197,6 +200,8 @@ class Live:
         self._replace(torch, "save", self._make_save(torch.save))
         self._replace(torch.utils.dlpack, "to_dlpack", self._make_exposing(torch.utils.dlpack.to_dlpack))
         self._replace(torch, "to_dlpack", self._make_exposing(torch.to_dlpack))
+        if self._options.optimizer_tasks:
+            self._updates.watch(self._replace)
         if hasattr(torch, "compile"):
             self._replace(torch, "compile", self._make_compile(torch.compile))
 
@@ -272,9 +277,11 @@ class Live:
 
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._before_optimizer()
+            before = self._updates.stepping(optimizer if self._started else None)
             try:
                 return plain(optimizer, *args, **kwargs)
             finally:
+                self._updates.stepping(before)
                 self._after_optimizer()
         step.__dict__.update(getattr(plain, "__dict__", {}))  # PyTorch's own mark that it has hooked the function
         step._tencache_watches = self  # type: ignore[attr-defined]
@@ -434,6 +441,8 @@ class Live:
         figures["taken_bytes"] = self._taken
         figures["exposed_at"] = dict(self._lines.most_common(20))
         figures["split_ops"] = self._paging.split_ops()
+        figures["update_tasks"] = self._updates.tasks
+        figures["optimizers_left"] = list(self._updates.left)
         figures["adopted_bytes"] = self._paging.adopted_bytes
         figures["bytes_left_in_files"] = self._paging.file_bytes
         figures["unadopted_bytes"] = self._paging.left_bytes
@@ -480,7 +489,7 @@ def _line_outside(frame: Any) -> str:
 def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_memory: str = "", cpu_memory: str = "",
          reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
-         quiet: bool = False) -> Live:
+         optimizer_tasks: bool = False, quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.
 
     memory      of the whole process, such as "8GiB": tensors get what the interpreter and its libraries leave, with
@@ -493,6 +502,9 @@ def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_
     pace        copies take the time that the machine's links say; False: as fast as this computer can (default: only
                 with a machine that is named)
     timeline    a file for the timeline (.json, for https://ui.perfetto.dev); `tencache gui` follows it
+    optimizer_tasks
+                the updates of Adam, AdamW and SGD run as tasks, which the policy may place on the CPU's lane, beside the
+                program; same bits, or left to PyTorch with a remark
     """
     return Live(Options(policy, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
-                        directories, settings or {}, pace, timeline, quiet=quiet).check())
+                        directories, settings or {}, pace, timeline, optimizer_tasks, quiet=quiet).check())

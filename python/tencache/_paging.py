@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, Iterator, List, Optional
 
 import torch
 from tencache_recorder._library import CannotLoad, Library, source_root
@@ -12,10 +13,11 @@ from tencache_recorder._library import CannotLoad, Library, source_root
 from ._core import Error
 
 _STATUS_OUT_OF_MEMORY = 1
-_SOURCES = ["executor/torch/program/program.cpp", "executor/torch/paging.cpp", "executor/torch/recorder/op_schema.cpp",
-            "executor/torch/recorder/op_lists.cpp"]
-_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/paging.h", "executor/torch/paged_storage.h",
-            "executor/torch/recorder/op_schema.h", "executor/torch/recorder/op_lists.h"]
+_SOURCES = ["executor/torch/program/program.cpp", "executor/torch/program/update.cpp", "executor/torch/paging.cpp",
+            "executor/torch/recorder/op_schema.cpp", "executor/torch/recorder/op_lists.cpp"]
+_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/program/update.h", "executor/torch/paging.h",
+            "executor/torch/paged_storage.h", "executor/torch/recorder/op_schema.h",
+            "executor/torch/recorder/op_lists.h"]
 
 # From 2.5 on torch.OutOfMemoryError.
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -49,10 +51,21 @@ class Paging:
         library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_, bytes_]
         library.tencache_program_give_back.argtypes = [pointers, size]
         library.tencache_program_paged.argtypes = [ctypes.c_void_p]
-        library.tencache_program_expose.argtypes = [ctypes.c_void_p]
+        library.tencache_program_expose.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
         library.tencache_program_mark.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
         library.tencache_program_pin.argtypes = [pointers, size, ctypes.c_int, ids, ctypes.POINTER(size)]
         library.tencache_program_unpin.argtypes = [ids, size, ctypes.c_int]
+        library.tencache_program_update_begin.argtypes = [pointers, size, ctypes.c_void_p, pointers]
+        library.tencache_program_update_end.argtypes = [ctypes.c_void_p]
+        library.tencache_program_update_signature.argtypes = [ctypes.c_void_p]
+        library.tencache_program_update_signature.restype = ctypes.c_char_p
+        library.tencache_program_update_forget.argtypes = [ctypes.c_void_p]
+        library.tencache_program_update_run.argtypes = [ctypes.c_void_p, pointers]
+        library.tencache_program_why_no_tasks.argtypes = [pointers, size, size]
+        library.tencache_program_why_no_tasks.restype = ctypes.c_char_p
+        library.tencache_program_update_tasks.argtypes = [ctypes.c_void_p, ctypes.c_char_p,
+                                                          ctypes.POINTER(ctypes.c_int32), pointers, size,
+                                                          ctypes.POINTER(size)]
         self.adopted_bytes = self.file_bytes = self.left_bytes = 0
 
     def _check(self, status: int) -> None:
@@ -67,7 +80,6 @@ class Paging:
         return (ctypes.c_void_p * len(addresses))(*addresses), len(addresses)
 
     def attach(self, abi: int) -> None:
-        self.adopted_bytes = self.file_bytes = self.left_bytes = 0
         self._check(self._library.tencache_program_attach(abi))
 
     def guard(self, on: bool) -> None:
@@ -96,7 +108,9 @@ class Paging:
 
     def expose(self, tensor: Any) -> bool:
         """Its address gets known outside PyTorch. False: it is not paged."""
-        return bool(self._library.tencache_program_expose(tensor._cdata))
+        paged = ctypes.c_int(0)
+        self._check(self._library.tencache_program_expose(tensor._cdata, ctypes.byref(paged)))
+        return bool(paged.value)
 
     def split_ops(self) -> int:
         """Ops on lists of tensors that ran in groups, so far."""
@@ -115,3 +129,65 @@ class Paging:
 
     def mark(self, tensor: Any, role: int, name: str) -> None:
         self._check(self._library.tencache_program_mark(tensor._cdata, role, name.encode()))
+
+    # ---- Updates of optimizers (executor/torch/program/update.h) ----------------------------------------------------
+
+    @contextlib.contextmanager
+    def unguarded(self) -> Iterator[None]:
+        """What the calling thread allocates in this block is PyTorch's own memory, and its ops are nobody's."""
+        self.guard(False)
+        try:
+            yield
+        finally:
+            self.guard(True)
+
+    def between_ops(self) -> bool:
+        """Whether ops of the calling thread, here and now, are the runtime's."""
+        return bool(self._library.tencache_program_between_ops())
+
+    def take_down(self, work: Callable[[], Any], sample: List[Any], step: Any) -> "Update":
+        """What `work` does with these tensors, to be done with others. Raises RuntimeError where it cannot be."""
+        handle = ctypes.c_void_p()
+        array, count = self._addresses(sample)
+        self._check(self._library.tencache_program_update_begin(array, count, None if step is None else step._cdata,
+                                                                ctypes.byref(handle)))
+        update = Update(self, handle)
+        try:
+            work()
+        finally:
+            status = self._library.tencache_program_update_end(handle)
+        self._check(status)
+        return update
+
+    def why_no_tasks(self, tensors: List[Any], tensor_count: int) -> str:
+        """Of all parameters one after the other, `tensor_count` each; empty: their updates can be tasks."""
+        array, count = self._addresses(tensors)
+        why = self._library.tencache_program_why_no_tasks(array, tensor_count, count // tensor_count)
+        return why.decode(errors="replace") if why else ""
+
+
+class Update:
+    """What an optimizer does with a parameter in one step."""
+
+    def __init__(self, paging: Paging, handle: ctypes.c_void_p) -> None:
+        self._paging, self._library, self._handle = paging, paging._library, handle
+
+    def __del__(self) -> None:
+        self._library.tencache_program_update_forget(self._handle)
+
+    def signature(self) -> str:
+        return self._library.tencache_program_update_signature(self._handle).decode()
+
+    def run(self, tensors: List[Any]) -> None:
+        """Of tensors that are not paged."""
+        array, _ = self._paging._addresses(tensors)
+        self._paging._check(self._library.tencache_program_update_run(self._handle, array))
+
+    def run_as_tasks(self, name: str, numbers: List[int], tensors: List[Any]) -> int:
+        """Of all parameters one after the other; `numbers`: of each. Returns how many tasks they became."""
+        array, _ = self._paging._addresses(tensors)
+        tasks = ctypes.c_size_t(0)
+        self._paging._check(self._library.tencache_program_update_tasks(
+            self._handle, name.encode(), (ctypes.c_int32 * len(numbers))(*numbers), array, len(numbers),
+            ctypes.byref(tasks)))
+        return tasks.value

@@ -57,6 +57,8 @@ def _record(options: Options, script: List[str]) -> Recording:
                  "--machine", options.machine]
         for directory in options.directories:
             words += ["--directory", directory]
+        if options.optimizer_tasks:
+            words.append("--optimizer-tasks")
         if options.memory:
             words += ["--memory", options.memory] + (["--reserve", options.reserve] if options.reserve else [])
         elif options.gpu_memory and not options.gpu_memory.endswith("%"):
@@ -173,6 +175,8 @@ def _report(run: Live, options: Options) -> None:
         lines.append(f"left alone, as others may share their memory: {_size(figures['unadopted_bytes'])}")
     if figures["split_ops"]:
         lines.append(f"{figures['split_ops']} ops on lists of tensors ran in groups")
+    if figures["update_tasks"]:
+        lines.append(f"{figures['update_tasks']} updates of optimizers ran as tasks")
     if figures["faults"]:
         lines.append(f"{figures['faults']} times code outside of ops touched a tensor that was not there")
     for place, count in list(figures["exposed_at"].items())[:5]:
@@ -189,7 +193,8 @@ class Session:
         self._options = Options(
             policy=arguments.policy, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
             gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
-            directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline, program=arguments.script)
+            directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
+            optimizer_tasks=arguments.optimizer_tasks, program=arguments.script)
         try:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)

@@ -6,11 +6,14 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -134,6 +137,73 @@ TEST(LiveRuntimeTest, UpdatesBesideTheProgramComputeTheSameValues) {
       EXPECT_EQ(first_difference(log.decisions, replayed.decisions), "");
     }
   }
+}
+
+// A tensor that a task adds one to in each step. Once the schedule is known the task begins some time after it was given.
+class LateTask {
+ public:
+  explicit LateTask(Device device) : device_(device), runtime_(machine_of(40), *made_.policy, options()) {
+    tensor_ = runtime_.allocate(tensor_bytes, false);
+    std::fill_n(floats(tensor_.address), values, 0.0f);
+    for (int i = 0; i < 3; ++i) step(std::chrono::milliseconds(0));
+  }
+  ~LateTask() {
+    runtime_.finish_tasks();
+    runtime_.release(tensor_.tensor);
+  }
+  void step(std::chrono::milliseconds late = std::chrono::milliseconds(30)) {
+    runtime_.iteration_boundary();
+    done_ = false;
+    const auto body = [this, late](std::span<std::byte* const> addresses) {
+      std::this_thread::sleep_for(late);
+      for (std::size_t at = 0; at < values; ++at) floats(addresses[0])[at] += 1;
+      done_ = true;
+    };
+    runtime_.run_tasks(
+        {{.name = "add", .uses = {{tensor_.tensor, true, true}}, .device = device_, .placeable = false, .body = body}});
+  }
+  bool done() const { return done_; }
+  float look() {
+    EXPECT_TRUE(runtime_.touch(tensor_.address, false));
+    EXPECT_TRUE(done());
+    return floats(tensor_.address)[values - 1];
+  }
+  void expose() { runtime_.expose(tensor_.tensor); }
+
+ private:
+  static LiveOptions options() {
+    LiveOptions options;
+    options.machine.pace = false;
+    options.machine.raw_access = true;
+    return options;
+  }
+
+  const Device device_;
+  const MadePolicy made_ = make_policy("on-demand");
+  LiveRuntime runtime_;
+  LiveRuntime::Storage tensor_;
+  std::atomic<bool> done_ = false;
+};
+
+TEST(LiveRuntimeTest, CodeOutsideOfOpsSeesWhatTasksWrote) {
+  LateTask touched(Device::cpu);
+  touched.step();
+  EXPECT_EQ(touched.look(), 4);
+  LateTask exposed(Device::cpu);
+  exposed.step();
+  exposed.expose();
+  EXPECT_TRUE(exposed.done());
+  exposed.step();  // nobody would hear of an access to what its address still shows
+  EXPECT_TRUE(exposed.done());
+  EXPECT_EQ(exposed.look(), 5);
+}
+
+// Exposed ones are protected from writes.
+TEST(LiveRuntimeTest, TasksOfTheGpuWriteExposedTensors) {
+  LateTask task(Device::gpu);
+  task.expose();
+  task.step();
+  EXPECT_EQ(task.look(), 4);
 }
 
 // What a timeline says of a tier adds up: by tensor and, where the tensor is not known, by role.

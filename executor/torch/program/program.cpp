@@ -6,11 +6,14 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "executor/live/live_abi.h"
 #include "executor/torch/paging.h"
+#include "executor/torch/program/update.h"
 #include "executor/torch/recorder/op_schema.h"
 
 namespace tencache {
@@ -54,11 +57,17 @@ void each_storage(void* const* tensors, std::size_t count, const Visit& visit) {
   }
 }
 
-std::vector<std::uint32_t> ids_of(void* const* tensors, std::size_t count) {
+std::vector<at::Tensor> tensors_at(void* const* tensors, std::size_t count) {
   std::vector<at::Tensor> all;
   for (std::size_t i = 0; i < count; ++i) all.push_back(tensor_at(tensors[i]));
-  return paging::tensors_of(all);
+  return all;
 }
+
+std::vector<std::uint32_t> ids_of(void* const* tensors, std::size_t count) {
+  return paging::tensors_of(tensors_at(tensors, count));
+}
+
+const std::shared_ptr<Update>& of(void* update) { return *static_cast<std::shared_ptr<Update>*>(update); }
 
 }  // namespace
 }  // namespace tencache
@@ -107,11 +116,12 @@ int tencache_program_give_back(void* const* tensors, size_t count) {
 // Is any of the tensor's memory the runtime's?
 int tencache_program_paged(void* tensor) { return ids_of(&tensor, 1).empty() ? 0 : 1; }
 
-// The tensor's address gets known outside PyTorch. 0: it is none of the runtime's.
-int tencache_program_expose(void* tensor) {
-  bool paged = false;
-  each_storage(&tensor, 1, [&](c10::StorageImpl& storage) { paged = paging::expose(storage) || paged; });
-  return paged ? 1 : 0;
+// The tensor's address gets known outside PyTorch. `paged`: whether it is the runtime's.
+int tencache_program_expose(void* tensor, int* paged) {
+  *paged = 0;
+  return guarded([&] {
+    each_storage(&tensor, 1, [&](c10::StorageImpl& storage) { *paged = paging::expose(storage) ? 1 : *paged; });
+  });
 }
 
 // Ops on lists of tensors that ran in groups, so far.
@@ -148,6 +158,53 @@ int tencache_program_unpin(const uint32_t* ids, size_t count, int written) {
     const tencache_live* const live = paging::attached();
     if (live == nullptr || count == 0) return;
     if (const int status = live->unpin(live->runtime, ids, count, written)) raise(*live, status);
+  });
+}
+
+// ---- Updates of optimizers (update.h).
+
+// Whether ops of the calling thread, here and now, are the runtime's.
+int tencache_program_between_ops() { return paging::attached() != nullptr && paging::between_ops() ? 1 : 0; }
+
+// Takes the calling thread's ops down until tencache_program_update_end. `step` may be NULL.
+int tencache_program_update_begin(void* const* sample, size_t count, void* step, void** update) {
+  return guarded([&] {
+    at::Tensor steps = step != nullptr ? tensor_at(step) : at::Tensor();
+    *update = new std::shared_ptr<Update>(std::make_shared<Update>(tensors_at(sample, count), std::move(steps)));
+  });
+}
+
+// The message says why it cannot be run elsewhere.
+int tencache_program_update_end(void* update) {
+  return guarded([&] { of(update)->finish(); });
+}
+
+const char* tencache_program_update_signature(void* update) { return of(update)->signature().c_str(); }
+
+void tencache_program_update_forget(void* update) { delete static_cast<std::shared_ptr<Update>*>(update); }
+
+// On a thread of its own, as a task would: of tensors in PyTorch's own memory, for comparisons.
+int tencache_program_update_run(void* update, void* const* tensors) {
+  return guarded([&] {
+    std::vector<float*> addresses;
+    const std::vector<at::Tensor> all = tensors_at(tensors, of(update)->tensor_count());
+    for (const at::Tensor& tensor : all) addresses.push_back(tensor.data_ptr<float>());
+    std::async(std::launch::async, [&] { of(update)->run(addresses, all.front().numel()); }).get();
+  });
+}
+
+// NULL, or why the updates of `count` parameters, each with `tensor_count` tensors, cannot be tasks.
+const char* tencache_program_why_no_tasks(void* const* tensors, size_t tensor_count, size_t count) {
+  failure_message = why_no_tasks(*paging::attached(), tensors_at(tensors, tensor_count * count), tensor_count);
+  return failure_message.empty() ? nullptr : failure_message.c_str();
+}
+
+// `sub_groups`: how many tasks there are.
+int tencache_program_update_tasks(void* update, const char* name, const int32_t* numbers, void* const* tensors,
+                                  size_t count, size_t* sub_groups) {
+  return guarded([&] {
+    *sub_groups = run_as_tasks(*paging::attached(), of(update), name, {numbers, numbers + count},
+                               tensors_at(tensors, of(update)->tensor_count() * count));
   });
 }
 

@@ -115,9 +115,9 @@ void ChunkMemory::protect(std::byte* at, Bytes bytes) {
   }
 }
 
-void ChunkMemory::expose(TensorId tensor) {
+void ChunkMemory::expose(TensorId tensor, bool writable) {
   ranges_[tensor].exposed = true;
-  set_access(tensor, false);
+  set_access(tensor, writable);
 }
 
 // Of what is at the tensor's addresses: pages of its own, and reservations, which stay without any.

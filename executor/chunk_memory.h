@@ -74,8 +74,8 @@ class ChunkMemory final : public TierMemory {
   std::byte* copy_address(TensorId tensor, Bytes begin) const;  // the tensor's own, of a chunk that is not hidden
   std::shared_ptr<HiddenPages> hidden_at(TensorId tensor, Bytes begin) const;  // null: of a chunk that is not hidden
   // With `raw_access`. An exposed tensor can be written only between `open_for_writing` and `close_for_writing`; other
-  // writes fault. Both do nothing for tensors that are not exposed.
-  void expose(TensorId tensor);
+  // writes fault. Both do nothing for tensors that are not exposed. `writable`: it is open from the start.
+  void expose(TensorId tensor, bool writable);
   void open_for_writing(TensorId tensor) { set_access(tensor, true); }
   void close_for_writing(TensorId tensor) { set_access(tensor, false); }
   bool owns(const void* address) const { return addresses_.owns(address); }

@@ -96,7 +96,7 @@ class HostMachine final : public Machine {
   // from any thread, the others from the one that calls Machine.
   bool owns(const void* address) const { return options_.raw_access && memory_->owns(address); }
   TensorId tensor_at(const void* address) const { return options_.raw_access ? memory_->tensor_at(address) : none; }
-  void expose(TensorId tensor) { memory_->expose(tensor); }
+  void expose(TensorId tensor, bool writable) { memory_->expose(tensor, writable); }
   void open_for_writing(TensorId tensor) { memory_->open_for_writing(tensor); }
 
   // The tensor's constant address in a memory tier.

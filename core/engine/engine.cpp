@@ -233,11 +233,17 @@ void Engine::take(input::Pin& pin) {
   for (const ChunkId chunk : memory_.chunks_of(pin.tensor)) {
     if (memory_.copy(chunk, 0).evicting) mover_.rescue(chunk, 0);
     memory_.pin(chunk, 0);
+    if (!pin.written) continue;
+    TENCACHE_CHECK(memory_.copy(chunk, 0).writers > 0);
+    memory_.add_writer(chunk, 0);
   }
 }
 
 void Engine::take(input::Unpin& unpin) {
-  for (const ChunkId chunk : memory_.chunks_of(unpin.tensor)) memory_.unpin(chunk, 0);
+  for (const ChunkId chunk : memory_.chunks_of(unpin.tensor)) {
+    memory_.unpin(chunk, 0);
+    if (unpin.written) memory_.remove_writer(chunk, 0);
+  }
 }
 
 // ---- An owned program, from start to result -------------------------------------------------------------------------

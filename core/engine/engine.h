@@ -133,9 +133,10 @@ class Engine {
   void late_write(TensorId tensor) { enter(moment_.now, input::LateWrite{tensor}); }
   // A tensor's role became known.
   void set_role(TensorId tensor, Role role) { enter(moment_.now, input::SetRole{tensor, role}); }
-  // From outside an op: the tensor, resident in the GPU tier, stays there until as many calls of `unpin`.
-  void pin(TensorId tensor) { enter(moment_.now, input::Pin{tensor}); }
-  void unpin(TensorId tensor) { enter(moment_.now, input::Unpin{tensor}); }
+  // The tensor, resident in the GPU tier, stays there until as many calls of `unpin`. `written`: the running op writes
+  // it, and so may others until `unpin`; no copy is made of it meanwhile.
+  void pin(TensorId tensor, bool written = false) { enter(moment_.now, input::Pin{tensor, written}); }
+  void unpin(TensorId tensor, bool written = false) { enter(moment_.now, input::Unpin{tensor, written}); }
 
   // ---- Both.
   const Residency& memory() const { return memory_; }

@@ -76,9 +76,11 @@ struct LateWrite {
 };
 struct Pin {
   TensorId tensor = none;
+  bool written = false;
 };
 struct Unpin {
   TensorId tensor = none;
+  bool written = false;  // as it was pinned
 };
 
 }  // namespace input

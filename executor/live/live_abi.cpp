@@ -40,13 +40,16 @@ int guarded(const Work& work) {
   }
 }
 
+// Until the thread's next call.
+std::span<const Use> converted(const tencache_use* uses, size_t count) {
+  thread_local std::vector<Use> all;
+  all.clear();
+  for (const tencache_use& use : std::span(uses, count)) all.push_back({use.tensor, use.read != 0, use.written != 0});
+  return all;
+}
+
 int begin_op(void* runtime, const char* name, size_t name_bytes, const tencache_use* uses, size_t count) {
-  thread_local std::vector<Use> converted;
-  converted.clear();
-  for (const tencache_use& use : std::span(uses, count)) {
-    converted.push_back({use.tensor, use.read != 0, use.written != 0});
-  }
-  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted); });
+  return guarded([&] { of(runtime).begin_op({name, name_bytes}, converted(uses, count)); });
 }
 
 int end_op(void* runtime, int linger) {
@@ -99,6 +102,14 @@ int unpin(void* runtime, const uint32_t* tensors, size_t count, int written) {
       throw;
     }
   });
+}
+
+int lend(void* runtime, const tencache_use* uses, size_t count, int comes_back) {
+  return guarded([&] { of(runtime).lend(converted(uses, count), comes_back != 0); });
+}
+
+void take_back(void* runtime, const tencache_use* uses, size_t count, int comes_back) {
+  of(runtime).take_back(converted(uses, count), comes_back != 0);
 }
 
 int expose(void* runtime, uint32_t tensor) {
@@ -164,6 +175,8 @@ tencache_live live_abi(LiveRuntime& runtime, const MachineSpec& spec, bool on_ac
           .mark = mark,
           .pin = pin,
           .unpin = unpin,
+          .lend = lend,
+          .take_back = take_back,
           .expose = expose,
           .run_tasks = run_tasks,
           .set_close_listener = set_close_listener,

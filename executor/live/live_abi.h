@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { tencache_live_abi = 4 };  // goes up with every change
+enum { tencache_live_abi = 5 };  // goes up with every change
 enum { tencache_no_tensor = 0xffffffffu };
 
 enum tencache_status { tencache_ok = 0, tencache_out_of_memory = 1, tencache_failed = 2 };
@@ -63,6 +63,8 @@ struct tencache_live {
   int (*pin)(void* runtime, const uint32_t* tensors, size_t count, int written);
   // Whatever fails in it fails the runtime, too: its next call says so.
   int (*unpin)(void* runtime, const uint32_t* tensors, size_t count, int written);
+  int (*lend)(void* runtime, const struct tencache_use* uses, size_t count, int comes_back);
+  void (*take_back)(void* runtime, const struct tencache_use* uses, size_t count, int comes_back);
   int (*expose)(void* runtime, uint32_t tensor);
   // Not with an accelerator. Takes the contexts, whatever it returns.
   int (*run_tasks)(void* runtime, const struct tencache_task* tasks, size_t count);

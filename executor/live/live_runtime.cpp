@@ -143,8 +143,16 @@ void LiveRuntime::wait_until(MutexLock& lock, const std::function<bool()>& done)
   while (!done()) {
     hear_of_frees();
     if (done()) return;
-    if (feed_.idle()) feed_.check_progress();
-    if (!done() && !feed_.idle()) feed_.wait(lock);
+    if (feed_.idle()) check_progress();
+    if (!done() && (!feed_.idle() || raw_.any_comes_back())) feed_.wait(lock);
+  }
+}
+
+void LiveRuntime::check_progress() {
+  try {
+    feed_.check_progress();
+  } catch (const OutOfMemory&) {
+    if (!raw_.any_comes_back()) throw;
   }
 }
 
@@ -308,6 +316,10 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   tell(signal, at);
   op_.begin(name);
   for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
+  for (const RawAccess::Lent& lent : raw_.lent()) {  // what cannot leave meanwhile is needed, too
+    const bool used = std::ranges::any_of(uses, [&lent](const Use& use) { return use.tensor == lent.tensor; });
+    if (!lent.comes_back && !used) op_.add(lent.tensor, tensors_.room(lent.tensor));
+  }
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
     await_room(lock);
@@ -473,7 +485,7 @@ void LiveRuntime::pin(std::span<const TensorId> tensors, bool written) {
   MutexLock lock(feed_.mutex);
   enter();
   brief_op(lock, follower_.names().intern("pin"), tensors, written, [&]() TENCACHE_REQUIRES(feed_.mutex) {
-    for (const TensorId tensor : tensors) feed_.engine().pin(tensor);
+    for (const TensorId tensor : tensors) feed_.engine().pin(tensor, written);
   });
 }
 
@@ -484,18 +496,27 @@ void LiveRuntime::unpin(std::span<const TensorId> tensors, bool written) {
   } catch (...) {
     failure = std::current_exception();
   }
-  MutexLock lock(feed_.mutex);
-  try {
-    if (failure == nullptr) enter();
-    // A policy may have cleaned them meanwhile: such copies are stale now.
-    if (failure == nullptr && written) brief_op(lock, follower_.names().intern("unpin"), tensors, true, [] {});
-  } catch (...) {
-    failure = std::current_exception();
-  }
+  const MutexLock lock(feed_.mutex);
   if (feed_.failure() == nullptr) {  // else the engine stopped in the middle of something
-    for (const TensorId tensor : tensors) feed_.engine().unpin(tensor);
+    for (const TensorId tensor : tensors) feed_.engine().unpin(tensor, written);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void LiveRuntime::lend(std::span<const Use> uses, bool comes_back) {
+  const MutexLock lock(feed_.mutex);
+  if (feed_.failure() != nullptr) std::rethrow_exception(feed_.failure());
+  for (const Use& use : uses) feed_.engine().pin(use.tensor, use.write);
+  raw_.lent(uses, comes_back);
+}
+
+void LiveRuntime::take_back(std::span<const Use> uses, bool comes_back) noexcept {
+  const MutexLock lock(feed_.mutex);
+  raw_.taken_back(uses, comes_back);
+  if (feed_.failure() == nullptr) {
+    for (const Use& use : uses) feed_.engine().unpin(use.tensor, use.write);
+  }
+  feed_.wake();  // who waits for memory looks again
 }
 
 // ---- Raw access without a word ---------------------------------------------------------------------------------------
@@ -535,7 +556,7 @@ bool LiveRuntime::touch(const void* address, bool written) {
     }
     feed_.engine().pin(tensor);
     raw_.touched(tensor);
-    feed_.machine().expose(tensor);
+    expose_now(tensor);
     if (written) feed_.machine().open_for_writing(tensor);
     const Nanoseconds end = feed_.now();
     feed_.tell([end](Engine& engine) { engine.end(end); });
@@ -553,7 +574,7 @@ void LiveRuntime::expose(TensorId tensor) {
   if (!options_.machine.raw_access || !tensors_.alive(tensor)) return;
   const auto mark = [&]() TENCACHE_REQUIRES(feed_.mutex) {
     raw_.exposed(tensor);
-    feed_.machine().expose(tensor);
+    expose_now(tensor);
   };
   if (turn_.inside_body()) return mark();
   end_lingering();
@@ -562,6 +583,9 @@ void LiveRuntime::expose(TensorId tensor) {
     mark();
   });
 }
+
+// Threads that it is lent to go on writing: they may not be held up by a protection, which system calls do not survive.
+void LiveRuntime::expose_now(TensorId tensor) { feed_.machine().expose(tensor, raw_.is_written_by_others(tensor)); }
 
 std::uint64_t LiveRuntime::touches() const {
   const MutexLock lock(feed_.mutex);

@@ -109,9 +109,15 @@ class LiveRuntime {
 
   // ---- Raw access. Between `pin` and `unpin` the tensors are in the GPU tier and stay there, so that their addresses
   // may be read and written by code that is no op. `written`: their content may change; copies elsewhere become stale
-  // now. Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in interception.h.
+  // now, and none is made. Pinned bytes are missing for ops: out of memory comes earlier. Use RAII: PinnedTensors in
+  // interception.h.
   void pin(std::span<const TensorId> tensors, bool written);
   void unpin(std::span<const TensorId> tensors, bool written);
+  // Tensors that the calling thread's op uses stay as if pinned when it ends: threads that it started go on reading
+  // and writing them. `comes_back`: some thread will call `take_back` whatever this one does, so that calls which lack
+  // memory wait for it. `take_back` never waits, and may be called from any thread.
+  void lend(std::span<const Use> uses, bool comes_back);
+  void take_back(std::span<const Use> uses, bool comes_back) noexcept;
   // With raw access (HostMachineOptions): code that is no op touches the address, which faulted. Brings the tensor in and
   // keeps it there until the next call of any function but this one. False: the address is no tensor's. Counts as no op
   // of the step; waits for tasks as ops do. Throws OutOfMemory as ops do, and Error inside an op of this thread that does
@@ -192,6 +198,7 @@ class LiveRuntime {
   // The device's failure is the runtime's.
   void await_device_or_fail() TENCACHE_REQUIRES(feed_.mutex);
   void wait_until(MutexLock& lock, const std::function<bool()>& done) TENCACHE_REQUIRES(feed_.mutex);
+  void check_progress() TENCACHE_REQUIRES(feed_.mutex);
   [[noreturn]] void give_up(const OutOfMemory& error, const std::string& op) TENCACHE_REQUIRES(feed_.mutex);
   void tell(StepFollower::Signal signal, Nanoseconds now) TENCACHE_REQUIRES(feed_.mutex);
   void completion_handled(std::span<Span> added) TENCACHE_REQUIRES(feed_.mutex);
@@ -203,6 +210,7 @@ class LiveRuntime {
   void take_op(MutexLock& lock) TENCACHE_REQUIRES(feed_.mutex);
   void give_op() TENCACHE_REQUIRES(feed_.mutex);
   void let_go_of_touched() TENCACHE_REQUIRES(feed_.mutex);
+  void expose_now(TensorId tensor) TENCACHE_REQUIRES(feed_.mutex);
   template <typename Work>
   void as_op(MutexLock& lock, const Work& work) TENCACHE_REQUIRES(feed_.mutex);
   void start_op(MutexLock& lock, NameId name, std::span<const Use> uses) TENCACHE_REQUIRES(feed_.mutex);

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "executor/torch/lent_tensors.h"
 #include "executor/torch/paged_storage.h"
 #include "executor/torch/recorder/op_schema.h"
 
@@ -286,11 +287,24 @@ void as_op(const tencache_live& live, const std::string& name, const std::vector
   check(live, live.end_op(live.runtime, linger ? 1 : 0));
 }
 
+// What an op that goes on will still use.
+Loan loan_of(const OpSchema& info, const torch::jit::Stack& stack, const tencache_live& live,
+             const std::vector<tencache_use>& uses) {
+  Loan loan{&live, uses, {}};
+  const std::size_t first = stack.size() - info.argument_count;
+  for (const ArgumentInfo& argument : info.arguments) {
+    visit_storages(stack[first + argument.position],
+                   [&loan](const c10::Storage& storage, bool) { loan.storages.push_back(storage); });
+  }
+  return loan;
+}
+
 void run_paged(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
                const tencache_live& live) {
   thread_local std::vector<tencache_use> uses;
   uses.clear();
   collect_uses(info, *stack, live, uses);
+  Loan loan = info.goes_on ? loan_of(info, *stack, live, uses) : Loan();
   as_op(live, info.name, uses, info.uninitialised, [&] {
     try {
       if (auditing && host.device == c10::DeviceType::CPU) {
@@ -305,7 +319,9 @@ void run_paged(OpSchema& info, const c10::OperatorHandle& op, c10::DispatchKeySe
       if (live.on_accelerator != 0) keep(live, hidden_storages(*stack, 0, live));
       throw;
     }
-    if (live.on_accelerator != 0) keep(live, hidden_storages(*stack, op.schema().returns().size(), live));
+    const std::size_t returns = op.schema().returns().size();
+    if (live.on_accelerator != 0) keep(live, hidden_storages(*stack, returns, live));
+    if (info.goes_on) lend(std::move(loan), torch::jit::last(*stack, returns), check);
   });
 }
 
@@ -421,6 +437,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, paging_key);
   const tencache_live* const live = active;
   OpSchema& info = op_schema(op);
+  take_back_finished();
   if (op_taker != nullptr && info.touches_memory) {
     const c10::impl::ExcludeDispatchKeyGuard not_inside(paging_key);
     op_taker->take(op, below, *stack);
@@ -566,6 +583,7 @@ void attach(const tencache_live& live, const Host& to) {
         if (host.let_go_of_workspaces != nullptr) host.let_go_of_workspaces();
         active = nullptr;
         registry().orphan(static_cast<const tencache_live*>(closing));
+        forget_loans(*static_cast<const tencache_live*>(closing));
       },
       const_cast<tencache_live*>(&live));
 }
@@ -584,7 +602,11 @@ void set_op_taker(OpTaker* taker) { op_taker = taker; }
 bool between_ops() { return guarded() && ops_open == 0 && op_taker == nullptr; }
 
 void set_guarded(bool on) { c10::impl::tls_set_dispatch_key_included(paging_key, on); }
-bool guarded() { return c10::impl::tls_is_dispatch_key_included(paging_key); }
+// Threads that inherit the state of a thread inside an op (gloo's) are not.
+bool guarded() {
+  return c10::impl::tls_is_dispatch_key_included(paging_key) &&
+         (ops_open > 0 || !c10::impl::tls_is_dispatch_key_excluded(paging_key));
+}
 
 std::uint32_t tensor_of(const c10::Storage& storage) {
   return storage ? registry().find(base_address(storage), active) : no_tensor;
@@ -611,6 +633,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   }
   if (bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
+  if (is_lent(from)) return Adoption::foreign;
   const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
   if (registry().is_known_outside(from)) return Adoption::foreign;
   c10::DataPtr moved;
@@ -651,7 +674,7 @@ void give_back(c10::StorageImpl& storage) {
   const tencache_live* const live = active;
   const void* const from = std::as_const(storage).data();
   const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(from, live);
-  if (tensor == no_tensor) return;
+  if (tensor == no_tensor || is_lent(from)) return;
   c10::DataPtr plain;
   as_op(*live, "give back", {{tensor, 1, 0}}, false, [&] {
     plain = plain_allocator->allocate(storage.nbytes());

@@ -85,7 +85,7 @@ Adoption adopt(c10::StorageImpl& storage);
 // The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that is
 // not the runtime's is never adopted, and the answer is false.
 bool expose(c10::StorageImpl& storage);
-// The way back, for a storage of the runtime: memory of PyTorch's own.
+// The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays.
 void give_back(c10::StorageImpl& storage);
 
 // Ops on lists that ran in groups, since `attach`.

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from typing import Callable, List, Sequence
 
+from tencache_recorder._library import alone
+
 from ._core import Error
 
 
@@ -22,26 +24,31 @@ def machine_file(cpu_tier: bool, directories: Sequence[str], say: Callable[[str]
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tencache"
     path = cache / f"this-computer-{hashlib.sha256(what.encode()).hexdigest()[:12]}.yaml"
     if not path.exists():
-        say("measuring this computer's memory and disk, once (some seconds)")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            made = os.path.join(folder, "machine.yaml")
-            words = ["calibrate", "--quick", "--device", "host", "-o", made] if cpu_tier else [
-                "calibrate", "--quick", "--no-cpu-tier", "-o", made]
-            for directory in folders:
-                words += ["--directory", directory]
-            call = "import sys; from tencache import _commands, _core; _core.run(sys.argv[1:], {})"
-            package = str(pathlib.Path(__file__).parent.parent)
-            environment = dict(os.environ, PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
-            done = subprocess.run([sys.executable, "-c", call, *words], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, text=True, env=environment)
-            if done.returncode != 0:
-                lines: List[str] = done.stderr.strip().splitlines()
-                raise Error(f"this computer cannot be measured: {lines[-1] if lines else 'no reason given'}; give a "
-                            "machine file")
-            os.replace(made, path)
-        say(f"kept in {path}; a longer look: `tencache calibrate`, and --machine FILE")
+        with alone(str(cache)):
+            if not path.exists():
+                _measure(path, cpu_tier, folders, say)
     return str(path)
+
+
+def _measure(path: pathlib.Path, cpu_tier: bool, directories: List[str], say: Callable[[str], None]) -> None:
+    say("measuring this computer's memory and disk, once (some seconds)")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = os.path.join(folder, "machine.yaml")
+        words = ["calibrate", "--quick", "--device", "host", "-o", made] if cpu_tier else [
+            "calibrate", "--quick", "--no-cpu-tier", "-o", made]
+        for directory in directories:
+            words += ["--directory", directory]
+        call = "import sys; from tencache import _commands, _core; _core.run(sys.argv[1:], {})"
+        package = str(pathlib.Path(__file__).parent.parent)
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
+        done = subprocess.run([sys.executable, "-c", call, *words], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, env=environment)
+        if done.returncode != 0:
+            lines: List[str] = done.stderr.strip().splitlines()
+            raise Error(f"this computer cannot be measured: {lines[-1] if lines else 'no reason given'}; give a "
+                        "machine file")
+        os.replace(made, path)
+    say(f"kept in {path}; a longer look: `tencache calibrate`, and --machine FILE")
 
 
 def _status(name: str) -> int:

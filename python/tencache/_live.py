@@ -17,7 +17,7 @@ import torch
 from tencache_recorder import _program as objects
 
 from . import _commands  # noqa: F401  which says where the configurations are that ship with the package
-from . import _computer, _core
+from . import _computer, _core, _ranks
 from ._core import Error
 from ._paging import Paging
 from ._updates import Updates
@@ -27,6 +27,14 @@ _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the reco
 
 # Of a budget for the whole process, what is kept for all that is no tensor and comes after the first parameter.
 _RESERVE_SHARE, _LEAST_RESERVE = 0.1, 64 << 20
+
+# Of a model, how much is broadcast at a time: what is broadcast is there twice. The same on all ranks.
+_BROADCAST_BYTES = 16 << 20
+# A thread of gloo has the tensors of a collective a moment longer than its Work lasts.
+_THREADS_LET_GO_SECONDS = 1.0
+# Collectives that are no ops in PyTorch before 2.0.
+_BEFORE_2_0 = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced", "alltoall_base",
+               "monitored_barrier", "recv_anysource")
 
 # Programs whose tensors others move or hand to code that is no op: by the packages of their modules' classes.
 _REFUSED = {
@@ -55,7 +63,7 @@ class Options:
     quiet: bool = False
 
     def say(self, text: str) -> None:
-        if not self.quiet:
+        if not self.quiet and _ranks.rank() == 0:
             print("tencache: " + text, file=sys.stderr)
 
     def check(self) -> "Options":
@@ -73,7 +81,7 @@ class Options:
 
     def setting(self, taken: int = 0) -> "_core.LiveSetting":
         """`taken`: bytes of the process that are no tensors'."""
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        ranks = _ranks.count_here()
         gpu_memory = self.gpu_memory
         if self.memory:
             budget = _core.parse_bytes(self.memory) // ranks
@@ -97,7 +105,7 @@ class Live:
 
     def __init__(self, options: Options, predicted: Optional["_core.LivePrediction"] = None) -> None:
         """`options`: checked."""
-        self._options, self._predicted, self._quiet = options, predicted, options.quiet
+        self._options, self._predicted = options, predicted
         self._paging = Paging.load(options.say)
         self._updates = Updates(self._paging, options.say)
         self._began = False
@@ -136,7 +144,7 @@ class Live:
 
     def _make_run(self) -> "_core.LiveRun":
         return _core.LiveRun(self._options.setting(self._taken), pace=self._options.pace,
-                             timeline=self._options.timeline, predicted=self._predicted)
+                             timeline=_ranks.own_file(self._options.timeline), predicted=self._predicted)
 
     def _begin(self) -> None:
         """With a budget for the whole process at the first parameter: what was imported until then is known."""
@@ -179,9 +187,14 @@ class Live:
         self._give_back()
         self._paging.guard(False)
         left = self._run.close()
-        if left and not self._quiet:
-            print(f"tencache: tensors that only PyTorch's own objects hold keep {left} bytes of the run's memory: the "
-                  "next run begins when they are gone", file=sys.stderr)
+        until = time.monotonic() + _THREADS_LET_GO_SECONDS
+        while left and torch.distributed.is_available() and torch.distributed.is_initialized() \
+                and time.monotonic() < until:
+            time.sleep(0.001)
+            left = self._run.close()
+        if left:
+            self._options.say(f"tensors that only PyTorch's own objects hold keep {left} bytes of the run's memory: the "
+                              "next run begins when they are gone")
         self._closed = left == 0
         return False
 
@@ -204,6 +217,16 @@ class Live:
             self._updates.watch(self._replace)
         if hasattr(torch, "compile"):
             self._replace(torch, "compile", self._make_compile(torch.compile))
+        if torch.distributed.is_available():
+            self._watch_ranks()
+
+    def _watch_ranks(self) -> None:
+        parallel, group = torch.nn.parallel.DistributedDataParallel, torch.distributed.ProcessGroup
+        self._replace(parallel, "__init__", self._make_parallel(parallel.__init__))
+        self._replace(torch.distributed, "_broadcast_coalesced",
+                      self._make_broadcast(torch.distributed._broadcast_coalesced))
+        for name in _BEFORE_2_0 if not hasattr(torch, "compile") else ():
+            self._replace(group, name, self._make_collective(name, getattr(group, name)))
 
     def _replace(self, owner: Any, name: str, value: Any, static: bool = False) -> None:
         own, plain = name in owner.__dict__, owner.__dict__.get(name)  # else inherited
@@ -245,6 +268,44 @@ class Live:
             self._options.say("torch.compile is left out: compiled code uses memory without ops")
             return model if model is not None else lambda function: function
         return compile
+
+    def _make_parallel(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
+            if self._began:
+                self._paging.page_all(True)  # the buckets of gradients
+            try:
+                plain(model, *args, **kwargs)
+            finally:
+                if self._began:
+                    self._paging.page_all(self._started)
+        return __init__
+
+    def _make_broadcast(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def broadcast(group: Any, tensors: Any, buffer_bytes: int, *args: Any, **kwargs: Any) -> Any:
+            return plain(group, tensors, min(buffer_bytes, _BROADCAST_BYTES), *args, **kwargs)
+        return broadcast
+
+    def _make_collective(self, name: str, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._began:
+                return plain(group, *args, **kwargs)
+            tensors = [value for value in _flatten(args) if isinstance(value, torch.Tensor)]
+            if name == "recv_anysource" and any(self._paging.paged(tensor) for tensor in tensors):
+                raise RuntimeError("tencache: receiving from any rank needs PyTorch 2.0: name the rank")
+            pinned = self._paging.pin(tensors, written=True)
+            guarded = self._paging.guard(False)  # nor may its own tensors move
+            try:
+                work = plain(group, *args, **kwargs)
+                if work is not None:
+                    work.wait()
+                return work
+            finally:
+                self._paging.guard(guarded)
+                self._paging.unpin(pinned)
+        return collective
 
     def _make_parameter(self, plain: Any) -> Any:
         def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,6 +366,7 @@ class Live:
             return
         if id(module) not in self._names:
             self._find_models()
+            self._names.setdefault(id(module), type(module).__name__)  # a wrapper around a model
         if self._batch == (0, 0) and id(module) in self._roots:
             self._batch = objects.batch_of(args, {})
         if id(module) in self._roots and not self._inside(module):
@@ -476,6 +538,10 @@ class Live:
         return trace
 
 
+def _flatten(values: Any) -> List[Any]:
+    return [one for value in values for one in (_flatten(value) if isinstance(value, (list, tuple)) else [value])]
+
+
 _OURS = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.abspath(torch.__file__)))
 
 
@@ -505,6 +571,9 @@ def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_
     optimizer_tasks
                 the updates of Adam, AdamW and SGD run as tasks, which the policy may place on the CPU's lane, beside the
                 program; same bits, or left to PyTorch with a remark
+
+    Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
+    disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
     return Live(Options(policy, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
                         directories, settings or {}, pace, timeline, optimizer_tasks, quiet=quiet).check())

@@ -14,8 +14,10 @@ from ._core import Error
 
 _STATUS_OUT_OF_MEMORY = 1
 _SOURCES = ["executor/torch/program/program.cpp", "executor/torch/program/update.cpp", "executor/torch/paging.cpp",
-            "executor/torch/recorder/op_schema.cpp", "executor/torch/recorder/op_lists.cpp"]
-_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/program/update.h", "executor/torch/paging.h",
+            "executor/torch/lent_tensors.cpp", "executor/torch/recorder/op_schema.cpp",
+            "executor/torch/recorder/op_lists.cpp"]
+_HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/program/update.h",
+            "executor/torch/lent_tensors.h", "executor/torch/paging.h",
             "executor/torch/paged_storage.h", "executor/torch/recorder/op_schema.h",
             "executor/torch/recorder/op_lists.h"]
 
@@ -82,9 +84,9 @@ class Paging:
     def attach(self, abi: int) -> None:
         self._check(self._library.tencache_program_attach(abi))
 
-    def guard(self, on: bool) -> None:
-        """Of the calling thread."""
-        self._library.tencache_program_guard(on)
+    def guard(self, on: bool) -> bool:
+        """Of the calling thread. Returns what it was."""
+        return bool(self._library.tencache_program_guard(on))
 
     def page_all(self, on: bool) -> None:
         """Off: only what is allocated beside paged tensors is paged."""
@@ -116,16 +118,16 @@ class Paging:
         """Ops on lists of tensors that ran in groups, so far."""
         return int(self._library.tencache_program_split_ops())
 
-    def pin(self, tensors: List[Any]) -> Any:
+    def pin(self, tensors: List[Any], written: bool = False) -> Any:
         """Brings all of them in and keeps them there, for system calls that are given their addresses, until `unpin` of
         what this returns."""
         array, count = self._addresses(tensors)
         ids, pinned = (ctypes.c_uint32 * max(count, 1))(), ctypes.c_size_t(0)
-        self._check(self._library.tencache_program_pin(array, count, 0, ids, ctypes.byref(pinned)))
-        return ids, pinned.value
+        self._check(self._library.tencache_program_pin(array, count, written, ids, ctypes.byref(pinned)))
+        return ids, pinned.value, written
 
     def unpin(self, pinned: Any) -> None:
-        self._check(self._library.tencache_program_unpin(*pinned, 0))
+        self._check(self._library.tencache_program_unpin(*pinned))
 
     def mark(self, tensor: Any, role: int, name: str) -> None:
         self._check(self._library.tencache_program_mark(tensor._cdata, role, name.encode()))

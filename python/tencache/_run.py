@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import Callable, List, Sequence, Tuple
 
-from . import _computer, _core
+from . import _computer, _core, _ranks
 from ._commands import info
 from ._core import Error
 from ._live import Live, Options
@@ -35,7 +35,7 @@ def _size(size: float) -> str:
 
 
 def _say(text: str) -> None:
-    print("tencache: " + text, file=sys.stderr)
+    print("tencache: " + _ranks.say_first(text), file=sys.stderr)
 
 
 # ---- Before the run --------------------------------------------------------------------------------------------------
@@ -64,10 +64,11 @@ def _record(options: Options, script: List[str]) -> Recording:
         elif options.gpu_memory and not options.gpu_memory.endswith("%"):
             words += ["--gpu-memory", options.gpu_memory]
         else:  # never without a limit
-            words += ["--gpu-memory", f"{int(0.7 * _core.available_memory())}B"]
+            words += ["--gpu-memory", f"{int(0.7 * _core.available_memory() / _ranks.count_here())}B"]
         _say(f"recording {_RECORDED_STEPS} steps of {script[0]}, after two that warm up")
         done = subprocess.run(words + ["--", *script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace")
+                              stderr=subprocess.STDOUT, text=True, errors="replace",
+                              env=_ranks.environment_of_rehearsal())
         if not os.path.exists(trace):
             sys.stderr.write("".join(line + "\n" for line in done.stdout.splitlines()[-30:]))
             raise Error(f"recording {script[0]} failed (exit code {done.returncode}; its last lines are above)")
@@ -88,6 +89,7 @@ def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], Non
             _write_recording(run, traces, path)
             sys.stdout.flush()
             sys.stderr.flush()
+            _ranks.leave_together()
             os._exit(0)  # nothing that the script does at its end
     return traces, on_boundary
 
@@ -189,6 +191,8 @@ class Session:
     """The live run of a script that has just imported PyTorch. Ends the process with a message where it cannot be."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        for name in ("json", "record", "prediction"):
+            setattr(arguments, name, _ranks.own_file(getattr(arguments, name)))
         self._arguments = arguments
         self._options = Options(
             policy=arguments.policy, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
@@ -199,7 +203,7 @@ class Session:
             self._options.settings = _settings(arguments.set)
             self._run = _prepare(arguments, self._options)
         except Error as error:
-            sys.exit(f"tencache: {error}")
+            sys.exit("tencache: " + _ranks.say_first(str(error)))
         self._traces: List[_core.Trace] = []
         if arguments.recording:
             self._run.record_all = True
@@ -221,5 +225,5 @@ class Session:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump({**run.answer(), "live": run.report()}, file, indent=2)
                 file.write("\n")
-        if not arguments.recording:
+        if not arguments.recording and _ranks.rank() == 0:
             _report(run, self._options)

@@ -298,6 +298,33 @@ TEST(EngineLiveTest, WhatIsPinnedStays) {
   EXPECT_FALSE(program.engine.memory().resident(a, 0));
 }
 
+// What the pin's owner may still write is no source of a copy, however the policy wishes for one.
+TEST(EngineLiveTest, WhatIsPinnedForWritingIsNotCopied) {
+  for (const bool written : {false, true}) {
+    TensorId a = none;
+    bool asked = false;
+    LiveProgram program(small(200, 300), [&](const Event& event, const View&, Actions& actions) {
+      if (event.kind == EventKind::op_done && asked) actions.clean(a);
+    });
+    a = program.make(100);
+    const TensorId b = program.make(50);
+    program.begin({{a, true, true}});
+    program.wait();
+    program.engine.pin(a, written);
+    program.engine.end(program.machine.now());
+    const auto copied = [&] {
+      asked = true;
+      program.run({{b, true, false}});
+      asked = false;
+      for (Completion completion; program.machine.wait(completion);) program.engine.handle(completion);
+      return program.engine.memory().valid(*program.engine.memory().chunks_of(a).begin(), 1);
+    };
+    EXPECT_EQ(copied(), !written);
+    program.engine.unpin(a, written);
+    EXPECT_TRUE(copied());
+  }
+}
+
 // An op that turns out to write what it was to read: the copy that others kept is not what there is any more.
 TEST(EngineLiveTest, AWriteThatBecomesKnownLateIsOne) {
   for (const bool late : {false, true}) {

@@ -1,7 +1,9 @@
 """C++ of the repository's tree that is built for the PyTorch of this process, once, and loaded. An installed package has
 a copy of the sources, in folders as there."""
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -25,6 +27,16 @@ def source_root(module):
 def _cache_folder():
     return os.environ.get("TENCACHE_RECORDER_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tencache_recorder")
+
+
+@contextlib.contextmanager
+def alone(folder):
+    """One process at a time makes what the folder keeps; where the file system has no locks, several may."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "lock"), "w", encoding="ascii") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Library:
@@ -60,7 +72,6 @@ class Library:
         return os.path.join(_cache_folder(), f"{self._name}-{torch.__version__}-{content.hexdigest()[:16]}.so")
 
     def _build(self, path, say, what, duration):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor, scratch = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(path))
         os.close(descriptor)
         try:
@@ -80,7 +91,9 @@ class Library:
         try:
             path = self._path()
             if not os.path.exists(path):
-                self._build(path, say, what, duration)
+                with alone(_cache_folder()):
+                    if not os.path.exists(path):
+                        self._build(path, say, what, duration)
             return ctypes.CDLL(path)
         except OSError as error:
             raise CannotLoad(str(error)) from error

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "executor/live/live_abi.h"
+#include "executor/torch/lent_tensors.h"
 #include "executor/torch/paging.h"
 #include "executor/torch/program/update.h"
 #include "executor/torch/recorder/op_schema.h"
@@ -89,8 +90,12 @@ int tencache_program_attach(const tencache_live* live) {
   });
 }
 
-// Of the calling thread.
-void tencache_program_guard(int on) { paging::set_guarded(on != 0); }
+// Of the calling thread. Returns what it was.
+int tencache_program_guard(int on) {
+  const bool before = paging::guarded();
+  paging::set_guarded(on != 0);
+  return before ? 1 : 0;
+}
 
 void tencache_program_page_all(int on) {
   paging::set_allocations(on != 0 ? paging::Allocations::all : paging::Allocations::beside_paged);
@@ -110,7 +115,10 @@ int tencache_program_adopt(void* const* tensors, size_t count, uint64_t* adopted
 }
 
 int tencache_program_give_back(void* const* tensors, size_t count) {
-  return guarded([&] { each_storage(tensors, count, [](c10::StorageImpl& storage) { paging::give_back(storage); }); });
+  return guarded([&] {
+    paging::await_lent();
+    each_storage(tensors, count, [](c10::StorageImpl& storage) { paging::give_back(storage); });
+  });
 }
 
 // Is any of the tensor's memory the runtime's?

@@ -27,17 +27,6 @@ constexpr OpArgument unannounced_writes[] = {
     {"aten::rrelu_with_noise", "noise"},
     {"aten::rrelu_with_noise_", "noise"},
     {"aten::_cudnn_rnn", "dropout_state"},
-    {"c10d::allreduce_", "tensors"},
-    {"c10d::allreduce_coalesced_", "tensors"},
-    {"c10d::broadcast_", "tensors"},
-    {"c10d::reduce_", "tensors"},
-    {"c10d::recv_", "tensors"},
-    {"c10d::allgather_", "output_tensors"},
-    {"c10d::_allgather_base_", "output_tensor"},
-    {"c10d::reduce_scatter_", "output_tensors"},
-    {"c10d::_reduce_scatter_base_", "output_tensor"},
-    {"c10d::alltoall_", "output_tensors"},
-    {"c10d::alltoall_base_", "output"},
     {"aten::mkldnn_rnn_layer_backward", "workspace"},  // 2.x; its forward pass has left room there
 };
 
@@ -163,7 +152,14 @@ bool contains(const OpArgument (&list)[count], std::string_view op, std::string_
 }  // namespace
 
 bool writes_unannounced(std::string_view op, std::string_view argument) {
+  if (goes_on_after_return(op)) {  // before 2.0 arguments have numbers, and what is sent is the second
+    return op != "c10d::send" && op != "c10d::check_for_nan" && !argument.starts_with("input") && argument != "_1";
+  }
   return contains(unannounced_writes, op, argument);
+}
+bool goes_on_after_return(std::string_view op) { return op.starts_with("c10d::"); }
+bool is_made_of_collectives(std::string_view op) {
+  return op.starts_with("_c10d_functional") || op == "_dtensor::shard_dim_alltoall";
 }
 bool overwrites(std::string_view op, std::string_view argument) { return contains(overwritten, op, argument); }
 bool is_metadata_only(std::string_view op) {

@@ -20,6 +20,10 @@ bool returns_uninitialised(std::string_view op);
 // Works on lists of tensors element by element (_foreach_*, fused optimizers): on parts of the lists, one after the
 // other, it does the same.
 bool is_on_lists(std::string_view op);
+// Its tensors may be read and written until the Work that it returns is over.
+bool goes_on_after_return(std::string_view op);
+// Calls such ops, and others on what they return.
+bool is_made_of_collectives(std::string_view op);
 // Made of other ops by its registration, but touches memory itself: must not be looked through.
 bool touches_memory_itself(std::string_view op);
 

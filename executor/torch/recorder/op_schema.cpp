@@ -29,6 +29,7 @@ bool is_metadata_op(const c10::FunctionSchema& schema) {
 // other ops" by default, whatever they do.
 bool is_composite(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
+  if (is_made_of_collectives(name)) return true;
   return name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
@@ -39,6 +40,7 @@ void describe(const c10::OperatorHandle& op, OpSchema& info) {
   info.name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
   info.touches_memory = touches_memory_itself(schema.name()) || (!is_composite(op) && !is_metadata_op(schema));
   info.uninitialised = returns_uninitialised(info.base_name);
+  info.goes_on = goes_on_after_return(info.base_name);
   info.on_lists = is_on_lists(info.base_name);
   info.argument_count = schema.arguments().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {

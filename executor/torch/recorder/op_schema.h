@@ -28,6 +28,7 @@ struct OpSchema {
   std::string base_name;        // without
   bool touches_memory = false;  // false: a view, a question about sizes, or made of other ops
   bool uninitialised = false;
+  bool goes_on = false;   // after it has returned, until its Work is over
   bool on_lists = false;  // of tensors, element by element: parts of the lists give the same
   std::size_t argument_count = 0;
   std::size_t causal_position = ~std::size_t{0};  // of the argument that says so; of attention

@@ -223,8 +223,7 @@ void SwapFiles::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::sh
                               Bytes offset) {
   TENCACHE_CHECK(bytes != 0 && file != nullptr);
   Slot slot;
-  slot.source = std::move(file);
-  slot.source_offset = offset;
+  slot.source = {std::move(file), offset};
   const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
   TENCACHE_CHECK(is_new);
 }
@@ -260,14 +259,14 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   const Slot& slot = slots_.at(tensor).at(begin);
   std::vector<FileBlock> result;
   Bytes done = 0;
-  for (; slot.source != nullptr && done < bytes; done += result.back().bytes) {
+  for (; slot.source.file != nullptr && done < bytes; done += result.back().bytes) {
     FileBlock& block = result.emplace_back();
-    block.offset = slot.source_offset + done;
+    block.offset = slot.source.offset + done;
     block.begin = done;
     block.bytes = std::min(options_.block_bytes, bytes - done);
-    block.source = slot.source.get();
+    block.source = slot.source.file.get();
   }
-  if (slot.source != nullptr) return result;
+  if (slot.source.file != nullptr) return result;
   const Bytes total = round_up(bytes, sector_bytes);
   for (const auto& [file, extent] : slot.pieces) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {

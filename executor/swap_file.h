@@ -51,6 +51,12 @@ class SourceFile {
   struct stat status_ {};
 };
 
+// From a byte of it on; without a file: nothing.
+struct SourcePart {
+  std::shared_ptr<const SourceFile> file;
+  Bytes offset = 0;
+};
+
 // A piece of a chunk in a file.
 struct FileBlock {
   std::uint32_t file = 0;  // index of the directory
@@ -118,8 +124,7 @@ class SwapFiles {
   struct Slot {
     std::vector<Piece> pieces;                   // in the order of the chunk
     std::unique_ptr<std::uint64_t[]> checksums;  // of its blocks, in this order
-    std::shared_ptr<const SourceFile> source;    // then there are no pieces
-    Bytes source_offset = 0;
+    SourcePart source;                           // then there are no pieces
   };
   void open(const Tier& tier, const std::string& directory, Bytes share);
   int reserve(File& file, Bytes end);

@@ -87,9 +87,8 @@ class HostMachine final : public Machine {
   void retire(TensorId tensor) { memory_->retire(tensor); }
 
   // Before the engine hears that a chunk is stored in the tier: it lies in that file. On the thread that calls Machine.
-  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file,
-                     Bytes offset) {
-    memory_->store_in_file(tensor, begin, bytes, tier, std::move(file), offset);
+  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file) {
+    memory_->store_in_file(tensor, begin, bytes, tier, std::move(file));
   }
 
   // With HostMachineOptions::raw_access, as in host_memory.h. `owns` and `tensor_at` may be called

@@ -68,9 +68,9 @@ void HostMemory::unmap(TensorId tensor, Bytes begin, Bytes bytes, Place place) {
 }
 
 void HostMemory::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
-                               std::shared_ptr<const SourceFile> file, Bytes offset) {
+                               std::shared_ptr<const SourceFile> file) {
   TENCACHE_CHECK(tiers_[tier].files != nullptr && accelerator_ == nullptr);
-  tiers_[tier].files->store_in_file(tensor, begin, bytes, std::move(file), offset);
+  tiers_[tier].files->store_in_file(tensor, begin, bytes, std::move(file));
 }
 
 void HostMemory::create(TensorId tensor, Bytes bytes) {

@@ -51,8 +51,7 @@ class HostMemory {
   // Where the bytes of a copy come from and go to; a chunk that is written to a file gets its slot.
   CopyWork resolve(const CopyCommand& copy);
   // SwapFiles::store_in_file, in that tier: `map` finds the chunk there.
-  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file,
-                     Bytes offset);
+  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, TierId tier, std::shared_ptr<const SourceFile> file);
   // Writes a chunk that nothing else touches; `write` fills its bytes, wherever they go then.
   void fill(TensorId tensor, Bytes begin, Bytes bytes, TierId tier,
             const std::function<void(std::span<std::byte> content)>& write);

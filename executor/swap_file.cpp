@@ -90,8 +90,8 @@ std::string wrong_with(const FileBlock& block, const std::byte* memory, bool wri
 
 }  // namespace
 
-SourceFile::SourceFile(std::string path, FileDescriptor descriptor)
-    : path_(std::move(path)), descriptor_(std::move(descriptor)) {
+SourceFile::SourceFile(std::string path, FileDescriptor descriptor, Bytes offset)
+    : path_(std::move(path)), descriptor_(std::move(descriptor)), offset_(offset) {
   TENCACHE_CHECK(descriptor_.open());
   if (::fstat(descriptor_.get(), &status_) != 0) throw Error("'" + path_ + "': " + std::strerror(errno));
 }
@@ -219,11 +219,10 @@ void SwapFiles::take(TensorId tensor, Bytes begin, Bytes bytes) {
   TENCACHE_CHECK(is_new);
 }
 
-void SwapFiles::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file,
-                              Bytes offset) {
+void SwapFiles::store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file) {
   TENCACHE_CHECK(bytes != 0 && file != nullptr);
   Slot slot;
-  slot.source = {std::move(file), offset};
+  slot.source = std::move(file);
   const bool is_new = slots_[tensor].emplace(begin, std::move(slot)).second;
   TENCACHE_CHECK(is_new);
 }
@@ -259,14 +258,14 @@ std::vector<FileBlock> SwapFiles::blocks(TensorId tensor, Bytes begin, Bytes byt
   const Slot& slot = slots_.at(tensor).at(begin);
   std::vector<FileBlock> result;
   Bytes done = 0;
-  for (; slot.source.file != nullptr && done < bytes; done += result.back().bytes) {
+  for (; slot.source != nullptr && done < bytes; done += result.back().bytes) {
     FileBlock& block = result.emplace_back();
-    block.offset = slot.source.offset + done;
+    block.offset = slot.source->offset() + begin + done;
     block.begin = done;
     block.bytes = std::min(options_.block_bytes, bytes - done);
-    block.source = slot.source.file.get();
+    block.source = slot.source.get();
   }
-  if (slot.source.file != nullptr) return result;
+  if (slot.source != nullptr) return result;
   const Bytes total = round_up(bytes, sector_bytes);
   for (const auto& [file, extent] : slot.pieces) {
     for (Bytes in_extent = 0; in_extent < extent.bytes && done < total;) {

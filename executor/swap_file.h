@@ -12,8 +12,8 @@
 // A failure is one Error: what, in which directory, at which offset, why. A file that was made shorter under a run ends
 // early, which is such an error too; that the directory is removed does not concern a file without a name.
 //
-// A chunk may also lie in a file of somebody else (`store_in_file`): a checkpoint that a program has mapped. It is read there,
-// through the page cache, as its offset is seldom a multiple of 4 KiB, and never written.
+// A chunk may also lie in a file of somebody else (`store_in_file`): a checkpoint that a program has mapped. It is read
+// there through the page cache, because its offset is seldom a multiple of 4 KiB, and never written.
 //
 // With checksums (Tier::checksums) the lane keeps the XXH64 of each block that it writes, in memory, and compares it
 // when it reads the block: what a disk lost, tore or mixed up is an error and never data.
@@ -36,25 +36,21 @@
 
 namespace tencache {
 
-// Of somebody else, opened for reading.
+// Of somebody else, opened for reading, with a tensor's content from a byte on.
 class SourceFile {
  public:
-  SourceFile(std::string path, FileDescriptor descriptor);
+  SourceFile(std::string path, FileDescriptor descriptor, Bytes offset);
   // Why its content is no longer what it was when it was opened; empty: it still is.
   std::string wrong() const;
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_.get(); }
+  Bytes offset() const { return offset_; }
 
  private:
   std::string path_;
   FileDescriptor descriptor_;
+  Bytes offset_;
   struct stat status_ {};
-};
-
-// From a byte of it on; without a file: nothing.
-struct SourcePart {
-  std::shared_ptr<const SourceFile> file;
-  Bytes offset = 0;
 };
 
 // A piece of a chunk in a file.
@@ -89,8 +85,8 @@ class SwapFiles {
 
   // A slot for a chunk; its room on the disks is reserved. OutOfMemory when the tier is full, Error when the disks are.
   void take(TensorId tensor, Bytes begin, Bytes bytes);
-  // The chunk's slot is a part of that file. Reading it fails once the file has changed.
-  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file, Bytes offset);
+  // The chunk's slot is its part of that file. Reading it fails once the file has changed.
+  void store_in_file(TensorId tensor, Bytes begin, Bytes bytes, std::shared_ptr<const SourceFile> file);
   // No effect without a slot.
   void give(TensorId tensor, Bytes begin);
   // Every slot of the tensor.
@@ -124,7 +120,7 @@ class SwapFiles {
   struct Slot {
     std::vector<Piece> pieces;                   // in the order of the chunk
     std::unique_ptr<std::uint64_t[]> checksums;  // of its blocks, in this order
-    SourcePart source;                           // then there are no pieces
+    std::shared_ptr<const SourceFile> source;    // then there are no pieces
   };
   void open(const Tier& tier, const std::string& directory, Bytes share);
   int reserve(File& file, Bytes end);

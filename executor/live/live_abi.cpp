@@ -67,7 +67,7 @@ int store_in_file(void* runtime, uint64_t bytes, int descriptor, const char* pat
                   tencache_storage* storage) {
   FileDescriptor file(descriptor);
   return guarded([&] {
-    const LiveRuntime::Storage made = of(runtime).store_in_file(bytes, SourceFile(path, std::move(file)), offset);
+    const LiveRuntime::Storage made = of(runtime).store_in_file(bytes, SourceFile(path, std::move(file), offset));
     *storage = {made.tensor, made.address};
   });
 }

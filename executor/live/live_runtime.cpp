@@ -19,6 +19,11 @@ TierId tier_of_files(const MachineSpec& spec) {
   return no_tier;
 }
 
+// Whether one of the tasks uses a tensor whose address is known outside.
+bool use_exposed(const CpuTasks& tasks, const RawAccess& raw) {
+  return raw.any_exposed() && tasks.use_any([&raw](TensorId tensor) { return raw.is_exposed(tensor); });
+}
+
 }  // namespace
 
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
@@ -444,7 +449,7 @@ LiveRuntime::Storage LiveRuntime::allocate(Bytes bytes, bool inside_op) {
   return {tensor, feed_.machine().address(tensor, 0)};
 }
 
-LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file, Bytes offset) {
+LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file) {
   MutexLock lock(feed_.mutex);
   enter();
   const TierId tier = tier_of_files(spec_);
@@ -460,7 +465,7 @@ LiveRuntime::Storage LiveRuntime::store_in_file(Bytes bytes, SourceFile file, By
   const auto shared = std::make_shared<const SourceFile>(std::move(file));
   for (const ChunkId chunk : memory.chunks_of(tensor)) {
     const Bytes begin = memory.begin_of(chunk);
-    feed_.machine().store_in_file(tensor, begin, memory.bytes_of(chunk), tier, shared, offset + begin);
+    feed_.machine().store_in_file(tensor, begin, memory.bytes_of(chunk), tier, shared);
   }
   feed_.tell([&](Engine& engine) { engine.stored(tensor, tier, feed_.now()); });
   return {tensor, feed_.machine().address(tensor, 0)};
@@ -684,9 +689,8 @@ void LiveRuntime::run_tasks(std::vector<LiveTask> tasks) {
     }
     wait_for_tasks(lock, [this]() TENCACHE_REQUIRES(feed_.mutex) { return feed_.engine().tasks_left(0) == 0; });
     const bool blocking = plan_.blocking_step() || follower_.recording() || !follower_.recorded();
-    const auto exposed = [this](TensorId tensor) TENCACHE_REQUIRES(feed_.mutex) { return raw_.is_exposed(tensor); };
-    wait_for_cpu(lock, [this, blocking, &exposed]() TENCACHE_REQUIRES(feed_.mutex) {
-      return blocking ? feed_.engine().idle() : !raw_.any_exposed() || !cpu_tasks_.use_any(exposed);
+    wait_for_cpu(lock, [this, blocking]() TENCACHE_REQUIRES(feed_.mutex) {
+      return blocking ? feed_.engine().idle() : !use_exposed(cpu_tasks_, raw_);
     });
     op_clock_.pause(feed_.now());
   });

@@ -169,10 +169,10 @@ class LiveRuntime {
   // A new storage with room in the GPU tier. Inside the calling thread's op (`inside_op`) its room is pinned until that
   // op ends; outside it is an op by itself, which lingers. `bytes` > 0.
   Storage allocate(Bytes bytes, bool inside_op);
-  // A new storage whose content lies in a file from that byte on, which must not change while the storage lives: the
+  // A new storage whose content lies in a file, which must not change while the storage lives: the
   // file is its copy in a tier of files, and is read when the content is first needed. Without address where no tier of
   // files is, or none with room for it, and with an accelerator.
-  Storage store_in_file(Bytes bytes, SourceFile file, Bytes offset);
+  Storage store_in_file(Bytes bytes, SourceFile file);
   // Lets go of a storage. From any thread, at any time, never waits: the engine hears of it with the next call.
   void release(TensorId tensor) noexcept { released_.add(tensor); }
   // What the calling thread's op has allocated stays in the GPU tier until it is let go of: no later op will say that

@@ -120,8 +120,8 @@ TEST_F(SwapFileTest, ChunksLieInSourceFiles) {
   SwapFiles files(tier_, {.block_bytes = 64 * KiB});
   FileLane lane(files);
   const auto source =
-      std::make_shared<const SourceFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
-  files.store_in_file(0, 0, 200'000, source, 1234);
+      std::make_shared<const SourceFile>(path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), 1234);
+  files.store_in_file(0, 0, 200'000, source);
   EXPECT_TRUE(files.has(0, 0));
   EXPECT_EQ(files.used_bytes(), 0u);
   Bytes last = 0;

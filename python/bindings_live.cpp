@@ -11,8 +11,11 @@
 #include "answers/timeline/training_timeline.h"
 #include "cli/training_report.h"
 #include "configs/machine_yaml.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "core/forwarding_policy.h"
+#include "executor/accelerator.h"
+#include "executor/choose_device.h"
 #include "executor/chunk_memory.h"
 #include "executor/live/fault_handler.h"
 #include "executor/live/live_runtime.h"
@@ -34,8 +37,9 @@ struct LiveSetting {
   Scenario scenario;  // its trace is the program
   MachineSpec machine;
   std::string machine_sha256;
+  std::shared_ptr<Accelerator> accelerator;  // null: ordinary memory stands in for the GPU's
 
-  LiveSetting(const std::string& program, MachineChoice choice, const std::vector<std::string>& directories,
+  LiveSetting(const std::string& program, const std::string& device, MachineChoice choice, const std::vector<std::string>& directories,
               const std::string& policy, const Settings& settings, std::uint64_t ranks) {
     machine = load_machine(choice, &machine_sha256);
     for (Tier& tier : machine.tiers) {
@@ -45,13 +49,14 @@ struct LiveSetting {
     }
     choose_directories(machine, directories);
     fit_to_disks(machine);
-    machine = with_real_pages(machine);
+    accelerator = device == "cpu" ? nullptr : choose_device(device, machine).accelerator;
+    machine = with_real_pages(machine, accelerator.get());
     scenario.trace.file = program;
     scenario.trace.rescale.no_rescale = true;  // recorded where it runs
     scenario.machine = std::move(choice);
     scenario.policy.name = policy;
     scenario.policy.settings = settings;
-    scenario.hardware.device = "host";
+    scenario.hardware.device = device == "cpu" ? "host" : device;
   }
 
   Workload workload(const Trace& trace) const {
@@ -73,8 +78,10 @@ struct LivePrediction {
 
 class PythonLiveRun {
  public:
-  // `timeline`: a file, or empty. `predicted`: what stands above it there; may be null.
-  PythonLiveRun(LiveSetting setting, bool pace, const std::string& timeline,
+  using Fence = const char* (*)();  // waits for the GPU: returns null, or why that failed
+
+  // `fence`: null without a GPU. `timeline`: a file, or empty. `predicted`: what stands above it there; may be null.
+  PythonLiveRun(LiveSetting setting, bool pace, Fence fence, const std::string& timeline,
                 std::shared_ptr<const LivePrediction> predicted)
       : setting_(std::move(setting)),
         predicted_(std::move(predicted)),
@@ -82,7 +89,14 @@ class PythonLiveRun {
     LiveOptions options;
     options.engine.rehearse = rehearse;
     options.machine.pace = pace;
-    options.machine.raw_access = true;
+    options.machine.accelerator = setting_.accelerator;
+    options.machine.raw_access = setting_.accelerator == nullptr;
+    TENCACHE_CHECK((fence != nullptr) == (setting_.accelerator != nullptr));
+    if (fence != nullptr) {
+      options.fence = [fence] {
+        if (const char* const why = fence()) throw Error(why);
+      };
+    }
     if (!timeline.empty()) {
       parts_.attach(options.engine);
       timeline_.emplace(timeline, "measured: " + setting_.scenario.policy.name, setting_.machine);
@@ -94,7 +108,7 @@ class PythonLiveRun {
       }
     }
     runtime_ = std::make_unique<LiveRuntime>(setting_.machine, *made_.policy, options);
-    serve_faults(runtime_.get());
+    if (options.machine.raw_access) serve_faults(runtime_.get());
   }
 
   ~PythonLiveRun() {
@@ -251,7 +265,8 @@ std::shared_ptr<LivePrediction> predict_live(const LiveSetting& setting, const P
 void bind_live(py::module_& module) {
   using Others = py::call_guard<py::gil_scoped_release>;
   py::class_<LiveSetting>(module, "LiveSetting", "Program, machine and policy of a live run and of its prediction.")
-      .def(py::init([](const std::string& program, const std::string& machine, const std::string& gpu_memory,
+      .def(py::init([](const std::string& program, const std::string& device, const std::string& machine,
+                       const std::string& gpu_memory,
                        const std::string& cpu_memory, const std::vector<std::string>& limits,
                        const std::vector<std::string>& directories, const std::string& policy, const Settings& settings,
                        std::uint64_t ranks) {
@@ -260,11 +275,11 @@ void bind_live(py::module_& module) {
              choice.gpu_memory = gpu_memory;
              choice.cpu_memory = cpu_memory;
              choice.limits = limits;
-             return LiveSetting(program, std::move(choice), directories, policy, settings, ranks);
+             return LiveSetting(program, device, std::move(choice), directories, policy, settings, ranks);
            }),
-           py::kw_only(), py::arg("program"), py::arg("machine"), py::arg("gpu_memory"), py::arg("cpu_memory"),
+           py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"), py::arg("cpu_memory"),
            py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"), py::arg("ranks"),
-           "`ranks`: how many processes of this computer share its CPU memory and disks.")
+           "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and disks.")
       .def_property_readonly(
           "machine", [](const LiveSetting& setting) { return write_machine_yaml(setting.machine); }, "As YAML.");
 
@@ -279,12 +294,17 @@ void bind_live(py::module_& module) {
       .def_property_readonly("sha256", [](const LivePrediction& self) { return self.prediction.sha256; });
 
   py::class_<PythonLiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
-      .def(py::init([](LiveSetting setting, bool pace, const std::string& timeline,
+      .def(py::init([](LiveSetting setting, bool pace, std::uintptr_t fence, const std::string& timeline,
                        std::shared_ptr<LivePrediction> predicted) {
              const py::gil_scoped_release others_may_run;
-             return std::make_unique<PythonLiveRun>(std::move(setting), pace, timeline, std::move(predicted));
+             return std::make_unique<PythonLiveRun>(std::move(setting), pace,
+                                                    reinterpret_cast<PythonLiveRun::Fence>(fence), timeline,
+                                                    std::move(predicted));
            }),
-           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("timeline"), py::arg("predicted"))
+           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("fence"), py::arg("timeline"),
+           py::arg("predicted"),
+           "`fence`: the address of a C function that waits for the GPU and returns NULL, or why that failed; 0 without "
+           "one.")
       .def_property_readonly(
           "abi", [](PythonLiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },
           "The address of its table of functions (executor/live/live_abi.h).")

@@ -85,7 +85,7 @@ std::string what_decides(const Intervals& intervals, const std::vector<const Int
   text += fmt::format("The {} most on {}", certain ? "time of " + best + " depends" : std::string("winner depends"),
                       intervals.name_of(*decides));
   const UncertainFigure& figure = intervals.figures[decides->figure];
-  if (figure.of_kernels) return text + ": record a step on the GPU (docs/from-pytorch.md).\n";
+  if (figure.of_kernels) return text + ": record a step on the GPU (docs/recording.md).\n";
   return text + (figure.confidence == "measured" ? ".\n" : ": run `tencache calibrate` on the machine.\n");
 }
 

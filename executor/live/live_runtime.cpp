@@ -320,10 +320,10 @@ void LiveRuntime::start_op(MutexLock& lock, NameId name, std::span<const Use> us
   const OpIndex op = follower_.begin_op(announced, uses, signal);
   tell(signal, at);
   op_.begin(name);
-  for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor));
+  for (const Use& use : uses) op_.add(use.tensor, tensors_.room(use.tensor), use.write);
   for (const RawAccess::Lent& lent : raw_.lent()) {  // what cannot leave meanwhile is needed, too
     const bool used = std::ranges::any_of(uses, [&lent](const Use& use) { return use.tensor == lent.tensor; });
-    if (!lent.comes_back && !used) op_.add(lent.tensor, tensors_.room(lent.tensor));
+    if (!lent.comes_back && !used) op_.add(lent.tensor, tensors_.room(lent.tensor), lent.written);
   }
   feed_.tell([&](Engine& engine) { engine.begin(op, uses, at); });
   try {
@@ -403,7 +403,7 @@ TensorId LiveRuntime::allocate_in_op(MutexLock& lock, Bytes bytes) {
     const Role role = follower_.program().trace.tensors[recorded].role;
     if (role != Role::activation) feed_.engine().set_role(tensor, role);
   }
-  op_.add(tensor, tensors_.room(tensor));
+  op_.add(tensor, tensors_.room(tensor), true);
   const Nanoseconds asked_ns = feed_.now();
   bool given_up = false;
   try {
@@ -541,7 +541,7 @@ bool LiveRuntime::touch(const void* address, bool written) {
   end_lingering();
   if (turn_.inside_body()) {
     throw Error("op '" + std::string(follower_.names()[op_.op()]) +
-                "' touches memory of a tensor that it was not given");
+                "' touches memory of a tensor that it was not given, or writes to one that its schema says it reads");
   }
   take_op(lock);
   try {
@@ -589,8 +589,12 @@ void LiveRuntime::expose(TensorId tensor) {
   });
 }
 
-// Threads that it is lent to go on writing: they may not be held up by a protection, which system calls do not survive.
-void LiveRuntime::expose_now(TensorId tensor) { feed_.machine().expose(tensor, raw_.is_written_by_others(tensor)); }
+// Who may write it goes on: the op whose body asks for the address, and threads that the tensor is lent to, which a
+// protection may not hold up, as system calls do not survive it.
+void LiveRuntime::expose_now(TensorId tensor) {
+  const bool by_this_op = turn_.inside_body() && op_.writes(tensor);
+  feed_.machine().expose(tensor, by_this_op || raw_.is_written_by_others(tensor));
+}
 
 std::uint64_t LiveRuntime::touches() const {
   const MutexLock lock(feed_.mutex);
@@ -634,7 +638,7 @@ void LiveRuntime::give_task(std::shared_ptr<const LiveTask> task, std::uint8_t l
   tell(signal, at);
   op_.begin(announced.name);
   if (lane == 0) {
-    for (const Use& use : task->uses) op_.add(use.tensor, tensors_.room(use.tensor));
+    for (const Use& use : task->uses) op_.add(use.tensor, tensors_.room(use.tensor), use.write);
   } else {
     cpu_tasks_.add(task);
   }

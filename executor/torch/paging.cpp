@@ -83,6 +83,15 @@ class Registry {
     const std::lock_guard lock(mutex_);
     return outside_.contains(address);
   }
+  std::vector<std::uint32_t> tensors_of(const tencache_live* live) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::uint32_t> tensors;
+    for (const auto& [address, owner] : owners_) {
+      if (owner.live == live) tensors.push_back(owner.tensor);
+    }
+    std::ranges::sort(tensors);
+    return tensors;
+  }
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   void orphan(const tencache_live* live) {
@@ -102,6 +111,14 @@ class Registry {
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;
+}
+
+std::atomic<bool> exposing_all = false;
+
+// The storage is that runtime's from here on.
+void take_over(const tencache_live& live, const tencache_storage& storage) {
+  registry().add(storage.address, {&live, storage.tensor});
+  if (exposing_all) check(live, live.expose(live.runtime, storage.tensor));
 }
 
 // Its tensors stay in the process that has the runtime.
@@ -545,7 +562,7 @@ bool store_in_file(const tencache_live& live, const PrivateFile& file, const voi
   tencache_storage made = {no_tensor, nullptr};
   check(live, live.store_in_file(live.runtime, bytes, descriptor, file.path.c_str(), file.offset, &made));
   if (made.tensor == no_tensor) return false;
-  registry().add(made.address, {&live, made.tensor});
+  take_over(live, made);
   stored = {made.address, made.address, &let_go, c10::Device(host.device)};
   return true;
 }
@@ -568,6 +585,7 @@ void attach(const tencache_live& live, const Host& to) {
     throw Error("a thread is guarded by a second live runtime while the first one still exists");
   }
   groups_split = 0;
+  exposing_all = false;
   if (to.device == c10::DeviceType::CPU) {
     install_allocator();
   } else {
@@ -628,12 +646,9 @@ Adoption adopt(c10::StorageImpl& storage) {
   const tencache_live* const live = active;
   const std::size_t bytes = storage.nbytes();
   const void* const from = std::as_const(storage).data();
-  if (live == nullptr || storage.device_type() != host.device || host.device != c10::DeviceType::CPU) {
-    return Adoption::empty;
-  }
-  if (bytes == 0 || from == nullptr) return Adoption::empty;
+  if (live == nullptr || storage.device_type() != host.device || bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
-  if (is_lent(from)) return Adoption::foreign;
+  if (is_lent(from) || host.device != c10::DeviceType::CPU) return Adoption::foreign;
   const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
   if (registry().is_known_outside(from)) return Adoption::foreign;
   c10::DataPtr moved;
@@ -648,7 +663,7 @@ Adoption adopt(c10::StorageImpl& storage) {
   as_op(*live, "adopt", {}, false, [&] {
     tencache_storage made = {no_tensor, nullptr};
     check(*live, live->allocate(live->runtime, bytes, 1, &made));
-    registry().add(made.address, {live, made.tensor});
+    take_over(*live, made);
     moved = {made.address, made.address, &let_go, c10::Device(host.device)};
     std::memcpy(made.address, from, bytes);
   });
@@ -670,11 +685,17 @@ bool expose(c10::StorageImpl& storage) {
   return false;
 }
 
+void expose_all() {
+  const tencache_live* const live = active;
+  if (live == nullptr || exposing_all.exchange(true)) return;
+  for (const std::uint32_t tensor : registry().tensors_of(live)) check(*live, live->expose(live->runtime, tensor));
+}
+
 void give_back(c10::StorageImpl& storage) {
   const tencache_live* const live = active;
   const void* const from = std::as_const(storage).data();
   const std::uint32_t tensor = live == nullptr ? no_tensor : registry().find(from, live);
-  if (tensor == no_tensor || is_lent(from)) return;
+  if (tensor == no_tensor || is_lent(from) || host.device != c10::DeviceType::CPU) return;
   c10::DataPtr plain;
   as_op(*live, "give back", {{tensor, 1, 0}}, false, [&] {
     plain = plain_allocator->allocate(storage.nbytes());
@@ -708,7 +729,7 @@ c10::DataPtr allocate_paged(std::size_t bytes, c10::Device device, c10::DeleterF
   if (paged_allocations == Allocations::beside_paged && !op_is_paged) return {};
   tencache_storage storage = {no_tensor, nullptr};
   check(*live, live->allocate(live->runtime, bytes, ops_open > 0 ? 1 : 0, &storage));
-  registry().add(storage.address, {live, storage.tensor});
+  take_over(*live, storage);
   if (ops_open > 0) op_storages.push_back(storage);
   return {storage.address, storage.address, deleter, device};
 }

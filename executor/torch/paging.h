@@ -80,12 +80,17 @@ enum class Adoption { adopted, left_in_file, paged_before, empty, foreign };
 // empty: no memory on the device whose tensors are paged. left_in_file: adopted, too, but nothing was copied: it lay in a
 // private mapping of a file that nobody has written to, and the file is the storage's copy on disk from now on.
 // Moves the content of a storage into the runtime's memory. `foreign`: memory that is not the CPU allocator's own, nor a
-// private mapping of a file, may be shared with somebody, and stays where it is. Throws what `raise` throws.
+// private mapping of a file, may be shared with somebody, and stays where it is; so does all that a GPU had before. Throws
+// what `raise` throws.
 Adoption adopt(c10::StorageImpl& storage);
 // The storage's address gets known outside PyTorch (numpy's views): writes to it are noticed from now on; memory that is
 // not the runtime's is never adopted, and the answer is false.
 bool expose(c10::StorageImpl& storage);
-// The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays.
+// The same for all storages of the runtime, those that are still to come as well, until it ends: code that is no op gets
+// tensors of which nobody says so. Each op that writes, and each copy, then changes the protection of its pages.
+void expose_all();
+// The way back, for a storage of the runtime: memory of PyTorch's own. What is lent (lent_tensors.h) stays, and
+// what is on a GPU.
 void give_back(c10::StorageImpl& storage);
 
 // Ops on lists that ran in groups, since `attach`.

@@ -13,29 +13,30 @@ from typing import Callable, List, Sequence
 
 from tencache_recorder._library import alone
 
-from ._core import Error
+from ._core import Error, available_memory
 
 
-def machine_file(cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
-    """Measured once, in a few seconds, and kept. `cpu_tier`: whether CPU memory lies between the capped memory and the
-    files."""
+def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
+    """Measured once, in a few seconds, and kept. `device`: "cpu", where ordinary memory stands in for a GPU's, or "cuda".
+    `cpu_tier`: whether CPU memory lies between the capped memory and the files."""
     folders = [os.path.realpath(folder) for folder in directories or ["/var/tmp"]]
-    what = repr((platform.node(), cpu_tier, folders))
+    what = repr((platform.node(), device, cpu_tier, folders))
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tencache"
     path = cache / f"this-computer-{hashlib.sha256(what.encode()).hexdigest()[:12]}.yaml"
     if not path.exists():
         with alone(str(cache)):
             if not path.exists():
-                _measure(path, cpu_tier, folders, say)
+                _measure(path, device, cpu_tier, folders, say)
     return str(path)
 
 
-def _measure(path: pathlib.Path, cpu_tier: bool, directories: List[str], say: Callable[[str], None]) -> None:
+def _measure(path: pathlib.Path, device: str, cpu_tier: bool, directories: List[str],
+             say: Callable[[str], None]) -> None:
     say("measuring this computer's memory and disk, once (some seconds)")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = os.path.join(folder, "machine.yaml")
-        words = ["calibrate", "--quick", "--device", "host", "-o", made] if cpu_tier else [
-            "calibrate", "--quick", "--no-cpu-tier", "-o", made]
+        words = ["calibrate", "--quick", "-o", made]
+        words += ["--device", "host" if device == "cpu" else device] if cpu_tier else ["--no-cpu-tier"]
         for directory in directories:
             words += ["--directory", directory]
         call = "import sys; from tencache import _commands, _core; _core.run(sys.argv[1:], {})"
@@ -67,3 +68,11 @@ def resident_bytes() -> int:
 def most_resident_bytes() -> int:
     """At most, so far."""
     return _status("VmHWM")
+
+
+def free_bytes(device: str) -> int:
+    """Of the memory that tensors on this device use."""
+    if device == "cpu":
+        return available_memory()
+    import torch
+    return torch.cuda.mem_get_info()[0]

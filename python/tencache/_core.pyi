@@ -227,8 +227,8 @@ def register_policy(name: str, summary: str, type: type) -> None: ...
 # With the executor only.
 class LiveSetting:
     def __init__(
-        self, *, program: str, machine: str, gpu_memory: str, cpu_memory: str, limits: Sequence[str],
-        directories: Sequence[str], policy: str, settings: Mapping[str, str], ranks: int
+        self, *, program: str, device: str, machine: str, gpu_memory: str, cpu_memory: str,
+        limits: Sequence[str], directories: Sequence[str], policy: str, settings: Mapping[str, str], ranks: int
     ) -> None: ...
     @property
     def machine(self) -> str: ...
@@ -246,7 +246,7 @@ class LivePrediction:
 
 class LiveRun:
     def __init__(
-        self, setting: LiveSetting, *, pace: bool, timeline: str, predicted: Optional[LivePrediction]
+        self, setting: LiveSetting, *, pace: bool, fence: int, timeline: str, predicted: Optional[LivePrediction]
     ) -> None: ...
     @property
     def abi(self) -> int: ...

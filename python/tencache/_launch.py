@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="memory that tensors may use at a time, such as 8GiB, or 50%% of the program's peak "
                              "(default: the machine's)")
     parser.add_argument("--cpu-memory", default="", metavar="SIZE", help="CPU memory beside it")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
+                        help="whose tensors are paged (default: %(default)s); cuda has never run on a GPU")
     parser.add_argument("--machine", "-m", default="", metavar="FILE",
                         help="a name of `tencache machines`, or a YAML file (default: this computer, measured once)")
     parser.add_argument("--limit", action="append", default=[], metavar="LINK=BANDWIDTH",
@@ -75,16 +77,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class AfterImport(importlib.abc.MetaPathFinder):
     """Calls `then` once, when the module was imported."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
+        sys.meta_path.insert(0, self)
+
+    def forget(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
+        self.forget()
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             plain = spec.loader.exec_module
@@ -110,7 +117,7 @@ def main(words: Optional[List[str]] = None) -> None:
     if "torch" in sys.modules:
         begin()
     else:
-        sys.meta_path.insert(0, _AfterImport("torch", begin))
+        AfterImport("torch", begin)
     sys.argv = [arguments.script] + arguments.arguments
     sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
     try:

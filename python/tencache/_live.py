@@ -19,10 +19,13 @@ from tencache_recorder import _program as objects
 from . import _commands  # noqa: F401  which says where the configurations are that ship with the package
 from . import _computer, _core, _ranks
 from ._core import Error
+from ._extensions import Extensions
+from ._launch import AfterImport
 from ._paging import Paging
 from ._updates import Updates
 
 _FORWARD, _BACKWARD, _OPTIMIZER = (_core.PHASES.index(name) for name in ("forward", "backward", "optimizer"))
+DEVICES = ("cpu", "cuda")
 _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the recorded step
 
 # Of a budget for the whole process, what is kept for all that is no tensor and comes after the first parameter.
@@ -36,11 +39,7 @@ _THREADS_LET_GO_SECONDS = 1.0
 _BEFORE_2_0 = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced", "alltoall_base",
                "monitored_barrier", "recv_anysource")
 
-# Programs whose tensors others move or hand to code that is no op: by the packages of their modules' classes.
-_REFUSED = {
-    "deepspeed": "DeepSpeed moves parameters itself; run the model without its engine",
-    "bitsandbytes": "bitsandbytes' kernels write to tensors behind PyTorch's back",
-}
+_DEEPSPEED = "tencache: DeepSpeed moves parameters itself; run the model without its engine"
 
 
 @dataclasses.dataclass
@@ -48,6 +47,7 @@ class Options:
     """What a live run is: the parameters of tencache.live()."""
 
     policy: str = "foresight"
+    device: str = "cpu"
     machine: str = ""
     memory: str = ""
     reserve: str = ""
@@ -68,6 +68,16 @@ class Options:
 
     def check(self) -> "Options":
         """With a machine. Raises Error where the options contradict each other."""
+        if self.device not in DEVICES:
+            raise Error(f"device: '{self.device}' is none of {', '.join(DEVICES)}")
+        if self.device == "cuda" and torch.version.cuda is None:
+            raise Error(f"PyTorch {torch.__version__} is built without CUDA: install one that has it, or leave device out")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise Error(f"PyTorch {torch.__version__} finds no GPU: see nvidia-smi (its driver must be for CUDA "
+                        f"{torch.version.cuda} or a later one), or leave device out")
+        if self.memory and self.device != "cpu":
+            raise Error("memory is what the whole process may use of ordinary memory: with a GPU give gpu_memory, and "
+                        "cpu_memory")
         if self.memory and (self.gpu_memory or self.cpu_memory):
             raise Error("memory is what the whole process may use: it goes with neither gpu_memory nor cpu_memory")
         if self.reserve and not self.memory:
@@ -76,7 +86,7 @@ class Options:
             raise Error(f"gpu_memory: '{self.gpu_memory}' is a share of the program's peak, which is not known here; "
                         "`tencache run python` finds it out")
         pace = bool(self.machine) if self.pace is None else self.pace
-        machine = self.machine or _computer.machine_file(not self.memory, self.directories, self.say)
+        machine = self.machine or _computer.machine_file(self.device, not self.memory, self.directories, self.say)
         return dataclasses.replace(self, machine=machine, pace=pace)
 
     def setting(self, taken: int = 0) -> "_core.LiveSetting":
@@ -94,8 +104,8 @@ class Options:
             gpu_memory = f"{room}B"
             self.say(f"{budget >> 20} MiB for the process: {taken >> 20} MiB are taken, {reserve >> 20} MiB kept for "
                      f"what else comes, {room >> 20} MiB for tensors")
-        return _core.LiveSetting(program=self.program, machine=self.machine, gpu_memory=gpu_memory,
-                                 cpu_memory=self.cpu_memory, limits=list(self.limits),
+        return _core.LiveSetting(program=self.program, device=self.device, machine=self.machine,
+                                 gpu_memory=gpu_memory, cpu_memory=self.cpu_memory, limits=list(self.limits),
                                  directories=list(self.directories), policy=self.policy, ranks=ranks,
                                  settings={name: str(value) for name, value in self.settings.items()})
 
@@ -106,8 +116,9 @@ class Live:
     def __init__(self, options: Options, predicted: Optional["_core.LivePrediction"] = None) -> None:
         """`options`: checked."""
         self._options, self._predicted = options, predicted
-        self._paging = Paging.load(options.say)
+        self._paging = Paging.load(options.device, options.say)
         self._updates = Updates(self._paging, options.say)
+        self._extensions = Extensions()
         self._began = False
         self._taken = 0
         if not options.memory:
@@ -143,7 +154,7 @@ class Live:
             self._begin()
 
     def _make_run(self) -> "_core.LiveRun":
-        return _core.LiveRun(self._options.setting(self._taken), pace=self._options.pace,
+        return _core.LiveRun(self._options.setting(self._taken), pace=self._options.pace, fence=self._paging.fence,
                              timeline=_ranks.own_file(self._options.timeline), predicted=self._predicted)
 
     def _begin(self) -> None:
@@ -184,6 +195,8 @@ class Live:
             self.finish()
         self._figures = self._measure()
         self._trace = self._run.recorded()
+        if self._options.device != "cpu":  # tensors stay where they are, and are served, as long as the process
+            return False
         self._give_back()
         self._paging.guard(False)
         left = self._run.close()
@@ -219,6 +232,15 @@ class Live:
             self._replace(torch, "compile", self._make_compile(torch.compile))
         if torch.distributed.is_available():
             self._watch_ranks()
+        if "deepspeed" in sys.modules:
+            self._refuse_deepspeed()
+        else:
+            self._undo.append(AfterImport("deepspeed", self._refuse_deepspeed).forget)
+
+    def _refuse_deepspeed(self) -> None:
+        def initialize(*args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError(_DEEPSPEED)
+        self._replace(sys.modules["deepspeed"], "initialize", initialize)
 
     def _watch_ranks(self) -> None:
         parallel, group = torch.nn.parallel.DistributedDataParallel, torch.distributed.ProcessGroup
@@ -362,7 +384,7 @@ class Live:
             self._mark()  # the states that it has made
 
     def _before_forward(self, module: Any, args: Any) -> None:
-        if not self._began:
+        if not self._began or torch.jit.is_tracing():  # what is traced would be in the graph
             return
         if id(module) not in self._names:
             self._find_models()
@@ -412,6 +434,11 @@ class Live:
 
     def _start(self) -> None:
         self._refuse_others()
+        device = objects.device_of(objects.find_models())
+        if device in DEVICES and device != self._options.device:
+            self._options.say(f"the model is on {device}: only its tensors on {self._options.device} are paged "
+                              f"(--device {device} pages the others)")
+        self._protect_from_extensions()
         self._paging.page_all(True)
         self._adopt_models()
         self._mark()
@@ -424,18 +451,25 @@ class Live:
     def _refuse_others(self) -> None:
         models = objects.find_models()
         if objects.is_sharded(models):
-            raise RuntimeError("tencache: FullyShardedDataParallel moves parameters itself; run the model without it")
+            raise RuntimeError("tencache: FSDP (FullyShardedDataParallel, fully_shard) moves parameters itself; run the "
+                               "model without it")
         for model in models:
             for module in model.modules():
                 if type(module).__name__ == "OptimizedModule":
                     raise RuntimeError("tencache: the model was compiled before the run began, and compiled code uses "
                                        "memory without ops; leave torch.compile out")
-                for kind in type(module).__mro__:
-                    reason = _REFUSED.get(kind.__module__.partition(".")[0])
-                    if reason is not None:
-                        raise RuntimeError(f"tencache: {kind.__module__}.{kind.__qualname__}: {reason}")
+                if type(module).__name__ == "DeepSpeedEngine":
+                    raise RuntimeError(_DEEPSPEED)
+
+    def _protect_from_extensions(self) -> None:
+        """C++ extensions may write to tensors without an op, which would be lost where a copy below is valid."""
+        for name in self._extensions.new():
+            self._options.say(f"{name} may use tensors without an op: all tensors are protected from writes that nobody "
+                              "announces, which takes time")
+            self._paging.expose_all()
 
     def _boundary(self) -> None:
+        self._protect_from_extensions()
         if self.record_all and self.steps >= 1:
             self._run.record_next()
         self._run.iteration_boundary()
@@ -532,7 +566,7 @@ class Live:
             trace.header = {
                 "model": type(models[0]).__name__ if models else "",
                 "batch": self._batch[0], "sequence_length": self._batch[1],
-                "precision": objects.precision_of(models), "hardware": objects.hardware_name("cpu"),
+                "precision": objects.precision_of(models), "hardware": objects.hardware_name(self._options.device),
                 "recorded_by": "tencache run python",
             }
         return trace
@@ -552,7 +586,7 @@ def _line_outside(frame: Any) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_memory: str = "", cpu_memory: str = "",
+def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "", cpu_memory: str = "",
          reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
          optimizer_tasks: bool = False, quiet: bool = False) -> Live:
@@ -563,6 +597,7 @@ def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_
     reserve     of memory, what is kept for what comes after the first parameter (default: a tenth)
     gpu_memory  what tensors may use at a time, in place of memory (default: the machine's)
     cpu_memory  of CPU memory beside it
+    device      whose tensors are paged: "cpu", or "cuda" (then they stay paged after the block)
     machine     a name of machines(), or a YAML file (default: this computer, measured once)
     directories of the files of NVMe tiers
     pace        copies take the time that the machine's links say; False: as fast as this computer can (default: only
@@ -575,5 +610,5 @@ def live(policy: str = "foresight", *, machine: str = "", memory: str = "", gpu_
     Under torchrun each rank has a run of its own, with its share of memory, of CPU memory that is not given, and of
     disks. Rank 0 reports; the timeline of another is named like timeline.rank1.json.
     """
-    return Live(Options(policy, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
+    return Live(Options(policy, device, str(machine), str(memory), str(reserve), str(gpu_memory), str(cpu_memory), limits,
                         directories, settings or {}, pace, timeline, optimizer_tasks, quiet=quiet).check())

@@ -16,10 +16,11 @@ _STATUS_OUT_OF_MEMORY = 1
 _SOURCES = ["executor/torch/program/program.cpp", "executor/torch/program/update.cpp", "executor/torch/paging.cpp",
             "executor/torch/lent_tensors.cpp", "executor/torch/recorder/op_schema.cpp",
             "executor/torch/recorder/op_lists.cpp"]
+_CUDA, _NO_CUDA = "executor/torch/torch_cuda.cpp", "executor/torch/torch_cuda_missing.cpp"
 _HEADERS = ["core/error.h", "executor/live/live_abi.h", "executor/torch/program/update.h",
             "executor/torch/lent_tensors.h", "executor/torch/paging.h",
             "executor/torch/paged_storage.h", "executor/torch/recorder/op_schema.h",
-            "executor/torch/recorder/op_lists.h"]
+            "executor/torch/recorder/op_lists.h", "executor/torch/torch_cuda.h"]
 
 # From 2.5 on torch.OutOfMemoryError.
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -31,23 +32,32 @@ class Paging:
     _loaded: Optional["Paging"] = None
 
     @classmethod
-    def load(cls, say: Callable[[str], None]) -> "Paging":
+    def load(cls, device: str, say: Callable[[str], None]) -> "Paging":
         """Builds it where it is not there yet. Raises Error that says what is missing."""
         if cls._loaded is None:
-            sources = Library("paging", _SOURCES, _HEADERS, root=source_root(__file__))
-            try:
-                cls._loaded = cls(sources.load(say, "the part of tencache that pages tensors", "half a minute"))
-            except CannotLoad as error:
-                raise Error(f"live runs need a part that is built with the C++ compiler of this computer for PyTorch "
-                            f"{torch.__version__}: {error}") from error
+            cls._loaded = cls(device, cls._library_for(device, say))
+        if cls._loaded.device != device:
+            raise Error(f"this process has paged tensors on the {cls._loaded.device} before; those on {device} need another")
         return cls._loaded
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+    @staticmethod
+    def _library_for(device: str, say: Callable[[str], None]) -> ctypes.CDLL:
+        cuda = device == "cuda"
+        sources = Library("paging-cuda" if cuda else "paging", _SOURCES + [_CUDA if cuda else _NO_CUDA], _HEADERS,
+                          root=source_root(__file__), cuda=cuda)
+        try:
+            return sources.load(say, "the part of tencache that pages tensors", "half a minute")
+        except CannotLoad as error:
+            raise Error(f"live runs need a part that is built with the C++ compiler of this computer for PyTorch "
+                        f"{torch.__version__}: {error}") from error
+
+    def __init__(self, device: str, library: ctypes.CDLL) -> None:
+        self.device, self._library = device, library
         pointers, size = ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t
         ids, bytes_ = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint64)
         library.tencache_program_message.restype = ctypes.c_char_p
         library.tencache_program_split_ops.restype = ctypes.c_uint64
+        library.tencache_program_synchronize.restype = ctypes.c_char_p
         library.tencache_program_attach.argtypes = [ctypes.c_void_p]
         library.tencache_program_guard.argtypes = library.tencache_program_page_all.argtypes = [ctypes.c_int]
         library.tencache_program_adopt.argtypes = [pointers, size, bytes_, bytes_, bytes_]
@@ -81,6 +91,12 @@ class Paging:
         addresses = [tensor._cdata for tensor in tensors]
         return (ctypes.c_void_p * len(addresses))(*addresses), len(addresses)
 
+    @property
+    def fence(self) -> int:
+        """The address of what waits for the GPU; 0: there is none."""
+        function = self._library.tencache_program_synchronize
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if self.device == "cuda" else 0
+
     def attach(self, abi: int) -> None:
         self._check(self._library.tencache_program_attach(abi))
 
@@ -113,6 +129,10 @@ class Paging:
         paged = ctypes.c_int(0)
         self._check(self._library.tencache_program_expose(tensor._cdata, ctypes.byref(paged)))
         return bool(paged.value)
+
+    def expose_all(self) -> None:
+        """As if the addresses of all tensors were known outside, those of tensors to come as well."""
+        self._check(self._library.tencache_program_expose_all())
 
     def split_ops(self) -> int:
         """Ops on lists of tensors that ran in groups, so far."""

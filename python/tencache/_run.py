@@ -54,7 +54,7 @@ def _record(options: Options, script: List[str]) -> Recording:
     with tempfile.TemporaryDirectory(prefix="tencache-") as folder:
         trace = os.path.join(folder, "step.trace.jsonl")
         words = [sys.executable, "-m", "tencache", "run", "python", "-p", "lru", "--no-pace", "--recording", trace,
-                 "--machine", options.machine]
+                 "--device", options.device, "--machine", options.machine]
         for directory in options.directories:
             words += ["--directory", directory]
         if options.optimizer_tasks:
@@ -64,7 +64,7 @@ def _record(options: Options, script: List[str]) -> Recording:
         elif options.gpu_memory and not options.gpu_memory.endswith("%"):
             words += ["--gpu-memory", options.gpu_memory]
         else:  # never without a limit
-            words += ["--gpu-memory", f"{int(0.7 * _core.available_memory() / _ranks.count_here())}B"]
+            words += ["--gpu-memory", f"{int(0.7 * _computer.free_bytes(options.device) / _ranks.count_here())}B"]
         _say(f"recording {_RECORDED_STEPS} steps of {script[0]}, after two that warm up")
         done = subprocess.run(words + ["--", *script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -195,7 +195,7 @@ class Session:
             setattr(arguments, name, _ranks.own_file(getattr(arguments, name)))
         self._arguments = arguments
         self._options = Options(
-            policy=arguments.policy, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
+            policy=arguments.policy, device=arguments.device, machine=arguments.machine, memory=arguments.memory, reserve=arguments.reserve,
             gpu_memory=arguments.gpu_memory, cpu_memory=arguments.cpu_memory, limits=arguments.limit,
             directories=arguments.directory, pace=arguments.pace, timeline=arguments.timeline,
             optimizer_tasks=arguments.optimizer_tasks, program=arguments.script)

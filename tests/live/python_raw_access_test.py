@@ -21,11 +21,11 @@ ELEMENTS = 1 << 16
 class Case:
     """A paged tensor that counts up, beside others that together take all of the memory."""
 
-    def __init__(self):
+    def __init__(self, run):
         import numpy
         import torch
         torch.set_num_threads(1)
-        self.torch = torch
+        self.torch, self.run = torch, run
         self.tensor = torch.nn.Parameter(torch.arange(ELEMENTS, dtype=torch.float32).reshape(256, 256))
         self.others = [torch.nn.Parameter(torch.zeros(ELEMENTS)) for _ in range(6)]
         self.expected = numpy.arange(ELEMENTS, dtype=numpy.float32).reshape(256, 256)
@@ -157,6 +157,50 @@ def item_and_print(case):
     assert "255" in repr(case.tensor[0])
 
 
+def custom_op_in_numpy(case):
+    library = case.torch.library.Library("tencache_test", "DEF")
+    library.define("put_(Tensor(a!) x) -> ()")
+    library.impl("put_", lambda x: x.numpy().__setitem__((4, 4), -4), "CPU")
+    case.clean()
+    case.torch.ops.tencache_test.put_(case.tensor.detach())
+    case.evict()
+    assert case.tensor[4, 4].item() == -4
+
+
+EXTENSION = """
+#include <torch/csrc/autograd/python_variable.h>
+static PyObject* put(PyObject*, PyObject* tensor) {
+  static_cast<float*>(THPVariable_Unpack(tensor).mutable_data_ptr())[0] = -3;
+  Py_RETURN_NONE;
+}
+static PyMethodDef methods[] = {{"put", put, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "extension", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_extension() { return PyModule_Create(&module); }
+"""
+
+
+def extension_without_an_op(case):
+    import sysconfig
+    from torch.utils import cpp_extension
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "extension.cpp")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(EXTENSION if hasattr(case.torch, "compile") else EXTENSION.replace("mutable_data_ptr", "data_ptr"))
+        command = ["c++", "-std=c++20", "-w", "-shared", "-fPIC", "-DNDEBUG", "-o", os.path.join(folder, "extension.so"),
+                   f"-D_GLIBCXX_USE_CXX11_ABI={int(case.torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                   "-I" + sysconfig.get_paths()["include"], source]
+        command += ["-I" + path for path in cpp_extension.include_paths() if os.path.isdir(path)]
+        command += [word for path in cpp_extension.library_paths() for word in ("-L" + path, "-Wl,-rpath," + path)]
+        subprocess.run(command + ["-ltorch_python", "-ltorch_cpu", "-lc10"], check=True)
+        sys.path.insert(0, folder)
+        import extension
+    case.run.step()  # looks for such modules
+    case.clean()
+    extension.put(case.tensor.detach())
+    case.evict()
+    assert case.tensor[0, 0].item() == -3
+
+
 def out_of_memory(case):
     error = getattr(case.torch, "OutOfMemoryError", None) or case.torch.cuda.OutOfMemoryError
     try:
@@ -204,14 +248,14 @@ def child_has_its_own(case):
 
 CASES = {function.__name__: function for function in (
     numpy, numpy_write, write_to_a_clean_tensor, write_by_address, tolist, array, pickled, saved, saved_to_memory,
-    in_a_thread, vmap, function_in_numpy, dlpack, deep_copy, item_and_print, out_of_memory, child_reads,
-    child_calls_an_op, child_has_its_own)}
+    in_a_thread, vmap, function_in_numpy, dlpack, deep_copy, item_and_print, custom_op_in_numpy, extension_without_an_op,
+    out_of_memory, child_reads, child_calls_an_op, child_has_its_own)}
 
 
 def run(name):
     import tencache
-    with tencache.live("on-demand", gpu_memory="1280KiB", pace=False, quiet=True):
-        CASES[name](Case())
+    with tencache.live("on-demand", gpu_memory="1280KiB", pace=False, quiet=True) as run:
+        CASES[name](Case(run))
     print("done")
 
 

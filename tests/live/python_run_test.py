@@ -70,6 +70,20 @@ print(torch.get_num_threads(), float(torch.nn.Linear(2, 2)(torch.ones(2)).sum())
 """)
         self.assertEqual(self.run_python("--", program).stdout, "1 True\n")
 
+    def test_without_a_gpu_its_tensors_are_not_paged(self):
+        import torch
+        if torch.cuda.is_available():
+            self.skipTest("there is a GPU")
+        reason = "finds no GPU" if torch.version.cuda else "is built without CUDA"
+        self.assertIn(reason, self.run_python("--device", "cuda", "--", self.program, "3", code=1).stderr)
+
+    def test_the_part_for_gpus_is_built_with_pytorchs_cuda(self):
+        import torch
+        from tencache._paging import Paging
+        if torch.version.cuda is None:
+            self.skipTest(f"PyTorch {torch.__version__} is built without CUDA")
+        self.assertNotEqual(Paging.load("cuda", lambda text: None).fence, 0)
+
     def test_a_script_without_pytorch(self):
         self.assertIn("did not import torch", self.run_python("--", self.file("plain.py", "print(1)")).stderr)
 
@@ -148,7 +162,7 @@ class FullyShardedDataParallel(torch.nn.Linear):
 net = FullyShardedDataParallel(8, 8)
 net(torch.randn(4, 8)).sum().backward()
 """)
-        self.assertIn("FullyShardedDataParallel moves parameters itself", self.run_python("--", program, code=1).stderr)
+        self.assertIn("fully_shard) moves parameters itself", self.run_python("--", program, code=1).stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The `tencache` command, which models the durations of GPUs and reads other tools' recordings."""
 
 import importlib.util
+import pathlib
 import shutil
 import sys
 
@@ -11,5 +12,7 @@ def find_command():
     path = shutil.which("tencache")
     if path is not None:
         return [path]
-    package = importlib.util.find_spec("tencache")
-    return [sys.executable, "-m", "tencache"] if package is not None else None
+    package = importlib.util.find_spec("tencache")  # a build folder has it too, without the command
+    if package is None or package.origin is None or not (pathlib.Path(package.origin).parent / "bin/tencache").exists():
+        return None
+    return [sys.executable, "-m", "tencache"]

@@ -4,6 +4,7 @@ a copy of the sources, in folders as there."""
 import contextlib
 import ctypes
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -39,11 +40,30 @@ def alone(folder):
         yield
 
 
-class Library:
-    """A shared library of these sources; `headers` are those that they include. Both are relative to the root."""
+def _cuda_places():
+    """Of the CUDA that PyTorch was built with: folders of headers, and of libraries. Its packages of PyPI have both, a
+    toolkit that is installed as well."""
+    site = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
+    major = torch.version.cuda.split(".")[0]
+    roots = [os.path.join(site, "nvidia", "cu" + major)]
+    roots += sorted(glob.glob(os.path.join(site, "nvidia", "cu*"))) + [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+    includes = [os.path.join(root, "include") for root in roots if root]
+    if not any(os.path.isfile(os.path.join(include, "cuda_runtime_api.h")) for include in includes):
+        raise CannotLoad(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(includes)}: install the CUDA "
+                         f"toolkit {torch.version.cuda}, or set CUDA_HOME")
+    runtimes = [path for root in roots if root for path in glob.glob(os.path.join(root, "lib*", "libcudart.so*"))]
+    if not runtimes:
+        raise CannotLoad(f"CUDA's runtime (libcudart.so) is in none of {', '.join(filter(None, roots))}: install the CUDA "
+                         f"toolkit {torch.version.cuda}, or set CUDA_HOME")
+    return [include for include in includes if os.path.isdir(include)], runtimes[0]
 
-    def __init__(self, name, sources, headers, *, root):
-        self._name, self._root = name, root
+
+class Library:
+    """A shared library of these sources; `headers` are those that they include. Both are relative to the root. `cuda`: it
+    uses PyTorch's CUDA."""
+
+    def __init__(self, name, sources, headers, *, root, cuda=False):
+        self._name, self._root, self._cuda = name, root, cuda
         self._sources = [os.path.join(root, source) for source in sources]
         self._headers = [os.path.join(root, header) for header in headers]
 
@@ -54,13 +74,16 @@ class Library:
         root = os.path.dirname(os.path.abspath(torch.__file__))
         include, libraries = os.path.join(root, "include"), os.path.join(root, "lib")
         command = [compiler, "-std=c++20", "-O2", "-DNDEBUG", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
-                   "-Wl,-Bsymbolic", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                   "-Wl,-Bsymbolic,-z,defs", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
                    "-I" + self._root]
         if os.path.isdir(include):  # else PyTorch is the system's, and its headers are where the compiler looks
             command += ["-isystem" + include, "-isystem" + os.path.join(include, "torch/csrc/api/include")]
-        command += self._sources + ["-o", output]
+        includes, runtime = _cuda_places() if self._cuda else ([], "")
+        command += ["-isystem" + folder for folder in includes] + self._sources + ["-o", output]
         if os.path.isdir(libraries):
             command += ["-L" + libraries, "-Wl,-rpath," + libraries]
+        if self._cuda:
+            command += ["-ltorch_cuda", "-lc10_cuda", runtime, "-Wl,-rpath," + os.path.dirname(runtime)]
         return command + ["-ltorch_cpu", "-lc10"]
 
     def _path(self):

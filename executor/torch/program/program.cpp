@@ -16,6 +16,7 @@
 #include "executor/torch/paging.h"
 #include "executor/torch/program/update.h"
 #include "executor/torch/recorder/op_schema.h"
+#include "executor/torch/torch_cuda.h"
 
 namespace tencache {
 namespace {
@@ -80,14 +81,32 @@ extern "C" {
 
 const char* tencache_program_message() { return failure_message.c_str(); }
 
+// Off: only what ops on paged tensors allocate is paged, so that data sets, tokenizers and the like are left alone. On a
+// GPU there are none, and this is without effect.
+void tencache_program_page_all(int on) {
+  const tencache_live* const live = paging::attached();
+  const bool all = on != 0 || (live != nullptr && live->on_accelerator != 0);
+  paging::set_allocations(all ? paging::Allocations::all : paging::Allocations::beside_paged);
+}
+
 int tencache_program_attach(const tencache_live* live) {
   return guarded([&] {
     if (live->abi != tencache_live_abi) throw std::runtime_error("this library was built for another tencache");
     paging::Host host;
     host.raise = raise;
-    paging::set_allocations(paging::Allocations::beside_paged);
+    if (live->on_accelerator != 0) {
+      host.device = c10::DeviceType::CUDA;
+      host.install_allocator = torch_cuda::install_allocator;
+      host.let_go_of_workspaces = torch_cuda::let_go_of_workspaces;
+    }
     paging::attach(*live, host);
+    tencache_program_page_all(0);
   });
+}
+
+// Waits for what PyTorch has the GPU do. NULL, or why it failed.
+const char* tencache_program_synchronize() {
+  return guarded(torch_cuda::synchronize) == tencache_ok ? nullptr : failure_message.c_str();
 }
 
 // Of the calling thread. Returns what it was.
@@ -95,10 +114,6 @@ int tencache_program_guard(int on) {
   const bool before = paging::guarded();
   paging::set_guarded(on != 0);
   return before ? 1 : 0;
-}
-
-void tencache_program_page_all(int on) {
-  paging::set_allocations(on != 0 ? paging::Allocations::all : paging::Allocations::beside_paged);
 }
 
 // How many bytes are the runtime's now, how many of them stay in the file that they lie in, and how many were left alone.
@@ -131,6 +146,8 @@ int tencache_program_expose(void* tensor, int* paged) {
     each_storage(&tensor, 1, [&](c10::StorageImpl& storage) { *paged = paging::expose(storage) ? 1 : *paged; });
   });
 }
+
+int tencache_program_expose_all() { return guarded(paging::expose_all); }
 
 // Ops on lists of tensors that ran in groups, so far.
 uint64_t tencache_program_split_ops() { return paging::split_ops(); }

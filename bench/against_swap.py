@@ -3,18 +3,22 @@
     sudo python3 bench/against_swap.py --directory /mnt/nvme
 
 Whole processes, in turns (bench/live_process.py says which turns count): the program without a limit; in a memory cgroup
-that has half of the memory that its tensors need, with a swap file; and in the same cgroup under TenCache, with swap
-off. The cgroup counts all memory of a process and its page cache; swap file and TenCache's files lie on the same disk.
+with a swap file; and in the same cgroup, with the same swap file, under TenCache, whose tensors get --share of what is
+alive at once. The limit is that share and --beside, for code and what else the interpreter needs in each step. The cgroup
+counts all memory of a process and its page cache, libraries included: before each run the computer's page cache is
+dropped, as a cgroup counts only what it has read itself. Swap file and TenCache's files lie on the same disk.
 Needs root, swap, and a memory cgroup (version 1 or 2): says why not where one is missing, and ends with 77. Everything
 that it makes it removes.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 
-from live_process import HERE, MIB, Cgroup, Turns, must_run, require, run, same_bits, skip, why_no_cgroup
+from live_process import HERE, MIB, Cgroup, Turns, calibrate, must_run, require, run, same_bits, skip, why_no_cgroup
 
 
 class Swap:
@@ -44,31 +48,42 @@ def main():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--policy", default="foresight")
-    parser.add_argument("--share", type=float, default=0.5, help="of the memory that tensors need")
+    parser.add_argument("--share", type=float, default=0.5, help="of what is alive at once, for tensors")
+    parser.add_argument("--beside", type=int, default=192, help="MiB of the limit beside tensors")
     parser.add_argument("--python", default=sys.executable)
     given = parser.parse_args()
     if reason := why_no_cgroup():
         skip(reason)
     program = [str(HERE / "live_programs.py"), "--program", "gpt", "--steps", str(given.steps)]
+    machine = tempfile.NamedTemporaryFile(suffix=".yaml")
+    calibrate(machine.name, given.directory, given.python)
     free = must_run([given.python, *program])
-    limit = free["bytes_before"] + int(given.share * free["memory"])
-    print(f"{free['bytes_before'] // MIB} MiB before the model, {free['memory'] // MIB} MiB for its tensors: the limit "
-          f"is {limit // MIB} MiB", flush=True)
-    paged = [given.python, "-m", "tencache", "run", "python", "-p", given.policy, "--memory", f"{limit}B",
-             "--directory", given.directory, "--", *program]
-    run(paged)  # builds its part and measures the disk, once
+
+    def paged(memory, *more):
+        return [given.python, "-m", "tencache", "run", "python", "-p", given.policy, "--gpu-memory", memory,
+                "--machine", machine.name, "--no-pace", "--directory", given.directory, *more, "--", *program]
+
+    with tempfile.NamedTemporaryFile(suffix=".json") as answer:  # builds its part and measures the disk, once, too
+        run(paged("90%", "--json", answer.name))
+        alive = json.load(answer)["live"]["peak_bytes"]
+    tensors = int(given.share * alive)
+    limit = tensors + given.beside * MIB
+    print(f"{alive // MIB} MiB of tensors alive at once, {free['bytes_at_most'] // MIB} MiB of the process at most: "
+          f"{tensors // MIB} MiB for tensors, {limit // MIB} MiB for the process", flush=True)
     turns = Turns(lambda: must_run([given.python, *program]))
     cgroup = Cgroup(limit)
     swap = Swap(given.directory, 2 * free["bytes_at_most"])
 
-    def swapped():
-        swap.on()
-        result = run([given.python, *program], cgroup)
-        swap.off()
-        return result
+    def inside(words):
+        os.sync()
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("3")
+        return run(words, cgroup)
+
     try:
+        swap.on()
         for _ in range(given.turns):
-            turns.take({"swap": swapped, "tencache": lambda: run(paged, cgroup)})
+            turns.take({"swap": lambda: inside([given.python, *program]), "tencache": lambda: inside(paged(f"{tensors}B"))})
     finally:
         swap.remove()
         cgroup.remove()

@@ -21,24 +21,15 @@ import importlib.util
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from live_process import HERE, MIB, Turns, must_run, require, run, same_bits, skip
+from live_process import HERE, MIB, Turns, calibrate, must_run, require, run, same_bits, skip
 
 PROGRAMS = ["gpt", "mlp", "resnet", "lstm"]
 HUGGING_FACE = ["llama", "gpt2", "bert", "vit"]
 OVERHEAD = ["gpt", "llama", "resnet"]
 POLICIES = ["foresight", "lru", "on-demand", "10cache", "zero-infinity:overflow=evict"]
-
-
-def calibrate(path, directory):
-    call = "import sys; from tencache import _core; _core.run(sys.argv[1:], {})"
-    words = ["calibrate", "--no-cpu-tier", "-o", str(path), "--directory", directory]
-    done = subprocess.run([sys.executable, "-c", call, *words], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit("calibration fails: " + done.stderr.strip())
 
 
 def script(program, steps):

@@ -86,6 +86,15 @@ def run(words, cgroup=None, environment=None, timeout=3600):
     return result
 
 
+def calibrate(path, directory, python=sys.executable):
+    """Writes a machine without CPU memory between tensors and files."""
+    call = "import sys; from tencache import _core; _core.run(sys.argv[1:], {})"
+    words = ["calibrate", "--no-cpu-tier", "-o", str(path), "--directory", directory]
+    done = subprocess.run([python, "-c", call, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit("calibration fails: " + done.stderr.strip())
+
+
 def must_run(words, **more):
     result = run(words, **more)
     if "failed" in result:

@@ -22,6 +22,9 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+if hasattr(torch, "compile"):
+    import torch._dynamo  # noqa: E402, F401  # the first optimizer would: 80 MB that are no tensors
+
 
 class Program(NamedTuple):
     make: Callable[[], nn.Module]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pathlib
@@ -14,6 +15,8 @@ from typing import Callable, List, Sequence
 from tencache_recorder._library import alone
 
 from ._core import Error, available_memory
+
+_PAGE_OUT = 21  # MADV_PAGEOUT, since Linux 5.4
 
 
 def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
@@ -58,6 +61,18 @@ def _status(name: str) -> int:
             if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def let_go_of_code() -> None:
+    """Pages of libraries, most of which were needed to load them only: those that are needed again are read again."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        mappings = [line.split(maxsplit=5) for line in file]
+    for words in mappings:
+        if words[-1].rstrip().endswith(".so") or ".so." in words[-1]:
+            begin, end = (int(address, 16) for address in words[0].split("-"))
+            madvise(begin, end - begin, _PAGE_OUT)  # where it may not be, nothing happens
 
 
 def resident_bytes() -> int:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
 import json
 import os
 import sys
@@ -29,7 +30,8 @@ DEVICES = ("cpu", "cuda")
 _MARKED_STEPS = 3  # after them the runtime knows what tensors are from the recorded step
 
 # Of a budget for the whole process, what is kept for all that is no tensor and comes after the first parameter.
-_RESERVE_SHARE, _LEAST_RESERVE = 0.1, 64 << 20
+# Code of PyTorch that was let go of comes back, up to 110 MiB.
+_RESERVE_SHARE, _LEAST_RESERVE = 0.1, 128 << 20
 
 # Of a model, how much is broadcast at a time: what is broadcast is there twice. The same on all ranks.
 _BROADCAST_BYTES = 16 << 20
@@ -161,6 +163,9 @@ class Live:
         """With a budget for the whole process at the first parameter: what was imported until then is known."""
         self._began = True
         if self._options.memory:
+            if hasattr(torch, "compile"):
+                importlib.import_module("torch._dynamo")  # as the first optimizer will: 80 MB
+            _computer.let_go_of_code()
             self._taken = _computer.resident_bytes()
             try:
                 self._run = self._make_run()

@@ -26,6 +26,7 @@ import copy
 import importlib.util
 import json
 import os
+import pathlib
 import socket
 import sys
 import tempfile
@@ -33,6 +34,7 @@ import tempfile
 from live_process import HERE, MIB, Cgroup, Turns, must_run, require, run, same_bits, skip, why_no_cgroup
 
 GPT = {"width": 768, "layers": 12, "vocabulary": 512, "context": 256, "batch": 1}
+SHARED = pathlib.Path("/dev/shm")
 LARGEST = 4 * 768 * 768  # parameters of one tensor
 
 # What differs from DeepSpeed's defaults. Its buffers for parameters hold at least the largest tensor, those of the
@@ -204,7 +206,11 @@ def compare(given, cgroup):
 
     def deepspeed(name, steps):
         words = [sys.executable, __file__, "--worker", name, "--steps", str(steps), "--directory", given.directory]
-        return run(words, cgroup, environment(given.return_pages))
+        before = set(SHARED.glob("deepspeed_*"))
+        result = run(words, cgroup, environment(given.return_pages))
+        for left in set(SHARED.glob("deepspeed_*")) - before:  # the cgroup would count it as the next one's
+            left.unlink()
+        return result
 
     def tencache(memory):
         words = ["-m", "tencache", "run", "python", "-p", given.policy, "--memory", f"{memory}B", "--directory",

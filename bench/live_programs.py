@@ -126,7 +126,7 @@ class Lstm(nn.Module):
 
 def lstm():
     """14 million parameters."""
-    return Program(lambda: Lstm(4096), lambda model: next_token_loss(model, 16, 64, 4096),
+    return Program(lambda: Lstm(4096), lambda model: next_token_loss(model, 16, 32, 4096),
                    functools.partial(torch.optim.RMSprop, lr=1e-3))
 
 

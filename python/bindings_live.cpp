@@ -39,8 +39,9 @@ struct LiveSetting {
   std::string machine_sha256;
   std::shared_ptr<Accelerator> accelerator;  // null: ordinary memory stands in for the GPU's
 
-  LiveSetting(const std::string& program, const std::string& device, MachineChoice choice, const std::vector<std::string>& directories,
-              const std::string& policy, const Settings& settings, std::uint64_t ranks) {
+  LiveSetting(const std::string& program, const std::string& device, MachineChoice choice,
+              const std::vector<std::string>& directories, const std::string& policy, const Settings& settings,
+              std::uint64_t ranks) {
     machine = load_machine(choice, &machine_sha256);
     for (Tier& tier : machine.tiers) {
       const bool asked_for = tier.kind == TierKind::cpu && !choice.cpu_memory.empty();
@@ -266,10 +267,9 @@ void bind_live(py::module_& module) {
   using Others = py::call_guard<py::gil_scoped_release>;
   py::class_<LiveSetting>(module, "LiveSetting", "Program, machine and policy of a live run and of its prediction.")
       .def(py::init([](const std::string& program, const std::string& device, const std::string& machine,
-                       const std::string& gpu_memory,
-                       const std::string& cpu_memory, const std::vector<std::string>& limits,
-                       const std::vector<std::string>& directories, const std::string& policy, const Settings& settings,
-                       std::uint64_t ranks) {
+                       const std::string& gpu_memory, const std::string& cpu_memory,
+                       const std::vector<std::string>& limits, const std::vector<std::string>& directories,
+                       const std::string& policy, const Settings& settings, std::uint64_t ranks) {
              MachineChoice choice;
              choice.name = machine;
              choice.gpu_memory = gpu_memory;
@@ -277,9 +277,11 @@ void bind_live(py::module_& module) {
              choice.limits = limits;
              return LiveSetting(program, device, std::move(choice), directories, policy, settings, ranks);
            }),
-           py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"), py::arg("cpu_memory"),
-           py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"), py::arg("ranks"),
-           "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and disks.")
+           py::kw_only(), py::arg("program"), py::arg("device"), py::arg("machine"), py::arg("gpu_memory"),
+           py::arg("cpu_memory"), py::arg("limits"), py::arg("directories"), py::arg("policy"), py::arg("settings"),
+           py::arg("ranks"),
+           "`device`: \"cpu\", or \"cuda\". `ranks`: how many processes of this computer share its CPU memory and "
+           "disks.")
       .def_property_readonly(
           "machine", [](const LiveSetting& setting) { return write_machine_yaml(setting.machine); }, "As YAML.");
 
@@ -294,17 +296,18 @@ void bind_live(py::module_& module) {
       .def_property_readonly("sha256", [](const LivePrediction& self) { return self.prediction.sha256; });
 
   py::class_<PythonLiveRun>(module, "LiveRun", "A live runtime and its policy. Threads may call everything.")
-      .def(py::init([](LiveSetting setting, bool pace, std::uintptr_t fence, const std::string& timeline,
-                       std::shared_ptr<LivePrediction> predicted) {
-             const py::gil_scoped_release others_may_run;
-             return std::make_unique<PythonLiveRun>(std::move(setting), pace,
-                                                    reinterpret_cast<PythonLiveRun::Fence>(fence), timeline,
-                                                    std::move(predicted));
-           }),
-           py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("fence"), py::arg("timeline"),
-           py::arg("predicted"),
-           "`fence`: the address of a C function that waits for the GPU and returns NULL, or why that failed; 0 without "
-           "one.")
+      .def(
+          py::init([](LiveSetting setting, bool pace, std::uintptr_t fence, const std::string& timeline,
+                      std::shared_ptr<LivePrediction> predicted) {
+            const py::gil_scoped_release others_may_run;
+            return std::make_unique<PythonLiveRun>(std::move(setting), pace,
+                                                   reinterpret_cast<PythonLiveRun::Fence>(fence), timeline,
+                                                   std::move(predicted));
+          }),
+          py::arg("setting"), py::kw_only(), py::arg("pace"), py::arg("fence"), py::arg("timeline"),
+          py::arg("predicted"),
+          "`fence`: the address of a C function that waits for the GPU and returns NULL, or why that failed; 0 without "
+          "one.")
       .def_property_readonly(
           "abi", [](PythonLiveRun& run) { return reinterpret_cast<std::uintptr_t>(&run.runtime().abi()); },
           "The address of its table of functions (executor/live/live_abi.h).")

@@ -1,0 +1,159 @@
+// PyTorch's caching allocator for GPUs, as c10/cuda/CUDACachingAllocator.cpp of 2025 behaves: what it makes of a
+// program's allocations, and how much of a device's memory it reserves for them.
+//
+// Blocks live in segments that the device gives, in two pools (requests up to 1 MiB; larger ones), apart for each
+// stream. A request takes the smallest free block that holds it, and leaves the rest free where the rest is large
+// enough. Freed blocks merge with free neighbours of their segment, and go back to the device only when it has no more.
+// With expandable segments one segment of addresses a pool and stream grows page by page instead.
+//
+// Not modelled: blocks that are held for other streams (`record_stream`), captures of graphs, and pools of users.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "core/units.h"
+
+namespace tencache {
+
+// The fields of PYTORCH_CUDA_ALLOC_CONF.
+struct CachingSettings {
+  bool expandable_segments = false;
+  Bytes max_split_size = unlimited;                  // blocks of this size and larger are not split
+  Bytes max_non_split_rounding = 20 * MiB;           // and serve requests that are smaller by less than this
+  Bytes large_segment_size = 20 * MiB;               // for requests of 1 to 10 MiB
+  double garbage_collection_threshold = 0;           // of what a fraction allows; 0: none
+  std::optional<double> memory_fraction;             // of the device; absent: all of it, and no garbage collection
+  std::array<std::uint64_t, 16> power2_divisions{};  // by size, from 1 MiB to 32 GiB and more; 0 or 1: none
+};
+
+class CachingAllocator {
+ public:
+  using Stream = std::uint32_t;
+  using Address = std::uint64_t;
+
+  // Of a device with this much memory for segments.
+  CachingAllocator(CachingSettings settings, Bytes device_bytes);
+
+  // The block's address; nullopt: out of memory, after all that can be given back was. `bytes` is positive.
+  std::optional<Address> allocate(Bytes bytes, Stream stream = 0);
+  // Of a block that is handed out.
+  void release(Address address);
+  // Gives every segment (page of a segment) that is free back to the device: torch.cuda.empty_cache().
+  void empty_cache();
+
+  // What a request takes, before any block is looked for.
+  Bytes rounded(Bytes bytes) const;
+  // What the device is asked for where no block serves a request of that rounded size, without expandable segments.
+  Bytes segment_size(Bytes rounded) const;
+  // Of a block that is handed out.
+  Bytes block_bytes(Address address) const;
+
+  // ---- Figures, now. reserved = requested + rounding + unsplit + in_holes + idle.
+  Bytes requested() const { return requested_; }
+  Bytes allocated() const { return allocated_; }                         // blocks that are handed out
+  Bytes reserved() const { return reserved_; }                           // segments, or mapped pages
+  Bytes rounding() const { return rounding_; }                           // of what is handed out, what nobody asked for
+  Bytes unsplit() const { return allocated_ - requested_ - rounding_; }  // remainders that stay with their block
+  Bytes in_holes() const { return reserved_ - allocated_ - idle(); }     // free blocks of segments that are in use
+  Bytes idle() const;                                                    // segments without a block that is handed out
+  Bytes largest_free() const;                                            // block
+  // ---- So far.
+  std::uint64_t device_allocations() const { return device_allocations_; }  // segments, or mappings
+  std::uint64_t device_frees() const { return device_frees_; }
+  std::uint64_t retries() const { return retries_; }  // num_alloc_retries: all that was free was given back
+
+  // Every block, by address, for pictures.
+  struct View {
+    Address address = 0;
+    Bytes bytes = 0;
+    std::uint32_t segment = 0;
+    bool handed_out = false;
+  };
+  std::vector<View> blocks() const;
+
+ private:
+  using BlockId = std::uint32_t;
+  static constexpr BlockId nothing = ~BlockId{0};
+  enum Pool : std::uint8_t { small, large };
+
+  struct Block {
+    Address address = 0;
+    Bytes bytes = 0;
+    Bytes requested = 0, rounded = 0;            // of one that is handed out
+    std::uint64_t free_since = 0;                // lookups of the pool, when it was freed
+    BlockId previous = nothing, next = nothing;  // in its segment
+    std::uint32_t segment = 0;
+    Stream stream = 0;
+    Pool pool = small;
+    bool handed_out = false, mapped = true;
+  };
+  struct Segment {
+    Address address = 0;
+    Bytes page = 0;                // of an expandable one; 0: it is not
+    std::uint64_t handed_out = 0;  // blocks
+    Bytes reserved = 0;
+  };
+  struct Key {
+    Stream stream = 0;
+    Bytes bytes = 0;
+    Address address = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  // Of blocks, and of keys among them: by stream, size, address, or by stream and address.
+  template <bool by_size>
+  struct Before {
+    const std::vector<Block>* blocks;
+    using is_transparent = void;
+    Key key(const Key& key) const { return key; }
+    Key key(BlockId id) const {
+      const Block& block = (*blocks)[id];
+      return {block.stream, by_size ? block.bytes : 0, block.address};
+    }
+    template <typename One, typename Other>
+    bool operator()(const One& one, const Other& other) const {
+      return key(one) < key(other);
+    }
+  };
+  using Free = std::set<BlockId, Before<true>>;
+  using Unmapped = std::set<BlockId, Before<false>>;
+
+  BlockId new_block(const Block& block);
+  void put_free(BlockId block);
+  void forget(BlockId block);
+  Free::const_iterator first_of_at_least(Pool pool, Stream stream, Bytes bytes) const;
+  BlockId find_free(Pool pool, Stream stream, Bytes bytes) const;
+  BlockId new_segment(Pool pool, Stream stream, Bytes bytes);
+  BlockId grow(Pool pool, Stream stream, Bytes bytes);
+  BlockId place_to_grow(Pool pool, Stream stream, Bytes bytes);
+  bool map(BlockId block, Bytes bytes, BlockId& mapped);
+  Address hand_out(BlockId block, Bytes requested, Bytes rounded);
+  BlockId merge(BlockId block);
+  bool may_reserve(Bytes bytes) const;
+  bool takes_rest(Pool pool, Bytes block, Bytes rounded) const;
+  void collect_garbage();
+  bool give_back_for(Stream stream, Bytes bytes);
+  void give_back(BlockId block);
+  void unmap(BlockId block);
+  Bytes room_beside(BlockId block) const;
+
+  CachingSettings settings_;
+  Bytes device_bytes_, allowed_;
+  std::vector<Block> blocks_;
+  std::vector<BlockId> spare_;
+  std::vector<Segment> segments_;
+  Free free_[2];
+  Unmapped unmapped_[2];
+  std::unordered_map<Address, BlockId> handed_out_;
+  std::uint64_t lookups_[2] = {0, 0};
+  Address next_address_;
+  Bytes requested_ = 0, rounding_ = 0, allocated_ = 0, reserved_ = 0;
+  std::uint64_t device_allocations_ = 0, device_frees_ = 0, retries_ = 0;
+};
+
+}  // namespace tencache

@@ -18,14 +18,7 @@ constexpr Bytes largest_unsplit_rest = MiB;  // of the pool of large blocks
 }  // namespace
 
 CachingAllocator::CachingAllocator(CachingSettings settings, Bytes device_bytes)
-    : settings_(settings),
-      device_bytes_(device_bytes),
-      allowed_(settings.memory_fraction
-                   ? static_cast<Bytes>(*settings.memory_fraction * static_cast<double>(device_bytes))
-                   : device_bytes),
-      free_{Free(Before<true>{&blocks_}), Free(Before<true>{&blocks_})},
-      unmapped_{Unmapped(Before<false>{&blocks_}), Unmapped(Before<false>{&blocks_})},
-      next_address_(small_segment) {}
+    : settings_(settings), device_bytes_(device_bytes), next_address_(small_segment) {}
 
 // ---- Sizes ----------------------------------------------------------------------------------------------------------
 
@@ -45,9 +38,9 @@ Bytes CachingAllocator::segment_size(Bytes rounded) const {
   return round_up(rounded, segment_granularity);
 }
 
-bool CachingAllocator::takes_rest(Pool pool, Bytes block, Bytes rounded) const {
+bool CachingAllocator::takes_rest(BlockPool pool, Bytes block, Bytes rounded) const {
   const Bytes rest = block - rounded;
-  if (pool == small || settings_.expandable_segments) return rest < least_block;
+  if (pool == BlockPool::small || settings_.expandable_segments) return rest < least_block;
   return rounded >= settings_.max_split_size || rest <= largest_unsplit_rest;
 }
 
@@ -56,67 +49,51 @@ bool CachingAllocator::takes_rest(Pool pool, Bytes block, Bytes rounded) const {
 std::optional<CachingAllocator::Address> CachingAllocator::allocate(Bytes bytes, Stream stream) {
   TENCACHE_CHECK(bytes > 0);
   const Bytes size = rounded(bytes);
-  const Pool pool = size <= largest_small_request ? small : large;
-  ++lookups_[pool];
-  BlockId block = find_free(pool, stream, size);
-  if (block == nothing) {
+  const BlockPool pool = size <= largest_small_request ? BlockPool::small : BlockPool::large;
+  blocks_.look_up(pool);
+  Id block = find_free(pool, stream, size);
+  if (block == none) {
     if (settings_.memory_fraction && settings_.garbage_collection_threshold > 0) collect_garbage();
     block = new_segment(pool, stream, size);
-    if (block == nothing && give_back_for(stream, size)) block = new_segment(pool, stream, size);
-    if (block == nothing) {
+    if (block == none && give_back_for(stream, size)) block = new_segment(pool, stream, size);
+    if (block == none) {
       empty_cache();
       ++retries_;
       block = new_segment(pool, stream, size);
     }
   }
-  if (block == nothing) return std::nullopt;
+  if (block == none) return std::nullopt;
   return hand_out(block, bytes, size);
 }
 
-CachingAllocator::Free::const_iterator CachingAllocator::first_of_at_least(Pool pool, Stream stream,
-                                                                           Bytes bytes) const {
-  const auto found = free_[pool].lower_bound(Key{stream, bytes, 0});
-  return found != free_[pool].end() && blocks_[*found].stream == stream ? found : free_[pool].end();
-}
-
 // A free block beside addresses that are not mapped yet counts as if they were: it is kept for larger requests.
-Bytes CachingAllocator::room_beside(BlockId block) const {
-  const Block& of = blocks_[block];
-  const bool grows = of.next != nothing && !blocks_[of.next].mapped;
+Bytes CachingAllocator::room_beside(Id block) const {
+  const CachingBlock& of = blocks_[block];
+  const bool grows = of.next != none && !blocks_[of.next].mapped;
   return of.bytes + (grows ? blocks_[of.next].bytes : 0);
 }
 
-CachingAllocator::BlockId CachingAllocator::find_free(Pool pool, Stream stream, Bytes bytes) const {
-  auto found = first_of_at_least(pool, stream, bytes);
-  if (found == free_[pool].end()) return nothing;
+CachingAllocator::Id CachingAllocator::find_free(BlockPool pool, Stream stream, Bytes bytes) const {
+  auto found = blocks_.smallest_of(pool, stream, bytes);
+  if (found == blocks_.free(pool).end()) return none;
   if (settings_.expandable_segments) {
-    for (auto next = std::next(found);
-         next != free_[pool].end() && blocks_[*next].stream == stream && room_beside(*next) < room_beside(*found);
+    for (auto next = std::next(found); next != blocks_.free(pool).end() && blocks_[*next].stream == stream &&
+                                       room_beside(*next) < room_beside(*found);
          ++next) {
       found = next;
     }
   }
   const Bytes size = blocks_[*found].bytes;
-  if (bytes < settings_.max_split_size && size >= settings_.max_split_size) return nothing;
-  if (bytes >= settings_.max_split_size && size >= bytes + settings_.max_non_split_rounding) return nothing;
+  if (bytes < settings_.max_split_size && size >= settings_.max_split_size) return none;
+  if (bytes >= settings_.max_split_size && size >= bytes + settings_.max_non_split_rounding) return none;
   return *found;
 }
 
-CachingAllocator::Address CachingAllocator::hand_out(BlockId id, Bytes requested, Bytes rounded) {
-  const Pool pool = blocks_[id].pool;
-  free_[pool].erase(id);
-  if (!takes_rest(pool, blocks_[id].bytes, rounded)) {
-    Block rest = blocks_[id];
-    rest.address += rounded;
-    rest.bytes -= rounded;
-    rest.previous = id;
-    const BlockId added = new_block(rest);
-    if (rest.next != nothing) blocks_[rest.next].previous = added;
-    blocks_[id].next = added;
-    blocks_[id].bytes = rounded;
-    put_free(added);
-  }
-  Block& block = blocks_[id];
+CachingAllocator::Address CachingAllocator::hand_out(Id id, Bytes requested, Bytes rounded) {
+  const BlockPool pool = blocks_[id].pool;
+  blocks_.take_out(id);
+  if (!takes_rest(pool, blocks_[id].bytes, rounded)) blocks_.put_free(blocks_.cut(id, rounded));
+  CachingBlock& block = blocks_[id];
   block.handed_out = true;
   block.requested = requested;
   block.rounded = rounded;
@@ -131,205 +108,139 @@ CachingAllocator::Address CachingAllocator::hand_out(BlockId id, Bytes requested
 void CachingAllocator::release(Address address) {
   const auto found = handed_out_.find(address);
   TENCACHE_CHECK(found != handed_out_.end());
-  const BlockId id = found->second;
+  const Id id = found->second;
   handed_out_.erase(found);
-  Block& block = blocks_[id];
+  CachingBlock& block = blocks_[id];
   block.handed_out = false;
   --segments_[block.segment].handed_out;
   requested_ -= block.requested;
   rounding_ -= block.rounded - block.requested;
   allocated_ -= block.bytes;
-  merge(id);
+  blocks_.merge(id);
 }
 
 Bytes CachingAllocator::block_bytes(Address address) const { return blocks_[handed_out_.at(address)].bytes; }
 
-// Of a block that is in no set, with its free neighbours; puts the result into its set.
-CachingAllocator::BlockId CachingAllocator::merge(BlockId id) {
-  const auto joins = [&](BlockId other) {
-    return other != nothing && !blocks_[other].handed_out && blocks_[other].mapped == blocks_[id].mapped;
-  };
-  const auto take_out = [&](BlockId other) {
-    blocks_[other].mapped ? free_[blocks_[other].pool].erase(other) : unmapped_[blocks_[other].pool].erase(other);
-  };
-  if (const BlockId before = blocks_[id].previous; joins(before)) {
-    take_out(before);
-    Block& block = blocks_[id];
-    block.address = blocks_[before].address;
-    block.bytes += blocks_[before].bytes;
-    block.previous = blocks_[before].previous;
-    if (block.previous != nothing) blocks_[block.previous].next = id;
-    forget(before);
-  }
-  if (const BlockId after = blocks_[id].next; joins(after)) {
-    take_out(after);
-    Block& block = blocks_[id];
-    block.bytes += blocks_[after].bytes;
-    block.next = blocks_[after].next;
-    if (block.next != nothing) blocks_[block.next].previous = id;
-    forget(after);
-  }
-  if (blocks_[id].mapped) {
-    put_free(id);
-  } else {
-    unmapped_[blocks_[id].pool].insert(id);
-  }
-  return id;
-}
-
-CachingAllocator::BlockId CachingAllocator::new_block(const Block& block) {
-  if (spare_.empty()) {
-    blocks_.push_back(block);
-    return static_cast<BlockId>(blocks_.size() - 1);
-  }
-  const BlockId id = spare_.back();
-  spare_.pop_back();
-  blocks_[id] = block;
-  return id;
-}
-
-void CachingAllocator::put_free(BlockId id) {
-  blocks_[id].free_since = lookups_[blocks_[id].pool];
-  free_[blocks_[id].pool].insert(id);
-}
-
-void CachingAllocator::forget(BlockId block) { spare_.push_back(block); }
-
 // ---- The device -----------------------------------------------------------------------------------------------------
 
-bool CachingAllocator::may_reserve(Bytes bytes) const { return bytes <= allowed_ && reserved_ <= allowed_ - bytes; }
+Bytes CachingAllocator::allowed() const {
+  if (!settings_.memory_fraction) return device_bytes_;
+  return static_cast<Bytes>(*settings_.memory_fraction * static_cast<double>(device_bytes_));
+}
 
-CachingAllocator::BlockId CachingAllocator::new_segment(Pool pool, Stream stream, Bytes bytes) {
+bool CachingAllocator::may_reserve(Bytes bytes) const { return bytes <= allowed() && reserved_ <= allowed() - bytes; }
+
+CachingAllocator::Id CachingAllocator::new_segment(BlockPool pool, Stream stream, Bytes bytes) {
   if (settings_.expandable_segments) return grow(pool, stream, bytes);
   const Bytes size = segment_size(bytes);
-  if (!may_reserve(size)) return nothing;
-  Block block;
+  if (!may_reserve(size)) return none;
+  CachingBlock block;
   block.address = next_address_;
   block.bytes = size;
   block.segment = static_cast<std::uint32_t>(segments_.size());
   block.stream = stream;
   block.pool = pool;
-  segments_.push_back({block.address, 0, 0, size});
+  segments_.push_back({block.address, size, 0});
   next_address_ += size;
   reserved_ += size;
   ++device_allocations_;
-  const BlockId id = new_block(block);
-  put_free(id);
+  const Id id = blocks_.add(block);
+  blocks_.put_free(id);
   return id;
 }
 
+Bytes CachingAllocator::page(BlockPool pool) const {
+  return pool == BlockPool::small ? small_segment : settings_.large_segment_size;
+}
+
 // The lowest addresses of an expandable segment that hold `bytes`, free or not mapped: their first block.
-CachingAllocator::BlockId CachingAllocator::place_to_grow(Pool pool, Stream stream, Bytes bytes) {
-  const auto usable = [&](BlockId block) { return block != nothing && !blocks_[block].handed_out; };
-  for (auto it = unmapped_[pool].lower_bound(Key{stream, 0, 0});
-       it != unmapped_[pool].end() && blocks_[*it].stream == stream; ++it) {
-    const BlockId first = usable(blocks_[*it].previous) ? blocks_[*it].previous : *it;
+CachingAllocator::Id CachingAllocator::place_to_grow(BlockPool pool, Stream stream, Bytes bytes) {
+  const auto usable = [&](Id block) { return block != none && !blocks_[block].handed_out; };
+  const CachingBlocks::Unmapped& unmapped = blocks_.unmapped(pool);
+  for (auto it = unmapped.lower_bound(BlockKey{stream, 0, 0}); it != unmapped.end() && blocks_[*it].stream == stream;
+       ++it) {
+    const Id first = usable(blocks_[*it].previous) ? blocks_[*it].previous : *it;
     Bytes room = 0;
-    for (BlockId at = first; room < bytes && usable(at); at = blocks_[at].next) room += blocks_[at].bytes;
+    for (Id at = first; room < bytes && usable(at); at = blocks_[at].next) room += blocks_[at].bytes;
     if (room >= bytes) return first;
   }
-  const Bytes page = pool == small ? small_segment : settings_.large_segment_size;
-  Block all;
+  CachingBlock all;
   all.address = next_address_;
-  all.bytes = round_up(device_bytes_ + device_bytes_ / 8, page);
+  all.bytes = round_up(device_bytes_ + device_bytes_ / 8, page(pool));
   all.segment = static_cast<std::uint32_t>(segments_.size());
   all.stream = stream;
   all.pool = pool;
   all.mapped = false;
-  segments_.push_back({all.address, page, 0, 0});
+  segments_.push_back({all.address, 0, 0});
   next_address_ += all.bytes;
-  if (all.bytes < bytes) return nothing;
-  const BlockId id = new_block(all);
-  unmapped_[pool].insert(id);
-  return id;
+  const Id id = blocks_.add(all);
+  blocks_.put_unmapped(id);
+  return all.bytes < bytes ? none : id;
 }
 
-CachingAllocator::BlockId CachingAllocator::grow(Pool pool, Stream stream, Bytes bytes) {
-  BlockId block = place_to_grow(pool, stream, bytes);
-  if (block == nothing) return nothing;
-  if (!blocks_[block].mapped && !map(block, std::min(blocks_[block].bytes, bytes), block)) return nothing;
+CachingAllocator::Id CachingAllocator::grow(BlockPool pool, Stream stream, Bytes bytes) {
+  Id block = place_to_grow(pool, stream, bytes);
+  if (block == none) return none;
+  if (!blocks_[block].mapped && !map(block, std::min(blocks_[block].bytes, bytes), block)) return none;
   while (blocks_[block].bytes < bytes) {
-    const BlockId beyond = blocks_[block].next;
+    const Id beyond = blocks_[block].next;
     const Bytes missing = bytes - blocks_[block].bytes;
-    if (!map(beyond, std::min(missing, blocks_[beyond].bytes), block)) return nothing;
+    if (!map(beyond, std::min(missing, blocks_[beyond].bytes), block)) return none;
   }
   return block;
 }
 
 // The beginning of a block that is not mapped, in whole pages. `mapped`: it, with the free blocks beside it.
-bool CachingAllocator::map(BlockId id, Bytes bytes, BlockId& mapped) {
-  Block& block = blocks_[id];
-  const Bytes size = std::min(round_up(bytes, segments_[block.segment].page), block.bytes);
+bool CachingAllocator::map(Id id, Bytes bytes, Id& mapped) {
+  const Bytes size = std::min(round_up(bytes, page(blocks_[id].pool)), blocks_[id].bytes);
   if (!may_reserve(size)) return false;
-  unmapped_[block.pool].erase(id);
-  if (size < block.bytes) {
-    Block rest = block;
-    rest.address += size;
-    rest.bytes -= size;
-    rest.previous = id;
-    const BlockId added = new_block(rest);  // `block` is no more
-    if (rest.next != nothing) blocks_[rest.next].previous = added;
-    blocks_[id].next = added;
-    blocks_[id].bytes = size;
-    unmapped_[rest.pool].insert(added);
-  }
+  blocks_.take_out(id);
+  if (size < blocks_[id].bytes) blocks_.put_unmapped(blocks_.cut(id, size));
   blocks_[id].mapped = true;
   segments_[blocks_[id].segment].reserved += size;
   reserved_ += size;
   ++device_allocations_;
-  mapped = merge(id);
+  mapped = blocks_.merge(id);
   return true;
 }
 
-void CachingAllocator::give_back(BlockId id) {
-  const Block& block = blocks_[id];
-  TENCACHE_CHECK(block.previous == nothing && block.next == nothing && !block.handed_out);
-  free_[block.pool].erase(id);
+void CachingAllocator::give_back(Id id) {
+  const CachingBlock& block = blocks_[id];
+  TENCACHE_CHECK(block.whole() && !block.handed_out);
   reserved_ -= block.bytes;
   segments_[block.segment].reserved = 0;
   ++device_frees_;
-  forget(id);
+  blocks_.remove(id);
 }
 
 // The whole pages inside a free block of an expandable segment.
-void CachingAllocator::unmap(BlockId id) {
-  const Segment& segment = segments_[blocks_[id].segment];
-  const Bytes offset = blocks_[id].address - segment.address;
-  const Bytes begin = round_up(offset, segment.page);
-  const Bytes end = (offset + blocks_[id].bytes) / segment.page * segment.page;
+void CachingAllocator::unmap(Id id) {
+  const Bytes page = this->page(blocks_[id].pool);
+  const Bytes offset = blocks_[id].address - segments_[blocks_[id].segment].address;
+  const Bytes begin = round_up(offset, page);
+  const Bytes end = (offset + blocks_[id].bytes) / page * page;
   if (begin >= end) return;
-  free_[blocks_[id].pool].erase(id);
-  const auto cut = [&](Bytes at) {  // what lies behind becomes a block of its own
-    Block rest = blocks_[id];
-    rest.address += at;
-    rest.bytes -= at;
-    rest.previous = id;
-    const BlockId added = new_block(rest);
-    if (rest.next != nothing) blocks_[rest.next].previous = added;
-    blocks_[id].next = added;
-    blocks_[id].bytes = at;
-    return added;
-  };
-  if (const Bytes length = end - offset; length < blocks_[id].bytes) put_free(cut(length));
+  blocks_.take_out(id);
+  if (const Bytes length = end - offset; length < blocks_[id].bytes) blocks_.put_free(blocks_.cut(id, length));
   if (begin > offset) {
-    const BlockId pages = cut(begin - offset);
-    put_free(id);
+    const Id pages = blocks_.cut(id, begin - offset);
+    blocks_.put_free(id);
     id = pages;
   }
   blocks_[id].mapped = false;
   segments_[blocks_[id].segment].reserved -= end - begin;
   reserved_ -= end - begin;
   ++device_frees_;
-  merge(id);
+  blocks_.merge(id);
 }
 
 void CachingAllocator::empty_cache() {
-  for (const Pool pool : {large, small}) {
-    const std::vector<BlockId> all(free_[pool].begin(), free_[pool].end());
-    for (const BlockId id : all) {
-      if (segments_[blocks_[id].segment].page > 0) {
+  for (const BlockPool pool : {BlockPool::large, BlockPool::small}) {
+    const std::vector<Id> all(blocks_.free(pool).begin(), blocks_.free(pool).end());
+    for (const Id id : all) {
+      if (settings_.expandable_segments) {
         unmap(id);
-      } else if (blocks_[id].previous == nothing && blocks_[id].next == nothing) {
+      } else if (blocks_[id].whole()) {
         give_back(id);
       }
     }
@@ -338,22 +249,21 @@ void CachingAllocator::empty_cache() {
 
 // The oldest whole segments of large blocks, by lookups since they were freed.
 void CachingAllocator::collect_garbage() {
-  const auto limit = static_cast<Bytes>(settings_.garbage_collection_threshold * static_cast<double>(allowed_));
+  if (settings_.expandable_segments) return;
+  const auto limit = static_cast<Bytes>(settings_.garbage_collection_threshold * static_cast<double>(allowed()));
   if (reserved_ <= limit) return;
   const Bytes wanted = reserved_ - limit;
-  const auto age = [&](BlockId id) { return lookups_[large] - blocks_[id].free_since; };
-  std::vector<BlockId> whole;
-  for (const BlockId id : free_[large]) {
-    const Block& block = blocks_[id];
-    if (block.previous == nothing && block.next == nothing && segments_[block.segment].page == 0) whole.push_back(id);
+  std::vector<Id> whole;
+  for (const Id id : blocks_.free(BlockPool::large)) {
+    if (blocks_[id].whole()) whole.push_back(id);
   }
   Bytes got = 0;
   while (got < wanted && !whole.empty()) {
     std::uint64_t ages = 0;
-    for (const BlockId id : whole) ages += age(id);
+    for (const Id id : whole) ages += blocks_.age(id);
     const double mean = static_cast<double>(ages) / static_cast<double>(whole.size());
-    std::erase_if(whole, [&](BlockId id) {
-      if (static_cast<double>(age(id)) < mean) return false;
+    std::erase_if(whole, [&](Id id) {
+      if (static_cast<double>(blocks_.age(id)) < mean) return false;
       got += blocks_[id].bytes;
       give_back(id);
       return true;
@@ -363,22 +273,22 @@ void CachingAllocator::collect_garbage() {
 
 // With a largest size to split: whole blocks of that size and more, enough for the request. False: there are not enough.
 bool CachingAllocator::give_back_for(Stream stream, Bytes bytes) {
-  if (settings_.max_split_size >= unlimited) return false;
+  if (settings_.max_split_size >= unlimited || settings_.expandable_segments) return false;
   const Bytes wanted = std::max(bytes, settings_.max_split_size);
-  const auto expandable = [&](BlockId id) { return segments_[blocks_[id].segment].page > 0; };
-  if (const auto found = first_of_at_least(large, stream, wanted); found != free_[large].end() && !expandable(*found)) {
+  if (const auto found = blocks_.smallest_of(BlockPool::large, stream, wanted);
+      found != blocks_.free(BlockPool::large).end()) {
     give_back(*found);
     return true;
   }
-  std::vector<BlockId> from_the_largest;
-  for (const BlockId id : free_[large]) {
-    const Block& block = blocks_[id];
-    if (block.stream == stream && block.bytes >= settings_.max_split_size && !expandable(id)) {
+  std::vector<Id> from_the_largest;
+  for (const Id id : blocks_.free(BlockPool::large)) {
+    const CachingBlock& block = blocks_[id];
+    if (block.stream == stream && block.bytes >= settings_.max_split_size) {
       from_the_largest.insert(from_the_largest.begin(), id);
     }
   }
   Bytes got = 0;
-  for (const BlockId id : from_the_largest) {
+  for (const Id id : from_the_largest) {
     if (got >= wanted) break;
     got += blocks_[id].bytes;
     give_back(id);
@@ -390,27 +300,28 @@ bool CachingAllocator::give_back_for(Stream stream, Bytes bytes) {
 
 Bytes CachingAllocator::idle() const {
   Bytes sum = 0;
-  for (const Segment& segment : segments_) sum += segment.handed_out == 0 ? segment.reserved : 0;
+  for (const CachingSegment& segment : segments_) sum += segment.handed_out == 0 ? segment.reserved : 0;
   return sum;
 }
 
 Bytes CachingAllocator::largest_free() const {
   Bytes largest = 0;
-  for (const auto& pool : free_) {
-    for (const BlockId id : pool) largest = std::max(largest, blocks_[id].bytes);
+  for (const BlockPool pool : {BlockPool::small, BlockPool::large}) {
+    for (const Id id : blocks_.free(pool)) largest = std::max(largest, blocks_[id].bytes);
   }
   return largest;
 }
 
-std::vector<CachingAllocator::View> CachingAllocator::blocks() const {
-  std::vector<View> all;
-  for (const auto& pool : free_) {
-    for (const BlockId id : pool) all.push_back({blocks_[id].address, blocks_[id].bytes, blocks_[id].segment, false});
+std::vector<BlockView> CachingAllocator::blocks() const {
+  std::vector<BlockView> all;
+  for (const BlockPool pool : {BlockPool::small, BlockPool::large}) {
+    for (const Id id : blocks_.free(pool))
+      all.push_back({blocks_[id].address, blocks_[id].bytes, blocks_[id].segment, false});
   }
   for (const auto& [address, id] : handed_out_) {
     all.push_back({address, blocks_[id].bytes, blocks_[id].segment, true});
   }
-  std::ranges::sort(all, {}, &View::address);
+  std::ranges::sort(all, {}, &BlockView::address);
   return all;
 }
 

@@ -11,12 +11,11 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
+#include "core/caching_blocks.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -30,6 +29,19 @@ struct CachingSettings {
   double garbage_collection_threshold = 0;           // of what a fraction allows; 0: none
   std::optional<double> memory_fraction;             // of the device; absent: all of it, and no garbage collection
   std::array<std::uint64_t, 16> power2_divisions{};  // by size, from 1 MiB to 32 GiB and more; 0 or 1: none
+};
+
+struct CachingSegment {
+  std::uint64_t address = 0;
+  Bytes reserved = 0;            // of its addresses
+  std::uint64_t handed_out = 0;  // blocks
+};
+
+struct BlockView {
+  std::uint64_t address = 0;
+  Bytes bytes = 0;
+  std::uint32_t segment = 0;
+  bool handed_out = false;
 };
 
 class CachingAllocator {
@@ -68,89 +80,33 @@ class CachingAllocator {
   std::uint64_t device_frees() const { return device_frees_; }
   std::uint64_t retries() const { return retries_; }  // num_alloc_retries: all that was free was given back
 
-  // Every block, by address, for pictures.
-  struct View {
-    Address address = 0;
-    Bytes bytes = 0;
-    std::uint32_t segment = 0;
-    bool handed_out = false;
-  };
-  std::vector<View> blocks() const;
+  std::vector<BlockView> blocks() const;  // every one, by address
 
  private:
-  using BlockId = std::uint32_t;
-  static constexpr BlockId nothing = ~BlockId{0};
-  enum Pool : std::uint8_t { small, large };
+  using Id = CachingBlocks::Id;
+  static constexpr Id none = CachingBlocks::none;
 
-  struct Block {
-    Address address = 0;
-    Bytes bytes = 0;
-    Bytes requested = 0, rounded = 0;            // of one that is handed out
-    std::uint64_t free_since = 0;                // lookups of the pool, when it was freed
-    BlockId previous = nothing, next = nothing;  // in its segment
-    std::uint32_t segment = 0;
-    Stream stream = 0;
-    Pool pool = small;
-    bool handed_out = false, mapped = true;
-  };
-  struct Segment {
-    Address address = 0;
-    Bytes page = 0;                // of an expandable one; 0: it is not
-    std::uint64_t handed_out = 0;  // blocks
-    Bytes reserved = 0;
-  };
-  struct Key {
-    Stream stream = 0;
-    Bytes bytes = 0;
-    Address address = 0;
-    auto operator<=>(const Key&) const = default;
-  };
-  // Of blocks, and of keys among them: by stream, size, address, or by stream and address.
-  template <bool by_size>
-  struct Before {
-    const std::vector<Block>* blocks;
-    using is_transparent = void;
-    Key key(const Key& key) const { return key; }
-    Key key(BlockId id) const {
-      const Block& block = (*blocks)[id];
-      return {block.stream, by_size ? block.bytes : 0, block.address};
-    }
-    template <typename One, typename Other>
-    bool operator()(const One& one, const Other& other) const {
-      return key(one) < key(other);
-    }
-  };
-  using Free = std::set<BlockId, Before<true>>;
-  using Unmapped = std::set<BlockId, Before<false>>;
-
-  BlockId new_block(const Block& block);
-  void put_free(BlockId block);
-  void forget(BlockId block);
-  Free::const_iterator first_of_at_least(Pool pool, Stream stream, Bytes bytes) const;
-  BlockId find_free(Pool pool, Stream stream, Bytes bytes) const;
-  BlockId new_segment(Pool pool, Stream stream, Bytes bytes);
-  BlockId grow(Pool pool, Stream stream, Bytes bytes);
-  BlockId place_to_grow(Pool pool, Stream stream, Bytes bytes);
-  bool map(BlockId block, Bytes bytes, BlockId& mapped);
-  Address hand_out(BlockId block, Bytes requested, Bytes rounded);
-  BlockId merge(BlockId block);
+  Id find_free(BlockPool pool, Stream stream, Bytes bytes) const;
+  Id new_segment(BlockPool pool, Stream stream, Bytes bytes);
+  Id grow(BlockPool pool, Stream stream, Bytes bytes);
+  Id place_to_grow(BlockPool pool, Stream stream, Bytes bytes);
+  bool map(Id block, Bytes bytes, Id& mapped);
+  Address hand_out(Id block, Bytes requested, Bytes rounded);
+  Bytes allowed() const;
   bool may_reserve(Bytes bytes) const;
-  bool takes_rest(Pool pool, Bytes block, Bytes rounded) const;
+  bool takes_rest(BlockPool pool, Bytes block, Bytes rounded) const;
+  Bytes page(BlockPool pool) const;
+  Bytes room_beside(Id block) const;
   void collect_garbage();
   bool give_back_for(Stream stream, Bytes bytes);
-  void give_back(BlockId block);
-  void unmap(BlockId block);
-  Bytes room_beside(BlockId block) const;
+  void give_back(Id block);
+  void unmap(Id block);
 
   CachingSettings settings_;
-  Bytes device_bytes_, allowed_;
-  std::vector<Block> blocks_;
-  std::vector<BlockId> spare_;
-  std::vector<Segment> segments_;
-  Free free_[2];
-  Unmapped unmapped_[2];
-  std::unordered_map<Address, BlockId> handed_out_;
-  std::uint64_t lookups_[2] = {0, 0};
+  Bytes device_bytes_;
+  CachingBlocks blocks_;
+  std::vector<CachingSegment> segments_;
+  std::unordered_map<Address, Id> handed_out_;
   Address next_address_;
   Bytes requested_ = 0, rounding_ = 0, allocated_ = 0, reserved_ = 0;
   std::uint64_t device_allocations_ = 0, device_frees_ = 0, retries_ = 0;

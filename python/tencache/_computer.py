@@ -16,7 +16,7 @@ from tencache_recorder._library import alone
 
 from ._core import Error, available_memory
 
-_PAGE_OUT = 21  # MADV_PAGEOUT, since Linux 5.4
+_DO_NOT_NEED = 4  # MADV_DONTNEED
 
 
 def machine_file(device: str, cpu_tier: bool, directories: Sequence[str], say: Callable[[str], None]) -> str:
@@ -64,15 +64,19 @@ def _status(name: str) -> int:
 
 
 def let_go_of_code() -> None:
-    """Pages of libraries, most of which were needed to load them only: those that are needed again are read again."""
+    """Pages of libraries, most of which were needed to load them only: those that are needed again are mapped again."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        mappings = [line.split(maxsplit=5) for line in file]
-    for words in mappings:
-        if words[-1].rstrip().endswith(".so") or ".so." in words[-1]:
-            begin, end = (int(address, 16) for address in words[0].split("-"))
-            madvise(begin, end - begin, _PAGE_OUT)  # where it may not be, nothing happens
+    library = ""
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            words = line.split()
+            if "-" in words[0]:
+                named = len(words) > 5 and (words[5].endswith(".so") or ".so." in words[5])
+                library = words[0] if named and "w" not in words[1] else ""
+            elif words[0] == "Anonymous:" and words[1] == "0" and library:  # nothing of it was relocated
+                begin, end = (int(address, 16) for address in library.split("-"))
+                madvise(begin, end - begin, _DO_NOT_NEED)
 
 
 def resident_bytes() -> int:

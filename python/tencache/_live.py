@@ -561,11 +561,16 @@ class Live:
     def answer_text(self) -> str:
         return self._answer[1]
 
+    def recorded_ops(self) -> Optional[_core.Trace]:
+        """The last recorded step, without saying what it is of: that takes longer than a short step, and what is done
+        between two steps counts as a gap of the next."""
+        return self._run.recorded()
+
     def recorded(self) -> Optional[_core.Trace]:
         """The second step as a trace; None until it is over."""
         if self._closed or not self._began:
             return self._trace
-        trace = self._run.recorded()
+        trace = self.recorded_ops()
         if trace is not None:
             models = objects.find_models()
             trace.header = {

@@ -84,8 +84,9 @@ def _recorder(run: Live, path: str) -> Tuple[List[_core.Trace], Callable[[], Non
 
     def on_boundary() -> None:
         if run.steps > 2:
-            traces.append(run.recorded())
+            traces.append(run.recorded_ops())
         if len(traces) == _RECORDED_STEPS:
+            traces[-1] = run.recorded()
             _write_recording(run, traces, path)
             sys.stdout.flush()
             sys.stderr.flush()

@@ -31,12 +31,14 @@ struct CachingSettings {
   std::array<std::uint64_t, 16> power2_divisions{};  // by size, from 1 MiB to 32 GiB and more; 0 or 1: none
 };
 
+// What the device gave at once; of expandable segments, addresses that are mapped in part.
 struct CachingSegment {
   std::uint64_t address = 0;
   Bytes reserved = 0;            // of its addresses
   std::uint64_t handed_out = 0;  // blocks
 };
 
+// For pictures.
 struct BlockView {
   std::uint64_t address = 0;
   Bytes bytes = 0;

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then` once, when the module was imported."""
+    """Calls `then` once, when the module was imported, unless `forget` came before."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then

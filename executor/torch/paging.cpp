@@ -18,8 +18,8 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "executor/torch/lent_tensors.h"
@@ -74,14 +74,19 @@ class Registry {
     const auto found = owners_.find(address);
     return found == owners_.end() || found->second.live != live ? no_tensor : found->second.tensor;
   }
-  // Memory that is not the runtime's, whose address somebody has: it must not move.
-  void known_outside(const void* address) {
+  // Memory that is not the runtime's, whose address somebody has: it must not move, as long as the storage lives.
+  void known_outside(const void* address, c10::StorageImpl& storage) {
     const std::lock_guard lock(mutex_);
-    outside_.insert(address);
+    std::vector<WeakStorage>& known = outside_[address];
+    std::erase_if(known, [](const WeakStorage& other) { return other.expired(); });
+    const WeakStorage one(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(&storage));
+    if (std::find(known.begin(), known.end(), one) == known.end()) known.push_back(one);
   }
   bool is_known_outside(const void* address) const {
     const std::lock_guard lock(mutex_);
-    return outside_.contains(address);
+    const auto known = outside_.find(address);
+    return known != outside_.end() &&
+           std::ranges::any_of(known->second, [](const WeakStorage& storage) { return !storage.expired(); });
   }
   std::vector<std::uint32_t> tensors_of(const tencache_live* live) const {
     const std::lock_guard lock(mutex_);
@@ -102,9 +107,11 @@ class Registry {
   }
 
  private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
   mutable std::mutex mutex_;
   std::unordered_map<const void*, Owner> owners_;
-  std::unordered_set<const void*> outside_;  // for good: that it was freed since is not known
+  std::unordered_map<const void*, std::vector<WeakStorage>> outside_;  // by address
 };
 
 // LibTorch keeps storages beyond the end of main: never destroyed.
@@ -681,7 +688,7 @@ bool expose(c10::StorageImpl& storage) {
     check(*live, live->expose(live->runtime, tensor));
     return true;
   }
-  if (address != nullptr) registry().known_outside(address);
+  if (address != nullptr) registry().known_outside(address, storage);
   return false;
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
@@ -31,7 +32,7 @@ class Updates:
         self._paging, self._say = paging, say
         self._optimizer: Any = None
         self._numbers: Dict[int, int] = {}  # of parameters, by their id
-        self._foreign: Set[int] = set()  # tensors that stay out of the run's memory, by their id
+        self._foreign: Dict[int, "weakref.ref[Any]"] = {}  # tensors that stay out of the run's memory, by their id
         self._verdicts: Dict[Tuple[Any, ...], bool] = {}  # whether the bits are equal, of what was compared
         self.tasks = 0
         self.left: List[str] = []
@@ -106,13 +107,17 @@ class Updates:
                 left[number] = ""
                 continue
             # Those that were loaded, say, may be none of the run's yet.
-            new = [tensor for tensor in row if id(tensor) not in self._foreign and not self._paging.paged(tensor)]
+            new = [tensor for tensor in row if not self._is_foreign(tensor) and not self._paging.paged(tensor)]
             self._paging.adopt(new)
-            self._foreign.update(id(tensor) for tensor in new if not self._paging.paged(tensor))
+            self._foreign.update((id(tensor), weakref.ref(tensor)) for tensor in new if not self._paging.paged(tensor))
             why = self._paging.why_no_tasks(row, len(row))
             if why:
                 left[number] = why
         return left
+
+    def _is_foreign(self, tensor: Any) -> bool:
+        known = self._foreign.get(id(tensor))
+        return known is not None and known() is tensor  # else the id is used again
 
     def _leave(self, options: Dict[str, Any], why: str, count: int = 1, of: int = 1) -> bool:
         if not why:

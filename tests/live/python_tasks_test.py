@@ -182,6 +182,30 @@ def state_dict(_):
         check_tasks(run, policy, 7)
 
 
+def address_used_again(_):
+    """Parameters lie where tensors lay whose addresses were known outside: they are paged all the same."""
+    import torch
+
+    def make():
+        return torch.nn.Parameter(torch.ones(300, 40))
+
+    def known_outside():
+        tensors = [torch.ones(300, 40) for _ in range(4)]
+        return {tensor.numpy().ctypes.data for tensor in tensors}
+
+    with live() as run:
+        known = set().union(*(known_outside() for _ in range(50)))
+        assert known & known_outside()
+        parameters = [make() for _ in range(4)]
+        optimizer = torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+        for _ in range(4):
+            optimizer.zero_grad()
+            sum((torch.randn(300, 40) * parameter).square().mean() for parameter in parameters).backward()
+            optimizer.step()
+            run.step()
+    check_tasks(run, "on-demand", 2)
+
+
 def seen_at_once(_):
     """Addresses that are known, hooks, closures: what the step did is there when it returns."""
     import torch
@@ -373,7 +397,7 @@ print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.paramete
                 assert on_cpu == (policy == "10cache"), (policy, result["busy_seconds"])
 
 
-CASES = {case.__name__: case for case in (state_dict, seen_at_once, scaled, refusals, wrong_updates, predicted)}
+CASES = {case.__name__: case for case in (state_dict, address_used_again, seen_at_once, scaled, refusals, wrong_updates, predicted)}
 
 
 class Tasks(unittest.TestCase):

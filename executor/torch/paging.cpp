@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,19 +75,14 @@ class Registry {
     const auto found = owners_.find(address);
     return found == owners_.end() || found->second.live != live ? no_tensor : found->second.tensor;
   }
-  // Memory that is not the runtime's, whose address somebody has: it must not move, as long as the storage lives.
-  void known_outside(const void* address, c10::StorageImpl& storage) {
+  // Memory of neither the runtime nor PyTorch's allocator, whose address somebody has: it must not move.
+  void known_outside(const void* address) {
     const std::lock_guard lock(mutex_);
-    std::vector<WeakStorage>& known = outside_[address];
-    std::erase_if(known, [](const WeakStorage& other) { return other.expired(); });
-    const WeakStorage one(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(&storage));
-    if (std::find(known.begin(), known.end(), one) == known.end()) known.push_back(one);
+    outside_.insert(address);
   }
   bool is_known_outside(const void* address) const {
     const std::lock_guard lock(mutex_);
-    const auto known = outside_.find(address);
-    return known != outside_.end() &&
-           std::ranges::any_of(known->second, [](const WeakStorage& storage) { return !storage.expired(); });
+    return outside_.contains(address);
   }
   std::vector<std::uint32_t> tensors_of(const tencache_live* live) const {
     const std::lock_guard lock(mutex_);
@@ -107,11 +103,9 @@ class Registry {
   }
 
  private:
-  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
   mutable std::mutex mutex_;
   std::unordered_map<const void*, Owner> owners_;
-  std::unordered_map<const void*, std::vector<WeakStorage>> outside_;  // by address
+  std::unordered_set<const void*> outside_;  // for good: that it was freed since is not known
 };
 
 // LibTorch keeps storages beyond the end of main: never destroyed.
@@ -161,6 +155,26 @@ class PagedAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &let_go; }
   virtual void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
 };
+
+// LibTorch's own accessors, whose names differ between its versions.
+template <typename Storage>
+c10::DataPtr& data_of(Storage& storage) {
+  if constexpr (requires { storage.mutable_data_ptr(); }) {
+    return storage.mutable_data_ptr();
+  } else {
+    return storage.data_ptr();
+  }
+}
+
+bool is_plain(const c10::StorageImpl& storage) {
+  return storage.data_ptr().get_deleter() == plain_allocator->raw_deleter();
+}
+
+// Memory of PyTorch's allocator whose address somebody has stays where it is: that it is freed by `let_go` tells it from
+// other memory of the allocator, and is forgotten with it.
+bool keep_in_place(c10::StorageImpl& storage) {
+  return is_plain(storage) && data_of(storage).compare_exchange_deleter(plain_allocator->raw_deleter(), &let_go);
+}
 
 void install_allocator() {
   static const bool installed = [] {
@@ -656,10 +670,9 @@ Adoption adopt(c10::StorageImpl& storage) {
   if (live == nullptr || storage.device_type() != host.device || bytes == 0 || from == nullptr) return Adoption::empty;
   if (registry().find(from, live) != no_tensor) return Adoption::paged_before;
   if (is_lent(from) || host.device != c10::DeviceType::CPU) return Adoption::foreign;
-  const bool own = std::as_const(storage).data_ptr().get_deleter() == plain_allocator->raw_deleter();
   if (registry().is_known_outside(from)) return Adoption::foreign;
   c10::DataPtr moved;
-  if (!own) {
+  if (!is_plain(storage)) {
     const std::optional<PrivateFile> file = private_file_at(from, bytes);
     if (!file) return Adoption::foreign;
     if (store_in_file(*live, *file, from, bytes, moved)) {
@@ -688,7 +701,7 @@ bool expose(c10::StorageImpl& storage) {
     check(*live, live->expose(live->runtime, tensor));
     return true;
   }
-  if (address != nullptr) registry().known_outside(address, storage);
+  if (address != nullptr && (plain_allocator == nullptr || !keep_in_place(storage))) registry().known_outside(address);
   return false;
 }
 

@@ -34,6 +34,7 @@ std::string text_of(const DocumentTable& table) {
 }
 
 std::string text_of(const BarChart&) { return {}; }
+std::string text_of(const CellMap&) { return {}; }
 
 }  // namespace
 
@@ -90,6 +91,13 @@ const BarChart* Document::chart() const {
   return nullptr;
 }
 
+const CellMap* Document::map() const {
+  for (const auto& block : blocks) {
+    if (const auto* map = std::get_if<CellMap>(&block)) return map;
+  }
+  return nullptr;
+}
+
 std::string document_text(const Document& document) {
   std::string text;
   for (const auto& block : document.blocks) {
@@ -104,6 +112,10 @@ void Document::add_table(DocumentTable table) {
 
 void Document::add_chart(BarChart chart, double at_most) {
   if (chart.scale(at_most)) blocks.emplace_back(std::move(chart));
+}
+
+void Document::add_map(CellMap map) {
+  if (map.rows() > 0) blocks.emplace_back(std::move(map));
 }
 
 std::string table_csv(const DocumentTable& table) {

@@ -115,6 +115,18 @@ struct BarChart {
   bool scale(double at_most = std::numeric_limits<double>::infinity());
 };
 
+// Cells of a few kinds side by side, such as addresses (from bottom to top) over time (from left to right). Text leaves
+// it out.
+struct CellMap {
+  std::string title, x_label, y_label;
+  std::string y_most;                // what the top of the y axis is: "45.3 GiB"
+  std::vector<std::string> columns;  // a character a cell, the lowest first; all of one length
+  std::vector<ChartPart> kinds;      // of the character '0' + position: ink and label; ' ' is nothing
+  std::vector<std::uint32_t> marks;  // columns at whose left there is a line
+
+  std::size_t rows() const { return columns.empty() ? 0 : columns.front().size(); }
+};
+
 // Lines of a terminal, or a paragraph of a page.
 struct DocumentText {
   std::string lines;
@@ -124,14 +136,16 @@ struct DocumentText {
 struct Document {
   std::string kind = {};   // of the answer: "bound"
   std::string title = {};  // "No policy is faster: step.trace on g10-a100"
-  std::vector<std::variant<DocumentText, DocumentTable, BarChart>> blocks = {};
+  std::vector<std::variant<DocumentText, DocumentTable, BarChart, CellMap>> blocks = {};
 
   void add_text(std::string lines) { blocks.emplace_back(DocumentText{std::move(lines)}); }
   void add_paragraph(std::string text) { blocks.emplace_back(DocumentText{std::move(text), Shown::on_page}); }
   // Nothing where there are no rows, or no bars.
   void add_table(DocumentTable table);
   void add_chart(BarChart chart, double at_most = std::numeric_limits<double>::infinity());
+  void add_map(CellMap map);
   const BarChart* chart() const;  // the first; null: none
+  const CellMap* map() const;     // the same
 };
 
 // As a terminal shows it, in columns.

@@ -29,6 +29,7 @@ const std::map<std::string, Make>& all_questions() {
       {"endurance", endurance_question},
       {"explain", explain_question},
       {"fit", fit_question},
+      {"fragment", fragment_question},
       {"info", info_question},
       {"machines", machines_question},
       {"models", models_question},
@@ -42,7 +43,7 @@ const std::map<std::string, Make>& all_questions() {
   return questions;
 }
 
-constexpr std::array repeatable{"bound", "endurance", "explain", "fit", "sensitivity", "sweep", "tune"};
+constexpr std::array repeatable{"bound", "endurance", "explain", "fit", "fragment", "sensitivity", "sweep", "tune"};
 
 bool has_values(const Json& value) {
   return value.is_array() && !value.empty() &&

@@ -28,6 +28,7 @@ std::unique_ptr<Question> bound_question();
 std::unique_ptr<Question> endurance_question();
 std::unique_ptr<Question> explain_question();
 std::unique_ptr<Question> fit_question();
+std::unique_ptr<Question> fragment_question();
 std::unique_ptr<Question> sensitivity_question();
 std::unique_ptr<Question> sweep_question();
 std::unique_ptr<Question> sweep_merge_question();

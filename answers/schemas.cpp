@@ -6,6 +6,7 @@
 #include "answers/endurance.h"
 #include "answers/explain.h"
 #include "answers/fit.h"
+#include "answers/fragment.h"
 #include "answers/result.h"
 #include "answers/sensitivity.h"
 #include "answers/sweep.h"
@@ -59,6 +60,14 @@ const std::vector<AnswerSchema>& answer_schemas() {
                               "is alive at once fills the tiers, the fastest first. `policies`: the most that each "
                               "tier holds under a policy, "
                               "and the least memory where it was searched."),
+      schema_named<FragmentAnswer>(
+          "fragment", "What allocators reserve for a program",
+          "What `tencache fragment --json` prints; docs/fragment.md explains it. Bytes are the most over all events; "
+          "rounding, remainders, holes and idle segments are those when most was reserved, or when memory ran out. "
+          "Iteration 0 is what comes before the first."),
+      schema_named<OomAnswer>("fragment-message", "A message of PyTorch's, explained",
+                              "What `tencache fragment --message … --json` prints. Figures that the message does not "
+                              "have are null."),
       schema_named<TuneAnswer>("tune", "The best knobs of a policy",
                                "What `tencache tune --json` prints. docs/tune.md says what the figures mean."),
       schema_named<EnduranceAnswer>("endurance", "What is written to each SSD",

@@ -47,6 +47,19 @@ void add_question_commands(CLI::App& app, Command& chosen) {
       "  tencache fit --model llama-3-8b --batch 1 --seq 2048 -m g5.xlarge -p zero-infinity\n"
       "  tencache fit step.trace.jsonl.zst -m my-computer.yaml -p zero-offload --gpu-memory 8GiB --json");
   add_question(
+      app, chosen, fragment_question(),
+      "Why memory ran out: what allocators reserve for a program, and what of it nobody asked for",
+      "The same as JSON (docs/schemas/fragment.schema.json; of a message fragment-message.schema.json)",
+      "PyTorch's caching allocator is replayed exactly, others beside it: GMLake stitches free blocks, STWeaver and "
+      "`planned` place all blocks before\nthe run, `exact` is what is asked for. No policy runs: all is on the GPU. "
+      "docs/fragment.md says what each column means. Exit code 1: the first\nallocator runs out of memory.\n\n"
+      "Examples:\n"
+      "  tencache fragment step.trace.jsonl.zst --limit 22GiB\n"
+      "  tencache fragment short.trace.jsonl.zst long.trace.jsonl.zst -a default -a expandable -a "
+      "max_split_size_mb:128\n"
+      "  tencache fragment profile.json.gz\n"
+      "  tencache fragment --message 'CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total …'");
+  add_question(
       app, chosen, explain_question(), "Where the time goes, confirmed by simulations without each cause",
       "The same as JSON (docs/schemas/explain.schema.json)",
       "Attributed: how long the GPU stood for a cause. Confirmed: how much shorter the iteration is in a simulation "

@@ -1,13 +1,10 @@
 // `tencache run train` and `tencache record`: their options.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "cli/command_line.h"
+#include "cli/python_package.h"
 #include "cli/questions.h"
 #include "cli/torch_program.h"
 #include "cli/torch_run.h"
@@ -17,17 +14,6 @@
 
 namespace tencache {
 namespace {
-
-// In the Python that is found first: the script's libraries are there. Returns if there is none.
-ExitCode run_python(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {"python3", "-m", "tencache", "run", "python"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  ::execvp(argv.front(), argv.data());
-  throw Error(std::string("run python: cannot start python3: ") + std::strerror(errno));
-}
 
 // Options that contradict each other, or are missing.
 void check_options(const TrainArguments& arguments) {
@@ -160,7 +146,9 @@ void add_run_python_command(CLI::App& run, Command& chosen) {
       "Examples:\n"
       "  tencache run python --gpu-memory 8GiB -- train.py --epochs 1\n"
       "  tencache run python -p lru --gpu-memory 2GiB -- train.py");
-  command->callback([command, &chosen] { chosen = [words = command->remaining()] { return run_python(words); }; });
+  command->callback([command, &chosen] {
+    chosen = [words = command->remaining()] { return run_in_python({"run", "python"}, words); };
+  });
 }
 
 void add_record_command(CLI::App& app, Command& chosen) {

@@ -298,18 +298,19 @@ bool CachingAllocator::give_back_for(Stream stream, Bytes bytes) {
 
 // ---- Figures --------------------------------------------------------------------------------------------------------
 
-Bytes CachingAllocator::idle() const {
-  Bytes sum = 0;
-  for (const CachingSegment& segment : segments_) sum += segment.handed_out == 0 ? segment.reserved : 0;
-  return sum;
-}
-
-Bytes CachingAllocator::largest_free() const {
-  Bytes largest = 0;
-  for (const BlockPool pool : {BlockPool::small, BlockPool::large}) {
-    for (const Id id : blocks_.free(pool)) largest = std::max(largest, blocks_[id].bytes);
-  }
-  return largest;
+AllocatorFigures CachingAllocator::figures() const {
+  AllocatorFigures now;
+  now.requested = requested_;
+  now.allocated = allocated_;
+  now.reserved = reserved_;
+  now.rounding = rounding_;
+  now.unsplit = allocated_ - requested_ - rounding_;
+  for (const CachingSegment& segment : segments_) now.idle += segment.handed_out == 0 ? segment.reserved : 0;
+  now.in_holes = reserved_ - allocated_ - now.idle;
+  now.device_allocations = device_allocations_;
+  now.device_frees = device_frees_;
+  now.retries = retries_;
+  return now;
 }
 
 std::vector<BlockView> CachingAllocator::blocks() const {

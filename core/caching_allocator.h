@@ -46,6 +46,21 @@ struct BlockView {
   bool handed_out = false;
 };
 
+// reserved = requested + rounding + unsplit + in_holes + idle.
+struct AllocatorFigures {
+  Bytes requested = 0;
+  Bytes allocated = 0;  // blocks that are handed out
+  Bytes reserved = 0;   // segments, or mapped pages
+  Bytes rounding = 0;   // of what is handed out, what nobody asked for
+  Bytes unsplit = 0;    // remainders that stay with their block
+  Bytes in_holes = 0;   // free blocks of segments that are in use
+  Bytes idle = 0;       // segments without a block that is handed out
+  // So far.
+  std::uint64_t device_allocations = 0;  // segments, or mappings
+  std::uint64_t device_frees = 0;
+  std::uint64_t retries = 0;  // num_alloc_retries: all that was free was given back
+};
+
 class CachingAllocator {
  public:
   using Stream = std::uint32_t;
@@ -68,20 +83,9 @@ class CachingAllocator {
   // Of a block that is handed out.
   Bytes block_bytes(Address address) const;
 
-  // ---- Figures, now. reserved = requested + rounding + unsplit + in_holes + idle.
-  Bytes requested() const { return requested_; }
-  Bytes allocated() const { return allocated_; }                         // blocks that are handed out
-  Bytes reserved() const { return reserved_; }                           // segments, or mapped pages
-  Bytes rounding() const { return rounding_; }                           // of what is handed out, what nobody asked for
-  Bytes unsplit() const { return allocated_ - requested_ - rounding_; }  // remainders that stay with their block
-  Bytes in_holes() const { return reserved_ - allocated_ - idle(); }     // free blocks of segments that are in use
-  Bytes idle() const;                                                    // segments without a block that is handed out
-  Bytes largest_free() const;                                            // block
-  // ---- So far.
-  std::uint64_t device_allocations() const { return device_allocations_; }  // segments, or mappings
-  std::uint64_t device_frees() const { return device_frees_; }
-  std::uint64_t retries() const { return retries_; }  // num_alloc_retries: all that was free was given back
-
+  Bytes allocated() const { return allocated_; }
+  Bytes reserved() const { return reserved_; }
+  AllocatorFigures figures() const;       // linear in the segments so far
   std::vector<BlockView> blocks() const;  // every one, by address
 
  private:

@@ -29,6 +29,7 @@ struct Document {
   std::optional<tencache::Document> answer;  // what people read of what a command printed
 
   const BarChart* chart() const { return answer ? answer->chart() : nullptr; }
+  const CellMap* map() const { return answer ? answer->map() : nullptr; }
 };
 using DocumentPointer = std::shared_ptr<const Document>;
 

@@ -106,6 +106,52 @@ std::string chart_figure(const BarChart& chart) {
           : std::string());
 }
 
+// A path for each kind of cell, of rectangles as high as equal cells follow each other.
+std::string map_figure(const CellMap& map) {
+  const double left = 90, top = 8, width = 820, height = 380;
+  const double cell_width = width / static_cast<double>(map.columns.size());
+  const double cell_height = height / static_cast<double>(map.rows());
+  std::vector<std::string> paths(map.kinds.size());
+  for (std::size_t column = 0; column < map.columns.size(); ++column) {
+    const std::string& cells = map.columns[column];
+    for (std::size_t begin = 0; begin < cells.size();) {
+      std::size_t end = begin;
+      while (end < cells.size() && cells[end] == cells[begin]) ++end;
+      if (const auto kind = static_cast<std::size_t>(cells[begin] - '0'); kind < paths.size()) {
+        const double bottom = top + height - cell_height * static_cast<double>(begin);
+        paths[kind] +=
+            fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h{:.1f}z", left + cell_width * static_cast<double>(column), bottom,
+                        cell_width, -cell_height * static_cast<double>(end - begin), -cell_width);
+      }
+      begin = end;
+    }
+  }
+  std::string svg;
+  std::vector<LegendEntry> entries;
+  for (std::size_t kind = 0; kind < paths.size(); ++kind) {
+    entries.push_back({class_of(map.kinds[kind].ink), map.kinds[kind].label});
+    if (!paths[kind].empty())
+      svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", entries.back().colour_class, paths[kind]);
+  }
+  for (const std::uint32_t mark : map.marks) {
+    svg += fmt::format("<path class=\"mark\" d=\"M{:.1f} {}v{}\"/>\n", left + cell_width * mark, coordinate(top),
+                       coordinate(height));
+  }
+  svg += fmt::format(
+      "<text class=\"faint\" x=\"{0}\" y=\"{1}\" text-anchor=\"end\">{2}</text>"
+      "<text class=\"faint\" x=\"{0}\" y=\"{3}\" text-anchor=\"end\">0</text>"
+      "<text class=\"faint\" x=\"{0}\" y=\"{4}\" text-anchor=\"end\">{5}</text>"
+      "<text class=\"faint\" x=\"{6}\" y=\"{7}\" text-anchor=\"middle\">{8}</text>\n",
+      coordinate(left - 8), coordinate(top + 10), html_text(map.y_most), coordinate(top + height),
+      coordinate(top + height / 2), html_text(map.y_label), coordinate(left + width / 2), coordinate(top + height + 18),
+      html_text(map.x_label));
+  return fmt::format(
+      "<h3>{}</h3>\n<figure>\n{}<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" "
+      "aria-label=\"{}\">\n{}</svg>\n</figure>\n",
+      html_text(map.title), legend(entries), coordinate(left + width + 10), coordinate(top + height + 26),
+      coordinate(left + width + 10), html_text(map.title), svg);
+}
+
 // ---- Tables ---------------------------------------------------------------------------------------------------------
 
 using TableColumn = std::pair<std::size_t, std::string>;  // of the table, and its heading
@@ -201,6 +247,7 @@ std::string block_html(const DocumentTable& table) {
   return table.shown == Shown::on_terminal ? "" : table_html(table);
 }
 std::string block_html(const BarChart& chart) { return chart_figure(chart); }
+std::string block_html(const CellMap& map) { return map_figure(map); }
 
 }  // namespace
 

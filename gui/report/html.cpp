@@ -90,6 +90,7 @@ figure svg text.title{font-weight:600}
 .best{fill:var(--accent)}
 .outline{fill:var(--lane);stroke:var(--faint);stroke-width:1}
 .between{fill:var(--error);fill-opacity:.6}
+.mark{stroke:var(--faint);stroke-width:1;fill:none}
 figure.whole{background:#fff}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:8px 0;background:var(--panel);font-size:14px}

@@ -161,4 +161,43 @@ void draw_chart(const Theme& theme, const BarChart& chart, float height) {
   ImGui::EndChild();
 }
 
+void draw_map(const Theme& theme, const CellMap& map, float height) {
+  const float begin = ImGui::GetCursorPosY();
+  ImGui::PushFont(theme.fonts.bold);
+  heading(map.title);
+  ImGui::PopFont();
+  std::vector<LegendItem> entries;
+  for (const ChartPart& kind : map.kinds) entries.push_back(legend_item(theme, kind));
+  draw_legend(theme, entries);
+  ImDrawList& list = *ImGui::GetWindowDrawList();
+  const ImVec2 corner = ImGui::GetCursorScreenPos();
+  const float line = line_height(theme), labels = ImGui::CalcTextSize(map.y_most.c_str()).x + theme.px(12);
+  const float room = std::max(4 * line, height - (ImGui::GetCursorPosY() - begin));
+  const ImVec2 min{corner.x + labels, corner.y},
+      max{corner.x + ImGui::GetContentRegionAvail().x, corner.y + room - line};
+  const float width = (max.x - min.x) / static_cast<float>(map.columns.size());
+  const float cell = (max.y - min.y) / static_cast<float>(map.rows());
+  for (std::size_t column = 0; column < map.columns.size(); ++column) {
+    const std::string& cells = map.columns[column];
+    const float left = min.x + width * static_cast<float>(column);
+    for (std::size_t from = 0; from < cells.size();) {
+      std::size_t to = from;
+      while (to < cells.size() && cells[to] == cells[from]) ++to;
+      if (const auto kind = static_cast<std::size_t>(cells[from] - '0'); kind < map.kinds.size()) {
+        draw_ink(list, theme, {left, max.y - cell * static_cast<float>(to)},
+                 {left + width, max.y - cell * static_cast<float>(from)}, map.kinds[kind].ink);
+      }
+      from = to;
+    }
+  }
+  for (const std::uint32_t mark : map.marks) {
+    const float x = min.x + width * static_cast<float>(mark);
+    list.AddLine({x, min.y}, {x, max.y}, theme.faint_text);
+  }
+  list.AddText({corner.x, min.y}, theme.faint_text, map.y_most.c_str());
+  list.AddText({corner.x, max.y - line}, theme.faint_text, "0");
+  list.AddText({min.x, max.y + theme.px(2)}, theme.faint_text, map.x_label.c_str());
+  ImGui::Dummy({max.x - corner.x, room});
+}
+
 }  // namespace tencache::gui

@@ -190,7 +190,12 @@ void TableView::draw(Session& session, const Theme& theme) {
   draw_toolbar(session.documents().all(), theme);
   if (const BarChart* chart = document_->chart(); chart != nullptr && picture_shown_) {
     const float room = ImGui::GetContentRegionAvail().y;
-    draw_chart(theme, *chart, std::min(room * 0.6f, chart_height(theme, *chart)));
+    draw_chart(theme, *chart,
+               std::min(room * (document_->map() != nullptr ? 0.3f : 0.6f), chart_height(theme, *chart)));
+    ImGui::Spacing();
+  }
+  if (const CellMap* map = document_->map(); map != nullptr && picture_shown_) {
+    draw_map(theme, *map, ImGui::GetContentRegionAvail().y * 0.6f);
     ImGui::Spacing();
   }
   draw_table(theme);

@@ -18,11 +18,12 @@ _NAMES = {
         "KERNELS", "NONE", "OP_DTYPE", "PHASES", "ROLES", "SPAN_KINDS", "STALL_CAUSES", "TENSOR_DTYPE", "Error",
         "Timeline", "Trace"),
     "_commands": (
-        "bound", "command", "compare", "endurance", "explain", "fit", "generate", "import_trace", "info", "load",
+        "bound", "command", "compare", "endurance", "explain", "fit", "fragment", "generate", "import_trace", "info", "load",
         "machines", "models", "policies", "replay", "report", "samples", "save", "sensitivity", "simulate",
         "sweep", "tune"),
     "_policy": ("Policy",),
     "_live": ("live",),
+    "_snapshot": ("import_snapshot",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -26,6 +26,7 @@ from ._commands import (
     endurance,
     explain,
     fit,
+    fragment,
     generate,
     import_trace,
     info,
@@ -44,5 +45,6 @@ from ._commands import (
 )
 from ._policy import Policy
 from ._live import live
+from ._snapshot import import_snapshot
 
 __all__: list[str]

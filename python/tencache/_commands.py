@@ -293,6 +293,16 @@ def fit(trace: Optional[TraceLike] = None, machine: Machine = "", **options: Any
     return _ask("fit", [] if trace is None else [trace], machine=machine, **options)
 
 
+def fragment(*allocations: TraceLike, message: Optional[str] = None, **options: Any) -> dict:
+    """Why memory ran out: what allocators reserve for the same allocations; or what a message of PyTorch's says.
+
+    Args:
+        allocations: traces, which take turns as iterations, or one recording with allocations (docs/fragment.md).
+        message: "CUDA out of memory. Tried to allocate …", in their place.
+    """
+    return _ask("fragment", list(allocations), message=message, **options)
+
+
 def explain(trace: TraceLike, machine: Machine, policy: PolicyLike, **options: Any) -> dict:
     """What the time is lost to, each second beside a simulation without its cause."""
     return _ask("explain", [trace], machine=machine, policy=name_of(policy), **options)

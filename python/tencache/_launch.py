@@ -7,12 +7,12 @@ script may set it before. The live run begins when the script has imported PyTor
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.util
 import os
 import runpy
 import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, List, Optional
+
+from ._after_import import after_import
 
 if TYPE_CHECKING:
     from ._run import Session
@@ -77,32 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then` once, when the module was imported, unless `forget` came before."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-        sys.meta_path.insert(0, self)
-
-    def forget(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self._name:
-            return None
-        self.forget()
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            plain = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                plain(module)
-                self._then()
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def main(words: Optional[List[str]] = None) -> None:
     arguments = _parser().parse_args(words)
     if not os.path.isfile(arguments.script):
@@ -117,7 +91,7 @@ def main(words: Optional[List[str]] = None) -> None:
     if "torch" in sys.modules:
         begin()
     else:
-        AfterImport("torch", begin)
+        after_import("torch", begin)
     sys.argv = [arguments.script] + arguments.arguments
     sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
     try:

@@ -19,9 +19,9 @@ from tencache_recorder import _program as objects
 
 from . import _commands  # noqa: F401  which says where the configurations are that ship with the package
 from . import _computer, _core, _ranks
+from ._after_import import after_import
 from ._core import Error
 from ._extensions import Extensions
-from ._launch import AfterImport
 from ._paging import Paging
 from ._updates import Updates
 
@@ -240,7 +240,7 @@ class Live:
         if "deepspeed" in sys.modules:
             self._refuse_deepspeed()
         else:
-            self._undo.append(AfterImport("deepspeed", self._refuse_deepspeed).forget)
+            self._undo.append(after_import("deepspeed", self._refuse_deepspeed))
 
     def _refuse_deepspeed(self) -> None:
         def initialize(*args: Any, **kwargs: Any) -> Any:
@@ -596,8 +596,8 @@ def _line_outside(frame: Any) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "", cpu_memory: str = "",
-         reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
+def live(policy: str = "foresight", *, device: str = "cpu", machine: str = "", memory: str = "", gpu_memory: str = "",
+         cpu_memory: str = "", reserve: str = "", limits: Sequence[str] = (), directories: Sequence[str] = (),
          settings: Optional[Mapping[str, Any]] = None, pace: Optional[bool] = None, timeline: str = "",
          optimizer_tasks: bool = False, quiet: bool = False) -> Live:
     """Pages the tensors of what is trained in the `with` block: parameters, gradients, optimizer states, activations.

@@ -1,0 +1,495 @@
+#include "studies/fragment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "core/check.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "studies/placement.h"
+
+namespace tencache {
+namespace {
+
+using Kind = FragmentAllocator::Kind;
+
+// ---- Settings -------------------------------------------------------------------------------------------------------
+
+constexpr std::uint64_t least_max_split_mb = 20;
+
+// Keys that change nothing of what a GPU's memory is.
+constexpr std::array<std::string_view, 7> without_effect = {
+    "backend",
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "graph_capture_record_stream_reuse",
+    "throw_on_cudamalloc_oom",
+};
+
+class SettingsReader {
+ public:
+  explicit SettingsReader(std::string_view text) : text_(text), rest_(text) {}
+
+  CachingSettings read() {
+    while (!rest_.empty()) {
+      const std::string_view key = until(":");
+      if (rest_.empty()) fail(fmt::format("'{}' has no value", key));
+      const std::string_view value = rest_.starts_with('[') ? until("]") : until(",");
+      if (rest_.starts_with(',')) rest_.remove_prefix(1);
+      set(trim(key), trim(value));
+    }
+    return settings_;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(fmt::format("the allocator's settings '{}': {}", text_, message));
+  }
+  static std::string_view trim(std::string_view text) {
+    while (text.starts_with(' ')) text.remove_prefix(1);
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    return text;
+  }
+  std::string_view until(std::string_view end) {
+    const std::size_t at = rest_.find(end);
+    const std::string_view found = rest_.substr(0, at);
+    rest_.remove_prefix(at == std::string_view::npos ? rest_.size() : at + 1);
+    return found;
+  }
+  std::uint64_t number(std::string_view key, std::string_view value) const {
+    std::uint64_t result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc() || end != value.data() + value.size() || result > (std::uint64_t{1} << 30)) {
+      fail(fmt::format("'{}' is no whole number for {}", value, key));
+    }
+    return result;
+  }
+  double share(std::string_view key, std::string_view value) const {
+    double result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc() || end != value.data() + value.size() || !(result > 0 && result <= 1)) {
+      fail(fmt::format("{} is above 0 and at most 1, not '{}'", key, value));
+    }
+    return result;
+  }
+
+  void set(std::string_view key, std::string_view value) {
+    if (key == "expandable_segments") {
+      if (value != "True" && value != "False") fail("expandable_segments is True or False");
+      settings_.expandable_segments = value == "True";
+    } else if (key == "max_split_size_mb") {
+      const std::uint64_t megabytes = number(key, value);
+      if (megabytes < least_max_split_mb) fail("max_split_size_mb is 20 or more: PyTorch refuses less");
+      settings_.max_split_size = megabytes * MiB;
+    } else if (key == "max_non_split_rounding_mb") {
+      settings_.max_non_split_rounding = number(key, value) * MiB;
+    } else if (key == "large_segment_size_mb") {
+      settings_.large_segment_size = number(key, value) * MiB;
+      if (settings_.large_segment_size < 2 * MiB) fail("large_segment_size_mb is 2 or more");
+    } else if (key == "garbage_collection_threshold") {
+      settings_.garbage_collection_threshold = share(key, value);
+    } else if (key == "memory_fraction") {
+      settings_.memory_fraction = share(key, value);
+    } else if (key == "roundup_power2_divisions") {
+      set_divisions(value);
+    } else if (std::ranges::find(without_effect, key) == without_effect.end()) {
+      fail(
+          fmt::format("unknown key '{}'; known are expandable_segments, max_split_size_mb, max_non_split_rounding_mb, "
+                      "large_segment_size_mb, garbage_collection_threshold, roundup_power2_divisions, memory_fraction",
+                      key));
+    } else if (key == "backend" && value != "native") {
+      fail(fmt::format("the backend '{}' is not PyTorch's own allocator, and is not modelled", value));
+    }
+  }
+
+  // "4", or "[256:1,512:2,1024:4,>:8]": by size in MiB, up to the next one.
+  void set_divisions(std::string_view value) {
+    constexpr std::string_view key = "roundup_power2_divisions";
+    std::array<std::uint64_t, 16>& divisions = settings_.power2_divisions;
+    const auto checked = [&](std::string_view text) {
+      const std::uint64_t result = number(key, text);
+      if (!std::has_single_bit(result)) fail("roundup_power2_divisions are powers of two");
+      return result;
+    };
+    if (!value.starts_with('[')) {
+      divisions.fill(checked(value));
+      return;
+    }
+    value.remove_prefix(1);
+    std::size_t from = 0;
+    std::uint64_t last = 0;
+    while (!value.empty()) {
+      const std::string_view pair = trim(value.substr(0, value.find(',')));
+      value.remove_prefix(
+          std::min(value.size(), value.find(',') == std::string_view::npos ? value.size() : value.find(',') + 1));
+      const std::size_t colon = pair.find(':');
+      if (colon == std::string_view::npos) fail(fmt::format("'{}' is no SIZE:DIVISIONS", pair));
+      last = checked(trim(pair.substr(colon + 1)));
+      const std::string_view size = trim(pair.substr(0, colon));
+      std::size_t index = divisions.size();
+      if (size != ">") {
+        const std::uint64_t megabytes = number(key, size);
+        if (!std::has_single_bit(megabytes)) fail("roundup_power2_divisions has sizes that are powers of two, and '>'");
+        index =
+            std::min<std::size_t>(divisions.size() - 1, static_cast<std::size_t>(std::bit_width(megabytes)) - 1) + 1;
+      }
+      for (; from < index; ++from) divisions[from] = last;
+    }
+  }
+
+  std::string_view text_, rest_;
+  CachingSettings settings_;
+};
+
+// ---- Allocators behind one interface --------------------------------------------------------------------------------
+
+class Replayed {
+ public:
+  virtual ~Replayed() = default;
+  virtual bool allocate(std::uint32_t block, Bytes bytes, std::uint32_t stream) = 0;
+  virtual void release(std::uint32_t block) = 0;
+  virtual Bytes allocated() const = 0;
+  virtual Bytes reserved() const = 0;
+  virtual AllocatorFigures figures() const = 0;
+  virtual std::vector<BlockView> blocks() const = 0;
+  virtual bool is_planned() const { return false; }
+  // Of the device, where a request finds no block.
+  virtual Bytes asks_for(Bytes bytes) const { return bytes; }
+};
+
+template <typename Allocator>
+class Online : public Replayed {
+ public:
+  template <typename Settings>
+  Online(const Settings& settings, Bytes limit, std::uint32_t blocks) : allocator_(settings, limit), address_(blocks) {}
+
+  bool allocate(std::uint32_t block, Bytes bytes, std::uint32_t stream) override {
+    const std::optional<std::uint64_t> address = allocator_.allocate(bytes, stream);
+    if (address) address_[block] = *address;
+    return address.has_value();
+  }
+  void release(std::uint32_t block) override { allocator_.release(address_[block]); }
+  Bytes allocated() const override { return allocator_.allocated(); }
+  Bytes reserved() const override { return allocator_.reserved(); }
+  AllocatorFigures figures() const override { return allocator_.figures(); }
+  std::vector<BlockView> blocks() const override { return allocator_.blocks(); }
+  Bytes asks_for(Bytes bytes) const override {
+    if constexpr (requires { allocator_.segment_size(bytes); })
+      return allocator_.segment_size(allocator_.rounded(bytes));
+    return bytes;
+  }
+
+ private:
+  Allocator allocator_;
+  std::vector<std::uint64_t> address_;
+};
+
+// Places that are known before; without any, only the sum counts.
+class Offline : public Replayed {
+ public:
+  Offline(const Allocations& allocations, const Placement* placement, Bytes limit)
+      : limit_(limit), bytes_(allocations.blocks, 0), alive_(allocations.blocks, 0) {
+    if (placement != nullptr) placement_ = *placement;
+    planned_ = placement != nullptr;
+    if (planned_) now_.device_allocations = 1;
+  }
+
+  bool allocate(std::uint32_t block, Bytes bytes, std::uint32_t) override {
+    if (planned_ ? placement_.height > limit_ : now_.requested + bytes > limit_) return false;
+    bytes_[block] = bytes;
+    alive_[block] = 1;
+    now_.requested += bytes;
+    now_.allocated += taken(block);
+    return true;
+  }
+  void release(std::uint32_t block) override {
+    alive_[block] = 0;
+    now_.requested -= bytes_[block];
+    now_.allocated -= taken(block);
+  }
+  Bytes allocated() const override { return now_.allocated; }
+  Bytes reserved() const override { return planned_ ? placement_.height : now_.requested; }
+  AllocatorFigures figures() const override {
+    AllocatorFigures now = now_;
+    now.reserved = reserved();
+    now.rounding = now.allocated - now.requested;
+    now.in_holes = now.reserved - now.allocated;
+    return now;
+  }
+  std::vector<BlockView> blocks() const override {
+    std::vector<BlockView> all;
+    if (!planned_) return all;
+    for (std::uint32_t block = 0; block < alive_.size(); ++block) {
+      if (alive_[block] != 0) all.push_back({placement_.offset[block], taken(block), 0, true});
+    }
+    std::ranges::sort(all, {}, &BlockView::address);
+    std::uint64_t at = 0;
+    const std::size_t in_use = all.size();
+    for (std::size_t i = 0; i <= in_use; ++i) {
+      const std::uint64_t next = i < in_use ? all[i].address : placement_.height;
+      if (next > at) all.push_back({at, next - at, 0, false});
+      if (i < in_use) at = all[i].address + all[i].bytes;
+    }
+    return all;
+  }
+  Bytes asks_for(Bytes bytes) const override { return planned_ ? placement_.height : bytes; }
+  bool is_planned() const override { return planned_; }
+
+ private:
+  Bytes taken(std::uint32_t block) const { return planned_ ? round_up(bytes_[block], Bytes{512}) : bytes_[block]; }
+
+  Bytes limit_;
+  Placement placement_;
+  bool planned_ = false;
+  std::vector<Bytes> bytes_;
+  std::vector<char> alive_;
+  AllocatorFigures now_;
+};
+
+std::unique_ptr<Replayed> make(const Allocations& allocations, const FragmentAllocator& allocator, Bytes limit) {
+  switch (allocator.kind) {
+    case Kind::caching:
+      return std::make_unique<Online<CachingAllocator>>(allocator.settings, limit, allocations.blocks);
+    case Kind::gmlake:
+      return std::make_unique<Online<StitchingAllocator>>(allocator.stitching, limit, allocations.blocks);
+    case Kind::stweaver:
+    case Kind::planned: {
+      const Placement placement = place(
+          allocations, allocator.kind == Kind::planned ? PlacementRule::largest_first : PlacementRule::split_and_fuse);
+      return std::make_unique<Offline>(allocations, &placement, limit);
+    }
+    case Kind::exact:
+      break;
+  }
+  return std::make_unique<Offline>(allocations, nullptr, limit);
+}
+
+// ---- The picture ----------------------------------------------------------------------------------------------------
+
+class MapPainter {
+ public:
+  MapPainter(AddressMap& map, std::size_t events) : map_(map), events_(events) {}
+
+  void after(std::size_t event, const Replayed& allocator) {
+    while (columns_.size() < map_.columns && event + 1 >= events_of(columns_.size())) {
+      columns_.push_back(allocator.blocks());
+    }
+  }
+  void iteration(std::size_t event) {
+    map_.iterations.push_back(static_cast<std::uint32_t>(event * map_.columns / std::max<std::size_t>(1, events_)));
+  }
+
+  void paint() {
+    collect_ranges();
+    const Bytes total = ranges_.empty() ? 0 : ranges_.back().compact + ranges_.back().bytes;
+    map_.bytes_per_row = std::max<Bytes>(1, (total + map_.rows - 1) / map_.rows);
+    map_.columns = static_cast<std::uint32_t>(columns_.size());
+    map_.cells.assign(std::size_t{map_.columns} * map_.rows, AddressMap::Cell::not_reserved);
+    std::vector<Bytes> in_use(map_.rows), free(map_.rows);
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      std::ranges::fill(in_use, 0);
+      std::ranges::fill(free, 0);
+      for (const BlockView& block : columns_[column]) spread(block, block.handed_out ? in_use : free);
+      for (std::uint32_t row = 0; row < map_.rows; ++row) {
+        if (in_use[row] + free[row] == 0) continue;
+        map_.cells[column * map_.rows + row] =
+            in_use[row] >= free[row] ? AddressMap::Cell::in_use : AddressMap::Cell::free;
+      }
+    }
+  }
+
+ private:
+  struct Range {
+    std::uint64_t address = 0;
+    Bytes bytes = 0;
+    Bytes compact = 0;  // of all ranges before it
+  };
+
+  std::size_t events_of(std::size_t column) const { return (column + 1) * events_ / map_.columns; }
+
+  // The addresses that were reserved at any of the times.
+  void collect_ranges() {
+    std::vector<Range> all;
+    for (const std::vector<BlockView>& column : columns_) {
+      for (const BlockView& block : column) all.push_back({block.address, block.bytes});
+    }
+    std::ranges::sort(all, {}, &Range::address);
+    for (const Range& range : all) {
+      if (!ranges_.empty() && range.address <= ranges_.back().address + ranges_.back().bytes) {
+        Bytes& length = ranges_.back().bytes;
+        length = std::max<Bytes>(length, range.address + range.bytes - ranges_.back().address);
+      } else {
+        ranges_.push_back(range);
+      }
+    }
+    Bytes before = 0;
+    for (Range& range : ranges_) {
+      range.compact = before;
+      before += range.bytes;
+    }
+  }
+
+  void spread(const BlockView& block, std::vector<Bytes>& rows) const {
+    const auto after = std::ranges::upper_bound(ranges_, block.address, {}, &Range::address);
+    const Range& range = *(after - 1);
+    Bytes at = range.compact + (block.address - range.address);
+    const Bytes end = at + block.bytes;
+    while (at < end) {
+      const std::size_t row = at / map_.bytes_per_row;
+      const Bytes next = std::min<Bytes>(end, (row + 1) * map_.bytes_per_row);
+      rows[row] += next - at;
+      at = next;
+    }
+  }
+
+  AddressMap& map_;
+  std::size_t events_;
+  std::vector<std::vector<BlockView>> columns_;
+  std::vector<Range> ranges_;
+};
+
+}  // namespace
+
+CachingSettings parse_caching_settings(std::string_view text) { return SettingsReader(text).read(); }
+
+std::string FragmentAllocator::setting() const {
+  if (kind != Kind::caching || name == "default") return {};
+  return name == "expandable" ? "expandable_segments:True" : name;
+}
+
+FragmentAllocator fragment_allocator(const std::string& name) {
+  constexpr std::array<std::pair<std::string_view, Kind>, 4> others = {
+      {{"gmlake", Kind::gmlake}, {"stweaver", Kind::stweaver}, {"planned", Kind::planned}, {"exact", Kind::exact}}};
+  FragmentAllocator made;
+  made.name = name;
+  for (const auto& [known, kind] : others) {
+    if (name != known) continue;
+    made.kind = kind;
+    return made;
+  }
+  if (name == "expandable") {
+    made.settings.expandable_segments = true;
+  } else if (name.find(':') != std::string::npos) {
+    made.settings = parse_caching_settings(name);
+  } else if (name != "default") {
+    throw Error(
+        fmt::format("unknown allocator '{}'; known are default, expandable, gmlake, stweaver, planned, exact, and "
+                    "settings such as max_split_size_mb:128",
+                    name));
+  }
+  return made;
+}
+
+std::vector<std::string> usual_fragment_allocators() {
+  return {"default", "expandable", "max_split_size_mb:512", "gmlake", "stweaver", "planned", "exact"};
+}
+
+double FragmentRun::utilisation() const {
+  return reserved_peak == 0 ? 1 : static_cast<double>(allocated_peak) / static_cast<double>(reserved_peak);
+}
+
+FragmentRun run_fragment(const Allocations& allocations, const FragmentAllocator& allocator, Bytes limit,
+                         AddressMap* map) {
+  FragmentRun run;
+  run.allocator = allocator;
+  const std::unique_ptr<Replayed> replayed = make(allocations, allocator, limit);
+  std::optional<MapPainter> painter;
+  if (map != nullptr) painter.emplace(*map, allocations.events.size());
+  Bytes requested = 0;
+  std::vector<Bytes> bytes(allocations.blocks, 0);
+  std::uint64_t calls_before = 0, retries_before = 0;
+  run.iterations.emplace_back();
+  const auto end_iteration = [&] {
+    const AllocatorFigures now = replayed->figures();
+    FragmentIteration& over = run.iterations.back();
+    over.device_calls = now.device_allocations + now.device_frees - calls_before;
+    over.retries = now.retries - retries_before;
+    calls_before += over.device_calls;
+    retries_before += over.retries;
+  };
+  for (std::size_t index = 0; index < allocations.events.size(); ++index) {
+    const AllocationEvent& event = allocations.events[index];
+    if (event.kind == AllocationEvent::Kind::release) {
+      requested -= bytes[event.block];
+      replayed->release(event.block);
+    } else if (event.kind == AllocationEvent::Kind::iteration) {
+      end_iteration();
+      run.iterations.emplace_back();
+      if (painter) painter->iteration(index);
+    } else {
+      if (!replayed->allocate(event.block, event.bytes, event.stream)) {
+        const auto iteration = static_cast<std::uint32_t>(run.iterations.size() - 1);
+        run.out_of_memory = {index, iteration, event.bytes, replayed->asks_for(event.bytes), replayed->figures()};
+        run.at_peak = run.out_of_memory->then;
+        break;
+      }
+      requested += bytes[event.block] = event.bytes;
+      run.requested_peak = std::max(run.requested_peak, requested);
+      FragmentIteration& now = run.iterations.back();
+      now.allocated_peak = std::max(now.allocated_peak, replayed->allocated());
+      now.reserved_peak = std::max(now.reserved_peak, replayed->reserved());
+      run.allocated_peak = std::max(run.allocated_peak, now.allocated_peak);
+      const bool grew = now.reserved_peak > run.reserved_peak;
+      run.reserved_peak = std::max(run.reserved_peak, now.reserved_peak);
+      // A plan reserves all at once: then it counts how full it gets.
+      if (grew || (replayed->is_planned() && replayed->allocated() > run.at_peak.allocated)) {
+        run.at_peak = replayed->figures();
+      }
+    }
+    if (painter) painter->after(index, *replayed);
+  }
+  end_iteration();
+  run.at_end = replayed->figures();
+  if (painter) painter->paint();
+  return run;
+}
+
+FragmentAdvice advise_on_fragments(const Allocations& allocations, Bytes limit) {
+  using Verdict = FragmentVerdict;
+  constexpr double worthwhile = 0.01;  // of what is reserved
+  FragmentAdvice advice;
+  advice.standard = run_fragment(allocations, fragment_allocator("default"), limit);
+  if (advice.standard.out_of_memory && run_fragment(allocations, fragment_allocator("exact"), limit).out_of_memory) {
+    advice.verdict = Verdict::needs_memory;
+    return advice;
+  }
+  // Each retry stands for the whole device; then fewer calls of the driver.
+  const auto better = [](const FragmentRun& one, const FragmentRun& other) {
+    const auto calls = [](const FragmentRun& run) { return run.at_end.device_allocations + run.at_end.device_frees; };
+    if (one.at_end.retries != other.at_end.retries) return one.at_end.retries < other.at_end.retries;
+    if (one.reserved_peak != other.reserved_peak) return one.reserved_peak < other.reserved_peak;
+    return calls(one) < calls(other);
+  };
+  const auto try_out = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      FragmentRun run = run_fragment(allocations, fragment_allocator(name), limit);
+      if (!run.out_of_memory && (!advice.best || better(run, *advice.best))) advice.best = std::move(run);
+    }
+  };
+  try_out({"expandable", "max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:256",
+           "max_split_size_mb:512", "roundup_power2_divisions:4", "roundup_power2_divisions:8"});
+  if (!advice.standard.out_of_memory) {
+    const Bytes reserved = advice.standard.reserved_peak;
+    const bool gains = advice.best && static_cast<double>(advice.best->reserved_peak) <
+                                          (1 - worthwhile) * static_cast<double>(reserved);
+    advice.verdict = gains ? Verdict::fits_gains : Verdict::fits_no_gain;
+    if (!gains) advice.best.reset();
+  } else if (advice.best) {
+    advice.verdict = Verdict::cured;
+  } else {
+    advice.verdict = Verdict::needs_another;
+    try_out({"gmlake", "planned"});
+  }
+  return advice;
+}
+
+}  // namespace tencache

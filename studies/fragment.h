@@ -1,0 +1,105 @@
+// What allocators make of a program's allocations: how much of a GPU each reserves, what of that nobody uses, and why.
+//
+// No engine and no policy: the events are replayed in their order on an empty GPU. Where they are of one steady
+// iteration, nothing of what came before it is known, which may be most of what a long-running process has reserved.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/caching_allocator.h"
+#include "core/stitching_allocator.h"
+#include "core/units.h"
+#include "traces/allocations.h"
+
+namespace tencache {
+
+// The settings in a text as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF) has it, "max_split_size_mb:128,
+// expandable_segments:True"; `memory_fraction:0.9` besides, which a program sets by a call. Throws Error that names the
+// key and what is known.
+CachingSettings parse_caching_settings(std::string_view text);
+
+struct FragmentAllocator {
+  enum class Kind : std::uint8_t {
+    caching,   // PyTorch's, with settings
+    gmlake,    // stitched
+    stweaver,  // placed before the run by STWeaver's rule
+    planned,   // placed before the run, the largest first
+    exact,     // what is asked for and nothing else
+  };
+  Kind kind = Kind::caching;
+  std::string name;  // "default", "expandable", "max_split_size_mb:20"
+  CachingSettings settings = {};
+  StitchingSettings stitching = {};
+
+  // What a user sets to have it; empty: nothing, or it is another allocator.
+  std::string setting() const;
+};
+// "default", "expandable", "gmlake", "stweaver", "planned", "exact", or settings. Throws Error.
+FragmentAllocator fragment_allocator(const std::string& name);
+// Those that are compared where none are named.
+std::vector<std::string> usual_fragment_allocators();
+
+// When an allocation failed.
+struct FragmentOutOfMemory {
+  std::uint64_t event = 0;
+  std::uint32_t iteration = 0;  // from 1; 0: before the first
+  Bytes wanted = 0;             // by the program
+  Bytes asked_for = 0;          // of the device: what PyTorch's message says
+  AllocatorFigures then = {};
+};
+
+struct FragmentIteration {
+  Bytes allocated_peak = 0, reserved_peak = 0;
+  std::uint64_t device_calls = 0;  // allocations and frees of segments
+  std::uint64_t retries = 0;
+};
+
+struct FragmentRun {
+  FragmentAllocator allocator;
+  Bytes requested_peak = 0, allocated_peak = 0, reserved_peak = 0;
+  AllocatorFigures at_peak = {};  // when the reserved memory reached its peak, or when memory ran out
+  AllocatorFigures at_end = {};
+  std::vector<FragmentIteration> iterations = {};  // the first is what comes before the first mark, if anything does
+  std::optional<FragmentOutOfMemory> out_of_memory = {};
+
+  // Peak allocated ÷ peak reserved, as GMLake and STWeaver report it.
+  double utilisation() const;
+};
+
+// Of what a GPU's memory is at many times: rows are addresses, from low to high, of which only those count that were
+// reserved at any time; columns are events.
+struct AddressMap {
+  enum class Cell : std::uint8_t { not_reserved, free, in_use };
+  std::uint32_t columns = 0, rows = 0;
+  Bytes bytes_per_row = 0;
+  std::vector<Cell> cells;                // column by column
+  std::vector<std::uint32_t> iterations;  // columns in which one begins
+};
+
+inline constexpr Bytes no_fragment_limit = Bytes{1} << 44;  // more than any GPU has
+
+// `limit`: memory for segments. With `map`, of this size, it is filled.
+FragmentRun run_fragment(const Allocations& allocations, const FragmentAllocator& allocator, Bytes limit,
+                         AddressMap* map = nullptr);
+
+enum class FragmentVerdict : std::uint8_t {
+  fits_gains,     // it runs as it is; the setting reserves less
+  fits_no_gain,   // it runs as it is, and no setting gains 1 %
+  cured,          // the default runs out of memory, with the setting it runs
+  needs_memory,   // the program asks for more than there is: no setting helps
+  needs_another,  // no setting helps, but a plan or stitching may
+};
+
+// What to set, of settings that were tried.
+struct FragmentAdvice {
+  FragmentVerdict verdict = FragmentVerdict::fits_no_gain;
+  std::optional<FragmentRun> best = {};  // with the setting, or the plan
+  FragmentRun standard = {};
+};
+FragmentAdvice advise_on_fragments(const Allocations& allocations, Bytes limit);
+
+}  // namespace tencache

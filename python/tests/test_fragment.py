@@ -63,8 +63,9 @@ class Fragment(unittest.TestCase):
         self.assertEqual(tencache.fragment(changed, allocator=["exact"])["allocations"], "trace in memory")
 
     def test_a_message_is_explained(self):
-        answer = tencache.fragment(message="CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total capacity; "
-                                           "5.00 GiB already allocated; 0 bytes free; 7.50 GiB reserved in total by PyTorch)")
+        answer = tencache.fragment(message="CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total "
+                                           "capacity; 5.00 GiB already allocated; 0 bytes free; 7.50 GiB reserved in "
+                                           "total by PyTorch)")
         self.assertEqual(answer["cause"], "fragmentation")
         self.assertEqual(answer["unallocated_bytes"], 5 << 29)
         with self.assertRaisesRegex(tencache.Error, "name a file with allocations"):
@@ -84,7 +85,7 @@ class Fragment(unittest.TestCase):
             {"free": 0}])
         self.assertEqual(counts, {"blocks": 4, "there_before": 2, "events": 4})
         answer = tencache.fragment(str(output), allocator=["exact"])
-        self.assertEqual(answer["allocators"][0]["requested_bytes"], 500 + 300 + 700)
+        self.assertEqual(answer["allocators"][0]["requested_bytes"], 500 + 700 + 1000)
         self.assertEqual(answer["recorded_reserved_bytes"], 6144)
 
     def test_what_is_no_snapshot_is_refused_and_nothing_is_written(self):

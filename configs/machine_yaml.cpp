@@ -138,7 +138,7 @@ class RankReader {
   void read_tier(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a tier",
                        {"name", "kind", "capacity", "reserved", "granularity", "directories", "io_block", "io_depth",
-                        "checksums", "shared_by", "allocation", "tbw"});
+                        "checksums", "shared_by", "allocation", "tbw", "allocator"});
     Tier result;
     result.name = figures_.name(keys.require("name"), "tiers.name");
     claim_name(keys.require("name"), result.name);
@@ -190,6 +190,11 @@ class RankReader {
       result.rated_written_bytes = figures_.capacity(*value, path + "tbw", "TB");
       if (result.rated_written_bytes == 0) fail_at(*value, path + "tbw: must be above 0");
     }
+    if (const auto value = keys.get("allocator")) {
+      if (result.kind != TierKind::gpu) fail_at(*value, path + "allocator: only tiers of kind gpu have it");
+      const bool caching = figures_.choice(*value, path + "allocator", {"exact", "caching"}) == 1;
+      result.allocator = caching ? AllocatorKind::caching : AllocatorKind::exact;
+    }
     if (keys.get("allocation")) result.allocation = allocation(keys.layers_of("allocation"), path + "allocation");
     machine_.tiers.push_back(std::move(result));
   }
@@ -227,7 +232,7 @@ class RankReader {
   void read_link(const std::vector<YamlValue>& layers) {
     const YamlMap keys(layers, "a link",
                        {"name", "from", "to", "bandwidth", "latency", "uses", "queue_depth", "devices", "stripe",
-                        "sustained", "burst", "iops", "block"});
+                        "sustained", "burst", "iops", "block", "paged"});
     Link result;
     result.name = figures_.name(keys.require("name"), "links.name");
     claim_name(keys.require("name"), result.name);
@@ -245,6 +250,10 @@ class RankReader {
     if (const auto value = keys.get("uses")) result.uses = resources(*value, path + "uses");
     if (const auto value = keys.get("queue_depth")) {
       result.queue_depth = figures_.count(*value, path + "queue_depth", 1, 65536);
+    }
+    if (const auto value = keys.get("paged")) {
+      result.paged_efficiency = figures_.positive_number(*value, path + "paged");
+      if (result.paged_efficiency > 1) fail_at(*value, path + "paged: a share of the bandwidth, at most 1");
     }
     read_storage(keys, path, result);
     machine_.links.push_back(std::move(result));

@@ -104,6 +104,8 @@ class RankWriter {
                          tier.io_block_bytes == 0 ? "" : figure(path + "io_block", write_bytes(tier.io_block_bytes)));
     entries.emplace_back("io_depth",
                          tier.io_depth == 0 ? "" : figure(path + "io_depth", std::to_string(tier.io_depth)));
+    entries.emplace_back("allocator",
+                         tier.allocator == AllocatorKind::exact ? "" : std::string(to_string(tier.allocator)));
     entries.emplace_back("checksums", tier.checksums ? figure(path + "checksums", "true") : "");
     entries.emplace_back(
         "tbw", tier.rated_written_bytes == 0 ? "" : figure(path + "tbw", write_bytes(tier.rated_written_bytes)));
@@ -138,6 +140,9 @@ class RankWriter {
         {"latency", figure(path + "latency", write_duration(link.latency_ns))},
         {"uses", uses(link.uses)},
         {"queue_depth", link.queue_depth != 1 ? figure(path + "queue_depth", std::to_string(link.queue_depth)) : ""},
+        {"paged", link.paged_efficiency != Link().paged_efficiency
+                      ? figure(path + "paged", write_number(link.paged_efficiency))
+                      : ""},
         {"devices", striped ? figure(path + "devices", std::to_string(link.devices)) : ""},
         {"stripe", striped ? figure(path + "stripe", write_bytes(link.stripe_bytes)) : ""},
         {"sustained", bursts ? figure(path + "sustained", write_bandwidth(link.sustained_bandwidth)) : ""},

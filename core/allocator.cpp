@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "core/caching_allocator.h"
 #include "core/check.h"
 #include "core/error.h"
 
@@ -169,6 +170,36 @@ class ClassAllocator final : public Allocator {
   Bytes padding_ = 0;
 };
 
+class CachingTier final : public Allocator {
+ public:
+  explicit CachingTier(Bytes capacity) : Allocator(capacity), allocator_({}, capacity) {}
+
+  std::optional<std::uint64_t> allocate(Bytes bytes, bool) override {
+    if (!allocator_.can_allocate(bytes)) return std::nullopt;  // a request that fails empties the cache
+    const std::optional<std::uint64_t> address = allocator_.allocate(bytes);
+    TENCACHE_CHECK(address.has_value());
+    requested_ += bytes;
+    used_ = allocator_.allocated();
+    return address;
+  }
+  void release(std::uint64_t offset, Bytes bytes) override {
+    allocator_.release(offset);
+    requested_ -= bytes;
+    used_ = allocator_.allocated();
+  }
+  bool has_room(Bytes bytes) const override { return allocator_.can_allocate(bytes); }
+  Bytes footprint(Bytes bytes) const override { return allocator_.rounded(bytes); }
+  bool could_hold(Bytes bytes) const override {
+    return allocator_.segment_size(allocator_.rounded(bytes)) <= capacity_;
+  }
+  Bytes largest_free() const override { return std::max(allocator_.largest_free(), capacity_ - allocator_.reserved()); }
+  Bytes padding() const override { return used_ - requested_; }
+
+ private:
+  CachingAllocator allocator_;
+  Bytes requested_ = 0;
+};
+
 }  // namespace
 
 std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capacity) {
@@ -179,6 +210,8 @@ std::unique_ptr<Allocator> make_allocator(const AllocatorSpec& spec, Bytes capac
       return std::make_unique<HoleAllocator>(capacity, false);
     case AllocatorKind::two_ended:
       return std::make_unique<HoleAllocator>(capacity, true);
+    case AllocatorKind::caching:
+      return std::make_unique<CachingTier>(capacity);
     case AllocatorKind::size_classes:
     case AllocatorKind::fixed_buffers:
       TENCACHE_CHECK(!spec.classes.empty() && (spec.kind == AllocatorKind::size_classes || spec.classes.size() == 1));

@@ -23,10 +23,11 @@ enum class AllocatorKind : std::uint8_t {
   size_classes,   // buffers of several sizes; a request takes one of the smallest class that holds it (10Cache)
   fixed_buffers,  // buffers of one size; a request takes a whole one (ZeRO-Infinity's swap buffers)
   two_ended,      // contiguous first fit, from the low end or from the high end (FlashNeuron)
+  caching,        // PyTorch's caching allocator (caching_allocator.h), without a machine's granularity; simulated only
 };
 template <>
-inline constexpr auto enum_texts<AllocatorKind> = std::to_array<std::string_view>({"exact", "best_fit", "size_classes",
-                                                                                   "fixed_buffers", "two_ended"});
+inline constexpr auto enum_texts<AllocatorKind> =
+    std::to_array<std::string_view>({"exact", "best_fit", "size_classes", "fixed_buffers", "two_ended", "caching"});
 
 struct SizeClass {
   Bytes bytes = 0;

@@ -66,6 +66,18 @@ std::optional<CachingAllocator::Address> CachingAllocator::allocate(Bytes bytes,
   return hand_out(block, bytes, size);
 }
 
+bool CachingAllocator::can_allocate(Bytes bytes, Stream stream) const {
+  TENCACHE_CHECK(bytes > 0 && !settings_.expandable_segments);
+  const Bytes size = rounded(bytes), segment = segment_size(size);
+  const BlockPool pool = size <= largest_small_request ? BlockPool::small : BlockPool::large;
+  if (find_free(pool, stream, size) != none || may_reserve(segment)) return true;
+  Bytes whole = 0;  // what can be given back
+  for (const BlockPool one : {BlockPool::small, BlockPool::large}) {
+    for (const Id id : blocks_.free(one)) whole += blocks_[id].whole() ? blocks_[id].bytes : 0;
+  }
+  return segment <= allowed() && reserved_ - whole <= allowed() - segment;
+}
+
 // A free block beside addresses that are not mapped yet counts as if they were: it is kept for larger requests.
 Bytes CachingAllocator::room_beside(Id block) const {
   const CachingBlock& of = blocks_[block];
@@ -297,6 +309,14 @@ bool CachingAllocator::give_back_for(Stream stream, Bytes bytes) {
 }
 
 // ---- Figures --------------------------------------------------------------------------------------------------------
+
+Bytes CachingAllocator::largest_free() const {
+  Bytes largest = 0;
+  for (const BlockPool pool : {BlockPool::small, BlockPool::large}) {
+    for (const Id id : blocks_.free(pool)) largest = std::max(largest, blocks_[id].bytes);
+  }
+  return largest;
+}
 
 AllocatorFigures CachingAllocator::figures() const {
   AllocatorFigures now;

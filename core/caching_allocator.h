@@ -71,6 +71,8 @@ class CachingAllocator {
 
   // The block's address; nullopt: out of memory, after all that can be given back was. `bytes` is positive.
   std::optional<Address> allocate(Bytes bytes, Stream stream = 0);
+  // Whether `allocate` would find room, without expandable segments.
+  bool can_allocate(Bytes bytes, Stream stream = 0) const;
   // Of a block that is handed out.
   void release(Address address);
   // Gives every segment (page of a segment) that is free back to the device: torch.cuda.empty_cache().
@@ -85,6 +87,7 @@ class CachingAllocator {
 
   Bytes allocated() const { return allocated_; }
   Bytes reserved() const { return reserved_; }
+  Bytes largest_free() const;             // block
   AllocatorFigures figures() const;       // linear in the segments so far
   std::vector<BlockView> blocks() const;  // every one, by address
 

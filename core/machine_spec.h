@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/allocator.h"
 #include "core/enum_names.h"
 #include "core/trace.h"
 #include "core/units.h"
@@ -38,6 +39,8 @@ struct Tier {
   Bytes granularity = 1;                 // every chunk occupies a multiple of this; a power of two
   std::vector<std::string> directories;  // nvme, on a real machine: one per device
   AllocationCost allocation = {};
+  AllocatorKind allocator =
+      AllocatorKind::exact;  // exact: as the policy has it; caching: simulated, where it has exact
   // nvme, on a real machine: how its files are read and written. 0: the executor's own (executor/swap_file.h).
   Bytes io_block_bytes = 0;
   std::uint32_t io_depth = 0;     // blocks in flight, of each directory
@@ -67,6 +70,9 @@ struct Link {
   // Writes: after `burst_bytes` at `bandwidth` without a pause the device falls to this rate. 0: it never does.
   BytesPerSecond sustained_bandwidth = 0;
   Bytes burst_bytes = 0;
+  // Share of the bandwidth that copies of unified memory reach (Layout::paged_copies): page faults and driver's
+  // prefetches. Half at best, says bitsandbytes' documentation of paged optimizers.
+  double paged_efficiency = 0.5;
 };
 
 // Pinned buffers for the path between two tiers that no link joins (gpu <-> cpu memory <-> nvme).

@@ -25,7 +25,7 @@ Residency::Residency(const MachineSpec& machine, const std::vector<AllocatorSpec
   for (TierId tier = 0; tier < tier_count_; ++tier) {
     const Bytes capacity = tier == 0 && unlimited_gpu ? unlimited : machine.tiers[tier].capacity;
     allocators_.push_back(make_allocator(allocators[tier], capacity));
-    granularity_[tier] = machine.tiers[tier].granularity;
+    granularity_[tier] = allocators[tier].kind == AllocatorKind::caching ? 1 : machine.tiers[tier].granularity;
   }
   coldest_.fill(none);
   warmest_.fill(none);

@@ -15,11 +15,13 @@ constexpr std::size_t lanes = 2;
 
 constexpr Nanoseconds never = SimServer::never;
 
-BytesPerSecond cap_of_copy(const Link& link, Bytes bytes) {
-  if (link.devices <= 1 || link.stripe_bytes == 0) return link.bandwidth;
+BytesPerSecond cap_of_copy(const Link& link, Bytes bytes, bool paged) {
+  BytesPerSecond bandwidth = link.bandwidth;
+  if (paged) bandwidth = static_cast<BytesPerSecond>(link.paged_efficiency * static_cast<double>(link.bandwidth));
+  if (link.devices <= 1 || link.stripe_bytes == 0) return std::max<BytesPerSecond>(1, bandwidth);
   const std::uint64_t stripes = bytes / link.stripe_bytes + (bytes % link.stripe_bytes == 0 ? 0 : 1);
   const std::uint64_t reached = std::min<std::uint64_t>(link.devices, stripes);
-  const uint128 cap = static_cast<uint128>(link.bandwidth) * reached / link.devices;
+  const uint128 cap = static_cast<uint128>(bandwidth) * reached / link.devices;
   return std::max<BytesPerSecond>(1, static_cast<BytesPerSecond>(cap));
 }
 
@@ -87,7 +89,7 @@ Fence SimWorld::submit(std::size_t rank, const CopyCommand& copy, Tag tag, const
   job.tag = tag;
   job.bytes = copy.bytes;
   job.fixed_ns = copy.setup_ns + link.latency_ns + fault.delay_ns;
-  job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes) / fault.slow_factor);
+  job.cap = std::max<BytesPerSecond>(1, cap_of_copy(link, copy.bytes, copy.paged) / fault.slow_factor);
   job.fails = fault.failure.has_value();
   if (ranks_[rank].spec->host_transfer_ns > 0) ++ranks_[rank].uncharged;
   return take_up(server);

@@ -18,6 +18,15 @@ Layout checked_layout(const MachineSpec& spec, const Machine& machine, Policy& p
     throw Error("the policy lays out " + std::to_string(layout.allocators.size()) + " tiers, machine '" + spec.name +
                 "' has " + std::to_string(spec.tiers.size()));
   }
+  for (TierId tier = 0; tier < spec.tiers.size(); ++tier) {
+    if (spec.tiers[tier].allocator == AllocatorKind::exact) continue;
+    if (!machine.pretends()) {
+      throw Error("machine '" + spec.name + "': tier '" + spec.tiers[tier].name + "' has the allocator '" +
+                  std::string(to_string(spec.tiers[tier].allocator)) +
+                  "', which is for simulations: on hardware memory is mapped page by page; leave the key out");
+    }
+    if (layout.allocators[tier].kind == AllocatorKind::exact) layout.allocators[tier].kind = spec.tiers[tier].allocator;
+  }
   if (layout.overlap_faults && (program == nullptr || !machine.pretends() || spec.issue_ahead != 1)) {
     throw Error("machine '" + spec.name +
                 "': overlap_faults lets an op run before its data is there, which only a simulation that issues one op "

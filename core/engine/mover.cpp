@@ -533,6 +533,7 @@ void Mover::submit(TransferId id) {
   copy.from_staging = !first;
   copy.to_staging = !last;
   if (last) copy.setup_ns = setup_of(copy.bytes, t.to);
+  copy.paged = parts_.layout.paged_copies;
   if (first) parts_.memory.add_reader(t.chunk, t.from);
   parts_.transfers.begin(id, copy.bytes, parts_.moment.now);
   t.fence = parts_.machine.submit(copy, make_tag(TagKind::transfer, id));

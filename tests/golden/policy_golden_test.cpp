@@ -162,6 +162,31 @@ TEST(PolicyGoldenTest, L2l) {
   expect_golden("l2l", run.text);
 }
 
+// GPU of 700, on which parameters and states start (600). Pages move at half of a link's bandwidth: 200 a state. Only
+// states leave, the coldest first, and each returns right before its update.
+//   f0, f1   0  a0 and a1 fill the GPU.
+//   f2     200  a2 needs 50: s0 leaves.          b2 200  g2 needs 100, 50 are free: s1 leaves. a2 dies behind it.
+//   b1       0  g1 finds 100. a1 dies.           b0 200  g0 needs 100, 50 are free: s2 leaves. a0 dies.
+//   u0 to u2 200 each: s0, s1, s2 come back one by one, into what a0, g0 and g1 left.
+// All are on the GPU again at the end, and the second iteration is the same.
+TEST(PolicyGoldenTest, PagedOptimizer) {
+  const GoldenRun run = run_policy("paged-optimizer", {{"least", "none"}}, 700);
+  EXPECT_THAT(run.waits(0), ElementsAre(0, 0, 200, 200, 0, 200, 200, 200, 200));
+  EXPECT_THAT(run.waits(1), ElementsAre(0, 0, 200, 200, 0, 200, 200, 200, 200));
+  EXPECT_EQ(run.stall(StallCause::d2h), 3 * 2 * copy_ns);
+  EXPECT_EQ(run.stall(StallCause::h2d), 3 * 2 * copy_ns);
+  EXPECT_EQ(run.transfers(1, h2d), 3U);
+  EXPECT_EQ(run.transfers(1, d2h), 3U);
+  EXPECT_TRUE(run.result.steady);
+  expect_golden("paged_optimizer", run.text);
+}
+
+// Small states stay where they are, and nothing else may leave.
+TEST(PolicyGoldenTest, PagedOptimizerLeavesSmallStatesAlone) {
+  const GoldenRun run = run_policy("paged-optimizer", {}, 700);
+  EXPECT_FALSE(run.result.fits);
+}
+
 // Two buffers, GPU of 1000: room is never short, so that only the policy moves anything. Layers are runs of ops of one
 // module: f0 | f1 | f2 b2 | b1 | b0 | u0 u1 u2 (no module: on demand).
 // First iteration: before f0 p0 comes in; p1 behind it, p2 while f1 runs (p0 leaves, clean). Entering f2 b2, p1 stays:

@@ -9,8 +9,11 @@
 
 #include "answers/bound.h"
 #include "answers/result.h"
+#include "configs/generate_settings.h"
 #include "core/text.h"
+#include "studies/fragment.h"
 #include "traces/demand.h"
+#include "traces/transform/allocations_of.h"
 
 namespace tencache {
 namespace {
@@ -383,6 +386,10 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
     if (!note.empty()) answer.remarks += fmt::format("{}: {}.\n", policy.policy, note);
   }
   answer.manifest = manifest_json(workload, "", {});
+  if (const GenerateSettings& settings = workload.scenario.trace.generate; !settings.empty()) {
+    const GenerateOptions options = parse_generate_settings(settings);
+    if (!options.forward_only) answer.training_memory.emplace(memory_by_kind(*workload.trace, options));
+  }
   answer.title = fmt::format("{} on {}", trace_title(workload), machine_title(workload));
   answer.searched = request.searched;
   if (!bound) return answer;
@@ -397,6 +404,44 @@ FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts
   return answer;
 }
 
+std::vector<FitAllocatorAnswer> allocator_answers(const Workload& workload,
+                                                  const std::vector<std::string>& allocators) {
+  constexpr unsigned iterations = 3;
+  std::vector<FitAllocatorAnswer> answers;
+  const Allocations allocations = allocations_of({workload.trace.get()}, {iterations, false});
+  for (const std::string& name : allocators) {
+    const FragmentAllocator allocator = fragment_allocator(name);
+    const FragmentRun free = run_fragment(allocations, allocator, no_fragment_limit);
+    const FragmentRun bound = run_fragment(allocations, allocator, workload.machine.tiers.front().capacity);
+    answers.push_back({name, !bound.out_of_memory, free.requested_peak, free.reserved_peak, bound.at_end.retries});
+  }
+  return answers;
+}
+
+DocumentTable allocators_table(const std::vector<FitAllocatorAnswer>& answers) {
+  DocumentTable table{"allocators",
+                      "All of it on the GPU, without a policy",
+                      {"allocator", "fits", "requested", "reserved", "retries"}};
+  for (const FitAllocatorAnswer& answer : answers) {
+    table.add({answer.allocator, yes_or_no(answer.fits), bytes_cell(answer.requested_bytes),
+               bytes_cell(answer.reserved_bytes), count_cell(answer.retries)});
+  }
+  return table;
+}
+
+DocumentTable training_memory_table(const std::vector<KindMemory>& kinds) {
+  DocumentTable table{
+      "training_memory",
+      "What training keeps for parameters, by kind (m × n, m ≤ n, rank r)",
+      {"kind", "tensors", "parameters", "gradients", "master copies", "optimizer states", "bytes of states"}};
+  for (const KindMemory& kind : kinds) {
+    table.add({kind.kind + (kind.frozen > 0 ? fmt::format(", {} frozen", kind.frozen) : ""),
+               count_cell(kind.parameters), bytes_cell(kind.parameter_bytes), bytes_cell(kind.gradient_bytes),
+               bytes_cell(kind.master_bytes), bytes_cell(kind.state_bytes), kind.states});
+  }
+  return table;
+}
+
 Document document_of(const FitAnswer& answer) {
   Document document{.kind = "fit"};
   BarChart chart = chart_of(answer);
@@ -407,6 +452,14 @@ Document document_of(const FitAnswer& answer) {
   document.add_paragraph(answer.fits ? "It fits." : "It does not fit.");
   document.add_chart(std::move(chart));
   add_demands(document, answer.demand);
+  if (answer.training_memory) {
+    document.add_text("\nWhat training keeps for parameters, by kind (m × n, m ≤ n, rank r)\n\n");
+    document.add_table(training_memory_table(*answer.training_memory));
+  }
+  if (answer.allocators) {
+    document.add_text("\nAll of it on the GPU, without a policy (tencache fragment)\n\n");
+    document.add_table(allocators_table(*answer.allocators));
+  }
   document.add_text("\n");
   document.add_table(policies_table(answer));
   if (DocumentTable peaks = peaks_table(answer); !peaks.rows.empty()) {

@@ -9,6 +9,7 @@
 #include "answers/document.h"
 #include "studies/bound.h"
 #include "studies/fit.h"
+#include "studies/training_memory.h"
 #include "studies/workload.h"
 
 namespace tencache {
@@ -56,6 +57,8 @@ struct StagingAnswer {
 };
 TENCACHE_ANSWER(StagingAnswer, tier, count, buffer_bytes, bytes)
 
+TENCACHE_ANSWER(KindMemory, kind, parameters, frozen, parameter_bytes, gradient_bytes, master_bytes, state_bytes,
+                states)
 TENCACHE_ANSWER(TierPeak, name, startup_peak_bytes, steady_peak_bytes, pinned_peak_bytes)
 TENCACHE_ANSWER(MinimumWithMore, tier, bytes, more_of, more_bytes)
 
@@ -67,6 +70,15 @@ TENCACHE_ANSWER(FitPolicyAnswer, policy, fits, reason, op, bytes_missing, minimu
                 minimum_with_more)
 bool has_member(const FitPolicyAnswer& answer, std::string_view name);
 
+// All of the step on the GPU, without a policy, under an allocator of `tencache fragment`.
+struct FitAllocatorAnswer {
+  std::string allocator;
+  bool fits = false;                              // in the GPU tier
+  Bytes requested_bytes = 0, reserved_bytes = 0;  // at most, with as much memory as it takes
+  std::uint64_t retries = 0;  // in the GPU tier: all that is free given back, and the device waited for
+};
+TENCACHE_ANSWER(FitAllocatorAnswer, allocator, fits, requested_bytes, reserved_bytes, retries)
+
 struct FitAnswer {
   std::string trace, machine;
   bool fits = false;  // under any of the policies
@@ -77,6 +89,8 @@ struct FitAnswer {
   std::optional<StagingAnswer> staging;
   std::vector<DemandAnswer> demand;
   std::vector<FitPolicyAnswer> policies;
+  Absent<std::vector<KindMemory>> training_memory;     // of a generated training step
+  Absent<std::vector<FitAllocatorAnswer>> allocators;  // those asked for
   Json manifest;
 
   // Known only while the command runs.
@@ -85,9 +99,11 @@ struct FitAnswer {
   std::string remarks;             // where DeepSpeed would not fit, and how fast it can be at best
 };
 TENCACHE_ANSWER(FitAnswer, trace, machine, fits, bound_seconds, bound_term, notes, gpu_time, staging, demand, policies,
-                manifest)
+                training_memory, allocators, manifest)
 
 // `bound`: none where it was not asked for, as nothing fits.
+// Of the first rank, in three iterations.
+std::vector<FitAllocatorAnswer> allocator_answers(const Workload& workload, const std::vector<std::string>& allocators);
 FitAnswer fit_answer(const FitRequest& request, std::vector<FitVerdict> verdicts, const std::optional<Bound>& bound);
 Document document_of(const FitAnswer& answer);
 

@@ -177,6 +177,29 @@ GenerateOptions options_of(const Values& values, const ModelDescription* model) 
                                                    "fp16, bf16, fp32", parse_storage_precision);
   }
   options.optimizer = choose<Optimizer>("optimizer", values.text("optimizer"));
+  const std::string master = values.text("master"), states = values.text("state-precision"),
+                    embeddings = values.text("embedding-states"), trained = values.text("train-layers");
+  const auto one_of = [](const char* option, const std::string& text, const std::string& first,
+                         const std::string& second) {
+    if (!text.empty() && text != first && text != second) {
+      throw Error(fmt::format("--{}: unknown '{}'; valid are {}, {}", option, text, first, second));
+    }
+    return text == second;
+  };
+  one_of("master", master, "on", "off");
+  if (!master.empty()) options.master = master == "on";
+  options.fp32_states = one_of("state-precision", states, "as-parameters", "fp32");
+  options.fp32_embedding_states = one_of("embedding-states", embeddings, "8bit", "fp32");
+  options.low_rank = count("rank");
+  if (trained.starts_with("last:")) {
+    const std::optional<std::int64_t> layers = whole_number_of(trained.substr(std::string_view("last:").size()));
+    if (!layers || *layers < 1) throw Error("--train-layers: '" + trained + "' has no number; write last:4");
+    options.train_last_layers = static_cast<std::uint64_t>(*layers);
+  } else if (trained == "biases") {
+    options.train_biases_only = true;
+  } else if (!trained.empty() && trained != "all") {
+    throw Error("--train-layers: unknown '" + trained + "'; valid are all, last:4, biases");
+  }
   // "block:0.5": of half of the layers.
   const std::string recompute = values.text("recompute");
   const std::size_t colon = recompute.find(':');
@@ -294,6 +317,25 @@ const std::vector<GenerateOption>& generate_options() {
        .standard = "bf16"},
       {.name = "gradient-precision", .type = Type::text, .help = "Of the parameters' gradients (default: --precision)"},
       {.name = "optimizer", .type = Type::text, .help = enum_names<Optimizer>(), .standard = "adamw"},
+      {.name = "master",
+       .type = Type::text,
+       .help =
+           "on, off: fp32 copies of 16-bit parameters (default: on, but off for 8-bit and low-rank optimizers, lomo "
+           "and adalomo); off: pure 16-bit training, states of adamw, sgd and lamb included"},
+      {.name = "state-precision",
+       .type = Type::text,
+       .help = "Without master copies: as-parameters, fp32",
+       .standard = "as-parameters"},
+      {.name = "embedding-states",
+       .type = Type::text,
+       .help = "Of adam8bit: 8bit, or fp32 for embeddings, as Hugging Face's Trainer has it",
+       .standard = "8bit"},
+      {.name = "rank", .type = Type::whole, .help = "Of galore, galore8bit (default: 128) and apollo (256)"},
+      {.name = "train-layers",
+       .type = Type::text,
+       .help = "all; last:4, these layers with the final norm and an untied head; biases. All else is frozen, and what "
+               "lies below keeps no activations",
+       .standard = "all"},
       {.name = "recompute",
        .type = Type::text,
        .help = "Compute activations again in the backward pass: " + enum_names<Recompute>() +

@@ -16,7 +16,8 @@ struct FitQuestion {
   Scenario scenario;
   std::string policies = "all";
   std::map<std::string, std::string> settings;
-  std::string minimum;       // none, gpu, all; empty: all of one policy, gpu of several
+  std::string minimum;  // none, gpu, all; empty: all of one policy, gpu of several
+  std::vector<std::string> allocators;
   std::string pinned_limit;  // of page-locked CPU memory: a size, or percent of the machine's
 };
 
@@ -50,6 +51,7 @@ Answered fit(const FitQuestion& asked, const Json& command) {
     verdicts = judge_fit(request);
   }
   FitAnswer answer = fit_answer(request, std::move(verdicts), lower_bound_of(*workload.trace, workload.machine));
+  if (!asked.allocators.empty()) answer.allocators.emplace(allocator_answers(workload, asked.allocators));
   const bool fits = answer.fits;
   return answered(std::move(answer), fits, command);
 }
@@ -73,6 +75,11 @@ std::unique_ptr<Question> fit_question() {
             "It fits only if page-locked CPU memory of all ranks, staging buffers included, is "
             "within this: 64GiB, or 50% of CPU memory")
       .not_empty();
+  options
+      .list("--allocator", request->allocators,
+            "Also what this allocator reserves with all of the step on the GPU: default, expandable, gmlake, stweaver, "
+            "planned, or settings such as max_split_size_mb:128; any number of times")
+      .with_type("NAME");
   question->ask = [request, question = question.get()] { return fit(*request, command_json(*question)); };
   return question;
 }

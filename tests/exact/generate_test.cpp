@@ -526,17 +526,13 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
     Precision precision;
     double master, states;  // bytes a parameter
   };
-  const Case cases[] = {{Optimizer::adamw, Precision::fp16, 4, 8},
-                        {Optimizer::adamw, Precision::fp32, 0, 8},
-                        {Optimizer::lamb, Precision::fp16, 4, 8},
-                        {Optimizer::lamb, Precision::fp32, 0, 8},
-                        {Optimizer::adamw, Precision::tf32, 0, 8},
-                        {Optimizer::adamw, Precision::fp8, 4, 8},
-                        {Optimizer::sgd, Precision::bf16, 4, 4},
-                        {Optimizer::sgd, Precision::fp32, 0, 4},
-                        {Optimizer::adam8bit, Precision::bf16, 0, 2.03},
-                        {Optimizer::adafactor, Precision::bf16, 4, 0.005},
-                        {Optimizer::apollo_mini, Precision::bf16, 0, 0.005}};
+  const Case cases[] = {
+      {Optimizer::adamw, Precision::fp16, 4, 8},       {Optimizer::adamw, Precision::fp32, 0, 8},
+      {Optimizer::lamb, Precision::fp16, 4, 8},        {Optimizer::lamb, Precision::fp32, 0, 8},
+      {Optimizer::adamw, Precision::tf32, 0, 8},       {Optimizer::adamw, Precision::fp8, 4, 8},
+      {Optimizer::sgd, Precision::bf16, 4, 4},         {Optimizer::sgd, Precision::fp32, 0, 4},
+      {Optimizer::adam8bit, Precision::bf16, 0, 2.03}, {Optimizer::adafactor, Precision::bf16, 4, 0.005},
+      {Optimizer::adalomo, Precision::bf16, 0, 0.005}, {Optimizer::lomo, Precision::bf16, 0, 0}};
   for (const Case& c : cases) {
     GenerateOptions options = small("opt-1.3b");
     options.optimizer = c.optimizer;
@@ -548,6 +544,144 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
     EXPECT_EQ(a_parameter(Role::master_parameter), c.master);
     EXPECT_NEAR(a_parameter(Role::optimizer_state), c.states, 0.01 * c.states + 0.005) << to_string(c.optimizer);
   }
+}
+
+// LLaMA-7B: 32 layers of four matrices of 4096 × 4096 and three of 4096 × 11008; embedding and head of 32000 × 4096, 65
+// norms. GB, by the formulas of optimizer_states.h: GaLore at rank 1024 8.36 + 1.05, in 8 bits 5.17 + 0.53; APOLLO at 256 1.62 and 0.47 of
+// projectors, + 1.05; at rank 1 0.008 + 1.05.
+TEST(GeneratedOptimizer, KeepsLowRankStatesOfAttentionAndMlpAlone) {
+  struct Case {
+    Optimizer optimizer;
+    Count rank;
+    double gigabytes;
+  };
+  for (const Case& c :
+       {Case{Optimizer::adamw, 0, 26.95}, Case{Optimizer::galore, 1024, 9.405}, Case{Optimizer::galore8bit, 1024, 5.701},
+        Case{Optimizer::apollo, 256, 3.14}, Case{Optimizer::apollo_mini, 0, 1.058}, Case{Optimizer::lomo, 0, 0}}) {
+    GenerateOptions options = small("llama-2-7b");
+    options.precision = Precision::bf16;
+    options.optimizer = c.optimizer;
+    options.low_rank = c.rank;
+    options.master = false;
+    const Trace trace = generate(options);
+    EXPECT_NEAR(static_cast<double>(bytes_of_role(trace, Role::optimizer_state, true)) / 1e9, c.gigabytes,
+                0.01 * c.gigabytes)
+        << to_string(c.optimizer);
+    EXPECT_EQ(bytes_of_role(trace, Role::master_parameter, true), 0u);
+  }
+}
+
+TEST(GeneratedOptimizer, ProjectsGradientsBeforeTheirMoments) {
+  GenerateOptions options = small("llama-2-7b");
+  options.model.layers = 1;
+  options.optimizer = Optimizer::galore;
+  options.low_rank = 64;
+  options.clip = Clip::off;
+  const Trace trace = generate(options);
+  std::map<std::string, std::size_t> ops;
+  for (const Op& op : trace.ops) {
+    if (op.phase == Phase::optimizer) ++ops[std::string(trace.name(op))];
+    if (trace.name(op) == "project") {
+      const Kernel& kernel = trace.kernels[op.kernel];
+      EXPECT_EQ(kernel.shape[2], 64u);
+      EXPECT_EQ(op.flops, 2 * kernel.shape[1] * kernel.shape[2] * kernel.shape[3]);
+    }
+  }
+  EXPECT_EQ(ops["project"], 7u);
+  EXPECT_EQ(ops["project_back"], 7u);
+  EXPECT_EQ(ops["apply"], 7u);
+  EXPECT_EQ(ops["galore"], parameters_of(options.model, options.head).size());
+}
+
+TEST(GeneratedOptimizer, MayKeepFullStatesOfEmbeddings) {
+  GenerateOptions options = small("llama-2-7b");
+  options.precision = Precision::bf16;
+  options.optimizer = Optimizer::adam8bit;
+  const Bytes small_states = bytes_of_role(generate(options), Role::optimizer_state, true);
+  options.fp32_embedding_states = true;
+  const Count elements = options.model.vocabulary * options.model.hidden;
+  EXPECT_EQ(bytes_of_role(generate(options), Role::optimizer_state, true) - small_states,
+            2 * (4 * elements - (elements + 4 * elements / 256)));
+}
+
+// Of the frozen layers nothing is kept for the backward pass, which ends above them.
+TEST(GeneratedOptimizer, FrozenLayersHaveNoBackwardPass) {
+  GenerateOptions options = small("llama-2-7b");
+  options.model.layers = 6;
+  options.train_last_layers = 2;
+  const Trace trace = generate(options);
+  std::set<std::string> backward, updated;
+  for (const Op& op : trace.ops) {
+    const std::string module(trace.module(op));
+    if (op.phase == Phase::backward && module.find("layers.") != std::string::npos) {
+      backward.insert(module.substr(module.find("layers."), 8));
+    }
+    if (op.phase == Phase::optimizer && trace.name(op) == "adamw") updated.insert(module);
+  }
+  EXPECT_THAT(backward, ::testing::ElementsAre("layers.4", "layers.5"));
+  EXPECT_EQ(updated.count("lm_head"), 1u);
+  EXPECT_EQ(updated.count("model.norm"), 1u);
+  EXPECT_EQ(updated.count("model.embed_tokens"), 0u);
+  std::uint64_t last_forward = 0;
+  for (OpIndex index = 0; index < trace.ops.size(); ++index) {
+    if (trace.ops[index].phase == Phase::forward) last_forward = index;
+  }
+  for (OpIndex index = static_cast<OpIndex>(last_forward) + 1; index < trace.ops.size(); ++index) {
+    for (const TensorId id : trace.reads(trace.ops[index])) {
+      if (trace.tensors[id].role != Role::activation) continue;
+      const std::string name(trace.name(trace.tensors[id]));
+      for (const char* frozen : {"layers.0.", "layers.1.", "layers.2."}) {
+        EXPECT_EQ(name.find(frozen), std::string::npos) << name;
+      }
+    }
+  }
+  options.train_last_layers = 7;
+  EXPECT_THROW(generate(options), Error);
+}
+
+TEST(GeneratedOptimizer, BiasesAloneNeedNoWeightGradients) {
+  GenerateOptions options = small("gpt2");
+  options.train_biases_only = true;
+  const Trace trace = generate(options);
+  for (const Tensor& tensor : trace.tensors) {
+    const std::string name(trace.name(tensor));
+    if (tensor.role != Role::optimizer_state) continue;
+    EXPECT_NE(name.find(".bias."), std::string::npos) << name;
+  }
+  for (const Op& op : trace.ops) EXPECT_EQ(trace.name(op).find("_backward_weight"), std::string::npos);
+}
+
+// Of all layers only the last output is there when the backward pass begins.
+TEST(Generate, ReversibleLayersRebuildTheirInputs) {
+  GenerateOptions options = small("llama-2-7b");
+  options.model.layers = 4;
+  options.recompute = Recompute::block;
+  const Trace block = generate(options);
+  options.recompute = Recompute::reversible;
+  const Trace reversible = generate(options);
+  const auto count = [](const Trace& trace, std::string_view name) {
+    return std::count_if(trace.ops.begin(), trace.ops.end(), [&](const Op& op) { return trace.name(op) == name; });
+  };
+  EXPECT_EQ(count(reversible, "rebuild_input"), 4);
+  EXPECT_EQ(reversible.ops.size(), block.ops.size() + 4);
+  // What lives from the forward pass into the backward pass, of the layers.
+  const auto kept = [](const Trace& trace) {
+    std::set<TensorId> forward, later;
+    for (const Op& op : trace.ops) {
+      for (const TensorId id : op.phase == Phase::forward ? trace.writes(op) : trace.reads(op)) {
+        (op.phase == Phase::forward ? forward : later).insert(id);
+      }
+    }
+    Bytes bytes = 0;
+    for (const TensorId id : forward) {
+      const bool layer = trace.name(trace.tensors[id]).find("layers.") != std::string_view::npos;
+      if (layer && later.contains(id)) bytes += trace.tensors[id].bytes;
+    }
+    return bytes;
+  };
+  const Bytes one = options.batch * options.sequence_lengths.front() * options.model.hidden * 2;
+  EXPECT_EQ(kept(reversible), one);
+  EXPECT_EQ(kept(block), 3 * one) << "the first layer's input is the embedding's";
 }
 
 TEST(GeneratedOptimizer, WaitsForTheGlobalNormAndUpdatesEachParameterInPlace) {

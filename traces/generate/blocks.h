@@ -26,6 +26,7 @@ struct Norm {
   Parameter* bias = nullptr;
   Module module;
   explicit operator bool() const { return weight != nullptr; }
+  bool is_trained() const { return weight->trainable || (bias != nullptr && bias->trainable); }
 };
 
 struct FeedForward {

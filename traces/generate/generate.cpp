@@ -160,13 +160,34 @@ void check_size(const GenerateOptions& o) {
 void check_recompute(const GenerateOptions& o) {
   if (o.recompute_share == 1) return;
   const std::string text(to_string(o.recompute));
-  if (o.recompute == Recompute::none || o.recompute == Recompute::selective) {
+  if (o.recompute == Recompute::none || o.recompute == Recompute::selective || o.recompute == Recompute::reversible) {
     refuse("recompute", "'" + text + "' takes no share of the layers; block, block-early-stop and ops do");
   }
   if (!(o.recompute_share > 0 && o.recompute_share < 1)) {
     refuse("recompute", "the share " + std::to_string(o.recompute_share) +
                             " of the layers is not above 0 and up to 1; write " + text + ":0.5 for every second layer");
   }
+}
+
+void check_trained(const GenerateOptions& o) {
+  if (!o.train_last_layers && !o.train_biases_only) return;
+  if (o.lora_rank != 0) refuse("train-layers", "goes without --lora-rank, which freezes the model");
+  if (o.pipeline_parallel > 1)
+    refuse("train-layers", "goes without --pipeline-parallel: stages below would have no step");
+  if (o.train_last_layers && (*o.train_last_layers == 0 || *o.train_last_layers > o.model.layers)) {
+    refuse("train-layers", "'last:" + number(*o.train_last_layers) + "': " + o.model.name + " has " +
+                               number(o.model.layers) + " layers");
+  }
+}
+
+void check_optimizer(const GenerateOptions& o) {
+  const bool ranked =
+      o.optimizer == Optimizer::galore || o.optimizer == Optimizer::galore8bit || o.optimizer == Optimizer::apollo;
+  if (o.low_rank != 0 && !ranked) refuse("rank", "is of galore, galore8bit and apollo; for LoRA give --lora-rank");
+  if (o.fp32_embedding_states && o.optimizer != Optimizer::adam8bit) refuse("embedding-states", "is of adam8bit");
+  const bool whole_states =
+      o.optimizer == Optimizer::adamw || o.optimizer == Optimizer::sgd || o.optimizer == Optimizer::lamb;
+  if (o.fp32_states && !whole_states) refuse("state-precision", "is of adamw, sgd and lamb");
 }
 
 void check_forward_only(const GenerateOptions& o) {
@@ -199,6 +220,8 @@ void check(const GenerateOptions& o) {
     refuse("update", "fused goes with --zero 0 or 3: stages 1 and 2 gather parameters after all updates");
   }
   check_recompute(o);
+  check_trained(o);
+  check_optimizer(o);
   check_forward_only(o);
   check_size(o);
   check_at_least_one("sub-group", o.sub_group);

@@ -22,18 +22,35 @@
 
 namespace tencache {
 
-enum class Optimizer : std::uint8_t { adamw, sgd, adafactor, adam8bit, apollo_mini, lamb };
+// traces/generate/optimizer_states.h says what each keeps.
+enum class Optimizer : std::uint8_t {
+  adamw,
+  sgd,
+  adafactor,
+  adam8bit,
+  apollo_mini,
+  lamb,
+  apollo,
+  galore,
+  galore8bit,
+  lomo,
+  adalomo
+};
 template <>
 inline constexpr auto enum_texts<Optimizer> = std::to_array<std::string_view>({"adamw", "sgd", "adafactor", "adam8bit",
-                                                                               "apollo-mini", "lamb"});
+                                                                               "apollo-mini", "lamb", "apollo",
+                                                                               "galore", "galore8bit", "lomo",
+                                                                               "adalomo"});
 // block: a layer keeps its input and runs its forward pass again, all of it (PyTorch's reentrant checkpoint);
 // selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
-// ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op").
-enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops };
+// ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op");
+// reversible: of all layers only the last one's output is kept, and each layer's input is rebuilt from its output before
+// its forward pass runs again (Gomez et al. 2017), for models that are built so.
+enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops, reversible };
 template <>
-inline constexpr auto enum_texts<Recompute> = std::to_array<std::string_view>({"none", "block", "selective",
-                                                                               "block-early-stop", "ops"});
+inline constexpr auto enum_texts<Recompute> =
+    std::to_array<std::string_view>({"none", "block", "selective", "block-early-stop", "ops", "reversible"});
 enum class AttentionKind : std::uint8_t { flash, materialised };
 template <>
 inline constexpr auto enum_texts<AttentionKind> = std::to_array<std::string_view>({"flash", "materialised"});
@@ -89,6 +106,13 @@ struct GenerateOptions {
   std::optional<Precision> gradient_precision;  // default: `precision`
   bool keep_gradients = false;  // in buffers that live as long as the parameters, as Megatron-LM's, not freed each step
   Optimizer optimizer = Optimizer::adamw;
+  std::optional<bool> master;          // fp32 copies of 16-bit parameters; default: as the optimizer's users train
+  bool fp32_states = false;            // also without master copies; else states are then of the parameters' precision
+  bool fp32_embedding_states = false;  // of adam8bit, as Hugging Face's Trainer registers embeddings
+  std::uint64_t low_rank = 0;          // of galore and apollo; 0: 128 and 256
+  // What is trained: everything, so many last layers with the final norm and the head, or biases alone.
+  std::optional<std::uint64_t> train_last_layers;
+  bool train_biases_only = false;
   Recompute recompute = Recompute::none;
   double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective
   Stack stack = Stack::eager;

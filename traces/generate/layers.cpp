@@ -21,12 +21,19 @@ TensorId LayerOps::forward(Layer& layer, const MicroBatch& micro, TensorId x, La
   const bool keeps = rank_.step.options.recompute == Recompute::ops && recomputes(layer);
   linears_.pass().begin(keeps ? &state.kept : nullptr, false);
   const TensorId y = run_forward(layer, micro, x, state);
+  state.output = y;
   linears_.pass().end();
   return y;
 }
 
 void LayerOps::recompute(Layer& layer, const MicroBatch& micro, LayerState& state) {
-  const TensorId input = state.input;
+  TensorId input = state.input;
+  if (rank_.step.options.recompute == Recompute::reversible) {
+    const Count elements = micro.tokens() * rank_.model.hidden;
+    const TensorId output = rebuilt_ != none ? rebuilt_ : state.output;
+    input = rebuilt_ = rank_.step.activation(layer.module, "rebuilt_input", elements);
+    rank_.step.op("rebuild_input", layer.module, {}, {output}, {input});
+  }
   std::vector<TensorId> kept = std::move(state.kept);
   state = {};
   linears_.pass().begin(rank_.step.options.recompute == Recompute::ops ? &kept : nullptr, true);
@@ -103,7 +110,7 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
     } else {
       d_normed = d_second;
     }
-    const bool wanted = input_gradient || layer.attention_norm.weight->trainable;
+    const bool wanted = input_gradient || layer.attention_norm.is_trained();
     attention_.backward(layer, micro, state.attention, d_sum, wanted ? &d_normed : nullptr);
     return norm_backward(rank_, layer.attention_norm, state.attention_norm, d_normed, residual, tokens, input_gradient);
   }
@@ -116,7 +123,7 @@ TensorId LayerOps::backward(Layer& layer, const MicroBatch& micro, LayerState& s
     const TensorId d_attended =
         dropout_backward(rank_, layer.attention_module, d_middle, state.attention_mask, elements);
     TensorId d_normed = none;
-    const bool wanted = input_gradient || layer.attention_norm.weight->trainable;
+    const bool wanted = input_gradient || layer.attention_norm.is_trained();
     attention_.backward(layer, micro, state.attention, d_attended, wanted ? &d_normed : nullptr);
     return norm_backward(rank_, layer.attention_norm, state.attention_norm, d_normed, d_middle, tokens, input_gradient);
   }

@@ -14,7 +14,7 @@
 namespace tencache::generator {
 
 struct LayerState {
-  TensorId input = none;
+  TensorId input = none, output = none;
   std::vector<TensorId> kept;  // by Recompute::ops, in the order of the calls
   NormState attention_norm, feed_forward_norm;
   AttentionState attention;
@@ -30,6 +30,8 @@ class LayerOps {
       : rank_(rank), linears_(linears), attention_(rank, linears), feed_forward_(rank, linears) {}
 
   TensorId forward(Layer& layer, const MicroBatch& micro, TensorId x, LayerState& state);
+  // Before the backward passes of a micro-batch, from the last layer down.
+  void begin_backward() { rebuilt_ = none; }
   // Computes again first what the forward pass dropped. `input_gradient` false: nothing before this layer is trained;
   // returns none.
   TensorId backward(Layer& layer, const MicroBatch& micro, LayerState& state, TensorId dy, bool input_gradient);
@@ -46,6 +48,7 @@ class LayerOps {
   LinearOps& linears_;
   AttentionOps attention_;
   FeedForwardOps feed_forward_;
+  TensorId rebuilt_ = none;  // Recompute::reversible: the input of the layer before, which is the next one's output
 };
 
 }  // namespace tencache::generator

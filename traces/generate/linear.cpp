@@ -3,7 +3,8 @@
 namespace tencache::generator {
 
 bool LinearOps::stops_early() const {
-  return pass_.again() && step_.options.recompute != Recompute::block && !rank_.hidden_dropout &&
+  return pass_.again() && step_.options.recompute != Recompute::block &&
+         step_.options.recompute != Recompute::reversible && !rank_.hidden_dropout &&
          (rank_.model.norm_first || rank_.model.parallel_block);
 }
 
@@ -135,15 +136,18 @@ void LinearOps::linear_backward(Linear& linear, const LinearState& state, Tensor
     if (dx != nullptr) input_gradient("_lora_a_backward_input", d_hidden, linear.lora_a->value, rank, false);
   }
   const bool fp8 = computes_in_fp8(linear, tokens);
+  const auto bias_gradient = [&] {
+    const Step::GradientUse db = step_.gradient_of(*linear.bias);
+    const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
+    step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});
+  };
   if (linear.weight->trainable) {
     const bool joined = linear.bias != nullptr && kernels_.joins_bias_gradient() && !parts;
     weight_gradient("_backward_weight", *linear.weight, state.input, dy, linear.out, linear.in, fp8,
                     joined ? step_.gradient_of(*linear.bias) : Step::GradientUse{});
-    if (linear.bias != nullptr && !joined) {
-      const Step::GradientUse db = step_.gradient_of(*linear.bias);
-      const Cost cost = kernels_.bias_gradient(tokens * linear.out, step_.bytes(db.tensor));
-      step_.op(linear.label + "_backward_bias", module, cost, {dy, db.read}, {db.tensor});
-    }
+    if (linear.bias != nullptr && !joined) bias_gradient();
+  } else if (linear.bias != nullptr && linear.bias->trainable) {
+    bias_gradient();
   }
   if (dx != nullptr) input_gradient("_backward_input", dy, weight_for(linear), linear.out, fp8);
 }

@@ -24,7 +24,7 @@ TensorId norm_backward(const RankContext& rank, Norm& norm, const NormState& sta
   Step::GradientUse dw, db;
   if (norm.weight->trainable) dw = rank.step.gradient_of(*norm.weight);
   if (norm.bias && norm.bias->trainable) db = rank.step.gradient_of(*norm.bias);
-  if (!input_gradient && dw.tensor == none) return none;
+  if (!input_gradient && dw.tensor == none && db.tensor == none) return none;
   const Count elements = rows * norm.weight->elements();
   const TensorId dx = input_gradient ? rank.step.gradient(norm.module, "input_grad", elements) : TensorId{none};
   rank.step.op(

@@ -3,54 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "traces/generate/optimizer_states.h"
 #include "traces/generate/stack.h"
 
 namespace tencache::generator {
-namespace {
-
-// A state of the optimizer for one parameter.
-struct State {
-  const char* name;
-  Bytes bytes;
-};
-
-// Quantised in blocks of 256 with one fp32 scale each, as bitsandbytes has it; small tensors stay in fp32.
-Bytes adam8bit_bytes(Count elements) {
-  constexpr Count block = 256, smallest = 4096;
-  return elements < smallest ? 4 * elements : elements + 4 * ((elements + block - 1) / block);
-}
-
-// What the optimizer keeps for `elements` of a parameter of rows × columns, besides a master copy.
-std::vector<State> states_of(Optimizer optimizer, Count rows, Count columns, Count elements) {
-  const Count whole = std::max<Count>(1, rows * columns);
-  const bool matrix = rows > 1 && columns > 1;
-  // The part of a vector that belongs to these elements.
-  const auto part = [&](Count length) { return std::max<Count>(1, length * elements / whole); };
-  switch (optimizer) {
-    case Optimizer::adamw:
-    case Optimizer::lamb:
-      return {{"exp_avg", 4 * elements}, {"exp_avg_sq", 4 * elements}};
-    case Optimizer::sgd:
-      return {{"momentum_buffer", 4 * elements}};
-    case Optimizer::adafactor:
-      if (!matrix) return {{"exp_avg_sq", 4 * elements}};
-      return {{"exp_avg_sq_row", 4 * part(rows)}, {"exp_avg_sq_col", 4 * part(columns)}};
-    case Optimizer::adam8bit:
-      return {{"state1", adam8bit_bytes(elements)}, {"state2", adam8bit_bytes(elements)}};
-    case Optimizer::apollo_mini:
-      // Both moments of the gradient projected to rank 1, along the longer side.
-      if (!matrix) return {{"exp_avg", 4 * elements}, {"exp_avg_sq", 4 * elements}};
-      return {{"exp_avg", 4 * part(std::max(rows, columns))}, {"exp_avg_sq", 4 * part(std::max(rows, columns))}};
-  }
-  return {};
-}
-
-bool keeps_master_copy(const GenerateOptions& options) {
-  if (stored_in_fp32(options.precision)) return false;
-  return options.optimizer != Optimizer::adam8bit && options.optimizer != Optimizer::apollo_mini;
-}
-
-}  // namespace
 
 void assign_groups(std::deque<Parameter>& parameters, Count sub_group, Count ranks) {
   std::int32_t group = 0;
@@ -66,15 +22,18 @@ void assign_groups(std::deque<Parameter>& parameters, Count sub_group, Count ran
 
 OptimizerTensors::OptimizerTensors(Step& step, std::deque<Parameter>& parameters)
     : step_(step), parameters_(parameters) {
-  const GenerateOptions& options = step.options;
+  const OptimizerStates states(step.options);
   for (Parameter& parameter : parameters) {
     if (!parameter.trainable || parameter.shard_elements == 0) continue;
     Entry entry{&parameter, none, {}, none};
-    if (keeps_master_copy(options)) {
+    const ParameterKind kind = OptimizerStates::kind_of(parameter.name, parameter.rows, parameter.columns);
+    const bool whole = parameter.shard_elements == parameter.elements();
+    if (whole && states.low_rank(kind)) entry.rank = states.rank(std::min(parameter.rows, parameter.columns));
+    if (states.keeps_master()) {
       entry.master = step.persistent(parameter.name + ".master", 4 * parameter.shard_elements, Role::master_parameter);
     }
-    for (const State& state :
-         states_of(options.optimizer, parameter.rows, parameter.columns, parameter.shard_elements)) {
+    for (const OptimizerState& state :
+         states.of(parameter.name, parameter.rows, parameter.columns, parameter.shard_elements)) {
       entry.states.push_back(step.persistent(parameter.name + "." + state.name, state.bytes, Role::optimizer_state));
     }
     entries_.push_back(std::move(entry));
@@ -129,6 +88,7 @@ void OptimizerTensors::emit_update(Entry& entry, TensorId coefficient) {
   if (std::exchange(entry.updated, true)) return;
   const Parameter& parameter = *entry.parameter;
   const TensorId gradient = parameter.gradient_shard != none ? parameter.gradient_shard : parameter.gradient;
+  if (entry.rank > 0) return emit_low_rank(entry, gradient, coefficient);
   std::vector<TensorId> reads{gradient}, writes;
   if (coefficient != none) reads.push_back(coefficient);
   if (entry.master != none) {
@@ -141,6 +101,42 @@ void OptimizerTensors::emit_update(Entry& entry, TensorId coefficient) {
   writes.insert(writes.end(), entry.states.begin(), entry.states.end());
   writes.push_back(parameter.stored);
   emit_op(entry, to_string(step_.options.optimizer), {.kernel = {.kind = KernelKind::optimizer}}, reads, writes);
+}
+
+// The gradient times the projector; moments of the product. GaLore (Zhao et al. 2024, algorithm 2) projects their
+// direction back; APOLLO (Zhu et al. 2024) scales the gradient itself, each channel by the ratio of the two norms. How
+// GaLore finds its projector (an SVD every few hundred steps) is no part of a steady iteration.
+void OptimizerTensors::emit_low_rank(const Entry& entry, TensorId gradient, TensorId coefficient) {
+  const Parameter& parameter = *entry.parameter;
+  const Module module = step_.module(parameter.name);
+  const Count shorter = std::min(parameter.rows, parameter.columns),
+              longer = std::max(parameter.rows, parameter.columns);
+  const Bytes element = step_.element_bytes();
+  const TensorId projector = entry.states.front();
+  const TensorId low = step_.tensor(module, "low_rank_grad", longer * entry.rank * element, Role::workspace);
+  const auto emit = [&](std::string_view name, Cost cost, std::vector<TensorId> reads, std::vector<TensorId> writes) {
+    emit_op(entry, name, cost, reads, writes);
+  };
+  const Cost pass{.kernel = {.kind = KernelKind::optimizer}};
+  const TensorId weights = entry.master != none ? entry.master : parameter.stored;
+  std::vector<TensorId> written{weights};
+  if (entry.master != none) written.push_back(parameter.stored);
+  emit("project", matmul(1, longer, entry.rank, shorter, {entry.rank, shorter}), {gradient, projector}, {low});
+  std::vector<TensorId> reads{low}, writes(entry.states.begin() + 1, entry.states.end());
+  reads.insert(reads.end(), writes.begin(), writes.end());
+  if (coefficient != none) reads.push_back(coefficient);
+  const Optimizer optimizer = step_.options.optimizer;
+  if (optimizer == Optimizer::apollo || optimizer == Optimizer::apollo_mini) {
+    reads.insert(reads.end(), {gradient, weights});
+    writes.insert(writes.end(), written.begin(), written.end());
+    emit(to_string(optimizer), pass, std::move(reads), std::move(writes));
+    return;
+  }
+  writes.push_back(low);
+  emit(to_string(optimizer), pass, std::move(reads), std::move(writes));
+  const TensorId update = step_.tensor(module, "update", parameter.elements() * element, Role::workspace);
+  emit("project_back", matmul(1, longer, shorter, entry.rank, {entry.rank, shorter}), {low, projector}, {update});
+  emit("apply", pass, {update, weights}, written);
 }
 
 // Apex' FusedLAMB (You et al. 2020): the norm of the weights; moments and, in the gradient's place, the direction; the

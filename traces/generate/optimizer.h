@@ -1,9 +1,4 @@
 // Inside the generator: master copies, optimizer states and the step that updates the parameters.
-//
-// Bytes a parameter beside the parameter and its gradient: with 16-bit parameters a master copy of 4, and adamw and
-// lamb 4 + 4, sgd (with momentum) 4, adafactor a row and a column; adam8bit (bitsandbytes) 1 + 1 and apollo-mini (rank
-// 1) a row twice, both of which update the parameters themselves, without a master copy. In fp32 the same without the
-// master copy.
 #pragma once
 
 #include <deque>
@@ -36,11 +31,14 @@ class OptimizerTensors {
     TensorId master;
     std::vector<TensorId> states;
     TensorId norm = none;
+    Count rank =
+        0;  // of the matrix that its gradient is projected to; 0: it is not. `states` begins with the projector
     bool updated = false;
   };
   void emit_norm(Entry& entry);
   // One op that reads the gradient and what the optimizer keeps.
   void emit_update(Entry& entry, TensorId coefficient);
+  void emit_low_rank(const Entry& entry, TensorId gradient, TensorId coefficient);
   void emit_lamb(Collectives& collectives, TensorId coefficient);
   // With the bytes of its accesses, of which a stored parameter counts as this rank's part.
   void emit_op(const Entry& entry, std::string_view name, Cost cost, std::span<const TensorId> reads,

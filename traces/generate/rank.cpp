@@ -35,7 +35,8 @@ class ChunkPasses {
         head_(context_, linears_),
         parameters_(step, collectives, model),
         embedding_trained_(std::any_of(model.embedding.parameters.begin(), model.embedding.parameters.end(),
-                                       [](const Parameter* parameter) { return parameter->trainable; })) {}
+                                       [](const Parameter* parameter) { return parameter->trainable; })),
+        first_trained_(first_trained_of(model)) {}
 
   void forward(Count chunk, const MicroBatch& batch, ChunkState& state);
   void backward(Count chunk, const MicroBatch& batch, ChunkState& state);
@@ -43,6 +44,7 @@ class ChunkPasses {
   void update() { parameters_.update(); }
 
  private:
+  static Count first_trained_of(const RankModel& model);
   // Whether this chunk of the rank's layers follows the embedding or precedes the head.
   bool begins_model(Count chunk) const { return model_.has_embedding && chunk == 0; }
   bool ends_model(Count chunk) const { return model_.has_head && chunk + 1 == options_.pipeline_chunks; }
@@ -57,7 +59,15 @@ class ChunkPasses {
   HeadOps head_;
   ParameterOps parameters_;
   bool embedding_trained_;
+  Count first_trained_;  // layer; below it there is no backward pass unless the embedding is trained
 };
+
+Count ChunkPasses::first_trained_of(const RankModel& model) {
+  const auto trained = [](const Layer& layer) {
+    return std::ranges::any_of(layer.parameters, [](const Parameter* parameter) { return parameter->trainable; });
+  };
+  return static_cast<Count>(std::ranges::find_if(model.layers, trained) - model.layers.begin());
+}
 
 void ChunkPasses::forward(Count chunk, const MicroBatch& batch, ChunkState& state) {
   step_.phase = Phase::forward;
@@ -97,10 +107,12 @@ void ChunkPasses::backward(Count chunk, const MicroBatch& batch, ChunkState& sta
   }
   const LayerRange range = model_.chunks[chunk];
   const bool gradient_reaches_input = !begins_model(chunk) || embedding_trained_;
-  for (Count i = range.end; i-- > range.begin;) {
+  layers_.begin_backward();
+  const Count last = gradient_reaches_input ? range.begin : std::max(range.begin, first_trained_);
+  for (Count i = range.end; i-- > last;) {
     Layer& layer = model_.layers[i];
     parameters_.gather(layer.parameters, layer.module);
-    dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > range.begin || gradient_reaches_input);
+    dy = layers_.backward(layer, batch, state.layers[i - range.begin], dy, i > last || gradient_reaches_input);
     parameters_.finish_block(layer.parameters, layer.module, batch.index);
   }
   if (begins_model(chunk) && gradient_reaches_input) {

@@ -173,6 +173,7 @@ class Builder {
  private:
   void add(const ParameterShape& shape);
   Parameter& store(const ParameterShape& shape, const std::string& name, Part part, bool bias);
+  bool is_trained(const ParameterShape& shape, Part part, bool bias) const;
   void slice(const ParameterShape& shape, Part part, bool bias, Parameter& parameter) const;
   void add_to_layer(Layer& layer, Part part, const NameParts& name, Parameter& parameter);
   void add_outside(Part part, const NameParts& name, const ParameterShape& shape);
@@ -235,6 +236,16 @@ void Builder::slice(const ParameterShape& shape, Part part, bool bias, Parameter
   parameter.split = parameter.rows != rows || parameter.columns != columns;
 }
 
+// Under --train-layers. A head that is tied to the embedding is frozen with it.
+bool Builder::is_trained(const ParameterShape& shape, Part part, bool bias) const {
+  if (options_.train_biases_only) return bias;
+  if (!options_.train_last_layers) return true;
+  if (shape.layer >= 0)
+    return shape.layer + static_cast<std::int64_t>(*options_.train_last_layers) >=
+           static_cast<std::int64_t>(options_.model.layers);
+  return part == Part::final_norm || part == Part::head_output;
+}
+
 Parameter& Builder::store(const ParameterShape& shape, const std::string& name, Part part, bool bias) {
   Parameter& parameter = result_.parameters.emplace_back();
   parameter.name = name;
@@ -242,7 +253,8 @@ Parameter& Builder::store(const ParameterShape& shape, const std::string& name, 
   parameter.layer = shape.layer;
   slice(shape, part, bias, parameter);
   const bool head_is_new = options_.head == Head::classification && part == Part::head_output;
-  parameter.trainable = !options_.forward_only && (options_.lora_rank == 0 || head_is_new);
+  parameter.trainable =
+      !options_.forward_only && (options_.lora_rank == 0 || head_is_new) && is_trained(shape, part, bias);
   const bool norm = part == Part::attention_norm || part == Part::feed_forward_norm || part == Part::query_norm ||
                     part == Part::key_norm;
   const bool linear = shape.layer >= 0 && !bias && !norm && part != Part::router;

@@ -49,12 +49,14 @@ FragmentAdviceAnswer advice_answer(const FragmentAdvice& advice, std::optional<B
     }
   }
   const std::string set = answer.setting ? fmt::format("{}={}", conf, *answer.setting) : "";
+  // Each time that all that is free goes back to the device, the GPU is waited for.
   const auto retries = [&] {
-    const std::uint64_t count = advice.best->at_end.retries;
-    return count == 0
-               ? std::string()
-               : fmt::format(", but gives all that is free back to the device {} times, and each time waits for it",
-                             count);
+    const std::uint64_t with = advice.best->at_end.retries, without = plain.out_of_memory ? 0 : plain.at_end.retries;
+    const auto times = [](std::uint64_t count) {
+      return fmt::format("{} {}", count, count == 1 ? "retry" : "retries");
+    };
+    if (with > 0) return fmt::format(", with {}, which waits for the GPU", times(with));
+    return without == 0 ? std::string() : fmt::format(", without {}", times(without));
   };
   switch (advice.verdict) {
     case FragmentVerdict::fits_gains:
@@ -108,8 +110,8 @@ std::string map_column(const AddressMap& map, std::uint32_t column) {
 }
 
 std::string oom_text(const FragmentOomAnswer& oom) {
-  return fmt::format("{} with {} allocated, in iteration {}", format_bytes(oom.wanted_bytes),
-                     format_bytes(oom.allocated_bytes), oom.iteration);
+  return fmt::format("{} with {} allocated{}", format_bytes(oom.wanted_bytes), format_bytes(oom.allocated_bytes),
+                     oom.iteration == 0 ? "" : fmt::format(", in iteration {}", oom.iteration));
 }
 
 DocumentTable allocators_table(const FragmentAnswer& answer) {
@@ -145,9 +147,10 @@ DocumentTable iterations_table(const FragmentRow& row) {
                       {"iteration", "allocated", "reserved", "device calls", "retries"}};
   for (std::size_t i = 0; i < row.iterations.size(); ++i) {
     const FragmentIteration& iteration = row.iterations[i];
-    if (i == 0 && iteration.reserved_peak == 0) continue;
-    table.add({i == 0 ? std::string("before") : std::to_string(i), bytes_cell(iteration.allocated_peak),
-               bytes_cell(iteration.reserved_peak), count_cell(iteration.device_calls), count_cell(iteration.retries)});
+    if (i == 0 && iteration.reserved_bytes == 0) continue;
+    table.add({i == 0 ? std::string("before") : std::to_string(i), bytes_cell(iteration.allocated_bytes),
+               bytes_cell(iteration.reserved_bytes), count_cell(iteration.device_calls),
+               count_cell(iteration.retries)});
   }
   if (table.rows.size() > iterations_shown) {
     table.shown = Shown::on_page;

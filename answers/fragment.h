@@ -25,7 +25,7 @@ struct FragmentOomAnswer {
 };
 TENCACHE_ANSWER(FragmentOomAnswer, event, iteration, wanted_bytes, asked_for_bytes, allocated_bytes, reserved_bytes)
 
-TENCACHE_ANSWER(FragmentIteration, allocated_peak, reserved_peak, device_calls, retries)
+TENCACHE_ANSWER(FragmentIteration, allocated_bytes, reserved_bytes, device_calls, retries)
 
 struct FragmentRow {
   std::string allocator;

@@ -435,11 +435,11 @@ FragmentRun run_fragment(const Allocations& allocations, const FragmentAllocator
       requested += bytes[event.block] = event.bytes;
       run.requested_peak = std::max(run.requested_peak, requested);
       FragmentIteration& now = run.iterations.back();
-      now.allocated_peak = std::max(now.allocated_peak, replayed->allocated());
-      now.reserved_peak = std::max(now.reserved_peak, replayed->reserved());
-      run.allocated_peak = std::max(run.allocated_peak, now.allocated_peak);
-      const bool grew = now.reserved_peak > run.reserved_peak;
-      run.reserved_peak = std::max(run.reserved_peak, now.reserved_peak);
+      now.allocated_bytes = std::max(now.allocated_bytes, replayed->allocated());
+      now.reserved_bytes = std::max(now.reserved_bytes, replayed->reserved());
+      run.allocated_peak = std::max(run.allocated_peak, now.allocated_bytes);
+      const bool grew = now.reserved_bytes > run.reserved_peak;
+      run.reserved_peak = std::max(run.reserved_peak, now.reserved_bytes);
       // A plan reserves all at once: then it counts how full it gets.
       if (grew || (replayed->is_planned() && replayed->allocated() > run.at_peak.allocated)) {
         run.at_peak = replayed->figures();

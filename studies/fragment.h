@@ -53,8 +53,8 @@ struct FragmentOutOfMemory {
 };
 
 struct FragmentIteration {
-  Bytes allocated_peak = 0, reserved_peak = 0;
-  std::uint64_t device_calls = 0;  // allocations and frees of segments
+  Bytes allocated_bytes = 0, reserved_bytes = 0;  // at most
+  std::uint64_t device_calls = 0;                 // allocations and frees of segments
   std::uint64_t retries = 0;
 };
 

@@ -188,6 +188,13 @@ TEST(AllocationsOf, SeveralTracesAreIterationsOfOneModel) {
   EXPECT_THAT(words_of(allocations_of({&one, &other}, {1, false})),
               ElementsAre("+0:1000", "|", "+1:64", "+2:300", "-1", "+3:1000", "-2", "+4:2000", "-3",  //
                           "|", "+5:64", "+6:900", "-5", "+7:1000", "-6", "-7"));
+  // The batch of another length takes the place of the one before.
+  Trace with_input = small_trace(300), longer = small_trace(900);
+  with_input.tensors[0].role = longer.tensors[0].role = Role::input;
+  longer.tensors[0].bytes = 1500;
+  EXPECT_THAT(words_of(allocations_of({&with_input, &longer}, {1, false})),
+              ElementsAre("+0:1000", "|", "+1:64", "+2:300", "-1", "+3:1000", "-2", "+4:2000", "-3",  //
+                          "|", "-0", "+5:1500", "+6:64", "+7:900", "-6", "+8:1000", "-7", "-8"));
   Trace larger = small_trace(300);
   larger.tensors[0].bytes = 1001;
   expect_error([&] { allocations_of({&one, &larger}, {1, false}); }, HasSubstr("'weight' has 1000 bytes in one trace"));

@@ -44,6 +44,67 @@ TEST_F(Results, ModelsListsAndShows) {
   expect_bad_usage({"models", "--model", "broken.yaml"}, HasSubstr("broken.yaml:3: layers: '-3'"));
 }
 
+// All tensors are of 4 MiB: segments of 20 MiB hold five of them. 20 MiB are persistent, 12 more are alive at once.
+TEST_F(Results, FragmentComparesAllocators) {
+  const Json answer = run({"fragment", "small.trace.jsonl", "-a", "default", "-a", "exact", "--json"}).json();
+  EXPECT_EQ(answer["fits"], true);
+  EXPECT_EQ(answer["iterations"], 3);
+  const Json& plain = answer["allocators"][0];
+  EXPECT_EQ(plain["allocator"], "default");
+  EXPECT_EQ(plain["requested_bytes"], 32 * MiB);
+  EXPECT_EQ(plain["reserved_bytes"], 40 * MiB);
+  EXPECT_EQ(answer["allocators"][1]["reserved_bytes"], 32 * MiB);
+  EXPECT_EQ(answer["map"]["columns"].size(), 240u);
+  EXPECT_EQ(answer["map"]["iterations"].size(), 3u);
+  EXPECT_THAT(run({"fragment", "small.trace.jsonl"}).out,
+              AllOf(HasSubstr("expandable"), HasSubstr("stweaver"), HasSubstr("From an empty cache")));
+
+  const Answer misfit = run({"fragment", "small.trace.jsonl", "--limit", "30MiB"});
+  EXPECT_EQ(misfit.code, 1);
+  EXPECT_THAT(misfit.out, HasSubstr("A real need: more than 30.00 MiB"));
+  const Answer cured = run({"fragment", "small.trace.jsonl", "--limit", "36MiB", "--json"});
+  EXPECT_EQ(cured.json()["advice"]["verdict"], "needs_another") << "pages are of 20 MiB, too";
+
+  EXPECT_EQ(run({"fragment", "small.trace.jsonl", "-o", "small.alloc.jsonl"}).code, 0);
+  const Json again = run({"fragment", "small.alloc.jsonl", "-a", "default", "--json"}).json();
+  EXPECT_EQ(again["allocators"][0], plain) << "of the events that were written";
+  write_file(path("bad.alloc.jsonl"), "{\"alloc\":1,\"bytes\":8}\n{\"free\":2}\n");
+  expect_bad_usage({"fragment", "bad.alloc.jsonl"}, HasSubstr("bad.alloc.jsonl:2: block 2 is freed"));
+  write_file(path("s.pickle"), "\x80\x04stuff");
+  expect_bad_usage({"fragment", "s.pickle"}, HasSubstr("tencache import snapshot"));
+  write_file(path("other.txt"), "hello\n");
+  expect_bad_usage({"fragment", "other.txt"}, HasSubstr("has no allocations that are known here"));
+  expect_bad_usage({"fragment", "small.trace.jsonl", "small.alloc.jsonl"}, HasSubstr("is no trace"));
+  expect_bad_usage({"fragment", "small.trace.jsonl", "-a", "jemalloc"}, HasSubstr("unknown allocator 'jemalloc'"));
+  expect_bad_usage({"fragment", "small.trace.jsonl", "--conf", "max_split_size_mb:4"}, HasSubstr("20 or more"));
+  expect_bad_usage({"fragment"}, HasSubstr("--message"));
+}
+
+TEST_F(Results, FragmentExplainsAMessage) {
+  const std::string message =
+      "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 GiB already allocated; "
+      "12.94 MiB free; 22.50 GiB reserved in total by PyTorch)";
+  const Answer answer = run({"fragment", "--message", message});
+  EXPECT_EQ(answer.code, 0);
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("a request of 1 to 10 MiB"), HasSubstr("expandable_segments:True")));
+  EXPECT_EQ(run({"fragment", "--message", message, "--json"}).json()["cause"], "fragmentation");
+  expect_bad_usage({"fragment", "--message", "no"}, HasSubstr("paste the whole line"));
+  expect_bad_usage({"fragment", "small.trace.jsonl", "--message", message}, HasSubstr("leave the files out"));
+}
+
+TEST_F(Results, FitSaysWhatAnAllocatorReserves) {
+  const Json fit =
+      run({"fit", "small.trace.jsonl", "-m", "small-host", "--allocator", "default", "--allocator", "exact", "--json"})
+          .json();
+  EXPECT_EQ(fit["allocators"][0]["reserved_bytes"], 40 * MiB);
+  EXPECT_EQ(fit["allocators"][1]["reserved_bytes"], 32 * MiB);
+  const Json of_model = run({"fit", "--model", "gpt2", "--batch", "1", "--seq", "16", "-m", "g10-a100", "-p", "ideal",
+                             "--minimum", "none", "--optimizer", "adam8bit", "--json"})
+                            .json();
+  ASSERT_EQ(of_model["training_memory"].size(), 3u);
+  EXPECT_EQ(of_model["training_memory"][0]["states"], "1 + 1 and 8/256 an element");
+}
+
 // All tensors are of 4 MiB; the optimizer's ops touch three of them, so does `backward 1` with its output a fourth.
 TEST_F(Results, FitSaysWhatOverflowsAndWhatWouldDo) {
   const Answer answer = run({"fit", "small.trace.jsonl", "-m", "small-host", "--json"});

@@ -20,6 +20,8 @@
 #include "core/error.h"
 #include "gui/model/document.h"
 #include "gui/model/timeline_file.h"
+#include "studies/allocation_source.h"
+#include "studies/fragment.h"
 #include "studies/sweep/sweep_file.h"
 #include "studies/validation/file.h"
 #include "traces/file/trace_file.h"
@@ -116,7 +118,18 @@ void timeline(std::string_view bytes) {
   if (parser.complete()) parser.take();
 }
 
+// Traces, recordings, logs and event files, told by their content; then replayed.
+void allocations(std::string_view bytes) {
+  const MemoryFile file(bytes);
+  const LoadedAllocations loaded = load_allocations({.files = {file.path()}, .traces = {.rounds = 1}});
+  if (loaded.allocations.events.size() > 2000) return;
+  for (const char* allocator : {"default", "expandable", "gmlake", "planned", "stweaver"}) {
+    run_fragment(loaded.allocations, fragment_allocator(allocator), 64 * GiB);
+  }
+}
+
 constexpr Reader all_readers[] = {
+    {"allocations", allocations},
     {"catalogue", skypilot},
     {"chakra", chakra},
     {"csv", csv},

@@ -54,7 +54,9 @@ class EventMaker {
 
   void begin(const Trace& trace, const GpuUses& uses) {
     for (TensorId id = 0; id < trace.tensors.size(); ++id) {
-      if (trace.tensors[id].persistent && uses.in_forward[id]) born(trace, uses, id);
+      if (!trace.tensors[id].persistent || !uses.in_forward[id]) continue;
+      const bool batch = trace.tensors[id].role == Role::input;  // that of the first iteration is there
+      if (!batch || !persistent_.contains(uses.key[id])) born(trace, uses, id);
     }
   }
 
@@ -95,15 +97,17 @@ class EventMaker {
       if (blocks_[id] == no_block) blocks_[id] = allocate(tensor.bytes);
       return;
     }
-    Bytes& known = persistent_[uses.key[id]];
-    if (known == 0) {
-      known = tensor.bytes;
-      allocate(tensor.bytes);
-    } else if (known != tensor.bytes) {
+    Persistent& known = persistent_[uses.key[id]];
+    if (known.bytes == 0) {
+      known = {tensor.bytes, allocate(tensor.bytes)};
+    } else if (known.bytes != tensor.bytes && tensor.role == Role::input) {  // a batch of another length
+      made_.events.push_back({AllocationEvent::Kind::release, known.block});
+      known = {tensor.bytes, allocate(tensor.bytes)};
+    } else if (known.bytes != tensor.bytes) {
       throw Error(
           fmt::format("'{}' has {} bytes in one trace and {} in another: several traces are iterations of one "
                       "model",
-                      trace.name(tensor), known, tensor.bytes));
+                      trace.name(tensor), known.bytes, tensor.bytes));
     }
   }
 
@@ -118,7 +122,12 @@ class EventMaker {
 
   AllocationsOfTraces how_;
   Allocations made_;
-  std::map<PersistentKey, Bytes> persistent_;
+  struct Persistent {
+    Bytes bytes = 0;
+    std::uint32_t block = no_block;
+  };
+
+  std::map<PersistentKey, Persistent> persistent_;
   std::vector<std::uint32_t> blocks_;  // of the iteration, by tensor
   std::vector<std::uint32_t> kept_;    // of the iteration before
 };

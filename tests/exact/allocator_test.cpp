@@ -56,5 +56,28 @@ TEST(AllocatorTest, SizeClassesTakeTheSmallestClassThatHolds) {
   EXPECT_THROW(make_allocator({AllocatorKind::fixed_buffers, {{40, 3}}}, 100), Error);
 }
 
+// Segments of 20 MiB for requests of 1 to 10, of their own size above. A remainder of 1 MiB or less stays with its block.
+TEST(AllocatorTest, CachingKeepsItsSegments) {
+  const auto allocator = make_allocator({AllocatorKind::caching, {}}, 60 * MiB);
+  EXPECT_TRUE(allocator->could_hold(60 * MiB));
+  EXPECT_FALSE(allocator->could_hold(61 * MiB));
+  EXPECT_EQ(allocator->footprint(1000), 1024U);
+  const auto small = allocator->allocate(3 * MiB, false);
+  ASSERT_TRUE(small);
+  EXPECT_EQ(allocator->free(), 57 * MiB);
+  EXPECT_EQ(allocator->largest_free(), 40 * MiB) << "what the device has left";
+  EXPECT_FALSE(allocator->has_room(41 * MiB)) << "the segment of 20 is in use";
+  EXPECT_FALSE(allocator->allocate(41 * MiB, false));
+  const auto whole = allocator->allocate(16 * MiB + MiB / 2, false);
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(allocator->padding(), MiB / 2);
+  EXPECT_EQ(allocator->used(), 20 * MiB);
+  allocator->release(*small, 3 * MiB);
+  allocator->release(*whole, 16 * MiB + MiB / 2);
+  EXPECT_EQ(allocator->used(), 0U);
+  EXPECT_TRUE(allocator->has_room(60 * MiB)) << "a segment that is free goes back to the device";
+  EXPECT_TRUE(allocator->allocate(60 * MiB, false));
+}
+
 }  // namespace
 }  // namespace tencache

@@ -84,6 +84,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.tiers[i].io_block_bytes, b.tiers[i].io_block_bytes);
     EXPECT_EQ(a.tiers[i].io_depth, b.tiers[i].io_depth);
     EXPECT_EQ(a.tiers[i].checksums, b.tiers[i].checksums);
+    EXPECT_EQ(a.tiers[i].allocator, b.tiers[i].allocator);
     EXPECT_EQ(a.tiers[i].rated_written_bytes, b.tiers[i].rated_written_bytes);
     EXPECT_EQ(a.tiers[i].allocation.per_call_ns, b.tiers[i].allocation.per_call_ns);
     EXPECT_EQ(a.tiers[i].allocation.bandwidth, b.tiers[i].allocation.bandwidth);
@@ -104,6 +105,7 @@ void expect_equal(const MachineSpec& a, const MachineSpec& b) {
     EXPECT_EQ(a.links[i].latency_ns, b.links[i].latency_ns);
     EXPECT_EQ(a.links[i].uses, b.links[i].uses);
     EXPECT_EQ(a.links[i].queue_depth, b.links[i].queue_depth);
+    EXPECT_EQ(a.links[i].paged_efficiency, b.links[i].paged_efficiency);
     EXPECT_EQ(a.links[i].devices, b.links[i].devices);
     EXPECT_EQ(a.links[i].stripe_bytes, b.links[i].stripe_bytes);
     EXPECT_EQ(a.links[i].sustained_bandwidth, b.links[i].sustained_bandwidth);
@@ -494,6 +496,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
     if (tier.kind == TierKind::nvme && below(2)) tier.directories = {"/a b/\"c\"", "d: e"};
     if (tier.kind == TierKind::nvme && below(2)) tier.io_block_bytes = 4096 * (1 + below(1000));
     if (tier.kind == TierKind::nvme && below(2)) tier.io_depth = static_cast<std::uint32_t>(1 + below(1000));
+    if (tier.kind == TierKind::gpu && below(2)) tier.allocator = AllocatorKind::caching;
     if (tier.kind == TierKind::nvme) tier.checksums = below(2) != 0;
     if (tier.kind == TierKind::nvme && below(2)) tier.rated_written_bytes = 1 + below(1ull << 50);
     machine.tiers.push_back(tier);
@@ -514,6 +517,7 @@ MachineSpec random_machine(std::mt19937_64& random) {
       link.name = "l" + std::to_string(from) + std::to_string(to);
       link.from = static_cast<TierId>(from);
       link.to = static_cast<TierId>(to);
+      if (below(3) == 0) link.paged_efficiency = static_cast<double>(1 + below(1000)) / 1000;
       link.bandwidth = 1 + below(1ull << 40);
       link.latency_ns = below(2) ? static_cast<Nanoseconds>(below(1ull << 41)) : 0;
       for (std::size_t r = 0; r < resources; ++r) {
@@ -580,6 +584,9 @@ TEST(MachineYaml, MistakesAreNamedWithTheirLine) {
       {"capacity: 128GiB", "capacity: 1GiB, io_depth: 4", "m.yaml:5:", "only tiers of kind nvme"},
       {"capacity: 128GiB", "capacity: 1GiB, checksums: true", "m.yaml:5:", "only tiers of kind nvme"},
       {"capacity: 128GiB", "capacity: 1GiB, tbw: 1.2PB", "m.yaml:5:", "only tiers of kind nvme"},
+      {"capacity: 128GiB", "capacity: 1GiB, allocator: caching", "m.yaml:5:", "only tiers of kind gpu"},
+      {"reserved: 1GiB", "reserved: 1GiB, allocator: best", "m.yaml:4:", "valid are exact, caching"},
+      {"latency: 10us", "latency: 10us, paged: 2", "m.yaml:9:", "at most 1"},
       {"reserved: 1GiB", "reserved: 41GiB", "m.yaml:4:", "leaves nothing"},
       {"kind: gpu", "kind: tpu", "m.yaml:4:", "tiers.gpu.kind: unknown 'tpu'; valid are gpu, cpu, nvme"},
       {"name: cpu, kind", "name: gpu, kind", "m.yaml:5:", "name of a tier already"},

@@ -92,6 +92,21 @@ TEST_F(Results, FragmentExplainsAMessage) {
   expect_bad_usage({"fragment", "small.trace.jsonl", "--message", message}, HasSubstr("leave the files out"));
 }
 
+TEST_F(Results, SimulationsPayForACachingAllocator) {
+  write_file(path("caching.yaml"), "{base: small-host, name: caching, tiers: {gpu: {allocator: caching}}}");
+  const std::vector<std::string> words = {"replay", "small.trace.jsonl", "-p", "lru", "--gpu-memory", "44MiB", "--json"};
+  const auto of = [&](const char* machine) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"-m", machine});
+    return run(all).json();
+  };
+  const Json exact = of("small-host"), caching = of(path("caching.yaml").c_str());
+  EXPECT_EQ(exact["fits"], true);
+  EXPECT_EQ(caching["fits"], true);
+  EXPECT_EQ(caching["allocators"]["gpu"]["kind"], "caching") << caching["allocators"].dump();
+  EXPECT_GE(caching["iteration_seconds"].get<double>(), exact["iteration_seconds"].get<double>());
+}
+
 TEST_F(Results, FitSaysWhatAnAllocatorReserves) {
   const Json fit =
       run({"fit", "small.trace.jsonl", "-m", "small-host", "--allocator", "default", "--allocator", "exact", "--json"})

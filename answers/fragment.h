@@ -52,8 +52,8 @@ struct FragmentAdviceAnswer {
 };
 TENCACHE_ANSWER(FragmentAdviceAnswer, verdict, setting, reserved_bytes, saved_bytes, text)
 
-// Addresses over time: a text a column, whose characters are cells from the lowest address: '0' in use, '1' reserved and
-// free, ' ' not reserved.
+// Addresses over time: a text a column, whose characters are cells from the lowest address: '0' in use, '1' reserved
+// and free, ' ' not reserved.
 struct FragmentMapAnswer {
   std::string allocator;
   Bytes bytes_per_row = 0;

@@ -12,10 +12,10 @@ namespace tencache {
 enum class PlacementRule : std::uint8_t {
   // The largest first, each at the lowest address that is free during its whole life.
   largest_first,
-  // STWeaver's "split and fuse" (infinigence/STAlloc, Synthesizer and Allocator): sizes from the largest down; blocks of
-  // a size form lanes, one after the other in time; each block goes into a band of earlier lanes where it lies on top of
-  // what is there during its life, and what finds no place in any makes bands of its own, one a lane. What lives from
-  // one iteration to a later one has an area apart.
+  // STWeaver's "split and fuse" (infinigence/STAlloc, Synthesizer and Allocator): sizes from the largest down; blocks
+  // of a size form lanes, one after the other in time; each block goes into a band of earlier lanes where it lies on
+  // top of what is there during its life, and what finds no place in any makes bands of its own, one a lane. What lives
+  // from one iteration to a later one has an area apart.
   split_and_fuse,
 };
 

@@ -20,7 +20,8 @@ struct AllocationEvent {
   Bytes bytes = 0;           // of an allocation, more than 0
 };
 
-// Blocks are numbered from 0 in the order of their births; each is allocated once and released at most once, after that.
+// Blocks are numbered from 0 in the order of their births; each is allocated once and released at most once, after
+// that.
 struct Allocations {
   std::string name;                     // for people: of the files
   std::vector<AllocationEvent> events;  // an iteration's mark stands at its beginning

@@ -170,8 +170,8 @@ bool is_plain(const c10::StorageImpl& storage) {
   return storage.data_ptr().get_deleter() == plain_allocator->raw_deleter();
 }
 
-// Memory of PyTorch's allocator whose address somebody has stays where it is: that it is freed by `let_go` tells it from
-// other memory of the allocator, and is forgotten with it.
+// Memory of PyTorch's allocator whose address somebody has stays where it is: that it is freed by `let_go` tells it
+// from other memory of the allocator, and is forgotten with it.
 bool keep_in_place(c10::StorageImpl& storage) {
   return is_plain(storage) && data_of(storage).compare_exchange_deleter(plain_allocator->raw_deleter(), &let_go);
 }

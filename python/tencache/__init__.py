@@ -11,7 +11,7 @@ Results are dicts with the fields that the `tencache` command prints with --json
 
 import importlib
 
-# Imported when they are asked for: a program that is run live sets its own environment before NumPy and PyTorch see it.
+# Imported when they are asked for: a program that is run live sets its environment before NumPy and PyTorch see it.
 _NAMES = {
     "_core": (
         "ATTENTION_KERNELS", "DETAIL_DTYPE", "DEVICES", "DURATION_SOURCES", "EVENT_KINDS", "KERNEL_DTYPE",

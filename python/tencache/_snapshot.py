@@ -89,8 +89,8 @@ def _device(snapshot: Dict[str, Any], path: str, wanted: Optional[int]) -> int:
     traces = snapshot["device_traces"]
     known = [device for device, trace in enumerate(traces) if trace]
     if not known:
-        raise _core.Error(f"{path}: has no history of allocations: call torch.cuda.memory._record_memory_history() before "
-                          "the steps in question")
+        raise _core.Error(f"{path}: has no history of allocations: call torch.cuda.memory._record_memory_history() "
+                          "before the steps in question")
     if wanted is None:
         return max(known, key=lambda device: len(traces[device]))
     if wanted not in known:

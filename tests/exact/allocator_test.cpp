@@ -56,7 +56,8 @@ TEST(AllocatorTest, SizeClassesTakeTheSmallestClassThatHolds) {
   EXPECT_THROW(make_allocator({AllocatorKind::fixed_buffers, {{40, 3}}}, 100), Error);
 }
 
-// Segments of 20 MiB for requests of 1 to 10, of their own size above. A remainder of 1 MiB or less stays with its block.
+// Segments of 20 MiB for requests of 1 to 10, of their own size above. A remainder of 1 MiB or less stays with its
+// block.
 TEST(AllocatorTest, CachingKeepsItsSegments) {
   const auto allocator = make_allocator({AllocatorKind::caching, {}}, 60 * MiB);
   EXPECT_TRUE(allocator->could_hold(60 * MiB));

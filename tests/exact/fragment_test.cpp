@@ -182,8 +182,8 @@ TEST(Fragment, AHoleIsCountedAsOne) {
   EXPECT_EQ(run_fragment(allocations, fragment_allocator("planned"), 4 * GiB).reserved_peak, 540 * MiB);
 }
 
-// GPT-2 XL, batch 8 of 1024 tokens, bf16, AdamW, as version 0.1 generated it; GiB that another implementation of the same
-// rules found for it, which orders a few births otherwise.
+// GPT-2 XL, batch 8 of 1024 tokens, bf16, AdamW, as version 0.1 generated it; GiB that another implementation of the
+// same rules found for it, which orders a few births otherwise.
 TEST(Fragment, OfGpt2XlAsVersion01GeneratedIt) {
   struct Golden {
     const char* allocator;
@@ -205,7 +205,8 @@ TEST(Fragment, OfGpt2XlAsVersion01GeneratedIt) {
   }
 }
 
-// HTA's recording of a V100: five steps of SGD, 3.8 GiB of weights that were there before. Its own allocator had 11.9 GiB.
+// HTA's recording of a V100: five steps of SGD, 3.8 GiB of weights that were there before. Its own allocator had 11.9
+// GiB.
 TEST(Fragment, OfARecordingFromAnEmptyCache) {
   const std::string file = TENCACHE_SOURCE_DIR "/../shared/traces/pytorch/hta_v100_profile_memory.json.gz";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "no recording " << file;

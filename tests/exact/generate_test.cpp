@@ -547,8 +547,8 @@ TEST(GeneratedOptimizer, KeepsItsBytesForEveryParameter) {
 }
 
 // LLaMA-7B: 32 layers of four matrices of 4096 × 4096 and three of 4096 × 11008; embedding and head of 32000 × 4096, 65
-// norms. GB, by the formulas of optimizer_states.h: GaLore at rank 1024 8.36 + 1.05, in 8 bits 5.17 + 0.53; APOLLO at 256 1.62 and 0.47 of
-// projectors, + 1.05; at rank 1 0.008 + 1.05.
+// norms. GB, by the formulas of optimizer_states.h: GaLore at rank 1024 8.36 + 1.05, in 8 bits 5.17 + 0.53; APOLLO at
+// 256 1.62 and 0.47 of projectors, + 1.05; at rank 1 0.008 + 1.05.
 TEST(GeneratedOptimizer, KeepsLowRankStatesOfAttentionAndMlpAlone) {
   struct Case {
     Optimizer optimizer;

@@ -45,8 +45,8 @@ inline constexpr auto enum_texts<Optimizer> = std::to_array<std::string_view>({"
 // selective: only scores, softmax and dropout of materialised attention run again (Korthikanti et al. 2022);
 // block-early-stop: as block, but up to the last tensor that the backward pass needs (the non-reentrant checkpoint);
 // ops: the same with the results of fused attention and of every second product kept (torchtitan's "selective op");
-// reversible: of all layers only the last one's output is kept, and each layer's input is rebuilt from its output before
-// its forward pass runs again (Gomez et al. 2017), for models that are built so.
+// reversible: of all layers only the last one's output is kept, and each layer's input is rebuilt from its output
+// before its forward pass runs again (Gomez et al. 2017), for models that are built so.
 enum class Recompute : std::uint8_t { none, block, selective, block_early_stop, ops, reversible };
 template <>
 inline constexpr auto enum_texts<Recompute> =

@@ -1,6 +1,6 @@
-// What optimizers keep for a parameter beside the parameter and its gradient, as their reference codes do:
-// bitsandbytes (optim/optimizer.py), GaLore (jiaweizzhao/GaLore, galore_torch), APOLLO (zhuhanqing/APOLLO, apollo_torch),
-// LOMO and AdaLomo (OpenLMLab/LOMO), Adafactor (Shazeer and Stern 2018).
+// What optimizers keep for a parameter beside the parameter and its gradient, as their reference codes do: bitsandbytes
+// (optim/optimizer.py), GaLore (jiaweizzhao/GaLore, galore_torch), APOLLO (zhuhanqing/APOLLO, apollo_torch), LOMO and
+// AdaLomo (OpenLMLab/LOMO), Adafactor (Shazeer and Stern 2018).
 //
 // Low-rank optimizers project the gradients of linear weights whose name holds `attn` or `mlp`, and keep full states of
 // all else: embeddings, head, norms, biases. Their random or singular vectors are kept, too, as in their codes.

@@ -1,4 +1,5 @@
-// The allocations and frees of a Kineto trace that was recorded with profile_memory=True ("[memory]" events), of one GPU.
+// The allocations and frees of a Kineto trace that was recorded with profile_memory=True ("[memory]" events), of one
+// GPU.
 #pragma once
 
 #include <cstdint>

@@ -62,6 +62,15 @@ class Fragment(unittest.TestCase):
         changed = tencache.generate(model="gpt2", batch=1, seq=16, gpu="a10g")
         self.assertEqual(tencache.fragment(changed, allocator=["exact"])["allocations"], "trace in memory")
 
+    def test_a_report_has_the_picture_of_addresses(self):
+        answer = self.folder / "fragment.json"
+        answer.write_text(json.dumps(tencache.fragment(SAMPLE)))
+        tencache.report([answer], self.folder / "page.html")
+        page = (self.folder / "page.html").read_text()
+        self.assertIn("Addresses over time, under default", page)
+        self.assertRegex(page, r'<path class="busy" d="M[0-9. hvz-]+M')
+        self.assertEqual(page.count('<path class="mark"'), 3)
+
     def test_a_message_is_explained(self):
         answer = tencache.fragment(message="CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total "
                                            "capacity; 5.00 GiB already allocated; 0 bytes free; 7.50 GiB reserved in "

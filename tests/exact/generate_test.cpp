@@ -555,9 +555,9 @@ TEST(GeneratedOptimizer, KeepsLowRankStatesOfAttentionAndMlpAlone) {
     Count rank;
     double gigabytes;
   };
-  for (const Case& c :
-       {Case{Optimizer::adamw, 0, 26.95}, Case{Optimizer::galore, 1024, 9.405}, Case{Optimizer::galore8bit, 1024, 5.701},
-        Case{Optimizer::apollo, 256, 3.14}, Case{Optimizer::apollo_mini, 0, 1.058}, Case{Optimizer::lomo, 0, 0}}) {
+  for (const Case& c : {Case{Optimizer::adamw, 0, 26.95}, Case{Optimizer::galore, 1024, 9.405},
+                        Case{Optimizer::galore8bit, 1024, 5.701}, Case{Optimizer::apollo, 256, 3.14},
+                        Case{Optimizer::apollo_mini, 0, 1.058}, Case{Optimizer::lomo, 0, 0}}) {
     GenerateOptions options = small("llama-2-7b");
     options.precision = Precision::bf16;
     options.optimizer = c.optimizer;

@@ -94,7 +94,8 @@ TEST_F(Results, FragmentExplainsAMessage) {
 
 TEST_F(Results, SimulationsPayForACachingAllocator) {
   write_file(path("caching.yaml"), "{base: small-host, name: caching, tiers: {gpu: {allocator: caching}}}");
-  const std::vector<std::string> words = {"replay", "small.trace.jsonl", "-p", "lru", "--gpu-memory", "44MiB", "--json"};
+  const std::vector<std::string> words = {"replay", "small.trace.jsonl", "-p", "lru", "--gpu-memory", "44MiB",
+                                          "--json"};
   const auto of = [&](const char* machine) {
     std::vector<std::string> all = words;
     all.insert(all.end(), {"-m", machine});

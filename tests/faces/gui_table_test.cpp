@@ -306,6 +306,8 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
       {"explain.json", "explain" + on + "-p on-demand --json", true},
       {"bound.json", "bound" + on + "--json", true},
       {"fit.json", "fit" + on + "-p on-demand --json", true},
+      {"fragment.json", "fragment " + trace + " --json", true},
+      {"message.json", "fragment --message 'CUDA out of memory. Tried to allocate 2.00 GiB.' --json"},
       {"tune.json", "tune" + on + "-p 10cache --budget 4 --csv tune.csv --json", true},
       {"validate.json", "validate ssdtrain --json", true},
       {"endurance.json", "endurance" + on + "-p on-demand --json"},
@@ -330,6 +332,8 @@ TEST_F(Tables, WhatTheCommandsWriteOpens) {
     EXPECT_GT(document->tables.front().row_count(), 0u) << c.name;
     EXPECT_EQ(document->chart() != nullptr, c.has_chart) << c.name;
   }
+  ASSERT_NE(open_document(path("fragment.json"))->map(), nullptr);
+  EXPECT_EQ(open_document(path("fragment.json"))->map()->columns.size(), 240u);
   for (const char* file : {"d.jsonl", "d.jsonl.zst", "tune.csv"}) {
     const DocumentPointer document = open_document(path(file));
     EXPECT_EQ(document->kind, Document::Kind::table) << file;

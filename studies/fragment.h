@@ -7,20 +7,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/caching_allocator.h"
 #include "core/stitching_allocator.h"
 #include "core/units.h"
+#include "studies/address_map.h"
 #include "traces/allocations.h"
 
 namespace tencache {
-
-// The settings in a text as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF) has it, "max_split_size_mb:128,
-// expandable_segments:True"; `memory_fraction:0.9` besides, which a program sets by a call. Throws Error that names the
-// key and what is known.
-CachingSettings parse_caching_settings(std::string_view text);
 
 struct FragmentAllocator {
   enum class Kind : std::uint8_t {
@@ -68,16 +63,6 @@ struct FragmentRun {
 
   // Peak allocated ÷ peak reserved, as GMLake and STWeaver report it.
   double utilisation() const;
-};
-
-// Of what a GPU's memory is at many times: rows are addresses, from low to high, of which only those count that were
-// reserved at any time; columns are events.
-struct AddressMap {
-  enum class Cell : std::uint8_t { not_reserved, free, in_use };
-  std::uint32_t columns = 0, rows = 0;
-  Bytes bytes_per_row = 0;
-  std::vector<Cell> cells;                // column by column
-  std::vector<std::uint32_t> iterations;  // columns in which one begins
 };
 
 inline constexpr Bytes no_fragment_limit = Bytes{1} << 44;  // more than any GPU has

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <regex>
 
+#include "configs/caching_settings.h"
 #include "core/error.h"
-#include "studies/fragment.h"
 
 namespace tencache {
 namespace {

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "configs/caching_settings.h"
 #include "core/error.h"
 #include "gmock/gmock.h"
 #include "studies/oom_message.h"

@@ -171,8 +171,9 @@ bool is_plain(const c10::StorageImpl& storage) {
 }
 
 // Memory of PyTorch's allocator whose address somebody has stays where it is: that it is freed by `let_go` tells it
-// from other memory of the allocator, and is forgotten with it.
+// from other memory of the allocator, and is forgotten with it. False: it is of another allocator.
 bool keep_in_place(c10::StorageImpl& storage) {
+  if (std::as_const(storage).data_ptr().get_deleter() == &let_go) return true;
   return is_plain(storage) && data_of(storage).compare_exchange_deleter(plain_allocator->raw_deleter(), &let_go);
 }
 

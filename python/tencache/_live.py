@@ -526,10 +526,15 @@ class Live:
     def _give_back(self) -> None:
         found: List[torch.Tensor] = []
         for candidate in gc.get_objects():
-            if issubclass(type(candidate), torch.Tensor):
-                found.append(candidate)
-                if candidate.is_leaf and candidate.grad is not None:
-                    found.append(candidate.grad)
+            if not issubclass(type(candidate), torch.Tensor):
+                continue
+            try:
+                gradient = candidate.grad if candidate.is_leaf else None
+            except RuntimeError:  # another thread lets go of it at this moment: it is undefined already
+                continue
+            found.append(candidate)
+            if gradient is not None:
+                found.append(gradient)
         self._paging.give_back(found)
 
     # ---- Results -----------------------------------------------------------------------------------------------------

@@ -191,6 +191,8 @@ def address_used_again(_):
 
     def known_outside():
         tensors = [torch.ones(300, 40) for _ in range(4)]
+        for tensor in tensors:
+            tensor.data_ptr()  # known twice
         return {tensor.numpy().ctypes.data for tensor in tensors}
 
     with live() as run:

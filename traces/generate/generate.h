@@ -109,10 +109,7 @@ struct GenerateOptions {
   std::optional<bool> master;          // fp32 copies of 16-bit parameters; default: as the optimizer's users train
   bool fp32_states = false;            // also without master copies; else states are then of the parameters' precision
   bool fp32_embedding_states = false;  // of adam8bit, as Hugging Face's Trainer registers embeddings
-  std::uint64_t low_rank = 0;          // of galore and apollo; 0: 128 and 256
-  // What is trained: everything, so many last layers with the final norm and the head, or biases alone.
-  std::optional<std::uint64_t> train_last_layers;
-  bool train_biases_only = false;
+  bool train_biases_only = false;      // all else is frozen
   Recompute recompute = Recompute::none;
   double recompute_share = 1;  // of the layers, spread evenly, of all kinds but selective
   Stack stack = Stack::eager;
@@ -137,6 +134,9 @@ struct GenerateOptions {
   std::uint64_t sub_group = 1'000'000'000;  // elements of a sub-group of the optimizer step (DeepSpeed's default)
   // Idle time before every op; default: until the host has issued it (traces/generate/host_issue.h).
   std::optional<Nanoseconds> launch_gap_ns;
+
+  std::uint64_t low_rank = 0;                      // of galore and apollo; 0: 128 and 256
+  std::optional<std::uint64_t> train_last_layers;  // so many, with the final norm and the head; all else is frozen
 
   std::uint64_t lora_rank = 0;            // 0: all parameters are trained
   std::vector<std::string> lora_targets;  // last part of the names of linear layers; empty: the family's usual ones

@@ -98,6 +98,10 @@ def _device(snapshot: Dict[str, Any], path: str, wanted: Optional[int]) -> int:
     return wanted
 
 
+# Of PyTorch's TraceEntry, those that allocate and free nothing.
+_OTHER_ACTIONS = frozenset(("free_requested", "snapshot", "oom", "annotate", "user_defined"))
+
+
 def _convert(snapshot: Dict[str, Any], device: int) -> Tuple[_Events, Dict[str, int]]:
     events, reserved, change, most = _Events(), 0, 0, 0
     for entry in snapshot["device_traces"][device]:
@@ -112,6 +116,8 @@ def _convert(snapshot: Dict[str, Any], device: int) -> Tuple[_Events, Dict[str, 
             most = max(most, change)
         elif action in ("segment_free", "segment_unmap"):
             change -= size
+        elif action not in _OTHER_ACTIONS:
+            raise ValueError(f"action {action!r}")
     for address, (size, stream) in sorted(_used_blocks(snapshot["segments"], device).items()):
         if not events.alive(address):
             events.was_there(address, size, stream)
@@ -136,7 +142,7 @@ def import_snapshot(path: Any, output: Any, gpu: Optional[int] = None) -> Dict[s
     snapshot = _read(path)
     try:
         events, recorded = _convert(snapshot, _device(snapshot, path, gpu))
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise _core.Error(f"{path}: is a snapshot of a form that is not known here ({type(error).__name__}: {error}); "
                           "PyTorch 1.13 to 2.15 write what is") from None
     folder = os.path.dirname(os.path.abspath(output))

@@ -18,7 +18,7 @@ constexpr Bytes largest_unsplit_rest = MiB;  // of the pool of large blocks
 }  // namespace
 
 CachingAllocator::CachingAllocator(CachingSettings settings, Bytes device_bytes)
-    : settings_(settings), device_bytes_(device_bytes), next_address_(small_segment) {}
+    : settings_(settings), device_bytes_(device_bytes), segments_(small_segment) {}
 
 // ---- Sizes ----------------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ bool CachingAllocator::can_allocate(Bytes bytes, Stream stream) const {
   for (const BlockPool one : {BlockPool::small, BlockPool::large}) {
     for (const Id id : blocks_.free(one)) whole += blocks_[id].whole() ? blocks_[id].bytes : 0;
   }
-  return segment <= allowed() && reserved_ - whole <= allowed() - segment;
+  return segment <= allowed() && segments_.reserved() - whole <= allowed() - segment;
 }
 
 // A free block beside addresses that are not mapped yet counts as if they were: it is kept for larger requests.
@@ -109,7 +109,7 @@ CachingAllocator::Address CachingAllocator::hand_out(Id id, Bytes requested, Byt
   block.handed_out = true;
   block.requested = requested;
   block.rounded = rounded;
-  ++segments_[block.segment].handed_out;
+  segments_.hand_out(block.segment);
   requested_ += requested;
   rounding_ += rounded - requested;
   allocated_ += block.bytes;
@@ -124,7 +124,7 @@ void CachingAllocator::release(Address address) {
   handed_out_.erase(found);
   CachingBlock& block = blocks_[id];
   block.handed_out = false;
-  --segments_[block.segment].handed_out;
+  segments_.take_back(block.segment);
   requested_ -= block.requested;
   rounding_ -= block.rounded - block.requested;
   allocated_ -= block.bytes;
@@ -140,22 +140,16 @@ Bytes CachingAllocator::allowed() const {
   return static_cast<Bytes>(*settings_.memory_fraction * static_cast<double>(device_bytes_));
 }
 
-bool CachingAllocator::may_reserve(Bytes bytes) const { return bytes <= allowed() && reserved_ <= allowed() - bytes; }
+bool CachingAllocator::may_reserve(Bytes bytes) const {
+  return bytes <= allowed() && segments_.reserved() <= allowed() - bytes;
+}
 
 CachingAllocator::Id CachingAllocator::new_segment(BlockPool pool, Stream stream, Bytes bytes) {
   if (settings_.expandable_segments) return grow(pool, stream, bytes);
   const Bytes size = segment_size(bytes);
   if (!may_reserve(size)) return none;
-  CachingBlock block;
-  block.address = next_address_;
-  block.bytes = size;
-  block.segment = static_cast<std::uint32_t>(segments_.size());
-  block.stream = stream;
-  block.pool = pool;
-  segments_.push_back({block.address, size, 0});
-  next_address_ += size;
-  reserved_ += size;
-  ++device_allocations_;
+  const CachingBlock block = segments_.add(pool, stream, size);
+  segments_.map(block.segment, size);
   const Id id = blocks_.add(block);
   blocks_.put_free(id);
   return id;
@@ -176,15 +170,8 @@ CachingAllocator::Id CachingAllocator::place_to_grow(BlockPool pool, Stream stre
     for (Id at = first; room < bytes && usable(at); at = blocks_[at].next) room += blocks_[at].bytes;
     if (room >= bytes) return first;
   }
-  CachingBlock all;
-  all.address = next_address_;
-  all.bytes = round_up(device_bytes_ + device_bytes_ / 8, page(pool));
-  all.segment = static_cast<std::uint32_t>(segments_.size());
-  all.stream = stream;
-  all.pool = pool;
+  CachingBlock all = segments_.add(pool, stream, round_up(device_bytes_ + device_bytes_ / 8, page(pool)));
   all.mapped = false;
-  segments_.push_back({all.address, 0, 0});
-  next_address_ += all.bytes;
   const Id id = blocks_.add(all);
   blocks_.put_unmapped(id);
   return all.bytes < bytes ? none : id;
@@ -209,9 +196,7 @@ bool CachingAllocator::map(Id id, Bytes bytes, Id& mapped) {
   blocks_.take_out(id);
   if (size < blocks_[id].bytes) blocks_.put_unmapped(blocks_.cut(id, size));
   blocks_[id].mapped = true;
-  segments_[blocks_[id].segment].reserved += size;
-  reserved_ += size;
-  ++device_allocations_;
+  segments_.map(blocks_[id].segment, size);
   mapped = blocks_.merge(id);
   return true;
 }
@@ -219,16 +204,14 @@ bool CachingAllocator::map(Id id, Bytes bytes, Id& mapped) {
 void CachingAllocator::give_back(Id id) {
   const CachingBlock& block = blocks_[id];
   TENCACHE_CHECK(block.whole() && !block.handed_out);
-  reserved_ -= block.bytes;
-  segments_[block.segment].reserved = 0;
-  ++device_frees_;
+  segments_.unmap(block.segment, block.bytes);
   blocks_.remove(id);
 }
 
 // The whole pages inside a free block of an expandable segment.
 void CachingAllocator::unmap(Id id) {
   const Bytes page = this->page(blocks_[id].pool);
-  const Bytes offset = blocks_[id].address - segments_[blocks_[id].segment].address;
+  const Bytes offset = blocks_[id].address - segments_.address(blocks_[id].segment);
   const Bytes begin = round_up(offset, page);
   const Bytes end = (offset + blocks_[id].bytes) / page * page;
   if (begin >= end) return;
@@ -240,9 +223,7 @@ void CachingAllocator::unmap(Id id) {
     id = pages;
   }
   blocks_[id].mapped = false;
-  segments_[blocks_[id].segment].reserved -= end - begin;
-  reserved_ -= end - begin;
-  ++device_frees_;
+  segments_.unmap(blocks_[id].segment, end - begin);
   blocks_.merge(id);
 }
 
@@ -263,8 +244,8 @@ void CachingAllocator::empty_cache() {
 void CachingAllocator::collect_garbage() {
   if (settings_.expandable_segments) return;
   const auto limit = static_cast<Bytes>(settings_.garbage_collection_threshold * static_cast<double>(allowed()));
-  if (reserved_ <= limit) return;
-  const Bytes wanted = reserved_ - limit;
+  if (segments_.reserved() <= limit) return;
+  const Bytes wanted = segments_.reserved() - limit;
   std::vector<Id> whole;
   for (const Id id : blocks_.free(BlockPool::large)) {
     if (blocks_[id].whole()) whole.push_back(id);
@@ -322,13 +303,13 @@ AllocatorFigures CachingAllocator::figures() const {
   AllocatorFigures now;
   now.requested = requested_;
   now.allocated = allocated_;
-  now.reserved = reserved_;
+  now.reserved = segments_.reserved();
   now.rounding = rounding_;
   now.unsplit = allocated_ - requested_ - rounding_;
-  for (const CachingSegment& segment : segments_) now.idle += segment.handed_out == 0 ? segment.reserved : 0;
-  now.in_holes = reserved_ - allocated_ - now.idle;
-  now.device_allocations = device_allocations_;
-  now.device_frees = device_frees_;
+  now.idle = segments_.idle();
+  now.in_holes = now.reserved - allocated_ - now.idle;
+  now.device_allocations = segments_.device_allocations();
+  now.device_frees = segments_.device_frees();
   now.retries = retries_;
   return now;
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/caching_blocks.h"
+#include "core/caching_segments.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -29,13 +30,6 @@ struct CachingSettings {
   double garbage_collection_threshold = 0;           // of what a fraction allows; 0: none
   std::optional<double> memory_fraction;             // of the device; absent: all of it, and no garbage collection
   std::array<std::uint64_t, 16> power2_divisions{};  // by size, from 1 MiB to 32 GiB and more; 0 or 1: none
-};
-
-// What the device gave at once; of expandable segments, addresses that are mapped in part.
-struct CachingSegment {
-  std::uint64_t address = 0;
-  Bytes reserved = 0;            // of its addresses
-  std::uint64_t handed_out = 0;  // blocks
 };
 
 // For pictures.
@@ -86,7 +80,7 @@ class CachingAllocator {
   Bytes block_bytes(Address address) const;
 
   Bytes allocated() const { return allocated_; }
-  Bytes reserved() const { return reserved_; }
+  Bytes reserved() const { return segments_.reserved(); }
   Bytes largest_free() const;             // block
   AllocatorFigures figures() const;       // linear in the segments so far
   std::vector<BlockView> blocks() const;  // every one, by address
@@ -114,11 +108,10 @@ class CachingAllocator {
   CachingSettings settings_;
   Bytes device_bytes_;
   CachingBlocks blocks_;
-  std::vector<CachingSegment> segments_;
+  CachingSegments segments_;
   std::unordered_map<Address, Id> handed_out_;
-  Address next_address_;
-  Bytes requested_ = 0, rounding_ = 0, allocated_ = 0, reserved_ = 0;
-  std::uint64_t device_allocations_ = 0, device_frees_ = 0, retries_ = 0;
+  Bytes requested_ = 0, rounding_ = 0, allocated_ = 0;
+  std::uint64_t retries_ = 0;
 };
 
 }  // namespace tencache

@@ -15,7 +15,7 @@ constexpr Bytes chunk = 2 * MiB;  // and the segments of small blocks
 }  // namespace
 
 StitchingAllocator::StitchingAllocator(StitchingSettings settings, Bytes device_bytes)
-    : settings_(settings), device_bytes_(device_bytes), next_address_(chunk) {}
+    : settings_(settings), device_bytes_(device_bytes), segments_(chunk) {}
 
 std::optional<StitchingAllocator::Address> StitchingAllocator::allocate(Bytes bytes, std::uint32_t stream) {
   TENCACHE_CHECK(bytes > 0);
@@ -35,7 +35,7 @@ std::optional<StitchingAllocator::Address> StitchingAllocator::allocate(Bytes by
   given->requested = bytes;
   requested_ += bytes;
   allocated_ += size;
-  for (const Id part : given->parts) ++segments_[blocks_[part].segment].handed_out;
+  for (const Id part : given->parts) segments_.hand_out(blocks_[part].segment);
   const Address address = blocks_[given->parts.front()].address;
   given_.emplace(address, std::move(*given));
   return address;
@@ -77,17 +77,9 @@ std::optional<StitchingAllocator::Given> StitchingAllocator::stitch(std::uint32_
 std::optional<StitchingAllocator::Given> StitchingAllocator::new_segment(BlockPool pool, std::uint32_t stream,
                                                                          Bytes bytes) {
   const Bytes size = pool == BlockPool::small ? chunk : bytes;
-  if (size > device_bytes_ || reserved_ > device_bytes_ - size) return std::nullopt;
-  CachingBlock block;
-  block.address = next_address_;
-  block.bytes = size;
-  block.segment = static_cast<std::uint32_t>(segments_.size());
-  block.stream = stream;
-  block.pool = pool;
-  segments_.push_back({block.address, size, 0});
-  next_address_ += size;
-  reserved_ += size;
-  ++device_allocations_;
+  if (size > device_bytes_ || segments_.reserved() > device_bytes_ - size) return std::nullopt;
+  const CachingBlock block = segments_.add(pool, stream, size);
+  segments_.map(block.segment, size);
   const Id id = blocks_.add(block);
   blocks_.put_free(id);
   return Given{{take(id, bytes)}};
@@ -99,7 +91,7 @@ void StitchingAllocator::release(Address address) {
   requested_ -= found->second.requested;
   for (const Id part : found->second.parts) {
     allocated_ -= blocks_[part].bytes;
-    --segments_[blocks_[part].segment].handed_out;
+    segments_.take_back(blocks_[part].segment);
     blocks_[part].handed_out = false;
     blocks_.merge(part);
   }
@@ -111,26 +103,22 @@ void StitchingAllocator::give_back_whole_segments() {
     const std::vector<Id> all(blocks_.free(pool).begin(), blocks_.free(pool).end());
     for (const Id id : all) {
       if (!blocks_[id].whole()) continue;
-      reserved_ -= blocks_[id].bytes;
-      segments_[blocks_[id].segment].reserved = 0;
-      ++device_frees_;
+      segments_.unmap(blocks_[id].segment, blocks_[id].bytes);
       blocks_.remove(id);
     }
   }
 }
 
 AllocatorFigures StitchingAllocator::figures() const {
-  Bytes idle = 0;
-  for (const CachingSegment& segment : segments_) idle += segment.handed_out == 0 ? segment.reserved : 0;
   AllocatorFigures now;
   now.requested = requested_;
   now.allocated = allocated_;
-  now.reserved = reserved_;
+  now.reserved = segments_.reserved();
   now.rounding = allocated_ - requested_;
-  now.in_holes = reserved_ - allocated_ - idle;
-  now.idle = idle;
-  now.device_allocations = device_allocations_;
-  now.device_frees = device_frees_;
+  now.idle = segments_.idle();
+  now.in_holes = now.reserved - allocated_ - now.idle;
+  now.device_allocations = segments_.device_allocations();
+  now.device_frees = segments_.device_frees();
   now.retries = retries_;
   return now;
 }

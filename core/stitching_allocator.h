@@ -14,6 +14,7 @@
 
 #include "core/caching_allocator.h"
 #include "core/caching_blocks.h"
+#include "core/caching_segments.h"
 #include "core/units.h"
 
 namespace tencache {
@@ -35,7 +36,7 @@ class StitchingAllocator {
   AllocatorFigures figures() const;
   std::vector<BlockView> blocks() const;
   Bytes allocated() const { return allocated_; }
-  Bytes reserved() const { return reserved_; }
+  Bytes reserved() const { return segments_.reserved(); }
 
  private:
   using Id = CachingBlocks::Id;
@@ -53,11 +54,10 @@ class StitchingAllocator {
   StitchingSettings settings_;
   Bytes device_bytes_;
   CachingBlocks blocks_;
-  std::vector<CachingSegment> segments_;
+  CachingSegments segments_;
   std::unordered_map<Address, Given> given_;
-  Address next_address_;
-  Bytes requested_ = 0, allocated_ = 0, reserved_ = 0;
-  std::uint64_t device_allocations_ = 0, device_frees_ = 0, retries_ = 0;
+  Bytes requested_ = 0, allocated_ = 0;
+  std::uint64_t retries_ = 0;
 };
 
 }  // namespace tencache
